@@ -240,6 +240,7 @@ def test_all_kinds_of_data_give_the_same_audit() -> None:
         assert [f.tables for f in again.findings] == [f.tables for f in plain.findings]
 
 
+@pytest.mark.draws
 def test_same_seed_same_audit() -> None:
     net, train, test = case("mlp")
     first, second = (
@@ -356,6 +357,7 @@ def test_the_limit_is_kept_and_noted() -> None:
     assert "15 of 40 train samples" in found.facts["sub-sampled"]
 
 
+@pytest.mark.draws
 def test_save_writes_its_files_and_keeps_all_others(tmp_path: Path) -> None:
     mine = {"notes.txt": "mine", "figures/my-plot.png": "mine too", "figures/deep/a": "x"}
     for name, text in mine.items():

@@ -72,7 +72,7 @@ def interrupted(run: Run) -> None:
 def forget_labs(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are no labs, neither registered nor in the package."""
     monkeypatch.setattr(labs_module, "_LABS", {})
-    monkeypatch.setattr(labs_module, "_shipped", lambda: {})
+    monkeypatch.setattr(labs_module, "_shipped", dict)
 
 
 def register(monkeypatch: pytest.MonkeyPatch, *functions: Callable[..., object]) -> None:

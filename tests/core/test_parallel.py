@@ -171,7 +171,8 @@ def test_no_worker_outlives_its_parent(tmp_path: Path, how: str) -> None:
     assert workers
     wait_for(lambda: not any(alive(w) for w in workers))
     assert errors.count("KeyboardInterrupt") == (how == "interrupt")
-    assert errors.count("Warning") == 0
+    if how != "kill":  # then joblib says what it cleared away
+        assert "Warning" not in errors
 
 
 def wait_for(condition: Callable[[], object]) -> None:

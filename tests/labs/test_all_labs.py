@@ -47,11 +47,11 @@ def test_the_list_says_what_the_labs_say_and_imports_none() -> None:
 
 
 def test_labs_are_described_and_in_a_room_of_the_library() -> None:
-    for lab in labs().values():
-        assert lab.room in catalogue.ROOMS
-        assert lab.title
-        assert lab.description
-        assert lab.covers
+    for found in labs().values():
+        assert found.room in catalogue.ROOMS
+        assert found.title
+        assert found.description
+        assert found.covers
 
 
 @pytest.mark.usefixtures("own_registry")

@@ -262,6 +262,7 @@ def test_every_promise_breaks_where_its_hypothesis_does(kind: str) -> None:
     assert found.contradictions
 
 
+@pytest.mark.draws
 def test_the_picture() -> None:
     run = gradient_descent(bowl, START, 0.1, 30)
     for kind in ("smooth", "quadratic"):

@@ -247,7 +247,7 @@ def _work(
             return place, cloudpickle.dumps(outcome)
         except Exception as error:
             problem = TypeError(f"the result cannot be sent back: {_words(error)}")
-            return place, cloudpickle.dumps(Outcome[T](place, error=problem))
+            return place, cloudpickle.dumps(Outcome(place, error=problem))
     finally:
         if mark is not None:
             mark.unlink(missing_ok=True)

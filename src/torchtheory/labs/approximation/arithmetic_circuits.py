@@ -18,10 +18,7 @@ from torchtheory.approximation.depth.arithmetic_circuits import (
     random_deep_circuit,
     shallow_from_tensor,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 #: places and features
@@ -66,9 +63,7 @@ def shallow(run: Run, places: int, terms: int, features: int, outputs: int = 1) 
 
 def deep(run: Run, places: int, rank: int, features: int, *, shared: bool = False) -> DeepCircuit:
     levels = places.bit_length() - 1
-    return random_deep_circuit(
-        places, [rank] * levels, features, shared=shared, generator=run.generator
-    )
+    return random_deep_circuit(places, [rank] * levels, features, shared=shared, generator=run.generator)
 
 
 def scored(tensor: Tensor, x: Tensor) -> Tensor:
@@ -85,24 +80,18 @@ def scores(run: Run) -> None:
     for places, features in SIZES:
         levels = places.bit_length() - 1
         x = run.randn(20, places, features)
-        many = random_deep_circuit(
-            places, [features] * levels, features, 3, generator=run.generator
-        )
+        many = random_deep_circuit(places, [features] * levels, features, 3, generator=run.generator)
         for circuit in (many, shallow(run, places, 4, features, 3)):
             tensor = coefficient_tensor(circuit)
             made = circuit(x).detach()
             apart.append(float((scored(tensor, x) - made).abs().max() / made.abs().max()))
             turned = scored(tensor, x.flip(1)) - made
             wrong.append(float(turned.abs().max() / made.abs().max()))
-    run.claim(
-        "X-78",
-        r"\text{circuit}(X)=\sum c_{i_1\dots i_m}\prod_jf_{i_j}(x_j): \text{ relative difference}",
-        promised=0.0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-12,
-        control=Control("the places in the opposite order", wrong),
+    says = run.states(
+        "X-78", r"\text{circuit}(X)=\sum c_{i_1\dots i_m}\prod_jf_{i_j}(x_j): \text{ relative difference}"
     )
+    says.equal(apart, within=1e-12)
+    says.fails("the places in the opposite order", wrong)
 
 
 def ranks(run: Run, draws: int) -> None:
@@ -115,9 +104,7 @@ def ranks(run: Run, draws: int) -> None:
             for _ in range(draws):
                 tensor = coefficient_tensor(deep(run, places, features, features, shared=shared))[0]
                 levels = [features] * (places.bit_length() - 1)
-                found.append(
-                    generic_rank(places, levels, features, shared=shared, generator=run.generator)
-                )
+                found.append(generic_rank(places, levels, features, shared=shared, generator=run.generator))
                 promised.append(features ** (places // 2))
                 halves.append(matricization_rank(tensor, "halves"))
                 last.append(features)
@@ -127,44 +114,21 @@ def ranks(run: Run, draws: int) -> None:
         poor.append((narrow, features ** (places // 2)))
         for z in (1, 2, 3):
             most.append(z)
-            terms.append(
-                matricization_rank(coefficient_tensor(shallow(run, places, z, features))[0])
-            )
-    run.claim(
-        "X-78",
-        r"\text{almost every deep circuit with ranks }\ge r: \ \operatorname{rank}=r^{m/2}",
-        promised=promised,
-        relation="==",
-        measured=found,
-        reason="whole-number weights modulo a prime: no rounding decides about the rank",
-        control=Control(
-            "inner ranks r - 1 instead of r",
-            [a for a, _ in poor],
-            promised=[b for _, b in poor],
-        ),
-    )
+            terms.append(matricization_rank(coefficient_tensor(shallow(run, places, z, features))[0]))
+    says = run.states("X-78", r"\text{almost every deep circuit with ranks }\ge r: \ \operatorname{rank}=r^{m/2}")
+    says.equal(found, promised, where="whole-number weights modulo a prime: no rounding decides about the rank")
+    says.fails("inner ranks r - 1 instead of r", [a for a, _ in poor], promised=[b for _, b in poor])
     small = [(features, promised) for _, features, _, promised, *_ in rows]
-    run.claim(
-        "X-78",
-        r"\text{shallow circuit of } Z \text{ terms}:\ \operatorname{rank}\le Z",
-        promised=most,
-        relation="<=",
-        measured=terms,
-        control=Control(
-            "deep circuits of ranks r, with r for Z",
-            [rank for (_, features), rank in zip(small, (r[4] for r in rows), strict=True)],
-            promised=[features for features, _ in small],
-        ),
+    says = run.states("X-78", r"\text{shallow circuit of } Z \text{ terms}:\ \operatorname{rank}\le Z")
+    says.at_most(terms, most)
+    says.fails(
+        "deep circuits of ranks r, with r for Z",
+        [rank for (_, features), rank in zip(small, (r[4] for r in rows), strict=True)],
+        promised=[features for features, _ in small],
     )
-    run.claim(
-        "X-78",
-        r"\text{the first half of the places against the second}:\ \operatorname{rank}\le r_\ell",
-        promised=last,
-        relation="<=",
-        measured=halves,
-        reason="the last pooling meets only as many products of halves as the last rank",
-        control=Control("odd against even places", found, promised=last),
-    )
+    says = run.states("X-78", r"\text{the first half of the places against the second}:\ \operatorname{rank}\le r_\ell")
+    says.at_most(halves, last, where="the last pooling meets only as many products of halves as the last rank")
+    says.fails("odd against even places", found, promised=last)
     run.table(
         "ranks",
         ["places", "features", "shared", "r^(m/2)", "rank, odd-even", "rank, halves"],
@@ -184,22 +148,10 @@ def universal(run: Run) -> None:
         expected.append(features ** (places - 1))
         less = ShallowCircuit(made.factors[:, :-1], made.outputs[:, :-1])
         cut.append(float((coefficient_tensor(less)[0] - tensor).abs().max()))
-    run.claim(
-        "X-78",
-        r"\text{every coefficient tensor is a shallow circuit: largest difference}",
-        promised=0.0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-14,
-        control=Control("one term left out", cut),
-    )
-    run.claim(
-        "X-78",
-        r"\text{of } r^{m-1} \text{ terms}",
-        promised=expected,
-        relation="==",
-        measured=counts,
-    )
+    says = run.states("X-78", r"\text{every coefficient tensor is a shallow circuit: largest difference}")
+    says.equal(apart, within=1e-14)
+    says.fails("one term left out", cut)
+    run.states("X-78", r"\text{of } r^{m-1} \text{ terms}").equal(counts, expected)
 
 
 def fewer_terms(run: Run, sweeps: int) -> tuple[list[int], list[float], list[float]]:
@@ -213,10 +165,7 @@ def fewer_terms(run: Run, sweeps: int) -> tuple[list[int], list[float], list[flo
     floors = [float(values[z:].norm()) for z in count]
     errors = []
     for z in run.track(count, "terms"):
-        made = [
-            best_shallow_circuit(tensor, z, sweeps=sweeps, generator=run.generator)
-            for _ in range(2)
-        ]
+        made = [best_shallow_circuit(tensor, z, sweeps=sweeps, generator=run.generator) for _ in range(2)]
         errors.append(min(float((coefficient_tensor(a)[0] - tensor).norm()) for a in made))
     # the best matrix of rank 2 Z: no longer what Z terms can be
     left, kept, right = torch.linalg.svd(matricize(tensor))
@@ -224,23 +173,14 @@ def fewer_terms(run: Run, sweeps: int) -> tuple[list[int], list[float], list[flo
         float((left[:, : 2 * z] * kept[: 2 * z] @ right[: 2 * z] - matricize(tensor)).norm())
         for z in count[: whole - 1]
     ]
-    run.claim(
-        "X-78",
-        r"Z<r^{m/2}:\ \|c-c_Z\|\ge\Big(\sum_{i>Z}\sigma_i^2\Big)^{1/2}",
-        promised=floors[: whole - 1],
-        relation=">=",
-        measured=errors[: whole - 1],
-        tolerance=1e-12,
-        control=Control("matrices of rank 2Z instead of Z", nearer),
+    says = run.states("X-78", r"Z<r^{m/2}:\ \|c-c_Z\|\ge\Big(\sum_{i>Z}\sigma_i^2\Big)^{1/2}")
+    says.at_least(errors[: whole - 1], floors[: whole - 1], 1e-12)
+    says.fails("matrices of rank 2Z instead of Z", nearer)
+    says = run.states(
+        "X-78", r"Z<r^{m/2}: \text{ the distance that no circuit of } Z \text{ terms goes below is not 0}"
     )
-    run.claim(
-        "X-78",
-        r"Z<r^{m/2}: \text{ the distance that no circuit of } Z \text{ terms goes below is not 0}",
-        promised=1e-12,
-        relation=">",
-        measured=floors[: whole - 1],
-        control=Control("Z = r^(m/2)", floors[-1]),
-    )
+    says.above(floors[: whole - 1], 1e-12)
+    says.fails("Z = r^(m/2)", floors[-1])
     return count, errors, floors
 
 
@@ -260,13 +200,7 @@ def parameters(run: Run) -> list[tuple[int, int, float]]:
         formula.append((2 * places - 2) * features**2 + features)
         least = features ** (places // 2)
         rows.append((places, found[-1], float(least * (places * features + 1))))
-    run.claim(
-        "X-78",
-        r"\text{deep: } (2m-2)r^2+r \text{ parameters}",
-        promised=formula,
-        relation="==",
-        measured=found,
-    )
+    run.states("X-78", r"\text{deep: } (2m-2)r^2+r \text{ parameters}").equal(found, formula)
     run.table(
         "parameters",
         ["places", "deep", "shallow, at least"],
@@ -284,15 +218,11 @@ def plot(
     left, right = axes[0]
     terms, errors, floors = curve
     left.semilogy(terms, errors, "o-", color=COLORS[0], label="least squares, best of 2 starts")
-    left.semilogy(
-        terms[:-1], floors[:-1], "--", color=COLORS[1], label="singular values that are left"
-    )
+    left.semilogy(terms[:-1], floors[:-1], "--", color=COLORS[1], label="singular values that are left")
     left.set(xlabel="terms Z", ylabel="relative distance", title="a deep circuit by shallow ones")
     left.legend()
     places = [m for m, *_ in sizes]
     right.semilogy(places, [d for _, d, _ in sizes], "o-", color=COLORS[0], label="deep")
-    right.semilogy(
-        places, [s for *_, s in sizes], "s--", color=COLORS[1], label="shallow, at least"
-    )
+    right.semilogy(places, [s for *_, s in sizes], "s--", color=COLORS[1], label="shallow, at least")
     right.set(xlabel="places m", ylabel="parameters", title="what either needs")
     right.legend()

@@ -19,10 +19,7 @@ from torchtheory.approximation.barron.constants import (
 )
 from torchtheory.approximation.barron.fourier_pairs import FOURIER_PAIRS, convolve_on_grid
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, RidgeSpectrum
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Interval, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import fourier_transform
 
@@ -79,17 +76,11 @@ def transforms(run: Run, points: int) -> None:
     _, w, found = on_grid("gaussian", points, 8.0)
     exact = PAIRS["gaussian"].transform(w)
     _, _, box = on_grid("box", points, 8.0)
-    run.claim(
-        "L-093",
-        r"\widehat{e^{-\pi x^2}}=e^{-\pi\xi^2}",
-        promised=0,
-        relation="==",
-        measured=(found - exact).abs().max(),
-        tolerance=1e-12,
-        control=Control(
-            "a function with a jump: the grid folds its slowly falling frequencies back",
-            (box - PAIRS["box"].transform(w)).abs().max(),
-        ),
+    says = run.states("L-093", r"\widehat{e^{-\pi x^2}}=e^{-\pi\xi^2}")
+    says.equal((found - exact).abs().max(), within=1e-12)
+    says.fails(
+        "a function with a jump: the grid folds its slowly falling frequencies back",
+        (box - PAIRS["box"].transform(w)).abs().max(),
     )
     # a Riemann sum of a function with a jump in derivative j is off by O(h^(j+1))
     for name, order in (("box", 1), ("triangle", 2), ("exponential", 2)):
@@ -97,44 +88,27 @@ def transforms(run: Run, points: int) -> None:
         for n in (points, 4 * points):
             _, w, found = on_grid(name, n, 8.0)
             errors.append(float((found - PAIRS[name].transform(w)).abs().max()))
-        run.claim(
-            "L-093",
-            rf"\text{{{name}: four times finer, the transform's error is at least "
-            rf"{2**order} times smaller}}",
-            promised=1 / 2**order,
-            relation="<=",
-            measured=errors[1] / errors[0],
-        )
+        run.states(
+            "L-093", rf"\text{{{name}: four times finer, the transform's error is at least {2**order} times smaller}}"
+        ).at_most(errors[1] / errors[0], 1 / 2**order)
     x, w, found = on_grid("gaussian", points, 8.0)
     step = float(w[1] - w[0])
     places = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)
     waves = torch.exp(2j * math.pi * torch.outer(places, w))
     back = (waves @ found).real * step
     backwards = (waves.conj() @ (found * torch.exp(-2j * math.pi * 0.3 * w))).real * step
-    run.claim(
-        "L-093",
-        r"f(x)=\int\hat f(\xi)e^{2\pi i\xi x}d\xi",
-        promised=PAIRS["gaussian"].function(places),
-        relation="==",
-        measured=back,
-        tolerance=1e-12,
-        control=Control(
-            "the sign of the exponent as in the transform itself, for the shifted Gaussian",
-            backwards,
-            PAIRS["gaussian"].function(places - 0.3),
-        ),
+    says = run.states("L-093", r"f(x)=\int\hat f(\xi)e^{2\pi i\xi x}d\xi")
+    says.equal(back, PAIRS["gaussian"].function(places), 1e-12)
+    says.fails(
+        "the sign of the exponent as in the transform itself, for the shifted Gaussian",
+        backwards,
+        promised=PAIRS["gaussian"].function(places - 0.3),
     )
     norm = PAIRS["gaussian"].function(x).square().sum() * (x[1] - x[0])
     angular = found.abs().square().sum() * step * 2 * math.pi
-    run.claim(
-        "L-093",
-        r"\|f\|_2=\|\hat f\|_2",
-        promised=norm,
-        relation="==",
-        measured=found.abs().square().sum() * step,
-        tolerance=1e-12,
-        control=Control("angular frequencies without the factor 1/2π", angular),
-    )
+    says = run.states("L-093", r"\|f\|_2=\|\hat f\|_2")
+    says.equal(found.abs().square().sum() * step, norm, 1e-12)
+    says.fails("angular frequencies without the factor 1/2π", angular)
 
 
 def convolutions(run: Run) -> None:
@@ -142,17 +116,9 @@ def convolutions(run: Run) -> None:
     f, g = run.randn(40), run.randn(25)
     direct = torch.nn.functional.conv1d(f[None, None], g.flip(0)[None, None], padding=24)[0, 0]
     circular = torch.fft.irfft(torch.fft.rfft(f) * torch.fft.rfft(g, 40), 40)
-    run.claim(
-        "L-094",
-        r"\widehat{f*g}=\hat f\hat g: \text{FFT against the direct sum}",
-        promised=direct,
-        relation="==",
-        measured=convolve_on_grid(f, g, 1.0),
-        tolerance=1e-12,
-        control=Control(
-            "without zero-padding the ends wrap around", circular, direct[:40].contiguous()
-        ),
-    )
+    says = run.states("L-094", r"\widehat{f*g}=\hat f\hat g: \text{FFT against the direct sum}")
+    says.equal(convolve_on_grid(f, g, 1.0), direct, 1e-12)
+    says.fails("without zero-padding the ends wrap around", circular, promised=direct[:40].contiguous())
     h = 1 / 16
     x = torch.arange(-16, 16, h, dtype=torch.float64)
 
@@ -161,15 +127,9 @@ def convolutions(run: Run) -> None:
 
     both = convolve_on_grid(normal(x, 1.0), normal(x, 1.5), h)
     place = -32 + h * torch.arange(len(both), dtype=torch.float64)
-    run.claim(
-        "L-094",
-        r"N(0,\sigma_1^2)*N(0,\sigma_2^2)=N(0,\sigma_1^2+\sigma_2^2)",
-        promised=normal(place, math.hypot(1.0, 1.5)),
-        relation="==",
-        measured=both,
-        tolerance=1e-12,
-        control=Control("deviations added, not variances", both, normal(place, 2.5)),
-    )
+    says = run.states("L-094", r"N(0,\sigma_1^2)*N(0,\sigma_2^2)=N(0,\sigma_1^2+\sigma_2^2)")
+    says.equal(both, normal(place, math.hypot(1.0, 1.5)), 1e-12)
+    says.fails("deviations added, not variances", both, promised=normal(place, 2.5))
 
 
 def closed_forms(run: Run) -> None:
@@ -177,45 +137,29 @@ def closed_forms(run: Run) -> None:
     exact = [GaussianBump(d).barron_constant for d in (1, 2, 3, 10)]
     radial = [radial_barron_constant(angular_bell(d), d).value for d in (1, 2, 3, 10)]
     in_cycles = [radial_barron_constant(cycles_bell(d), d).value for d in (1, 2, 3, 10)]
-    run.claim(
-        ["S-36", "L-095", "X-19"],
-        r"e^{-|x|^2/2}: C_f=\sqrt2\,\Gamma(\tfrac{d+1}2)/\Gamma(\tfrac d2)",
-        promised=exact,
-        relation="==",
-        measured=radial,
-        tolerance=1e-8,
-        control=Control("frequencies in cycles: another constant, by a factor 2π", in_cycles),
-    )
+    says = run.states(["S-36", "L-095", "X-19"], r"e^{-|x|^2/2}: C_f=\sqrt2\,\Gamma(\tfrac{d+1}2)/\Gamma(\tfrac d2)")
+    says.equal(radial, exact, 1e-8)
+    says.fails("frequencies in cycles: another constant, by a factor 2π", in_cycles)
     in_cycles_too(run, in_cycles)
-    run.claim(
-        ["S-36", "X-19"],
-        r"C_{\text{Gauss}}\le\sqrt d",
-        promised=[math.sqrt(d) for d in (1, 2, 3, 10, 100)],
-        relation="<=",
-        measured=[GaussianBump(d).barron_constant for d in (1, 2, 3, 10, 100)],
-        control=Control(
-            "half as wide as the unit Gaussian",
-            [GaussianBump(d, 0.5).barron_constant for d in (1, 2, 3, 10, 100)],
-        ),
+    says = run.states(["S-36", "X-19"], r"C_{\text{Gauss}}\le\sqrt d")
+    says.at_most(
+        [GaussianBump(d).barron_constant for d in (1, 2, 3, 10, 100)], [math.sqrt(d) for d in (1, 2, 3, 10, 100)]
     )
+    says.fails("half as wide as the unit Gaussian", [GaussianBump(d, 0.5).barron_constant for d in (1, 2, 3, 10, 100)])
     # waves with whole frequencies on one period, by the discrete transform
     a = torch.tensor([[2.0], [5.0]], dtype=torch.float64)
     waves = PlaneWaves(torch.tensor([1.0, -0.7], dtype=torch.float64), a, run.randn(2))
     product = waves * PlaneWaves(torch.ones(1, dtype=torch.float64), a[:1] + 9)
     found = [period_constant(f) for f in (waves, product)]
-    run.claim(
+    says = run.states(
         "S-36",
-        r"\textstyle\sum_jc_j\cos(a_j^\top x+\varphi_j): C_f=\sum_j|c_j||a_j|"
-        r"\text{, and for a product of waves}",
-        promised=[waves.barron_constant, product.barron_constant],
-        relation="==",
-        measured=found,
-        tolerance=1e-10,
-        control=Control(
-            "frequencies that are not different: two opposite waves cancel",
-            period_constant(opposite := canceling(a)),
-            opposite.barron_constant,
-        ),
+        r"\textstyle\sum_jc_j\cos(a_j^\top x+\varphi_j): C_f=\sum_j|c_j||a_j|\text{, and for a product of waves}",
+    )
+    says.equal(found, [waves.barron_constant, product.barron_constant], 1e-10)
+    says.fails(
+        "frequencies that are not different: two opposite waves cancel",
+        period_constant(opposite := canceling(a)),
+        promised=opposite.barron_constant,
     )
     x = torch.arange(-60, 60, 0.0625, dtype=torch.float64)
     bump = GaussianBump(1)
@@ -224,24 +168,18 @@ def closed_forms(run: Run) -> None:
         return grid_barron_constant(values, -60.0, 0.0625).value
 
     base = on_line(bump(x[:, None]))
-    run.claim(
-        ["L-095", "S-36"],
-        r"C_{f(sx)}=s\,C_f,\quad C_{f(\cdot-c)}=C_f,\quad C_{g(u^\top x)}=|u|C_g",
-        promised=[3 * base, base, 2 * bump.barron_constant],
-        relation="==",
-        measured=[
+    says = run.states(["L-095", "S-36"], r"C_{f(sx)}=s\,C_f,\quad C_{f(\cdot-c)}=C_f,\quad C_{g(u^\top x)}=|u|C_g")
+    says.equal(
+        [
             on_line(bump(3 * x[:, None])),
             on_line(bump(x[:, None] - 5)),
             RidgeSpectrum(bump, torch.tensor([0.0, 2.0]).double()).barron_constant,
         ],
-        tolerance=2e-3,
-        reason="the kink of |ω| at 0 costs the grid a quadratic error in its spacing",
-        control=Control(
-            "scaled in height as well as in width",
-            on_line(3 * bump(3 * x[:, None])),
-            3 * base,
-        ),
+        [3 * base, base, 2 * bump.barron_constant],
+        2e-3,
+        where="the kink of |ω| at 0 costs the grid a quadratic error in its spacing",
     )
+    says.fails("scaled in height as well as in width", on_line(3 * bump(3 * x[:, None])), promised=3 * base)
 
 
 def in_cycles_too(run: Run, unit: list[float]) -> None:
@@ -252,51 +190,38 @@ def in_cycles_too(run: Run, unit: list[float]) -> None:
     own = [radial_barron_constant(lambda r: math.exp(-math.pi * r * r), d).value for d in dims]
     x = torch.arange(-40, 40, 1 / 8, dtype=torch.float64)
     line = grid_barron_constant(torch.exp(-x.square() / 2), -40.0, 1 / 8)
-    run.claim(
+    says = run.states(
         "A-103",
-        r"C_g=\int\|\xi\||\hat g(\xi)|d\xi: \quad\frac{\sqrt2\,\Gamma(\frac{d+1}2)}"
-        r"{2\pi\Gamma(\frac d2)}\text{ for }e^{-|x|^2/2},\quad\frac{\Gamma(\frac{d+1}2)}"
-        r"{\sqrt\pi\Gamma(\frac d2)}\text{ for }e^{-\pi|x|^2}",
-        promised=[
-            *(math.sqrt(2) * q / (2 * math.pi) for q in ratios),
-            *(q / math.sqrt(math.pi) for q in ratios),
-        ],
-        relation="==",
-        measured=[*unit, *own],
-        tolerance=1e-8,
-        reason="d = 1, 2, 3, 10",
-        control=Control(
-            "angular frequencies",
-            [GaussianBump(d).barron_constant for d in dims],
-            [math.sqrt(2) * q / (2 * math.pi) for q in ratios],
-        ),
+        r"C_g=\int\|\xi\||\hat g(\xi)|d\xi: \quad\frac{\sqrt2\,\Gamma(\frac{d+1}2)}{2\pi\Gamma(\frac d2)}\text{ for "
+        r"}e^{-|x|^2/2},\quad\frac{\Gamma(\frac{d+1}2)}{\sqrt\pi\Gamma(\frac d2)}\text{ for }e^{-\pi|x|^2}",
+    )
+    says.equal(
+        [*unit, *own],
+        [*(math.sqrt(2) * q / (2 * math.pi) for q in ratios), *(q / math.sqrt(math.pi) for q in ratios)],
+        1e-8,
+        where="d = 1, 2, 3, 10",
+    )
+    says.fails(
+        "angular frequencies",
+        [GaussianBump(d).barron_constant for d in dims],
+        promised=[math.sqrt(2) * q / (2 * math.pi) for q in ratios],
     )
     # Euler-Maclaurin: the corner of |ξ| at 0 costs the sum over the grid ĝ(0)Δξ²/6
     missing = math.sqrt(2 * math.pi) / (6 * 80**2)
     wider = torch.arange(-80, 80, 1 / 8, dtype=torch.float64)
     finer = grid_barron_constant(torch.exp(-wider.square() / 2), -80.0, 1 / 8)
-    run.claim(
-        "A-103",
-        r"d=1\text{, by the FFT on }[-40,40]: \quad(C_g-\text{estimate})/(\hat g(0)\Delta\xi^2/6)",
-        promised=1,
-        relation="==",
-        measured=(unit[0] - line.in_cycles) / missing,
-        tolerance=1e-2,
-        control=Control("a grid of twice the length", (unit[0] - finer.in_cycles) / missing),
+    says = run.states(
+        "A-103", r"d=1\text{, by the FFT on }[-40,40]: \quad(C_g-\text{estimate})/(\hat g(0)\Delta\xi^2/6)"
     )
+    says.equal((unit[0] - line.in_cycles) / missing, 1, 1e-2)
+    says.fails("a grid of twice the length", (unit[0] - finer.in_cycles) / missing)
     many = (10, 40, 160, 640)
     growth = [GaussianBump(d).barron_constant / (2 * math.pi) for d in many]
-    run.claim(
-        "A-103",
-        r"C_g\sim\sqrt d/(2\pi): \text{dimension-free only through }C_g",
-        promised=0.5,
-        relation="==",
-        measured=fit_slope(many, growth).estimate,
-        tolerance=0.01,
-        control=Control(
-            "a bump that gets wider like the root of d",
-            fit_slope(many, [GaussianBump(d, d**0.5).barron_constant for d in many]).estimate,
-        ),
+    says = run.states("A-103", r"C_g\sim\sqrt d/(2\pi): \text{dimension-free only through }C_g")
+    says.equal(fit_slope(many, growth).estimate, 0.5, 0.01)
+    says.fails(
+        "a bump that gets wider like the root of d",
+        fit_slope(many, [GaussianBump(d, d**0.5).barron_constant for d in many]).estimate,
     )
 
 
@@ -332,24 +257,12 @@ def refinement(run: Run) -> dict[str, list[tuple[float, float]]]:
             value = grid_barron_constant(PAIRS[name].function(x), -16.0, h).value
             growth[name].append((h, value))
     last = {name: rows[-1][1] / rows[-2][1] for name, rows in growth.items()}
-    run.claim(
-        "L-095",
-        r"C_f<\infty: \text{the estimate on a grid does not change when the grid is halved}",
-        promised=1,
-        relation="==",
-        measured=last["gaussian"],
-        tolerance=1e-3,
-        control=Control("a kink: no continuous gradient, infinite constant", last["triangle"]),
-    )
-    run.claim(
-        "L-095",
-        r"\text{jump: the estimate doubles when the grid is halved}",
-        promised=2,
-        relation="==",
-        measured=last["box"],
-        tolerance=0.05,
-        control=Control("a smooth function", last["gaussian"]),
-    )
+    says = run.states("L-095", r"C_f<\infty: \text{the estimate on a grid does not change when the grid is halved}")
+    says.equal(last["gaussian"], 1, 1e-3)
+    says.fails("a kink: no continuous gradient, infinite constant", last["triangle"])
+    says = run.states("L-095", r"\text{jump: the estimate doubles when the grid is halved}")
+    says.equal(last["box"], 2, 0.05)
+    says.fails("a smooth function", last["gaussian"])
     rows = [[h, *(growth[n][i][1] for n in growth)] for i, (h, _) in enumerate(growth["box"])]
     run.table(
         "refinement",
@@ -372,34 +285,18 @@ def sampled(run: Run, draws: int) -> None:
         return bell
 
     def estimate(deviation: float) -> Interval:
-        return monte_carlo_barron_constant(
-            lambda v: normal(v, 1.0), lambda v: normal(v, deviation), w, CONFIDENCE
-        )
+        return monte_carlo_barron_constant(lambda v: normal(v, 1.0), lambda v: normal(v, deviation), w, CONFIDENCE)
 
     good, wrong = estimate(1.3), estimate(1.0)
-    run.claim(
-        ["L-095", "S-36"],
-        r"C_f=\mathbb E_q\,|\omega||F(\omega)|/q(\omega)",
-        promised=bump.barron_constant,
-        relation="~",
-        measured=good.estimate,
-        interval=good,
-        control=Control("another density than the one drawn from", wrong.estimate, interval=wrong),
-    )
+    says = run.states(["L-095", "S-36"], r"C_f=\mathbb E_q\,|\omega||F(\omega)|/q(\omega)")
+    says.mean(good, bump.barron_constant)
+    says.fails("another density than the one drawn from", wrong)
     tilted, _ = bump.draw(draws, run.generator)
     plain, _ = bump.draw_plain(draws, run.generator)
     # under |ω||F|/C the mean of 1/|ω| is mass/C
-    inverse = mean_interval(1 / tilted.norm(dim=1), CONFIDENCE)
-    untilted = mean_interval(1 / plain.norm(dim=1), CONFIDENCE)
-    run.claim(
-        "L-093",
-        r"\omega\sim|\omega||F|/C_f: \quad\mathbb E\,1/|\omega|=\|F\|_1/C_f",
-        promised=bump.mass / bump.barron_constant,
-        relation="~",
-        measured=inverse.estimate,
-        interval=inverse,
-        control=Control("drawn from |F| without the weight", untilted.estimate, interval=untilted),
-    )
+    says = run.states("L-093", r"\omega\sim|\omega||F|/C_f: \quad\mathbb E\,1/|\omega|=\|F\|_1/C_f")
+    says.mean(1 / tilted.norm(dim=1), bump.mass / bump.barron_constant, confidence=CONFIDENCE)
+    says.fails("drawn from |F| without the weight", 1 / plain.norm(dim=1))
 
 
 def density(run: Run) -> None:
@@ -409,68 +306,31 @@ def density(run: Run) -> None:
     exact = [gaussian_density(d, wide).barron_constant for d in dims]
     bound = [root_dimension_bound(gaussian_density(d, wide)) for d in dims]
     radial = radial_barron_constant(lambda rho: math.exp(-(rho**2) / 2) / (2 * math.pi), 1)
-    run.claim(
-        "L-113",
-        r"N(0,1): \textstyle\int\|\omega\||\hat f|d\omega=1/(2\pi^2)",
-        promised=1 / (2 * math.pi**2),
-        relation="==",
-        measured=radial.in_cycles,
-        tolerance=1e-10,
-        control=Control("angular frequencies", radial.value),
-    )
-    run.claim(
-        "L-113",
-        r"C_f\le\frac{\sqrt d}\sigma(2\pi\sigma^2)^{-d/2}",
-        promised=bound,
-        relation="<=",
-        measured=exact,
-        control=Control(
-            "the normalizing factor left out", [GaussianBump(d, wide).barron_constant for d in dims]
-        ),
-    )
+    says = run.states("L-113", r"N(0,1): \textstyle\int\|\omega\||\hat f|d\omega=1/(2\pi^2)")
+    says.equal(radial.in_cycles, 1 / (2 * math.pi**2), 1e-10)
+    says.fails("angular frequencies", radial.value)
+    says = run.states("L-113", r"C_f\le\frac{\sqrt d}\sigma(2\pi\sigma^2)^{-d/2}")
+    says.at_most(exact, bound)
+    says.fails("the normalizing factor left out", [GaussianBump(d, wide).barron_constant for d in dims])
     ratios = [e / b for e, b in zip(exact, bound, strict=True)]
-    run.claim(
-        "L-113",
-        r"1-C_f/\text{bound}\le\frac1{3d}: \text{the bound becomes exact}",
-        promised=[1 / (3 * d) for d in dims[1:]],
-        relation="<=",
-        measured=[1 - r for r in ratios[1:]],
-        reason="the ratio is 1 - 1/(4d) + O(1/d²)",
+    run.states("L-113", r"1-C_f/\text{bound}\le\frac1{3d}: \text{the bound becomes exact}").at_most(
+        [1 - r for r in ratios[1:]], [1 / (3 * d) for d in dims[1:]], where="the ratio is 1 - 1/(4d) + O(1/d²)"
     )
-    run.claim(
-        "L-113",
-        r"2\pi\sigma^2>1\Rightarrow C_f(1000)<C_f(100)",
-        promised=exact[-2],
-        relation="<",
-        measured=exact[-1],
-        control=Control(
-            "2πσ² < 1: it explodes",
-            gaussian_density(1000, narrow).barron_constant,
-            gaussian_density(100, narrow).barron_constant,
-        ),
+    says = run.states("L-113", r"2\pi\sigma^2>1\Rightarrow C_f(1000)<C_f(100)")
+    says.below(exact[-1], exact[-2])
+    says.fails(
+        "2πσ² < 1: it explodes",
+        gaussian_density(1000, narrow).barron_constant,
+        promised=gaussian_density(100, narrow).barron_constant,
     )
-    run.claim(
-        "L-113",
-        r"2\pi\sigma^2=1\Rightarrow C_f/\sqrt{2\pi d}\to1",
-        promised=1,
-        relation="==",
-        measured=gaussian_density(1000, even).barron_constant / math.sqrt(2 * math.pi * 1000),
-        tolerance=1e-3,
-        control=Control(
-            "σ 1 % larger",
-            gaussian_density(1000, 1.01 * even).barron_constant / math.sqrt(2000 * math.pi),
-        ),
-    )
+    says = run.states("L-113", r"2\pi\sigma^2=1\Rightarrow C_f/\sqrt{2\pi d}\to1")
+    says.equal(gaussian_density(1000, even).barron_constant / math.sqrt(2 * math.pi * 1000), 1, 1e-3)
+    says.fails("σ 1 % larger", gaussian_density(1000, 1.01 * even).barron_constant / math.sqrt(2000 * math.pi))
     x = torch.arange(-8, 8, 1 / 64, dtype=torch.float64)
     printed = math.sqrt(2 * math.pi) * torch.exp(-x.square() / 2)
-    run.erratum(
-        "gaussian-density-positive-exponent",
-        r"\int(2\pi\sigma^2)^{d/2}e^{-|x|^2/2\sigma^2}dx=\hat f(0)=1",
-        promised=1,
-        relation="==",
-        measured=printed.sum() / 64,
-        tolerance=1e-9,
-    )
+    run.refutes(
+        "gaussian-density-positive-exponent", r"\int(2\pi\sigma^2)^{d/2}e^{-|x|^2/2\sigma^2}dx=\hat f(0)=1"
+    ).equal(printed.sum() / 64, 1, 1e-9)
 
 
 def missing_modulus(run: Run) -> None:
@@ -485,14 +345,10 @@ def missing_modulus(run: Run) -> None:
         best = min(best, float((step @ fit - f[:, None]).square().mean()))
     # F(±a) = ±1/2i
     printed = abs(a * 1 / 2j + a * -1 / 2j)
-    run.erratum(
+    run.refutes(
         "barron-constant-without-modulus",
         r"\sin3x, n=1: \quad\min_G\int(G-f)^2d\mu\le\Big(2r\Big|\int\hat f|\omega|\Big|\Big)^2/n=0",
-        promised=(2 * printed) ** 2,
-        relation="<=",
-        measured=best,
-        tolerance=1e-9,
-    )
+    ).at_most(best, (2 * printed) ** 2, 1e-9)
 
 
 def plot(axes: Any, growth: dict[str, list[tuple[float, float]]]) -> None:

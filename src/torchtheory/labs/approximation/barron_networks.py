@@ -19,13 +19,9 @@ from torchtheory.approximation.barron.sampled_networks import (
     units_for_error,
 )
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.interpolation.bias_variance import decompose_predictions
 from torchtheory.generalization.learning.width_choice import approximation_bound
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.labeled import at_least
 
@@ -132,14 +128,10 @@ def waves_of(run: Run, dimension: int, constant: float = 4.0) -> PlaneWaves:
     frequencies = run.randn(4, dimension)
     frequencies = 4 * frequencies / frequencies.norm(dim=1, keepdim=True)
     sizes = 0.5 + run.rand(4)
-    return PlaneWaves(
-        run.signs(4) * sizes * constant / (4 * sizes.sum()), frequencies, 2 * math.pi * run.rand(4)
-    )
+    return PlaneWaves(run.signs(4) * sizes * constant / (4 * sizes.sum()), frequencies, 2 * math.pi * run.rand(4))
 
 
-def errors(
-    run: Run, target: Spectrum, units: int, seeds: int, x: Tensor, radius: float = 1.0
-) -> list[float]:
+def errors(run: Run, target: Spectrum, units: int, seeds: int, x: Tensor, radius: float = 1.0) -> list[float]:
     wanted = target(x)
     found = []
     with torch.no_grad():
@@ -162,30 +154,16 @@ def rate(run: Run, gaussians: dict[int, Curve], waves: dict[int, Curve], wrong: 
     """The bound, the exponent, and what breaks them."""
     for d in DIMENSIONS:
         both = (gaussians[d], waves[d])
-        run.claim(
+        run.states(
             ["L-101", "N-34", "S-37", "S-38", "X-19"],
             rf"d={d}: \quad\mathbb E\int_{{B_1}}(f-f_k)^2d\mu\le(2C_f)^2/k"
             r"\text{, upper ends of the intervals at every }k",
-            promised=[b for c in both for b in c.bounds],
-            relation="<=",
-            measured=[m.high for c in both for m in c.means],
-        )
+        ).at_most([m.high for c in both for m in c.means], [b for c in both for b in c.bounds])
         for name, c in (("Gaussian", both[0]), ("waves", both[1])):
-            run.claim(
-                ["L-101", "S-38", "X-19"],
-                rf"d={d}\text{{, {name}: squared error}}\sim k^{{-1}}",
-                promised=-1,
-                relation="slope",
-                measured=c.slope.estimate,
-                interval=c.slope,
-                control=Control(
-                    "frequencies drawn from |F| instead of |ω||F|",
-                    wrong.slope.estimate,
-                    interval=wrong.slope,
-                )
-                if d == 1
-                else None,
-            )
+            says = run.states(["L-101", "S-38", "X-19"], rf"d={d}\text{{, {name}: squared error}}\sim k^{{-1}}")
+            says.slope(c.slope, -1)
+            if d == 1:
+                says.fails("frequencies drawn from |F| instead of |ω||F|", wrong.slope)
 
 
 def wide(run: Run, seeds: int, points: int, units: int = 4096) -> None:
@@ -193,17 +171,9 @@ def wide(run: Run, seeds: int, points: int, units: int = 4096) -> None:
     x = ball_points(points, 1, generator=run.generator)
     right = mean_interval(errors(run, gaussian_of(1), units, seeds, x))
     wrong = mean_interval(errors(run, wrong_gaussian(), units, seeds, x))
-    run.claim(
-        ["L-101", "S-37"],
-        rf"d=1, k={units}: \quad\mathbb E\int_{{B_1}}(f-f_k)^2d\mu\le(2C_f)^2/k",
-        promised=approximation_bound(units, gaussian_of(1).barron_constant),
-        relation="<=",
-        measured=right.estimate,
-        interval=right,
-        control=Control(
-            "frequencies drawn from |F| instead of |ω||F|: biased", wrong.estimate, interval=wrong
-        ),
-    )
+    says = run.states(["L-101", "S-37"], rf"d=1, k={units}: \quad\mathbb E\int_{{B_1}}(f-f_k)^2d\mu\le(2C_f)^2/k")
+    says.at_most(right, approximation_bound(units, gaussian_of(1).barron_constant))
+    says.fails("frequencies drawn from |F| instead of |ω||F|: biased", wrong)
 
 
 def construction(run: Run, seeds: int) -> None:
@@ -219,55 +189,31 @@ def construction(run: Run, seeds: int) -> None:
     def scores(values: Tensor) -> Tensor:
         return (values.mean(1) - wanted).abs() / (values.std(1) / math.sqrt(count))
 
-    run.claim(
-        "S-38",
-        r"\mathbb E\,G(x)=f(x): \text{standard errors away, at 20 points together}",
-        promised=-float(special.ndtri(CHANCE / 2 / len(x))),
-        relation="<=",
-        measured=scores(mean_of_steps),
-        control=Control("the phases of the waves left out", scores(wrong)),
-    )
+    says = run.states("S-38", r"\mathbb E\,G(x)=f(x): \text{standard errors away, at 20 points together}")
+    says.at_most(scores(mean_of_steps), -float(special.ndtri(CHANCE / 2 / len(x))))
+    says.fails("the phases of the waves left out", scores(wrong))
     mass = total_variation(target)
     nets = [barron_network(target, 50, generator=run.generator) for _ in range(seeds)]
-    run.claim(
-        ["S-38", "S-37"],
-        r"\textstyle\sum_i|a_i|=v=\sum_j|c_j|\int_{-R_j}^{R_j}|\sin(u+\varphi_j)|du",
-        promised=mass,
-        relation="==",
-        measured=[n.weight_sum for n in nets],
-        tolerance=1e-12,
-        control=Control(
-            "drawn for the double radius",
-            barron_network(target, 50, 2.0, generator=run.generator).weight_sum,
-        ),
-    )
-    wide = [
-        barron_network(t, 50, generator=run.generator).weight_sum for t in (target, gaussian_of(5))
-    ]
-    run.claim(
-        ["S-37", "S-38"],
-        r"\textstyle\sum_i|a_i|\le2rC_f",
-        promised=[2 * target.barron_constant, 2 * gaussian_of(5).barron_constant],
-        relation="<=",
-        measured=wide,
-        control=Control(
-            "the inner weights in place of the outer ones",
-            [inner_sum(n.model) for n in nets[:2]],
-        ),
-    )
+    says = run.states(["S-38", "S-37"], r"\textstyle\sum_i|a_i|=v=\sum_j|c_j|\int_{-R_j}^{R_j}|\sin(u+\varphi_j)|du")
+    says.equal([n.weight_sum for n in nets], mass, 1e-12)
+    says.fails("drawn for the double radius", barron_network(target, 50, 2.0, generator=run.generator).weight_sum)
+    wide = [barron_network(t, 50, generator=run.generator).weight_sum for t in (target, gaussian_of(5))]
+    says = run.states(["S-37", "S-38"], r"\textstyle\sum_i|a_i|\le2rC_f")
+    says.at_most(wide, [2 * target.barron_constant, 2 * gaussian_of(5).barron_constant])
+    says.fails("the inner weights in place of the outer ones", [inner_sum(n.model) for n in nets[:2]])
     run.note(
         "The slides print the condition for the inner weights w_i. For steps it is empty rather "
         "than false, as 1[w·x > b] does not change when w and b are scaled; what the proof bounds "
         "are the outer weights."
     )
     sums = mean_of_steps[:, :50].sum(1)  # m = 50 steps, not divided by m
-    run.erratum(
+    run.refutes(
         "sample-sum-without-average",
         r"\Big|\sum_{j\le50}s_j\tilde\sigma(\omega_j^\top x)-f(x)\Big|\le5\text{ standard errors}",
-        promised=5 * mean_of_steps.std(1) * math.sqrt(50) / 50,
-        relation="<=",
-        measured=(sums - wanted).abs(),
-        reason="standard errors of an average, as the estimate would have them",
+    ).at_most(
+        (sums - wanted).abs(),
+        5 * mean_of_steps.std(1) * math.sqrt(50) / 50,
+        where="standard errors of an average, as the estimate would have them",
     )
 
 
@@ -281,28 +227,18 @@ def theorem(run: Run, waves: dict[int, Curve], seeds: int, points: int) -> None:
     x = ball_points(points, 2, generator=run.generator)
     inside = mean_interval(errors(run, target, 1024, seeds, x))
     outside = mean_interval(errors(run, target, 1024, seeds, 4 * x))
-    run.claim(
-        ["S-37", "L-101", "X-19"],
-        r"\mu\text{ on }B_r: \quad\mathbb E\int(G-f)^2d\mu\le(2rC_f)^2/n",
-        promised=approximation_bound(1024, target.barron_constant),
-        relation="<=",
-        measured=inside.estimate,
-        interval=inside,
-        control=Control("points of the ball of radius 4r", outside.estimate, interval=outside),
-    )
+    says = run.states(["S-37", "L-101", "X-19"], r"\mu\text{ on }B_r: \quad\mathbb E\int(G-f)^2d\mu\le(2rC_f)^2/n")
+    says.at_most(inside, approximation_bound(1024, target.barron_constant))
+    says.fails("points of the ball of radius 4r", outside)
     error = 0.05
     units = units_for_error(error, target.barron_constant)
     _, found = best_network(target, units, x, 5, generator=run.generator)
     _, few = best_network(target, 1, x, 5, generator=run.generator)
-    run.claim(
-        "S-37",
-        r"n=\lceil(2rC_f)^2/\epsilon\rceil\text{ units: some draw errs by at most }"
-        rf"\epsilon={error}",
-        promised=error,
-        relation="<=",
-        measured=min(found),
-        control=Control("a single unit", min(few)),
+    says = run.states(
+        "S-37", rf"n=\lceil(2rC_f)^2/\epsilon\rceil\text{{ units: some draw errs by at most }}\epsilon={error}"
     )
+    says.at_most(min(found), error)
+    says.fails("a single unit", min(few))
     sigmoids(run, target, x)
 
 
@@ -321,15 +257,11 @@ def sigmoids(run: Run, target: Spectrum, x: Tensor) -> None:
                 error += float((hard - target(x)).square().mean()) / 4
                 soft_error += float((soft - target(x)).square().mean()) / 4
             rows.append([sharpness, soft_error, error, away / error])
-    run.claim(
-        ["L-101", "S-37"],
-        r"\text{steep sigmoids for steps: }\|f_\kappa-f_\infty\|^2/\|f-f_\infty\|^2,\ "
-        r"\kappa=1000",
-        promised=0.01,
-        relation="<=",
-        measured=rows[-1][3],
-        control=Control("κ = 10", rows[0][3]),
+    says = run.states(
+        ["L-101", "S-37"], r"\text{steep sigmoids for steps: }\|f_\kappa-f_\infty\|^2/\|f-f_\infty\|^2,\ \kappa=1000"
     )
+    says.at_most(rows[-1][3], 0.01)
+    says.fails("κ = 10", rows[0][3])
     run.table(
         "sigmoids",
         ["sharpness κ", "error", "error of steps", "squared distance of the two, relative"],
@@ -347,16 +279,13 @@ def cut_off(run: Run) -> None:
         return total_variation(waves)
 
     smooth, jump = torch.exp(-j / 4), 4 / (math.pi * j)
-    run.claim(
+    says = run.states(
         ["L-101", "S-37"],
         r"C_f<\infty: \text{twice as many frequencies leave the mass of the steps, and so }"
         r"k\cdot\text{error, as it is}",
-        promised=1,
-        relation="==",
-        measured=mass(smooth, 80) / mass(smooth, 40),
-        tolerance=1e-6,
-        control=Control("a square wave: infinite constant", mass(jump, 80) / mass(jump, 40)),
     )
+    says.equal(mass(smooth, 80) / mass(smooth, 40), 1, 1e-6)
+    says.fails("a square wave: infinite constant", mass(jump, 80) / mass(jump, 40))
 
 
 def integrated_error(run: Run, seeds: int, points: int) -> None:
@@ -377,17 +306,11 @@ def integrated_error(run: Run, seeds: int, points: int) -> None:
     stacked = torch.stack(predictions)
     wanted = target(x)
     parts = decompose_predictions(stacked, wanted)
-    run.claim(
-        "S-35",
-        r"\mathbb E\int(G-f)^2=\int(\mathbb EG-f)^2+\int\operatorname{Var}G",
-        promised=parts.total,
-        relation="==",
-        measured=(stacked - wanted).square().mean(),
-        tolerance=1e-10,
-        control=Control(
-            "the target with fresh noise in place of the mean of the labels",
-            (stacked - (wanted + 0.3 * run.randn(len(x)))).square().mean(),
-        ),
+    says = run.states("S-35", r"\mathbb E\int(G-f)^2=\int(\mathbb EG-f)^2+\int\operatorname{Var}G")
+    says.equal((stacked - wanted).square().mean(), parts.total, 1e-10)
+    says.fails(
+        "the target with fresh noise in place of the mean of the labels",
+        (stacked - (wanted + 0.3 * run.randn(len(x)))).square().mean(),
     )
 
 
@@ -402,22 +325,13 @@ def activations(run: Run) -> None:
         ("ReLU", torch.relu, False),
     ]
     found = [inspect_activation(function) for _, function, _ in rows]
-    takes = [
-        p.sigmoidal and p.increasing and p.lowest >= -1e-9 and p.highest <= 1 + 1e-9 for p in found
-    ]
-    run.claim(
+    takes = [p.sigmoidal and p.increasing and p.lowest >= -1e-9 and p.highest <= 1 + 1e-9 for p in found]
+    says = run.states(
         ["L-103", "S-27"],
-        r"\text{bounded, increasing, limits 0 and 1: logistic, rescaled tanh, cdf, ramp; "
-        r"not tanh, not ReLU}",
-        promised=[float(r[2]) for r in rows],
-        relation="==",
-        measured=[float(t) for t in takes],
-        control=Control(
-            "the sine for the logistic function",
-            float(inspect_activation(torch.sin).sigmoidal),
-            1.0,
-        ),
+        r"\text{bounded, increasing, limits 0 and 1: logistic, rescaled tanh, cdf, ramp; not tanh, not ReLU}",
     )
+    says.equal([float(t) for t in takes], [float(r[2]) for r in rows])
+    says.fails("the sine for the logistic function", float(inspect_activation(torch.sin).sigmoidal), promised=1.0)
     run.table(
         "activations",
         ["activation", "limit at −∞", "limit at +∞", "increasing", "taken by the theorem"],
@@ -427,13 +341,7 @@ def activations(run: Run) -> None:
         ],
         caption="What Barron's assumption says of each activation",
     )
-    run.erratum(
-        "relu-satisfies-assumption-one",
-        r"\sup_z\mathrm{ReLU}(z)\le1",
-        promised=1,
-        relation="<=",
-        measured=found[-1].highest,
-    )
+    run.refutes("relu-satisfies-assumption-one", r"\sup_z\mathrm{ReLU}(z)\le1").at_most(found[-1].highest, 1)
 
 
 def plot(axes: Any, gaussians: dict[int, Curve], waves: dict[int, Curve], wrong: Curve) -> None:

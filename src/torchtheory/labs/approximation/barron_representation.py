@@ -15,10 +15,7 @@ from torchtheory.approximation.barron.sampled_networks import (
     total_variation,
 )
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Interval, Run, lab, mean_interval
 from torchtheory.nets.labeled import at_least
 
 WIDTH, CENTER = 0.6, 0.4
@@ -66,30 +63,17 @@ def phase(w: Tensor) -> Tensor:
 
 
 def cosines(run: Run, x: Tensor, w: Tensor, change: Tensor) -> None:
-    run.claim(
-        "L-096",
-        r"f(x)-f(0)=\int(\cos(\omega x+\varphi(\omega))-\cos\varphi(\omega))|F(\omega)|\,d\omega",
-        promised=change,
-        relation="==",
-        measured=cosine_integral(magnitude, phase, x, w),
-        tolerance=1e-10,
-        control=Control(
-            "phases left out: the bump moves to 0",
-            cosine_integral(magnitude, torch.zeros_like, x, w),
-        ),
+    says = run.states(
+        "L-096", r"f(x)-f(0)=\int(\cos(\omega x+\varphi(\omega))-\cos\varphi(\omega))|F(\omega)|\,d\omega"
     )
+    says.equal(cosine_integral(magnitude, phase, x, w), change, 1e-10)
+    says.fails("phases left out: the bump moves to 0", cosine_integral(magnitude, torch.zeros_like, x, w))
     angle = 2 * math.pi * torch.outer(x, w) + phase(w)
     factor = (torch.cos(angle) - torch.cos(phase(w))).abs() / w.abs().clamp(min=1e-12)
     moving = (torch.cos(angle) - 1).abs() / w.abs().clamp(min=1e-12)
-    run.claim(
-        "L-096",
-        r"|\cos(2\pi\omega^\top x+2\pi\theta)-\cos2\pi\theta|/|\omega|\le2\pi|x|",
-        promised=(2 * math.pi * x.abs())[:, None].expand_as(factor).contiguous(),
-        relation="<=",
-        measured=factor,
-        tolerance=1e-9,
-        control=Control("two different phases", moving),
-    )
+    says = run.states("L-096", r"|\cos(2\pi\omega^\top x+2\pi\theta)-\cos2\pi\theta|/|\omega|\le2\pi|x|")
+    says.at_most(factor, (2 * math.pi * x.abs())[:, None].expand_as(factor).contiguous(), 1e-9)
+    says.fails("two different phases", moving)
     # e^{-x²/2} with frequencies in cycles: f^ = sqrt(2π) exp(-2π²ξ²)
     xi = torch.linspace(-3, 3, 241, dtype=torch.float64)
     transform = math.sqrt(2 * math.pi) * torch.exp(-2 * (math.pi * xi) ** 2)
@@ -97,14 +81,9 @@ def cosines(run: Run, x: Tensor, w: Tensor, change: Tensor) -> None:
     cosine = torch.cos(2 * math.pi * torch.outer(x, xi)) - 1
     weight = torch.where(xi.abs() > 1e-9, gradient_of_transform / (2 * math.pi * xi.abs()), 0.0)
     printed = cosine @ weight * float(xi[1] - xi[0])
-    run.erratum(
-        "gradient-of-the-transform",
-        r"e^{-x^2/2}-1=\int\frac{\cos2\pi\xi x-1}{2\pi|\xi|}\,|\nabla\hat f(\xi)|\,d\xi",
-        promised=torch.exp(-x.square() / 2) - 1,
-        relation="==",
-        measured=printed,
-        tolerance=1e-6,
-    )
+    run.refutes(
+        "gradient-of-the-transform", r"e^{-x^2/2}-1=\int\frac{\cos2\pi\xi x-1}{2\pi|\xi|}\,|\nabla\hat f(\xi)|\,d\xi"
+    ).equal(printed, torch.exp(-x.square() / 2) - 1, 1e-6)
 
 
 def steps(run: Run, x: Tensor, w: Tensor, bump: GaussianBump, offsets: int) -> None:
@@ -117,24 +96,14 @@ def steps(run: Run, x: Tensor, w: Tensor, bump: GaussianBump, offsets: int) -> N
     # one midpoint cell on either side of the threshold may be counted wrongly
     allowed = float((w.abs() * magnitude(w)).sum() * (w[1] - w[0])) / offsets
     beyond = torch.linspace(1.5, 2, 5, dtype=torch.float64)
-    run.claim(
-        "L-097",
-        r"|x|\le1: \text{the integral over steps is }f(x)-f(0)\text{ up to one cell of the rule}",
-        promised=allowed,
-        relation="<=",
-        measured=error(x, 1.0, offsets),
-        control=Control(
-            "points beyond the radius the steps are made for", error(beyond, 1.0, offsets)
-        ),
+    says = run.states(
+        "L-097", r"|x|\le1: \text{the integral over steps is }f(x)-f(0)\text{ up to one cell of the rule}"
     )
-    run.claim(
-        "L-097",
-        r"\text{offsets up to }2|\omega|: \text{the same for }|x|\le2",
-        promised=2 * allowed,
-        relation="<=",
-        measured=error(beyond, 2.0, offsets),
-        control=Control("offsets up to 1.2|ω| only", error(beyond, 1.2, offsets)),
-    )
+    says.at_most(error(x, 1.0, offsets), allowed)
+    says.fails("points beyond the radius the steps are made for", error(beyond, 1.0, offsets))
+    says = run.states("L-097", r"\text{offsets up to }2|\omega|: \text{the same for }|x|\le2")
+    says.at_most(error(beyond, 2.0, offsets), 2 * allowed)
+    says.fails("offsets up to 1.2|ω| only", error(beyond, 1.2, offsets))
 
 
 def plane(run: Run, draws: int) -> None:
@@ -146,35 +115,26 @@ def plane(run: Run, draws: int) -> None:
     found = [mean_interval(v, confidence) for v in values]
     wanted = bump(x) - bump.at_origin()
     far = 3 * x / x.norm(dim=1, keepdim=True)
-    outside = [
-        mean_interval(v, confidence) for v in draw_steps(bump, draws, 1.0, run.generator)(far)
-    ]
-    run.claim(
-        "L-097",
-        r"d=2: \text{the mean of sampled steps is }f(x)-f(0)\text{; distance outside its interval}",
-        promised=0,
-        relation="==",
-        measured=[outside_by(i, float(f)) for i, f in zip(found, wanted, strict=True)],
-        reason="six points, together at one in a million",
-        control=Control(
-            "points beyond the radius",
-            [
-                outside_by(i, float(f))
-                for i, f in zip(outside, bump(far) - bump.at_origin(), strict=True)
-            ],
-        ),
+    outside = [mean_interval(v, confidence) for v in draw_steps(bump, draws, 1.0, run.generator)(far)]
+    says = run.states(
+        "L-097", r"d=2: \text{the mean of sampled steps is }f(x)-f(0)\text{; distance outside its interval}"
+    )
+    says.equal(
+        [outside_by(i, float(f)) for i, f in zip(found, wanted, strict=True)],
+        where="six points, together at one in a million",
+    )
+    says.fails(
+        "points beyond the radius",
+        [outside_by(i, float(f)) for i, f in zip(outside, bump(far) - bump.at_origin(), strict=True)],
     )
     waves = PlaneWaves(run.signs(4), 3 * run.randn(4, 2), 6 * run.rand(4))
-    run.claim(
-        "L-097",
-        r"\|\mu\|_1=\textstyle\int\!\int|\sin(u+\varphi)||F|\le2rC_f",
-        promised=[2 * r * waves.barron_constant for r in (0.1, 1.0, 5.0)],
-        relation="<=",
-        measured=[total_variation(waves, r) for r in (0.1, 1.0, 5.0)],
-        control=Control(
-            "steps for the double radius, which the bound does not know of",
-            [total_variation(waves, 2 * r) for r in (0.1, 1.0, 5.0)],
-        ),
+    says = run.states("L-097", r"\|\mu\|_1=\textstyle\int\!\int|\sin(u+\varphi)||F|\le2rC_f")
+    says.at_most(
+        [total_variation(waves, r) for r in (0.1, 1.0, 5.0)], [2 * r * waves.barron_constant for r in (0.1, 1.0, 5.0)]
+    )
+    says.fails(
+        "steps for the double radius, which the bound does not know of",
+        [total_variation(waves, 2 * r) for r in (0.1, 1.0, 5.0)],
     )
 
 

@@ -27,11 +27,7 @@ from torchtheory.approximation.piecewise.boxes import (
     relu_bump,
     wall_distance,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.nets.activations import activation
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least
@@ -106,30 +102,20 @@ def constants(run: Run) -> None:
             bounds.append(a.bound)
             errors.append(measured_error(g, a, most_points=1 << 14).value)
     steep = piecewise_constant(waves, 11, 1.0, ((0.0, 1.0),) * 2)
-    run.claim(
-        "L-072",
-        r"|x-y|_\infty\le\delta/2\Rightarrow|g(x)-g(y)|\le\epsilon:\ \sup|g-h|\le\epsilon",
-        promised=bounds,
-        relation="<=",
-        measured=errors,
-        tolerance=1e-12,
-        control=Control(
-            "the waves are 2π-Lipschitz, not 1-Lipschitz",
-            measured_error(waves, steep, most_points=1 << 14).value,
-            promised=steep.bound,
-        ),
+    says = run.states("L-072", r"|x-y|_\infty\le\delta/2\Rightarrow|g(x)-g(y)|\le\epsilon:\ \sup|g-h|\le\epsilon")
+    says.at_most(errors, bounds, 1e-12)
+    says.fails(
+        "the waves are 2π-Lipschitz, not 1-Lipschitz",
+        measured_error(waves, steep, most_points=1 << 14).value,
+        promised=steep.bound,
     )
     # over the cube the diagonal's function takes every value from 0 to √d
     spread = [best_constant_on_diagonal(d) for d in (5, 9)]
-    run.erratum(
+    run.refutes(
         "cells-of-side-delta",
         r"\|x-y\|_2\le\delta\Rightarrow|g(x)-g(y)|\le\epsilon:"
         r"\ \exists\alpha:\ \sup_R|g-\alpha|\le\epsilon,\ R \text{ of side } \delta",
-        promised=1.0,
-        relation="<=",
-        measured=spread,
-        reason="g(x) = Σx/√d on the unit cube, d = 5 and 9, δ = ε = 1: the error of the best α",
-    )
+    ).at_most(spread, 1.0, where="g(x) = Σx/√d on the unit cube, d = 5 and 9, δ = ε = 1: the error of the best α")
 
 
 def best_constant_on_diagonal(d: int) -> float:
@@ -147,23 +133,12 @@ def bump(run: Run) -> None:
         ends = [0.25 - ramp, 0.25, 0.75, 0.75 + ramp]
         found.append(sum(distance_to_indicator(net, a, b) for a, b in pairwise(ends)))
         step.append(distance_to_threshold_bump(ramp))
-    run.claim(
-        "L-073",
-        r"\int|g_{[a,b],\gamma}-\mathbf 1_{[a,b]}|=\gamma",
-        promised=ramps,
-        relation="==",
-        measured=found,
-        tolerance=1e-12,
-        control=Control("thresholds in place of the ReLUs", step),
-    )
+    says = run.states("L-073", r"\int|g_{[a,b],\gamma}-\mathbf 1_{[a,b]}|=\gamma")
+    says.equal(found, ramps, 1e-12)
+    says.fails("thresholds in place of the ReLUs", step)
     z = torch.tensor([0.25, 0.4, 0.7499]).double()
-    run.erratum(
-        "box-of-thresholds",
-        r"\sigma \text{ a threshold: } g^{(j)}=1 \text{ on } [a,b]",
-        promised=1.0,
-        relation="==",
-        measured=threshold_bump(z, 0.1),
-        reason="[a, b] = [0.25, 0.75] and γ = 0.1, at 0.25, 0.4 and 0.7499",
+    run.refutes("box-of-thresholds", r"\sigma \text{ a threshold: } g^{(j)}=1 \text{ on } [a,b]").equal(
+        threshold_bump(z, 0.1), 1.0, where="[a, b] = [0.25, 0.75] and γ = 0.1, at 0.25, 0.4 and 0.7499"
     )
 
 
@@ -211,40 +186,21 @@ def boxes(run: Run, samples: int) -> None:
         values += [float(y.max()) - 1, -float(y.min())]
         narrower = (away < ramp) & (away > 0)
         relations.append(float(y[narrower].abs().max()))
-    run.claim(
-        "L-074",
-        r"g_{R,\gamma}=1 \text{ on } R,\ 0 \text{ beyond a margin } \gamma:"
-        r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=inside_error + outside,
-        tolerance=1e-12,
-        control=Control("points within the margin, where neither is promised", relations),
+    says = run.states(
+        "L-074", r"g_{R,\gamma}=1 \text{ on } R,\ 0 \text{ beyond a margin } \gamma: \text{ largest difference}"
     )
-    run.claim(
-        "L-074",
-        r"0\le g_{R,\gamma}\le1: \text{ by how much it is left}",
-        promised=0,
-        relation="<=",
-        measured=values,
-        tolerance=1e-12,
-    )
+    says.equal(inside_error + outside, within=1e-12)
+    says.fails("points within the margin, where neither is promised", relations)
+    run.states("L-074", r"0\le g_{R,\gamma}\le1: \text{ by how much it is left}").at_most(values, 0, 1e-12)
     for d in (2, 3):
         box = BOX[:d]
         sides = [b - a for a, b in box]
         wide = tuple((a - ramp, b + ramp) for a, b in box)
         found = box_against_indicator(run, box, wide, ramp, samples)
         without = box_against_indicator(run, box, wide, ramp, samples, subtract=False)
-        run.claim(
-            "L-074",
-            rf"d={d}:\ \int|g_{{R,\gamma}}-\mathbf 1_R|"
-            r"\le\prod_j(s_j+2\gamma)-\prod_js_j",
-            promised=margin_volume(sides, ramp),
-            relation="<=",
-            measured=found.estimate,
-            interval=found,
-            control=Control("without the - (d-1)", without.estimate, interval=without),
-        )
+        says = run.states("L-074", rf"d={d}:\ \int|g_{{R,\gamma}}-\mathbf 1_R|\le\prod_j(s_j+2\gamma)-\prod_js_j")
+        says.at_most(found, margin_volume(sides, ramp))
+        says.fails("without the - (d-1)", without)
 
 
 def margin_of_boxes(run: Run) -> None:
@@ -252,41 +208,30 @@ def margin_of_boxes(run: Run) -> None:
     promised, found, without, half_surface, thin = [], [], [], [], []
     for d in (1, 2, 3):
         sides = [b - a for a, b in BOX[:d]]
-        products = [
-            sum(math.prod(rest) for rest in combinations(sides, d - k)) for k in range(d + 1)
-        ]
+        products = [sum(math.prod(rest) for rest in combinations(sides, d - k)) for k in range(d + 1)]
         for ramp in (0.2, 0.05, 0.001):
-            expected = sum(
-                (2 * ramp) ** k / math.factorial(k + 1) * products[k] for k in range(1, d + 1)
-            )
+            expected = sum((2 * ramp) ** k / math.factorial(k + 1) * products[k] for k in range(1, d + 1))
             promised.append(expected / ramp)
             found.append(mean_margin(BOX[:d], ramp) / ramp)
             if d > 1:
                 without.append(mean_margin(BOX[:d], ramp, subtract=False) / ramp)
         thin.append(found[-1])
         half_surface.append(products[1])
-    run.claim(
+    says = run.states(
         "L-074",
-        r"\|g_{R,\gamma}-\mathbf 1_R\|_1=\sum_{k\ge1}\tfrac{(2\gamma)^k}{(k+1)!}"
-        r"\,e_{d-k}(s): \text{ over }\gamma",
-        promised=promised,
-        relation="==",
-        measured=found,
-        tolerance=2e-3,
-        reason="d = 1, 2, 3, γ = 0.2, 0.05, 0.001; midpoint rule on the parts between the walls; "
+        r"\|g_{R,\gamma}-\mathbf 1_R\|_1=\sum_{k\ge1}\tfrac{(2\gamma)^k}{(k+1)!}\,e_{d-k}(s): \text{ over }\gamma",
+    )
+    says.equal(
+        found,
+        promised,
+        2e-3,
+        where="d = 1, 2, 3, γ = 0.2, 0.05, 0.001; midpoint rule on the parts between the walls; "
         "e are the elementary symmetric functions of the sides",
-        control=Control("without the - (d-1)", without, promised=promised[3:]),
     )
-    run.claim(
-        "L-074",
-        r"\|g_{R,\gamma}-\mathbf 1_R\|_1/\gamma\to\tfrac12|\partial R|",
-        promised=half_surface,
-        relation="==",
-        measured=thin,
-        tolerance=5e-3,
-        reason="at γ = 0.001",
-        control=Control("at γ = 0.2", found[::3], promised=half_surface),
-    )
+    says.fails("without the - (d-1)", without, promised=promised[3:])
+    says = run.states("L-074", r"\|g_{R,\gamma}-\mathbf 1_R\|_1/\gamma\to\tfrac12|\partial R|")
+    says.equal(thin, half_surface, 5e-3, where="at γ = 0.001")
+    says.fails("at γ = 0.2", found[::3], promised=half_surface)
 
 
 def mean_margin(box: Any, ramp: float, *, subtract: bool = True, cells: int = 24) -> float:
@@ -337,47 +282,22 @@ def networks(run: Run, samples: int, finest: float) -> list[tuple[Any, ...]]:
             )  # fmt: skip
     steep = box_network(lambda x: 8 * waves(x), 2, 2 * math.pi, finest)
     missed = mean_error(lambda x: 8 * waves(x), steep, samples, generator=run.generator)
-    run.claim(
-        "L-075",
-        r"\int_{[0,1]^d}|f-g|\le2\epsilon \text{ (upper end of a 99% interval)}",
-        promised=[row[6] for row in rows],
-        relation="<=",
-        measured=[row[5] for row in rows],
-        reason=f"{samples} random points a network",
-        control=Control(
-            "eight times as steep as the construction was told",
-            missed.low,
-            promised=steep.bound,
-        ),
-    )
+    says = run.states("L-075", r"\int_{[0,1]^d}|f-g|\le2\epsilon \text{ (upper end of a 99% interval)}")
+    says.at_most([row[5] for row in rows], [row[6] for row in rows], where=f"{samples} random points a network")
+    says.fails("eight times as steep as the construction was told", missed.low, promised=steep.bound)
     sup_error(run)
     own, shared = (box_network(waves, 2, 2 * math.pi, 0.6, shared=s) for s in (False, True))
     x = run.rand(500, 2)
     other = box_network(waves, 2, 2 * math.pi, 0.9)
-    run.claim(
-        "L-075",
-        r"\text{shared walls give the same function: largest difference}",
-        promised=0,
-        relation="==",
-        measured=(own(x) - shared(x)).abs().max(),
-        tolerance=1e-9,
-        control=Control("fewer boxes", (own(x) - other(x)).abs().max()),
-    )
+    says = run.states("L-075", r"\text{shared walls give the same function: largest difference}")
+    says.equal((own(x) - shared(x)).abs().max(), within=1e-9)
+    says.fails("fewer boxes", (own(x) - other(x)).abs().max())
     counted = folklore_size(2 * math.pi, 0.6, 2)
-    run.claim(
-        "L-075",
-        r"N^d(4d+1) \text{ units, and } N^d+d(3N+1) \text{ with shared walls}",
-        promised=[counted.units, counted.shared_units],
-        relation="==",
-        measured=[own.size.units, shared.size.units],
+    run.states("L-075", r"N^d(4d+1) \text{ units, and } N^d+d(3N+1) \text{ with shared walls}").equal(
+        [own.size.units, shared.size.units], [counted.units, counted.shared_units]
     )
-    run.erratum(
-        "mean-error-on-large-cube",
-        r"\int_{[0,2]^d}|g-h|\le\epsilon",
-        promised=0.5,
-        relation="<=",
-        measured=error_on_large_cube(),
-        reason="d = 3, g(x) = Σx/√3 and δ = ε = 1/2, centers; 24³ midpoints a cell",
+    run.refutes("mean-error-on-large-cube", r"\int_{[0,2]^d}|g-h|\le\epsilon").at_most(
+        error_on_large_cube(), 0.5, where="d = 3, g(x) = Σx/√3 and δ = ε = 1/2, centers; 24³ midpoints a cell"
     )
     return rows
 
@@ -387,16 +307,10 @@ def sup_error(run: Run) -> None:
     a = box_network(waves, 2, 2 * math.pi, 0.15)
     flat = piecewise_constant(waves, folklore_size(2 * math.pi, 0.15, 2).cells_a_side, 2 * math.pi,
                               a.domain)  # fmt: skip
-    run.claim(
-        "L-075",
-        r"\text{only the mean: } \sup|f-g|>2\epsilon \text{ near the walls}",
-        promised=a.bound,
-        relation=">",
-        measured=measured_error(waves, a, most_points=1 << 16).value,
-        control=Control(
-            "the piecewise constant function, which has no walls",
-            measured_error(waves, flat, most_points=1 << 16).value,
-        ),
+    says = run.states("L-075", r"\text{only the mean: } \sup|f-g|>2\epsilon \text{ near the walls}")
+    says.above(measured_error(waves, a, most_points=1 << 16).value, a.bound)
+    says.fails(
+        "the piecewise constant function, which has no walls", measured_error(waves, flat, most_points=1 << 16).value
     )
 
 
@@ -416,34 +330,18 @@ def sizes(run: Run) -> None:
     dimensions = list(range(1, 13))
     counts = [folklore_size(1.0, 0.05, d).boxes for d in dimensions]
     built = [box_network(length, d, math.sqrt(d), 0.3).size.units for d in (1, 2, 3)]
-    run.claim(
-        "L-076",
-        r"\text{units built}=N^d+d(3N+1),\ N=\lceil\rho/2\epsilon\rceil,\ d=1,2,3",
-        promised=[folklore_size(math.sqrt(d), 0.3, d).shared_units for d in (1, 2, 3)],
-        relation="==",
-        measured=built,
+    run.states("L-076", r"\text{units built}=N^d+d(3N+1),\ N=\lceil\rho/2\epsilon\rceil,\ d=1,2,3").equal(
+        built, [folklore_size(math.sqrt(d), 0.3, d).shared_units for d in (1, 2, 3)]
     )
     logs = torch.tensor(counts).double().log10()
     in_error = torch.tensor([folklore_size(1.0, 0.5 / n, 1).boxes for n in dimensions])
-    run.claim(
-        "L-076",
-        r"\log\text{boxes is linear in } d: \text{ largest second difference}",
-        promised=0,
-        relation="==",
-        measured=logs.diff().diff().abs().max(),
-        tolerance=1e-12,
-        control=Control(
-            "one dimension, and 1/ε growing instead",
-            in_error.double().log10().diff().diff().abs().max(),
-        ),
-    )
+    says = run.states("L-076", r"\log\text{boxes is linear in } d: \text{ largest second difference}")
+    says.equal(logs.diff().diff().abs().max(), within=1e-12)
+    says.fails("one dimension, and 1/ε growing instead", in_error.double().log10().diff().diff().abs().max())
     run.table(
         "curse",
         ["d", "boxes at ε = 0.25", "ε = 0.1", "ε = 0.05"],
-        [
-            (d, *(f"{folklore_size(1.0, e, d).boxes:.3g}" for e in (0.25, 0.1, 0.05)))
-            for d in (1, 2, 3, 5, 10, 100)
-        ],
+        [(d, *(f"{folklore_size(1.0, e, d).boxes:.3g}" for e in (0.25, 0.1, 0.05))) for d in (1, 2, 3, 5, 10, 100)],
         caption="Boxes for a function that is 1-Lipschitz in the maximum norm",
     )
 

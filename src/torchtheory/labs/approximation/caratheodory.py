@@ -12,10 +12,7 @@ from torchtheory.approximation.barron.caratheodory import PrunedNetwork, few_ter
 from torchtheory.approximation.barron.maurey import maurey_average, maurey_error
 from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least
 
@@ -30,9 +27,7 @@ TERMS = (1, 2, 5, 10, 20, 50, 100)
     errata=["caratheodory-mass-twice"],
     full={"widths": (200, 1000, 5000, 20_000, 50_000), "draws": 4000},
 )
-def caratheodory_pruning(
-    run: Run, widths: tuple[int, ...] = (200, 1000, 5000, 10_000), draws: int = 300
-) -> None:
+def caratheodory_pruning(run: Run, widths: tuple[int, ...] = (200, 1000, 5000, 10_000), draws: int = 300) -> None:
     """Terms of a mixture are chosen at random and one by one; then units of wide ReLU layers.
 
     Random terms have the promised error in the mean square, greedy ones always. Networks of
@@ -71,31 +66,26 @@ def lemma(run: Run, draws: int) -> None:
     sides[:, 0] = torch.sign(weights) * heavy
     sides = sides / sides.norm(dim=1, keepdim=True)
     largest = [largest_terms(sides, weights, k) for k in TERMS]
-    run.claim(
+    says = run.states(
         "A-141",
-        r"\text{one by one: }\|g-\tfrac1k\textstyle\sum_tf_{j_t}\|\le"
-        r"\sqrt{(\mathbb E\|f\|^2-\|g\|^2)/k}\le C/\sqrt k",
-        promised=[s.bound for s in greedy],
-        relation="<=",
-        measured=[s.error for s in greedy],
-        control=Control(
-            "the k terms of largest weight, rescaled to the same total weight, where they point "
-            "another way than the light ones",
-            largest,
-            [maurey_error(sides, weights, k).expected ** 0.5 for k in TERMS],
-        ),
+        r"\text{one by one: }\|g-\tfrac1k\textstyle\sum_tf_{j_t}\|\le\sqrt{(\mathbb E\|f\|^2-\|g\|^2)/k}\le C/\sqrt k",
     )
-    run.claim(
+    says.at_most([s.error for s in greedy], [s.bound for s in greedy])
+    says.fails(
+        "the k terms of largest weight, rescaled to the same total weight, where they point "
+        "another way than the light ones",
+        largest,
+        promised=[maurey_error(sides, weights, k).expected ** 0.5 for k in TERMS],
+    )
+    says = run.states(
         "A-141",
         r"C=\max_j\|f_j\|: \quad\|g-\textstyle\sum_ic_if_i\|\le C/\sqrt k\text{ with }k"
         r"\text{ terms and }\|c\|_1=1\text{ (here times }\|a\|_1)",
-        promised=[mass / math.sqrt(k) for k in TERMS],
-        relation="<=",
-        measured=[s.error for s in greedy],
-        control=Control(
-            "a target outside of the convex hull",
-            [float((5 * weights @ points - s.coefficients @ points).norm()) for s in greedy],
-        ),
+    )
+    says.at_most([s.error for s in greedy], [mass / math.sqrt(k) for k in TERMS])
+    says.fails(
+        "a target outside of the convex hull",
+        [float((5 * weights @ points - s.coefficients @ points).norm()) for s in greedy],
     )
     ratios: list[Tensor] = []
     biased: list[Tensor] = []
@@ -106,30 +96,23 @@ def lemma(run: Run, draws: int) -> None:
         biased.append((even - weights @ points).square().sum(1) / e.expected)
     # so wide that it misses the truth once in a million runs
     right, wrong = (mean_interval(torch.cat(found), 1 - 1e-6) for found in (ratios, biased))
-    run.claim(
+    says = run.states(
         "A-141",
         r"\text{at random: }\mathbb E\|g-\tfrac1k\textstyle\sum_tf_{j_t}\|^2="
         r"(\mathbb E\|f\|^2-\|g\|^2)/k\text{, ratio}",
-        promised=1,
-        relation="~",
-        measured=right.estimate,
-        interval=right,
-        control=Control("terms drawn with equal probabilities", wrong.estimate, interval=wrong),
     )
-    run.claim(
-        "A-141",
-        r"\#\{i:c_i\ne0\}\le k,\ \|c\|_1=\|a\|_1",
-        promised=[*map(float, TERMS), *([mass] * len(TERMS))],
-        relation="<=",
-        measured=[
+    says.mean(right, 1)
+    says.fails("terms drawn with equal probabilities", wrong)
+    says = run.states("A-141", r"\#\{i:c_i\ne0\}\le k,\ \|c\|_1=\|a\|_1")
+    says.at_most(
+        [
             *(float(s.coefficients.count_nonzero()) for s in greedy),
             *(float(s.coefficients.abs().sum()) for s in greedy),
         ],
-        tolerance=1e-12,
-        control=Control(
-            "the coefficients of the long mixture", float(weights.count_nonzero()), 100
-        ),
+        [*map(float, TERMS), *([mass] * len(TERMS))],
+        1e-12,
     )
+    says.fails("the coefficients of the long mixture", float(weights.count_nonzero()), promised=100)
     rows = [
         [k, s.error, s.bound, s.worst, math.sqrt(float(r.mean()) * e.expected)]
         for k, s, e, r in zip(TERMS, greedy, exact, ratios, strict=True)
@@ -154,9 +137,7 @@ def wide_network(run: Run, width: int, length: float = 0.5) -> tuple[nn.Sequenti
     inner = run.randn(width, 3)
     inner = length * inner / inner.norm(dim=1, keepdim=True)
     outer = 0.5 + run.rand(width)
-    net = chain(
-        [(inner, 0.5 - run.rand(width)), (outer[None], torch.zeros(1).double())], [nn.ReLU()]
-    )
+    net = chain([(inner, 0.5 - run.rand(width)), (outer[None], torch.zeros(1).double())], [nn.ReLU()])
     return net, float(outer.sum())
 
 
@@ -173,9 +154,7 @@ def pruned(run: Run, width: int) -> list[float]:
     inputs = ball_points(80, 3, generator=run.generator)
     net, mass = wide_network(run, width)
     greedy = prune_units(net, inputs)
-    random = [
-        prune_units(net, inputs, method="sample", generator=run.generator).error for _ in range(5)
-    ]
+    random = [prune_units(net, inputs, method="sample", generator=run.generator).error for _ in range(5)]
     return [
         greedy.error / mass,
         math.sqrt(sum(e * e for e in random) / 5) / mass,
@@ -188,45 +167,34 @@ def pruned(run: Run, width: int) -> list[float]:
 
 
 def proposition(run: Run, rows: list[list[float]]) -> None:
-    greedy, _, magnitude, promised, certificate, zeros, _ = (
-        [row[i] for row in rows] for i in range(1, 8)
-    )
+    greedy, _, magnitude, promised, certificate, zeros, _ = ([row[i] for row in rows] for i in range(1, 8))
     long, mass = wide_network(run, int(rows[0][0]), length=100.0)
     inputs = ball_points(80, 3, generator=run.generator)
-    run.claim(
+    says = run.states(
         "A-142",
         r"\|w_i\|\le\tfrac12,\ b_i\le\tfrac12: \quad\|\Phi-\tilde\Phi\|_{L^2(\mu)}/\|w^{(2)}\|_1"
         r"\le15/\sqrt n\text{ with }n/100\text{ units}",
-        promised=promised,
-        relation="<=",
-        measured=greedy,
-        control=Control(
-            "inner weights of length 100, the narrowest network",
-            prune_units(long, inputs).error / mass,
-            promised[0],
-        ),
     )
-    run.claim(
+    says.at_most(greedy, promised)
+    says.fails(
+        "inner weights of length 100, the narrowest network",
+        prune_units(long, inputs).error / mass,
+        promised=promised[0],
+    )
+    says = run.states(
         "A-142",
         r"\text{certificate }M/\sqrt k\text{, }M=\textstyle\sum_i|w_i|(r\|a_i\|+b_i)_+"
         r"\text{: error}\le M/\sqrt k\le15\|w\|_1/\sqrt n",
-        promised=[*certificate, *promised],
-        relation="<=",
-        measured=[*greedy, *certificate],
-        control=Control(
-            "as many units kept by the size of their outer weight, the widest network",
-            magnitude[-1],
-            certificate[-1],
-        ),
     )
-    run.claim(
-        "A-142",
-        r"\text{at least 99 \% of the }n(d+2)+1\text{ parameters are 0}",
-        promised=0.99,
-        relation=">=",
-        measured=zeros,
-        control=Control("one unit more than a percent", one_unit_more(run)),
+    says.at_most([*greedy, *certificate], [*certificate, *promised])
+    says.fails(
+        "as many units kept by the size of their outer weight, the widest network",
+        magnitude[-1],
+        promised=certificate[-1],
     )
+    says = run.states("A-142", r"\text{at least 99 \% of the }n(d+2)+1\text{ parameters are 0}")
+    says.at_least(zeros, 0.99)
+    says.fails("one unit more than a percent", one_unit_more(run))
     run.table(
         "pruning",
         ["n", "one by one", "at random", "by magnitude", "15/√n", "certificate", "zeros", "units"],
@@ -238,9 +206,7 @@ def proposition(run: Run, rows: list[list[float]]) -> None:
 def one_unit_more(run: Run) -> float:
     inputs = ball_points(50, 3, generator=run.generator)
     net, _ = wide_network(run, 400)
-    found = [
-        prune_units(net, inputs, keep=0.0125, method="sample", generator=seed) for seed in range(20)
-    ]
+    found = [prune_units(net, inputs, keep=0.0125, method="sample", generator=seed) for seed in range(20)]
     most = max(found, key=lambda made: made.units)
     return most.zero_share
 
@@ -258,14 +224,9 @@ def rescaled(run: Run) -> None:
     shares = (0.005, 0.01, 0.05, 0.2)
     made: list[PrunedNetwork] = [prune_units(net, inputs, keep=k) for k in shares]
     far = [float((m.model(100 * inputs) - net(100 * inputs)).square().mean().sqrt()) for m in made]
-    run.claim(
-        "A-142",
-        r"\text{any weights, any radius: }\|\Phi-\tilde\Phi\|_{L^2(\mu)}\le M/\sqrt k",
-        promised=[m.bound for m in made],
-        relation="<=",
-        measured=[m.error for m in made],
-        control=Control("a measure outside of the ball: inputs a hundred times longer", far),
-    )
+    says = run.states("A-142", r"\text{any weights, any radius: }\|\Phi-\tilde\Phi\|_{L^2(\mu)}\le M/\sqrt k")
+    says.at_most([m.error for m in made], [m.bound for m in made])
+    says.fails("a measure outside of the ball: inputs a hundred times longer", far)
 
 
 def misprint(run: Run) -> None:
@@ -276,14 +237,10 @@ def misprint(run: Run) -> None:
     w = outer[0] / (4 * outer.abs().sum())  # ‖w‖₁ = 1/4
     f = w.abs().sum() * torch.relu(inputs @ inner.T + bias)
     sup = w.abs().sum() * (inner.norm(dim=1) + bias).clamp(min=0)
-    run.erratum(
+    run.refutes(
         "caratheodory-mass-twice",
         r"\|w^{(2)}\|_1=\tfrac14: \quad\|f_i\|_{L^2(\mu)}\le\|w^{(2)}\|_1\|f_i\|_{L^\infty(B_1)}",
-        promised=w.abs().sum() * sup,
-        relation="<=",
-        measured=f.square().mean(0).sqrt(),
-        tolerance=1e-12,
-    )
+    ).at_most(f.square().mean(0).sqrt(), w.abs().sum() * sup, 1e-12)
 
 
 def plot(axis: Any, rows: list[list[float]]) -> None:

@@ -23,11 +23,7 @@ from torchtheory.approximation.dictionaries.cartoon_networks import (
 )
 from torchtheory.approximation.dictionaries.cartoons import Cartoon, Waves, cartoon
 from torchtheory.approximation.dictionaries.shearlets import shearlet_frame
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.labeled import at_least
 
 
@@ -50,9 +46,7 @@ class Curves(NamedTuple):
     title="Cartoons: Fourier needs M⁻¹ᐟ⁴, wavelets M⁻¹ᐟ², networks M⁻¹",
     full={"resolution": 1024, "cartoons": 12, "doublings": 4},
 )
-def cartoon_functions(
-    run: Run, resolution: int = 256, cartoons: int = 5, doublings: int = 3
-) -> None:
+def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 5, doublings: int = 3) -> None:
     """A cartoon is smooth but for a jump along a curve, and the jump decides how fast methods are.
 
     Random cartoons are drawn with norms at most 1. The best M terms of an orthonormal basis leave
@@ -128,34 +122,16 @@ def norms(run: Run, drawn: dict[int, list[Cartoon]]) -> None:
             apart.append(float(c.radius(angle.unsqueeze(1)).min()))
     c = drawn[2][0]
     wild = Waves(c.radius.amplitude * 20, c.radius.frequency, c.radius.phase, 0.3)
-    run.claim(
-        "X-40",
-        r"\|r\|_{C^n}\le1,\ \|f_1\|_{C^n}\le1,\ \|f_2\|_{C^n}\le1 \text{ (by differences)}",
-        promised=1.0,
-        relation="<=",
-        measured=found,
-        tolerance=1e-3,
-        control=Control("a radius with 20 times the waves", largest_derivative(wild, angle, 2)),
-    )
+    says = run.states("X-40", r"\|r\|_{C^n}\le1,\ \|f_1\|_{C^n}\le1,\ \|f_2\|_{C^n}\le1 \text{ (by differences)}")
+    says.at_most(found, 1.0, 1e-3)
+    says.fails("a radius with 20 times the waves", largest_derivative(wild, angle, 2))
     away = Cartoon(2, c.background, c.inside, wild, c.center).boundary(angle)
-    run.claim(
-        "X-40",
-        r"\operatorname{dist}(\partial B,\partial[0,1]^2)>0",
-        promised=0.0,
-        relation=">",
-        measured=inside,
-        control=Control(
-            "a radius with 20 times the waves", float(torch.minimum(away, 1 - away).min())
-        ),
-    )
-    run.claim(
-        "X-40",
-        r"r(\theta)>0: \text{ the curve is closed and meets every ray once}",
-        promised=0.0,
-        relation=">",
-        measured=apart,
-        control=Control("a radius with 20 times the waves", float(wild(angle.unsqueeze(1)).min())),
-    )
+    says = run.states("X-40", r"\operatorname{dist}(\partial B,\partial[0,1]^2)>0")
+    says.above(inside, 0.0)
+    says.fails("a radius with 20 times the waves", float(torch.minimum(away, 1 - away).min()))
+    says = run.states("X-40", r"r(\theta)>0: \text{ the curve is closed and meets every ray once}")
+    says.above(apart, 0.0)
+    says.fails("a radius with 20 times the waves", float(wild(angle.unsqueeze(1)).min()))
 
 
 def largest_derivative(f: Waves, x: Tensor, order: int) -> float:
@@ -176,45 +152,23 @@ def one_jump(run: Run) -> None:
     coefficients = haar_transform(step) / math.sqrt(size)
     counts = list(range(1, 13))
     smooth = haar_transform((cell + 0.5) / size) / math.sqrt(size)
-    run.claim(
-        "X-44",
-        r"\mathbf 1[x\ge\tfrac13], \text{ Haar: }\Sigma_M=\tfrac{\sqrt2}3\,2^{-(M-1)/2}",
-        promised=[math.sqrt(2) / 3 * 2 ** (-(m - 1) / 2) for m in counts],
-        relation="==",
-        measured=exact_tail(coefficients, counts, 2 / 3),
-        tolerance=1e-6,
-        control=Control("a slope instead of a jump", exact_tail(smooth, counts, 1 / 3)),
-    )
+    says = run.states("X-44", r"\mathbf 1[x\ge\tfrac13], \text{ Haar: }\Sigma_M=\tfrac{\sqrt2}3\,2^{-(M-1)/2}")
+    says.equal(exact_tail(coefficients, counts, 2 / 3), [math.sqrt(2) / 3 * 2 ** (-(m - 1) / 2) for m in counts], 1e-6)
+    says.fails("a slope instead of a jump", exact_tail(smooth, counts, 1 / 3))
     halves = (cell >= size // 2).double()
     waves = torch.fft.fft(halves, norm="ortho") / math.sqrt(size)
     pairs = list(range(1, 60, 6))
     tail = torch.special.polygamma(1, torch.tensor(pairs, dtype=torch.float64) + 0.5) / 4
     bump = torch.fft.fft(torch.sin(math.pi * cell / size), norm="ortho") / math.sqrt(size)
-    run.claim(
-        "X-44",
-        r"\mathbf 1[x\ge\tfrac12], \text{ Fourier: }"
-        r"\Sigma_{1+2q}^2=\tfrac2{\pi^2}\sum_{i\ge q}(2i+1)^{-2}",
-        promised=(2 / math.pi**2 * tail).sqrt(),
-        relation="==",
-        measured=best_terms_errors(waves, [1 + 2 * q for q in pairs]),
-        tolerance=1e-5,
-        control=Control(
-            "a function without a jump", best_terms_errors(bump, [1 + 2 * q for q in pairs])
-        ),
+    says = run.states(
+        "X-44", r"\mathbf 1[x\ge\tfrac12], \text{ Fourier: }\Sigma_{1+2q}^2=\tfrac2{\pi^2}\sum_{i\ge q}(2i+1)^{-2}"
     )
+    says.equal(best_terms_errors(waves, [1 + 2 * q for q in pairs]), (2 / math.pi**2 * tail).sqrt(), 1e-5)
+    says.fails("a function without a jump", best_terms_errors(bump, [1 + 2 * q for q in pairs]))
     terms = [1 + 2 * q for q in (8, 16, 32, 64, 128)]
-    rate = fit_slope(terms, best_terms_errors(waves, terms))
-    other = fit_slope(terms, best_terms_errors(bump, terms))
-    run.claim(
-        "X-44",
-        r"\text{one jump, Fourier: }\Sigma_M\sim M^{-1/2}",
-        promised=-0.5,
-        relation="slope",
-        measured=rate.estimate,
-        interval=rate,
-        tolerance=0.02,
-        control=Control("a kink instead of a jump", other.estimate, interval=other),
-    )
+    says = run.states("X-44", r"\text{one jump, Fourier: }\Sigma_M\sim M^{-1/2}")
+    says.slope(terms, best_terms_errors(waves, terms), -0.5, 0.02)
+    says.fails("a kink instead of a jump", terms, best_terms_errors(bump, terms))
 
 
 def exact_tail(coefficients: Tensor, counts: list[int], square: float) -> Tensor:
@@ -240,15 +194,9 @@ def bases(run: Run, images: list[Tensor]) -> tuple[Curves, Curves]:
         measured.append(float((rebuilt - image).norm()) / resolution)
         tails.append(float(haar[-1][4]))
         wrong.append(float((inverse_haar_transform(coarse) - image).norm()) / resolution)
-    run.claim(
-        "X-44",
-        r"\|f-\text{its } M \text{ largest Haar terms}\|^2=\sum_{i>M}|c_{(i)}|^2",
-        promised=tails,
-        relation="==",
-        measured=measured,
-        tolerance=1e-10,
-        control=Control("the 256 coarsest terms instead of the largest", wrong),
-    )
+    says = run.states("X-44", r"\|f-\text{its } M \text{ largest Haar terms}\|^2=\sum_{i>M}|c_{(i)}|^2")
+    says.equal(measured, tails, 1e-10)
+    says.fails("the 256 coarsest terms instead of the largest", wrong)
     return Curves(counts, torch.stack(fourier)), Curves(counts, torch.stack(haar))
 
 
@@ -262,27 +210,22 @@ def by_scales(run: Run, drawn: list[Cartoon], size: int) -> Interval:
     for c in drawn:
         edge = c.edge(size)
         felt = list(zip(frame.scales, frame.analyze(edge), strict=True))
-        coarse, finer = (
-            torch.cat([v.flatten() for j, v in felt if j == scale]) for scale in (fine - 2, fine)
-        )
+        coarse, finer = (torch.cat([v.flatten() for j, v in felt if j == scale]) for scale in (fine - 2, fine))
         shearlets.append(two_scales(coarse, finer))
         wavelets = haar_transform(edge)
         haar.append(
             two_scales(haar_band(wavelets, size // 16), haar_band(wavelets, size // 4)),
         )
     found, other = mean_interval(shearlets), mean_interval(haar)
-    run.claim(
+    says = run.states(
         "X-44",
         r"\mathbf 1_B, \text{ shearlets: error}\sim M^{-1} \text{ by scales, }"
         r"\tfrac12\log\tfrac{E_{j+2}}{E_j}\big/\log\tfrac{N_{j+2}}{N_j}=-1",
-        promised=-1.0,
-        relation="slope",
-        measured=found.estimate,
-        interval=found,
-        tolerance=0.1,
-        reason=f"E: energy of a scale, N: terms that hold nine tenths of it; {size} pixels a side",
-        control=Control("the Haar basis", other.estimate, interval=other),
     )
+    says.slope(
+        found, -1.0, 0.1, where=f"E: energy of a scale, N: terms that hold nine tenths of it; {size} pixels a side"
+    )
+    says.fails("the Haar basis", other)
     return found
 
 
@@ -333,16 +276,12 @@ def rates(run: Run, fourier: Curves, haar: Curves, networks: dict[int, Curves]) 
         ("X-48", "networks, n=2", -1.0, networks[2], "curves of smoothness 1", networks[1]),
     ):
         sign = r"\sim" if ids == "X-44" else r"\lesssim"
-        run.claim(
-            ids,
-            rf"\mathcal E^n([0,1]^2), \text{{ {name}: error}}{sign} M^{{{promise}}}",
-            promised=promise,
-            relation="slope" if ids == "X-44" else "<=",
-            measured=curves.slope.estimate,
-            interval=curves.slope,
-            tolerance=0.1,
-            control=Control(broken, other.slope.estimate, interval=other.slope),
-        )
+        says = run.states(ids, rf"\mathcal E^n([0,1]^2), \text{{ {name}: error}}{sign} M^{{{promise}}}")
+        if ids == "X-44":
+            says.slope(curves.slope, promise, 0.1)
+        else:
+            says.at_most(curves.slope, promise, 0.1)
+        says.fails(broken, other.slope)
 
 
 def pictures(axes: Any, drawn: dict[int, list[Cartoon]], image: Tensor) -> None:

@@ -21,12 +21,8 @@ from torchtheory.approximation.rates.code_length import (
     network_bits,
     smooth_packing,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least
 
@@ -100,41 +96,22 @@ def codec(run: Run, functions: int, halvings: int) -> list[tuple[float, int, flo
         met.append(worst)
         broken.append(max(float((c.decode(c.encode(f))(x) - f(x)).abs().max()) for f in steep))
         rows.append((error, c.bits, worst, bits_no_code_avoids(error)))
-    run.claim(
-        "X-41",
-        r"\sup_{f\in\mathcal C}\|D(E(f))-f\|_\infty\le\epsilon",
-        promised=errors,
-        relation="<=",
-        measured=met,
-        tolerance=1e-12,
-        control=Control("functions with Lipschitz constant up to 3", broken),
-    )
+    says = run.states("X-41", r"\sup_{f\in\mathcal C}\|D(E(f))-f\|_\infty\le\epsilon")
+    says.at_most(met, errors, 1e-12)
+    says.fails("functions with Lipschitz constant up to 3", broken)
     small = [2.0**-k for k in range(6, 16)]
     bits = [LipschitzCodec(e).bits for e in small]
     grid = [math.ceil(1 / e) * math.ceil(math.log2(2 / e)) for e in small]
     slope = fit_slope([1 / e for e in small], bits)
     naive = fit_slope([1 / e for e in small], grid)
-    run.claim(
-        "X-41",
-        r"\gamma^*=d/n=1: \text{ exponent of the codec's bits in } 1/\epsilon",
-        promised=1.0,
-        relation="==",
-        measured=slope.estimate,
-        tolerance=0.02,
-        control=Control(
-            "every value stored with log(1/ε) bits instead of its step", naive.estimate
-        ),
-    )
-    run.claim(
-        "X-41",
-        r"\log_2\text{packing}(2\epsilon)\le L(\epsilon)\le \text{ bits of the codec}",
-        promised=[c for _, c, _, _ in rows],
-        relation="<=",
-        measured=[low for *_, low in rows],
-        control=Control(
-            "functions with Lipschitz constant 200, further apart at the same number of cells",
-            [bits_no_code_avoids(e / 200) for e in errors],
-        ),
+    says = run.states("X-41", r"\gamma^*=d/n=1: \text{ exponent of the codec's bits in } 1/\epsilon")
+    says.equal(slope.estimate, 1.0, 0.02)
+    says.fails("every value stored with log(1/ε) bits instead of its step", naive.estimate)
+    says = run.states("X-41", r"\log_2\text{packing}(2\epsilon)\le L(\epsilon)\le \text{ bits of the codec}")
+    says.at_most([low for *_, low in rows], [c for _, c, _, _ in rows])
+    says.fails(
+        "functions with Lipschitz constant 200, further apart at the same number of cells",
+        [bits_no_code_avoids(e / 200) for e in errors],
     )
     return rows
 
@@ -158,29 +135,18 @@ def finite(run: Run) -> None:
         close = values[:1] + 1e-3 * values
         near.append(code_length_bounds(close, error)[0])
     exact = [math.ceil(math.log2(q)) for q in counts]
-    run.claim(
-        "X-41",
-        r"q \text{ functions more than } 2\epsilon \text{ apart: } L(\epsilon)=\lceil\log_2q\rceil",
-        promised=exact + exact,
-        relation="==",
-        measured=low + high,
-        control=Control("functions closer than that", near + high),
+    says = run.states(
+        "X-41", r"q \text{ functions more than } 2\epsilon \text{ apart: } L(\epsilon)=\lceil\log_2q\rceil"
     )
+    says.equal(low + high, exact + exact)
+    says.fails("functions closer than that", near + high)
     q = 60
     line = torch.arange(q, dtype=torch.float64)[:, None] / q
     errors = [0.5 / q, 1.5 / q, 4.2 / q, 0.2]
     pairs = [code_length_bounds(line, e) for e in errors]
-    run.claim(
-        "X-41",
-        r"\lceil\log_2P(2\epsilon)\rceil\le\lceil\log_2C(\epsilon)\rceil, \text{ constants}",
-        promised=[b for _, b in pairs],
-        relation="<=",
-        measured=[a for a, _ in pairs],
-        control=Control(
-            "packing at half the distance",
-            [code_length_bounds(line, e / 4)[0] for e in errors],
-        ),
-    )
+    says = run.states("X-41", r"\lceil\log_2P(2\epsilon)\rceil\le\lceil\log_2C(\epsilon)\rceil, \text{ constants}")
+    says.at_most([a for a, _ in pairs], [b for _, b in pairs])
+    says.fails("packing at half the distance", [code_length_bounds(line, e / 4)[0] for e in errors])
 
 
 def rounded(network: nn.Sequential, resolution: float) -> nn.Sequential:
@@ -211,61 +177,31 @@ def networks(run: Run, labels: int) -> None:
         codes.append(code)
         coarse.append(encode_network(rounded(net, 4.0), 3, 4.0))
         sizes.append(network_bits(small, bits))
-    run.claim(
-        "X-43",
-        r"\text{decode}(\text{encode}(\Phi))=\Phi: \text{ largest difference of the functions}",
-        promised=0.0,
-        relation="==",
-        measured=apart,
-        control=Control(
-            "decoded with half the resolution it was encoded with",
-            float(
-                (decode_network(codes[-1], bits, resolution / 2, nn.ReLU())(x) - again(x))
-                .abs()
-                .max()
-            ),
-        ),
+    says = run.states("X-43", r"\text{decode}(\text{encode}(\Phi))=\Phi: \text{ largest difference of the functions}")
+    says.equal(apart)
+    says.fails(
+        "decoded with half the resolution it was encoded with",
+        float((decode_network(codes[-1], bits, resolution / 2, nn.ReLU())(x) - again(x)).abs().max()),
     )
-    run.claim(
-        "X-43",
-        r"2^N \text{ labelings, as many different codes}",
-        promised=len(rows),
-        relation="==",
-        measured=len(set(codes)),
-        control=Control("weights rounded to multiples of 4, 3 bits each", len(set(coarse))),
-    )
-    run.claim(
-        "X-43",
-        r"\text{the rounded networks hold all labels: share that is read}",
-        promised=1.0,
-        relation="==",
-        measured=shares,
-    )
+    says = run.states("X-43", r"2^N \text{ labelings, as many different codes}")
+    says.equal(len(set(codes)), len(rows))
+    says.fails("weights rounded to multiples of 4, 3 bits each", len(set(coarse)))
+    run.states("X-43", r"\text{the rounded networks hold all labels: share that is read}").equal(shares, 1.0)
     used = [s.weights // bits for s in sizes]
-    run.claim(
-        "X-43",
-        r"\text{bits}\le M(2\lceil\log_2(M+d+2)\rceil+b)+\text{head}",
-        promised=[edge_bits(m, bits) + s.head for m, s in zip(used, sizes, strict=True)],
-        relation="<=",
-        measured=[s.total for s in sizes],
-        control=Control(
-            "a network with 63 idle units",
-            network_bits(idle(), bits).total,
-            promised=edge_bits(2, bits) + network_bits(idle(), bits).head,
-        ),
+    says = run.states("X-43", r"\text{bits}\le M(2\lceil\log_2(M+d+2)\rceil+b)+\text{head}")
+    says.at_most([s.total for s in sizes], [edge_bits(m, bits) + s.head for m, s in zip(used, sizes, strict=True)])
+    says.fails(
+        "a network with 63 idle units",
+        network_bits(idle(), bits).total,
+        promised=edge_bits(2, bits) + network_bits(idle(), bits).head,
     )
     largest = max(used)
-    run.claim(
-        "X-43",
-        r"N \text{ labels are } N \text{ bits: } M\ge M_{\min}(N)",
-        promised=minimum_weights_from_bits(labels, bits),
-        relation=">=",
-        measured=largest,
-        control=Control(
-            "a network of two weights, for a million labels",
-            network_bits(idle(), bits).weights // bits,
-            promised=minimum_weights_from_bits(1e6, bits),
-        ),
+    says = run.states("X-43", r"N \text{ labels are } N \text{ bits: } M\ge M_{\min}(N)")
+    says.at_least(largest, minimum_weights_from_bits(labels, bits))
+    says.fails(
+        "a network of two weights, for a million labels",
+        network_bits(idle(), bits).weights // bits,
+        promised=minimum_weights_from_bits(1e6, bits),
     )
     run.note(
         f"{labels} labels: {largest} weights of {bits} bits, {max(s.total for s in sizes)} bits "

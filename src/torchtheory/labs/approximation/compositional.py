@@ -21,12 +21,8 @@ from torchtheory.approximation.network_calculus import deepen
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_values
 from torchtheory.approximation.polynomials.squaring import square_network
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import curvature_floor, least_units
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 
 SINE = SmoothFunction(torch.sin, lambda k: 1.0)
@@ -103,39 +99,22 @@ def chains(run: Run, digits: int, points: int) -> None:
     large: Polynomial = {(1, 1): 3.0}
     x = 2 * run.rand(points, 2) - 1
     wrong = composite_network((SINE, COSINE), large, 1e-2)
-    run.claim(
-        "X-51",
-        r"\sup|\Phi-g_1\circ\dots\circ g_k\circ l|\le\text{certificate}",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        control=Control(
-            "l = 3xy, which leaves [-1, 1]",
-            float((wrong(x) - chain_values((SINE, COSINE), large, x)).abs().max()),
-            promised=wrong.bound,
-        ),
+    says = run.states("X-51", r"\sup|\Phi-g_1\circ\dots\circ g_k\circ l|\le\text{certificate}")
+    says.at_most(measured, promised)
+    says.fails(
+        "l = 3xy, which leaves [-1, 1]",
+        float((wrong(x) - chain_values((SINE, COSINE), large, x)).abs().max()),
+        promised=wrong.bound,
     )
-    run.claim(
-        "X-51",
-        r"\text{certificate}\le\epsilon",
-        promised=wanted,
-        relation="<=",
-        measured=promised,
-    )
+    run.states("X-51", r"\text{certificate}\le\epsilon").at_most(promised, wanted)
     floors = [least_units(math.ceil((8 * 10.0 ** (-2 * j)) ** -0.5), 1) for j in (1, 2)]
-    run.claim(
+    says = run.states(
         "X-51",
         r"N\lesssim\mathrm{polylog}(1/\epsilon): \text{ neurons at }\epsilon^2 \text{ over neurons "
         r"at }\epsilon=10^{-2}",
-        promised=8.0,
-        relation="<=",
-        measured=[row[1] / row[0] for row in sizes.values()],
-        reason="log³ would be 8",
-        control=Control(
-            "one hidden layer: the least that x² needs, (8ε)^(-1/2) pieces",
-            floors[1] / floors[0],
-        ),
     )
+    says.at_most([row[1] / row[0] for row in sizes.values()], 8.0, where="log³ would be 8")
+    says.fails("one hidden layer: the least that x² needs, (8ε)^(-1/2) pieces", floors[1] / floors[0])
     run.table(
         "chains",
         ["function", "ε", "certificate", "measured", "depth", "neurons"],
@@ -155,19 +134,14 @@ def fixed_depth(run: Run) -> None:
     deep = square_network(5)
     gap = deep(x) - x**2
     folded = float((gap - gap.max() / 2).abs().max())
-    run.claim(
-        "X-51",
-        r"p \text{ affine pieces on } [0,1]:\ \sup|f-x^2|\ge\tfrac1{8p^2}, "
-        r"\text{ attained by equal pieces}",
-        promised=[curvature_floor(2.0, 1.0, p) for p in pieces],
-        relation="==",
-        measured=best,
-        tolerance=1e-9,
-        control=Control(
-            "a deep network, its pieces counted as if its units lay in one layer",
-            folded,
-            promised=curvature_floor(2.0, 1.0, deep.size.units + 1),
-        ),
+    says = run.states(
+        "X-51", r"p \text{ affine pieces on } [0,1]:\ \sup|f-x^2|\ge\tfrac1{8p^2}, \text{ attained by equal pieces}"
+    )
+    says.equal(best, [curvature_floor(2.0, 1.0, p) for p in pieces], 1e-9)
+    says.fails(
+        "a deep network, its pieces counted as if its units lay in one layer",
+        folded,
+        promised=curvature_floor(2.0, 1.0, deep.size.units + 1),
     )
 
 
@@ -177,14 +151,11 @@ def too_many_layers(run: Run) -> None:
     network = square_network(4).network
     assert isinstance(network, nn.Sequential)
     size = network_size(deepen(network, layers))
-    run.erratum(
+    run.refutes(
         "composite-depth",
-        r"L=\lceil1/\epsilon\rceil \text{ layers have } N\le(\log_2\tfrac1\epsilon)^2 "
-        r"\text{ neurons}",
-        promised=math.log2(layers) ** 2,
-        relation="<=",
-        measured=size.units,
-        reason=f"{size.depth} layers for ε = 1/256: a neuron a layer is the least",
+        r"L=\lceil1/\epsilon\rceil \text{ layers have } N\le(\log_2\tfrac1\epsilon)^2 \text{ neurons}",
+    ).at_most(
+        size.units, math.log2(layers) ** 2, where=f"{size.depth} layers for ε = 1/256: a neuron a layer is the least"
     )
 
 
@@ -203,9 +174,7 @@ def rough_nodes(run: Run, count: int) -> list[Function]:
     ]
 
 
-def build(
-    nodes: list[Function], inputs: int, cells: int, levels: int, **smoothness: float
-) -> Approximant:
+def build(nodes: list[Function], inputs: int, cells: int, levels: int, **smoothness: float) -> Approximant:
     parts = [bilinear_network(f, cells, levels, **smoothness) for f in nodes]
     return tree_network(parts, inputs, lipschitz=2.0)
 
@@ -229,46 +198,36 @@ def trees(run: Run, cells: int, points: int) -> dict[int, list[tuple[int, float,
         rough_measured.append(float((b(x) - tree_values(rough, x)).abs().max()))
     nodes, x = smooth_nodes(run, 3), 2 * run.rand(points, 4) - 1
     wrong = build(nodes, 4, 2, 6, curvature=0.01)
-    run.claim(
+    says = run.states(
         "X-52",
-        r"\text{nodes within }\delta,\ \lambda\text{-Lipschitz}:\ \sup|\Phi-f|\le"
-        r"\delta\sum_{k<\log_2d}\lambda^k",
-        promised=[r[1] for row in rows.values() for r in row] + rough_promised,
-        relation="<=",
-        measured=[r[2] for row in rows.values() for r in row] + rough_measured,
-        control=Control(
-            "a curvature of 1 given as 0.01",
-            float((wrong(x) - tree_values(nodes, x)).abs().max()),
-            promised=wrong.bound,
-        ),
+        r"\text{nodes within }\delta,\ \lambda\text{-Lipschitz}:\ \sup|\Phi-f|\le\delta\sum_{k<\log_2d}\lambda^k",
+    )
+    says.at_most(
+        [r[2] for row in rows.values() for r in row] + rough_measured,
+        [r[1] for row in rows.values() for r in row] + rough_promised,
+    )
+    says.fails(
+        "a curvature of 1 given as 0.01", float((wrong(x) - tree_values(nodes, x)).abs().max()), promised=wrong.bound
     )
     per_node, boxes = [], []
     for d in TREES[1:]:
         for i, m in enumerate(grids):
             per_node.append(rows[d][i][3] / (d - 1) / (rows[4][i][3] / 3))
             boxes.append((m + 1) ** d / (d - 1) / ((m + 1) ** 4 / 3))
-    run.claim(
-        "X-52",
-        r"M\lesssim(d-1)\,M_{\text{node}}: \text{ weights a node, } d=8,16 \text{ over } d=4",
-        promised=1.05,
-        relation="<=",
-        measured=per_node,
-        reason="5 % for the clipping between the levels",
-        control=Control("values on the full grid of d variables, a node", boxes),
-    )
+    says = run.states("X-52", r"M\lesssim(d-1)\,M_{\text{node}}: \text{ weights a node, } d=8,16 \text{ over } d=4")
+    says.at_most(per_node, 1.05, where="5 % for the clipping between the levels")
+    says.fails("values on the full grid of d variables, a node", boxes)
     for d in TREES:
         slope = fit_slope([1 / r[1] for r in rows[d]], [float(r[3]) for r in rows[d]])
         full = fit_slope([1 / r[1] for r in rows[d]], [float((r[0] + 1) ** d) for r in rows[d]])
-        run.claim(
-            "X-52",
-            rf"M\lesssim\epsilon^{{-2/n}},\ n=2,\ d={d}: \text{{ exponent of }} 1/\epsilon",
-            promised=1.0,
-            relation="<=",
-            measured=slope.estimate,
-            reason="at these sizes the products, a number of weights for each of the m + 1 "
+        says = run.states("X-52", rf"M\lesssim\epsilon^{{-2/n}},\ n=2,\ d={d}: \text{{ exponent of }} 1/\epsilon")
+        says.at_most(
+            slope.estimate,
+            1.0,
+            where="at these sizes the products, a number of weights for each of the m + 1 "
             "columns, still outweigh the m² values",
-            control=Control("values on the full grid, without the tree", full.estimate),
         )
+        says.fails("values on the full grid, without the tree", full.estimate)
     run.table(
         "trees",
         ["d", "cells a node", "promised", "measured", "weights"],

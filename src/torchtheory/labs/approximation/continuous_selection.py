@@ -22,10 +22,7 @@ from torchtheory.approximation.rates.lower_bounds import (
     linear_witness,
     selection_cells,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 Decoder = Callable[[Tensor], Callable[[Tensor], Tensor]]
@@ -112,29 +109,21 @@ def against_linear(run: Run, largest: int) -> list[tuple[str, int, SelectionWitn
                     f = replaced(w, run.randn(len(w.peaks)))
                     generic.append(float((encode(f) - encode(-f)).abs().max() / other))
     jumps = [jumping(run, n, d) for d in (1, 2) for n in (1, 2, 3)]
-    run.claim(
-        "X-16",
-        r"\max_\pm\|\pm f-\phi(P(\pm f))\|_\infty\ge\rho=c_\psi\lceil(M+1)^{1/d}\rceil^{-n}",
-        promised=[w.radius for _, _, w, _ in found],
-        relation=">=",
-        measured=[e for *_, e in found],
-        tolerance=1e-12,
-        reason="linear encoders with their own decoders; the errors are looked for at the peaks",
-        control=Control(
-            "one number that jumps: the quantized coefficients written as its digits",
-            [e for e, _ in jumps],
-            promised=[floor for _, floor in jumps],
-        ),
+    says = run.states("X-16", r"\max_\pm\|\pm f-\phi(P(\pm f))\|_\infty\ge\rho=c_\psi\lceil(M+1)^{1/d}\rceil^{-n}")
+    says.at_least(
+        [e for *_, e in found],
+        [w.radius for _, _, w, _ in found],
+        1e-12,
+        where="linear encoders with their own decoders; the errors are looked for at the peaks",
     )
-    run.claim(
-        "X-16",
-        r"P(f)=P(-f): \text{ largest difference of the codes, relative to other codes}",
-        promised=0.0,
-        relation="==",
-        measured=same,
-        tolerance=1e-9,
-        control=Control("any other sum of the bumps", generic),
+    says.fails(
+        "one number that jumps: the quantized coefficients written as its digits",
+        [e for e, _ in jumps],
+        promised=[floor for _, floor in jumps],
     )
+    says = run.states("X-16", r"P(f)=P(-f): \text{ largest difference of the codes, relative to other codes}")
+    says.equal(same, within=1e-9)
+    says.fails("any other sum of the bumps", generic)
     return found
 
 
@@ -181,23 +170,15 @@ def against_nonlinear(run: Run, starts: int) -> None:
             values = f(nodes) / scale
             return torch.tanh(mix @ values + shift) + 0.3 * bend @ values**2
 
-        def decode(
-            code: Tensor, nodes: Tensor = nodes, scale: float = scale
-        ) -> Callable[[Tensor], Tensor]:
+        def decode(code: Tensor, nodes: Tensor = nodes, scale: float = scale) -> Callable[[Tensor], Tensor]:
             return lambda x: scale * code[torch.cdist(x, nodes).argmin(1)]
 
         w = antipodal_witness(encode, m, n, attempts=starts, generator=run.generator)
         radii.append(w.radius)
         residuals.append(w.residual)
         errors.append(w.worst_error(encode, decode))
-    run.claim(
-        "X-16",
-        r"\text{nonlinear encoders: } \max_\pm\|\pm f-\phi(P(\pm f))\|_\infty\ge\rho",
-        promised=radii,
-        relation=">=",
-        measured=errors,
-        tolerance=1e-9,
-        reason=f"the codes of f and -f differ by at most {max(residuals):.1e}",
+    run.states("X-16", r"\text{nonlinear encoders: } \max_\pm\|\pm f-\phi(P(\pm f))\|_\infty\ge\rho").at_least(
+        errors, radii, 1e-9, where=f"the codes of f and -f differ by at most {max(residuals):.1e}"
     )
 
 
@@ -210,15 +191,9 @@ def in_the_ball(run: Run, found: list[tuple[str, int, SelectionWitness, float]])
         )
         for _, _, w, _ in found
     ]  # fmt: skip
-    run.claim(
-        "X-16",
-        r"\|f\|_{W^{n,\infty}}\le1",
-        promised=1.0,
-        relation="<=",
-        measured=norms,
-        tolerance=1e-9,
-        control=Control("bumps of height c m^(1-n) instead of c m^-n", higher),
-    )
+    says = run.states("X-16", r"\|f\|_{W^{n,\infty}}\le1")
+    says.at_most(norms, 1.0, 1e-9)
+    says.fails("bumps of height c m^(1-n) instead of c m^-n", higher)
 
 
 def minimum(run: Run) -> None:
@@ -232,18 +207,12 @@ def minimum(run: Run) -> None:
         )  # fmt: skip
         needed.append(continuous_selection_minimum(error, n, 1))
         spent.append(pieces + 1)
-    run.claim(
-        "X-16",
-        r"M\ge(\lceil(c_\psi/\epsilon)^{1/n}\rceil-1)^d \text{ is met by broken lines}",
-        promised=needed,
-        relation=">=",
-        measured=spent,
-        reason="values at the knots are the parameters: one more than pieces",
-        control=Control(
-            "the number for one derivative, functions with two",
-            [s for (n, _), s in zip(cases, spent, strict=True) if n == 2],
-            promised=[continuous_selection_minimum(e, 1, 1) for n, e in cases if n == 2],
-        ),
+    says = run.states("X-16", r"M\ge(\lceil(c_\psi/\epsilon)^{1/n}\rceil-1)^d \text{ is met by broken lines}")
+    says.at_least(spent, needed, where="values at the knots are the parameters: one more than pieces")
+    says.fails(
+        "the number for one derivative, functions with two",
+        [s for (n, _), s in zip(cases, spent, strict=True) if n == 2],
+        promised=[continuous_selection_minimum(e, 1, 1) for n, e in cases if n == 2],
     )
     line = relu_interpolant(torch.sin, 8, curvature=1.0)
     run.note(

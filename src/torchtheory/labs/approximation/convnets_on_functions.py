@@ -20,11 +20,7 @@ from torchtheory.approximation.architectures.function_convnets import (
     inner_product_convnet,
     step_image,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 
 CUTOFF = 4.0
@@ -120,9 +116,7 @@ def convnets_on_functions(run: Run, images: int = 8, finest: int = 64) -> None:
 
 def family(run: Run, count: int, width: tuple[float, float] = (0.35, 0.6)) -> Bumps:
     low, high = width
-    return Bumps(
-        0.5 + run.rand(count), run.rand(count, 2) - 0.5, low + (high - low) * run.rand(count)
-    )
+    return Bumps(0.5 + run.rand(count), run.rand(count, 2) - 0.5, low + (high - low) * run.rand(count))
 
 
 def nodes_of(grid: CellGrid) -> int:
@@ -155,25 +149,12 @@ def projection(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
         missed.append(float(apart[worst]))
         flat = discretize(disc, grid, nodes=nodes_of(grid))
         discs.append(float(distance_to_steps(disc, flat, grid, nodes=nodes_of(grid))))
-    run.claim(
-        "X-79",
-        r"\|P\xi\|_{L_2}=\|c\|_2",
-        promised=lengths,
-        relation="==",
-        measured=norms,
-        tolerance=1e-12,
-        control=Control("means over the cells, without the factor λ", plain),
-    )
-    run.claim(
-        ["X-79", "X-80"],
-        r"\|\xi-P\xi\|\le\tfrac\lambda\pi\|\nabla\xi\|",
-        promised=promised,
-        relation="<=",
-        measured=missed,
-        control=Control(
-            "a disc with a sharp border, whose gradient is 0 almost everywhere", discs, promised=0.0
-        ),
-    )
+    says = run.states("X-79", r"\|P\xi\|_{L_2}=\|c\|_2")
+    says.equal(norms, lengths, 1e-12)
+    says.fails("means over the cells, without the factor λ", plain)
+    says = run.states(["X-79", "X-80"], r"\|\xi-P\xi\|\le\tfrac\lambda\pi\|\nabla\xi\|")
+    says.at_most(missed, promised)
+    says.fails("a disc with a sharp border, whose gradient is 0 almost everywhere", discs, promised=0.0)
     return promised, missed
 
 
@@ -194,18 +175,9 @@ def energies(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
     for grid in grids[1:3]:
         high = energy_convnet(grid, 8 * largest, 16 * grid.cells)
         narrow.append(float((high(thin, nodes=24) - thin.energy).abs()))
-    run.claim(
-        "X-79",
-        r"|\|\xi\|^2-\Phi(\xi)|\le(\lambda/\pi)^2\|\nabla\xi\|^2+(2\Lambda B/k)^2",
-        promised=promised,
-        relation="<=",
-        measured=found,
-        control=Control(
-            "bumps eight times as narrow and as high, outside the family",
-            narrow,
-            promised=promised[1:3],
-        ),
-    )
+    says = run.states("X-79", r"|\|\xi\|^2-\Phi(\xi)|\le(\lambda/\pi)^2\|\nabla\xi\|^2+(2\Lambda B/k)^2")
+    says.at_most(found, promised)
+    says.fails("bumps eight times as narrow and as high, outside the family", narrow, promised=promised[1:3])
     slope = fit_slope([g.cells for g in grids], found)
     run.note(f"the error for ‖ξ‖² falls as cells^{slope.estimate:.2f}, the promise as cells^-2")
     return promised, found
@@ -227,14 +199,9 @@ def products(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
         found.append(float(apart[worst]))
         moved = inner_product_convnet(other, grid, nodes=nodes_of(grid))
         elsewhere.append(float((moved(bumps, nodes=nodes_of(grid)) - exact).abs().max()))
-    run.claim(
-        "X-79",
-        r"|\langle\xi,\phi\rangle-\Phi(\xi)|\le(\lambda/\pi)^2\|\nabla\xi\|\,\|\nabla\phi\|",
-        promised=promised,
-        relation="<=",
-        measured=found,
-        control=Control("the filter of another template", elsewhere),
-    )
+    says = run.states("X-79", r"|\langle\xi,\phi\rangle-\Phi(\xi)|\le(\lambda/\pi)^2\|\nabla\xi\|\,\|\nabla\phi\|")
+    says.at_most(found, promised)
+    says.fails("the filter of another template", elsewhere)
     return promised, found
 
 
@@ -254,17 +221,14 @@ def point_values(run: Run, grids: list[CellGrid]) -> list[float]:
         gains = [g * c for g in (1.0, 4.0, 64.0)]
         errors.append(min(best_constant(v) for v in gains))
         smooth.append(best_constant(one))
-    run.claim(
-        "X-79",
-        r"f(\xi)=\xi(0),\ K=\{\xi_n\}\cup\{0\}:\ \sup_K|f-\Phi|\ge\tfrac12",
-        promised=0.5,
-        relation=">=",
-        measured=errors,
-        tolerance=1e-3,
-        reason="the bumps shrink to 0 in L2 while their value at 0 stays 1; the narrowest has "
-        "width 2^-12",
-        control=Control("bumps of one width only: K no longer tells ξ(0) from a mean", smooth),
+    says = run.states("X-79", r"f(\xi)=\xi(0),\ K=\{\xi_n\}\cup\{0\}:\ \sup_K|f-\Phi|\ge\tfrac12")
+    says.at_least(
+        errors,
+        0.5,
+        1e-3,
+        where="the bumps shrink to 0 in L2 while their value at 0 stays 1; the narrowest has width 2^-12",
     )
+    says.fails("bumps of one width only: K no longer tells ξ(0) from a mean", smooth)
     return errors
 
 
@@ -321,34 +285,23 @@ def equivariant(run: Run, bumps: Bumps, grids: list[CellGrid]) -> dict[str, Curv
         # the output times the first coordinate: as continuous, but not equivariant
         wrong = left * x[:, 0] - right * (x[:, 0] - more[0])
         multiplied.append(float((wrong.square().sum(1).sqrt() * fine.scale).max()))
-    run.claim(
-        "X-80",
-        r"\|f(\xi)-\Phi(\xi)\|\le\tfrac\lambda\pi(\|\nabla\xi\|+\|\nabla G\xi\|),\ "
-        r"f(\xi)=\max(G*\xi-t,0)",
-        promised=promised,
-        relation="<=",
-        measured=found,
-        control=Control("images moved by (1, 1) and the output not", off),
+    says = run.states(
+        "X-80", r"\|f(\xi)-\Phi(\xi)\|\le\tfrac\lambda\pi(\|\nabla\xi\|+\|\nabla G\xi\|),\ f(\xi)=\max(G*\xi-t,0)"
     )
-    run.claim(
-        ["X-80", "X-76"],
-        r"\Phi(\xi(\cdot-\tau))=\Phi(\xi)(\cdot-\tau) \text{ for shifts by whole cells}",
-        promised=0.0,
-        relation="==",
-        measured=whole,
-        tolerance=1e-7,
-        reason="bumps end smoothly at the border of the square, not exactly",
-        control=Control("half a cell more", half),
+    says.at_most(found, promised)
+    says.fails("images moved by (1, 1) and the output not", off)
+    says = run.states(
+        ["X-80", "X-76"], r"\Phi(\xi(\cdot-\tau))=\Phi(\xi)(\cdot-\tau) \text{ for shifts by whole cells}"
     )
-    run.claim(
+    says.equal(whole, within=1e-7, where="bumps end smoothly at the border of the square, not exactly")
+    says.fails("half a cell more", half)
+    says = run.states(
         "X-80",
         r"\|\Phi(\xi(\cdot-\tau))-\Phi(\xi)(\cdot-\tau)\|\le\tfrac{2\lambda}\pi"
         r"(\|\nabla\xi\|+\|\nabla G\xi\|) \text{ for the others}",
-        promised=bounds,
-        relation="<=",
-        measured=gaps,
-        control=Control("the output times x₁: not equivariant", multiplied),
     )
+    says.at_most(gaps, bounds)
+    says.fails("the output times x₁: not equivariant", multiplied)
     return {"max(G*ξ - t, 0)": (promised, found), "gap for half a cell": (bounds, gaps)}
 
 
@@ -379,16 +332,11 @@ def not_equivariant(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
         centers = -CUTOFF + grid.scale * (torch.arange(grid.cells, dtype=torch.float64) + 0.5)
         there = (inputs * centers[:, None] - targets).flatten(1).norm(dim=1)
         located.append(float(there.reshape(3, -1).amax(0)[tightest]))
-    run.claim(
-        "X-80",
-        r"f(\xi)=x_1\xi:\ \max_{k\in\{-1,0,1\}}\|f(\xi_{k\tau})-\Phi(\xi_{k\tau})\|\ge"
-        r"|\tau_1|\,\|P\xi\|",
-        promised=floors,
-        relation=">=",
-        measured=errors,
-        tolerance=1e-9,
-        control=Control("a network that knows where it is, and multiplies by x₁", located),
+    says = run.states(
+        "X-80", r"f(\xi)=x_1\xi:\ \max_{k\in\{-1,0,1\}}\|f(\xi_{k\tau})-\Phi(\xi_{k\tau})\|\ge|\tau_1|\,\|P\xi\|"
     )
+    says.at_least(errors, floors, 1e-9)
+    says.fails("a network that knows where it is, and multiplies by x₁", located)
     return floors, errors
 
 

@@ -12,11 +12,7 @@ from torchtheory.approximation.architectures.shift_structure import (
     convolution_matrix,
     equivariance_gaps,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.training.augmentation import Shift, invariance_gap
 
@@ -91,9 +87,7 @@ def matrices(run: Run, size: int) -> None:
         apart.append(float((mine - by_torch).abs().max()))
         # the definition of a convolution turns the filter round, torch does not
         turned = layer_of(run, 2, 4, 3, padding_mode=mode, **settings)
-        turned.load_state_dict(
-            {"weight": layer.weight.flip(-2, -1), "bias": layer.bias}, strict=True
-        )
+        turned.load_state_dict({"weight": layer.weight.flip(-2, -1), "bias": layer.bias}, strict=True)
         wrong.append(float((turned(x) - by_torch).abs().max()))
         values = matrix.values()
         different.append(len(torch.unique(values)))
@@ -101,38 +95,24 @@ def matrices(run: Run, size: int) -> None:
         if mode == "circular" and stride == 1:
             entries.append(len(values))
             predicted.append(by_torch[0].numel() * layer.weight[0].numel())
-    run.claim(
-        "X-76",
-        r"\|Wx+b-(w*x+b)\|_\infty=0 \text{ for any stride, dilation, padding, groups}",
-        promised=0.0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-13,
-        control=Control("the filter turned by half a circle", wrong),
-    )
+    says = run.states("X-76", r"\|Wx+b-(w*x+b)\|_\infty=0 \text{ for any stride, dilation, padding, groups}")
+    says.equal(apart, within=1e-13)
+    says.fails("the filter turned by half a circle", wrong)
     zeros = convolution_matrix(layer_of(run, 2, 4, 3, padding=1), (2, size, size))
-    run.claim(
-        "X-76",
-        r"\text{different numbers in } W=\text{taps}\cdot\text{channels}, \text{ weights shared}",
-        promised=[4 * (2 // g) * 9 for _, _, g, _, mode in SETTINGS if mode != "reflect"],
-        relation="==",
-        measured=[n for n, s in zip(different, SETTINGS, strict=True) if s[4] != "reflect"],
-        reason="where a border is mirrored an input may meet a filter twice, and entries add up",
-        control=Control(
-            "a dense layer of the same shape shares nothing",
-            len(torch.unique(run.randn(*zeros.shape))),
-            promised=4 * 2 * 9,
-        ),
+    says = run.states("X-76", r"\text{different numbers in } W=\text{taps}\cdot\text{channels}, \text{ weights shared}")
+    says.equal(
+        [n for n, s in zip(different, SETTINGS, strict=True) if s[4] != "reflect"],
+        [4 * (2 // g) * 9 for _, _, g, _, mode in SETTINGS if mode != "reflect"],
+        where="where a border is mirrored an input may meet a filter twice, and entries add up",
     )
-    run.claim(
-        "X-76",
-        r"\text{on a circle each output meets each tap: entries of } W=\text{outputs}\cdot"
-        r"\text{taps}",
-        promised=predicted,
-        relation="==",
-        measured=entries,
-        control=Control("zeros come in at the border", zeros._nnz(), promised=predicted[0]),
+    says.fails(
+        "a dense layer of the same shape shares nothing", len(torch.unique(run.randn(*zeros.shape))), promised=4 * 2 * 9
     )
+    says = run.states(
+        "X-76", r"\text{on a circle each output meets each tap: entries of } W=\text{outputs}\cdot\text{taps}"
+    )
+    says.equal(entries, predicted)
+    says.fails("zeros come in at the border", zeros._nnz(), promised=predicted[0])
     names = ["border", "stride", "dilation", "groups", "shape of W", "entries of W"]
     run.table("matrices", names, rows, caption=f"Filters of 3 x 3 on {size} x {size} images")
 
@@ -161,51 +141,26 @@ def shifted_layers(run: Run, size: int) -> list[tuple[str, str, float]]:
         rows += [(name, f"{k} {type(net[int(k)]).__name__}", v) for k, v in gaps.items()]
     every = [(down, right) for down in range(even) for right in range(0, even, 3)]
     periodic = [max(equivariance_gaps(kinds["periodic"], x, s).values()) for s in every]
-    run.claim(
-        "X-76",
-        r"\sigma(w*Tx+b)=T\sigma(w*x+b) \text{ layer by layer, periodic, stride 1}",
-        promised=0.0,
-        relation="==",
-        measured=periodic,
-        tolerance=1e-13,
-        control=Control(
-            "zeros come in at the border, or the stride is 2, or windows are pooled",
-            [v for k, v in worst.items() if k != "periodic"],
-        ),
+    says = run.states("X-76", r"\sigma(w*Tx+b)=T\sigma(w*x+b) \text{ layer by layer, periodic, stride 1}")
+    says.equal(periodic, within=1e-13)
+    says.fails(
+        "zeros come in at the border, or the stride is 2, or windows are pooled",
+        [v for k, v in worst.items() if k != "periodic"],
     )
     for name in ("stride 2", "windows of 2 x 2"):
-        run.claim(
-            ["X-76", "X-77"],
-            rf"\text{{{name}: a shift by the stride moves the output by one place}}",
-            promised=0.0,
-            relation="==",
-            measured=[max(equivariance_gaps(kinds[name], x, s).values()) for s in ((2, 0), (4, 2))],
-            tolerance=1e-13,
-            control=Control(
-                "a shift by half the stride",
-                max(equivariance_gaps(kinds[name], x, (1, 0)).values()),
-            ),
-        )
+        says = run.states(["X-76", "X-77"], rf"\text{{{name}: a shift by the stride moves the output by one place}}")
+        says.equal([max(equivariance_gaps(kinds[name], x, s).values()) for s in ((2, 0), (4, 2))], within=1e-13)
+        says.fails("a shift by half the stride", max(equivariance_gaps(kinds[name], x, (1, 0)).values()))
     layer = kinds["zeros at the border"][0]
     moved = layer(torch.roll(x, (1, 1), (2, 3))) - torch.roll(layer(x), (1, 1), (2, 3))
     inside = moved[..., 2:-1, 2:-1].abs().max()
-    run.claim(
-        "X-76",
-        r"\text{zero padding: } w*Tx=T(w*x) \text{ away from the border}",
-        promised=0.0,
-        relation="==",
-        measured=float(inside),
-        tolerance=1e-13,
-        control=Control("the border included", float(moved.abs().max())),
-    )
-    run.erratum(
-        "shifts-need-a-circle",
-        r"w*(Tx)=T(w*x) \text{ for a convolutional layer and a shift } T",
-        promised=0.0,
-        relation="==",
-        measured=worst["zeros at the border"],
-        tolerance=1e-13,
-        reason="a 3 x 3 filter with zeros at the border, the padding of most networks",
+    says = run.states("X-76", r"\text{zero padding: } w*Tx=T(w*x) \text{ away from the border}")
+    says.equal(float(inside), within=1e-13)
+    says.fails("the border included", float(moved.abs().max()))
+    run.refutes("shifts-need-a-circle", r"w*(Tx)=T(w*x) \text{ for a convolutional layer and a shift } T").equal(
+        worst["zeros at the border"],
+        within=1e-13,
+        where="a 3 x 3 filter with zeros at the border, the padding of most networks",
     )
     return rows
 
@@ -227,24 +182,12 @@ def global_pooling(run: Run, size: int) -> dict[str, Tensor]:
     for name, net in nets.items():
         curves[name] = torch.cat([torch.zeros(1), invariance_gap(net, x, moves)])
     strided = curves["stride 4, then the mean"]
-    run.claim(
-        "X-77",
-        r"\text{pooling over the whole circle: } f(Tx)=f(x)",
-        promised=0.0,
-        relation="==",
-        measured=torch.cat([curves["mean of everything"], curves["maximum of everything"]]),
-        tolerance=1e-12,
-        control=Control("stride 4 before the pooling", strided),
-    )
-    run.claim(
-        "X-77",
-        r"\text{stride 4 before the pooling: } f(Tx)=f(x) \text{ for shifts by multiples of 4}",
-        promised=0.0,
-        relation="==",
-        measured=strided[::4],
-        tolerance=1e-12,
-        control=Control("the other shifts", strided[1::4]),
-    )
+    says = run.states("X-77", r"\text{pooling over the whole circle: } f(Tx)=f(x)")
+    says.equal(torch.cat([curves["mean of everything"], curves["maximum of everything"]]), within=1e-12)
+    says.fails("stride 4 before the pooling", strided)
+    says = run.states("X-77", r"\text{stride 4 before the pooling: } f(Tx)=f(x) \text{ for shifts by multiples of 4}")
+    says.equal(strided[::4], within=1e-12)
+    says.fails("the other shifts", strided[1::4])
     return curves
 
 
@@ -263,22 +206,12 @@ def local_pooling(run: Run, windows: int) -> dict[int, tuple[list[float], list[f
             max_bounds.append(float((moved - x).abs().max()))
             both = [a.reshape(*a.shape[:-1], -1, q).prod(-1) for a in (moved, x)]
             products.append(float((both[0] - both[1]).abs().max()))
-    run.claim(
-        "X-77",
-        r"\text{mean over } q \text{ places, shift by } k:\ |\Delta|\le\tfrac kq(\max x-\min x)",
-        promised=mean_bounds,
-        relation="<=",
-        measured=mean_moves,
-        control=Control("every q-th place is kept instead of a mean", sampled),
-    )
-    run.claim(
-        "X-77",
-        r"\text{maximum over } q \text{ places}:\ |\Delta|\le\|Tx-x\|_\infty",
-        promised=max_bounds,
-        relation="<=",
-        measured=max_moves,
-        control=Control("products over q places instead of maxima", products),
-    )
+    says = run.states("X-77", r"\text{mean over } q \text{ places, shift by } k:\ |\Delta|\le\tfrac kq(\max x-\min x)")
+    says.at_most(mean_moves, mean_bounds)
+    says.fails("every q-th place is kept instead of a mean", sampled)
+    says = run.states("X-77", r"\text{maximum over } q \text{ places}:\ |\Delta|\le\|Tx-x\|_\infty")
+    says.at_most(max_moves, max_bounds)
+    says.fails("products over q places instead of maxima", products)
     shares: dict[int, tuple[list[float], list[float]]] = {}
     confidence = 1 - 1e-6  # a true share is outside once in a million
     for q in (2, 4, 8):
@@ -293,23 +226,13 @@ def local_pooling(run: Run, windows: int) -> dict[int, tuple[list[float], list[f
             shares[q][1].append((q - k) / (q + k))
             if k == 1:
                 averaged = clopper_pearson(means, windows, confidence)
-                run.claim(
-                    "X-77",
-                    rf"q={q},\ k=1:\ P(\text{{maximum unchanged}})=\frac{{q-k}}{{q+k}}",
-                    promised=(q - k) / (q + k),
-                    relation="~",
-                    measured=found.estimate,
-                    interval=found,
-                    control=Control(
-                        "means instead of maxima", averaged.estimate, interval=averaged
-                    ),
-                )
+                says = run.states("X-77", rf"q={q},\ k=1:\ P(\text{{maximum unchanged}})=\frac{{q-k}}{{q+k}}")
+                says.mean(found, (q - k) / (q + k))
+                says.fails("means instead of maxima", averaged)
     return shares
 
 
-def plot(
-    axes: Any, curves: dict[str, Tensor], shares: dict[int, tuple[list[float], list[float]]]
-) -> None:
+def plot(axes: Any, curves: dict[str, Tensor], shares: dict[int, tuple[list[float], list[float]]]) -> None:
     left, right = axes[0]
     for color, (name, curve) in zip(COLORS, curves.items(), strict=False):
         style = "--" if name.startswith("maximum") else "-"

@@ -15,10 +15,7 @@ from torchtheory.approximation.architectures.convolutional_equivalence import (
 )
 from torchtheory.approximation.network_calculus import compose
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.labeled import at_least
 
@@ -85,35 +82,18 @@ def there(run: Run) -> None:
         counts += nonzero_parameters(made)
         expected += nonzero_parameters(net)
         rows.append((str(list(sizes)), channels, str(list(hidden)), sum(nonzero_parameters(made))))
-    run.claim(
-        "X-81",
-        r"\text{convolutional network at place 0}=\text{dense network}",
-        promised=0.0,
-        relation="==",
-        measured=at_zero,
-        tolerance=1e-13,
-        control=Control("the border repeated instead of a circle", repeated_border),
-    )
-    run.claim(
-        "X-81",
-        r"\Phi^{\mathrm{CNN}}(x)_g=\Phi(T_{-g}x) \text{ at every place } g",
-        promised=0.0,
-        relation="==",
-        measured=everywhere,
-        tolerance=1e-13,
-        control=Control("the border repeated instead of a circle", repeated_border),
-    )
-    run.claim(
-        "X-81",
-        r"M(\Phi^{\mathrm{CNN}})=M(\Phi), \text{ layer by layer}",
-        promised=expected,
-        relation="==",
-        measured=counts,
-        control=Control(
-            "the dense form of the convolutional network, all places kept",
-            [sum(nonzero_parameters(as_fully_connected(made, sizes)))],
-            promised=[sum(nonzero_parameters(net))],
-        ),
+    says = run.states("X-81", r"\text{convolutional network at place 0}=\text{dense network}")
+    says.equal(at_zero, within=1e-13)
+    says.fails("the border repeated instead of a circle", repeated_border)
+    says = run.states("X-81", r"\Phi^{\mathrm{CNN}}(x)_g=\Phi(T_{-g}x) \text{ at every place } g")
+    says.equal(everywhere, within=1e-13)
+    says.fails("the border repeated instead of a circle", repeated_border)
+    says = run.states("X-81", r"M(\Phi^{\mathrm{CNN}})=M(\Phi), \text{ layer by layer}")
+    says.equal(counts, expected)
+    says.fails(
+        "the dense form of the convolutional network, all places kept",
+        [sum(nonzero_parameters(as_fully_connected(made, sizes)))],
+        promised=[sum(nonzero_parameters(net))],
     )
     run.table("networks", ["grid", "channels", "hidden widths", "non-zero parameters"], rows)
 
@@ -156,23 +136,12 @@ def back(run: Run) -> None:
         bounds += [size * m for m in nonzero_parameters(net)]
         full = [m for m in whole if isinstance(m, nn.Linear)]
         untied += [m.weight.numel() + m.bias.numel() for m in full]
-    run.claim(
-        "X-81",
-        r"\text{dense network}=\text{convolutional network at place 0}",
-        promised=0.0,
-        relation="==",
-        measured=errors,
-        tolerance=1e-12,
-        control=Control("compared with place 1", other),
-    )
-    run.claim(
-        "X-81",
-        r"M_\ell(\text{dense})\le|G|\cdot M_\ell(\text{convolutional}), \text{ layer by layer}",
-        promised=bounds,
-        relation="<=",
-        measured=counts,
-        control=Control("dense layers without the structure: all entries free", untied),
-    )
+    says = run.states("X-81", r"\text{dense network}=\text{convolutional network at place 0}")
+    says.equal(errors, within=1e-12)
+    says.fails("compared with place 1", other)
+    says = run.states("X-81", r"M_\ell(\text{dense})\le|G|\cdot M_\ell(\text{convolutional}), \text{ layer by layer}")
+    says.at_most(counts, bounds)
+    says.fails("dense layers without the structure: all entries free", untied)
 
 
 def wave(x: Tensor) -> Tensor:
@@ -201,16 +170,13 @@ def transfer(run: Run, points: int, doublings: int) -> list[tuple[int, int, floa
         rows.append((sum(nonzero_parameters(net)), sum(nonzero_parameters(made)), line.bound, one,
                      apart(out, target)))  # fmt: skip
         shuffled.append(apart(out.flip(1), target))
-    run.claim(
+    says = run.states(
         "X-81",
         r"\|f-\Phi\|_\infty\le\epsilon\implies\max_g\|F_g-\Phi^{\mathrm{CNN}}_g\|_\infty\le"
         r"\epsilon,\ F(x)_g=f(T_{-g}x)",
-        promised=[row[2] for row in rows],
-        relation="<=",
-        measured=[row[4] for row in rows],
-        tolerance=1e-12,
-        control=Control("a map that moves the other way round the circle", shuffled),
     )
+    says.at_most([row[4] for row in rows], [row[2] for row in rows], 1e-12)
+    says.fails("a map that moves the other way round the circle", shuffled)
     run.table(
         "transfer",
         ["parameters, dense", "parameters, convolutional", "promised", "dense", "all places"],
@@ -234,26 +200,15 @@ def floor(run: Run) -> None:
         best = out - out.mean() + 0.5
         errors.append(float((best - unit).abs().max()))
         depths.append(len(hidden) + 1)
-    run.claim(
-        "X-81",
-        r"F(x)=e_0 \text{ is not equivariant}:\ \|F-\Phi^{\mathrm{CNN}}\|_\infty\ge\tfrac12",
-        promised=0.5,
-        relation=">=",
-        measured=errors,
-        tolerance=1e-12,
-        control=Control(
-            "a dense layer without weight sharing",
-            apart(dense(torch.zeros(d, d).to(unit), unit)(torch.zeros_like(unit)), unit),
-        ),
+    says = run.states("X-81", r"F(x)=e_0 \text{ is not equivariant}:\ \|F-\Phi^{\mathrm{CNN}}\|_\infty\ge\tfrac12")
+    says.at_least(errors, 0.5, 1e-12)
+    says.fails(
+        "a dense layer without weight sharing",
+        apart(dense(torch.zeros(d, d).to(unit), unit)(torch.zeros_like(unit)), unit),
     )
-    run.erratum(
-        "equivariant-class-dropped",
-        r"\text{every } F\in C^\beta \text{ is approximated: error }\le\tfrac14",
-        promised=0.25,
-        relation="<=",
-        measured=min(errors),
-        reason="the best of three depths for the constant map to the first unit vector",
-    )
+    run.refutes(
+        "equivariant-class-dropped", r"\text{every } F\in C^\beta \text{ is approximated: error }\le\tfrac14"
+    ).at_most(min(errors), 0.25, where="the best of three depths for the constant map to the first unit vector")
 
 
 def plot(axes: Any, run: Run, ladder: list[tuple[int, int, float, float, float]]) -> None:
@@ -274,9 +229,7 @@ def plot(axes: Any, run: Run, ladder: list[tuple[int, int, float, float, float]]
                  label="dense, one function")  # fmt: skip
     right.loglog(sizes, [row[4] for row in ladder], "x", color=COLORS[1],
                  label="convolutional, all places")  # fmt: skip
-    right.set(
-        xlabel="non-zero parameters", ylabel="largest error", title="the promise carries over"
-    )
+    right.set(xlabel="non-zero parameters", ylabel="largest error", title="the promise carries over")
     right.set_xticks(sizes, [str(n) for n in sizes])
     right.set_xticks([], minor=True)
     right.legend()

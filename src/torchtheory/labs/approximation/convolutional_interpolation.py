@@ -10,12 +10,9 @@ from torchtheory.approximation.memorization.convolutional import (
     convolutional_interpolant,
     pooled_network,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits
 from torchtheory.kernels.wide_layer import layer_ranks
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("tanh", "logistic", "softplus")
@@ -53,42 +50,22 @@ def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> 
             ranks.append(layer_ranks(net, x)[4].rank)
             fewer = pooled_network(shape, (6, full - 1), activation=name, generator=run.generator)
             short.append(layer_ranks(fewer, x)[4].rank)
-            fit = convolutional_interpolant(
-                x, y, (6, 2 * full), activation=name, generator=run.generator
-            )
+            fit = convolutional_interpolant(x, y, (6, 2 * full), activation=name, generator=run.generator)
             residuals.append(fit.residual)
-    run.claim(
-        "X-84",
-        r"\text{as many neurons as samples, random filters: rank of the features}=n",
-        promised=n,
-        relation="==",
-        measured=ranks,
-        reason=f"{n} digits, {', '.join(ACTIVATIONS)}, {draws} draws each; max pooling before",
-        control=Control("one channel less: n - 4 neurons", short),
-    )
+    says = run.states("X-84", r"\text{as many neurons as samples, random filters: rank of the features}=n")
+    says.equal(ranks, n, where=f"{n} digits, {', '.join(ACTIVATIONS)}, {draws} draws each; max pooling before")
+    says.fails("one channel less: n - 4 neurons", short)
     narrow = convolutional_interpolant(x, y, (6, full - 1), generator=run.generator)
-    run.claim(
-        "X-84",
-        r"\max_i|y_i-\Phi(x_i)| \text{ with the last layer solved}",
-        promised=1e-8,
-        relation="<=",
-        measured=residuals,
-        reason="twice as many neurons as samples",
-        control=Control("fewer neurons than samples", narrow.residual),
-    )
+    says = run.states("X-84", r"\max_i|y_i-\Phi(x_i)| \text{ with the last layer solved}")
+    says.at_most(residuals, 1e-8, where="twice as many neurons as samples")
+    says.fails("fewer neurons than samples", narrow.residual)
     twins, labels = torch.cat([x, x[:1]]), torch.cat([y, -y[:1]])
     single = convolutional_interpolant(x, y, (6, 2 * full), generator=run.generator)
     twice = convolutional_interpolant(twins, labels, (6, 2 * full), generator=run.generator)
-    run.claim(
-        "X-84",
-        r"\text{all images different: rank}-\text{samples}=0",
-        promised=0,
-        relation="==",
-        measured=single.rank - single.samples,
-        control=Control(
-            f"one image twice with labels +1 and -1: an error of {twice.residual:.2f} remains",
-            twice.rank - twice.samples,
-        ),
+    says = run.states("X-84", r"\text{all images different: rank}-\text{samples}=0")
+    says.equal(single.rank - single.samples)
+    says.fails(
+        f"one image twice with labels +1 and -1: an error of {twice.residual:.2f} remains", twice.rank - twice.samples
     )
     widths = sorted({1, full // 4, full // 2, full - 1, full, full + 1, 2 * full})
     rows = []

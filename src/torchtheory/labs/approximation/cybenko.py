@@ -24,12 +24,8 @@ from torchtheory.approximation.universality.discriminatory import (
     ridge_units,
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit, span_error
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.labs.approximation.interpolants import Judged, kept_promises
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.activations import FOURTEEN
 from torchtheory.nets.labeled import at_least
 
@@ -66,11 +62,7 @@ def cybenko_sums(run: Run, doublings: int = 5) -> None:
     at_least(doublings, 3, "doublings")
     cells = [2 ** (k + 2) for k in range(doublings)]
     sharps = [2.0, 4.0, 10.0, 40.0]
-    found = {
-        (name, s): [staircase(g, rho, n, s) for n in cells]
-        for name, g, rho in LINES
-        for s in sharps
-    }
+    found = {(name, s): [staircase(g, rho, n, s) for n in cells] for name, g, rho in LINES for s in sharps}
     understated = [staircase(LINES[0][1], 1.0, n, 10.0) for n in cells]
     kept_promises(
         run,
@@ -79,35 +71,18 @@ def cybenko_sums(run: Run, doublings: int = 5) -> None:
         found.values(),
         understated,
     )
-    run.claim(
-        "S-28",
-        r"\text{a sum of } N+1 \text{ units without an offset}",
-        promised=[n + 1 for _ in found for n in cells],
-        relation="==",
-        measured=[a.size.units for row in found.values() for a, _ in row],
+    run.states("S-28", r"\text{a sum of } N+1 \text{ units without an offset}").equal(
+        [a.size.units for row in found.values() for a, _ in row], [n + 1 for _ in found for n in cells]
     )
     rows = {name: [e for _, e in found[name, 10.0]] for name, _, _ in LINES}
-    rate = fit_slope(cells, rows["3x"])
-    run.claim(
-        "S-28",
-        r"\text{error}\sim N^{-1} \text{ for a straight line}",
-        promised=-1.0,
-        relation="slope",
-        measured=rate.estimate,
-        interval=rate,
-        tolerance=0.02,
-        control=Control(
-            "a jump", *flat_slope(cells, [staircase(jump, 1.0, n, 10.0)[1] for n in cells])
-        ),
-    )
+    says = run.states("S-28", r"\text{error}\sim N^{-1} \text{ for a straight line}")
+    says.slope(cells, rows["3x"], -1.0, 0.02)
+    says.fails("a jump", cells, [staircase(jump, 1.0, n, 10.0)[1] for n in cells])
     beyond(run)
-    run.erratum(
-        "cybenko-any-function",
-        r"n \text{ large enough: } \sup|f-G|\le0.1 \text{ for every } f",
-        promised=0.1,
-        relation="<=",
-        measured=[staircase(jump, 1.0, n, 10.0)[1] for n in cells],
-        reason="a jump at 1/2: wherever a continuous G passes from 0 to 1, it is 1/2 away",
+    run.refutes("cybenko-any-function", r"n \text{ large enough: } \sup|f-G|\le0.1 \text{ for every } f").at_most(
+        [staircase(jump, 1.0, n, 10.0)[1] for n in cells],
+        0.1,
+        where="a jump at 1/2: wherever a continuous G passes from 0 to 1, it is 1/2 away",
     )
     run.table(
         "staircases",
@@ -135,30 +110,17 @@ def staircase(g: Function, rho: float, cells: int, sharpness: float) -> Judged:
     return made, measured_error(g, made, most_points=max(1 << 12, 64 * cells)).value
 
 
-def flat_slope(cells: list[int], errors: list[float]) -> tuple[Any, ...]:
-    """What a control takes beside its words: the estimate, no other promise, and the interval."""
-    fitted = fit_slope(cells, errors)
-    return fitted.estimate, None, fitted
-
-
 def beyond(run: Run) -> None:
     """Outside the compact set a sum of sigmoids has a limit and a line has none."""
     made = sigmoid_staircase(lambda x: 3 * x, 64, lipschitz=3.0)
     inside = torch.linspace(0, 1, 101, dtype=torch.float64)
     outside = torch.linspace(2, 10, 9, dtype=torch.float64)
-    run.claim(
-        "S-28",
-        r"|3x-G(x)|\le\text{bound on the compact set } [0,1]",
-        promised=made.bound,
-        relation="<=",
-        measured=(made(inside) - 3 * inside).abs(),
-        control=Control("on [2, 10]: G is bounded", (made(outside) - 3 * outside).abs()),
-    )
+    says = run.states("S-28", r"|3x-G(x)|\le\text{bound on the compact set } [0,1]")
+    says.at_most((made(inside) - 3 * inside).abs(), made.bound)
+    says.fails("on [2, 10]: G is bounded", (made(outside) - 3 * outside).abs())
 
 
-def plot_staircases(
-    axes: Any, cells: list[int], found: dict[tuple[str, float], list[Judged]]
-) -> None:
+def plot_staircases(axes: Any, cells: list[int], found: dict[tuple[str, float], list[Judged]]) -> None:
     left, right = axes[0]
     name, g, rho = LINES[0]
     x = torch.linspace(0, 1, 1001, dtype=torch.float64)
@@ -214,10 +176,7 @@ def cybenko_density(run: Run, doublings: int = 4, seeds: int = 3) -> None:
     at_least(seeds, 1, "seeds")
     widths = [8 * 2**k for k in range(doublings + 1)]
     drawn = torch.randint(2**31, (seeds,), generator=run.generator).tolist()
-    curves = {
-        name: [errors_of(name, d, g, widths, drawn) for d, _, g in CUBES]
-        for name in ("logistic", "relu")
-    }
+    curves = {name: [errors_of(name, d, g, widths, drawn) for d, _, g in CUBES] for name in ("logistic", "relu")}
     curves["z²"] = [errors_of(square, d, g, widths, drawn) for d, _, g in CUBES]
     constants = [float(values(d, g).max() - values(d, g).min()) / 2 for d, _, g in CUBES]
     others = [name for name in FOURTEEN if name not in ("linear", "logistic", "relu")]
@@ -225,38 +184,31 @@ def cybenko_density(run: Run, doublings: int = 4, seeds: int = 3) -> None:
     for name in others:
         last[name] = [errors_of(name, d, g, widths[-1:], drawn[:1])[0] for d, _, g in CUBES]
     rough = {"heaviside"}  # no continuous function: uniform fits on a grid are another matter
-    run.claim(
+    says = run.states(
         ["A-27", "S-30", "X-10", "X-12"],
         r"\sigma \text{ no polynomial: error at the largest width}\ /\ \text{best constant's}",
-        promised=0.5,
-        relation="<",
-        measured=[
+    )
+    says.below(
+        [
             e / c
             for name, row in last.items()
             if name != "z²" and name not in rough
             for e, c in zip(row, constants, strict=True)
         ],
-        reason=f"{widths[-1]} random units; logistic and ReLU: medians over {seeds} draws",
-        control=Control("σ(z) = z²", [e / c for e, c in zip(last["z²"], constants, strict=True)]),
+        0.5,
+        where=f"{widths[-1]} random units; logistic and ReLU: medians over {seeds} draws",
     )
-    run.claim(
-        ["S-30", "X-10"],
-        r"\text{logistic: error at the largest}\ /\ \text{error at the least width}",
-        promised=0.5,
-        relation="<",
-        measured=[row[-1] / row[0] for row in curves["logistic"]],
-        control=Control("σ(z) = z²", [row[-1] / row[0] for row in curves["z²"]]),
-    )
+    says.fails("σ(z) = z²", [e / c for e, c in zip(last["z²"], constants, strict=True)])
+    says = run.states(["S-30", "X-10"], r"\text{logistic: error at the largest}\ /\ \text{error at the least width}")
+    says.below([row[-1] / row[0] for row in curves["logistic"]], 0.5)
+    says.fails("σ(z) = z²", [row[-1] / row[0] for row in curves["z²"]])
     plateau(run, curves["z²"], curves["logistic"])
     few_points(run)
     names = list(last)
     run.table(
         "errors",
         ["function", "d", "best constant", *names],
-        [
-            (name, d, constants[i], *[last[n][i] for n in names])
-            for i, (d, name, _) in enumerate(CUBES)
-        ],
+        [(name, d, constants[i], *[last[n][i] for n in names]) for i, (d, name, _) in enumerate(CUBES)],
         caption=f"Sup errors on a grid with {widths[-1]} random units",
     )
     run.table(
@@ -287,9 +239,7 @@ def values(dimension: int, g: Function) -> Tensor:
     return g(grid_of(dimension))
 
 
-def errors_of(
-    activation: Any, dimension: int, g: Function, widths: list[int], seeds: list[int]
-) -> list[float]:
+def errors_of(activation: Any, dimension: int, g: Function, widths: list[int], seeds: list[int]) -> list[float]:
     """Median sup errors of least squares fits, one a width."""
     x = grid_of(dimension)
     y = g(x)
@@ -312,18 +262,13 @@ def plateau(run: Run, squares: list[list[float]], logistic: list[list[float]]) -
         pairs = [x[:, i] * x[:, j] for i in range(d) for j in range(i, d)]
         monomials = torch.stack([torch.ones(len(x)).double(), *x.T, *pairs], 1)
         floors.append(best_uniform_fit(monomials, g(x)).error)
-    run.claim(
-        ["A-27", "X-12", "X-10"],
-        r"\sigma(z)=z^2:\ \text{error}\ge\text{distance from the polynomials of degree 2}",
-        promised=[f for f, row in zip(floors, squares, strict=True) for _ in row],
-        relation=">=",
-        measured=[e for row in squares for e in row],
-        tolerance=1e-7,
-        control=Control(
-            "the logistic unit",
-            [e for row in logistic for e in row],
-        ),
+    says = run.states(
+        ["A-27", "X-12", "X-10"], r"\sigma(z)=z^2:\ \text{error}\ge\text{distance from the polynomials of degree 2}"
     )
+    says.at_least(
+        [e for row in squares for e in row], [f for f, row in zip(floors, squares, strict=True) for _ in row], 1e-7
+    )
+    says.fails("the logistic unit", [e for row in logistic for e in row])
 
 
 def few_points(run: Run) -> None:
@@ -336,16 +281,9 @@ def few_points(run: Run) -> None:
         found.append(best_uniform_fit(units, run.randn(3)).error)
         units = ridge_units(square, 10, more, generator=run.generator)
         missed.append(best_uniform_fit(units, run.randn(7)).error)
-    run.claim(
-        "A-27",
-        r"K \text{ three points},\ \sigma(z)=z^2:\ \text{every } f \text{ is met}",
-        promised=0,
-        relation="==",
-        measured=found,
-        tolerance=1e-7,
-        reason="so the theorem's 'only if' needs more points than the degree allows",
-        control=Control("seven points", missed),
-    )
+    says = run.states("A-27", r"K \text{ three points},\ \sigma(z)=z^2:\ \text{every } f \text{ is met}")
+    says.equal(found, within=1e-7, where="so the theorem's 'only if' needs more points than the degree allows")
+    says.fails("seven points", missed)
 
 
 def plot_density(axes: Any, widths: list[int], curves: dict[str, list[list[float]]]) -> None:
@@ -385,23 +323,16 @@ def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> 
         q: discriminatory_test(lambda z, q=q: z**q, x, units, generator=run.generator)  # type: ignore[misc]
         for q in (1, 2, 3)
     }
-    run.claim(
-        ["S-29", "X-09", "A-28"],
-        r"\operatorname{rank}[\sigma(w_j^\top x_i+b_j)]=m, \text{ the number of points}",
-        promised=points,
-        relation="==",
-        measured=[t.rank for t in tests.values()],
-        reason="logistic, tanh, ReLU, Heaviside, Gaussian and softplus units",
-        control=Control("powers of degree 1, 2, 3", [t.rank for t in powers.values()]),
+    says = run.states(
+        ["S-29", "X-09", "A-28"], r"\operatorname{rank}[\sigma(w_j^\top x_i+b_j)]=m, \text{ the number of points}"
     )
-    run.claim(
-        ["S-29", "X-09", "A-28"],
-        r"\sigma(z)=z^q:\ \operatorname{rank}\le\binom{d+q}q=3,6,10",
-        promised=[polynomial_rank(q, 2) for q in powers],
-        relation="<=",
-        measured=[t.rank for t in powers.values()],
-        control=Control("tanh", tests["tanh"].rank, promised=10),
+    says.equal(
+        [t.rank for t in tests.values()], points, where="logistic, tanh, ReLU, Heaviside, Gaussian and softplus units"
     )
+    says.fails("powers of degree 1, 2, 3", [t.rank for t in powers.values()])
+    says = run.states(["S-29", "X-09", "A-28"], r"\sigma(z)=z^q:\ \operatorname{rank}\le\binom{d+q}q=3,6,10")
+    says.at_most([t.rank for t in powers.values()], [polynomial_rank(q, 2) for q in powers])
+    says.fails("tanh", tests["tanh"].rank, promised=10)
     unseen(run, x, powers[2].null_measure)
     interpolation(run, x)
     steps(run)
@@ -427,23 +358,12 @@ def unseen(run: Run, x: Tensor, measure: Tensor) -> None:
     """New units do not see the measure either; other activations do."""
     fresh = ridge_units(square, 200, x, steepness=5.0, generator=run.generator)
     other = ridge_units("tanh", 200, x, steepness=5.0, generator=run.generator)
-    run.claim(
-        ["S-29", "X-09"],
-        r"\int(w^\top x+b)^2d\mu=0 \text{ for 200 new units},\ \|\mu\|=1: \text{ largest integral}",
-        promised=0,
-        relation="==",
-        measured=(measure @ fresh).abs().max(),
-        tolerance=1e-12,
-        control=Control("tanh units see it", (measure @ other).abs().max()),
+    says = run.states(
+        ["S-29", "X-09"], r"\int(w^\top x+b)^2d\mu=0 \text{ for 200 new units},\ \|\mu\|=1: \text{ largest integral}"
     )
-    run.claim(
-        ["S-29", "X-09"],
-        r"\|\mu\|=1, \text{ so it is not } 0",
-        promised=1.0,
-        relation="==",
-        measured=measure.abs().sum(),
-        tolerance=1e-12,
-    )
+    says.equal((measure @ fresh).abs().max(), within=1e-12)
+    says.fails("tanh units see it", (measure @ other).abs().max())
+    run.states(["S-29", "X-09"], r"\|\mu\|=1, \text{ so it is not } 0").equal(measure.abs().sum(), 1.0, 1e-12)
 
 
 def interpolation(run: Run, x: Tensor) -> None:
@@ -455,15 +375,9 @@ def interpolation(run: Run, x: Tensor) -> None:
         features = ridge_units(layer, m, sample, steepness=50.0, generator=run.generator)
         solved = torch.linalg.lstsq(features, y.unsqueeze(1), driver="gelsd").solution[:, 0]
         left.append(float((features @ solved - y).abs().max()))
-    run.claim(
-        "X-10",
-        r"m \text{ points}, m \text{ logistic units: values met, largest difference}",
-        promised=0,
-        relation="==",
-        measured=left[0],
-        tolerance=1e-6,
-        control=Control("σ(z) = z²", left[1]),
-    )
+    says = run.states("X-10", r"m \text{ points}, m \text{ logistic units: values met, largest difference}")
+    says.equal(left[0], within=1e-6)
+    says.fails("σ(z) = z²", left[1])
 
 
 def steps(run: Run) -> None:
@@ -479,45 +393,26 @@ def steps(run: Run) -> None:
         promised.append(2 * torch.exp(-a * distance[away]))
         found.append((values - inside)[away].abs())
         at_ends.append((values - inside)[~away].abs())
-    run.claim(
-        "A-28",
-        r"|\sigma(a(x-c_1))-\sigma(a(x-c_2))-1_{(c_1,c_2)}(x)|\le2e^{-a\,\mathrm{dist}}",
-        promised=torch.cat(promised),
-        relation="<=",
-        measured=torch.cat(found),
-        tolerance=1e-15,
-        control=Control(
-            "a tenth as steep",
-            (soft_indicator(0.0, 1.0, 1.0)(x.unsqueeze(1))[:, 0] - inside).abs(),
-            promised=2 * torch.exp(-10 * distance),
-        ),
+    says = run.states("A-28", r"|\sigma(a(x-c_1))-\sigma(a(x-c_2))-1_{(c_1,c_2)}(x)|\le2e^{-a\,\mathrm{dist}}")
+    says.at_most(torch.cat(found), torch.cat(promised), 1e-15)
+    says.fails(
+        "a tenth as steep",
+        (soft_indicator(0.0, 1.0, 1.0)(x.unsqueeze(1))[:, 0] - inside).abs(),
+        promised=2 * torch.exp(-10 * distance),
     )
-    run.claim(
-        "A-28",
-        r"\text{at the ends the limit is } \sigma(0)=\tfrac12, \text{ not } 0 \text{ or } 1",
-        promised=0.5,
-        relation="==",
-        measured=at_ends[-1],
-        tolerance=1e-9,
+    run.states("A-28", r"\text{at the ends the limit is } \sigma(0)=\tfrac12, \text{ not } 0 \text{ or } 1").equal(
+        at_ends[-1], 0.5, 1e-9
     )
     b = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
     for_b = torch.sigmoid(1e6 * torch.tensor([-0.01, 0.0, 0.01]).double()[:, None] + b)
     limit = torch.stack([torch.zeros(3).double(), torch.sigmoid(b), torch.ones(3).double()])
     linear = torch.relu(1e6 * torch.tensor([-0.01, 0.0, 0.01]).double()[:, None] + b)
-    run.claim(
-        "A-28",
-        r"\varrho(ax+b)\to1_{(0,\infty)}(x)+\varrho(b)1_{\{0\}}(x),\ a=10^6",
-        promised=limit.flatten(),
-        relation="==",
-        measured=for_b.flatten(),
-        tolerance=1e-12,
-        control=Control("ReLU, not sigmoidal", linear.flatten()),
-    )
+    says = run.states("A-28", r"\varrho(ax+b)\to1_{(0,\infty)}(x)+\varrho(b)1_{\{0\}}(x),\ a=10^6")
+    says.equal(for_b.flatten(), limit.flatten(), 1e-12)
+    says.fails("ReLU, not sigmoidal", linear.flatten())
 
 
-def plot_unseen(
-    axes: Any, x: Tensor, measure: Tensor, tests: dict[str, Any], powers: dict[int, Any]
-) -> None:
+def plot_unseen(axes: Any, x: Tensor, measure: Tensor, tests: dict[str, Any], powers: dict[int, Any]) -> None:
     left, right = axes[0]
     size = 2500 * measure.abs()
     left.scatter(

@@ -16,11 +16,7 @@ from torchtheory.approximation.universality.decision_functions import (
     strip_width,
 )
 from torchtheory.approximation.universality.discriminatory import ridge_units
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
@@ -58,9 +54,7 @@ def square(z: Tensor) -> Tensor:
     title="A sum of sigmoids decides within ε on all but ε of the cube, never on all of it",
     full={"samples": 200_000, "widths": (16, 64, 256, 512)},
 )
-def decision_functions(
-    run: Run, samples: int = 20_000, widths: tuple[int, ...] = (16, 48, 144)
-) -> None:
+def decision_functions(run: Run, samples: int = 20_000, widths: tuple[int, ...] = (16, 48, 144)) -> None:
     """Half spaces by one unit, two discs and a checkerboard by fits, on the unit square.
 
     For a half space the set where the unit errs by ε is a strip of known width; with a steepness
@@ -103,22 +97,16 @@ def strips(run: Run, samples: int) -> None:
                 flat.append(share(run, w, b, soft, error, samples).low - math.sqrt(2) * width)
                 if offset:
                     low.append(max(found.low - width, width - found.high))
-    run.claim(
+    says = run.states(
         "S-31",
         r"|\{|G-f|\ge\epsilon\}|\le\sqrt2\,\tfrac2{\kappa\|w\|}\ln\tfrac{1-\epsilon}\epsilon:"
         r" \text{ excess of the 99.9 \% interval}",
-        promised=0,
-        relation="<=",
-        measured=excess,
-        control=Control("a tenth as steep", flat),
     )
-    run.claim(
-        "S-31",
-        r"\text{upright boundary: the share is the strip's width: outside the 99.9 \% interval by}",
-        promised=0,
-        relation="<=",
-        measured=low,
-    )
+    says.at_most(excess, 0)
+    says.fails("a tenth as steep", flat)
+    run.states(
+        "S-31", r"\text{upright boundary: the share is the strip's width: outside the 99.9 \% interval by}"
+    ).at_most(low, 0)
 
 
 def share(run: Run, w: Tensor, b: float, unit: Any, error: float, samples: int) -> Any:
@@ -159,15 +147,9 @@ def promise(run: Run, samples: int) -> None:
                                      generator=run.generator, confidence=0.999)  # fmt: skip
                 kept.append(found.low)
             promised.append(error)
-    run.claim(
-        "S-31",
-        r"\kappa \text{ chosen for } \epsilon:\ |\{|G-f|\ge\epsilon\}|\le\epsilon,\ d=1,2,5",
-        promised=promised,
-        relation="<=",
-        measured=shares,
-        reason="lower ends of 99.9 % intervals",
-        control=Control("a tenth as steep", soft),
-    )
+    says = run.states("S-31", r"\kappa \text{ chosen for } \epsilon:\ |\{|G-f|\ge\epsilon\}|\le\epsilon,\ d=1,2,5")
+    says.at_most(shares, promised, where="lower ends of 99.9 % intervals")
+    says.fails("a tenth as steep", soft)
 
 
 def boundary(run: Run) -> None:
@@ -179,15 +161,9 @@ def boundary(run: Run) -> None:
         labels = (near[:, 0] > 0.5).double()
         errors.append(float((unit(near)[:, 0] - labels).abs().max()))
         hard.append(float(((near[:, 0] > 0.5).double() - labels).abs().max()))
-    run.claim(
-        "S-31",
-        r"\sup|G-f|\ge\tfrac12 \text{ for continuous } G: \text{ next to the boundary}",
-        promised=0.5,
-        relation=">=",
-        measured=errors,
-        tolerance=1e-9,
-        control=Control("G not continuous: the step itself", hard),
-    )
+    says = run.states("S-31", r"\sup|G-f|\ge\tfrac12 \text{ for continuous } G: \text{ next to the boundary}")
+    says.at_least(errors, 0.5, 1e-9)
+    says.fails("G not continuous: the step itself", hard)
 
 
 def fits(run: Run, samples: int, widths: tuple[int, ...]) -> dict[str, tuple[Tensor, Tensor]]:
@@ -204,9 +180,7 @@ def fits(run: Run, samples: int, widths: tuple[int, ...]) -> dict[str, tuple[Ten
             seed = int(torch.randint(2**31, (1,), generator=run.generator))
             for layer, kept in (("logistic", falls), (square, stuck)):
                 # the same units on both grids: their box is the square on either
-                near, far = (
-                    ridge_units(layer, m, x, steepness=40.0, generator=seed) for x in (grid, fine)
-                )
+                near, far = (ridge_units(layer, m, x, steepness=40.0, generator=seed) for x in (grid, fine))
                 fitted = least_squares(near, y, intercept=True)
                 values = far @ fitted.weight + fitted.bias
                 wrong = ((values - labels(fine)).abs() >= 0.25).double()
@@ -217,15 +191,9 @@ def fits(run: Run, samples: int, widths: tuple[int, ...]) -> dict[str, tuple[Ten
                 if layer == "logistic":
                     rows.append((name, m, float(wrong.mean())))
                     fields[name] = (fine, wrong)
-    run.claim(
-        "S-31",
-        r"|\{|G-f|\ge\tfrac14\}| \text{ falls from width to width: change}",
-        promised=0,
-        relation="<",
-        measured=falls,
-        reason="two discs and a checkerboard, random logistic units, least squares",
-        control=Control("σ(z) = z²", stuck),
-    )
+    says = run.states("S-31", r"|\{|G-f|\ge\tfrac14\}| \text{ falls from width to width: change}")
+    says.below(falls, 0, where="two discs and a checkerboard, random logistic units, least squares")
+    says.fails("σ(z) = z²", stuck)
     run.table(
         "fits",
         ["partition", "units", "share of the square with an error of 1/4 or more"],
@@ -247,8 +215,6 @@ def plot(axes: Any, fields: dict[str, tuple[Tensor, Tensor]]) -> None:
     first.legend()
     for axis, (name, (points, wrong)) in zip(axes[0, 1:], fields.items(), strict=True):
         side = math.isqrt(len(points))
-        axis.imshow(
-            wrong.reshape(side, side).T.numpy(), origin="lower", extent=(0, 1, 0, 1), cmap="Greys"
-        )
+        axis.imshow(wrong.reshape(side, side).T.numpy(), origin="lower", extent=(0, 1, 0, 1), cmap="Greys")
         axis.set(xlabel="$x_1$", ylabel="$x_2$", title=f"{name}: {float(wrong.mean()):.1%} wrong")
         axis.grid(visible=False)

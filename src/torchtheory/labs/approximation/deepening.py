@@ -21,10 +21,7 @@ from torchtheory.approximation.universality.approximate_identity import (
     identity_network,
 )
 from torchtheory.approximation.universality.cybenko import sigmoid_staircase
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 
@@ -57,38 +54,22 @@ def deepening_networks(run: Run, layers: int = 6) -> None:
     for activation, bias in (("logistic", 0.5), ("tanh", 0.5), ("sin", 0.3)):
         for extra in extras:
             for tolerance in (1e-1, 1e-3, 1e-6):
-                made = deepen_approximately(
-                    shallow, extra, activation, (0.0, 1.0), tolerance, bias=bias
-                )
+                made = deepen_approximately(shallow, extra, activation, (0.0, 1.0), tolerance, bias=bias)
                 rows.append((activation, extra, tolerance, made.bound, made.size.depth,
                              made.size.units, measured_error(base, made).value,
                              beyond(base, made)))  # fmt: skip
-    run.claim(
-        "X-22",
-        r"\sup_K|f-\text{deeper}|\le\sum_j\epsilon_j\le\mathrm{tol}",
-        promised=[row[3] for row in rows],
-        relation="<=",
-        measured=[row[6] for row in rows],
-        reason="1 to many more layers of logistic, tanh and sine units",
-        control=Control(
-            "the identity's layers made for a range a tenth as wide",
-            narrow(base, shallow),
-            promised=1e-3,
-        ),
+    says = run.states("X-22", r"\sup_K|f-\text{deeper}|\le\sum_j\epsilon_j\le\mathrm{tol}")
+    says.at_most(
+        [row[6] for row in rows],
+        [row[3] for row in rows],
+        where="1 to many more layers of logistic, tanh and sine units",
     )
-    run.claim(
-        "X-22",
-        r"\text{the promise is at most the tolerance}",
-        promised=[row[2] for row in rows],
-        relation="<=",
-        measured=[row[3] for row in rows],
+    says.fails("the identity's layers made for a range a tenth as wide", narrow(base, shallow), promised=1e-3)
+    run.states("X-22", r"\text{the promise is at most the tolerance}").at_most(
+        [row[3] for row in rows], [row[2] for row in rows]
     )
-    run.claim(
-        "X-22",
-        r"\text{hidden layers: those of } f \text{ and the ones asked for}",
-        promised=[2 + row[1] for row in rows],
-        relation="==",
-        measured=[row[4] for row in rows],
+    run.states("X-22", r"\text{hidden layers: those of } f \text{ and the ones asked for}").equal(
+        [row[4] for row in rows], [2 + row[1] for row in rows]
     )
     exact(run, extras)
     composed = composition(run)
@@ -133,15 +114,9 @@ def exact(run: Run, extras: list[int]) -> None:
         gaps.append(float((deep(x) - signed(x)).abs().max()))
         shifted = relu_interpolant(lambda x: x**2 - 0.5, 8, curvature=2.0)
         cut.append(float((torch.relu(shifted(x[:, 0])) - shifted(x[:, 0])).abs().max()))
-    run.claim(
-        "X-22",
-        r"u=\max(u,0)-\max(-u,0): \text{ ReLU layers added, largest difference}",
-        promised=0,
-        relation="==",
-        measured=gaps,
-        tolerance=1e-14,
-        control=Control("one ReLU a layer, and values below 0", cut),
-    )
+    says = run.states("X-22", r"u=\max(u,0)-\max(-u,0): \text{ ReLU layers added, largest difference}")
+    says.equal(gaps, within=1e-14)
+    says.fails("one ReLU a layer, and values below 0", cut)
 
 
 def composition(run: Run) -> list[tuple[int, float, float]]:
@@ -169,15 +144,11 @@ def composition(run: Run) -> list[tuple[int, float, float]]:
             ).value
         )  # fmt: skip
         rows.append((n, budget, found))
-    run.claim(
-        "X-22",
-        r"\|f\circ g-\tilde f\circ\tilde g\|\le\|f-\tilde f\|_{g(K)+\text{margin}}"
-        r"+\omega_f(\|g-\tilde g\|)",
-        promised=[row[1] for row in rows],
-        relation="<=",
-        measured=[row[2] for row in rows],
-        control=Control("the outer one good on [-1/2, 1/2] only", lost),
+    says = run.states(
+        "X-22", r"\|f\circ g-\tilde f\circ\tilde g\|\le\|f-\tilde f\|_{g(K)+\text{margin}}+\omega_f(\|g-\tilde g\|)"
     )
+    says.at_most([row[2] for row in rows], [row[1] for row in rows])
+    says.fails("the outer one good on [-1/2, 1/2] only", lost)
     return rows
 
 

@@ -30,10 +30,7 @@ from torchtheory.approximation.universality.stone_weierstrass import (
     separating_cosine,
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
@@ -93,31 +90,13 @@ def products(run: Run, cases: int) -> None:
         promised.append(2 * f.units * g.units)
         unit = separating_cosine(x[0], x[1])
         separated.append(float(unit(x[1:2]) - unit(x[:1])))
-    run.claim(
-        "L-091",
-        r"fg \text{ and } f+g \text{ are networks: largest difference}",
-        promised=0,
-        relation="==",
-        measured=gaps,
-        tolerance=1e-11,
-        control=Control("the same weights with tanh in place of cos", squares),
-    )
-    run.claim(
-        "L-091",
-        r"\text{units of } fg=2m_1m_2",
-        promised=promised,
-        relation="==",
-        measured=counts,
-    )
-    run.claim(
-        "L-091",
-        r"x\ne x':\ |f(x)-f(x')|=1-\cos1 \text{ for one unit}",
-        promised=1 - math.cos(1),
-        relation="==",
-        measured=separated,
-        tolerance=1e-11,
-        control=Control("one point twice, by a unit made for others", repeated(run)),
-    )
+    says = run.states("L-091", r"fg \text{ and } f+g \text{ are networks: largest difference}")
+    says.equal(gaps, within=1e-11)
+    says.fails("the same weights with tanh in place of cos", squares)
+    run.states("L-091", r"\text{units of } fg=2m_1m_2").equal(counts, promised)
+    says = run.states("L-091", r"x\ne x':\ |f(x)-f(x')|=1-\cos1 \text{ for one unit}")
+    says.equal(separated, 1 - math.cos(1), 1e-11)
+    says.fails("one point twice, by a unit made for others", repeated(run))
 
 
 def repeated(run: Run) -> float:
@@ -136,29 +115,18 @@ def conditions(run: Run) -> None:
     found = algebra_conditions(family, larger)
     sigmoids = [torch.tanh(3 * (x.unsqueeze(1) - torch.linspace(0, 1, m))).double() for m in (5, 9)]
     other = algebra_conditions(sigmoids[0], sigmoids[1])
-    run.claim(
+    says = run.states(
         ["L-090", "L-091"],
-        r"\text{products of } \cos(j\pi x),\ j<5, \text{ lie in the span of } j<9:"
-        r" \text{ largest residual}",
-        promised=0,
-        relation="==",
-        measured=found.product_gap,
-        tolerance=1e-10,
-        control=Control("units tanh 3(x - c): no algebra", other.product_gap),
+        r"\text{products of } \cos(j\pi x),\ j<5, \text{ lie in the span of } j<9: \text{ largest residual}",
     )
+    says.equal(found.product_gap, within=1e-10)
+    says.fails("units tanh 3(x - c): no algebra", other.product_gap)
     mirrored = torch.cat([x, 1 - x[:1]])
     symmetric = torch.stack([(mirrored - 0.5) ** 2, (mirrored - 0.5) ** 4], 1)
-    run.claim(
-        "L-090",
-        r"\text{the family separates points and vanishes nowhere: least differences and values}",
-        promised=1e-9,
-        relation=">",
-        measured=[found.separation, found.nonvanishing],
-        reason="cos(jπx), j < 5, at 40 random points of [0, 1]",
-        control=Control(
-            "even powers of x - 1/2, at a point and its mirror image",
-            algebra_conditions(symmetric, symmetric).separation,
-        ),
+    says = run.states("L-090", r"\text{the family separates points and vanishes nowhere: least differences and values}")
+    says.above([found.separation, found.nonvanishing], 1e-9, where="cos(jπx), j < 5, at 40 random points of [0, 1]")
+    says.fails(
+        "even powers of x - 1/2, at a point and its mirror image", algebra_conditions(symmetric, symmetric).separation
     )
     targets = {"|x - 1/3|": (GRID - 1 / 3).abs(), "x²": GRID**2, "sin 7x": torch.sin(7 * GRID)}
     ratios, flat = [], []
@@ -166,14 +134,9 @@ def conditions(run: Run) -> None:
         constant = float(y.max() - y.min()) / 2
         ratios.append(best_uniform_fit(cosines(GRID, 16), y).error / constant)
         flat.append(best_uniform_fit(cosines(GRID, 1), y).error / constant)
-    run.claim(
-        "L-090",
-        r"\text{dense: 16 cosines leave less than a quarter of the best constant's error}",
-        promised=0.25,
-        relation="<",
-        measured=ratios,
-        control=Control("constants alone, which separate nothing", flat),
-    )
+    says = run.states("L-090", r"\text{dense: 16 cosines leave less than a quarter of the best constant's error}")
+    says.below(ratios, 0.25)
+    says.fails("constants alone, which separate nothing", flat)
 
 
 def counterexamples(run: Run) -> list[tuple[Any, ...]]:
@@ -191,27 +154,18 @@ def counterexamples(run: Run) -> list[tuple[Any, ...]]:
     found = [best_uniform_fit(family, target).error for *_, family, target, _ in dropped]
     restored = [best_uniform_fit(powers, target).error for target in (one, one, wave, square)]
     promised = [row[-1] for row in dropped]
-    run.claim(
-        "L-092",
-        r"\text{each condition dropped: distances } 1,\ 1,\ (\max g-\min g)/2,\ 1/8",
-        promised=promised,
-        relation="==",
-        measured=found,
-        tolerance=1e-6,
-        control=Control("all four conditions: polynomials of degree 6", restored),
-    )
+    says = run.states("L-092", r"\text{each condition dropped: distances } 1,\ 1,\ (\max g-\min g)/2,\ 1/8")
+    says.equal(found, promised, 1e-6)
+    says.fails("all four conditions: polynomials of degree 6", restored)
     return [
-        (name, family, target, p, e)
-        for (name, family, target, *_), p, e in zip(dropped, promised, found, strict=True)
+        (name, family, target, p, e) for (name, family, target, *_), p, e in zip(dropped, promised, found, strict=True)
     ]
 
 
 def plot(axis: Any) -> None:
     y = (GRID - 1 / 3).abs()
     counts = [1, 2, 3, 4, 6, 8, 11, 16]
-    chebyshev = torch.cos(
-        torch.arccos(2 * GRID - 1).unsqueeze(1) * torch.arange(17, dtype=torch.float64)
-    )
+    chebyshev = torch.cos(torch.arccos(2 * GRID - 1).unsqueeze(1) * torch.arange(17, dtype=torch.float64))
     families: dict[str, Callable[[int], Tensor]] = {
         "cosines": lambda m: cosines(GRID, m),
         "polynomials": lambda m: chebyshev[:, :m],
@@ -246,9 +200,7 @@ def ridge_functions(run: Run, largest: int = 4) -> None:
     plain: list[float] = []
     for exponents in exact:
         ridges = monomial_as_ridges(exponents)
-        unsigned = RidgePowers(
-            ridges.directions, tuple(abs(c) for c in ridges.coefficients), ridges.power
-        )
+        unsigned = RidgePowers(ridges.directions, tuple(abs(c) for c in ridges.coefficients), ridges.power)
         for made, where in ((ridges, worst), (unsigned, plain)):
             where.append(
                 max(
@@ -256,14 +208,9 @@ def ridge_functions(run: Run, largest: int = 4) -> None:
                     for x in product(range(-2, 3), repeat=len(exponents))
                 )
             )
-    run.claim(
-        "L-086",
-        r"x^\alpha=\sum_ic_i(\theta_i\cdot x)^{|\alpha|} \text{ in whole numbers: difference}",
-        promised=0,
-        relation="==",
-        measured=worst,
-        control=Control("all signs +", plain),
-    )
+    says = run.states("L-086", r"x^\alpha=\sum_ic_i(\theta_i\cdot x)^{|\alpha|} \text{ in whole numbers: difference}")
+    says.equal(worst)
+    says.fails("all signs +", plain)
     lifted(run)
     bell(run)
     parabolas(run)
@@ -295,21 +242,10 @@ def lifted(run: Run) -> None:
         units = sum(p.size.units for p in parts)
         rows.append((f"x^{exponents[0]} y^{exponents[1]}", len(parts), net.size.units, units,
                      net.bound, error, beyond))  # fmt: skip
-    run.claim(
-        ["L-087", "N-33"],
-        r"\sup_{[-1,1]^2}|f-\text{network}|\le\sum_k|c_k|\epsilon_k",
-        promised=[row[4] for row in rows],
-        relation="<=",
-        measured=[row[5] for row in rows],
-        control=Control("on [-3, 3]², beyond the compact set", [row[6] for row in rows]),
-    )
-    run.claim(
-        "L-087",
-        r"\text{units}=\sum_km_k",
-        promised=[row[3] for row in rows],
-        relation="==",
-        measured=[row[2] for row in rows],
-    )
+    says = run.states(["L-087", "N-33"], r"\sup_{[-1,1]^2}|f-\text{network}|\le\sum_k|c_k|\epsilon_k")
+    says.at_most([row[5] for row in rows], [row[4] for row in rows])
+    says.fails("on [-3, 3]², beyond the compact set", [row[6] for row in rows])
+    run.states("L-087", r"\text{units}=\sum_km_k").equal([row[2] for row in rows], [row[3] for row in rows])
     run.table(
         "lifted",
         ["function", "ridges", "units", "sum of the parts' units", "promised", "measured",
@@ -337,35 +273,22 @@ def bell(run: Run) -> None:
         parts = []
         for theta in directions.tolist():
             low, high = ridge_interval(theta, square)
-            parts.append(
-                relu_interpolant(torch.cos, pieces, (min(low, -0.1), max(high, 0.1)), curvature=1.0)
-            )
-        net = lift_networks(
-            directions.tolist(), parts, weights.tolist(), square, ridge_error=1.01 * apart
-        )
+            parts.append(relu_interpolant(torch.cos, pieces, (min(low, -0.1), max(high, 0.1)), curvature=1.0))
+        net = lift_networks(directions.tolist(), parts, weights.tolist(), square, ridge_error=1.01 * apart)
         promised.append(net.bound)
         found.append(measured_error(gaussian, net, most_points=1 << 13).value)
         units.append(net.size.units)
         parts_units.append(sum(p.size.units for p in parts))
         few = lift_networks(directions.tolist()[::2], parts[::2], weights.tolist()[::2], square)
         lost.append(measured_error(gaussian, few, most_points=1 << 12).value)
-    run.claim(
+    says = run.states(
         "L-087",
         r"e^{-|x|^2}\approx\sum_kw_k\cos\theta_k\cdot x \text{ by ReLUs: }"
         r"\sup_{[-1,1]^2}\le\epsilon_0+\sum_k|w_k|\epsilon_k",
-        promised=promised,
-        relation="<=",
-        measured=found,
-        reason="ridges from 16, 25 and 36 pairs of Gauss-Hermite nodes, ε₀ their own error",
-        control=Control("every other ridge left out", lost),
     )
-    run.claim(
-        "L-087",
-        r"e^{-|x|^2}: \text{ units}=\sum_km_k",
-        promised=parts_units,
-        relation="==",
-        measured=units,
-    )
+    says.at_most(found, promised, where="ridges from 16, 25 and 36 pairs of Gauss-Hermite nodes, ε₀ their own error")
+    says.fails("every other ridge left out", lost)
+    run.states("L-087", r"e^{-|x|^2}: \text{ units}=\sum_km_k").equal(units, parts_units)
 
 
 def gaussian(x: Tensor) -> Tensor:
@@ -386,16 +309,12 @@ def parabolas(run: Run) -> None:
         promised.append(0.25 * 2 * (4 / m) ** 2 / 4)
         for made, errors in ((net, found), (lone, thin)):
             errors.append(measured_error(lambda x: x[:, 0] * x[:, 1], made, most_points=1 << 14))
-    run.claim(
+    says = run.states(
         ["N-40", "N-33"],
-        r"x_1x_2=\tfrac14[(x_1+x_2)^2-(x_1-x_2)^2] \text{ by ReLUs: }"
-        r"\sup\le\tfrac14\cdot2\cdot h^2/4,\ h=4/m",
-        promised=promised,
-        relation="<=",
-        measured=[e.value for e in found],
-        tolerance=1e-12,
-        control=Control("one ridge instead of two", [e.value for e in thin]),
+        r"x_1x_2=\tfrac14[(x_1+x_2)^2-(x_1-x_2)^2] \text{ by ReLUs: }\sup\le\tfrac14\cdot2\cdot h^2/4,\ h=4/m",
     )
+    says.at_most([e.value for e in found], promised, 1e-12)
+    says.fails("one ridge instead of two", [e.value for e in thin])
     run.table(
         "product",
         ["pieces", "units", "promised", "measured"],
@@ -415,15 +334,9 @@ def generic_directions(run: Run) -> None:
         flat = theta[:1] * run.randn(2 * count, 1)
         parallel.append(least_squares((x @ flat.T) ** k, x[:, 0]).rank)
         monomials.append(count)
-    run.claim(
-        "N-33",
-        r"\operatorname{rank}\{(w_j^\top x)^k\}=\binom{n+k-1}k, \text{ generic } w_j",
-        promised=monomials,
-        relation="==",
-        measured=ranks,
-        reason="twice as many random lines as monomials",
-        control=Control("parallel lines", parallel),
-    )
+    says = run.states("N-33", r"\operatorname{rank}\{(w_j^\top x)^k\}=\binom{n+k-1}k, \text{ generic } w_j")
+    says.equal(ranks, monomials, where="twice as many random lines as monomials")
+    says.fails("parallel lines", parallel)
 
 
 def without_bias(run: Run) -> None:
@@ -433,20 +346,14 @@ def without_bias(run: Run) -> None:
     one = torch.ones(len(x), dtype=torch.float64)
     bare = torch.tanh(x @ theta.T)
     biased = torch.tanh(x @ theta.T + run.randn(30))
-    run.erratum(
+    run.refutes(
         "ridges-without-bias",
-        r"\operatorname{span}\{\tanh(\theta\cdot x)\} \text{ comes within } \tfrac12"
-        r" \text{ of the constant } 1",
-        promised=0.5,
-        relation="<=",
-        measured=best_uniform_fit(bare, one).error,
-        reason="30 random directions, the best weights by a linear program, on a symmetric sample",
+        r"\operatorname{span}\{\tanh(\theta\cdot x)\} \text{ comes within } \tfrac12 \text{ of the constant } 1",
+    ).at_most(
+        best_uniform_fit(bare, one).error,
+        0.5,
+        where="30 random directions, the best weights by a linear program, on a symmetric sample",
     )
-    run.claim(
-        "L-086",
-        r"\text{with biases the constant 1 is met: distance}",
-        promised=0.5,
-        relation="<",
-        measured=best_uniform_fit(biased, one).error,
-        control=Control("no biases: odd functions only", best_uniform_fit(bare, one).error),
-    )
+    says = run.states("L-086", r"\text{with biases the constant 1 is met: distance}")
+    says.below(best_uniform_fit(biased, one).error, 0.5)
+    says.fails("no biases: odd functions only", best_uniform_fit(bare, one).error)

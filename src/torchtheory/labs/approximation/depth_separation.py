@@ -13,10 +13,7 @@ from torchtheory.approximation.depth.ball_measure import draw_band_limited
 from torchtheory.approximation.depth.band_limited import tubes_needed
 from torchtheory.approximation.depth.comparison import compare_depth
 from torchtheory.approximation.depth.radial import RadialShells
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 
 DIMENSIONS = (10, 20, 50, 100, 200, 500, 1000)
@@ -70,26 +67,20 @@ def widths(run: Run) -> None:
         places = [crossing(exponent, c) for c in CONSTANTS]
         after = [1.5 * n for n in places]
         before = [0.5 * n for n in places]
-        run.claim(
+        says = run.states(
             key,
-            rf"{name}<e^{{cn}}\text{{ beyond a crossing, for }}c=1,0.1,0.01"
-            rf"\text{{ (logarithms, half as far again)}}",
-            promised=[c * n for c, n in zip(CONSTANTS, after, strict=True)],
-            relation="<",
-            measured=[exponent * math.log(n) for n in after],
-            control=Control(
-                "half of the way to the crossing",
-                [exponent * math.log(n) for n in before],
-                [c * n for c, n in zip(CONSTANTS, before, strict=True)],
-            ),
+            rf"{name}<e^{{cn}}\text{{ beyond a crossing, for }}c=1,0.1,0.01\text{{ (logarithms, half as far again)}}",
+        )
+        says.below([exponent * math.log(n) for n in after], [c * n for c, n in zip(CONSTANTS, after, strict=True)])
+        says.fails(
+            "half of the way to the crossing",
+            [exponent * math.log(n) for n in before],
+            promised=[c * n for c, n in zip(CONSTANTS, before, strict=True)],
         )
     run.table(
         "widths",
         ["n", "log₁₀ n^(19/4)", "log₁₀ n⁵", *(f"log₁₀ e^(cn), c = {c:g}" for c in CONSTANTS)],
-        [
-            [n, 4.75 * math.log10(n), 5 * math.log10(n)] + [c * n / math.log(10) for c in CONSTANTS]
-            for n in DIMENSIONS
-        ],
+        [[n, 4.75 * math.log10(n), 5 * math.log10(n)] + [c * n / math.log(10) for c in CONSTANTS] for n in DIMENSIONS],
         caption="Width that two hidden layers need (up to a constant) and that one must exceed",
     )
     run.table(
@@ -150,17 +141,13 @@ def explicit(run: Run) -> None:
         with torch.no_grad():
             errors.append(float((net(x)[:, 0] - g(x)).square().mean()))
     growth = fit_slope(dims, units)
-    run.claim(
-        ["A-85", "L-109"],
-        r"\text{two hidden layers draw three shells with width}\lesssim n^{3/2}\le Cn^{19/4}",
-        promised=1.5,
-        relation="<=",
-        measured=growth.estimate,
-        tolerance=0.02,
-        control=Control(
-            "units of one hidden layer whose tubes cover half of a ball of frequencies",
-            fit_slope(dims, [tubes_needed(0.5, n, 3.0) for n in dims]).estimate,
-        ),
+    says = run.states(
+        ["A-85", "L-109"], r"\text{two hidden layers draw three shells with width}\lesssim n^{3/2}\le Cn^{19/4}"
+    )
+    says.at_most(growth.estimate, 1.5, 0.02)
+    says.fails(
+        "units of one hidden layer whose tubes cover half of a ball of frequencies",
+        fit_slope(dims, [tubes_needed(0.5, n, 3.0) for n in dims]).estimate,
     )
     coarse = []
     for n in dims:
@@ -168,16 +155,12 @@ def explicit(run: Run) -> None:
         x = points(run, 1000, n)
         with torch.no_grad():
             coarse.append(float((g.network(6, 0.01)(x)[:, 0] - g(x)).square().mean()))
-    run.claim(
+    says = run.states(
         ["A-85", "L-109"],
-        r"\text{under }\varphi^2\text{, within }\|x\|\le2: \quad\mathbb E(\Phi-g)^2\le0.2"
-        r"\text{ in every dimension}",
-        promised=0.2,
-        relation="<=",
-        measured=errors,
-        reason="n = 2, 4, 8, 16, 32; values jump by 2, so 0.2 means one point in twenty",
-        control=Control("six pieces a coordinate in every dimension", coarse),
+        r"\text{under }\varphi^2\text{, within }\|x\|\le2: \quad\mathbb E(\Phi-g)^2\le0.2\text{ in every dimension}",
     )
+    says.at_most(errors, 0.2, where="n = 2, 4, 8, 16, 32; values jump by 2, so 0.2 means one point in twenty")
+    says.fails("six pieces a coordinate in every dimension", coarse)
     run.table(
         "explicit",
         ["n", "hidden units", "mean squared error", "with six pieces a coordinate"],
@@ -219,16 +202,17 @@ def illustration(run: Run, steps: int, seeds: int, parameters: int, dimension: i
     net = g.network(pieces_for(dimension), 0.01)
     with torch.no_grad():
         drawn = float((net(test)[:, 0] - g(test)).square().mean() / g(test).var())
-    run.claim(
+    says = run.states(
         ["A-85", "L-109"],
         rf"\text{{illustration, }}n={dimension}: \text{{trained networks with one hidden layer "
         r"leave at least half of the variance of the shells}",
-        promised=0.5,
-        relation=">=",
-        measured=float(found.shallow.min()),
-        reason="what training finds; the theorem is about the best network, with unknown constants",
-        control=Control("a square wave along one line", float(easy.shallow.max())),
     )
+    says.at_least(
+        float(found.shallow.min()),
+        0.5,
+        where="what training finds; the theorem is about the best network, with unknown constants",
+    )
+    says.fails("a square wave along one line", float(easy.shallow.max()))
     errors = (found.shallow, easy.shallow, found.deep, easy.deep)
     left = [float(e.mean()) for e in errors]
     run.table(

@@ -11,10 +11,7 @@ from torch import Tensor
 
 from torchtheory.approximation.certificates import Function, measured_error, sup_distance
 from torchtheory.approximation.polynomials.divided_differences import monomial_network
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import lebesgue_norm
 
@@ -42,18 +39,9 @@ def approximation_error(run: Run, cases: int = 20) -> None:
     sup = sup_distance(lambda x: x, torch.square, (0.0, 1.0)).value
     exact = [1 / 6, math.sqrt(1 / 30), 1 / 4]
     longer = [lebesgue_norm(bump, 1, 0.0, 2.0), lebesgue_norm(bump, 2, 0.0, 2.0)]
-    run.claim(
-        ["L-069", "N-30"],
-        r"\|x-x^2\|_1=\tfrac16,\ \|x-x^2\|_2=\sqrt{1/30},\ \|x-x^2\|_\infty=\tfrac14",
-        promised=exact,
-        relation="==",
-        measured=[lebesgue_norm(bump, 1, 0.0, 1.0), lebesgue_norm(bump, 2, 0.0, 1.0), sup],
-        tolerance=1e-12,
-        control=Control(
-            "on [0, 2]",
-            [*longer, sup_distance(lambda x: x, torch.square, (0.0, 2.0)).value],
-        ),
-    )
+    says = run.states(["L-069", "N-30"], r"\|x-x^2\|_1=\tfrac16,\ \|x-x^2\|_2=\sqrt{1/30},\ \|x-x^2\|_\infty=\tfrac14")
+    says.equal([lebesgue_norm(bump, 1, 0.0, 1.0), lebesgue_norm(bump, 2, 0.0, 1.0), sup], exact, 1e-12)
+    says.fails("on [0, 2]", [*longer, sup_distance(lambda x: x, torch.square, (0.0, 2.0)).value])
     exponents = [1.0, 1.5, 2.0, 4.0, 8.0, math.inf]
     growth, long_growth = [], []
     lows, highs, truth = [], [], []
@@ -75,37 +63,22 @@ def approximation_error(run: Run, cases: int = 20) -> None:
         narrow = sup_distance(lambda x: wave(40 * x), torch.zeros_like, (0.0, 1.0), most_points=20)
         wide = sup_distance(lambda x: wave(40 * x), torch.zeros_like, (0.0, 1.0))
         truth.append(wide.value - narrow.upper(1e-3))
-    run.claim(
-        "L-069",
-        r"\mu(S)=1,\ p\le q:\ \|f\|_q-\|f\|_p\ge0",
-        promised=0,
-        relation=">=",
-        measured=growth,
-        tolerance=1e-9,
-        control=Control("μ(S) = 4", long_growth),
+    says = run.states("L-069", r"\mu(S)=1,\ p\le q:\ \|f\|_q-\|f\|_p\ge0")
+    says.at_least(growth, 0, 1e-9)
+    says.fails("μ(S) = 4", long_growth)
+    says = run.states(
+        ["L-069", "N-30"], r"\max_{\text{grid}}\le\|f-g\|_\infty\le\max_{\text{grid}}+Lh/2: \text{ excess}"
     )
-    run.claim(
-        ["L-069", "N-30"],
-        r"\max_{\text{grid}}\le\|f-g\|_\infty\le\max_{\text{grid}}+Lh/2: \text{ excess}",
-        promised=0,
-        relation="<=",
-        measured=lows + highs,
-        tolerance=1e-12,
-        control=Control("forty times as steep, with L = 0.001", truth),
-    )
+    says.at_most(lows + highs, 0, 1e-12)
+    says.fails("forty times as steep, with L = 0.001", truth)
     metric(run, cases)
     not_attained(run)
     shifts = [m % 2 for m in range(2, 12)]
     gaps = [sup_norm_of_shift(s) for s in shifts]
-    run.erratum(
+    run.refutes(
         "uniform-convergence-exists",
-        r"\exists m:\|g_m-f\|_\infty<\epsilon\implies\|g_M-f\|_\infty<\epsilon"
-        r" \text{ for all } M\ge m",
-        promised=0.1,
-        relation="<",
-        measured=gaps,
-        reason="g_m = f for even m, f + 1 for odd m; m = 2 meets every ε",
-    )
+        r"\exists m:\|g_m-f\|_\infty<\epsilon\implies\|g_M-f\|_\infty<\epsilon \text{ for all } M\ge m",
+    ).below(gaps, 0.1, where="g_m = f for even m, f + 1 for odd m; m = 2 meets every ε")
     run.figure(
         "interval",
         plot,
@@ -128,23 +101,11 @@ def metric(run: Run, cases: int) -> None:
         half = sup_distance(f, middle, (0.0, 1.0), most_points=1 << 11).value ** 2
         other = sup_distance(middle, h, (0.0, 1.0), most_points=1 << 11).value ** 2
         squared.append(apart["fh"] ** 2 - half - other)
-    run.claim(
-        "N-30",
-        r"d_K(f,h)\le d_K(f,g)+d_K(g,h): \text{ excess}",
-        promised=0,
-        relation="<=",
-        measured=detour,
-        # each of the three is a maximum over its own grid
-        tolerance=1e-4,
-        control=Control("squared distances, by way of (f + h)/2", squared),
-    )
-    run.claim(
-        "N-30",
-        r"d_K(f,g)-d_K(g,f)=0",
-        promised=0,
-        relation="==",
-        measured=turned,
-    )
+    # each of the three is a maximum over its own grid
+    says = run.states("N-30", r"d_K(f,h)\le d_K(f,g)+d_K(g,h): \text{ excess}")
+    says.at_most(detour, 0, 1e-4)
+    says.fails("squared distances, by way of (f + h)/2", squared)
+    run.states("N-30", r"d_K(f,g)-d_K(g,f)=0").equal(turned)
 
 
 def wave_of(c: Tensor) -> Function:
@@ -161,26 +122,15 @@ def not_attained(run: Run) -> None:
     nets = [monomial_network(1, "tanh", 0.0, h, central=True) for h in steps]
     errors = [measured_error(lambda x: x, net, most_points=1 << 11).value for net in nets]
     single = monomial_network(1, "tanh", 0.0, 1.0, central=True)
-    run.claim(
-        "N-30",
-        r"d_K(x,\mathcal G_{1,2})\le h^2/12 \text{ for every } h, \text{ tanh units}",
-        promised=[h**2 / 12 for h in steps],
-        relation="<=",
-        measured=errors,
-        tolerance=1e-9,
-        control=Control(
-            "weights of 1 at most: the same two units with h = 1",
-            measured_error(lambda x: x, single, most_points=1 << 11).value,
-            promised=steps[-1] ** 2 / 12,
-        ),
+    says = run.states("N-30", r"d_K(x,\mathcal G_{1,2})\le h^2/12 \text{ for every } h, \text{ tanh units}")
+    says.at_most(errors, [h**2 / 12 for h in steps], 1e-9)
+    says.fails(
+        "weights of 1 at most: the same two units with h = 1",
+        measured_error(lambda x: x, single, most_points=1 << 11).value,
+        promised=steps[-1] ** 2 / 12,
     )
-    run.claim(
-        "N-30",
-        r"\text{the infimum 0 is not attained: outer weights } 1/h",
-        promised=[1 / h for h in steps],
-        relation="==",
-        measured=[net.size.largest for net in nets],
-        tolerance=1e-12,
+    run.states("N-30", r"\text{the infimum 0 is not attained: outer weights } 1/h").equal(
+        [net.size.largest for net in nets], [1 / h for h in steps], 1e-12
     )
 
 
@@ -192,10 +142,7 @@ def sup_norm_of_shift(shift: float) -> float:
 def plot(axis: Any) -> None:
     sizes = [2**k for k in range(4, 13)]
     found = [
-        sup_distance(
-            lambda x: torch.sin(9 * x), lambda x: x, (0.0, 1.0), most_points=n, tolerance=1e-15
-        )
-        for n in sizes
+        sup_distance(lambda x: torch.sin(9 * x), lambda x: x, (0.0, 1.0), most_points=n, tolerance=1e-15) for n in sizes
     ]
     resolution = [f.resolution for f in found]
     axis.plot(resolution, [f.upper(10.0) for f in found], "v-", color=COLORS[1], label="upper")

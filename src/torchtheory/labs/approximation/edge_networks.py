@@ -24,11 +24,7 @@ from torchtheory.approximation.dictionaries.horizons import (
 )
 from torchtheory.approximation.piecewise.hats import hat_interpolant
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least
 
@@ -114,36 +110,17 @@ def steps(run: Run) -> None:
         least = torch.finfo(torch.float64).eps
         near = torch.tensor([[-least], [0.0], [least]], dtype=torch.float64)
         sup.append(float((net(near)[:, 0] - (near[:, 0] >= 0).double()).abs().max()))
-    run.claim(
-        "X-49",
-        r"\|\mathbf 1_{[0,\infty)}-H_\delta\|_p=(\delta/(p+1))^{1/p}",
-        promised=exact,
-        relation="==",
-        measured=measured,
-        tolerance=1e-4,
-        control=Control("weights 1/2δ instead of 1/δ: the ramp is twice as long", wrong),
-    )
-    run.claim(
-        "X-49",
-        r"H_\delta \text{ has exactly } 5 \text{ parameters that are not } 0",
-        promised=5,
-        relation="==",
-        measured=[network_size(heaviside_network(d)).parameters for d in WIDTHS],
-        control=Control(
-            "the step at 1/2 needs a second bias",
-            network_size(_shifted(0.1)).parameters,
-        ),
-    )
-    run.claim(
-        "X-49",
-        r"\sup_x|\mathbf 1_{[0,\infty)}-H_\delta|\ge1 \text{ for every } \delta",
-        promised=1.0,
-        relation=">=",
-        measured=sup,
-        control=Control(
-            "a continuous target, ρ(x) - ρ(x-1)",
-            float((heaviside_network(0.5)(_line()) - heaviside_network(1.0)(_line())).abs().max()),
-        ),
+    says = run.states("X-49", r"\|\mathbf 1_{[0,\infty)}-H_\delta\|_p=(\delta/(p+1))^{1/p}")
+    says.equal(measured, exact, 1e-4)
+    says.fails("weights 1/2δ instead of 1/δ: the ramp is twice as long", wrong)
+    says = run.states("X-49", r"H_\delta \text{ has exactly } 5 \text{ parameters that are not } 0")
+    says.equal([network_size(heaviside_network(d)).parameters for d in WIDTHS], 5)
+    says.fails("the step at 1/2 needs a second bias", network_size(_shifted(0.1)).parameters)
+    says = run.states("X-49", r"\sup_x|\mathbf 1_{[0,\infty)}-H_\delta|\ge1 \text{ for every } \delta")
+    says.at_least(sup, 1.0)
+    says.fails(
+        "a continuous target, ρ(x) - ρ(x-1)",
+        float((heaviside_network(0.5)(_line()) - heaviside_network(1.0)(_line())).abs().max()),
     )
 
 
@@ -180,36 +157,21 @@ def horizons(run: Run, doublings: int, points: int) -> list[Rate]:
         made = line(on_line(curve(1)), 4 * 2**k, 2, 0.01)
         far.append(horizon_error(on_line(curve(1)), made, made.bound, 1.0, points=points))
         understated.append(2 * made.bound)
-    run.claim(
-        "X-49",
-        r"\|\mathbf 1[x_d\le\gamma]-H_\delta(\tilde\gamma-x_d)\|_p^p"
-        r"\le\|\gamma-\tilde\gamma\|_\infty+\delta",
-        promised=[b**r.p for r in rates for b in r.bounds],
-        relation="<=",
-        measured=[e**r.p for r in rates for e in r.errors],
-        control=Control(
-            "γ with no bounded curvature, and a curvature bound given",
-            far,
-            promised=understated,
-        ),
+    says = run.states(
+        "X-49", r"\|\mathbf 1[x_d\le\gamma]-H_\delta(\tilde\gamma-x_d)\|_p^p\le\|\gamma-\tilde\gamma\|_\infty+\delta"
     )
+    says.at_most([e**r.p for r in rates for e in r.errors], [b**r.p for r in rates for b in r.bounds])
+    says.fails("γ with no bounded curvature, and a curvature bound given", far, promised=understated)
     smooth = on_line(curve(2))
     made = line(smooth, 16, 2, curve(2).derivative_bound(2))
     net = horizon_network(made, made.bound)
     pixels = lp_distance(lambda x: (x[:, 1] <= smooth(x[:, 0])).double(), net, 1.0, points=300)
     exact = horizon_error(smooth, made, made.bound, 1.0)
     twice = horizon_network(made, 2 * made.bound)
-    run.claim(
-        "X-49",
-        r"\text{the integral in closed form is the one over } 300^2 \text{ pixels}",
-        promised=exact,
-        relation="==",
-        measured=pixels,
-        tolerance=1e-3,
-        control=Control(
-            "a ramp of another width",
-            lp_distance(lambda x: (x[:, 1] <= smooth(x[:, 0])).double(), twice, 1.0, points=300),
-        ),
+    says = run.states("X-49", r"\text{the integral in closed form is the one over } 300^2 \text{ pixels}")
+    says.equal(pixels, exact, 1e-3)
+    says.fails(
+        "a ramp of another width", lp_distance(lambda x: (x[:, 1] <= smooth(x[:, 0])).double(), twice, 1.0, points=300)
     )
     return rates
 
@@ -225,43 +187,26 @@ def exponents(run: Run, rates: list[Rate]) -> None:
     99% interval."""
     for r in rates:
         other = next(o for o in rates if (o.smoothness, o.p) == (3 - r.smoothness, r.p))
-        run.claim(
-            "X-50",
-            rf"\beta={r.smoothness},\ p={r.p:g},\ d=2:\ "
-            r"\text{error}\sim M^{-\beta/(p(d-1))}",
-            promised=-1 / boundary_exponent(r.smoothness, 2, r.p),
-            relation="slope",
-            measured=r.slope.estimate,
-            interval=r.slope,
-            tolerance=0.15,
-            control=Control(
-                f"a boundary of smoothness {other.smoothness}",
-                other.slope.estimate,
-                interval=other.slope,
-            ),
-        )
+        says = run.states("X-50", rf"\beta={r.smoothness},\ p={r.p:g},\ d=2:\ \text{{error}}\sim M^{{-\beta/(p(d-1))}}")
+        says.slope(r.slope, -1 / boundary_exponent(r.smoothness, 2, r.p), 0.15)
+        says.fails(f"a boundary of smoothness {other.smoothness}", other.slope)
     cases = [(b, d, p) for b in (1.0, 1.5, 2.0, 3.0) for d in (2, 3, 5) for p in (0.5, 1.0, 2.0)]
-    run.claim(
+    says = run.states(
         "X-50",
-        r"\text{the inside, at } \epsilon^{-d/\beta'}, \text{ costs no more than the edge: }"
-        r"d/\beta'\le p(d-1)/\beta",
-        promised=[boundary_exponent(b, d, p) for b, d, p in cases],
-        relation="<=",
-        measured=[d / matching_smoothness(b, d, p) for b, d, p in cases],
-        tolerance=1e-12,
-        control=Control(
-            "an inside of the boundary's own smoothness, β' = β",
-            [d / b for b, d, p in cases],
-        ),
+        r"\text{the inside, at } \epsilon^{-d/\beta'}, \text{ costs no more than the edge: }d/\beta'\le p(d-1)/\beta",
     )
-    run.claim(
-        "X-50",
-        r"p=2:\ p(d-1)/\beta=2(d-1)/n, \text{ the optimal exponent of cartoons}",
-        promised=[2 * (d - 1) / n for n in (1, 2) for d in (2, 3, 4)],
-        relation="==",
-        measured=[boundary_exponent(n, d) for n in (1, 2) for d in (2, 3, 4)],
-        control=Control("p = 1", [boundary_exponent(n, d, 1.0) for n in (1, 2) for d in (2, 3, 4)]),
+    says.at_most(
+        [d / matching_smoothness(b, d, p) for b, d, p in cases],
+        [boundary_exponent(b, d, p) for b, d, p in cases],
+        1e-12,
     )
+    says.fails("an inside of the boundary's own smoothness, β' = β", [d / b for b, d, p in cases])
+    says = run.states("X-50", r"p=2:\ p(d-1)/\beta=2(d-1)/n, \text{ the optimal exponent of cartoons}")
+    says.equal(
+        [boundary_exponent(n, d) for n in (1, 2) for d in (2, 3, 4)],
+        [2 * (d - 1) / n for n in (1, 2) for d in (2, 3, 4)],
+    )
+    says.fails("p = 1", [boundary_exponent(n, d, 1.0) for n in (1, 2) for d in (2, 3, 4)])
 
 
 def flower(sides: int) -> tuple[Tensor, Tensor]:
@@ -297,28 +242,14 @@ def polygons(run: Run) -> None:
             sizes.append(network_size(net).parameters / sides)
             circle = indicator_network(_round(sides), center, delta)
             wrong.append(lp_distance(inside(vertices), _values(circle), 1.0, points=160))
-    run.claim(
-        "X-49",
-        r"\int|\mathbf 1_P-\chi|\le\delta\,\text{perimeter}+\pi(\delta/\sin\alpha)^2",
-        promised=bounds,
-        relation="<=",
-        measured=found,
-        tolerance=1e-4,
-        control=Control("the patches of a circle instead of the flower's", wrong),
-    )
-    run.claim(
-        "X-49",
-        r"\text{the indicator of a star of } m \text{ sides has at most } 20m \text{ parameters}",
-        promised=20,
-        relation="<=",
-        measured=sizes,
-        control=Control(
-            "hats on a mesh of 64 cells a side, coarser than the ramp of the star of 20 sides",
-            hat_interpolant(
-                lambda x: x[:, 0], 64, ((0.0, 1.0), (0.0, 1.0)), curvature=1.0
-            ).size.parameters
-            / 20,
-        ),
+    says = run.states("X-49", r"\int|\mathbf 1_P-\chi|\le\delta\,\text{perimeter}+\pi(\delta/\sin\alpha)^2")
+    says.at_most(found, bounds, 1e-4)
+    says.fails("the patches of a circle instead of the flower's", wrong)
+    says = run.states("X-49", r"\text{the indicator of a star of } m \text{ sides has at most } 20m \text{ parameters}")
+    says.at_most(sizes, 20)
+    says.fails(
+        "hats on a mesh of 64 cells a side, coarser than the ramp of the star of 20 sides",
+        hat_interpolant(lambda x: x[:, 0], 64, ((0.0, 1.0), (0.0, 1.0)), curvature=1.0).size.parameters / 20,
     )
 
 
@@ -337,27 +268,19 @@ def piecewise(run: Run, doublings: int) -> Rate:
         cells = 4 * 2 ** (k / 2)
         made = line(gamma, 8 * 2**k, 2, waves.derivative_bound(2))
         edge = horizon_network(made, made.bound)
-        mesh = hat_interpolant(
-            smooth, round(cells), ((0.0, 1.0), (0.0, 1.0)), curvature=2 * smooth.derivative_bound(2)
-        )
+        mesh = hat_interpolant(smooth, round(cells), ((0.0, 1.0), (0.0, 1.0)), curvature=2 * smooth.derivative_bound(2))
         net = gated_network(_chain(edge), _chain(mesh), total)
         sizes.append(network_size(net).parameters)
         errors.append(lp_distance(target, _values(net), 2.0, points=200))
         bounds.append(mesh.bound + 2 * total * math.sqrt(edge.bound))
     rate = Rate(2, 2.0, sizes, errors, bounds)
     ungated = hat_interpolant(smooth, 16, ((0.0, 1.0), (0.0, 1.0)), curvature=1.0)
-    run.claim(
+    says = run.states(
         "X-50",
-        r"\|\mathbf 1_Kg-R\|_2\le\|g-\tilde g\|_\infty+2\|g\|_\infty"
-        r"(\|\gamma-\tilde\gamma\|_\infty+\delta)^{1/2}",
-        promised=bounds,
-        relation="<=",
-        measured=errors,
-        control=Control(
-            "g without the gate",
-            [lp_distance(target, ungated, 2.0, points=200)] * len(bounds),
-        ),
+        r"\|\mathbf 1_Kg-R\|_2\le\|g-\tilde g\|_\infty+2\|g\|_\infty(\|\gamma-\tilde\gamma\|_\infty+\delta)^{1/2}",
     )
+    says.at_most(errors, bounds)
+    says.fails("g without the gate", [lp_distance(target, ungated, 2.0, points=200)] * len(bounds))
     return rate
 
 
@@ -406,9 +329,7 @@ def plot(axes: Any, rates: list[Rate], pieces: Rate) -> None:
     picture(second, _values(star))
     loop = torch.cat([vertices, vertices[:1]])
     second.plot(loop[:, 0], loop[:, 1], color=COLORS[1], linewidth=0.8)
-    second.set(
-        title=f"indicator: {network_size(star).parameters} weights", xlabel="$x_1$", ylabel="$x_2$"
-    )
+    second.set(title=f"indicator: {network_size(star).parameters} weights", xlabel="$x_1$", ylabel="$x_2$")
     for color, mark, r in zip(COLORS, "os^d", rates, strict=False):
         third.loglog(r.sizes, r.bounds, color=color, linewidth=0.8)
         third.loglog(r.sizes, r.errors, mark, color=color, label=f"β = {r.smoothness}, p = {r.p:g}")

@@ -22,10 +22,7 @@ from torchtheory.approximation.depth.band_limited import (
     tubes_needed,
     unit_volume_radius,
 )
-from torchtheory.core.intervals import clopper_pearson, fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, clopper_pearson, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import fourier_transform
 
@@ -64,23 +61,11 @@ def density(run: Run) -> None:
     dims = (1, 3, 5)
     masses = [mass(n, None) for n in dims]
     unit = [mass(n, 1.0) for n in dims]
-    run.claim(
-        ["A-86", "L-110"],
-        r"R_n=\Gamma(\tfrac n2+1)^{1/n}/\sqrt\pi: \quad\int\varphi^2=1",
-        promised=1,
-        relation="==",
-        measured=masses,
-        tolerance=1e-4,
-        reason="up to the length 200, and beyond it the first term of the tail",
-        control=Control("the ball of radius 1", unit),
-    )
-    run.erratum(
-        "band-limited-density-unit-ball",
-        r"\text{unit ball, }n=3: \quad\int\varphi^2=1",
-        promised=1,
-        relation="==",
-        measured=unit[1],
-        tolerance=1e-4,
+    says = run.states(["A-86", "L-110"], r"R_n=\Gamma(\tfrac n2+1)^{1/n}/\sqrt\pi: \quad\int\varphi^2=1")
+    says.equal(masses, 1, 1e-4, where="up to the length 200, and beyond it the first term of the tail")
+    says.fails("the ball of radius 1", unit)
+    run.refutes("band-limited-density-unit-ball", r"\text{unit ball, }n=3: \quad\int\varphi^2=1").equal(
+        unit[1], 1, 1e-4
     )
     # seen through φ a function's error is that of frequencies: Parseval on the line
     h = 1 / 32
@@ -91,33 +76,25 @@ def density(run: Run) -> None:
     xi, right = fourier_transform(g * phi, -64.0, h)
     step = float(xi[1] - xi[0])
     _, bare = fourier_transform((f - g) * torch.exp(-x.square() / 100), -64.0, h)
-    run.claim(
-        ["A-86", "L-110"],
-        r"\int(f-g)^2\varphi^2=\|\widehat{f\varphi}-\widehat{g\varphi}\|^2",
-        promised=((f - g) * phi).square().sum() * h,
-        relation="==",
-        measured=(left - right).abs().square().sum() * step,
-        tolerance=1e-9,
-        control=Control("another weight than φ", bare.abs().square().sum() * step),
-    )
+    says = run.states(["A-86", "L-110"], r"\int(f-g)^2\varphi^2=\|\widehat{f\varphi}-\widehat{g\varphi}\|^2")
+    says.equal((left - right).abs().square().sum() * step, ((f - g) * phi).square().sum() * h, 1e-9)
+    says.fails("another weight than φ", bare.abs().square().sum() * step)
     # cos(3x) lives at ±3/2π; times φ on those points plus the ball of radius 1/2
     outside = (xi.abs() - 3 / (2 * math.pi)).abs() > 0.55
     energy = left.abs().square()
     _, sharp = fourier_transform(f * (x.abs() < 1), -64.0, h)
     leaked = sharp.abs().square()
-    run.claim(
+    says = run.states(
         "L-111",
         r"\operatorname{supp}\widehat{\sigma(\theta^\top\cdot)\varphi}\subseteq"
         r"\operatorname{span}\theta+B: \text{share of the energy outside}",
-        promised=1e-2,
-        relation="<=",
-        measured=energy[outside].sum() / energy.sum(),
-        reason="φ falls like 1/|x| and is cut at 64, which blurs the edge of the ball",
-        control=Control(
-            "a weight of compact support, which no ball of frequencies holds",
-            leaked[outside].sum() / leaked.sum(),
-        ),
     )
+    says.at_most(
+        energy[outside].sum() / energy.sum(),
+        1e-2,
+        where="φ falls like 1/|x| and is cut at 64, which blurs the edge of the ball",
+    )
+    says.fails("a weight of compact support, which no ball of frequencies holds", leaked[outside].sum() / leaked.sum())
 
 
 def plane(half: float = 16.0, points: int = 512) -> tuple[Tensor, Tensor, float]:
@@ -131,22 +108,13 @@ def plane(half: float = 16.0, points: int = 512) -> tuple[Tensor, Tensor, float]
 def drawn(run: Run, points: int) -> None:
     """Radii, the density on the line and in the plane, and points drawn from it."""
     x = torch.linspace(-8, 8, 321, dtype=torch.float64)
-    run.claim(
-        "A-86",
-        r"d=1: r=\tfrac12,\ \varphi(x)=\sin(\pi x)/(\pi x);\quad d=2: r=1/\sqrt\pi",
-        promised=torch.cat([x.new_tensor([0.5, math.pi**-0.5]), torch.sinc(x)]),
-        relation="==",
-        measured=torch.cat(
-            [
-                x.new_tensor([unit_volume_radius(1), unit_volume_radius(2)]),
-                band_limited_root(x.abs(), 1),
-            ]
-        ),
-        tolerance=1e-9,
-        control=Control(
-            "the sinc in three dimensions", band_limited_root(x.abs(), 3), torch.sinc(x)
-        ),
+    says = run.states("A-86", r"d=1: r=\tfrac12,\ \varphi(x)=\sin(\pi x)/(\pi x);\quad d=2: r=1/\sqrt\pi")
+    says.equal(
+        torch.cat([x.new_tensor([unit_volume_radius(1), unit_volume_radius(2)]), band_limited_root(x.abs(), 1)]),
+        torch.cat([x.new_tensor([0.5, math.pi**-0.5]), torch.sinc(x)]),
+        1e-9,
     )
+    says.fails("the sinc in three dimensions", band_limited_root(x.abs(), 3), promised=torch.sinc(x))
     u, v, h = plane()
     phi = band_limited_root((u.square() + v.square()).sqrt(), 2)
     f, g = torch.cos(3 * u + v), torch.tanh(2 * v)
@@ -154,32 +122,16 @@ def drawn(run: Run, points: int) -> None:
     _, right = fourier_transform(g * phi, float(u[0, 0]), h)
     step = float(xi[1] - xi[0])
     away = (left - right).abs().square().sum() * step**2
-    run.claim(
-        "A-86",
-        r"d=2: \quad\|\Phi-g\|^2_{L^2(\mu)}=\|\widehat{\Phi\varphi}-\widehat{g\varphi}\|^2_{L^2}",
-        promised=((f - g) * phi).square().sum() * h**2,
-        relation="==",
-        measured=away,
-        tolerance=1e-9,
-        control=Control("angular frequencies without the factor (2π)⁻²", away * (2 * math.pi) ** 2),
-    )
+    says = run.states("A-86", r"d=2: \quad\|\Phi-g\|^2_{L^2(\mu)}=\|\widehat{\Phi\varphi}-\widehat{g\varphi}\|^2_{L^2}")
+    says.equal(away, ((f - g) * phi).square().sum() * h**2, 1e-9)
+    says.fails("angular frequencies without the factor (2π)⁻²", away * (2 * math.pi) ** 2)
     # the transform of the density's root is the indicator of the ball, up to the cut at 16
     _, indicator = fourier_transform(phi, float(u[0, 0]), h)
     lengths = (xi[:, None].square() + xi.square()).sqrt()
     inside, beyond = lengths < 0.46, (lengths > 0.67) & (lengths < 4)
-    run.claim(
-        "A-86",
-        r"\hat\varphi=1_{B_r}: \text{mean value inside }0.46\text{ and beyond }0.67\ (r=0.564)",
-        promised=[1.0, 0.0],
-        relation="==",
-        measured=[float(indicator.real[part].mean()) for part in (inside, beyond)],
-        tolerance=0.01,
-        control=Control(
-            "frequencies up to 0.92, beyond the ball",
-            indicator.real[lengths < 0.92].mean(),
-            1.0,
-        ),
-    )
+    says = run.states("A-86", r"\hat\varphi=1_{B_r}: \text{mean value inside }0.46\text{ and beyond }0.67\ (r=0.564)")
+    says.equal([float(indicator.real[part].mean()) for part in (inside, beyond)], [1.0, 0.0], 0.01)
+    says.fails("frequencies up to 0.92, beyond the ball", indicator.real[lengths < 0.92].mean(), promised=1.0)
     confidence = 1 - CHANCE / 12
     outside: list[float] = []
     wrong: list[float] = []
@@ -191,16 +143,13 @@ def drawn(run: Run, points: int) -> None:
             for sample, store in ((found, outside), (flat, wrong)):
                 i = clopper_pearson(int((sample <= at).sum()), len(sample), confidence)
                 store.append(max(0.0, i.low - exact, exact - i.high))
-    run.claim(
+    says = run.states(
         "A-86",
         r"P(\|x\|\le\rho)=J_\nu^2(z)+2\textstyle\sum_{k\ge1}J_{\nu+k}^2(z)\text{ for drawn points; "
         r"distance outside the interval of the count}",
-        promised=0,
-        relation="==",
-        measured=outside,
-        reason="1, 2 and 5 dimensions, four lengths each, together at one in a million",
-        control=Control("points of a Gaussian", wrong),
     )
+    says.equal(outside, where="1, 2 and 5 dimensions, four lengths each, together at one in a million")
+    says.fails("points of a Gaussian", wrong)
 
 
 def star(run: Run) -> None:
@@ -209,9 +158,7 @@ def star(run: Run) -> None:
     angles = torch.tensor([0.2, 0.9, 1.7, 2.6], dtype=torch.float64)
     directions = torch.stack([angles.cos(), angles.sin()], 1)
     offsets = torch.tensor([0.3, -0.5, 0.1, 0.4], dtype=torch.float64)
-    net = sum(
-        torch.tanh(10 * (d[0] * u + d[1] * v) + b) for d, b in zip(directions, offsets, strict=True)
-    )
+    net = sum(torch.tanh(10 * (d[0] * u + d[1] * v) + b) for d, b in zip(directions, offsets, strict=True))
     assert isinstance(net, Tensor)
     phi = band_limited_root((u.square() + v.square()).sqrt(), 2)
     xi, tubed = fourier_transform(net * phi, float(u[0, 0]), h)
@@ -227,20 +174,18 @@ def star(run: Run) -> None:
     energy, other = tubed.abs().square(), ring.abs().square()
     # near 0 the tubes cover everything
     far = grid.square().sum(-1) > 1
-    run.claim(
+    says = run.states(
         ["A-87", "L-111"],
         r"\Phi=\textstyle\sum_{j\le4}\varrho_j(\langle w_j,\cdot\rangle): \quad\operatorname{supp}"
         r"\widehat{\Phi\varphi}\subset\bigcup_j(\operatorname{span}w_j+B_r)\text{, share of the "
         r"energy of }|\xi|>1\text{ outside}",
-        promised=5e-2,
-        relation="<=",
-        measured=energy[outside & far].sum() / energy[far].sum(),
-        reason="φ falls like |x|^(-3/2) and is cut at 16, which blurs the edges of the tubes",
-        control=Control(
-            "a radial function, whose frequencies fill a ring",
-            other[outside & far].sum() / other[far].sum(),
-        ),
     )
+    says.at_most(
+        energy[outside & far].sum() / energy[far].sum(),
+        5e-2,
+        where="φ falls like |x|^(-3/2) and is cut at 16, which blurs the edges of the tubes",
+    )
+    says.fails("a radial function, whose frequencies fill a ring", other[outside & far].sum() / other[far].sum())
     run.figure(
         "star",
         lambda axes: plot_star(axes, xi, energy, directions),
@@ -257,9 +202,7 @@ def plot_star(axes: Any, xi: Tensor, energy: Tensor, directions: Tensor) -> None
     r = unit_volume_radius(2)
     shown = xi.abs() <= reach
     picture = energy[shown][:, shown].clamp(min=1e-9).log10()
-    right.imshow(
-        picture.T, origin="lower", extent=(-reach, reach, -reach, reach), cmap="viridis", vmin=-6
-    )
+    right.imshow(picture.T, origin="lower", extent=(-reach, reach, -reach, reach), cmap="viridis", vmin=-6)
     for d in directions:
         normal = torch.stack([-d[1], d[0]])
         left.plot(*(torch.stack([-5 * d, 5 * d]).T), color="C0")
@@ -301,43 +244,26 @@ def tubes(run: Run, points: int) -> None:
         exact = tube_share(n, RADIUS)
         away.append(max(0.0, found.low - exact, exact - found.high))
         wrong.append(max(0.0, on_sphere.low - exact, exact - on_sphere.high))
-    run.claim(
+    says = run.states(
         "L-111",
-        r"\text{one tube: share }I_{1/r^2}(\tfrac{n-1}2,\tfrac32)\text{; distance outside the "
-        r"interval of the count}",
-        promised=0,
-        relation="==",
-        measured=away,
-        reason="four dimensions, together at one in a million",
-        control=Control("points of the sphere instead of the ball", wrong),
+        r"\text{one tube: share }I_{1/r^2}(\tfrac{n-1}2,\tfrac32)\text{; distance outside the interval of the count}",
     )
+    says.equal(away, where="four dimensions, together at one in a million")
+    says.fails("points of the sphere instead of the ball", wrong)
     x = ball_points(points, 6, RADIUS, generator=run.generator)
     lines = run.randn(20, 6)
     lines = lines / lines.norm(dim=1, keepdim=True)
     near = clopper_pearson(round(covered_share(x / RADIUS, lines) * points), points)
     many = clopper_pearson(round(covered_share(x, lines) * points), points)
-    run.claim(
-        "L-111",
-        r"m=20\text{ tubes cover at most }m\,I_{1/r^2}(\tfrac{n-1}2,\tfrac32)",
-        promised=20 * tube_share(6, RADIUS),
-        relation="<=",
-        measured=many.estimate,
-        interval=many,
-        control=Control(
-            "the ball of radius 1, all of which one tube covers", near.estimate, interval=near
-        ),
-    )
+    says = run.states("L-111", r"m=20\text{ tubes cover at most }m\,I_{1/r^2}(\tfrac{n-1}2,\tfrac32)")
+    says.at_most(many, 20 * tube_share(6, RADIUS))
+    says.fails("the ball of radius 1, all of which one tube covers", near)
     high = list(range(20, 201, 20))
     fall = fit_slope(high, [math.log(tube_share(n, RADIUS)) for n in high], log=False)
     small = fit_slope(high, [math.log(tube_share(n, 1.5)) for n in high], log=False)
-    run.claim(
-        "L-111",
-        r"r=3>e: \quad\ln\text{share falls by at least 1 a dimension, so share}\lesssim me^{-n}",
-        promised=-1,
-        relation="<=",
-        measured=fall.estimate,
-        control=Control("r = 1.5 < e: slower than e^{-n}", small.estimate),
-    )
+    says = run.states("L-111", r"r=3>e: \quad\ln\text{share falls by at least 1 a dimension, so share}\lesssim me^{-n}")
+    says.at_most(fall.estimate, -1)
+    says.fails("r = 1.5 < e: slower than e^{-n}", small.estimate)
     run.figure(
         "tubes",
         plot,
@@ -346,10 +272,7 @@ def tubes(run: Run, points: int) -> None:
     run.table(
         "density",
         ["n", "R_n", "share of one tube, r = 3", "tubes for half of the ball"],
-        [
-            [n, unit_volume_radius(n), tube_share(n, RADIUS), tubes_needed(0.5, n, RADIUS)]
-            for n in (2, 5, 10, 20)
-        ],
+        [[n, unit_volume_radius(n), tube_share(n, RADIUS), tubes_needed(0.5, n, RADIUS)] for n in (2, 5, 10, 20)],
         caption="Radius of the ball of volume 1, and tubes in a ball of radius 3",
     )
 
@@ -372,47 +295,32 @@ def spheres(run: Run, points: int) -> None:
         ):
             i = clopper_pearson(round(covered_share(rows, axis) * len(rows)), len(rows), confidence)
             store.append(max(0.0, i.low - exact, exact - i.high))
-    run.claim(
+    says = run.states(
         "A-87",
         r"\text{one tube: share }I_{(r/\rho)^2}(\tfrac{d-1}2,\tfrac12)\text{ of the sphere of "
         r"radius }\rho=2r\text{; distance outside the interval of the count}",
-        promised=0,
-        relation="==",
-        measured=away,
-        reason="four dimensions, together at one in a million",
-        control=Control("points of the ball instead of the sphere", wrong),
     )
+    says.equal(away, where="four dimensions, together at one in a million")
+    says.fails("points of the ball instead of the sphere", wrong)
     lines = run.randn(20, 8)
     lines = lines / lines.norm(dim=1, keepdim=True)
     x = run.randn(points // 2, 8)
     x = x / x.norm(dim=1, keepdim=True)
-    many, near = (
-        clopper_pearson(round(covered_share(s * x, lines) * len(x)), len(x)) for s in (ratio, 1.0)
-    )
-    run.claim(
-        "A-87",
-        r"n=20\text{ tubes: share}\le n\,I_{(r/\rho)^2}(\tfrac{d-1}2,\tfrac12)",
-        promised=20 * sphere_tube_share(8, ratio),
-        relation="<=",
-        measured=many.estimate,
-        interval=many,
-        control=Control("the sphere of radius r itself", near.estimate, interval=near),
-    )
+    many, near = (clopper_pearson(round(covered_share(s * x, lines) * len(x)), len(x)) for s in (ratio, 1.0))
+    says = run.states("A-87", r"n=20\text{ tubes: share}\le n\,I_{(r/\rho)^2}(\tfrac{d-1}2,\tfrac12)")
+    says.at_most(many, 20 * sphere_tube_share(8, ratio))
+    says.fails("the sphere of radius r itself", near)
     high = list(range(20, 201, 20))
     fall = fit_slope(high, [math.log(sphere_tube_share(d, ratio)) for d in high], log=False)
-    run.claim(
+    says = run.states(
         "A-87",
         r"\rho/r=2: \quad\ln\text{share falls by at least }\ln2\text{ a dimension, so half of the "
         r"sphere takes a number of tubes exponential in }d",
-        promised=-math.log(2),
-        relation="<=",
-        measured=fall.estimate,
-        control=Control(
-            "ρ = r: one tube has it all",
-            fit_slope(
-                high, [math.log(sphere_tube_share(d, 1.0)) for d in high], log=False
-            ).estimate,
-        ),
+    )
+    says.at_most(fall.estimate, -math.log(2))
+    says.fails(
+        "ρ = r: one tube has it all",
+        fit_slope(high, [math.log(sphere_tube_share(d, 1.0)) for d in high], log=False).estimate,
     )
 
 

@@ -15,10 +15,7 @@ from torchtheory.approximation.memorization.networks import (
     memorizer_parameters,
     shallow_memorizer,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("relu", "tanh", "softplus", "gaussian")
@@ -53,10 +50,7 @@ def exact_interpolation(run: Run, samples: int = 80, pixels: int = 784) -> None:
     run.table(
         "memorizers",
         ["activation", "m", "d", "κ, one hidden layer", "residual", "κ, on a line", "residual "],
-        [
-            (name, m, d, one.condition, one.residual, two.condition, two.residual)
-            for name, m, d, one, two, _ in rows
-        ],
+        [(name, m, d, one.condition, one.residual, two.condition, two.residual) for name, m, d, one, two, _ in rows],
         caption="Condition numbers of the matrix that is inverted, and what is left of the error",
     )
     x = run.rand(10, 1).sort(0).values
@@ -70,9 +64,7 @@ def exact_interpolation(run: Run, samples: int = 80, pixels: int = 784) -> None:
     )
 
 
-def memorize(
-    run: Run, name: str, m: int, d: int
-) -> tuple[str, int, int, Memorizer, Memorizer, float]:
+def memorize(run: Run, name: str, m: int, d: int) -> tuple[str, int, int, Memorizer, Memorizer, float]:
     x, y = run.randn(m, d), run.randn(m, 3)
     one = shallow_memorizer(x, y, name, generator=run.generator)
     two = line_memorizer(x, y, name, generator=run.generator)
@@ -87,31 +79,20 @@ def exact(run: Run, rows: Rows) -> None:
     best = torch.linalg.lstsq(squares, y, driver="gelsd").solution
     left = float((squares @ best - y).abs().max())
     for id, made in (("A-29", [row[3] for row in rows]), ("A-30", [row[4] for row in rows])):
-        run.claim(
-            id,
-            r"\max_i|\Phi(x_i)-y_i|\le m\,\epsilon\,\kappa(A)\,\|Y\|_2 \text{ in double precision}",
-            promised=[
-                row[1] * EPSILON * a.condition * row[5] for row, a in zip(rows, made, strict=True)
-            ],
-            relation="<=",
-            measured=[a.residual for a in made],
-            reason=f"{len(rows)} samples, ReLU, tanh, softplus and Gaussian neurons",
-            control=Control(
-                f"the activation is a polynomial: the best output weights for {m} squares",
-                left,
-                promised=max(
-                    r[1] * EPSILON * a.condition * r[5] for r, a in zip(rows, made, strict=True)
-                ),
-            ),
+        says = run.states(id, r"\max_i|\Phi(x_i)-y_i|\le m\,\epsilon\,\kappa(A)\,\|Y\|_2 \text{ in double precision}")
+        says.at_most(
+            [a.residual for a in made],
+            [row[1] * EPSILON * a.condition * row[5] for row, a in zip(rows, made, strict=True)],
+            where=f"{len(rows)} samples, ReLU, tanh, softplus and Gaussian neurons",
         )
-    run.claim(
-        "A-29, A-30",
-        r"A \text{ is invertible: } \kappa(A)<1/\epsilon",
-        promised=1 / EPSILON,
-        relation="<",
-        measured=[a.condition for row in rows for a in (row[3], row[4])],
-        control=Control("squares instead: a matrix of rank 3", float(torch.linalg.cond(squares))),
-    )
+        says.fails(
+            f"the activation is a polynomial: the best output weights for {m} squares",
+            left,
+            promised=max(r[1] * EPSILON * a.condition * r[5] for r, a in zip(rows, made, strict=True)),
+        )
+    says = run.states("A-29, A-30", r"A \text{ is invertible: } \kappa(A)<1/\epsilon")
+    says.below([a.condition for row in rows for a in (row[3], row[4])], 1 / EPSILON)
+    says.fails("squares instead: a matrix of rank 3", float(torch.linalg.cond(squares)))
 
 
 def any_labels(run: Run, m: int) -> None:
@@ -121,17 +102,12 @@ def any_labels(run: Run, m: int) -> None:
     for outputs in (1, 1, 5):
         net = shallow_memorizer(x, run.randn(m, outputs), "tanh", generator=seed).network
         hidden.append(first_layer(net))
-    other = first_layer(
-        shallow_memorizer(run.randn(m, 4), run.randn(m, 1), "tanh", generator=seed).network
+    other = first_layer(shallow_memorizer(run.randn(m, 4), run.randn(m, 1), "tanh", generator=seed).network)
+    says = run.states(
+        "A-29", r"\theta^{(1)} \text{ depends on the inputs only: largest difference for three labelings}"
     )
-    run.claim(
-        "A-29",
-        r"\theta^{(1)} \text{ depends on the inputs only: largest difference for three labelings}",
-        promised=0.0,
-        relation="==",
-        measured=[float((h - hidden[0]).abs().max()) for h in hidden],
-        control=Control("other inputs", float((other - hidden[0]).abs().max())),
-    )
+    says.equal([float((h - hidden[0]).abs().max()) for h in hidden])
+    says.fails("other inputs", float((other - hidden[0]).abs().max()))
 
 
 def first_layer(net: nn.Sequential) -> Tensor:
@@ -150,19 +126,14 @@ def criterion(run: Run, m: int) -> None:
         promised.append(inverse_certificate(left, matrix))
         measured.append(float(torch.linalg.svdvals(left @ matrix)[-1]))
     singular = torch.eye(m).double() - 1 / m
-    run.claim(
-        "A-29",
-        r"\sigma_{\min}(\widetilde W\widetilde A)\ge "
-        r"1-m\max_{ij}|(\widetilde W\widetilde A-I)_{ij}|>0",
-        promised=promised,
-        relation=">=",
-        measured=measured,
-        tolerance=1e-12,
-        control=Control(
-            "√m in place of m, for the singular matrix I - 11ᵀ/m",
-            float(torch.linalg.svdvals(singular)[-1]),
-            promised=1 - math.sqrt(m) * float((singular - torch.eye(m)).abs().max()),
-        ),
+    says = run.states(
+        "A-29", r"\sigma_{\min}(\widetilde W\widetilde A)\ge 1-m\max_{ij}|(\widetilde W\widetilde A-I)_{ij}|>0"
+    )
+    says.at_least(measured, promised, 1e-12)
+    says.fails(
+        "√m in place of m, for the singular matrix I - 11ᵀ/m",
+        float(torch.linalg.svdvals(singular)[-1]),
+        promised=1 - math.sqrt(m) * float((singular - torch.eye(m)).abs().max()),
     )
 
 
@@ -172,26 +143,16 @@ def counted(run: Run, m: int, pixels: int) -> None:
     shallow = shallow_memorizer(x, y, "tanh", generator=run.generator)
     relu = line_memorizer(x, y, "relu", generator=run.generator)
     smooth = line_memorizer(x, y, "tanh", generator=run.generator)
-    run.claim(
-        "A-29",
-        r"\text{parameters}=m(d+1)+km",
-        promised=m * (pixels + 1) + 10 * m,
-        relation="==",
-        measured=shallow.parameters,
-        control=Control("the network with the projection", relu.parameters),
+    says = run.states("A-29", r"\text{parameters}=m(d+1)+km")
+    says.equal(shallow.parameters, m * (pixels + 1) + 10 * m)
+    says.fails("the network with the projection", relu.parameters)
+    says = run.states("A-30", r"\text{parameters}=d+1+2m+k(m+1) \text{ (ReLU)},\ 2(d+1)+3m+k(m+1) \text{ (smooth)}")
+    says.equal(
+        [relu.parameters, smooth.parameters],
+        [pixels + 1 + 2 * m + 10 * (m + 1), 2 * (pixels + 1) + 3 * m + 10 * (m + 1)],
+        where=f"d = {pixels}, k = 10, m = {m}; without the projection {shallow.parameters}",
     )
-    run.claim(
-        "A-30",
-        r"\text{parameters}=d+1+2m+k(m+1) \text{ (ReLU)},\ 2(d+1)+3m+k(m+1) \text{ (smooth)}",
-        promised=[
-            pixels + 1 + 2 * m + 10 * (m + 1),
-            2 * (pixels + 1) + 3 * m + 10 * (m + 1),
-        ],
-        relation="==",
-        measured=[relu.parameters, smooth.parameters],
-        reason=f"d = {pixels}, k = 10, m = {m}; without the projection {shallow.parameters}",
-        control=Control("without the projection", [shallow.parameters] * 2),
-    )
+    says.fails("without the projection", [shallow.parameters] * 2)
     run.table(
         "parameters",
         ["m", "one hidden layer", "projection, ReLU", "projection, smooth"],

@@ -19,12 +19,8 @@ from torchtheory.approximation.architectures.filter_factorization import (
     sobolev_depth_exponents,
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least
 
@@ -88,25 +84,15 @@ def factors(run: Run, degree: int) -> None:
             if span == 2:
                 cut.append(one_missing(long))
             rows.append((length, span, len(short), bounds[-1], errors[-1]))
-    run.claim(
-        "X-82",
-        r"w^{(p)}*\dots*w^{(1)}=W: \text{ relative difference}",
-        promised=1e-8,
-        relation="<=",
-        measured=errors,
-        control=Control("the last of the factors left out", cut),
-    )
-    run.claim(
-        "X-82",
-        r"p\le\lceil S/(s-1)\rceil",
-        promised=bounds,
-        relation="<=",
-        measured=counts,
-        control=Control(
-            "factors of degree 2 held to the promise for degree 6",
-            [n for n, row in zip(counts, rows, strict=True) if row[1] == 2],
-            promised=[b for b, row in zip(bounds, rows, strict=True) if row[1] == 6],
-        ),
+    says = run.states("X-82", r"w^{(p)}*\dots*w^{(1)}=W: \text{ relative difference}")
+    says.at_most(errors, 1e-8)
+    says.fails("the last of the factors left out", cut)
+    says = run.states("X-82", r"p\le\lceil S/(s-1)\rceil")
+    says.at_most(counts, bounds)
+    says.fails(
+        "factors of degree 2 held to the promise for degree 6",
+        [n for n, row in zip(counts, rows, strict=True) if row[1] == 2],
+        promised=[b for b, row in zip(bounds, rows, strict=True) if row[1] == 6],
     )
     run.table(
         "factors",
@@ -148,29 +134,11 @@ def equal_networks(run: Run) -> DeepConvolutional:
         width += [len(p.bias) for p in layers]
         expected += [d + (j + 1) * span for j in range(len(layers))]
         example = made
-    run.claim(
-        "X-82",
-        r"\text{deep convolutional network}=\sum_kc_k\rho(a_k\cdot x-t_k) \text{ on } [-1,1]^d",
-        promised=0.0,
-        relation="==",
-        measured=inside,
-        tolerance=1e-9,
-        control=Control("inputs in a cube twenty times as large: units fall silent", outside),
-    )
-    run.claim(
-        "X-82",
-        r"L\le\lceil(md-1)/(s-1)\rceil",
-        promised=least,
-        relation="<=",
-        measured=depth,
-    )
-    run.claim(
-        "X-82",
-        r"d_j=d+js",
-        promised=expected,
-        relation="==",
-        measured=width,
-    )
+    says = run.states("X-82", r"\text{deep convolutional network}=\sum_kc_k\rho(a_k\cdot x-t_k) \text{ on } [-1,1]^d")
+    says.equal(inside, within=1e-9)
+    says.fails("inputs in a cube twenty times as large: units fall silent", outside)
+    run.states("X-82", r"L\le\lceil(md-1)/(s-1)\rceil").at_most(depth, least)
+    run.states("X-82", r"d_j=d+js").equal(width, expected)
     return example
 
 
@@ -218,39 +186,30 @@ def rate(run: Run, units: int) -> list[tuple[int, int, float, float]]:
         rows.append((made.depth, made.free, bound, float((out - target(x)).abs().max())))
         # the same networks for a function with a jump, in no Sobolev space of the theorem
         jumps.append(float((out - target(x) - torch.sign(x[:, 0]) / 2).abs().max()))
-    run.claim(
-        ["X-82", "X-83"],
-        r"\|f-\Phi\|_\infty\le\sum_j|A_j||\omega_j|_1^2/2k^2 \text{ for a sum of plane waves}",
-        promised=[row[2] for row in rows],
-        relation="<=",
-        measured=[row[3] for row in rows],
-        control=Control("half a jump added to the function", jumps),
+    says = run.states(
+        ["X-82", "X-83"], r"\|f-\Phi\|_\infty\le\sum_j|A_j||\omega_j|_1^2/2k^2 \text{ for a sum of plane waves}"
     )
+    says.at_most([row[3] for row in rows], [row[2] for row in rows])
+    says.fails("half a jump added to the function", jumps)
     depths = [row[0] for row in rows]
     slope = fit_slope(depths, [row[3] for row in rows])
     flat = fit_slope(depths, jumps)
-    run.claim(
+    says = run.states(
         "X-83",
         r"\|f-\Phi\|_\infty\lesssim\sqrt{\log L}\,L^{-1/2-1/d}: \text{ slope in } L \text{ at most}"
         r"\ -\tfrac12-\tfrac1d",
-        promised=-0.5 - 1 / d,
-        relation="<=",
-        measured=slope.estimate,
-        interval=slope,
-        control=Control("half a jump added to the function", flat.estimate, interval=flat),
     )
+    says.at_most(slope, -0.5 - 1 / d)
+    says.fails("half a jump added to the function", flat)
     counts = [row[1] / row[0] for row in rows]
-    run.claim(
-        "X-83",
-        r"\text{free parameters}\le(5s+4)L+2d+1: \text{ they grow like the depth}",
-        promised=[(5 * 2 + 4) * row[0] + 2 * d + 1 for row in rows],
-        relation="<=",
-        measured=[row[1] for row in rows],
-        reason=f"between {min(counts):.1f} and {max(counts):.1f} parameters a layer",
-        control=Control(
-            "dense layers of the same widths",
-            [sum((d + 2 * j) * (d + 2 * j + 2) for j in range(row[0])) for row in rows],
-        ),
+    says = run.states("X-83", r"\text{free parameters}\le(5s+4)L+2d+1: \text{ they grow like the depth}")
+    says.at_most(
+        [row[1] for row in rows],
+        [(5 * 2 + 4) * row[0] + 2 * d + 1 for row in rows],
+        where=f"between {min(counts):.1f} and {max(counts):.1f} parameters a layer",
+    )
+    says.fails(
+        "dense layers of the same widths", [sum((d + 2 * j) * (d + 2 * j + 2) for j in range(row[0])) for row in rows]
     )
     run.table(
         "depths",
@@ -292,16 +251,9 @@ def shatter(run: Run) -> None:
         for cells in (1, 2, 4, 8, 16, 64):
             fit.append(ball_norm(d, r, cells, unit * cells**-r))
             low.append(ball_norm(d, r, cells, unit * float(cells) ** (1 - r)))
-    run.claim(
-        "X-83",
-        r"\text{bumps of height } cN^{-r} \text{ in } N^d \text{ cells}:\ \|f_y\|_{W^{r,2}}\le1",
-        promised=1.0,
-        relation="<=",
-        measured=fit,
-        tolerance=1e-12,
-        reason="so approximations within a third of the height shatter N^d points",
-        control=Control("bumps of height cN^(1-r)", low),
-    )
+    says = run.states("X-83", r"\text{bumps of height } cN^{-r} \text{ in } N^d \text{ cells}:\ \|f_y\|_{W^{r,2}}\le1")
+    says.at_most(fit, 1.0, 1e-12, where="so approximations within a third of the height shatter N^d points")
+    says.fails("bumps of height cN^(1-r)", low)
 
 
 def least_depth(d: int, r: int, log_error: float, span: int = 2) -> float:
@@ -310,9 +262,7 @@ def least_depth(d: int, r: int, log_error: float, span: int = 2) -> float:
 
     def missing(log_depth: float) -> float:
         depth = 10.0**log_depth
-        order = piecewise_linear_vc_order(
-            max(2, round((5 * span + 4) * depth)), max(1, round(depth))
-        )
+        order = piecewise_linear_vc_order(max(2, round((5 * span + 4) * depth)), max(1, round(depth)))
         return math.log10(order) - wanted
 
     return float(optimize.brentq(missing, 0.0, 140.0))
@@ -329,22 +279,12 @@ def exponents(run: Run) -> tuple[list[float], list[float], list[float]]:
         measured.append(slope.estimate)
         printed.append(found.printed)
         rows.append((d, r, found.printed, found.least, slope.estimate, found.theorem))
-    run.claim(
-        "X-83",
-        r"\gamma_{\mathrm{least}}\le2d/(d+2): \text{ the theorem quoted allows for the VC bound}",
-        promised=[row[5] for row in rows],
-        relation="<=",
-        measured=measured,
-        control=Control("the printed exponent 1/d", measured, promised=printed),
-    )
-    run.erratum(
-        "convolutional-depth-too-small",
-        r"L\lesssim\epsilon^{-1/d}: \text{ least exponent of the depth}\le1/d",
-        promised=printed,
-        relation="<=",
-        measured=measured,
-        reason="slope of the depth at which P L log P reaches the number of shattered points",
-    )
+    says = run.states("X-83", r"\gamma_{\mathrm{least}}\le2d/(d+2): \text{ the theorem quoted allows for the VC bound}")
+    says.at_most(measured, [row[5] for row in rows])
+    says.fails("the printed exponent 1/d", measured, promised=printed)
+    run.refutes(
+        "convolutional-depth-too-small", r"L\lesssim\epsilon^{-1/d}: \text{ least exponent of the depth}\le1/d"
+    ).at_most(measured, printed, where="slope of the depth at which P L log P reaches the number of shattered points")
     run.table(
         "exponents",
         ["d", "r", "printed 1/d", "d/2r", "least, with the logarithm", "quoted 2d/(d+2)"],
@@ -377,10 +317,7 @@ def plot(
     middle.loglog(layers, [row[2] for row in ladder], color="0.4", label="promised")
     middle.loglog(layers, [row[3] for row in ladder], "o", color=COLORS[0], label="measured")
     start = ladder[0][3]
-    theory = [
-        start * math.sqrt(math.log(n) / math.log(layers[0])) * (n / layers[0]) ** (-5 / 6)
-        for n in layers
-    ]
+    theory = [start * math.sqrt(math.log(n) / math.log(layers[0])) * (n / layers[0]) ** (-5 / 6) for n in layers]
     middle.loglog(layers, theory, "--", color=COLORS[1], label="rate of the theorem")
     middle.set(xlabel="layers", ylabel="largest error", title="three plane waves")
     middle.set_xticks(layers[::2], [str(n) for n in layers[::2]])

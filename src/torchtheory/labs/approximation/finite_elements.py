@@ -22,11 +22,7 @@ from torchtheory.approximation.piecewise.finite_elements import (
     nodal_network,
 )
 from torchtheory.approximation.piecewise.splines import spline_network
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 
 BOTH = ["A-102", "X-39"]
@@ -102,36 +98,17 @@ def nodal_values(run: Run, cells: int, points: int, dented: Mesh) -> None:
         total.append(float((inside.sum(1) - 1).abs().max()))
         below.append(float(inside.min()))
     shifted = float((formula(meshes[1], 0, meshes[1].nodes + 0.1 / cells)[0] - 1).abs())
-    run.claim(
-        BOTH,
-        r"\phi_i(x_j)=\delta_{ij}: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=delta,
-        tolerance=1e-12,
-        control=Control("a tenth of a cell beside the node", shifted),
-    )
+    says = run.states(BOTH, r"\phi_i(x_j)=\delta_{ij}: \text{ largest difference}")
+    says.equal(delta, within=1e-12)
+    says.fails("a tenth of a cell beside the node", shifted)
     x = run.rand(points, 2)
     gaps = sum(formula(dented, i, x) for i in range(len(dented.nodes))) - torch.ones(points)
-    run.claim(
-        BOTH,
-        r"\sum_i\phi_i=1: \text{ largest difference at random points, } d=1,2,3",
-        promised=0,
-        relation="==",
-        measured=total,
-        tolerance=1e-12,
-        control=Control("a mesh with stars that are not convex", float(gaps.abs().max())),
-    )
-    run.claim(
-        BOTH,
-        r"\phi_i\ge0",
-        promised=0,
-        relation=">=",
-        measured=below,
-        control=Control(
-            "without the outer maximum with 0", [float(_without_maximum(meshes[1], 0, x).min())]
-        ),
-    )
+    says = run.states(BOTH, r"\sum_i\phi_i=1: \text{ largest difference at random points, } d=1,2,3")
+    says.equal(total, within=1e-12)
+    says.fails("a mesh with stars that are not convex", float(gaps.abs().max()))
+    says = run.states(BOTH, r"\phi_i\ge0")
+    says.at_least(below, 0)
+    says.fails("without the outer maximum with 0", [float(_without_maximum(meshes[1], 0, x).min())])
 
 
 def _without_maximum(mesh: Mesh, node: int, x: Tensor) -> Tensor:
@@ -150,52 +127,29 @@ def whole_functions(run: Run, cells: int, points: int, dented: Mesh) -> None:
     values, x = run.randn(len(dented.nodes)), run.rand(points, 2)
     wrong = sum(float(v) * formula(dented, i, x) for i, v in enumerate(values))
     assert isinstance(wrong, Tensor)
-    run.claim(
-        BOTH,
-        r"\sum_iv_i\phi_i \text{ as a network}=\text{barycentric interpolation, } d=1,2,3",
-        promised=0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-10,
-        control=Control(
-            "stars that are not convex",
-            float((wrong - interpolate_linearly(dented, values, x)).abs().max()),
-        ),
-    )
+    says = run.states(BOTH, r"\sum_iv_i\phi_i \text{ as a network}=\text{barycentric interpolation, } d=1,2,3")
+    says.equal(apart, within=1e-10)
+    says.fails("stars that are not convex", float((wrong - interpolate_linearly(dented, values, x)).abs().max()))
 
 
 def sizes(run: Run, cells: int) -> None:
     mesh = cube_mesh(max(cells, 2), 2)
-    inner = [
-        i for i in range(len(mesh.nodes)) if 0 < mesh.nodes[i].amin() <= mesh.nodes[i].amax() < 1
-    ]
+    inner = [i for i in range(len(mesh.nodes)) if 0 < mesh.nodes[i].amin() <= mesh.nodes[i].amax() < 1]
     edge = [i for i in range(len(mesh.nodes)) if i not in inner]
     hidden = [network_size(nodal_network(mesh, i)).depth - 1 for i in inner]
-    run.claim(
-        "X-39",
-        r"\text{six simplices around a node: } \lceil\log_26\rceil+1 \text{ hidden layers}",
-        promised=math.ceil(math.log2(6)) + 1,
-        relation="==",
-        measured=hidden,
-        control=Control(
-            "nodes of the boundary, with fewer simplices",
-            [network_size(nodal_network(mesh, i)).depth - 1 for i in edge],
-        ),
+    says = run.states("X-39", r"\text{six simplices around a node: } \lceil\log_26\rceil+1 \text{ hidden layers}")
+    says.equal(hidden, math.ceil(math.log2(6)) + 1)
+    says.fails(
+        "nodes of the boundary, with fewer simplices", [network_size(nodal_network(mesh, i)).depth - 1 for i in edge]
     )
     lines = [line_mesh(torch.linspace(0, 1, n + 1, dtype=torch.float64)) for n in (3, 8, 21)]
     made = [network_size(finite_element_network(m, run.randn(len(m.nodes)))) for m in lines]
-    run.claim(
-        BOTH,
-        r"d=1:\ \text{one hidden layer, units}\le\text{nodes}",
-        promised=[len(m.nodes) for m in lines],
-        relation="<=",
-        measured=[s.units * (s.depth - 1) for s in made],
-        control=Control(
-            "the same functions with a nodal network for each hat",
-            [sum(network_size(nodal_network(m, i)).units for i in range(len(m.nodes)))
-             for m in lines],
-        ),
-    )  # fmt: skip
+    says = run.states(BOTH, r"d=1:\ \text{one hidden layer, units}\le\text{nodes}")
+    says.at_most([s.units * (s.depth - 1) for s in made], [len(m.nodes) for m in lines])
+    says.fails(
+        "the same functions with a nodal network for each hat",
+        [sum(network_size(nodal_network(m, i)).units for i in range(len(m.nodes))) for m in lines],
+    )
     rows = []
     for d, n in ((2, 2), (2, cells), (3, 1), (3, 2)):
         m = cube_mesh(n, d)
@@ -228,17 +182,10 @@ def smooth_function(run: Run, cells: int) -> tuple[list[int], list[float], list[
         rough.append(float((interpolate_linearly(mesh, kinked(mesh.nodes), grid)
                             - kinked(grid)).abs().max()))  # fmt: skip
     bounds = [math.pi**2 / (4 * n * n) for n in counts]
-    run.claim(
-        "X-39",
-        r"\sup|f-\text{network}|\le\tfrac{h^2}4\max\|D^2f\|: \text{ the finite element bound}",
-        promised=bounds,
-        relation="<=",
-        measured=errors,
-        control=Control(
-            "|x - 1/π| bends at once, and 1 was given for its curvature",
-            rough,
-            promised=[1 / (4 * n * n) for n in counts],
-        ),
+    says = run.states("X-39", r"\sup|f-\text{network}|\le\tfrac{h^2}4\max\|D^2f\|: \text{ the finite element bound}")
+    says.at_most(errors, bounds)
+    says.fails(
+        "|x - 1/π| bends at once, and 1 was given for its curvature", rough, promised=[1 / (4 * n * n) for n in counts]
     )
     found = fit_slope(counts, errors)
     run.note(f"the error of the interpolant falls as h^{-found.estimate:.2f}")
@@ -264,25 +211,12 @@ def splines(run: Run, degrees: int) -> None:
         inside = k + (2 * k + 2) * run.rand(200, 1)
         sums.append(float((many(inside) - 1).abs().max()))
         ends.append(float((many(k * run.rand(200, 1) * 0.9) - 1).abs().max()))
-    run.claim(
-        "X-39",
-        rf"\tfrac1{{k!}}\sum_j(-1)^j\binom{{k+1}}j\sigma(x-j)^k=N_k(x),\ k\le{degrees}",
-        promised=0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-10,
-        reason="scipy's BSpline at 401 points",
-        control=Control("plain ReLUs in place of their powers", plain),
-    )
-    run.claim(
-        "X-39",
-        r"\sum_jN_k(x-j)=1 \text{ where all splines over } x \text{ are present}",
-        promised=0,
-        relation="==",
-        measured=sums,
-        tolerance=1e-9,
-        control=Control("on the first k intervals, where some are missing", ends),
-    )
+    says = run.states("X-39", rf"\tfrac1{{k!}}\sum_j(-1)^j\binom{{k+1}}j\sigma(x-j)^k=N_k(x),\ k\le{degrees}")
+    says.equal(apart, within=1e-10, where="scipy's BSpline at 401 points")
+    says.fails("plain ReLUs in place of their powers", plain)
+    says = run.states("X-39", r"\sum_jN_k(x-j)=1 \text{ where all splines over } x \text{ are present}")
+    says.equal(sums, within=1e-9)
+    says.fails("on the first k intervals, where some are missing", ends)
 
 
 def plot_pyramids(axes: Any, dented: Mesh) -> None:

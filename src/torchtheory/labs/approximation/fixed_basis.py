@@ -16,11 +16,7 @@ from torchtheory.approximation.barron.fixed_basis import (
 )
 from torchtheory.approximation.barron.sampled_networks import barron_network
 from torchtheory.approximation.barron.spectra import PlaneWaves
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import InvalidInput, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.labeled import at_least
 
 CONSTANT = 2 * math.pi
@@ -73,46 +69,30 @@ def random_spaces(run: Run, members: int) -> None:
     """Spaces of k functions, at random and adapted, against the floor."""
     d = 2
     shells = lattice_shells(d, 8 * members)
-    norms = torch.cat(
-        [
-            torch.full((n,), CONSTANT**2 / (8 * math.pi**2 * q), dtype=torch.float64)
-            for q, n in shells
-        ]
-    )
+    norms = torch.cat([torch.full((n,), CONSTANT**2 / (8 * math.pi**2 * q), dtype=torch.float64) for q, n in shells])
     ks = (members // 4, members // 2, members)
     floors = [fixed_basis_floor(k, d, CONSTANT) for k in ks]
-    worst = [
-        min(float(distances(run.randn(k, len(norms)), norms).max()) for _ in range(5)) for k in ks
-    ]
+    worst = [min(float(distances(run.randn(k, len(norms)), norms).max()) for _ in range(5)) for k in ks]
     lowest = [float(distances(torch.eye(k, len(norms)).double(), norms).max()) for k in ks]
     # all functions of the class in one direction: a class of one dimension, not orthogonal
     one = torch.ones(1, len(norms)).double()
     collinear = float((norms * (1 - (one / one.norm()).square().sum())).max())
-    run.claim(
+    says = run.states(
         "L-102",
         r"\dim V=k: \quad\sup_{f\in\Gamma_C}\operatorname{dist}(f,V)^2\ge"
         r"\max_N(1-\tfrac kN)\tfrac{C^2}{8\pi^2|\ell_N|^2}\text{, for random spaces and the best}",
-        promised=floors + floors,
-        relation=">=",
-        measured=worst + lowest,
-        control=Control(
-            "members that are multiples of one function instead of orthogonal: one basis "
-            "function has them all",
-            [collinear],
-            [floors[0]],
-        ),
     )
-    run.claim(
-        "L-102",
-        r"\text{the }k\text{ lowest frequencies: worst member }C^2/(8\pi^2|\ell_{k+1}|^2)",
-        promised=[fourier_basis_error(k, d, CONSTANT) for k in ks],
-        relation="==",
-        measured=lowest,
-        tolerance=1e-12,
-        control=Control(
-            "the k highest frequencies of the list",
-            [float(distances(torch.eye(len(norms)).double()[-k:], norms).max()) for k in ks],
-        ),
+    says.at_least(worst + lowest, floors + floors)
+    says.fails(
+        "members that are multiples of one function instead of orthogonal: one basis function has them all",
+        [collinear],
+        promised=[floors[0]],
+    )
+    says = run.states("L-102", r"\text{the }k\text{ lowest frequencies: worst member }C^2/(8\pi^2|\ell_{k+1}|^2)")
+    says.equal(lowest, [fourier_basis_error(k, d, CONSTANT) for k in ks], 1e-12)
+    says.fails(
+        "the k highest frequencies of the list",
+        [float(distances(torch.eye(len(norms)).double()[-k:], norms).max()) for k in ks],
     )
 
 
@@ -122,17 +102,10 @@ def slopes(run: Run, dimensions: tuple[int, ...]) -> None:
         # lengths are whole square roots: far out, where shells are thin against their radius
         ks = [2**j for j in range(8, 27, 2)] if d <= 6 else [2**j for j in range(16, 33, 2)]
         floor = fit_slope(ks, [fixed_basis_floor(k, d) for k in ks])
-        run.claim(
-            ["L-102", "X-19"],
-            rf"d={d}: \text{{the floor of every basis falls like }}k^{{-2/d}}",
-            promised=-2 / d,
-            relation="==",
-            measured=floor.estimate,
-            tolerance=0.05,
-            control=Control(
-                "functions of twice as many variables",
-                fit_slope(ks, [fixed_basis_floor(k, 2 * d) for k in ks]).estimate,
-            ),
+        says = run.states(["L-102", "X-19"], rf"d={d}: \text{{the floor of every basis falls like }}k^{{-2/d}}")
+        says.equal(floor.estimate, -2 / d, 0.05)
+        says.fails(
+            "functions of twice as many variables", fit_slope(ks, [fixed_basis_floor(k, 2 * d) for k in ks]).estimate
         )
 
 
@@ -156,12 +129,8 @@ def networks(run: Run, dimensions: tuple[int, ...], seeds: int, units: int) -> N
                     errors.append(float((net(x)[:, 0] - wave(x)).square().mean()))
             found = mean_interval(errors)
             rows.append([d, squared, found.estimate, found.high, d * CONSTANT**2 / units])
-    run.claim(
-        "L-102",
-        rf"k={units}\text{{ units: }}\mathbb E\|f-f_k\|^2\le dC^2/k\text{{ for members}}",
-        promised=[r[4] for r in rows],
-        relation="<=",
-        measured=[r[3] for r in rows],
+    run.states("L-102", rf"k={units}\text{{ units: }}\mathbb E\|f-f_k\|^2\le dC^2/k\text{{ for members}}").at_most(
+        [r[3] for r in rows], [r[4] for r in rows]
     )
     run.table(
         "networks",
@@ -174,17 +143,12 @@ def networks(run: Run, dimensions: tuple[int, ...], seeds: int, units: int) -> N
 def crossing(run: Run, dimensions: tuple[int, ...]) -> None:
     """Where the promise for networks passes below every basis."""
     first = {d: network_beats_every_basis(d) for d in dimensions}
-    run.claim(
-        "L-102",
-        r"\text{from some }k\text{ on }dC^2/k\text{ is below the floor of every fixed basis}",
-        promised=[fixed_basis_floor(2 * first[d], d) for d in dimensions],
-        relation="<",
-        measured=[d / (2 * first[d]) for d in dimensions],
-        control=Control(
-            "a sixteenth as many units",
-            [d / (first[d] // 16) for d in dimensions],
-            [fixed_basis_floor(first[d] // 16, d) for d in dimensions],
-        ),
+    says = run.states("L-102", r"\text{from some }k\text{ on }dC^2/k\text{ is below the floor of every fixed basis}")
+    says.below([d / (2 * first[d]) for d in dimensions], [fixed_basis_floor(2 * first[d], d) for d in dimensions])
+    says.fails(
+        "a sixteenth as many units",
+        [d / (first[d] // 16) for d in dimensions],
+        promised=[fixed_basis_floor(first[d] // 16, d) for d in dimensions],
     )
     run.table(
         "crossing",

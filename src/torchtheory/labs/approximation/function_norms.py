@@ -18,10 +18,7 @@ from torchtheory.approximation.piecewise.function_norms import (
     smooth_norm,
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import sobolev_norm
 
@@ -70,17 +67,11 @@ def smooth(run: Run, waves: int) -> None:
             exact.append((2 * math.pi * k) ** n)
             # an even derivative, seen only where the wave crosses zero
             coarse.append(smooth_norm(wave, n - n % 2, (0.0, 1.0), points=2 * k + 1).value)
-    run.claim(
-        "X-06",
-        r"\|\sin2\pi kx\|_{C^n[0,1]}=(2\pi k)^n,\ n\ge1: \text{ quotient}",
-        promised=1,
-        relation="==",
-        measured=[a / b for a, b in zip(found, exact, strict=True)],
-        tolerance=1e-9,
-        control=Control(
-            "a grid that only meets the zeros of the wave, and so loses an order",
-            [a / b for a, b in zip(coarse, exact, strict=True)],
-        ),
+    says = run.states("X-06", r"\|\sin2\pi kx\|_{C^n[0,1]}=(2\pi k)^n,\ n\ge1: \text{ quotient}")
+    says.equal([a / b for a, b in zip(found, exact, strict=True)], 1, 1e-9)
+    says.fails(
+        "a grid that only meets the zeros of the wave, and so loses an order",
+        [a / b for a, b in zip(coarse, exact, strict=True)],
     )
 
     def mixed(x: Tensor) -> Tensor:
@@ -89,19 +80,12 @@ def smooth(run: Run, waves: int) -> None:
     orders = range(4)
     plain = [max(math.pi**a * 2.0**b for a in range(n + 1) for b in range(n + 1 - a)) * math.e**2
              for n in orders]  # fmt: skip
-    run.claim(
-        "X-06",
-        r"\|\sin\pi x\,e^{2y}\|_{C^n}=e^2\max_{a+b\le n}\pi^a2^b: \text{ quotient}",
-        promised=1,
-        relation="==",
-        measured=[smooth_norm(mixed, n, UNIT, points=17).value / plain[n] for n in orders],
-        tolerance=1e-9,
-        control=Control(
-            "on [0, 1/2]², where e^2y stops at e",
-            [smooth_norm(mixed, n, ((0.0, 0.5), (0.0, 0.5)), points=17).value / plain[n]
-             for n in orders],
-        ),
-    )  # fmt: skip
+    says = run.states("X-06", r"\|\sin\pi x\,e^{2y}\|_{C^n}=e^2\max_{a+b\le n}\pi^a2^b: \text{ quotient}")
+    says.equal([smooth_norm(mixed, n, UNIT, points=17).value / plain[n] for n in orders], 1, 1e-9)
+    says.fails(
+        "on [0, 1/2]², where e^2y stops at e",
+        [smooth_norm(mixed, n, ((0.0, 0.5), (0.0, 0.5)), points=17).value / plain[n] for n in orders],
+    )
 
 
 def root(x: Tensor) -> Tensor:
@@ -111,63 +95,37 @@ def root(x: Tensor) -> Tensor:
 def roots(run: Run, doublings: int) -> dict[float, tuple[list[int], list[float]]]:
     counts = [2 ** (k + 3) + 1 for k in range(doublings)]
     grids = {
-        z: (counts, [holder_constant(root, z, (-1.0, 1.0), points=n).value for n in counts])
-        for z in (0.5, 0.75, 1.0)
+        z: (counts, [holder_constant(root, z, (-1.0, 1.0), points=n).value for n in counts]) for z in (0.5, 0.75, 1.0)
     }
-    shifted = [
-        holder_constant(lambda x: 2 * root(x), 0.5, (-1.0, 1.0), points=n).value for n in counts
-    ]
-    run.claim(
-        "X-06",
-        r"\mathrm{Lip}_{1/2}(|x|^{1/2})=1 \text{ on } [-1,1]",
-        promised=1,
-        relation="==",
-        measured=grids[0.5][1],
-        tolerance=1e-12,
-        control=Control("2|x|^(1/2)", shifted),
-    )
+    shifted = [holder_constant(lambda x: 2 * root(x), 0.5, (-1.0, 1.0), points=n).value for n in counts]
+    says = run.states("X-06", r"\mathrm{Lip}_{1/2}(|x|^{1/2})=1 \text{ on } [-1,1]")
+    says.equal(grids[0.5][1], 1, 1e-12)
+    says.fails("2|x|^(1/2)", shifted)
     growth = {z: fit_slope([n - 1 for n in counts], v) for z, (_, v) in grids.items()}
-    run.claim(
-        "X-06",
-        r"\mathrm{Lip}_1(|x|^{1/2})=\infty: \text{ on grids of spacing } h \text{ it grows as } "
-        r"h^{-1/2}",
-        promised=0.5,
-        relation="slope",
-        measured=growth[1.0].estimate,
-        interval=growth[1.0],
-        tolerance=1e-6,
-        control=Control("exponent 1/2", growth[0.5].estimate, interval=growth[0.5]),
+    says = run.states(
+        "X-06", r"\mathrm{Lip}_1(|x|^{1/2})=\infty: \text{ on grids of spacing } h \text{ it grows as } h^{-1/2}"
     )
+    says.slope(growth[1.0], 0.5, 1e-6)
+    says.fails("exponent 1/2", growth[0.5])
     functions: list[Function] = [torch.sin, lambda x: 3 * torch.cos(x), lambda x: x**2 / 8 - 1]
     lipschitz = [1.0, 3 * math.sin(1.0), 0.25]
     largest = [math.sin(1.0), 3.0, 1.0]
-    run.claim(
-        "X-06",
-        r"\|f\|_{C^{0,1}}=\max(\|f\|_\infty,\mathrm{Lip}_1f): \sin x,\ 3\cos x,\ x^2/8-1",
-        promised=[max(a, b) for a, b in zip(lipschitz, largest, strict=True)],
-        relation="==",
-        measured=[holder_norm(f, 0, 1.0, (-1.0, 1.0), points=2049).value for f in functions],
-        tolerance=1e-3,
-        control=Control(
-            "the Lipschitz constant alone",
-            [holder_constant(f, 1.0, (-1.0, 1.0), points=2049).value for f in functions],
-        ),
+    says = run.states("X-06", r"\|f\|_{C^{0,1}}=\max(\|f\|_\infty,\mathrm{Lip}_1f): \sin x,\ 3\cos x,\ x^2/8-1")
+    says.equal(
+        [holder_norm(f, 0, 1.0, (-1.0, 1.0), points=2049).value for f in functions],
+        [max(a, b) for a, b in zip(lipschitz, largest, strict=True)],
+        1e-3,
+    )
+    says.fails(
+        "the Lipschitz constant alone", [holder_constant(f, 1.0, (-1.0, 1.0), points=2049).value for f in functions]
     )
     nested = [smooth_norm(lambda x: torch.sin(7 * x + 0.4), 2, (0.0, 1.0), points=n).value
               for n in counts]  # fmt: skip
-    run.claim(
-        "X-06",
-        r"\text{largest value on a grid}\le\|\sin(7x+0.4)\|_{C^2}=49: \text{ a lower bound}",
-        promised=49.0,
-        relation="<=",
-        measured=nested,
-        control=Control(
-            "sin 7.1x, whose norm is larger",
-            [
-                smooth_norm(lambda x: torch.sin(7.1 * x), 2, (0.0, 1.0), points=n).value
-                for n in counts
-            ],
-        ),
+    says = run.states("X-06", r"\text{largest value on a grid}\le\|\sin(7x+0.4)\|_{C^2}=49: \text{ a lower bound}")
+    says.at_most(nested, 49.0)
+    says.fails(
+        "sin 7.1x, whose norm is larger",
+        [smooth_norm(lambda x: torch.sin(7.1 * x), 2, (0.0, 1.0), points=n).value for n in counts],
     )
     return grids
 
@@ -184,45 +142,33 @@ def integrals(run: Run) -> None:
                       for a in range(n + 1) for b in range(n + 1 - a)))
         for n in range(3)
     ]  # fmt: skip
-    run.claim(
-        "X-06",
-        r"\|\cos\pi x\cos2\pi y\|_{W^{n,2}}^2=\tfrac14\sum_{a+b\le n}\pi^{2a}(2\pi)^{2b}",
-        promised=exact,
-        relation="==",
-        measured=[box_sobolev_norm(plane, n, 2.0, UNIT).value for n in range(3)],
-        tolerance=1e-9,
-        control=Control(
-            "one derivative less",
-            [box_sobolev_norm(plane, n, 2.0, UNIT).value for n in range(2)],
-            promised=exact[1:],
-        ),
+    says = run.states("X-06", r"\|\cos\pi x\cos2\pi y\|_{W^{n,2}}^2=\tfrac14\sum_{a+b\le n}\pi^{2a}(2\pi)^{2b}")
+    says.equal([box_sobolev_norm(plane, n, 2.0, UNIT).value for n in range(3)], exact, 1e-9)
+    says.fails(
+        "one derivative less", [box_sobolev_norm(plane, n, 2.0, UNIT).value for n in range(2)], promised=exact[1:]
     )
     cases = [(n, p) for n in (0, 1, 2) for p in (1.0, 2.0, 3.5)]
-    run.claim(
-        "X-06",
-        r"d=1:\ \|e^{-x}\sin3x\|_{W^{n,p}} \text{ by two quadratures}",
-        promised=[sobolev_norm(_damped, n, p, 0.0, 2.0) for n, p in cases],
-        relation="==",
-        measured=[box_sobolev_norm(_damped, n, p, (0.0, 2.0), panels=32).value for n, p in cases],
-        tolerance=1e-4,
-        reason="p = 1 and 3.5 meet |f|^p at its zeros, where it is not smooth",
-        control=Control(
-            "on half of the interval",
-            [box_sobolev_norm(_damped, n, p, (0.0, 1.0), panels=32).value for n, p in cases],
-        ),
+    says = run.states("X-06", r"d=1:\ \|e^{-x}\sin3x\|_{W^{n,p}} \text{ by two quadratures}")
+    says.equal(
+        [box_sobolev_norm(_damped, n, p, (0.0, 2.0), panels=32).value for n, p in cases],
+        [sobolev_norm(_damped, n, p, 0.0, 2.0) for n, p in cases],
+        1e-4,
+        where="p = 1 and 3.5 meet |f|^p at its zeros, where it is not smooth",
+    )
+    says.fails(
+        "on half of the interval", [box_sobolev_norm(_damped, n, p, (0.0, 1.0), panels=32).value for n, p in cases]
     )
     scaled = into_unit_ball(plane, 2, 2.0, UNIT)
-    run.claim(
-        "X-06",
-        r"f/\|f\|_{W^{n,p}}\in F^p_{n,d}: \text{ its norm}",
-        promised=1,
-        relation="==",
-        measured=box_sobolev_norm(scaled, 2, 2.0, UNIT, panels=11).value,
-        tolerance=1e-9,
-        reason="measured with another rule than the one that scaled it",
-        control=Control("scaled in W^{1,2}", box_sobolev_norm(
-            into_unit_ball(plane, 1, 2.0, UNIT), 2, 2.0, UNIT, panels=11).value),
-    )  # fmt: skip
+    says = run.states("X-06", r"f/\|f\|_{W^{n,p}}\in F^p_{n,d}: \text{ its norm}")
+    says.equal(
+        box_sobolev_norm(scaled, 2, 2.0, UNIT, panels=11).value,
+        1,
+        1e-9,
+        where="measured with another rule than the one that scaled it",
+    )
+    says.fails(
+        "scaled in W^{1,2}", box_sobolev_norm(into_unit_ball(plane, 1, 2.0, UNIT), 2, 2.0, UNIT, panels=11).value
+    )
 
 
 def _damped(x: Tensor) -> Tensor:
@@ -243,23 +189,15 @@ def networks(run: Run) -> None:
         exact.append(max(float(values.abs().max()), float(values.diff().abs().max()) * pieces))
         found.append(network_lipschitz_norm(line.network, (0.0, 1.0)).value)
         grid.append(holder_norm(line, 0, 1.0, (0.0, 1.0), points=4).value)
-    run.claim(
-        "X-06",
-        r"\|f\|_{C^{0,1}} \text{ of a ReLU network: largest value at a bend, or slope}",
-        promised=exact,
-        relation="==",
-        measured=found,
-        tolerance=1e-9,
-        control=Control("a grid of four points, which misses bends", grid),
-    )
+    says = run.states("X-06", r"\|f\|_{C^{0,1}} \text{ of a ReLU network: largest value at a bend, or slope}")
+    says.equal(found, exact, 1e-9)
+    says.fails("a grid of four points, which misses bends", grid)
 
 
 def plot(axes: Any, grids: dict[float, tuple[list[int], list[float]]]) -> None:
     for mark, (z, (counts, values)) in zip("os^", grids.items(), strict=True):
         axes.loglog(counts, values, mark + "-", label=f"exponent {z:g}")
-    axes.set(
-        xlabel="points of the grid", ylabel="largest quotient", title="Hölder constants of √|x|"
-    )
+    axes.set(xlabel="points of the grid", ylabel="largest quotient", title="Hölder constants of √|x|")
     axes.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8"])
     axes.set_xticks(next(iter(grids.values()))[0], [str(n) for n in next(iter(grids.values()))[0]])
     axes.minorticks_off()

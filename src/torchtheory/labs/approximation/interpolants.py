@@ -18,12 +18,8 @@ from torchtheory.approximation.certificates import (
 )
 from torchtheory.approximation.piecewise.broken_lines import broken_line_network
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant, threshold_interpolant
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.expressivity.pieces import affine_pieces
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 Judged = tuple[Approximant, float]
@@ -61,12 +57,9 @@ def threshold_interpolants(run: Run, halvings: int = 5) -> None:
     _, sine, _, _ = TARGETS[0]
     understated = staircases(sine, 1.0, errors)
     kept_promises(run, "L-071", r"\sup_{[0,1]}|f-g|\le\epsilon", found.values(), understated)
-    run.claim(
-        "L-071",
-        r"\text{hidden units}=\lceil\rho/\epsilon\rceil",
-        promised=[math.ceil(rho / e) for _, _, rho, _ in TARGETS for e in errors],
-        relation="==",
-        measured=[a.size.units for row in found.values() for a, _ in row],
+    run.states("L-071", r"\text{hidden units}=\lceil\rho/\epsilon\rceil").equal(
+        [a.size.units for row in found.values() for a, _ in row],
+        [math.ceil(rho / e) for _, _, rho, _ in TARGETS for e in errors],
     )
     at_steps(run, errors)
     tight(run)
@@ -97,23 +90,15 @@ def staircases(g: Function, rho: float, errors: list[float]) -> list[Judged]:
     return [(a, measured_error(g, a, most_points=1 << 13).value) for a in made]
 
 
-def kept_promises(
-    run: Run, id: str, statement: str, found: Iterable[list[Judged]], understated: list[Judged]
-) -> None:
+def kept_promises(run: Run, id: str, statement: str, found: Iterable[list[Judged]], understated: list[Judged]) -> None:
     """No error passes its bound, unless the construction was told too small a constant."""
     judged = [pair for row in found for pair in row]
-    run.claim(
-        id,
-        statement,
-        promised=[a.bound for a, _ in judged],
-        relation="<=",
-        measured=[e for _, e in judged],
-        tolerance=1e-12,
-        control=Control(
-            "sin 2πx is not 1-Lipschitz, as the construction was told",
-            [e for _, e in understated],
-            promised=[a.bound for a, _ in understated],
-        ),
+    says = run.states(id, statement)
+    says.at_most([e for _, e in judged], [a.bound for a, _ in judged], 1e-12)
+    says.fails(
+        "sin 2πx is not 1-Lipschitz, as the construction was told",
+        [e for _, e in understated],
+        promised=[a.bound for a, _ in understated],
     )
 
 
@@ -129,15 +114,9 @@ def at_steps(run: Run, errors: list[float]) -> None:
         level = g(starts)
         steps = (starts.unsqueeze(1) >= starts).double()
         wrong.append(float((steps @ level - level).abs().max()))
-    run.claim(
-        "L-071",
-        r"f(b_k)=g(b_k): \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-12,
-        control=Control("output weights g(b_i) instead of their differences", wrong),
-    )
+    says = run.states("L-071", r"f(b_k)=g(b_k): \text{ largest difference}")
+    says.equal(apart, within=1e-12)
+    says.fails("output weights g(b_i) instead of their differences", wrong)
 
 
 def tight(run: Run) -> None:
@@ -146,27 +125,20 @@ def tight(run: Run) -> None:
     error = 0.25
     lines: list[Function] = [lambda x, s=s: s * x for s in slopes]  # type: ignore[misc]
     made = [threshold_interpolant(g, s, error) for g, s in zip(lines, slopes, strict=True)]
-    run.claim(
-        "L-071",
-        r"g(x)=\rho x,\ \rho/\epsilon\in\mathbb N:\ \sup|f-g|=\epsilon",
-        promised=error,
-        relation="==",
-        measured=[measured_error(g, a).value for g, a in zip(lines, made, strict=True)],
-        tolerance=1e-12,
-        control=Control(
-            "a function that is not a line",
-            measured_error(TARGETS[2][1], threshold_interpolant(TARGETS[2][1], 5.0, error)).value,
-        ),
+    says = run.states("L-071", r"g(x)=\rho x,\ \rho/\epsilon\in\mathbb N:\ \sup|f-g|=\epsilon")
+    says.equal([measured_error(g, a).value for g, a in zip(lines, made, strict=True)], error, 1e-12)
+    says.fails(
+        "a function that is not a line",
+        measured_error(TARGETS[2][1], threshold_interpolant(TARGETS[2][1], 5.0, error)).value,
     )
     silent = threshold_interpolant(torch.zeros_like, 4.0, error)
-    run.erratum(
+    run.refutes(
         "threshold-network-any",
-        r"f \text{ a network with } \lceil\rho/\epsilon\rceil \text{ threshold units}"
-        r"\implies\sup|f-g|\le\epsilon",
-        promised=error,
-        relation="<=",
-        measured=measured_error(lines[2], silent).value,
-        reason=f"{silent.size.units} threshold units with output weights 0, and g(x) = 4x",
+        r"f \text{ a network with } \lceil\rho/\epsilon\rceil \text{ threshold units}\implies\sup|f-g|\le\epsilon",
+    ).at_most(
+        measured_error(lines[2], silent).value,
+        error,
+        where=f"{silent.size.units} threshold units with output weights 0, and g(x) = 4x",
     )
 
 
@@ -184,28 +156,14 @@ def halved(run: Run, errors: list[float]) -> None:
             a = threshold_interpolant(g, rho, e)
             left.append(measured_error(g, a, most_points=1 << 13).value)
     halves = [e / 2 for _ in TARGETS for e in errors]
-    run.claim(
-        "L-071",
-        r"\text{values from the middle of each step: }\sup|f-g|\le\epsilon/2",
-        promised=halves,
-        relation="<=",
-        measured=middles,
-        tolerance=1e-12,
-        control=Control("values from the left ends", left),
-    )
+    says = run.states("L-071", r"\text{values from the middle of each step: }\sup|f-g|\le\epsilon/2")
+    says.at_most(middles, halves, 1e-12)
+    says.fails("values from the left ends", left)
     root = relu_interpolant(torch.sqrt, 64, lipschitz=1.0)
-    run.claim(
-        ["L-071", "N-39", "A-83"],
-        r"\text{broken line of } m \text{ ReLUs: }\sup|f-g|\le\rho/2m",
-        promised=bounds,
-        relation="<=",
-        measured=lines,
-        tolerance=1e-12,
-        control=Control(
-            "√x has no Lipschitz constant, and 1 was given",
-            measured_error(torch.sqrt, root).value,
-            promised=root.bound,
-        ),
+    says = run.states(["L-071", "N-39", "A-83"], r"\text{broken line of } m \text{ ReLUs: }\sup|f-g|\le\rho/2m")
+    says.at_most(lines, bounds, 1e-12)
+    says.fails(
+        "√x has no Lipschitz constant, and 1 was given", measured_error(torch.sqrt, root).value, promised=root.bound
     )
 
 
@@ -219,79 +177,43 @@ def broken_lines(run: Run, halvings: int) -> dict[str, tuple[list[int], list[flo
         rows[name] = (widths, [a.bound for a in made], errors)
     kinked = [
         measured_error(lambda x: (x - 1 / math.pi).abs(), a, most_points=1 << 14).value
-        for a in (
-            relu_interpolant(lambda x: (x - 1 / math.pi).abs(), m, curvature=1.0) for m in widths
-        )
+        for a in (relu_interpolant(lambda x: (x - 1 / math.pi).abs(), m, curvature=1.0) for m in widths)
     ]
-    run.claim(
-        ["L-071", "N-39", "A-83"],
-        r"|g''|\le M:\ \sup|f-g|\le M/8m^2 \text{ for the broken line of } m \text{ ReLUs}",
-        promised=[b for _, bounds, _ in rows.values() for b in bounds],
-        relation="<=",
-        measured=[e for *_, errors in rows.values() for e in errors],
-        tolerance=1e-12,
-        control=Control(
-            "|x - 1/π| has a kink, and no bounded curvature",
-            kinked,
-            promised=[1 / (8 * m * m) for m in widths],
-        ),
+    says = run.states(
+        ["L-071", "N-39", "A-83"], r"|g''|\le M:\ \sup|f-g|\le M/8m^2 \text{ for the broken line of } m \text{ ReLUs}"
     )
+    says.at_most(
+        [e for *_, errors in rows.values() for e in errors],
+        [b for _, bounds, _ in rows.values() for b in bounds],
+        1e-12,
+    )
+    says.fails("|x - 1/π| has a kink, and no bounded curvature", kinked, promised=[1 / (8 * m * m) for m in widths])
     parabola = [relu_interpolant(torch.square, m, curvature=2.0) for m in widths]
     cube = [relu_interpolant(lambda x: x**3, m, curvature=6.0) for m in widths]
-    run.claim(
-        ["N-39", "A-83"],
-        r"g(x)=x^2:\ \sup|f-g|=1/4m^2",
-        promised=[1 / (4 * m * m) for m in widths],
-        relation="==",
-        measured=[between_knots(torch.square, a) for a in parabola],
-        tolerance=1e-13,
-        control=Control("x³ instead", [between_knots(lambda x: x**3, a) for a in cube]),
-    )
+    says = run.states(["N-39", "A-83"], r"g(x)=x^2:\ \sup|f-g|=1/4m^2")
+    says.equal([between_knots(torch.square, a) for a in parabola], [1 / (4 * m * m) for m in widths], 1e-13)
+    says.fails("x³ instead", [between_knots(lambda x: x**3, a) for a in cube])
     knots = [torch.linspace(0, 1, m + 1, dtype=torch.float64) for m in widths]
-    run.claim(
-        ["A-83", "N-39"],
-        r"f(j/m)=g(j/m): \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=[
-            float((a(t) - torch.square(t)).abs().max())
-            for a, t in zip(parabola, knots, strict=True)
+    says = run.states(["A-83", "N-39"], r"f(j/m)=g(j/m): \text{ largest difference}")
+    says.equal(
+        [float((a(t) - torch.square(t)).abs().max()) for a, t in zip(parabola, knots, strict=True)], within=1e-12
+    )
+    says.fails(
+        "at the middles",
+        [
+            float((a(t + 0.5 / m) - torch.square(t + 0.5 / m))[:-1].abs().max())
+            for a, t, m in zip(parabola, knots, widths, strict=True)
         ],
-        tolerance=1e-12,
-        control=Control(
-            "at the middles",
-            [
-                float((a(t + 0.5 / m) - torch.square(t + 0.5 / m))[:-1].abs().max())
-                for a, t, m in zip(parabola, knots, widths, strict=True)
-            ],
-        ),
     )
     roots = [relu_interpolant(torch.sqrt, m, lipschitz=1.0) for m in widths]
-    rate = fit_slope(widths, rows[TARGETS[0][0]][2])
-    slow = fit_slope(widths, [between_knots(torch.sqrt, a) for a in roots])
-    run.claim(
-        "N-39",
-        r"\sin2\pi x: \text{ error}\sim m^{-2}",
-        promised=-2.0,
-        relation="slope",
-        measured=rate.estimate,
-        interval=rate,
-        tolerance=0.02,
-        control=Control("√x, of unbounded curvature", slow.estimate, interval=slow),
-    )
+    says = run.states("N-39", r"\sin2\pi x: \text{ error}\sim m^{-2}")
+    says.slope(widths, rows[TARGETS[0][0]][2], -2.0, 0.02)
+    says.fails("√x, of unbounded curvature", widths, [between_knots(torch.sqrt, a) for a in roots])
     tent = relu_interpolant(lambda x: (x - 0.5).abs(), 2, lipschitz=1.0)
     third = relu_interpolant(lambda x: (x - 0.5).abs(), 3, lipschitz=1.0)
-    run.claim(
-        "L-071",
-        r"|x-\tfrac12| \text{ is a network of 2 ReLUs: the exact sup error of 2 pieces}",
-        promised=0.0,
-        relation="==",
-        measured=measured_error(Distance(), tent).value,
-        tolerance=1e-15,
-        control=Control(
-            "three pieces, whose knots miss the kink", measured_error(Distance(), third).value
-        ),
-    )
+    says = run.states("L-071", r"|x-\tfrac12| \text{ is a network of 2 ReLUs: the exact sup error of 2 pieces}")
+    says.equal(measured_error(Distance(), tent).value, within=1e-15)
+    says.fails("three pieces, whose knots miss the kink", measured_error(Distance(), third).value)
     return rows
 
 
@@ -320,31 +242,14 @@ def any_broken_line(run: Run) -> None:
         trip.append(float((place - knots).abs().max()) if len(place) == count else math.inf)
         units.append(network_size(net).units)
         promised.append(count + 2)
-    run.claim(
-        "N-38",
-        r"g(x)=ax+b+\sum_ic_i(x-x_i)_+,\ c_i=s_{i+1}-s_i: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-12,
-        reason="random knots, values and outer slopes; at the knots and at 200 points of [-8, 12]",
-        control=Control("without the affine part a x", without),
+    says = run.states("N-38", r"g(x)=ax+b+\sum_ic_i(x-x_i)_+,\ c_i=s_{i+1}-s_i: \text{ largest difference}")
+    says.equal(
+        apart, within=1e-12, where="random knots, values and outer slopes; at the knots and at 200 points of [-8, 12]"
     )
-    run.claim(
-        "N-38",
-        r"\text{the network's kinks are the knots: largest difference}",
-        promised=0,
-        relation="==",
-        measured=trip,
-        tolerance=1e-10,
-    )
-    run.claim(
-        "N-38",
-        r"m-1 \text{ bends on all of } \mathbb R: \text{ units}=m-1+2",
-        promised=promised,
-        relation="==",
-        measured=units,
-        reason="the affine part costs two units, which the theorem does not count",
+    says.fails("without the affine part a x", without)
+    run.states("N-38", r"\text{the network's kinks are the knots: largest difference}").equal(trip, within=1e-10)
+    run.states("N-38", r"m-1 \text{ bends on all of } \mathbb R: \text{ units}=m-1+2").equal(
+        units, promised, where="the affine part costs two units, which the theorem does not count"
     )
 
 

@@ -18,10 +18,7 @@ from torchtheory.approximation.universality.superpositions import (
     superposition_step,
     two_scale_superposition,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 #: name, function on the square, Lipschitz constant, largest absolute value
@@ -44,9 +41,7 @@ TARGETS: tuple[tuple[str, Function, float, float], ...] = (
     title="Sums of functions of one variable take away three quarters of any function of two",
     full={"finest": 256, "points": 601, "refinement": 48},
 )
-def kolmogorov_superposition(
-    run: Run, finest: int = 32, points: int = 121, refinement: int = 24
-) -> None:
+def kolmogorov_superposition(run: Run, finest: int = 32, points: int = 121, refinement: int = 24) -> None:
     """Inner functions that know nothing of f, and an outer one that reads f off: 2d + 1 terms.
 
     The inner functions climb on narrow intervals, each on its own, and the weights give every cube
@@ -96,20 +91,19 @@ def one_step(run: Run, sizes: list[int], grid: Tensor) -> list[tuple[str, int, f
         rows.append(("x₁x₂x₃ - ½", n, step.bound, error, len(step.network.outer_knots)))
     fast: Function = lambda x: torch.sin(60 * x[:, 0]) * torch.sin(60 * x[:, 1])  # noqa: E731
     understated = superposition_step(fast, 2, 16, lipschitz=1.0, largest=1.0)
-    run.claim(
-        "X-21",
-        r"\sup_{[0,1]^d}|f-S|\le\tfrac{d-1}{d+2}\sup|f|+\tfrac{2d}{d+2}Lr,\ "
-        r"r=\sqrt d\,\tfrac{d+1}{(2d+1)N}",
-        promised=[row[2] for row in rows],
-        relation="<=",
-        measured=[row[3] for row in rows],
-        tolerance=1e-6,
-        reason="three functions of two variables, one of three; on a grid",
-        control=Control(
-            "sin 60x₁ sin 60x₂ is not 1-Lipschitz, as the construction was told",
-            float((understated.network(grid) - fast(grid)).abs().max()),
-            promised=understated.bound,
-        ),
+    says = run.states(
+        "X-21", r"\sup_{[0,1]^d}|f-S|\le\tfrac{d-1}{d+2}\sup|f|+\tfrac{2d}{d+2}Lr,\ r=\sqrt d\,\tfrac{d+1}{(2d+1)N}"
+    )
+    says.at_most(
+        [row[3] for row in rows],
+        [row[2] for row in rows],
+        1e-6,
+        where="three functions of two variables, one of three; on a grid",
+    )
+    says.fails(
+        "sin 60x₁ sin 60x₂ is not 1-Lipschitz, as the construction was told",
+        float((understated.network(grid) - fast(grid)).abs().max()),
+        promised=understated.bound,
     )
     return rows
 
@@ -118,56 +112,32 @@ def universal(run: Run, sizes: list[int]) -> None:
     """The inner functions: increasing, into [0, 1], the same for every f, cubes told apart."""
     made = [inner_functions(2, n) for n in sizes] + [inner_functions(3, n) for n in (4, 8)]
     equal = [inner_functions(2, n, separated=False) for n in sizes]
-    run.claim(
-        "X-21",
-        r"\text{images of different cubes under } \sum_jk_j\phi_i \text{ are apart}",
-        promised=0.0,
-        relation=">",
-        measured=[m.gap for m in made],
-        control=Control("equal weights k_j", [m.gap for m in equal]),
+    says = run.states("X-21", r"\text{images of different cubes under } \sum_jk_j\phi_i \text{ are apart}")
+    says.above([m.gap for m in made], 0.0)
+    says.fails("equal weights k_j", [m.gap for m in equal])
+    says = run.states("X-21", r"\phi_i \text{ strictly increasing: the least rise between two knots}")
+    says.above([float(m.values.diff(dim=1).min()) for m in made], 0.0)
+    says.fails(
+        "plateaus that are quite flat",
+        [float(m.values[:, ::2].repeat_interleave(2, dim=1).diff(dim=1).min()) for m in made],
     )
-    run.claim(
-        "X-21",
-        r"\phi_i \text{ strictly increasing: the least rise between two knots}",
-        promised=0.0,
-        relation=">",
-        measured=[float(m.values.diff(dim=1).min()) for m in made],
-        control=Control(
-            "plateaus that are quite flat",
-            [float(m.values[:, ::2].repeat_interleave(2, dim=1).diff(dim=1).min()) for m in made],
-        ),
-    )
-    run.claim(
-        "X-21",
-        r"\phi_i([0,1])\subset[0,1],\ k_j>0,\ \textstyle\sum_jk_j\le1",
-        promised=1.0,
-        relation="<=",
-        measured=[v for m in made for v in constraint_values(m)],
-        tolerance=1e-12,
+    run.states("X-21", r"\phi_i([0,1])\subset[0,1],\ k_j>0,\ \textstyle\sum_jk_j\le1").at_most(
+        [v for m in made for v in constraint_values(m)], 1.0, 1e-12
     )
     steps = [superposition_step(f, 2, sizes[0]).network for _, f, _, _ in TARGETS]
-    run.claim(
-        "X-21",
-        r"\phi_i \text{ and } k_j \text{ do not depend on } f,\ \text{only } g \text{ does: "
-        r"largest difference}",
-        promised=0.0,
-        relation="==",
-        measured=[
+    says = run.states(
+        "X-21", r"\phi_i \text{ and } k_j \text{ do not depend on } f,\ \text{only } g \text{ does: largest difference}"
+    )
+    says.equal(
+        [
             float((a.inner_values - steps[0].inner_values).abs().max())
             + float((a.weights - steps[0].weights).abs().max())
             for a in steps
-        ],
-        control=Control(
-            "the outer functions",
-            [float((a.outer_values - steps[0].outer_values).abs().max()) for a in steps],
-        ),
+        ]
     )
-    run.claim(
-        "X-21",
-        r"d=2:\ d(2d+1)=10 \text{ and } 2d+1=5 \text{ units}",
-        promised=[10, 5],
-        relation="==",
-        measured=list(steps[0].hidden_units),
+    says.fails("the outer functions", [float((a.outer_values - steps[0].outer_values).abs().max()) for a in steps])
+    run.states("X-21", r"d=2:\ d(2d+1)=10 \text{ and } 2d+1=5 \text{ units}").equal(
+        list(steps[0].hidden_units), [10, 5]
     )
 
 
@@ -185,23 +155,12 @@ def two_scales(run: Run, refinement: int, grid: Tensor) -> dict[str, list[float]
     """What is left of a function after either scale of one superposition."""
     coarse, fine = nested_inner_functions(2, refinement)
     equal = inner_functions(2, 10 * refinement, separated=False)
-    run.claim(
-        "X-21",
-        r"\text{the same } \phi_i, k_j \text{ tell the cubes of two scales apart}",
-        promised=0.0,
-        relation=">",
-        measured=[coarse.gap, fine.gap],
-        control=Control("equal weights k_j", equal.gap),
-    )
-    run.claim(
-        "X-21",
-        r"\phi_i \text{ of two scales: increasing, into } [0,1],\ k_j>0,\ "
-        r"\textstyle\sum_jk_j\le1",
-        promised=1.0,
-        relation="<=",
-        measured=[*constraint_values(fine), 1 - float(fine.values.diff(dim=1).min())],
-        tolerance=1e-12,
-    )
+    says = run.states("X-21", r"\text{the same } \phi_i, k_j \text{ tell the cubes of two scales apart}")
+    says.above([coarse.gap, fine.gap], 0.0)
+    says.fails("equal weights k_j", equal.gap)
+    run.states(
+        "X-21", r"\phi_i \text{ of two scales: increasing, into } [0,1],\ k_j>0,\ \textstyle\sum_jk_j\le1"
+    ).at_most([*constraint_values(fine), 1 - float(fine.values.diff(dim=1).min())], 1.0, 1e-12)
     # the errors are largest on thin strips, which a grid alone may miss
     x = torch.cat([grid, run.rand(20_000, 2)])
     found = {}
@@ -209,15 +168,13 @@ def two_scales(run: Run, refinement: int, grid: Tensor) -> dict[str, list[float]
         nets = two_scale_superposition(f, 2, refinement)
         found[name] = [float((f(x) - net(x)).abs().max()) for net in nets]
         found[name].insert(0, float(f(x).abs().max()))
-    run.claim(
+    says = run.states(
         "X-21",
         r"f=\textstyle\sum_ig(\sum_jk_j\phi_i(x_j)),\ g=g_1+g_2:\ \text{the largest error left "
         r"falls with either scale}",
-        promised=0.0,
-        relation="<",
-        measured=[b - a for v in found.values() for a, b in pairwise(v)],
-        control=Control("equal weights, for x₁ - x₂", symmetric_step(TARGETS[1][1], grid)),
     )
+    says.below([b - a for v in found.values() for a, b in pairwise(v)], 0.0)
+    says.fails("equal weights, for x₁ - x₂", symmetric_step(TARGETS[1][1], grid))
     return found
 
 

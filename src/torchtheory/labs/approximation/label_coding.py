@@ -26,14 +26,10 @@ from torchtheory.approximation.rates.lower_bounds import (
 )
 from torchtheory.approximation.rates.table import THEOREMS
 from torchtheory.approximation.rates.theorems import Setting
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.generalization.vc.growth import halfspaces, intervals, rectangles, shatters
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.generalization.vc.shattering import radon_partition, relu_shattering
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.feedforward import parameter_count
 from torchtheory.nets.labeled import at_least
 
@@ -79,40 +75,20 @@ def heights(run: Run) -> None:
     """Values at the middles and the norm."""
     cases = [(n, d, k) for n in (1, 2, 3, 4) for d, k in ((1, 9), (2, 5), (3, 3))]
     made = [(label_function(labels_of(run, k**d), n, d), n, d, k) for n, d, k in cases]
-    values = [
-        f(cell_centers(((0.0, 1.0),) * d, k)) / f.height - f.coefficients for f, _, d, k in made
-    ]
-    shifted = [
-        f(cell_centers(((0.0, 1.0),) * d, k) * 0.97) / f.height - f.coefficients
-        for f, _, d, k in made
-    ]
-    run.claim(
-        "X-35",
-        r"f_y(x_m)=y_mc_\phi N^{-n}: \text{ largest deviation, in units of the height}",
-        promised=0.0,
-        relation="==",
-        measured=[float(v.abs().max()) for v in values],
-        tolerance=1e-12,
-        control=Control("points off the middles", [float(v.abs().max()) for v in shifted]),
-    )
+    values = [f(cell_centers(((0.0, 1.0),) * d, k)) / f.height - f.coefficients for f, _, d, k in made]
+    shifted = [f(cell_centers(((0.0, 1.0),) * d, k) * 0.97) / f.height - f.coefficients for f, _, d, k in made]
+    says = run.states("X-35", r"f_y(x_m)=y_mc_\phi N^{-n}: \text{ largest deviation, in units of the height}")
+    says.equal([float(v.abs().max()) for v in values], within=1e-12)
+    says.fails("points off the middles", [float(v.abs().max()) for v in shifted])
     high = [BumpSum(f.coefficients, k, f.height * k, f.bump) for f, _, _, k in made]
     fine = {1: 41, 2: 21, 3: 9}
-    run.claim(
-        "X-35",
-        r"\|f_y\|_{W^{n,\infty}}\le1",
-        promised=1.0,
-        relation="<=",
-        measured=[sobolev_grid_norm(f, fine[d]) for f, _, d, _ in made],
-        tolerance=1e-9,
-        control=Control("height c N^(1-n)", [sobolev_grid_norm(f, 9) for f in high]),
-    )
-    run.erratum(
-        "label-heights",
-        r"f_y(x_m)=y_mN^{-n} \text{ and } \|f_y\|_{W^{n,\infty}}\le1",
-        promised=1.0,
-        relation="<=",
-        measured=[alternating_derivative(16, n) for n in (2, 3, 4)],
-        reason="labels 0, 1, 0, 1, ... at points 1/(N - 1) apart: differences bound the derivative "
+    says = run.states("X-35", r"\|f_y\|_{W^{n,\infty}}\le1")
+    says.at_most([sobolev_grid_norm(f, fine[d]) for f, _, d, _ in made], 1.0, 1e-9)
+    says.fails("height c N^(1-n)", [sobolev_grid_norm(f, 9) for f in high])
+    run.refutes("label-heights", r"f_y(x_m)=y_mN^{-n} \text{ and } \|f_y\|_{W^{n,\infty}}\le1").at_most(
+        [alternating_derivative(16, n) for n in (2, 3, 4)],
+        1.0,
+        where="labels 0, 1, 0, 1, ... at points 1/(N - 1) apart: differences bound the derivative "
         "of every function with these values from below",
     )
 
@@ -137,14 +113,9 @@ def reading(run: Run) -> None:
                 return f(x) + worst
 
             kept.append(float((read_labels(g, f) == y).double().mean()))
-    run.claim(
-        "X-35",
-        r"\|g-f_y\|_\infty<c_\phi N^{-n}/2: \text{ share of the labels that } g \text{ returns}",
-        promised=1.0,
-        relation="==",
-        measured=right,
-        control=Control("an error of 0.501 instead of 0.499 of the level", wrong),
-    )
+    says = run.states("X-35", r"\|g-f_y\|_\infty<c_\phi N^{-n}/2: \text{ share of the labels that } g \text{ returns}")
+    says.equal(right, 1.0)
+    says.fails("an error of 0.501 instead of 0.499 of the level", wrong)
     cells, n = 8, 2
     labelings = (all_labelings(cells) > 0).long()
     error = float(cells) ** -n
@@ -159,21 +130,11 @@ def reading(run: Run) -> None:
         read = (middle[None] > thresholds[:, None]).long()
         met.append(float((read == y).double().mean(1).max()))
         down.append(float(((f(x) <= error / 2).long() == y).double().mean()))
-    run.erratum(
-        "levels-one-error-apart",
-        r"\|g-f_y\|_\infty\le\epsilon=N^{-n}: \text{ share of labels a threshold returns}",
-        promised=1.0,
-        relation=">=",
-        measured=met,
-        reason=f"the constant ε/2 is within {max(gaps) / error:.2f} ε of every f_y and holds none",
-    )
-    run.erratum(
-        "threshold-downwards",
-        r"\mathbf 1_{(-\infty,a]}(f_y(x_m))=y_m: \text{ share of the labels}",
-        promised=1.0,
-        relation=">=",
-        measured=down,
-        reason="the threshold at half the level, f_y itself",
+    run.refutes(
+        "levels-one-error-apart", r"\|g-f_y\|_\infty\le\epsilon=N^{-n}: \text{ share of labels a threshold returns}"
+    ).at_least(met, 1.0, where=f"the constant ε/2 is within {max(gaps) / error:.2f} ε of every f_y and holds none")
+    run.refutes("threshold-downwards", r"\mathbf 1_{(-\infty,a]}(f_y(x_m))=y_m: \text{ share of the labels}").at_least(
+        down, 1.0, where="the threshold at half the level, f_y itself"
     )
 
 
@@ -194,25 +155,17 @@ def networks(run: Run, cells: int) -> None:
                 kept.append(float((read_labels(net, f) == row).double().mean()))
         sizes.append(network_size(relu_interpolant(label_function(y[-1], n), pieces,
                                                    lipschitz=1.0).network).parameters)  # fmt: skip
-    run.claim(
-        ["X-34", "X-35"],
-        r"\text{one architecture of ReLUs, all } 2^N \text{ labelings: share of labels read}",
-        promised=1.0,
-        relation="==",
-        measured=shares,
-        control=Control("one piece fewer than cells", poor),
+    says = run.states(
+        ["X-34", "X-35"], r"\text{one architecture of ReLUs, all } 2^N \text{ labelings: share of labels read}"
     )
-    run.claim(
-        "X-34",
-        r"N^d\le\mathrm{VCdim}\le4M(3M+4): \text{ points shattered}",
-        promised=[weights_vc_bound(m) for m in sizes],
-        relation="<=",
-        measured=cells,
-        control=Control(
-            "sines, which are no piecewise polynomials: 32 points with one parameter",
-            32 if sine_labels_read(run, 32) == 1.0 else 0,
-            promised=weights_vc_bound(1),
-        ),
+    says.equal(shares, 1.0)
+    says.fails("one piece fewer than cells", poor)
+    says = run.states("X-34", r"N^d\le\mathrm{VCdim}\le4M(3M+4): \text{ points shattered}")
+    says.at_most(cells, [weights_vc_bound(m) for m in sizes])
+    says.fails(
+        "sines, which are no piecewise polynomials: 32 points with one parameter",
+        32 if sine_labels_read(run, 32) == 1.0 else 0,
+        promised=weights_vc_bound(1),
     )
 
 
@@ -225,51 +178,30 @@ def weights(run: Run) -> None:
         exponents.append(fit_slope([1 / e for e in errors], [float(m) for m in found]).estimate)
         promised.append(d / (2 * (n - r)))
         wrong.append(d / (2 * n) if r else d / n)
-    run.claim(
-        "X-34",
-        r"\text{exponent of the least } M \text{ in } 1/\epsilon: \ d/2(n-r)",
-        promised=promised,
-        relation="==",
-        measured=exponents,
-        tolerance=0.01,
-        reason="fitted to the numbers with their constants, ε from 1e-10 to 1e-18",
-        control=Control(
-            "one label a weight, or derivatives not counted", exponents, promised=wrong
-        ),
-    )
+    says = run.states("X-34", r"\text{exponent of the least } M \text{ in } 1/\epsilon: \ d/2(n-r)")
+    says.equal(exponents, promised, 0.01, where="fitted to the numbers with their constants, ε from 1e-10 to 1e-18")
+    says.fails("one label a weight, or derivatives not counted", exponents, promised=wrong)
     errors = [10.0**-k for k in range(2, 13)]
     spent = [3 * interpolant_units(e, smooth=n == 2).size + 1 for n in (1, 2) for e in errors]
     needed = [vc_minimum_weights(e, n, 1) for n in (1, 2) for e in errors]
     without = [label_cells(e, 1, 1) for e in errors]
-    run.claim(
-        "X-34",
-        r"\text{least } M \text{ by labels} \le M \text{ of broken lines for the ball, } d=1",
-        promised=spent,
-        relation="<=",
-        measured=needed,
-        control=Control(
-            "functions with one derivative, networks for two, and one label a weight",
-            without,
-            promised=spent[len(errors) :],
-        ),
+    says = run.states("X-34", r"\text{least } M \text{ by labels} \le M \text{ of broken lines for the ball, } d=1")
+    says.at_most(needed, spent)
+    says.fails(
+        "functions with one derivative, networks for two, and one label a weight",
+        without,
+        promised=spent[len(errors) :],
     )
     rows = {r.id: r for r in THEOREMS if r.function_class == "sobolev"}
     settings = [Setting(n, d, 0.1, weights_exponent=share * d / n)
                 for n in (1, 2, 5) for d in (1, 4, 9) for share in (0.5, 0.7, 0.99)]  # fmt: skip
-    run.claim(
-        "X-34",
-        r"d/2n\le\zeta",
-        promised=[rows["X-34"].exponent(s) for s in settings],
-        relation=">=",
-        measured=[rows["X-37"].exponent(s) for s in settings],
-        tolerance=1e-12,
-        control=Control(
-            "derivatives in the error for the bound only",
-            [rows["X-37"].exponent(s) for s in settings if s.smoothness > 1],
-            promised=[s.dimension / (2 * (s.smoothness - 1)) for s in settings
-                      if s.smoothness > 1],
-        ),
-    )  # fmt: skip
+    says = run.states("X-34", r"d/2n\le\zeta")
+    says.at_least([rows["X-37"].exponent(s) for s in settings], [rows["X-34"].exponent(s) for s in settings], 1e-12)
+    says.fails(
+        "derivatives in the error for the bound only",
+        [rows["X-37"].exponent(s) for s in settings if s.smoothness > 1],
+        promised=[s.dimension / (2 * (s.smoothness - 1)) for s in settings if s.smoothness > 1],
+    )
 
 
 def sine_labels_read(run: Run, count: int) -> float:
@@ -298,36 +230,19 @@ def dimensions(run: Run, sines: int) -> None:
         shatters(halfspaces, plane[:4]),
         shatters(halfspaces, run.randn(5, 3)),
     ]
-    run.claim(
-        "X-36",
-        r"\text{intervals shatter 2 points, boxes 4, half-spaces of } \mathbb R^d\ d+1",
-        promised=1.0,
-        relation="==",
-        measured=[float(k) for k in kept],
-        control=Control("one point more", [float(m) for m in more]),
-    )
+    says = run.states("X-36", r"\text{intervals shatter 2 points, boxes 4, half-spaces of } \mathbb R^d\ d+1")
+    says.equal([float(k) for k in kept], 1.0)
+    says.fails("one point more", [float(m) for m in more])
     splits = [radon_partition(run.randn(d + 2, d)).residual for d in range(1, 8)]
-    run.claim(
-        "X-36",
-        r"d+2 \text{ points are never shattered: the hulls of Radon's two groups meet}",
-        promised=0.0,
-        relation="==",
-        measured=splits,
-        tolerance=1e-9,
+    run.states("X-36", r"d+2 \text{ points are never shattered: the hulls of Radon's two groups meet}").equal(
+        splits, within=1e-9
     )
     x = torch.arange(1, 5, dtype=torch.float64)
     theta = torch.linspace(0, 2 * math.pi, 20_001, dtype=torch.float64)
     seen = torch.unique((torch.sin(theta[:, None] * x) > 0).long(), dim=0)
-    run.claim(
-        "X-36",
-        r"\mathbf 1[\sin\theta x>0] \text{ returns all labels at } 2^{-1},\dots,2^{-m}",
-        promised=1.0,
-        relation="==",
-        measured=[sine_labels_read(run, m) for m in (1, 4, 10, 20, sines)],
-        control=Control(
-            "the points 1, 2, 3, 4, all frequencies: share of the 16 labelings", len(seen) / 16
-        ),
-    )
+    says = run.states("X-36", r"\mathbf 1[\sin\theta x>0] \text{ returns all labels at } 2^{-1},\dots,2^{-m}")
+    says.equal([sine_labels_read(run, m) for m in (1, 4, 10, 20, sines)], 1.0)
+    says.fails("the points 1, 2, 3, 4, all frequencies: share of the 16 labelings", len(seen) / 16)
     counts = [4, 8, 12]
     net_sizes, hit = [], []
     for m in counts:
@@ -337,17 +252,15 @@ def dimensions(run: Run, sines: int) -> None:
             hidden = net[1](net[0](points))
         hit.append(float(((output @ hidden.T).sign() == all_labelings(m)).double().mean()))
         net_sizes.append(parameter_count([3, m, 1]))
-    run.claim(
-        "X-36",
-        r"m \text{ points shattered by } M \text{ weights: } m\le4M(3M+4)",
-        promised=[weights_vc_bound(s) for s in net_sizes],
-        relation="<=",
-        measured=[m if h == 1.0 else math.inf for m, h in zip(counts, hit, strict=True)],
-        control=Control(
-            "sines: one parameter, and as many points as you like",
-            sines if sine_labels_read(run, sines) == 1.0 else 0,
-            promised=weights_vc_bound(1),
-        ),
+    says = run.states("X-36", r"m \text{ points shattered by } M \text{ weights: } m\le4M(3M+4)")
+    says.at_most(
+        [m if h == 1.0 else math.inf for m, h in zip(counts, hit, strict=True)],
+        [weights_vc_bound(s) for s in net_sizes],
+    )
+    says.fails(
+        "sines: one parameter, and as many points as you like",
+        sines if sine_labels_read(run, sines) == 1.0 else 0,
+        promised=weights_vc_bound(1),
     )
 
 

@@ -18,11 +18,8 @@ from torchtheory.approximation.polynomials.landau import (
     landau_bound,
     landau_constant,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.labs.approximation.polynomials import TARGETS, arch
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 
@@ -53,33 +50,19 @@ def landau_polynomials(run: Run, largest: int = 1024) -> None:
             promised.append(a.bound)
             found.append(measured_error(g, a, most_points=513).value)
     naive = landau_approximant(lambda x: x, largest, lipschitz=1.0, remove_line=False)
-    run.claim(
-        ["L-088", "L-089"],
-        r"f\ \rho\text{-Lipschitz, line removed: }\sup|f-P_n|\le3\rho(n+1)^{-1/3}",
-        promised=promised,
-        relation="<=",
-        measured=found,
-        tolerance=1e-9,
-        control=Control(
-            "f(x) = x with the line left in: f(1) is not 0",
-            measured_error(lambda x: x, naive, most_points=513).value,
-            promised=naive.bound,
-        ),
+    says = run.states(["L-088", "L-089"], r"f\ \rho\text{-Lipschitz, line removed: }\sup|f-P_n|\le3\rho(n+1)^{-1/3}")
+    says.at_most(found, promised, 1e-9)
+    says.fails(
+        "f(x) = x with the line left in: f(1) is not 0",
+        measured_error(lambda x: x, naive, most_points=513).value,
+        promised=naive.bound,
     )
     ends = torch.ones(1, dtype=torch.float64)
-    run.erratum(
-        "landau-one-end",
-        r"f(0)=0:\ |f(x)-P_n(x)|\le\epsilon \text{ for large } n,\ x\in[0,1]",
-        promised=0.1,
-        relation="<=",
-        measured=[
-            1 - landau_approximant(
-                lambda x: x, n, lipschitz=1.0, remove_line=False
-            )(ends).item()
-            for n in sizes[-3:]
-        ],
-        reason="f(x) = x at x = 1: the error tends to 1/2",
-    )  # fmt: skip
+    run.refutes("landau-one-end", r"f(0)=0:\ |f(x)-P_n(x)|\le\epsilon \text{ for large } n,\ x\in[0,1]").at_most(
+        [1 - landau_approximant(lambda x: x, n, lipschitz=1.0, remove_line=False)(ends).item() for n in sizes[-3:]],
+        0.1,
+        where="f(x) = x at x = 1: the error tends to 1/2",
+    )
     run.figure(
         "landau",
         lambda axes: plot_landau(axes, sizes, promised[: len(sizes)], found[: len(sizes)]),
@@ -91,37 +74,20 @@ def landau_polynomials(run: Run, largest: int = 1024) -> None:
 
 def constants(run: Run) -> None:
     numbers = [0, 1, 2, 5, 20, 60]
-    run.claim(
-        "L-088",
-        r"J_n=2^{2n+1}(n!)^2/(2n+1)!, \text{ exactly}: \text{ difference}",
-        promised=0,
-        relation="==",
-        measured=[float(kernel_moment(n, 0) - landau_constant(n)) for n in numbers],
-        control=Control(
-            "the kernel 1 - u² replaced by u²(1 - u²)",
-            [float(kernel_moment(n, 2) - landau_constant(n)) for n in numbers],
-        ),
+    says = run.states("L-088", r"J_n=2^{2n+1}(n!)^2/(2n+1)!, \text{ exactly}: \text{ difference}")
+    says.equal([float(kernel_moment(n, 0) - landau_constant(n)) for n in numbers])
+    says.fails(
+        "the kernel 1 - u² replaced by u²(1 - u²)", [float(kernel_moment(n, 2) - landau_constant(n)) for n in numbers]
     )
-    run.claim(
-        "L-089",
-        r"\int u^2(1-u^2)^n\,du=J_{n+1}/2(n+1), \text{ exactly}: \text{ difference}",
-        promised=0,
-        relation="==",
-        measured=[
-            float(kernel_moment(n, 2) - landau_constant(n + 1) / (2 * (n + 1))) for n in numbers
-        ],
-        control=Control(
-            "J_n in place of J_{n+1}",
-            [float(kernel_moment(n, 2) - landau_constant(n) / (2 * (n + 1))) for n in numbers],
-        ),
+    says = run.states("L-089", r"\int u^2(1-u^2)^n\,du=J_{n+1}/2(n+1), \text{ exactly}: \text{ difference}")
+    says.equal([float(kernel_moment(n, 2) - landau_constant(n + 1) / (2 * (n + 1))) for n in numbers])
+    says.fails(
+        "J_n in place of J_{n+1}", [float(kernel_moment(n, 2) - landau_constant(n) / (2 * (n + 1))) for n in numbers]
     )
-    run.claim(
-        "L-089",
-        r"J_{n+1}/J_n=(2n+2)/(2n+3)<1",
-        promised=[(2 * n + 2) / (2 * n + 3) for n in numbers],
-        relation="==",
-        measured=[float(landau_constant(n + 1) / landau_constant(n)) for n in numbers],
-        tolerance=1e-15,
+    run.states("L-089", r"J_{n+1}/J_n=(2n+2)/(2n+3)<1").equal(
+        [float(landau_constant(n + 1) / landau_constant(n)) for n in numbers],
+        [(2 * n + 2) / (2 * n + 3) for n in numbers],
+        1e-15,
     )
 
 
@@ -138,19 +104,13 @@ def identity(run: Run) -> None:
         return ((g(at.flatten()).reshape(at.shape) * inside - g(x).unsqueeze(1)) * kernel).sum(1)
 
     polynomial = landau_approximant(arch, n, lipschitz=math.pi, remove_line=False)
-    run.claim(
-        "L-088",
-        r"P_n(x)-f(x)=J_n^{-1}\int_{-1}^1[f(x+u)-f(x)](1-u^2)^n\,du: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(polynomial(x) - arch(x) - by_differences(arch, extend=True)).abs().max(),
-        tolerance=1e-6,
-        reason="both integrals by quadrature, the right one with 20000 midpoints",
-        control=Control(
-            "f not extended by 0",
-            (polynomial(x) - arch(x) - by_differences(arch, extend=False)).abs().max(),
-        ),
+    says = run.states("L-088", r"P_n(x)-f(x)=J_n^{-1}\int_{-1}^1[f(x+u)-f(x)](1-u^2)^n\,du: \text{ largest difference}")
+    says.equal(
+        (polynomial(x) - arch(x) - by_differences(arch, extend=True)).abs().max(),
+        within=1e-6,
+        where="both integrals by quadrature, the right one with 20000 midpoints",
     )
+    says.fails("f not extended by 0", (polynomial(x) - arch(x) - by_differences(arch, extend=False)).abs().max())
     promised, found, ramp = [], [], []
     line = landau_approximant(lambda x: math.pi * x, 400, lipschitz=math.pi, remove_line=False)
     for n in (10, 100, 400):
@@ -161,15 +121,9 @@ def identity(run: Run) -> None:
             found.append(value)
     missed = measured_error(lambda x: math.pi * x, line, most_points=513).value
     ramp = [landau_bound(400, delta, math.pi * delta, math.pi) for delta in (0.1, 0.2, 0.4)]
-    run.claim(
-        "L-089",
-        r"\sup|f-P_n|\le\epsilon/2+M/\delta^2(n+1)",
-        promised=promised,
-        relation="<=",
-        measured=found,
-        tolerance=1e-9,
-        control=Control("f(x) = πx, not 0 at 1", [missed] * 3, promised=ramp),
-    )
+    says = run.states("L-089", r"\sup|f-P_n|\le\epsilon/2+M/\delta^2(n+1)")
+    says.at_most(found, promised, 1e-9)
+    says.fails("f(x) = πx, not 0 at 1", [missed] * 3, promised=ramp)
 
 
 def coefficients(run: Run) -> None:
@@ -185,18 +139,19 @@ def coefficients(run: Run) -> None:
         assert isinstance(form.network, LandauForm)
         series = form.network.series()
         met += series.coef.tolist()
-    run.claim(
+    says = run.states(
         "L-088",
         r"P_n=\sum_{j\le2n}x^j\,\tfrac{(-1)^j}{J_n}\sum_k\tbinom nk(-1)^k\tbinom{2k}j"
         r"\int_0^1f(t)\,t^{2k-j}dt: \text{ coefficients}",
-        promised=exact,
-        relation="==",
-        measured=met,
-        tolerance=1e-12,
-        reason="f(x) = x(1 - x), n = 1, 3, 6; the moments as fractions, both sides then written in "
-        "Chebyshev polynomials, whose coefficients rounding does not blow up",
-        control=Control("f not extended by 0: moments over [-1, 1]", not_extended),
     )
+    says.equal(
+        met,
+        exact,
+        1e-12,
+        where="f(x) = x(1 - x), n = 1, 3, 6; the moments as fractions, both sides then written in "
+        "Chebyshev polynomials, whose coefficients rounding does not blow up",
+    )
+    says.fails("f not extended by 0: moments over [-1, 1]", not_extended)
 
 
 def series_from_moments(n: int, moments: list[Fraction]) -> list[float]:
@@ -209,9 +164,7 @@ def series_from_moments(n: int, moments: list[Fraction]) -> list[float]:
         for j in range(2 * n + 1)
     ]
     exact = np.polynomial.Polynomial([float(c / landau_constant(n)) for c in powers])
-    made: list[float] = exact.convert(
-        kind=np.polynomial.Chebyshev, domain=np.array([0.0, 1.0])
-    ).coef.tolist()
+    made: list[float] = exact.convert(kind=np.polynomial.Chebyshev, domain=np.array([0.0, 1.0])).coef.tolist()
     return made
 
 

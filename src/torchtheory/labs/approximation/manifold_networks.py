@@ -33,11 +33,7 @@ from torchtheory.approximation.piecewise.manifolds import (
     swiss_roll_sheet,
 )
 from torchtheory.core.errors import NotConverged
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least
 
@@ -112,10 +108,7 @@ def manifold_networks(
         sheet = swiss_roll_sheet(d, height=2.0, generator=run.generator)
         rolls[d] = Atlas(sheet, tangent_charts(sheet(u), 2, RADIUS, HEIGHT))
     atlas_checks(run, rolls[30], u, fresh)
-    nets = {
-        d: [manifold_network(a.sheet, target, a.charts, n, u) for n in cells]
-        for d, a in rolls.items()
-    }
+    nets = {d: [manifold_network(a.sheet, target, a.charts, n, u) for n in cells] for d, a in rolls.items()}
     errors = {d: [error(rolls[d].sheet, net, fresh) for net in row] for d, row in nets.items()}
     sizes(run, nets, errors, rolls, u, fresh)
     refined = {
@@ -160,30 +153,21 @@ def error(sheet: ParametrizedManifold, net: ManifoldNetwork, fresh: Tensor) -> f
 
 def dimensions(run: Run, samples: int) -> None:
     """The estimated dimension of the roll is 2 in every space; noise in all directions adds."""
-    found = [
-        intrinsic_dimension(swiss_roll(samples, d, generator=run.generator).x) for d in AMBIENT
-    ]
+    found = [intrinsic_dimension(swiss_roll(samples, d, generator=run.generator).x) for d in AMBIENT]
     noisy = intrinsic_dimension(swiss_roll(samples, 30, noise=2.0, generator=run.generator).x)
-    run.claim(
-        "X-54",
-        r"\hat d=2 \text{ in } D=3,30,300 \text{ (within a quarter)}",
-        promised=2.0,
-        relation="==",
-        measured=found,
-        tolerance=0.125,
-        control=Control("noise of size 2 in all 30 directions", noisy),
-    )
+    says = run.states("X-54", r"\hat d=2 \text{ in } D=3,30,300 \text{ (within a quarter)}")
+    says.equal(found, 2.0, 0.125)
+    says.fails("noise of size 2 in all 30 directions", noisy)
     cube = run.rand(samples, 3)
     with_height = torch.cat([cube, run.rand(samples, 1)], 1)
-    run.erratum(
+    run.refutes(
         "manifold-extension-dimension",
-        r"\dim(\mathcal X\times[0,1])=d'+1 \text{ (within 0.4), with } "
-        r"\mathcal X\subset\mathbb R^3,\ d'=2",
-        promised=3.0,
-        relation="==",
-        measured=intrinsic_dimension(with_height),
-        tolerance=0.13,
-        reason="points of a cube times an interval: the extension lives in d + 1 dimensions",
+        r"\dim(\mathcal X\times[0,1])=d'+1 \text{ (within 0.4), with } \mathcal X\subset\mathbb R^3,\ d'=2",
+    ).equal(
+        intrinsic_dimension(with_height),
+        3.0,
+        0.13,
+        where="points of a cube times an interval: the extension lives in d + 1 dimensions",
     )
 
 
@@ -191,15 +175,9 @@ def atlas_checks(run: Run, atlas: Atlas, u: Tensor, fresh: Tensor) -> None:
     """The charts cover, and going into a chart and back is the identity on its part."""
     sheet, charts = atlas
     x = sheet(fresh)
-    run.claim(
-        ["A-101", "X-55"],
-        r"\sum_i\phi_i=1 \text{ at new points of the manifold}",
-        promised=1.0,
-        relation="==",
-        measured=chart_weights(charts, x).sum(1),
-        tolerance=1e-12,
-        control=Control("every other chart left out", chart_weights(charts[::2], x).sum(1)),
-    )
+    says = run.states(["A-101", "X-55"], r"\sum_i\phi_i=1 \text{ at new points of the manifold}")
+    says.equal(chart_weights(charts, x).sum(1), 1.0, 1e-12)
+    says.fails("every other chart left out", chart_weights(charts[::2], x).sum(1))
     apart = []
     for chart in charts[::3]:
         here = chart.contains(x)
@@ -216,15 +194,9 @@ def atlas_checks(run: Run, atlas: Atlas, u: Tensor, fresh: Tensor) -> None:
         far = float(lost.norm(dim=1).max())
     except NotConverged:
         far = float((sheet(u[near]) - x[folded]).norm(dim=1).max())
-    run.claim(
-        "A-101",
-        r"\gamma_i^{-1}\circ\gamma_i=\mathrm{id} \text{ on } U_i\cap\mathcal M",
-        promised=0.0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-8,
-        control=Control("a chart so large that the roll folds under its projection", far),
-    )
+    says = run.states("A-101", r"\gamma_i^{-1}\circ\gamma_i=\mathrm{id} \text{ on } U_i\cap\mathcal M")
+    says.equal(apart, within=1e-8)
+    says.fails("a chart so large that the roll folds under its projection", far)
 
 
 def sizes(
@@ -239,48 +211,29 @@ def sizes(
     pairs = [(d, k) for d in AMBIENT for k in (0, 1)]
     # a network whose second layer reads the ambient space itself, without the projections
     direct = [int(affine_layers(merged(nets[d][k]))[0][0][0].count_nonzero()) for d, k in pairs]
-    run.claim(
-        ["X-55", "A-101"],
-        r"\text{parameters that see the space}=3\,C_K\,D, \text{ whatever } N \text{ is}",
-        promised=[3 * len(rolls[d].charts) * d for d, _ in pairs],
-        relation="==",
-        measured=[nets[d][k].projection_parameters for d, k in pairs],
-        control=Control("every hat reads the ambient coordinates itself", direct),
+    says = run.states(
+        ["X-55", "A-101"], r"\text{parameters that see the space}=3\,C_K\,D, \text{ whatever } N \text{ is}"
     )
-    run.claim(
-        ["X-55", "A-101"],
-        r"\text{all other parameters per chart are those of } D=3",
-        promised=[nets[3][k].other_parameters / len(nets[3][k].charts) for _, k in pairs],
-        relation="==",
-        measured=[nets[d][k].other_parameters / len(nets[d][k].charts) for d, k in pairs],
-        tolerance=0.01,
-        control=Control(
-            "every hat reads the ambient coordinates itself",
-            [direct[i] / len(nets[d][k].charts) for i, (d, k) in enumerate(pairs)],
-        ),
+    says.equal([nets[d][k].projection_parameters for d, k in pairs], [3 * len(rolls[d].charts) * d for d, _ in pairs])
+    says.fails("every hat reads the ambient coordinates itself", direct)
+    says = run.states(["X-55", "A-101"], r"\text{all other parameters per chart are those of } D=3")
+    says.equal(
+        [nets[d][k].other_parameters / len(nets[d][k].charts) for d, k in pairs],
+        [nets[3][k].other_parameters / len(nets[3][k].charts) for _, k in pairs],
+        0.01,
     )
-    run.claim(
-        "X-55",
-        r"\text{depth: affine layers}",
-        promised=4,
-        relation="==",
-        measured=[network_size(n.network).depth for row in nets.values() for n in row],
-        control=Control(
-            "the hats read the ambient coordinates", network_size(merged(nets[3][0])).depth
-        ),
+    says.fails(
+        "every hat reads the ambient coordinates itself",
+        [direct[i] / len(nets[d][k].charts) for i, (d, k) in enumerate(pairs)],
     )
+    says = run.states("X-55", r"\text{depth: affine layers}")
+    says.equal([network_size(n.network).depth for row in nets.values() for n in row], 4)
+    says.fails("the hats read the ambient coordinates", network_size(merged(nets[3][0])).depth)
     ungated = ManifoldNetwork(without_gate(nets[3][1]), nets[3][1].charts, 0, 0, 0)
-    run.claim(
-        ["X-55", "A-101"],
-        r"\sup_{\mathcal M}|f-R| \text{ in } D=30,300 \text{ is that of } D=3",
-        promised=[errors[3][k] for _, k in pairs],
-        relation="==",
-        measured=[errors[d][k] for d, k in pairs],
-        tolerance=1e-6,
-        control=Control(
-            "charts that do not tell their own sheet from others",
-            [error(rolls[3].sheet, ungated, fresh)] * len(pairs),
-        ),
+    says = run.states(["X-55", "A-101"], r"\sup_{\mathcal M}|f-R| \text{ in } D=30,300 \text{ is that of } D=3")
+    says.equal([errors[d][k] for d, k in pairs], [errors[3][k] for _, k in pairs], 1e-6)
+    says.fails(
+        "charts that do not tell their own sheet from others", [error(rolls[3].sheet, ungated, fresh)] * len(pairs)
     )
 
 
@@ -335,20 +288,14 @@ def rates(run: Run, refined: dict[int, list[Refinement]]) -> None:
     and so above -(d+1)/2. N counts the cells of the meshes, no fewer than the hats inside."""
     found = {d: mean_interval([r.exponent for r in row]) for d, row in refined.items()}
     for name, d, other in (("roll", 2, None), ("circle", 1, found[2])):
-        run.claim(
+        says = run.states(
             ["X-56", "A-101"],
             rf"\text{{ {name}: }}N\lesssim\epsilon^{{-d/2}},\ d={d}: "
             r"\text{ the exponent of } N \text{ in } \epsilon",
-            promised=-d / 2,
-            relation=">=",
-            measured=found[d].estimate,
-            interval=found[d],
-            tolerance=0.25,
-            reason=f"mean over {len(refined[d])} atlases, each from new points",
-            control=None
-            if other is None
-            else Control("two dimensions instead of one", other.estimate),
         )
+        says.at_least(found[d], -d / 2, 0.25, where=f"mean over {len(refined[d])} atlases, each from new points")
+        if other is not None:
+            says.fails("two dimensions instead of one", other.estimate)
 
 
 def coefficients(run: Run) -> None:
@@ -364,32 +311,16 @@ def coefficients(run: Run) -> None:
             measured.append(float(best_terms_errors(row, [min(n, len(row))])[0]))
             bounds.append(l1_terms_bound(float(row.abs().sum()), n))
     flat = [float(best_terms_errors(torch.ones(4 * n).double(), [n])[0]) for n in counts]
-    run.claim(
-        "X-56",
-        r"\Sigma_N\le\tfrac12\|c\|_1N^{-1/2} \text{ for an orthonormal system}",
-        promised=bounds,
-        relation="<=",
-        measured=measured,
-        tolerance=1e-12,
-        control=Control(
-            "the norm in l2 instead of l1",
-            flat,
-            promised=[l1_terms_bound(math.sqrt(4 * n), n) for n in counts],
-        ),
-    )
-    sharp = [
-        float(best_terms_errors(torch.full((2 * n,), 0.5 / n).double(), [n])[0]) for n in counts
-    ]
+    says = run.states("X-56", r"\Sigma_N\le\tfrac12\|c\|_1N^{-1/2} \text{ for an orthonormal system}")
+    says.at_most(measured, bounds, 1e-12)
+    says.fails("the norm in l2 instead of l1", flat, promised=[l1_terms_bound(math.sqrt(4 * n), n) for n in counts])
+    sharp = [float(best_terms_errors(torch.full((2 * n,), 0.5 / n).double(), [n])[0]) for n in counts]
     slope = fit_slope(counts, sharp)
-    run.erratum(
+    run.refutes(
         "manifold-l1-rate",
         r"\|c\|_1=1: N=O(\epsilon^{-1}) \text{ terms give an } L_2 \text{ error } \epsilon, "
         r"\text{ so }\Sigma_N \text{ falls with exponent at most } -1",
-        promised=-1.0,
-        relation="<=",
-        measured=slope.estimate,
-        reason="2N coefficients 1/2N: the error of the best N is N^(-1/2)/2, exactly",
-    )
+    ).at_most(slope.estimate, -1.0, where="2N coefficients 1/2N: the error of the best N is N^(-1/2)/2, exactly")
 
 
 def boundary(x: Tensor) -> Tensor:
@@ -450,23 +381,12 @@ def half_wave(t: Tensor) -> Tensor:
 def factored(run: Run, reductions: list[Reduction]) -> None:
     """Stated before running: β = p = d = 2 give the exponent -1 within 0.2, for every D."""
     for r in reductions:
-        run.claim(
-            "X-57",
-            rf"f=g\circ h,\ D={r.inputs}:\ \text{{error}}\sim M^{{-\beta/(p(d-1))}}=M^{{-1}}",
-            promised=-1.0,
-            relation="slope",
-            measured=r.slope.estimate,
-            interval=r.slope,
-            tolerance=0.2,
+        run.states("X-57", rf"f=g\circ h,\ D={r.inputs}:\ \text{{error}}\sim M^{{-\beta/(p(d-1))}}=M^{{-1}}").slope(
+            r.slope, -1.0, 0.2
         )
-    run.claim(
-        "X-57",
-        r"\text{weights behind the projection do not depend on } D",
-        promised=reductions[0].sizes,
-        relation="==",
-        measured=reductions[-1].sizes,
-        control=Control("weights that read the inputs count as well", reductions[-1].all_weights),
-    )
+    says = run.states("X-57", r"\text{weights behind the projection do not depend on } D")
+    says.equal(reductions[-1].sizes, reductions[0].sizes)
+    says.fails("weights that read the inputs count as well", reductions[-1].all_weights)
 
 
 def plot(

@@ -10,10 +10,7 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.barron.maurey import compress_network, maurey_average, maurey_error
 from torchtheory.approximation.barron.sampled_networks import inverse_sine_integral
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Interval, Run, lab, mean_interval
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labeled import at_least
 
@@ -44,10 +41,7 @@ def maurey_lab(run: Run, draws: int = 300, width: int = 600) -> None:
     exact, measured = hilbert(run, points, weights, draws)
     compression(run, width, draws)
     sine_errors = sine(run, draws)
-    wrong = [
-        mean_square(uniform_average(run, points, weights, k, draws) - weights @ points).mean()
-        for k in TERMS
-    ]
+    wrong = [mean_square(uniform_average(run, points, weights, k, draws) - weights @ points).mean() for k in TERMS]
     run.figure(
         "error",
         lambda axis: plot(axis, exact, measured, sine_errors, [float(v) for v in wrong]),
@@ -67,9 +61,7 @@ def uniform_average(run: Run, points: Tensor, weights: Tensor, k: int, draws: in
     return scaled[chosen].mean(1)
 
 
-def hilbert(
-    run: Run, points: Tensor, weights: Tensor, draws: int
-) -> tuple[list[float], list[float]]:
+def hilbert(run: Run, points: Tensor, weights: Tensor, draws: int) -> tuple[list[float], list[float]]:
     target = weights @ points
     exact, found, best, worst_bound = [], [], [], []
     ratios, wrong_ratios = [], []
@@ -83,57 +75,27 @@ def hilbert(
         ratios.append(squares / error.expected)
         wrong = uniform_average(run, points, weights, k, draws) - target
         wrong_ratios.append(mean_square(wrong) / error.expected)
-    right, bad = mean_interval(torch.cat(ratios)), mean_interval(torch.cat(wrong_ratios))
-    run.claim(
+    says = run.states(
         ["A-141", "L-098", "L-099"],
         r"\mathbb E\|X-\tfrac1k\sum V_i\|^2=(\mathbb E\|V\|^2-\|X\|^2)/k: \text{ratio of the two}",
-        promised=1,
-        relation="~",
-        measured=right.estimate,
-        interval=right,
-        control=Control("terms drawn uniformly: biased", bad.estimate, interval=bad),
     )
-    run.claim(
-        "L-098",
-        r"\text{mean over draws}\le\sup\|V\|^2/k",
-        promised=worst_bound,
-        relation="<=",
-        measured=found,
-        control=Control(
-            "the same term k times: the draws are not independent",
-            [
-                float(mean_square(repeated(run, points, weights, k, draws) - target).mean())
-                for k in TERMS
-            ],
-        ),
+    says.mean(torch.cat(ratios), 1)
+    says.fails("terms drawn uniformly: biased", torch.cat(wrong_ratios))
+    says = run.states("L-098", r"\text{mean over draws}\le\sup\|V\|^2/k")
+    says.at_most(found, worst_bound)
+    says.fails(
+        "the same term k times: the draws are not independent",
+        [float(mean_square(repeated(run, points, weights, k, draws) - target).mean()) for k in TERMS],
     )
-    run.claim(
-        "L-098",
-        r"\text{some draw is at least as good as the mean promises}",
-        promised=exact,
-        relation="<=",
-        measured=best,
-        control=Control(
-            "the average of one term only, for every k",
-            [
-                float(mean_square(maurey_average(points, weights, 1, draws, 1) - target).min())
-                for _ in TERMS
-            ],
-        ),
+    says = run.states("L-098", r"\text{some draw is at least as good as the mean promises}")
+    says.at_most(best, exact)
+    says.fails(
+        "the average of one term only, for every k",
+        [float(mean_square(maurey_average(points, weights, 1, draws, 1) - target).min()) for _ in TERMS],
     )
-    slope = fit_slope(TERMS, found)
-    stuck = fit_slope(
-        TERMS, [float(v.mean()) * e for v, e in zip(wrong_ratios, exact, strict=True)]
-    )
-    run.claim(
-        ["L-098", "L-099"],
-        r"\text{squared error}\sim k^{-1}",
-        promised=-1,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        control=Control("terms drawn uniformly", stuck.estimate, interval=stuck),
-    )
+    says = run.states(["L-098", "L-099"], r"\text{squared error}\sim k^{-1}")
+    says.slope(TERMS, found, -1)
+    says.fails("terms drawn uniformly", TERMS, [float(v.mean()) * e for v, e in zip(wrong_ratios, exact, strict=True)])
     return exact, found
 
 
@@ -161,34 +123,21 @@ def compression(run: Run, width: int, draws: int) -> None:
                 ratios.append(errors[-1] / slim.error.worst)
             mean = mean_interval(errors)
             rows.append([k, units, mean.estimate, mean.high, slim.error.expected, slim.error.worst])
-    run.claim(
+    run.states(
         "L-099",
         r"\mathbb E\|g-\tfrac1k\sum\tilde g_i\|^2_{L^2(P)}\le\|\mu\|_1^2\sup\|g(\cdot,w)\|^2/k"
         r"\text{: mean ratio over draws and }k",
-        promised=1,
-        relation="<=",
-        measured=(share := mean_interval(ratios)).estimate,
-        interval=share,
+    ).at_most(mean_interval(ratios), 1)
+    says = run.states(
+        "L-099", r"\text{expected error known before drawing: mean over draws and all }k\text{, relative}"
     )
-    run.claim(
-        "L-099",
-        r"\text{expected error known before drawing: mean over draws and all }k\text{, relative}",
-        promised=1,
-        relation="~",
-        measured=(i := relative(rows, ratios)).estimate,
-        interval=i,
-        control=Control(
-            "the signs of the outer weights forgotten, 16 terms a unit: the bias stays",
-            (j := unsigned(run, wide, x, target, draws)).estimate,
-            interval=j,
-        ),
+    says.mean(relative(rows, ratios), 1)
+    says.fails(
+        "the signs of the outer weights forgotten, 16 terms a unit: the bias stays",
+        unsigned(run, wide, x, target, draws),
     )
-    run.claim(
-        "L-099",
-        r"\text{the given network is as before}",
-        promised=0,
-        relation="==",
-        measured=max(float((a - b).abs().max()) for a, b in zip(before, after, strict=True)),
+    run.states("L-099", r"\text{the given network is as before}").equal(
+        max(float((a - b).abs().max()) for a, b in zip(before, after, strict=True))
     )
     run.table(
         "compression",
@@ -242,56 +191,31 @@ def sine(run: Run, draws: int) -> list[float]:
     # signs at uniform places add up to a triangle wave, which is not far from the sine: with many
     # terms the difference is more than the spread
     wrong = [4096 * error(4096, uniform=True) for _ in range(20)]
-    right, bad = mean_interval(ratios), mean_interval(wrong)
-    run.claim(
-        "L-100",
-        r"\sin2\pi x: \quad k\,\mathbb E\|g-g_k\|^2=\|\mu\|_1^2/2-\tfrac12=7.5",
-        promised=7.5,
-        relation="~",
-        measured=right.estimate,
-        interval=right,
-        tolerance=1e-3,
-        control=Control("4096 places drawn uniformly on [0, 1]", bad.estimate, interval=bad),
-    )
-    run.claim(
-        ["L-100", "L-099"],
-        r"\text{mean squared error}\le\|\mu\|_1^2/k=16/k",
-        promised=[16 / k for k in TERMS],
-        relation="<=",
-        measured=means,
-        control=Control(
-            "total mass 4 left out: the units have weight 1/k",
-            [sum(error(k, mass=1.0) for _ in range(10)) / 10 for k in (64, 128, 256)],
-            [16 / k for k in (64, 128, 256)],
-        ),
+    says = run.states("L-100", r"\sin2\pi x: \quad k\,\mathbb E\|g-g_k\|^2=\|\mu\|_1^2/2-\tfrac12=7.5")
+    says.mean(ratios, 7.5, 1e-3)
+    says.fails("4096 places drawn uniformly on [0, 1]", wrong)
+    says = run.states(["L-100", "L-099"], r"\text{mean squared error}\le\|\mu\|_1^2/k=16/k")
+    says.at_most(means, [16 / k for k in TERMS])
+    says.fails(
+        "total mass 4 left out: the units have weight 1/k",
+        [sum(error(k, mass=1.0) for _ in range(10)) / 10 for k in (64, 128, 256)],
+        promised=[16 / k for k in (64, 128, 256)],
     )
     b = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
     mass = (2 * math.pi * torch.cos(2 * math.pi * b)).abs().mean()
     quarter = (2 * math.pi * torch.cos(2 * math.pi * b) * (b <= 0.25)).mean()
-    run.claim(
-        "L-100",
-        r"\int_0^1|2\pi\cos2\pi b|\,db=4",
-        promised=4,
-        relation="==",
-        measured=mass,
-        tolerance=1e-5,
-        control=Control("without the modulus", (2 * math.pi * torch.cos(2 * math.pi * b)).mean()),
-    )
-    run.erratum(
+    says = run.states("L-100", r"\int_0^1|2\pi\cos2\pi b|\,db=4")
+    says.equal(mass, 4, 1e-5)
+    says.fails("without the modulus", (2 * math.pi * torch.cos(2 * math.pi * b)).mean())
+    run.refutes(
         "sine-second-problem",
         r"\Big|\int_0^11[x\ge b]\,2\pi\cos2\pi b\,db-1\Big|>0\text{ at every }x\text{: at }"
         r"x=\tfrac14\text{, to six digits}",
-        promised=1e-6,
-        relation=">",
-        reason="the midpoint rule with 4000 cells has six digits here",
-        measured=abs(float(quarter) - 1),
-    )
+    ).above(abs(float(quarter) - 1), 1e-6, where="the midpoint rule with 4000 cells has six digits here")
     return means
 
 
-def plot(
-    axis: Any, exact: list[float], found: list[float], sine_errors: list[float], wrong: list[float]
-) -> None:
+def plot(axis: Any, exact: list[float], found: list[float], sine_errors: list[float], wrong: list[float]) -> None:
     axis.loglog(TERMS, exact, "-", color="C0", label="exact, 50 dimensions")
     axis.loglog(TERMS, found, "o", color="C0", ms=4, label="mean over draws")
     axis.loglog(TERMS, wrong, "s--", color="C3", ms=4, label="terms drawn uniformly")

@@ -15,10 +15,7 @@ from torchtheory.approximation.memorization.boolean import (
     parity_network,
     parity_tree,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.threshold_neuron import boolean_inputs, neuron_functions
 
@@ -51,8 +48,7 @@ def minterm_networks(run: Run, bits: int = 12) -> None:
     run.figure(
         "parity",
         lambda axes: plot(axes, parities),
-        caption="Hidden units for parity: one a minterm, d that count, and a tree of exclusive "
-        "ors.",
+        caption="Hidden units for parity: one a minterm, d that count, and a tree of exclusive ors.",
     )
 
 
@@ -82,31 +78,15 @@ def every_function(run: Run) -> None:
                 network[0].bias.add_(1.0)  # type: ignore[operator]
             early.append(wrong(network, d, table))
         single += len(neuron_functions(d))
-    run.claim(
-        "S-40",
-        r"\text{all } 16+256 \text{ Boolean functions of 2 and 3 bits: wrong values}",
-        promised=0,
-        relation="==",
-        measured=mistakes,
-        reason=f"one McCulloch-Pitts neuron alone makes {single} of them",
-        control=Control("thresholds |a| - 1 in place of |a|", early),
-    )
-    run.claim(
-        "S-40",
-        r"\text{width}=|f^{-1}(1)|",
-        promised=ones,
-        relation="==",
-        measured=plain,
-        control=Control("with the complement where it is shorter", widths),
-    )
-    run.claim(
-        "S-40",
-        r"\text{with the complement where it is shorter: width}\le2^{d-1}",
-        promised=limits,
-        relation="<=",
-        measured=widths,
-        control=Control("without the complement", plain),
-    )
+    says = run.states("S-40", r"\text{all } 16+256 \text{ Boolean functions of 2 and 3 bits: wrong values}")
+    says.equal(mistakes, where=f"one McCulloch-Pitts neuron alone makes {single} of them")
+    says.fails("thresholds |a| - 1 in place of |a|", early)
+    says = run.states("S-40", r"\text{width}=|f^{-1}(1)|")
+    says.equal(plain, ones)
+    says.fails("with the complement where it is shorter", widths)
+    says = run.states("S-40", r"\text{with the complement where it is shorter: width}\le2^{d-1}")
+    says.at_most(widths, limits)
+    says.fails("without the complement", plain)
 
 
 def parity(run: Run, bits: int) -> list[tuple[int, int, int, int, int]]:
@@ -123,39 +103,22 @@ def parity(run: Run, bits: int) -> list[tuple[int, int, int, int, int]]:
         minterms = network_size(minterm_network(table)).units
         size = network_size(tree)
         rows.append((d, minterms, network_size(counting).units, size.units, size.depth - 1))
-    run.claim(
+    says = run.states(
         "S-40, X-65",
         rf"\text{{parity of 2 to {bits} bits, all inputs: wrong values of }}"
         r"\textstyle\sum_j(-1)^{j+1}\mathbf 1[\sum_ix_i\ge j] \text{ and of the tree}",
-        promised=0,
-        relation="==",
-        measured=mistakes,
-        control=Control("without the unit that counts to d", short),
     )
-    run.claim(
-        "S-40, X-65",
-        r"\text{minterms of parity}=2^{d-1}",
-        promised=[2 ** (d - 1) for d, *_ in rows],
-        relation="==",
-        measured=[row[1] for row in rows],
-        control=Control("the units that count", [row[2] for row in rows]),
-    )
-    run.claim(
-        "X-65",
-        r"\text{hidden layers of the tree}=\lceil\log_2d\rceil",
-        promised=[math.ceil(math.log2(row[0])) for row in rows],
-        relation="==",
-        measured=[row[4] for row in rows],
-        control=Control("the units that count, in one layer", flat),
-    )
-    run.claim(
-        "X-65",
-        r"\text{units of the tree}\le2(d-1)+\lceil\log_2d\rceil",
-        promised=[2 * (row[0] - 1) + math.ceil(math.log2(row[0])) for row in rows],
-        relation="<=",
-        measured=[row[3] for row in rows],
-        control=Control("minterms", [row[1] for row in rows]),
-    )
+    says.equal(mistakes)
+    says.fails("without the unit that counts to d", short)
+    says = run.states("S-40, X-65", r"\text{minterms of parity}=2^{d-1}")
+    says.equal([row[1] for row in rows], [2 ** (d - 1) for d, *_ in rows])
+    says.fails("the units that count", [row[2] for row in rows])
+    says = run.states("X-65", r"\text{hidden layers of the tree}=\lceil\log_2d\rceil")
+    says.equal([row[4] for row in rows], [math.ceil(math.log2(row[0])) for row in rows])
+    says.fails("the units that count, in one layer", flat)
+    says = run.states("X-65", r"\text{units of the tree}\le2(d-1)+\lceil\log_2d\rceil")
+    says.at_most([row[3] for row in rows], [2 * (row[0] - 1) + math.ceil(math.log2(row[0])) for row in rows])
+    says.fails("minterms", [row[1] for row in rows])
     return rows
 
 
@@ -164,26 +127,13 @@ def formulas(run: Run) -> None:
     bits = (1, 2, 3, 4)
     parities = [least_terms(boolean_inputs(d).sum(1) % 2) for d in bits]
     majority = [least_terms((2 * boolean_inputs(d).sum(1) > d).long()) for d in bits]
-    run.claim(
-        "X-65",
-        r"\text{terms of the shortest DNF of parity}=2^{d-1},\ d\le4",
-        promised=[2 ** (d - 1) for d in bits],
-        relation="==",
-        measured=parities,
-        control=Control("majority, where terms of fewer literals suffice", majority),
-    )
+    says = run.states("X-65", r"\text{terms of the shortest DNF of parity}=2^{d-1},\ d\le4")
+    says.equal(parities, [2 ** (d - 1) for d in bits])
+    says.fails("majority, where terms of fewer literals suffice", majority)
     most = max(least_terms(table) for table in tables(3))
-    run.claim(
-        "X-65",
-        r"\text{no function of 3 bits has a longer shortest DNF than } 2^{d-1}",
-        promised=4,
-        relation="<=",
-        measured=most,
-        control=Control(
-            "minterms in place of the shortest terms",
-            max(int(table.sum()) for table in tables(3)),
-        ),
-    )
+    says = run.states("X-65", r"\text{no function of 3 bits has a longer shortest DNF than } 2^{d-1}")
+    says.at_most(most, 4)
+    says.fails("minterms in place of the shortest terms", max(int(table.sum()) for table in tables(3)))
 
 
 def plot(axes: Any, rows: list[tuple[int, int, int, int, int]]) -> None:

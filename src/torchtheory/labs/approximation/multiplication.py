@@ -27,10 +27,7 @@ from torchtheory.approximation.polynomials.relu import (
     polynomial_network,
     polynomial_values,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 Identity = Literal["difference", "sum"]
@@ -44,9 +41,7 @@ IDENTITIES: tuple[Identity, Identity] = ("difference", "sum")
     title="ReLU networks multiply within B²4^-n, and a factor 0 gives exactly 0",
     full={"levels": 10, "points": 40_000, "polynomials": 20},
 )
-def multiplication_network(
-    run: Run, levels: int = 5, points: int = 2_000, polynomials: int = 2
-) -> None:
+def multiplication_network(run: Run, levels: int = 5, points: int = 2_000, polynomials: int = 2) -> None:
     """Products of two numbers by three polarization identities, of many numbers by trees of them,
     and random polynomials by trees for their monomials.
 
@@ -108,42 +103,21 @@ def two_factors(run: Run, levels: int, points: int) -> None:
                 if bound == 1.0:
                     largest[identity].append(measured[-1] / a.bound)
                     sizes.append((identity, n, a.bound, measured[-1], a.size))
-    run.claim(
+    says = run.states(
         "X-27",
         r"|\tilde\times(x,y)-xy|\le B^24^{-n} \text{ (three squares)},\ B^24^{-(n+1)} "
         r"\text{ (two)} \text{ on } [-B,B]^2",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        tolerance=1e-12,
-        control=Control("factors up to 3B/2", outside),
     )
-    run.claim(
-        "X-27",
-        r"\text{both bounds are attained: largest error over bound}",
-        promised=1.0,
-        relation="==",
-        measured=[v for i in IDENTITIES for v in largest[i]],
-        tolerance=1e-9,
-        reason="at points of a quarter of the network's mesh",
+    says.at_most(measured, promised, 1e-12)
+    says.fails("factors up to 3B/2", outside)
+    run.states("X-27", r"\text{both bounds are attained: largest error over bound}").equal(
+        [v for i in IDENTITIES for v in largest[i]], 1.0, 1e-9, where="at points of a quarter of the network's mesh"
     )
     beyond = product_network(2)(1.5 * square_points(run, 2, 1.0, points))
-    run.claim(
-        ["X-27", "X-28"],
-        r"|\tilde\times(x,y)|\le B^2: \text{ products can be nested without clipping}",
-        promised=1.0,
-        relation="<=",
-        measured=ranges,
-        tolerance=1e-12,
-        control=Control("factors up to 3B/2", float(beyond.abs().max())),
-    )
-    run.claim(
-        "X-27",
-        r"L=n+2",
-        promised=[n + 2 for n in range(1, levels + 1) for _ in range(4)],
-        relation="==",
-        measured=depths,
-    )
+    says = run.states(["X-27", "X-28"], r"|\tilde\times(x,y)|\le B^2: \text{ products can be nested without clipping}")
+    says.at_most(ranges, 1.0, 1e-12)
+    says.fails("factors up to 3B/2", float(beyond.abs().max()))
+    run.states("X-27", r"L=n+2").equal(depths, [n + 2 for n in range(1, levels + 1) for _ in range(4)])
     run.table(
         "products-of-two",
         ["identity", "n", "promised", "measured", "depth", "width", "units", "weights"],
@@ -164,24 +138,18 @@ def unit_square(run: Run, levels: int, points: int) -> None:
         below.append(float(error.min()))
         far = (a(x - 1) - xy(x - 1)) * 4.0 ** (n + 1)
         outside.append(float(far.abs().max()))
-    run.claim(
+    says = run.states(
         "A-91",
         r"|2s_n(\tfrac{x+y}2)-\tfrac12s_n(x)-\tfrac12s_n(y)-xy|\le2\delta: "
         r"\text{ largest, in units of }\delta=2^{-2n-2}",
-        promised=2.0,
-        relation="<=",
-        measured=[max(a, -b) for a, b in zip(above, below, strict=True)],
-        tolerance=1e-9,
-        control=Control("factors in [-1, 0], without absolute values", outside),
     )
-    run.claim(
-        "A-91",
-        r"\ldots\ge-\delta \text{ and both are attained: least and largest, in units of }\delta",
-        promised=[-1.0, 2.0] * (levels - 1),
-        relation="==",
-        measured=[v for pair in zip(below[1:], above[1:], strict=True) for v in pair],
-        tolerance=1e-9,
-        reason="from n = 2 on; with one level -δ is not reached",
+    says.at_most([max(a, -b) for a, b in zip(above, below, strict=True)], 2.0, 1e-9)
+    says.fails("factors in [-1, 0], without absolute values", outside)
+    run.states("A-91", r"\ldots\ge-\delta \text{ and both are attained: least and largest, in units of }\delta").equal(
+        [v for pair in zip(below[1:], above[1:], strict=True) for v in pair],
+        [-1.0, 2.0] * (levels - 1),
+        1e-9,
+        where="from n = 2 on; with one level -δ is not reached",
     )
 
 
@@ -198,15 +166,9 @@ def zeros(run: Run, levels: int) -> None:
     many = 2 * run.rand(500, 5) - 1
     many[torch.arange(500), torch.randint(5, (500,), generator=run.generator)] = 0
     found.append(float(many_product_network(5, levels)(many).abs().max()))
-    run.claim(
-        ["A-91", "X-27", "X-28"],
-        r"\tilde\times(x,0)=\tilde\times(0,y)=0: \text{ largest value}",
-        promised=0.0,
-        relation="==",
-        measured=found,
-        tolerance=1e-15,
-        control=Control("the identity for [0, 1], where the three errors do not cancel", other),
-    )
+    says = run.states(["A-91", "X-27", "X-28"], r"\tilde\times(x,0)=\tilde\times(0,y)=0: \text{ largest value}")
+    says.equal(found, within=1e-15)
+    says.fails("the identity for [0, 1], where the three errors do not cancel", other)
 
 
 def slopes(run: Run, levels: int) -> None:
@@ -221,14 +183,9 @@ def slopes(run: Run, levels: int) -> None:
                 measured.append(float((slope - x.detach().flip(1)).abs().max()))
                 promised.append(factor * bound * 2.0**-n)
     kept = [4.0 * p**2 for p in promised]
-    run.claim(
-        "X-27",
-        r"|\partial_x\tilde\times-y|\le B2^{-n} \text{ (two squares)},\ 2B2^{-n} \text{ (three)}",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        tolerance=1e-12,
-    )
+    run.states(
+        "X-27", r"|\partial_x\tilde\times-y|\le B2^{-n} \text{ (two squares)},\ 2B2^{-n} \text{ (three)}"
+    ).at_most(measured, promised, 1e-12)
     run.note(
         "The derivatives of the product are worse than its values: largest error "
         f"{measured[-1]:.2g} at n = {levels}, B = 2.5, where a law of 4^-n would give less than "
@@ -248,22 +205,12 @@ def many_factors(run: Run, levels: int, points: int) -> dict[int, tuple[list[flo
         outside += [worst(a, 1.3 * x) for a in made]
         depths += [a.size.depth for a in made]
         expected += [math.ceil(math.log2(k)) * (n + 1) + 1 for n in range(1, levels + 1)]
-    run.claim(
-        "X-28",
-        r"|\tilde\prod x_i-\prod x_i|\le(k-1)4^{-(n+1)} \text{ on } [-1,1]^k",
-        promised=[v for bounds, _ in rows.values() for v in bounds],
-        relation="<=",
-        measured=[v for _, errors in rows.values() for v in errors],
-        tolerance=1e-12,
-        control=Control("factors up to 1.3", outside),
+    says = run.states("X-28", r"|\tilde\prod x_i-\prod x_i|\le(k-1)4^{-(n+1)} \text{ on } [-1,1]^k")
+    says.at_most(
+        [v for _, errors in rows.values() for v in errors], [v for bounds, _ in rows.values() for v in bounds], 1e-12
     )
-    run.claim(
-        "X-28",
-        r"L=\lceil\log_2k\rceil(n+1)+1",
-        promised=expected,
-        relation="==",
-        measured=depths,
-    )
+    says.fails("factors up to 1.3", outside)
+    run.states("X-28", r"L=\lceil\log_2k\rceil(n+1)+1").equal(depths, expected)
     return rows
 
 
@@ -286,15 +233,9 @@ def random_polynomials(run: Run, levels: int, points: int, count: int) -> None:
             outside.append(float((a(far) - polynomial_values(terms, far)).abs().max()))
         size = a.size
         table.append((d, degree, len(terms), a.bound, measured[-1], size.depth, size.units))
-    run.claim(
-        "X-28",
-        r"|\tilde p-p|\le\sum_\alpha|c_\alpha|(|\alpha|-1)_+4^{-(n+1)} \text{ on } [-1,1]^d",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        tolerance=1e-12,
-        control=Control("on [-3/2, 3/2]^d", outside),
-    )
+    says = run.states("X-28", r"|\tilde p-p|\le\sum_\alpha|c_\alpha|(|\alpha|-1)_+4^{-(n+1)} \text{ on } [-1,1]^d")
+    says.at_most(measured, promised, 1e-12)
+    says.fails("on [-3/2, 3/2]^d", outside)
     run.table(
         "random-polynomials",
         ["d", "degree", "terms", "promised", "measured", "depth", "units"],
@@ -315,34 +256,24 @@ def growth(run: Run) -> None:
     ]  # fmt: skip
     steps = torch.tensor([[a.size.depth, a.size.units] for a in made]).diff(dim=0)
     broken = torch.tensor([[a.size.depth, a.size.units] for a in shallow]).diff(dim=0)
-    run.claim(
+    says = run.states(
         "X-28",
         r"\text{a quarter of }\epsilon \text{ costs } x^6 \text{ equally many layers and units "
         r"each time: spread of the increments}",
-        promised=0.0,
-        relation="==",
-        measured=(steps - steps[0]).abs().max().double(),
-        control=Control(
-            "one hidden layer, a broken line", (broken - broken[0]).abs().max().double()
-        ),
     )
+    says.equal((steps - steps[0]).abs().max().double())
+    says.fails("one hidden layer, a broken line", (broken - broken[0]).abs().max().double())
     bias, _ = good_bias("tanh", 6)
     step = best_difference_step(6, "tanh", bias, central=True)
     smooth = monomial_network(6, "tanh", bias, step, central=True)
-    rows = [
-        ("deep ReLU", a.bound, a.size.depth, a.size.units, a.size.parameters) for a in made[::2]
-    ]
-    rows += [
-        ("one layer of ReLU", a.bound, a.size.depth, a.size.units, a.size.parameters)
-        for a in shallow[::2]
-    ]
+    rows = [("deep ReLU", a.bound, a.size.depth, a.size.units, a.size.parameters) for a in made[::2]]
+    rows += [("one layer of ReLU", a.bound, a.size.depth, a.size.units, a.size.parameters) for a in shallow[::2]]
     rows.append(("one layer of tanh", smooth.bound, 2, smooth.size.units, smooth.size.parameters))
     run.table(
         "sixth-power",
         ["network of x⁶ on [-1, 1]", "promised", "depth", "units", "weights"],
         rows,
-        caption="Depth pays for ReLU; a smooth activation needs seven units, and in doubles "
-        "cannot do better than this",
+        caption="Depth pays for ReLU; a smooth activation needs seven units, and in doubles cannot do better than this",
     )
 
 
@@ -353,9 +284,7 @@ def plot(axes: Any, levels: int, rows: dict[int, tuple[list[float], list[float]]
     for axis, identity in ((left, "difference"), (middle, "sum")):
         a = product_network(2, identity=identity)  # type: ignore[arg-type]
         error = (a(x) - xy(x)).reshape(side, side).T
-        shown = axis.imshow(
-            error, origin="lower", extent=(-1, 1, -1, 1), cmap="RdBu_r", vmin=-1 / 16, vmax=1 / 16
-        )
+        shown = axis.imshow(error, origin="lower", extent=(-1, 1, -1, 1), cmap="RdBu_r", vmin=-1 / 16, vmax=1 / 16)
         axis.set(title=f"{identity}: {2 if identity == 'difference' else 3} squares", xlabel="x",
                  ylabel="y")  # fmt: skip
         axis.grid(visible=False)

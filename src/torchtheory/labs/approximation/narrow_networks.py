@@ -20,12 +20,9 @@ from torchtheory.approximation.depth.narrow import (
     sphere_witness,
     tangent_network,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import most_pieces
 from torchtheory.expressivity.folding import zigzag_network
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labeled import at_least
 
@@ -39,9 +36,7 @@ HIDDEN = ((2,), (6,), (3, 3), (2, 2, 2))
     title="d + 1 units a layer suffice and d do not; no fixed size suffices",
     full={"strings": 60, "networks": 60, "cells": 8, "steps": 2000},
 )
-def narrow_networks(
-    run: Run, strings: int = 12, networks: int = 12, cells: int = 4, steps: int = 100
-) -> None:
+def narrow_networks(run: Run, strings: int = 12, networks: int = 12, cells: int = 4, steps: int = 100) -> None:
     """Strings of maxima and minima become networks of width d + 1; width d is shown to fail.
 
     A network whose hidden layers have at most d units never rises along some path from the origin
@@ -93,16 +88,13 @@ def fixed_size(run: Run, steps: int) -> None:
         found.append(float((net(x)[:, 0] - y).abs().max()))
         larger.append(float((zigzag_network([turns])(x)[:, 0].detach() - y).abs().max()))
         rows.append((str(hidden), most_pieces(hidden), turns, floors[-1], found[-1], larger[-1]))
-    run.claim(
+    says = run.states(
         "X-23",
         r"q>p:\ \max_i|g(x_i)-y_i|\ge\tfrac12 \text{ for a zigzag of } q \text{ turns and any "
         r"weights with at most } p \text{ pieces}",
-        promised=floors,
-        relation=">=",
-        measured=found,
-        reason=f"trained by {steps} steps of Adam on the corners of the zigzag themselves",
-        control=Control("one unit for every turn: more pieces than turns", larger),
     )
+    says.at_least(found, floors, where=f"trained by {steps} steps of Adam on the corners of the zigzag themselves")
+    says.fails("one unit for every turn: more pieces than turns", larger)
     run.table(
         "fixed-size",
         ["hidden widths", "pieces at most", "turns", "floor", "trained", "a unit for every turn"],
@@ -121,9 +113,7 @@ def exact_strings(run: Run, strings: int) -> None:
         operations = [names[int(i)] for i in picks]
         net = max_min_network(operations, weight, bias, [(-1.0, 2.0)] * d)
         x = 3 * run.rand(200, d) - 1
-        apart.append(
-            float((net(x)[:, 0] - max_min_string(operations, weight, bias, x)).abs().max())
-        )
+        apart.append(float((net(x)[:, 0] - max_min_string(operations, weight, bias, x)).abs().max()))
         far = x - 3
         direct = max_min_string(operations, weight, bias, far)
         outside.append(float((net(far)[:, 0] - direct).abs().max()))
@@ -132,29 +122,11 @@ def exact_strings(run: Run, strings: int) -> None:
         promised.append(d + 1)
         depths.append(size.depth - 1)
         lengths.append(m - 1)
-    run.claim(
-        "X-24",
-        r"\max|\Phi(x)-o_{m-1}(\dots o_1(\ell_1,\ell_2)\dots,\ell_m)| \text{ on the box}",
-        promised=0.0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-12,
-        control=Control("points outside the box, where an input is carried as 0", outside),
-    )
-    run.claim(
-        "X-24",
-        r"\text{width}=d+1",
-        promised=promised,
-        relation="==",
-        measured=widths,
-    )
-    run.claim(
-        "X-24",
-        r"\text{hidden layers}=m-1",
-        promised=lengths,
-        relation="==",
-        measured=depths,
-    )
+    says = run.states("X-24", r"\max|\Phi(x)-o_{m-1}(\dots o_1(\ell_1,\ell_2)\dots,\ell_m)| \text{ on the box}")
+    says.equal(apart, within=1e-12)
+    says.fails("points outside the box, where an input is carried as 0", outside)
+    run.states("X-24", r"\text{width}=d+1").equal(widths, promised)
+    run.states("X-24", r"\text{hidden layers}=m-1").equal(depths, lengths)
 
 
 def broken_lines(run: Run, strings: int) -> None:
@@ -174,18 +146,12 @@ def broken_lines(run: Run, strings: int) -> None:
             first.bias[1] += last.bias[0]  # type: ignore[index, operator]
             last.bias.zero_()  # type: ignore[operator]
         unshifted.append(float((net(x[:, None])[:, 0] - torch.from_numpy(direct)).abs().max()))
-    run.claim(
-        "X-24",
-        r"d=1:\ \text{every broken line of } p \text{ pieces by } p-1 \text{ layers of width 2, "
-        r"exactly}",
-        promised=0.0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-10,
-        reason=f"up to {2 + 3 * (strings - 1)} pieces",
-        control=Control("partial sums below 0, which ReLU cuts off", unshifted),
+    says = run.states(
+        "X-24", r"d=1:\ \text{every broken line of } p \text{ pieces by } p-1 \text{ layers of width 2, exactly}"
     )
-    run.claim("X-24", r"\text{width}=2", promised=2, relation="==", measured=widths)
+    says.equal(apart, within=1e-10, where=f"up to {2 + 3 * (strings - 1)} pieces")
+    says.fails("partial sums below 0, which ReLU cuts off", unshifted)
+    run.states("X-24", r"\text{width}=2").equal(widths, 2)
 
 
 def bowl(x: Tensor) -> Tensor:
@@ -201,25 +167,19 @@ def tangents(run: Run, cells: int) -> dict[int, list[tuple[int, float, float]]]:
             a = tangent_network(bowl, 2.0, k, [(-1.0, 1.0)] * d)
             error = measured_error(bowl, a, most_points=1 << 13).value
             found[d].append((a.size.depth, a.bound, error))
-    understated = [
-        (tangent_network(lambda x: 4 * bowl(x), 2.0, k, [(-1.0, 1.0)] * 2)) for k in (1, 2, 3)
-    ]
-    run.claim(
+    understated = [(tangent_network(lambda x: 4 * bowl(x), 2.0, k, [(-1.0, 1.0)] * 2)) for k in (1, 2, 3)]
+    says = run.states(
         "X-24",
         r"\text{the largest of } k^d \text{ tangents of } |x|^2 \text{ on } [-1,1]^d,\ "
         r"\text{width } d+1:\ \sup|\Phi-|x|^2|\le d/k^2",
-        promised=[b for row in found.values() for _, b, _ in row],
-        relation="<=",
-        measured=[e for row in found.values() for *_, e in row],
-        tolerance=1e-12,
-        control=Control(
-            "4|x|² bends four times as much as the construction was told",
-            [
-                measured_error(lambda x: 4 * bowl(x), a, most_points=1 << 12).value
-                for a in understated
-            ],
-            promised=[a.bound for a in understated],
-        ),
+    )
+    says.at_most(
+        [e for row in found.values() for *_, e in row], [b for row in found.values() for _, b, _ in row], 1e-12
+    )
+    says.fails(
+        "4|x|² bends four times as much as the construction was told",
+        [measured_error(lambda x: 4 * bowl(x), a, most_points=1 << 12).value for a in understated],
+        promised=[a.bound for a in understated],
     )
     return found
 
@@ -241,71 +201,48 @@ def sharpness(run: Run, networks: int, cells: int, steps: int) -> nn.Sequential:
     ]
     x = 2 * run.rand(400, 2) - 1
     x = x / x.norm(dim=1, keepdim=True).clamp(min=1)
-    nets += [
-        train(run, mlp([2, *[2] * depth, 1], generator=run.generator), x, bowl(x), steps)
-        for depth in (1, 2, 4)
-    ]
+    nets += [train(run, mlp([2, *[2] * depth, 1], generator=run.generator), x, bowl(x), steps) for depth in (1, 2, 4)]
     found = [missed(net) for net in nets]
     wide = tangent_network(bowl, 2.0, max(3, cells), [(-1.0, 1.0)] * 2)
-    run.claim(
-        "X-24",
-        r"\text{all hidden widths}\le d:\ \max(|g(0)|,|g(x)-1|)\ge\tfrac12 \text{ at the witness}",
-        promised=0.5,
-        relation=">=",
-        measured=[e for e, *_ in found],
-        tolerance=1e-9,
-        reason=f"{len(nets)} networks, three of them trained for |x|² with {steps} steps",
-        control=Control(
-            "width d + 1: the sup error on the whole square",
-            measured_error(bowl, wide, most_points=1 << 13).value,
-        ),
+    says = run.states(
+        "X-24", r"\text{all hidden widths}\le d:\ \max(|g(0)|,|g(x)-1|)\ge\tfrac12 \text{ at the witness}"
     )
+    says.at_least(
+        [e for e, *_ in found],
+        0.5,
+        1e-9,
+        where=f"{len(nets)} networks, three of them trained for |x|² with {steps} steps",
+    )
+    says.fails("width d + 1: the sup error on the whole square", measured_error(bowl, wide, most_points=1 << 13).value)
     circle = torch.linspace(0, 6.2832, 721, dtype=torch.float64)
     ring = torch.stack([circle.cos(), circle.sin()], dim=1)
     best = float(wide(ring).min() - wide(torch.zeros(1, 2).double())[0])
-    run.claim(
-        "X-24",
-        r"\text{all hidden widths}\le d:\ g(x)\le g(0) \text{ at a computed point with } |x|=1",
-        promised=0.0,
-        relation="<=",
-        measured=[rise for _, rise, _ in found],
-        tolerance=1e-9,
-        control=Control("width d + 1: the least rise on the whole unit circle", best),
-    )
+    says = run.states("X-24", r"\text{all hidden widths}\le d:\ g(x)\le g(0) \text{ at a computed point with } |x|=1")
+    says.at_most([rise for _, rise, _ in found], 0.0, 1e-9)
+    says.fails("width d + 1: the least rise on the whole unit circle", best)
     return nets[-2]
 
 
 def thresholds(run: Run) -> None:
     cases = [(d, n) for d in (1, 2, 3, 10) for n in (1, 2, 5)]
-    rows = [
-        ("continuous on a cube", d, n, minimal_width("continuous on a cube", d, n))
-        for d, n in cases
-    ]
+    rows = [("continuous on a cube", d, n, minimal_width("continuous on a cube", d, n)) for d, n in cases]
     rows += [("integrable", d, 1, minimal_width("integrable", d)) for d in (1, 2, 3, 10)]
-    run.claim(
-        "X-25",
-        r"\text{the necessary width is at most the sufficient one}",
-        promised=[w.upper for *_, w in rows],
-        relation="<=",
-        measured=[w.lower for *_, w in rows],
+    run.states("X-25", r"\text{the necessary width is at most the sufficient one}").at_most(
+        [w.lower for *_, w in rows], [w.upper for *_, w in rows]
     )
     passed, failed = [], []
     for d in (1, 2, 3):
         a = tangent_network(bowl, 2.0, 3, [(-1.0, 1.0)] * d)
-        passed.append(
-            a.size.width if measured_error(bowl, a, most_points=1 << 12).value < 0.5 else 0
-        )
+        passed.append(a.size.width if measured_error(bowl, a, most_points=1 << 12).value < 0.5 else 0)
         net = mlp([d, d, d, 1], generator=run.generator)
         failed.append(network_size(net).width if missed(net)[0] >= 0.5 else 0)
-    run.claim(
+    says = run.states(
         "X-25",
         r"n=1:\ \text{width of a network nearer to } |x|^2 \text{ than the floor}="
         r"\text{necessary}=\text{sufficient}=d+1",
-        promised=[minimal_width("continuous on a cube", d).upper for d in (1, 2, 3)],
-        relation="==",
-        measured=passed,
-        control=Control("networks that stay above the floor", failed),
     )
+    says.equal(passed, [minimal_width("continuous on a cube", d).upper for d in (1, 2, 3)])
+    says.fails("networks that stay above the floor", failed)
     run.table(
         "widths",
         ["space", "inputs", "outputs", "necessary", "sufficient", "source"],

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.network_calculus import block_diagonal, chain, compose, deepen, stack
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.activation_properties import MOST_DERIVATIVES, inspect_activation
 from torchtheory.nets.activations import Activation, activation, nth_derivative
 from torchtheory.nets.drawings import (
@@ -74,33 +72,20 @@ def counters(run: Run) -> None:
     size = network_size(net)
     shared = [size.parameters - graph.weights, size.depth - graph.layers, size.width - graph.width]
     tied = mlp([4, 5, 3], bias=False, generator=run.generator)
-    run.claim(
-        "X-03",
-        r"(4,5,3): \quad N=12,\ M=5\cdot4+5+3\cdot5+3=43,\ L=2,\ M_\ell=25,18",
-        promised=[12, 43, 2, 25, 18],
-        relation="==",
-        measured=[graph.neurons, graph.weights, graph.layers, *graph.weights_per_layer],
-        control=Control(
-            "the same widths without biases",
-            [*counts(architecture_graph(tied)), *architecture_graph(tied).weights_per_layer],
-        ),
+    says = run.states("X-03", r"(4,5,3): \quad N=12,\ M=5\cdot4+5+3\cdot5+3=43,\ L=2,\ M_\ell=25,18")
+    says.equal([graph.neurons, graph.weights, graph.layers, *graph.weights_per_layer], [12, 43, 2, 25, 18])
+    says.fails(
+        "the same widths without biases",
+        [*counts(architecture_graph(tied)), *architecture_graph(tied).weights_per_layer],
     )
-    run.claim(
-        "X-03",
-        r"\text{the counters of the graph and of the calculus agree (weights, layers, width)}",
-        promised=0,
-        relation="==",
-        measured=shared,
+    run.states("X-03", r"\text{the counters of the graph and of the calculus agree (weights, layers, width)}").equal(
+        shared
     )
     up_to = [sum(graph.widths[: layer + 1]) for layer in range(1, graph.layers)]
-    run.erratum(
+    run.refutes(
         "width-of-undefined-numbers",
-        r"(4,5,3): \quad\text{width}=\max\{N_1,\dots,N_{L-1}\}\text{, }N_\ell\text{ neurons up to "
-        r"layer }\ell",
-        promised=max(up_to),
-        relation="==",
-        measured=size.width,
-    )
+        r"(4,5,3): \quad\text{width}=\max\{N_1,\dots,N_{L-1}\}\text{, }N_\ell\text{ neurons up to layer }\ell",
+    ).equal(size.width, max(up_to))
 
 
 def counts(graph: ArchitectureGraph) -> list[int]:
@@ -111,10 +96,7 @@ def separate(f: nn.Sequential, g: nn.Sequential) -> nn.Sequential:
     """Side by side on inputs of their own: block-diagonal everywhere."""
     first, between = affine_layers(f)
     second, _ = affine_layers(g)
-    maps = [
-        (block_diagonal(a, c), torch.cat([b, d]))
-        for (a, b), (c, d) in zip(first, second, strict=True)
-    ]
+    maps = [(block_diagonal(a, c), torch.cat([b, d])) for (a, b), (c, d) in zip(first, second, strict=True)]
     return chain(maps, between)
 
 
@@ -134,38 +116,35 @@ def calculus(run: Run, points: int) -> None:
             (deeper(x) - f(x)).abs().max(),
         ]
         swapped = (compose(h, mlp([2, 4, 3], generator=run.generator))(x[:, :2]) - h(x)).abs().max()
-    run.claim(
+    says = run.states(
         "X-03",
         r"\text{realization by the recursion; }\Phi^1\circ\Phi^2,\ (\Phi^1,\Phi^2)\text{ on shared "
         r"and on separate inputs, padded depth: distance from the functions}",
-        promised=0,
-        relation="==",
-        measured=[float(a) for a in away],
-        tolerance=1e-12,
-        control=Control("another inner network in the composition", float(swapped)),
     )
+    says.equal([float(a) for a in away], within=1e-12)
+    says.fails("another inner network in the composition", float(swapped))
     m = {name: network_size(net) for name, net in (("f", f), ("g", g), ("h", h))}
-    run.claim(
-        "X-03",
-        r"L(\Phi^1\circ\Phi^2)=L_1+L_2-1,\quad M(\Phi^1,\Phi^2)=M_1+M_2\text{ (shared, separate)}",
-        promised=[
-            m["f"].depth + m["g"].depth - 1,
-            m["f"].parameters + m["h"].parameters,
-            m["f"].parameters + m["h"].parameters,
-            5,
-        ],
-        relation="==",
-        measured=[
+    says = run.states(
+        "X-03", r"L(\Phi^1\circ\Phi^2)=L_1+L_2-1,\quad M(\Phi^1,\Phi^2)=M_1+M_2\text{ (shared, separate)}"
+    )
+    says.equal(
+        [
             network_size(both).depth,
             network_size(beside).parameters,
             network_size(apart).parameters,
             network_size(deeper).depth,
         ],
-        control=Control(
-            "composed without merging the two affine maps in the middle",
-            len(affine_layers(f)[0]) + len(affine_layers(g)[0]),
+        [
             m["f"].depth + m["g"].depth - 1,
-        ),
+            m["f"].parameters + m["h"].parameters,
+            m["f"].parameters + m["h"].parameters,
+            5,
+        ],
+    )
+    says.fails(
+        "composed without merging the two affine maps in the middle",
+        len(affine_layers(f)[0]) + len(affine_layers(g)[0]),
+        promised=m["f"].depth + m["g"].depth - 1,
     )
 
 
@@ -186,23 +165,12 @@ def not_the_function(run: Run, points: int) -> None:
     with torch.no_grad():
         away = [float((other(x) - net(x)).abs().max()) for other in same]
         turned = float((negative(x) - net(x)).abs().max())
-    run.claim(
-        "X-03",
-        r"\text{rescaled, permuted, dead units added: the same realization}",
-        promised=0,
-        relation="==",
-        measured=away,
-        tolerance=1e-12,
-        control=Control("rescaled by negative factors", turned),
-    )
-    run.claim(
-        "X-03",
-        r"M(\Phi)\text{ is no property of the function: }M\text{ with four dead units is larger}",
-        promised=network_size(net).parameters,
-        relation=">",
-        measured=network_size(same[2]).parameters,
-        control=Control("permuted units", network_size(same[1]).parameters),
-    )
+    says = run.states("X-03", r"\text{rescaled, permuted, dead units added: the same realization}")
+    says.equal(away, within=1e-12)
+    says.fails("rescaled by negative factors", turned)
+    says = run.states("X-03", r"M(\Phi)\text{ is no property of the function: }M\text{ with four dead units is larger}")
+    says.above(network_size(same[2]).parameters, network_size(net).parameters)
+    says.fails("permuted units", network_size(same[1]).parameters)
 
 
 def drawings(run: Run) -> tuple[nn.Sequential, nn.Sequential, nn.Sequential]:
@@ -215,30 +183,18 @@ def drawings(run: Run) -> tuple[nn.Sequential, nn.Sequential, nn.Sequential]:
     circles, lines = zip(*(shapes(draw_architecture(net)) for net in nets), strict=True)
     weights = [sum(int(w.count_nonzero()) for w, _ in affine_layers(net)[0]) for net in nets]
     neurons = [architecture_graph(net).neurons for net in nets]
-    run.claim(
-        "X-04",
-        r"\text{drawn circles}=N(\Phi)=d+\textstyle\sum_jn_j",
-        promised=[4 + 7 + 3, 4 + 6 + 5 + 6 + 3, 4 + 6 + 5 + 6 + 3],
-        relation="==",
-        measured=circles,
-        control=Control("hidden units only", [network_size(net).units for net in nets]),
-    )
-    run.claim(
-        "X-04",
-        r"\text{drawn lines}=\textstyle\sum_\ell\|W^{[\ell]}\|_0",
-        promised=weights,
-        relation="==",
-        measured=lines,
-        control=Control("the pruned network drawn with every weight", lines[1], weights[2]),
-    )
+    says = run.states("X-04", r"\text{drawn circles}=N(\Phi)=d+\textstyle\sum_jn_j")
+    says.equal(circles, [4 + 7 + 3, 4 + 6 + 5 + 6 + 3, 4 + 6 + 5 + 6 + 3])
+    says.fails("hidden units only", [network_size(net).units for net in nets])
+    says = run.states("X-04", r"\text{drawn lines}=\textstyle\sum_\ell\|W^{[\ell]}\|_0")
+    says.equal(lines, weights)
+    says.fails("the pruned network drawn with every weight", lines[1], promised=weights[2])
     run.table(
         "architectures",
         ["widths", "neurons N", "layers L", "weights M", "width", "circles", "lines"],
         [
             [str(g.widths), n, g.layers, g.weights, g.width, c, e]
-            for g, n, c, e in zip(
-                map(architecture_graph, nets), neurons, circles, lines, strict=True
-            )
+            for g, n, c, e in zip(map(architecture_graph, nets), neurons, circles, lines, strict=True)
         ],
         caption="A shallow network, a deep one, and the deep one with half of its weights at 0",
     )
@@ -283,28 +239,21 @@ def table_of_activations(run: Run) -> None:
     }
     rows = {name: activation(name) for name in expected}
     found = {name: inspect_activation(row) for name, row in rows.items()}
-    run.claim(
-        "X-05",
-        rf"k\text{{ with }}\varrho\in C^k\setminus C^{{k+1}}\ ({many}: \text{{that much or more}})",
-        promised=list(expected.values()),
-        relation="==",
-        measured=[found[name].smoothness for name in expected],
-        reason=", ".join(expected),
-        control=Control(
-            "ELU with α = 2, whose first derivative jumps",
-            inspect_activation(activation("elu", alpha=2.0)).smoothness,
-            1,
-        ),
+    says = run.states(
+        "X-05", rf"k\text{{ with }}\varrho\in C^k\setminus C^{{k+1}}\ ({many}: \text{{that much or more}})"
+    )
+    says.equal([found[name].smoothness for name in expected], list(expected.values()), where=", ".join(expected))
+    says.fails(
+        "ELU with α = 2, whose first derivative jumps",
+        inspect_activation(activation("elu", alpha=2.0)).smoothness,
+        promised=1,
     )
     a = 0.7
     isrlu = activation("isrlu", a=a)
     softsign, elu = rows["softsign"], rows["elu"]
-    run.claim(
-        "X-05",
-        r"\text{ELU}''(0^\mp)=1,0;\ \text{softsign}''(0^\mp)=\pm2;\ \text{ISRLU}'''(0^\mp)=-3a,0",
-        promised=[1, 0, 2, -2, -3 * a, 0],
-        relation="==",
-        measured=[
+    says = run.states("X-05", r"\text{ELU}''(0^\mp)=1,0;\ \text{softsign}''(0^\mp)=\pm2;\ \text{ISRLU}'''(0^\mp)=-3a,0")
+    says.equal(
+        [
             one_sided(elu, 2, -1),
             one_sided(elu, 2, 1),
             one_sided(softsign, 2, -1),
@@ -312,50 +261,38 @@ def table_of_activations(run: Run) -> None:
             one_sided(isrlu, 3, -1),
             one_sided(isrlu, 3, 1),
         ],
-        tolerance=1e-5,
-        control=Control("ISRLU with another a", one_sided(activation("isrlu", a=1.0), 3, -1), -2.1),
+        [1, 0, 2, -2, -3 * a, 0],
+        1e-5,
     )
+    says.fails("ISRLU with another a", one_sided(activation("isrlu", a=1.0), 3, -1), promised=-2.1)
     far = torch.tensor([-1e9, 1e9], dtype=torch.float64)
     values = (0.25, 1.0, 4.0)
-    run.claim(
-        "X-05",
-        r"\text{ISRU}\to\pm1/\sqrt a;\ \text{leaky ReLU with slope 0 is ReLU}",
-        promised=[s / math.sqrt(v) for v in values for s in (-1, 1)] + [0.0],
-        relation="==",
-        measured=[float(t) for v in values for t in activation("isru", a=v)(far)]
+    says = run.states("X-05", r"\text{ISRU}\to\pm1/\sqrt a;\ \text{leaky ReLU with slope 0 is ReLU}")
+    says.equal(
+        [float(t) for v in values for t in activation("isru", a=v)(far)]
         + [float((activation("leaky relu", slope=0.0)(far) - torch.relu(far)).abs().max())],
-        tolerance=1e-9,
-        control=Control("ISRU with a = 1 for a = 4", float(activation("isru")(far[1:])), 0.5),
+        [s / math.sqrt(v) for v in values for s in (-1, 1)] + [0.0],
+        1e-9,
     )
+    says.fails("ISRU with a = 1 for a = 4", float(activation("isru")(far[1:])), promised=0.5)
     sigmoidal = {name: found[name].sigmoidal for name in expected}
     limits = {"tanh": 1.0, "arctan": math.pi / 2, "softsign": 1.0, "isru": 1.0}
     # softsign comes near its limit like 1/x
-    rescaled = [
-        inspect_activation(between_zero_and_one(rows[name], c)).sigmoidal
-        for name, c in limits.items()
-    ]
-    run.claim(
+    rescaled = [inspect_activation(between_zero_and_one(rows[name], c)).sigmoidal for name, c in limits.items()]
+    says = run.states(
         "X-05",
-        r"\text{limits 0 and 1: the logistic function alone; tanh, arctan, softsign, ISRU after "
-        r"an affine change}",
-        promised=[*(name == "logistic" for name in expected), *([1] * len(limits))],
-        relation="==",
-        measured=[*sigmoidal.values(), *rescaled],
-        control=Control(
-            "softplus after the same change",
-            float(
-                inspect_activation(lambda x: (torch.nn.functional.softplus(x) + 1) / 2).sigmoidal
-            ),
-            1.0,
-        ),
+        r"\text{limits 0 and 1: the logistic function alone; tanh, arctan, softsign, ISRU after an affine change}",
+    )
+    says.equal([*sigmoidal.values(), *rescaled], [*(name == "logistic" for name in expected), *([1] * len(limits))])
+    says.fails(
+        "softplus after the same change",
+        float(inspect_activation(lambda x: (torch.nn.functional.softplus(x) + 1) / 2).sigmoidal),
+        promised=1.0,
     )
     run.table(
         "activations",
         ["activation", "smoothness", "bounded", "increasing", "sigmoidal", "Lipschitz"],
-        [
-            [name, p.smoothness, p.bounded, p.increasing, p.sigmoidal, p.lipschitz]
-            for name, p in found.items()
-        ],
+        [[name, p.smoothness, p.bounded, p.increasing, p.sigmoidal, p.lipschitz] for name, p in found.items()],
         caption="Table 3.1, with what the theorems ask for, measured",
     )
 

@@ -15,11 +15,7 @@ from torchtheory.approximation.architectures.residual import (
 )
 from torchtheory.approximation.certificates import Approximant, mean_error
 from torchtheory.approximation.depth.narrow import sphere_witness
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labeled import at_least
 
@@ -48,18 +44,12 @@ def one_neuron_resnets(run: Run, folds: int = 8, pieces: int = 8, samples: int =
         for block in a.network.modules():
             if isinstance(block, ResidualBlock):  # projects onto the line in place of reflecting
                 block.outer.weight.mul_(0.5)
-    run.claim(
-        "X-87",
-        r"m \text{ folds: } |\Phi(x)-|x||\le(1-\cos(\pi/2^m))\,|x|",
-        promised=[row[1] for row in rows],
-        relation="<=",
-        measured=[row[2] for row in rows],
-        tolerance=1e-12,
-        control=Control(
-            "blocks that project on the line in place of reflecting",
-            [error_of(a, norm)[1] for a in unfolded],
-            promised=[a.bound for a in unfolded],
-        ),
+    says = run.states("X-87", r"m \text{ folds: } |\Phi(x)-|x||\le(1-\cos(\pi/2^m))\,|x|")
+    says.at_most([row[2] for row in rows], [row[1] for row in rows], 1e-12)
+    says.fails(
+        "blocks that project on the line in place of reflecting",
+        [error_of(a, norm)[1] for a in unfolded],
+        promised=[a.bound for a in unfolded],
     )
     squares = below_the_floor(run, folds, pieces)
     discs = disc(run, folds, samples)
@@ -111,18 +101,12 @@ def below_the_floor(run: Run, folds: int, pieces: int) -> list[tuple[int, float,
         rows.append((m + pieces - 1, bound, error))
     short = radial_network(torch.tensor([0.0, 2.0]), torch.tensor([0.0, 4.0]), folds)
     x = on_square(1.0)
-    run.claim(
-        "X-87",
-        r"|\Phi(x)-|x|^2|\le R\,[S(1-\cos\beta)+\sin\beta]+h^2/4,\ \beta=\pi/2^m",
-        promised=[b for _, b, _ in rows],
-        relation="<=",
-        measured=[e for *_, e in rows],
-        tolerance=1e-12,
-        control=Control(
-            "one piece in place of many, with the same promise",
-            float((short(x) - x.square().sum(1)).abs().max()),
-            promised=rows[-1][1],
-        ),
+    says = run.states("X-87", r"|\Phi(x)-|x|^2|\le R\,[S(1-\cos\beta)+\sin\beta]+h^2/4,\ \beta=\pi/2^m")
+    says.at_most([e for *_, e in rows], [b for _, b, _ in rows], 1e-12)
+    says.fails(
+        "one piece in place of many, with the same promise",
+        float((short(x) - x.square().sum(1)).abs().max()),
+        promised=rows[-1][1],
     )
     ball = x[x.norm(dim=1) <= 1]
     best = radial_network(
@@ -136,17 +120,9 @@ def below_the_floor(run: Run, folds: int, pieces: int) -> list[tuple[int, float,
             net = mlp([2, *[2] * depth, 1], generator=run.generator).requires_grad_(False)
             where = torch.stack([torch.zeros(2).double(), sphere_witness(net)])
             plain.append(float((net(where)[:, 0] - where.square().sum(1)).abs().max()))
-    run.claim(
-        "X-87",
-        r"\sup_{|x|\le1}|\Phi(x)-|x|^2|<\tfrac12 \text{ with one neuron a block}",
-        promised=0.5,
-        relation="<",
-        measured=float((best(ball) - ball.square().sum(1)).abs().max()),
-        control=Control(
-            f"{len(plain)} plain networks of width 2, at 0 and at their witness: the nearest",
-            min(plain),
-        ),
-    )
+    says = run.states("X-87", r"\sup_{|x|\le1}|\Phi(x)-|x|^2|<\tfrac12 \text{ with one neuron a block}")
+    says.below(float((best(ball) - ball.square().sum(1)).abs().max()), 0.5)
+    says.fails(f"{len(plain)} plain networks of width 2, at 0 and at their witness: the nearest", min(plain))
     return rows
 
 
@@ -159,34 +135,22 @@ def disc(run: Run, folds: int, samples: int) -> list[tuple[float, int, float, In
         rows.append((width, m, bound, mean_error(inside, made, samples, generator=run.generator)))
     blunt, _ = ramp(1.0, folds)
     loose = mean_error(inside, blunt, samples, generator=run.generator)
-    run.claim(
+    says = run.states(
         "X-87",
-        r"\text{mean of }|\Phi-\mathbf 1_{|x|\le1}| \text{ over } [-2,2]^2 "
-        r"\le\pi(1+w/3)w/16+\text{bound of the folds}",
-        promised=[b for *_, b, _ in rows],
-        relation="<=",
-        measured=[i.low for *_, i in rows],
-        reason=f"lower ends of 99% intervals, {samples} points each; the promise halves with w",
-        control=Control(
-            "a ramp of width 1 under the promise of the steepest", loose.low, promised=rows[-1][2]
-        ),
+        r"\text{mean of }|\Phi-\mathbf 1_{|x|\le1}| \text{ over } [-2,2]^2 \le\pi(1+w/3)w/16+\text{bound of the folds}",
     )
-    still = [
-        mean_error(inside, ramp(0.5, folds + k)[0], samples, generator=run.generator)
-        for k in range(1, 5)
-    ]
+    says.at_most(
+        [i.low for *_, i in rows],
+        [b for *_, b, _ in rows],
+        where=f"lower ends of 99% intervals, {samples} points each; the promise halves with w",
+    )
+    says.fails("a ramp of width 1 under the promise of the steepest", loose.low, promised=rows[-1][2])
+    still = [mean_error(inside, ramp(0.5, folds + k)[0], samples, generator=run.generator) for k in range(1, 5)]
     falling = [rows[k + 1][3].high - rows[k][3].low for k in range(len(rows) - 1)]
-    run.claim(
-        "X-87",
-        r"\text{the mean error falls with every halving of the ramp}",
-        promised=0.0,
-        relation="<",
-        measured=falling,
-        reason="upper end of the finer minus lower end of the coarser",
-        control=Control(
-            "more folds, but the ramp as wide as before",
-            [still[k + 1].high - still[k].low for k in range(len(still) - 1)],
-        ),
+    says = run.states("X-87", r"\text{the mean error falls with every halving of the ramp}")
+    says.below(falling, 0.0, where="upper end of the finer minus lower end of the coarser")
+    says.fails(
+        "more folds, but the ramp as wide as before", [still[k + 1].high - still[k].low for k in range(len(still) - 1)]
     )
     return rows
 

@@ -10,10 +10,7 @@ from torch import Tensor
 
 from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.piecewise.payoffs import Payoff, payoff_network
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 KINDS: tuple[Payoff, ...] = get_args(Payoff)
@@ -43,39 +40,24 @@ def option_payoffs(run: Run, largest: int = 32, prices: int = 2000) -> None:
     steep = torch.tensor([[0.1 - 1e-9] * 3, [0.1 + 1e-12] * 3]).double()
     values = best(torch.cat([x, steep]))[:, 0] / 1e-3
     target = torch.cat([digital, torch.tensor([0.0, 1.0]).double()])
-    run.claim(
-        "A-111",
-        r"\max|\Phi(x)-\text{pay-off}(x)| \text{ over random prices}",
-        promised=0.0,
-        relation="==",
-        measured=[row[5] for row in rows],
-        tolerance=1e-13,
-        reason=f"{len(KINDS)} pay-offs, {dimensions[0]} to {dimensions[-1]} prices",
-        control=Control(
-            "a digital option, which jumps, by a steep spread",
-            float((values - target).abs().max()),
-        ),
+    says = run.states("A-111", r"\max|\Phi(x)-\text{pay-off}(x)| \text{ over random prices}")
+    says.equal(
+        [row[5] for row in rows],
+        within=1e-13,
+        where=f"{len(KINDS)} pay-offs, {dimensions[0]} to {dimensions[-1]} prices",
     )
+    says.fails("a digital option, which jumps, by a steep spread", float((values - target).abs().max()))
     trees = [row for row in rows if "max" in row[0] or "min" in row[0]]
     flat = [row for row in rows if row not in trees]
-    run.claim(
-        "A-111",
-        r"\text{affine layers}=\lceil\log_2d\rceil+2 \text{ on the largest or smallest price}",
-        promised=[math.ceil(math.log2(row[1])) + 2 for row in trees],
-        relation="==",
-        measured=[row[2] for row in trees],
-        control=Control(
-            "baskets, which need no tree",
-            [row[2] for row in flat],
-            promised=[math.ceil(math.log2(row[1])) + 2 for row in flat],
-        ),
+    says = run.states("A-111", r"\text{affine layers}=\lceil\log_2d\rceil+2 \text{ on the largest or smallest price}")
+    says.equal([row[2] for row in trees], [math.ceil(math.log2(row[1])) + 2 for row in trees])
+    says.fails(
+        "baskets, which need no tree",
+        [row[2] for row in flat],
+        promised=[math.ceil(math.log2(row[1])) + 2 for row in flat],
     )
-    run.claim(
-        "A-111",
-        r"\text{hidden units}\le3d+2\log_2d+2",
-        promised=[3 * row[1] + 2 * math.log2(row[1]) + 2 for row in rows],
-        relation="<=",
-        measured=[row[3] for row in rows],
+    run.states("A-111", r"\text{hidden units}\le3d+2\log_2d+2").at_most(
+        [row[3] for row in rows], [3 * row[1] + 2 * math.log2(row[1]) + 2 for row in rows]
     )
     run.table(
         "payoffs",

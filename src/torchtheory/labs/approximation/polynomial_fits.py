@@ -20,10 +20,7 @@ from torchtheory.approximation.polynomials.fits import (
     equispaced_interpolant,
     weierstrass_degree,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
@@ -59,39 +56,20 @@ def polynomial_fits(run: Run, points: int = 801) -> None:
     """
     at_least(points, 101, "points")
     best = {name: [best_polynomial(g, m, INTERVAL) for m in DEGREES] for name, g in TARGETS}
-    errors = {
-        name: [measured_error(g, a, most_points=1 << 12).value for a in best[name]]
-        for name, g in TARGETS
-    }
-    through = [
-        sup_distance(runge, equispaced_interpolant(runge, m, INTERVAL), INTERVAL).value
-        for m in DEGREES
-    ]
-    run.claim(
-        ["S-33", "S-32"],
-        r"\text{the nearest polynomial's sup error does not grow with the degree: change}",
-        promised=0,
-        relation="<=",
-        measured=[b - a for row in errors.values() for a, b in pairwise(row)],
-        # measured between the points of the linear program
-        tolerance=1e-4,
-        control=Control(
-            "interpolation of 1/(1 + 25x²) at equally spaced points",
-            [b - a for a, b in pairwise(through)],
-        ),
+    errors = {name: [measured_error(g, a, most_points=1 << 12).value for a in best[name]] for name, g in TARGETS}
+    through = [sup_distance(runge, equispaced_interpolant(runge, m, INTERVAL), INTERVAL).value for m in DEGREES]
+    # measured between the points of the linear program
+    says = run.states(
+        ["S-33", "S-32"], r"\text{the nearest polynomial's sup error does not grow with the degree: change}"
     )
-    run.claim(
-        "S-33",
-        r"\text{no polynomial of the degree is nearer: sup error}\ge\text{distance on the points}",
-        promised=[a.bound for row in best.values() for a in row],
-        relation=">=",
-        measured=[e for row in errors.values() for e in row],
-        tolerance=1e-9,
-        control=Control(
-            "a higher degree",
-            [row[-1] for row in errors.values()],
-            promised=[row[0].bound for row in best.values()],
-        ),
+    says.at_most([b - a for row in errors.values() for a, b in pairwise(row)], 0, 1e-4)
+    says.fails("interpolation of 1/(1 + 25x²) at equally spaced points", [b - a for a, b in pairwise(through)])
+    says = run.states(
+        "S-33", r"\text{no polynomial of the degree is nearer: sup error}\ge\text{distance on the points}"
+    )
+    says.at_least([e for row in errors.values() for e in row], [a.bound for row in best.values() for a in row], 1e-9)
+    says.fails(
+        "a higher degree", [row[-1] for row in errors.values()], promised=[row[0].bound for row in best.values()]
     )
     fits = squares(run, points)
     degrees_asked(run)
@@ -131,20 +109,11 @@ def squares(run: Run, points: int) -> dict[str, list[float]]:
         sup[name] = [float(r.abs().max()) for r in found]
         mean = [float(r.square().mean()) for r in found]
         means += [b - a for a, b in pairwise(mean)]
-    missed = [
-        float((equispaced_interpolant(runge, m, INTERVAL)(x) - runge(x)).square().mean())
-        for m in DEGREES
-    ]
+    missed = [float((equispaced_interpolant(runge, m, INTERVAL)(x) - runge(x)).square().mean()) for m in DEGREES]
     through = [b - a for a, b in pairwise(missed)]
-    run.claim(
-        "S-33",
-        r"\text{the mean square of least squares fits does not grow with the degree: change}",
-        promised=0,
-        relation="<=",
-        measured=means,
-        tolerance=1e-12,
-        control=Control("interpolation of 1/(1 + 25x²)", through),
-    )
+    says = run.states("S-33", r"\text{the mean square of least squares fits does not grow with the degree: change}")
+    says.at_most(means, 0, 1e-12)
+    says.fails("interpolation of 1/(1 + 25x²)", through)
     return sup
 
 
@@ -155,14 +124,9 @@ def degrees_asked(run: Run) -> None:
             degree, made = weierstrass_degree(g, eps, INTERVAL)
             below = best_polynomial(g, max(degree - 1, 0), INTERVAL)
             rows.append((name, eps, degree, measured_error(g, made).value, below.bound))
-    run.claim(
-        ["S-32", "S-33"],
-        r"\epsilon>0: \text{ a polynomial with } |f-W_n|<\epsilon \text{ on } [-1,1]",
-        promised=[row[1] for row in rows],
-        relation="<",
-        measured=[row[3] for row in rows],
-        control=Control("a degree less", [row[4] for row in rows]),
-    )
+    says = run.states(["S-32", "S-33"], r"\epsilon>0: \text{ a polynomial with } |f-W_n|<\epsilon \text{ on } [-1,1]")
+    says.below([row[3] for row in rows], [row[1] for row in rows])
+    says.fails("a degree less", [row[4] for row in rows])
     run.table(
         "degrees",
         ["function", "ε", "degree", "sup error", "distance from a degree less"],

@@ -18,10 +18,7 @@ from torchtheory.approximation.polynomials.bernstein import (
     far_bound,
     split_residual,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 
@@ -88,44 +85,23 @@ def basis(run: Run) -> None:
         if 60 % m == 0:
             peaks += x[b.argmax(0)].tolist()
             places += [k / m for k in range(m + 1)]
-    run.claim(
-        "L-077",
-        r"\sum_{k=0}^mb^m_k=1 \text{ on } [0,1]: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=sums,
-        tolerance=1e-12,
-        control=Control("the sum from k = 1, as in the proof's third step", missing),
-    )
-    run.claim(
-        "L-077",
-        r"b^m_k \text{ is largest at } k/m",
-        promised=places,
-        relation="==",
-        measured=peaks,
-        tolerance=1e-12,
-    )
+    says = run.states("L-077", r"\sum_{k=0}^mb^m_k=1 \text{ on } [0,1]: \text{ largest difference}")
+    says.equal(sums, within=1e-12)
+    says.fails("the sum from k = 1, as in the proof's third step", missing)
+    run.states("L-077", r"b^m_k \text{ is largest at } k/m").equal(peaks, places, 1e-12)
 
 
 def moments(run: Run) -> None:
     cases = [(m, Fraction(j, 7)) for m in (1, 2, 5, 20) for j in range(8)]
     measured = [float(binomial_moment(m, x, 2) - x * (1 - x) / m) for m, x in cases]
     fourth = [float(binomial_moment(m, x, 4) - (x * (1 - x) / m) ** 2) for m, x in cases]
-    run.claim(
-        "L-079",
-        r"\sum_{k=0}^m(x-k/m)^2b^m_k(x)-x(1-x)/m=0, \text{ exactly}",
-        promised=0,
-        relation="==",
-        measured=measured,
-        control=Control("the fourth power, which is not the square of the second", fourth),
-    )
-    run.erratum(
-        "bernstein-sums-from-one",
-        r"\sum_{k=1}^m(x-k/m)^2b^m_k(x)=x(1-x)/m",
-        promised=[float(x * (1 - x) / m) for m, x in cases],
-        relation="==",
-        measured=[float(binomial_moment(m, x, 2, first=1)) for m, x in cases],
-        reason="x = 0, 1/7, ..., 1 and m = 1, 2, 5, 20 in exact arithmetic",
+    says = run.states("L-079", r"\sum_{k=0}^m(x-k/m)^2b^m_k(x)-x(1-x)/m=0, \text{ exactly}")
+    says.equal(measured)
+    says.fails("the fourth power, which is not the square of the second", fourth)
+    run.refutes("bernstein-sums-from-one", r"\sum_{k=1}^m(x-k/m)^2b^m_k(x)=x(1-x)/m").equal(
+        [float(binomial_moment(m, x, 2, first=1)) for m, x in cases],
+        [float(x * (1 - x) / m) for m, x in cases],
+        where="x = 0, 1/7, ..., 1 and m = 1, 2, 5, 20 in exact arithmetic",
     )
     x = torch.linspace(0, 1, 101, dtype=torch.float64)
     promised, found = [], []
@@ -135,51 +111,29 @@ def moments(run: Run) -> None:
             far = (x.unsqueeze(1) - lattice).abs() > delta
             found.append((bernstein_basis(m, x) * far).sum(1))
             promised.append(x * (1 - x) / (m * delta**2))
-    run.claim(
-        "L-079",
-        r"\sum_{|x-k/m|>\delta}b^m_k(x)\le x(1-x)/m\delta^2",
-        promised=torch.cat(promised),
-        relation="<=",
-        measured=torch.cat(found),
-        tolerance=1e-12,
+    run.states("L-079", r"\sum_{|x-k/m|>\delta}b^m_k(x)\le x(1-x)/m\delta^2").at_most(
+        torch.cat(found), torch.cat(promised), 1e-12
     )
 
 
 def errors(run: Run, degrees: list[int]) -> dict[str, list[tuple[float, float]]]:
     rows = {name: [measure(g, rho, m) for m in degrees] for name, g, rho in TARGETS}
     jump = [measure(step, 1.0, m) for m in degrees]
-    run.claim(
-        ["L-078", "N-31", "S-32"],
-        r"f\ \rho\text{-Lipschitz: }\sup|f-q_m|\le\rho/2\sqrt m",
-        promised=[p for row in rows.values() for p, _ in row],
-        relation="<=",
-        measured=[e for row in rows.values() for _, e in row],
-        tolerance=1e-12,
-        control=Control(
-            "a jump has no Lipschitz constant, and 1 was given",
-            [e for _, e in jump],
-            promised=[p for p, _ in jump],
-        ),
-    )
+    says = run.states(["L-078", "N-31", "S-32"], r"f\ \rho\text{-Lipschitz: }\sup|f-q_m|\le\rho/2\sqrt m")
+    says.at_most([e for row in rows.values() for _, e in row], [p for row in rows.values() for p, _ in row], 1e-12)
+    says.fails("a jump has no Lipschitz constant, and 1 was given", [e for _, e in jump], promised=[p for p, _ in jump])
     roots = [measure(torch.sqrt, 1.0, m)[1] for m in degrees]
-    run.claim(
-        ["N-31", "S-32"],
-        r"f(x)=\sqrt x, \text{ not Lipschitz: }\sup|f-q_m|\le(4m)^{-1/4}",
-        promised=[(4 * m) ** -0.25 for m in degrees],
-        relation="<=",
-        measured=roots,
-        reason="|√x - √y| ≤ √|x - y|, and Jensen's inequality twice",
-        control=Control("a jump: not continuous", [e for _, e in jump]),
+    says = run.states(["N-31", "S-32"], r"f(x)=\sqrt x, \text{ not Lipschitz: }\sup|f-q_m|\le(4m)^{-1/4}")
+    says.at_most(
+        roots, [(4 * m) ** -0.25 for m in degrees], where="|√x - √y| ≤ √|x - y|, and Jensen's inequality twice"
     )
-    run.claim(
+    says.fails("a jump: not continuous", [e for _, e in jump])
+    says = run.states(
         ["N-31", "S-32"],
-        r"|x-\tfrac12| \text{ and } \sqrt x: \text{ error at the largest}\ /\ "
-        r"\text{error at the least degree}",
-        promised=0.5,
-        relation="<",
-        measured=[row[-1] / row[0] for row in (roots, [e for _, e in rows[TARGETS[0][0]]])],
-        control=Control("a jump: not continuous", jump[-1][1] / jump[0][1]),
+        r"|x-\tfrac12| \text{ and } \sqrt x: \text{ error at the largest}\ /\ \text{error at the least degree}",
     )
+    says.below([row[-1] / row[0] for row in (roots, [e for _, e in rows[TARGETS[0][0]]])], 0.5)
+    says.fails("a jump: not continuous", jump[-1][1] / jump[0][1])
     run.table(
         "errors",
         ["function", "degree", "promised", "measured"],
@@ -205,15 +159,9 @@ def residuals(run: Run) -> None:
             bounds += [delta, far_bound(m, delta, 0.5)]
             near, far = split_residual(step, m, x, delta)
             wild += [float(near.max()), float(far.max())]
-    run.claim(
-        "L-078",
-        r"\sum_{\text{near}}|r_k|\le\epsilon/2,\ \sum_{\text{far}}|r_k|\le R/4m\delta^2",
-        promised=bounds,
-        relation="<=",
-        measured=parts,
-        tolerance=1e-12,
-        control=Control("a jump: no δ makes near values close", wild),
-    )
+    says = run.states("L-078", r"\sum_{\text{near}}|r_k|\le\epsilon/2,\ \sum_{\text{far}}|r_k|\le R/4m\delta^2")
+    says.at_most(parts, bounds, 1e-12)
+    says.fails("a jump: no δ makes near values close", wild)
     asked, found = [], []
     for g, rho, spread, error in ((tent, 1.0, 0.5, 0.2), (arch, math.pi, 1.0, 0.5)):
         m = bernstein_degree(error, error / (2 * rho), spread)
@@ -221,54 +169,37 @@ def residuals(run: Run) -> None:
         found.append(measured_error(g, bernstein_approximant(g, m, lipschitz=rho)).value)
     m = bernstein_degree(0.5, 0.5 / (2 * math.pi), 1.0)
     fast = bernstein_approximant(lambda x: arch(40 * x), m, lipschitz=1.0)
-    run.claim(
-        "L-078",
-        r"m>R/2\epsilon\delta^2:\ \sup|f-q_m|<\epsilon",
-        promised=asked,
-        relation="<",
-        measured=found,
-        control=Control(
-            "δ does not serve: sin 40πx in place of sin πx",
-            measured_error(lambda x: arch(40 * x), fast).value,
-            promised=0.5,
-        ),
+    says = run.states("L-078", r"m>R/2\epsilon\delta^2:\ \sup|f-q_m|<\epsilon")
+    says.below(found, asked)
+    says.fails(
+        "δ does not serve: sin 40πx in place of sin πx",
+        measured_error(lambda x: arch(40 * x), fast).value,
+        promised=0.5,
     )
 
 
 def exact_cases(run: Run, degrees: list[int]) -> None:
     made = [bernstein_approximant(torch.square, m, lipschitz=2.0) for m in degrees]
     cubes = [bernstein_approximant(lambda x: x**3, m, lipschitz=3.0) for m in degrees]
-    run.claim(
-        "L-078",
-        r"f(x)=x^2:\ \sup|f-q_m|=1/4m",
-        promised=[1 / (4 * m) for m in degrees],
-        relation="==",
-        measured=[measured_error(torch.square, a, most_points=1 << 11).value for a in made],
-        tolerance=1e-9,
-        control=Control(
-            "x³ instead",
-            [measured_error(lambda x: x**3, a, most_points=1 << 11).value for a in cubes],
-        ),
+    says = run.states("L-078", r"f(x)=x^2:\ \sup|f-q_m|=1/4m")
+    says.equal(
+        [measured_error(torch.square, a, most_points=1 << 11).value for a in made], [1 / (4 * m) for m in degrees], 1e-9
     )
+    says.fails("x³ instead", [measured_error(lambda x: x**3, a, most_points=1 << 11).value for a in cubes])
     half = torch.tensor([0.5], dtype=torch.float64)
     at_kink = [bernstein_approximant(tent, m, lipschitz=1.0)(half).item() for m in degrees]
-    run.claim(
-        "L-078",
-        r"f(x)=|x-\tfrac12|:\ 1-q_m(\tfrac12)\sqrt{2\pi m}\le1/2m",
-        promised=[1 / (2 * m) for m in degrees],
-        relation="<=",
-        measured=[
-            1 - q * math.sqrt(2 * math.pi * m) for q, m in zip(at_kink, degrees, strict=True)
+    says = run.states("L-078", r"f(x)=|x-\tfrac12|:\ 1-q_m(\tfrac12)\sqrt{2\pi m}\le1/2m")
+    says.at_most(
+        [1 - q * math.sqrt(2 * math.pi * m) for q, m in zip(at_kink, degrees, strict=True)],
+        [1 / (2 * m) for m in degrees],
+    )
+    says.fails(
+        "at 0.6, beside the kink",
+        [
+            1 - abs(bernstein_approximant(tent, m, lipschitz=1.0)(half + 0.1).item() - 0.1) * math.sqrt(2 * math.pi * m)
+            for m in degrees
         ],
-        control=Control(
-            "at 0.6, beside the kink",
-            [
-                1 - abs(bernstein_approximant(tent, m, lipschitz=1.0)(half + 0.1).item() - 0.1)
-                * math.sqrt(2 * math.pi * m)
-                for m in degrees
-            ],
-        ),
-    )  # fmt: skip
+    )
 
 
 def interval_change(run: Run) -> None:
@@ -281,27 +212,12 @@ def interval_change(run: Run) -> None:
     degree = 6
     small = bernstein_approximant(torch.sin, degree, (low, high), lipschitz=1.0)
     lattice = torch.linspace(low, high, 12, dtype=torch.float64)
-    run.claim(
-        "L-080",
-        r"(f-q\circ\varphi^{-1})(\varphi(t))=(f\circ\varphi-q)(t): \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=((torch.sin(x) - there(x)) - (moved(t) - here(t))).abs().max(),
-        tolerance=1e-12,
-        control=Control(
-            "composed with φ itself, as printed, where it stays within [0, 1]",
-            wrong_way(here, x, low, high),
-        ),
-    )
-    run.claim(
-        "L-080",
-        r"q\circ\varphi^{-1} \text{ is a polynomial of degree } m: \text{ differences } m+1",
-        promised=0,
-        relation="==",
-        measured=small(lattice).diff(degree + 1).abs().max(),
-        tolerance=1e-10,
-        control=Control("the function itself", torch.sin(lattice).diff(degree + 1).abs().max()),
-    )
+    says = run.states("L-080", r"(f-q\circ\varphi^{-1})(\varphi(t))=(f\circ\varphi-q)(t): \text{ largest difference}")
+    says.equal(((torch.sin(x) - there(x)) - (moved(t) - here(t))).abs().max(), within=1e-12)
+    says.fails("composed with φ itself, as printed, where it stays within [0, 1]", wrong_way(here, x, low, high))
+    says = run.states("L-080", r"q\circ\varphi^{-1} \text{ is a polynomial of degree } m: \text{ differences } m+1")
+    says.equal(small(lattice).diff(degree + 1).abs().max(), within=1e-10)
+    says.fails("the function itself", torch.sin(lattice).diff(degree + 1).abs().max())
 
 
 def wrong_way(here: Function, x: Tensor, low: float, high: float) -> float:
@@ -310,9 +226,7 @@ def wrong_way(here: Function, x: Tensor, low: float, high: float) -> float:
     return float((torch.sin(x[inside]) - here(image[inside])).abs().max())
 
 
-def plot_bernstein(
-    axes: Any, degrees: list[int], rows: dict[str, list[tuple[float, float]]]
-) -> None:
+def plot_bernstein(axes: Any, degrees: list[int], rows: dict[str, list[tuple[float, float]]]) -> None:
     left, middle, right = axes[0]
     x = torch.linspace(0, 1, 301, dtype=torch.float64)
     for k, values in enumerate(bernstein_basis(3, x).T):

@@ -21,11 +21,7 @@ from torchtheory.approximation.rates.quantization import (
     quantize,
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 
@@ -106,29 +102,23 @@ def promises(run: Run, errors: list[float], points: int) -> None:
             rows.append((d, n + zeta, e, a.cells, a.size.depth, a.size.parameters,
                          a.approximant.bound, measured))  # fmt: skip
     wrong = [holder_network(lambda x: cusp(x), 1, 1.0, 1, e) for e in errors]
-    run.claim(
-        "X-38",
-        r"\|f-\text{network}\|_\infty\le\tfrac{\sqrt d^{\,n}}{1+n\zeta}(h\sqrt d)^{n+\zeta}"
-        r"\le\epsilon",
-        promised=[a.approximant.bound for a, _ in made],
-        relation="<=",
-        measured=[m for _, m in made],
-        reason="and so in every L_p on the cube, whose volume is 1",
-        control=Control(
-            "|x - 1/5|^(1/2) as if it had a Lipschitz derivative",
-            [error_of(cusp, a.approximant.network, 1, points) for a in wrong],
-            promised=[a.approximant.bound for a in wrong],
-        ),
+    says = run.states(
+        "X-38", r"\|f-\text{network}\|_\infty\le\tfrac{\sqrt d^{\,n}}{1+n\zeta}(h\sqrt d)^{n+\zeta}\le\epsilon"
+    )
+    says.at_most(
+        [m for _, m in made],
+        [a.approximant.bound for a, _ in made],
+        where="and so in every L_p on the cube, whose volume is 1",
+    )
+    says.fails(
+        "|x - 1/5|^(1/2) as if it had a Lipschitz derivative",
+        [error_of(cusp, a.approximant.network, 1, points) for a in wrong],
+        promised=[a.approximant.bound for a in wrong],
     )
     growing = {smooth_network(bent, 3, 1, e).size.depth for e in errors}
-    run.claim(
-        "X-38",
-        r"\text{the depth does not depend on } \epsilon: \text{ different depths for each } d",
-        promised=1,
-        relation="==",
-        measured=[len(v) for v in depths.values()],
-        control=Control("Taylor polynomials multiplied out, whose depth grows", len(growing)),
-    )
+    says = run.states("X-38", r"\text{the depth does not depend on } \epsilon: \text{ different depths for each } d")
+    says.equal([len(v) for v in depths.values()], 1)
+    says.fails("Taylor polynomials multiplied out, whose depth grows", len(growing))
     run.table(
         "networks",
         ["d", "n + ζ", "ε", "cells", "affine layers", "parameters", "promised", "measured"],
@@ -144,27 +134,14 @@ def rates(run: Run) -> None:
         other = [1 / holder_error(0, 1.0, d, c) for c in counts]
         errors = [holder_error(n, zeta, d, c) for c in counts]
         sizes = [holder_network(f, n, zeta, d, e).size.parameters for e in errors]
-        fitted = fit_slope([1 / e for e in errors], sizes)
         beta = n + zeta
-        run.claim(
-            "X-38",
-            rf"M\sim\epsilon^{{-d/(n+\zeta)}}: \text{{ exponent for }} n+\zeta={beta:g},\ d={d}",
-            promised=d / beta,
-            relation="slope",
-            measured=fitted.estimate,
-            interval=fitted,
-            tolerance=0.1,
-            control=None if beta > 0.5 else Control(
-                "measured against the errors of n + ζ = 1",
-                (wrong := fit_slope(other, sizes)).estimate,
-                interval=wrong,
-            ),
-        )  # fmt: skip
+        says = run.states("X-38", rf"M\sim\epsilon^{{-d/(n+\zeta)}}: \text{{ exponent for }} n+\zeta={beta:g},\ d={d}")
+        says.slope([1 / e for e in errors], sizes, d / beta, 0.1)
+        if beta <= 0.5:
+            says.fails("measured against the errors of n + ζ = 1", other, sizes)
 
 
-def rounding(
-    run: Run, errors: list[float], points: int
-) -> list[tuple[float, list[float], list[float], int, int]]:
+def rounding(run: Run, errors: list[float], points: int) -> list[tuple[float, list[float], list[float], int, int]]:
     """Spacing 2^(-s⌈log₂ 1/ε⌉) with s = 4."""
     after, doubled, coarse, same, changed, share, found = [], [], [], [], [], [], []
     for n, zeta, d, f in CASES:
@@ -193,36 +170,25 @@ def rounding(
                 spacings = [2.0**-k for k in range(1, 17)]
                 tried = [error_of(f, _rounded_to(dense, s), d, points) for s in spacings]
                 found.append((e, spacings, tried, len(text), size.parameters))
-    run.claim(
+    says = run.states(
         "X-38",
         r"\text{weights rounded to } 2^{-s\lceil\log_21/\epsilon\rceil}\mathbb Z:\ "
         r"\|f-\text{network}\|_\infty\le2\epsilon",
-        promised=doubled,
-        relation="<=",
-        measured=after,
-        control=Control("rounded to halves", coarse),
     )
-    run.claim(
-        "X-38",
-        r"\text{decode(encode)}=\text{identity: largest difference of a weight}",
-        promised=0,
-        relation="==",
-        measured=same,
-        control=Control("with the last bit flipped", changed),
+    says.at_most(after, doubled)
+    says.fails("rounded to halves", coarse)
+    says = run.states("X-38", r"\text{decode(encode)}=\text{identity: largest difference of a weight}")
+    says.equal(same)
+    says.fails("with the last bit flipped", changed)
+    says = run.states("X-38", r"\text{bits}\le M\,(\text{bits of a value}+\text{of a place})=O(M\log_2\tfrac1\epsilon)")
+    says.at_most(share, 1, where="the head of 32 bits for every count aside; a place takes 2 log₂ of the width")
+    says.fails(
+        "weights as double precision numbers, one after another without zeros left out",
+        [
+            64 * sum(p.numel() for p in m.parameters()) / (network_size(m).parameters * 64)
+            for m in [holder_network(bent, 1, 1.0, 1, 1e-3).approximant.network.as_sequential()]
+        ],  # type: ignore[operator]
     )
-    run.claim(
-        "X-38",
-        r"\text{bits}\le M\,(\text{bits of a value}+\text{of a place})=O(M\log_2\tfrac1\epsilon)",
-        promised=1,
-        relation="<=",
-        measured=share,
-        reason="the head of 32 bits for every count aside; a place takes 2 log₂ of the width",
-        control=Control(
-            "weights as double precision numbers, one after another without zeros left out",
-            [64 * sum(p.numel() for p in m.parameters()) / (network_size(m).parameters * 64)
-             for m in [holder_network(bent, 1, 1.0, 1, 1e-3).approximant.network.as_sequential()]],  # type: ignore[operator]
-        ),
-    )  # fmt: skip
     return found
 
 
@@ -249,15 +215,10 @@ class _Spacing(WeightGrid):
 def no_layers(run: Run) -> None:
     x = torch.linspace(-0.5, 0.5, 101, dtype=torch.float64)
     affine = torch.stack([torch.ones_like(x), x], dim=1)
-    run.erratum(
+    run.refutes(
         "fixed-depth-without-layers",
-        r"n+\zeta=1:\ L\le c\log_2(n+\zeta)\cdot(n+\zeta)/d=0 \text{ hidden layers give }"
-        r"\|f-\text{network}\|\le0.1",
-        promised=0.1,
-        relation="<=",
-        measured=best_uniform_fit(affine, x.abs()).error,
-        reason="the best affine function for |x| on [-1/2, 1/2]",
-    )
+        r"n+\zeta=1:\ L\le c\log_2(n+\zeta)\cdot(n+\zeta)/d=0 \text{ hidden layers give }\|f-\text{network}\|\le0.1",
+    ).at_most(best_uniform_fit(affine, x.abs()).error, 0.1, where="the best affine function for |x| on [-1/2, 1/2]")
 
 
 def plot(axes: Any, found: list[tuple[float, list[float], list[float], int, int]]) -> None:

@@ -20,10 +20,7 @@ from torchtheory.approximation.depth.radial import (
     squared_length_network,
     squared_length_size,
 )
-from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 
 SIZES = ((2, 4), (4, 16), (8, 64), (16, 256))
@@ -38,9 +35,7 @@ SQUARES = (8, 16, 32, 64)
     errata=["radial-functions-upper-bound"],
     full={"points": 20_000, "steps": 2000, "seeds": 5, "parameters": 2000},
 )
-def radial_networks_lab(
-    run: Run, points: int = 1500, steps: int = 200, seeds: int = 2, parameters: int = 600
-) -> None:
+def radial_networks_lab(run: Run, points: int = 1500, steps: int = 200, seeds: int = 2, parameters: int = 600) -> None:
     """Profiles of the squared length, broken lines of the 1-norm, and shells with random signs.
 
     The first are met within Lip·d/(4k²) + Lip·d/(2m), over a range of sizes and in up to ten
@@ -87,18 +82,12 @@ def profiles(run: Run, points: int) -> list[list[float]]:
                 error = float((made(x) - wave(x.square().sum(1))).abs().max())
             rows.append([d, k, m, error, made.bound])
     fast = squared_length_network(lambda s: torch.cos(40 * s), 2, 16, 256, lipschitz=3.0)
-    wrong = measured_error(
-        lambda x: torch.cos(40 * x.square().sum(1)), fast, most_points=10_000
-    ).value
-    run.claim(
-        "A-84",
-        r"\|\tilde g(\|x\|^2)-\Phi\|_\infty\le\mathrm{Lip}\big(\tfrac d{4k^2}+\tfrac d{2m}\big)"
-        r",\ d=1,2,10",
-        promised=[r[4] for r in rows],
-        relation="<=",
-        measured=[r[3] for r in rows],
-        control=Control("cos 40s, whose Lipschitz constant is 40 and not 3", wrong, fast.bound),
+    wrong = measured_error(lambda x: torch.cos(40 * x.square().sum(1)), fast, most_points=10_000).value
+    says = run.states(
+        "A-84", r"\|\tilde g(\|x\|^2)-\Phi\|_\infty\le\mathrm{Lip}\big(\tfrac d{4k^2}+\tfrac d{2m}\big),\ d=1,2,10"
     )
+    says.at_most([r[3] for r in rows], [r[4] for r in rows])
+    says.fails("cos 40s, whose Lipschitz constant is 40 and not 3", wrong, promised=fast.bound)
     run.table(
         "profiles",
         ["d", "k", "m", "sup error", "promised"],
@@ -121,45 +110,26 @@ def sizes(run: Run) -> None:
         layout.append(size.units - d * k - m)
         x = torch.cat([run.rand(500, d), torch.linspace(0, 1, 500)[:, None].expand(-1, d)])
         found.append(float((made(x) - wave(x.square().sum(1))).abs().max()))
-    run.claim(
+    says = run.states(
         "A-84",
         rf"k=\lceil\sqrt{{\mathrm{{Lip}}d/2\epsilon}}\rceil,\ m=\lceil\mathrm{{Lip}}d/\epsilon"
         rf"\rceil: \text{{error}}\le\epsilon={error}",
-        promised=error,
-        relation="<=",
-        measured=found,
-        control=Control(
-            "k and m of two dimensions in 32", coarse(run, squared_length_size(3.0, 2, error))
-        ),
     )
-    run.claim(
-        "A-84",
-        r"\text{architecture }(d,dk,m,1): \text{hidden units}-(dk+m)",
-        promised=0,
-        relation="==",
-        measured=layout,
-    )
-    run.claim(
-        "A-84",
-        r"\#\text{parameters polynomial in }d: \text{exponent at most }\tfrac52",
-        promised=2.5,
-        relation="<=",
-        measured=fit_slope(dims, counted).estimate,
-        tolerance=0.05,
-        control=Control(
-            "units of one hidden layer whose tubes cover half of a ball of frequencies",
-            fit_slope(dims, [tubes_needed(0.5, d, 3.0) for d in dims]).estimate,
-        ),
+    says.at_most(found, error)
+    says.fails("k and m of two dimensions in 32", coarse(run, squared_length_size(3.0, 2, error)))
+    run.states("A-84", r"\text{architecture }(d,dk,m,1): \text{hidden units}-(dk+m)").equal(layout)
+    says = run.states("A-84", r"\#\text{parameters polynomial in }d: \text{exponent at most }\tfrac52")
+    says.at_most(fit_slope(dims, counted).estimate, 2.5, 0.05)
+    says.fails(
+        "units of one hidden layer whose tubes cover half of a ball of frequencies",
+        fit_slope(dims, [tubes_needed(0.5, d, 3.0) for d in dims]).estimate,
     )
     many = list(range(20, 101, 10))
     growth = fit_slope(many, [math.log2(tubes_needed(0.5, d, 3.0)) for d in many], log=False)
-    run.erratum(
+    run.refutes(
         "radial-functions-upper-bound",
         r"\text{units required}\lesssim2^d: \quad\log_2\text{ grows by at most 1 a dimension}",
-        promised=1,
-        relation="<=",
-        measured=growth.estimate,
-    )
+    ).at_most(growth.estimate, 1)
 
 
 def coarse(run: Run, size: tuple[int, int]) -> float:
@@ -181,22 +151,10 @@ def exact(run: Run, points: int) -> None:
         away.append(float((net(x)[:, 0] - line(x.abs().sum(1))).abs().max()))
         euclidean.append(float((net(x)[:, 0] - line(x.norm(dim=1))).abs().max()))
         hidden.append(network_size(net).units - 2 * d - 6)
-    run.claim(
-        "X-70",
-        r"g\text{ a broken line of 6 knots: }g(\|x\|_1)=\Phi(x)\text{ exactly, }d=1,\dots,20",
-        promised=0,
-        relation="==",
-        measured=away,
-        tolerance=1e-12,
-        control=Control("the Euclidean length", euclidean[1:]),
-    )
-    run.claim(
-        "X-70",
-        r"\text{hidden units}-(2d+6)",
-        promised=0,
-        relation="==",
-        measured=hidden,
-    )
+    says = run.states("X-70", r"g\text{ a broken line of 6 knots: }g(\|x\|_1)=\Phi(x)\text{ exactly, }d=1,\dots,20")
+    says.equal(away, within=1e-12)
+    says.fails("the Euclidean length", euclidean[1:])
+    run.states("X-70", r"\text{hidden units}-(2d+6)").equal(hidden)
     run.note(
         "The footnote defines radial by the 1-norm, where three layers are exact for broken lines. "
         "Eldan and Shamir use the Euclidean length, where three layers approximate."
@@ -217,9 +175,7 @@ def broken_line(knots: Tensor, values: Tensor, right_slope: float) -> Any:
 
 def signs_on_shells(run: Run, points: int) -> tuple[RadialShells, dict[int, float]]:
     """Shells in six dimensions and the networks that draw them."""
-    shells = RadialShells(
-        6, torch.linspace(0, 2, 6, dtype=torch.float64), torch.tensor([1.0, -1, 1, -1, 1]).double()
-    )
+    shells = RadialShells(6, torch.linspace(0, 2, 6, dtype=torch.float64), torch.tensor([1.0, -1, 1, -1, 1]).double())
     x = ball_points(points, 6, 2.0, generator=run.generator)
     ramps = (0.1, 0.01)
     wrong_far, rows = [], []
@@ -240,45 +196,22 @@ def signs_on_shells(run: Run, points: int) -> tuple[RadialShells, dict[int, floa
         far = (sloppy(x)[:, 0] - shells(x)).abs()
     gap = ends - squares[:, None]
     only_ramp = ((gap >= 0) & (gap <= ramps[0])).any(1)
-    run.claim(
-        "L-112",
-        r"\|x\|^2\text{ not within }n(R/K)^2+\delta\text{ below some }r_i^2: \quad"
-        r"|\Phi(x)-g(x)|=0",
-        promised=0,
-        relation="==",
-        measured=wrong_far,
-        tolerance=1e-9,
-        control=Control("the broken lines' own error n(R/K)² left out", far[~only_ramp].max()),
+    says = run.states(
+        "L-112", r"\|x\|^2\text{ not within }n(R/K)^2+\delta\text{ below some }r_i^2: \quad|\Phi(x)-g(x)|=0"
     )
+    says.equal(wrong_far, within=1e-9)
+    says.fails("the broken lines' own error n(R/K)² left out", far[~only_ramp].max())
     first = [r[2] for r in rows[: len(SQUARES)]]
     sharp = [r[2] for r in rows[len(SQUARES) :]]
-    run.claim(
-        "L-112",
-        r"\mathbb E|\Phi-g|^2\text{ falls with every doubling of }K",
-        promised=[*first[:-1], *sharp[:-1]],
-        relation="<",
-        measured=[*first[1:], *sharp[1:]],
-        reason="K = 8, 16, 32, 64 with ramps of 0.1 and 0.01",
-        control=Control(
-            "the same K with random outer signs", other_signs(run, shells, x), sharp[0]
-        ),
+    says = run.states("L-112", r"\mathbb E|\Phi-g|^2\text{ falls with every doubling of }K")
+    says.below(
+        [*first[1:], *sharp[1:]], [*first[:-1], *sharp[:-1]], where="K = 8, 16, 32, 64 with ramps of 0.1 and 0.01"
     )
-    run.claim(
-        "L-112",
-        r"K=64: \text{steeper ramps err less}",
-        promised=first[-1],
-        relation="<",
-        measured=sharp[-1],
-    )
+    says.fails("the same K with random outer signs", other_signs(run, shells, x), promised=sharp[0])
+    run.states("L-112", r"K=64: \text{steeper ramps err less}").below(sharp[-1], first[-1])
     drawn = [radial_shells(3, 200, 1.0, generator=run.generator) for _ in range(20)]
-    fair = mean_interval(torch.cat([g.signs for g in drawn]))
-    run.claim(
-        "L-112",
-        r"\varepsilon_i\text{ fair: mean sign over 4000 shells}",
-        promised=0,
-        relation="~",
-        measured=fair.estimate,
-        interval=fair,
+    run.states("L-112", r"\varepsilon_i\text{ fair: mean sign over 4000 shells}").mean(
+        torch.cat([g.signs for g in drawn]), 0
     )
     run.table(
         "shells",
@@ -336,24 +269,20 @@ def trained(run: Run, steps: int, seeds: int, parameters: int) -> None:
             shallow[name, d] = found.shallow.tolist()
             left = float(found.shallow.mean()), float(found.deep.mean())
             rows.append([name, d, found.shallow_width, left[0], found.deep_width, left[1]])
-    run.claim(
+    says = run.states(
         ["X-70", "L-112"],
         r"\text{illustration, }d=12: \text{trained networks with one hidden layer leave at least "
         r"half of the variance of a tent of }\|x\|_1",
-        promised=0.5,
-        relation=">=",
-        measured=min(shallow["‖x‖₁", 12]),
-        reason="what training finds, not what the best network of this size could do",
-        control=Control("the same tent along a line", max(shallow["a line", 12])),
     )
-    run.claim(
-        ["X-70", "L-112"],
-        r"\text{illustration: from }d=2\text{ to }12\text{ their error grows at least fivefold}",
-        promised=5 * sum(shallow["‖x‖₁", 2]) / seeds,
-        relation=">=",
-        measured=sum(shallow["‖x‖₁", 12]) / seeds,
-        control=Control("the same tent along a line", sum(shallow["a line", 12]) / seeds),
+    says.at_least(
+        min(shallow["‖x‖₁", 12]), 0.5, where="what training finds, not what the best network of this size could do"
     )
+    says.fails("the same tent along a line", max(shallow["a line", 12]))
+    says = run.states(
+        ["X-70", "L-112"], r"\text{illustration: from }d=2\text{ to }12\text{ their error grows at least fivefold}"
+    )
+    says.at_least(sum(shallow["‖x‖₁", 12]) / seeds, 5 * sum(shallow["‖x‖₁", 2]) / seeds)
+    says.fails("the same tent along a line", sum(shallow["a line", 12]) / seeds)
     run.table(
         "training",
         ["tent of", "d", "units (one layer)", "error", "units (each of two)", "error"],

@@ -20,10 +20,7 @@ from torchtheory.approximation.barron.random_steps import (
 from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
 from torchtheory.approximation.certificates import network_size
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.labeled import at_least
 
 COUNTS = (16, 64, 256, 1024)
@@ -77,8 +74,7 @@ def targets(run: Run) -> dict[str, Spectrum]:
         torch.full((2,), -math.pi / 2, dtype=torch.float64),
     )
     made: dict[str, Spectrum] = {
-        f"Gaussian, d = {d}": GaussianBump(d, GaussianBump(d).barron_constant / 4)
-        for d in (1, 5, 20)
+        f"Gaussian, d = {d}": GaussianBump(d, GaussianBump(d).barron_constant / 4) for d in (1, 5, 20)
     }
     made["two sines, d = 2"] = sines
     return made
@@ -111,24 +107,18 @@ def unbiased(run: Run, draws: int) -> None:
         terms = exponential_terms(run, f, x, draws)
         waves += [scores(terms.real, f(x)), scores(terms.imag, torch.zeros_like(wanted))]
     allowed = -float(special.ndtri(0.005 / 16))
-    run.claim(
-        "A-104",
-        r"g(x)-g(0)=2\pi C_g\,\mathbb E\,\Gamma(x): \text{standard errors away, at 16 points "
-        r"(together 99 \%)}",
-        promised=allowed,
-        relation="<=",
-        measured=torch.cat(found),
-        control=Control("one sign for both steps, as printed", torch.cat(wrong)),
+    says = run.states(
+        "A-104", r"g(x)-g(0)=2\pi C_g\,\mathbb E\,\Gamma(x): \text{standard errors away, at 16 points (together 99 \%)}"
     )
-    run.claim(
+    says.at_most(torch.cat(found), allowed)
+    says.fails("one sign for both steps, as printed", torch.cat(wrong))
+    says = run.states(
         "A-106",
         r"g(x)-g(0)=C_g\,\mathbb E\,e^{i\vartheta}(e^{2\pi i\langle x,\xi\rangle}-1)/\|\xi\|: "
         r"\text{standard errors away, real and imaginary}",
-        promised=-float(special.ndtri(0.005 / 32)),
-        relation="<=",
-        measured=torch.cat(waves),
-        control=Control("the function at the opposite points", opposite(run, draws)),
     )
+    says.at_most(torch.cat(waves), -float(special.ndtri(0.005 / 32)))
+    says.fails("the function at the opposite points", opposite(run, draws))
 
 
 def exponential_terms(run: Run, f: Spectrum, x: Tensor, draws: int) -> Tensor:
@@ -156,10 +146,7 @@ def rates(run: Run, seeds: int, points: int) -> dict[str, Curves]:
 
     def errors(f: Spectrum, x: Tensor, make: Callable[[int], Tensor]) -> list[list[float]]:
         scale = f.barron_constant**2
-        return [
-            [float((make(n) - f(x)).abs().square().mean()) / scale for _ in range(seeds)]
-            for n in COUNTS
-        ]
+        return [[float((make(n) - f(x)).abs().square().mean()) / scale for _ in range(seeds)] for n in COUNTS]
 
     confidence = 1 - 0.01 / 8
     for name, f in targets(run).items():
@@ -172,9 +159,7 @@ def rates(run: Run, seeds: int, points: int) -> dict[str, Curves]:
             return sampled_exponentials(f, n, run.generator)(x)
 
         def of_odd(n: int, f: Spectrum = f, x: Tensor = x) -> Tensor:
-            return (
-                one_sign(draw_step_pairs(f, n, generator=run.generator))(x).mean(1) + f.at_origin()
-            )
+            return one_sign(draw_step_pairs(f, n, generator=run.generator))(x).mean(1) + f.at_origin()
 
         for kind, store, make in (("pairs", pairs, of_pairs), ("waves", waves, of_waves)):
             table = errors(f, x, make)
@@ -184,15 +169,12 @@ def rates(run: Run, seeds: int, points: int) -> dict[str, Curves]:
         odd[name] = [mean_interval(row) for row in errors(f, x, of_odd)]
     claims(run, pairs, waves, odd, slopes)
     far = far_away(run, seeds, points)
-    run.claim(
+    says = run.states(
         "A-106",
-        r"\mathbb E\|g-g_n\|^2_{L^2(\mu)}\cdot n/(2\pi C_g)^2\le1\text{ for }n\text{ exponentials, "
-        r"}\mu\text{ on }B_1",
-        promised=1,
-        relation="<=",
-        measured=[n * i.high for c in waves.values() for n, i in zip(COUNTS, c, strict=True)],
-        control=Control("a measure on points of length 8", far),
+        r"\mathbb E\|g-g_n\|^2_{L^2(\mu)}\cdot n/(2\pi C_g)^2\le1\text{ for }n\text{ exponentials, }\mu\text{ on }B_1",
     )
+    says.at_most([n * i.high for c in waves.values() for n, i in zip(COUNTS, c, strict=True)], 1)
+    says.fails("a measure on points of length 8", far)
     return {"pairs of steps": pairs, "exponentials": waves, "odd": odd}
 
 
@@ -201,49 +183,28 @@ def far_away(run: Run, seeds: int, points: int) -> float:
     x = ball_points(points, 3, generator=run.generator)
     x = 8 * x / x.norm(dim=1, keepdim=True)
     errors = [
-        float((sampled_exponentials(f, 64, run.generator)(x) - f(x)).abs().square().mean())
-        for _ in range(4 * seeds)
+        float((sampled_exponentials(f, 64, run.generator)(x) - f(x)).abs().square().mean()) for _ in range(4 * seeds)
     ]
     return 64 * mean_interval(errors).low / f.barron_constant**2
 
 
-def claims(
-    run: Run, pairs: Curves, waves: Curves, odd: Curves, slopes: dict[str, list[Interval]]
-) -> None:
+def claims(run: Run, pairs: Curves, waves: Curves, odd: Curves, slopes: dict[str, list[Interval]]) -> None:
     even = [c for name, c in odd.items() if name.startswith("Gaussian")]
-    run.claim(
+    says = run.states(
         "A-104",
         r"\mathbb E\|g-g_n\|^2_{L^2(\mu)}\cdot n/(2\pi C_g)^2\le1\text{ for }n\text{ pairs of "
         r"steps, upper ends of the intervals}",
-        promised=1,
-        relation="<=",
-        measured=[n * i.high for c in pairs.values() for n, i in zip(COUNTS, c, strict=True)],
-        control=Control(
-            "one sign for both steps, Gaussians, n = 1024", [COUNTS[-1] * c[-1].low for c in even]
-        ),
     )
+    says.at_most([n * i.high for c in pairs.values() for n, i in zip(COUNTS, c, strict=True)], 1)
+    says.fails("one sign for both steps, Gaussians, n = 1024", [COUNTS[-1] * c[-1].low for c in even])
     for name, kept in zip(pairs, slopes["pairs"], strict=True):
         bad = fit_slope(COUNTS, [i.estimate for i in odd[name]])
-        run.claim(
-            "A-104",
-            rf"\text{{{name}: squared error}}\sim n^{{-1}}",
-            promised=-1,
-            relation="slope",
-            measured=kept.estimate,
-            interval=kept,
-            control=Control("one sign for both steps", bad.estimate, interval=bad)
-            if name == "Gaussian, d = 5"
-            else None,
-        )
+        says = run.states("A-104", rf"\text{{{name}: squared error}}\sim n^{{-1}}")
+        says.slope(kept, -1)
+        if name == "Gaussian, d = 5":
+            says.fails("one sign for both steps", bad)
     for name, kept in zip(waves, slopes["waves"], strict=True):
-        run.claim(
-            "A-106",
-            rf"\text{{{name}, exponentials: squared error}}\sim n^{{-1}}",
-            promised=-1,
-            relation="slope",
-            measured=kept.estimate,
-            interval=kept,
-        )
+        run.states("A-106", rf"\text{{{name}, exponentials: squared error}}\sim n^{{-1}}").slope(kept, -1)
     run.table(
         "rates",
         ["target", "n", "pairs of steps", "exponentials", "one sign (printed)", "promised"],
@@ -268,23 +229,14 @@ def printed(run: Run, draws: int) -> None:
     bell = GaussianBump(2, 0.5)
     x = ball_points(20, 2, generator=run.generator)
     pairs = one_sign(draw_step_pairs(bell, draws, generator=run.generator))
-    run.erratum(
-        "barron-steps-one-sign",
-        r"\mathbb E[\Gamma(x)+\Gamma(-x)]\,C_g=g(x)+g(-x)-2g(0)\text{ for a Gaussian}",
-        promised=bell(x) + bell(-x) - 2 * bell.at_origin(),
-        relation="==",
-        measured=(pairs(x) + pairs(-x)).mean(1),
-        tolerance=1e-9,
-    )
+    run.refutes(
+        "barron-steps-one-sign", r"\mathbb E[\Gamma(x)+\Gamma(-x)]\,C_g=g(x)+g(-x)-2g(0)\text{ for a Gaussian}"
+    ).equal((pairs(x) + pairs(-x)).mean(1), bell(x) + bell(-x) - 2 * bell.at_origin(), 1e-9)
     # a wide bump whose steepest place is the origin
     slope = GaussianBump(1, 3.0, center=[3.0])
     ends = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
-    run.erratum(
-        "barron-steps-without-turn",
-        r"|g(x)-g(0)|=|C_g\mathbb E\,\Gamma(x)|\le C_g",
-        promised=slope.barron_constant / (2 * math.pi),
-        relation="<=",
-        measured=(slope(ends) - slope.at_origin()).abs(),
+    run.refutes("barron-steps-without-turn", r"|g(x)-g(0)|=|C_g\mathbb E\,\Gamma(x)|\le C_g").at_most(
+        (slope(ends) - slope.at_origin()).abs(), slope.barron_constant / (2 * math.pi)
     )
     # e^{-(x-c)²/2} in cycles: |g^| = sqrt(2π) exp(-2π²ξ²), phase -2πξc
     center = 1.0
@@ -294,14 +246,9 @@ def printed(run: Run, draws: int) -> None:
 
     total = 2 * integrate.quad(lambda t: weight(t) * math.cos(2 * math.pi * t * center), 0, 4)[0]
     constant = GaussianBump(1).barron_constant / (2 * math.pi)
-    run.erratum(
-        "barron-measure-with-phase",
-        r"\int d\mu_g=\tfrac1{C_g}\int\|\xi\|\hat g(\xi)d\xi=1\text{ for }g=e^{-(x-1)^2/2}",
-        promised=1,
-        relation="==",
-        measured=total / constant,
-        tolerance=1e-9,
-    )
+    run.refutes(
+        "barron-measure-with-phase", r"\int d\mu_g=\tfrac1{C_g}\int\|\xi\|\hat g(\xi)d\xi=1\text{ for }g=e^{-(x-1)^2/2}"
+    ).equal(total / constant, 1, 1e-9)
 
 
 def realized(run: Run, seeds: int, points: int) -> None:
@@ -326,41 +273,26 @@ def realized(run: Run, seeds: int, points: int) -> None:
         up = math.log1p(math.exp(-1 / math.sqrt(delta)))  # softplus(-1/√δ)
         sigmoid_bound = c * delta * (1 / math.sqrt(delta) + 3 * up)
         rows.append([delta, a.high, c * delta, b.high, sigmoid_bound, sum(squares) / seeds])
-    run.claim(
+    says = run.states(
         "A-105",
         r"\text{ReLUs: }\mathbb E\|\Phi_\delta-\Phi\|_{L^1(\mu)}\le C_f\delta"
         r"\text{; sigmoids}\le C_f(\sqrt\delta+3\delta\ln(1+e^{-1/\sqrt\delta}))",
-        promised=[r[2] for r in rows] + [r[4] for r in rows],
-        relation="<=",
-        measured=[r[1] for r in rows] + [r[3] for r in rows],
-        reason="u is uniform, so a step is between its ends with a chance of at most δ",
-        control=Control("the slope of the widest ramps for all δ", [rows[0][1]], [rows[-1][2]]),
     )
-    run.claim(
-        "A-105",
-        r"\|\Phi_\delta-\Phi\|_{L^2(\mu)}\to0: \text{less with every tenth of }\delta",
-        promised=[r[5] for r in rows[:-1]],
-        relation="<",
-        measured=[r[5] for r in rows[1:]],
+    says.at_most(
+        [r[1] for r in rows] + [r[3] for r in rows],
+        [r[2] for r in rows] + [r[4] for r in rows],
+        where="u is uniform, so a step is between its ends with a chance of at most δ",
     )
-    run.claim(
-        "A-105",
-        r"n\text{ pairs: }4n\text{ ReLUs, }2n\text{ sigmoids}",
-        promised=[800, 400] * len(widths),
-        relation="==",
-        measured=counted,
+    says.fails("the slope of the widest ramps for all δ", [rows[0][1]], promised=[rows[-1][2]])
+    run.states("A-105", r"\|\Phi_\delta-\Phi\|_{L^2(\mu)}\to0: \text{less with every tenth of }\delta").below(
+        [r[5] for r in rows[1:]], [r[5] for r in rows[:-1]]
     )
+    run.states("A-105", r"n\text{ pairs: }4n\text{ ReLUs, }2n\text{ sigmoids}").equal(counted, [800, 400] * len(widths))
     steep = [1e2, 1e4, 1e6]
     origin = [float(torch.sigmoid(torch.tensor(-math.sqrt(a)).double())) for a in steep]
-    run.claim(
-        "A-105",
-        r"\varrho(at-\sqrt a)\to1_{(0,\infty)}(t)\text{ also at }t=0\text{: at }a=10^6",
-        promised=0,
-        relation="==",
-        measured=origin[-1],
-        tolerance=1e-12,
-        control=Control("without the shift √a", float(torch.sigmoid(torch.zeros(1)))),
-    )
+    says = run.states("A-105", r"\varrho(at-\sqrt a)\to1_{(0,\infty)}(t)\text{ also at }t=0\text{: at }a=10^6")
+    says.equal(origin[-1], within=1e-12)
+    says.fails("without the shift √a", float(torch.sigmoid(torch.zeros(1))))
     run.table(
         "realized",
         ["δ", "ReLU, L¹", "promised", "sigmoid, L¹", "promised", "ReLU, L²"],
@@ -414,49 +346,25 @@ def half_spaces(run: Run, draws: int) -> None:
         found = [mean_interval(s, 1 - 0.01 / 21) for s in squares.T]
         bounds += [f.error_bound(units)] * len(at)
         lows += [i.low for i in found]
-        rows += [
-            [name, float(p), i.estimate, f.error_bound(units)]
-            for p, i in zip(exact, found, strict=True)
-        ]
+        rows += [[name, float(p), i.estimate, f.error_bound(units)] for p, i in zip(exact, found, strict=True)]
         if name != "signed":
             ratios.append(squares * units / (exact * (1 - exact)))
     # one step, n times: no averaging at all
-    same = torch.stack(
-        [MeanOfSteps(ramps).subsample(1, run.generator)(x)[:, 0] for _ in range(repeats)]
-    )
+    same = torch.stack([MeanOfSteps(ramps).subsample(1, run.generator)(x)[:, 0] for _ in range(repeats)])
     alone = [mean_interval(s, 1 - 0.01 / 21).low for s in (same - x[:, 0]).square().T]
-    run.claim(
+    says = run.states(
         "A-107",
         r"\mathbb E\big(f(x)-\tfrac1n\textstyle\sum_i1[\langle\Xi_i,x\rangle>\tilde\Xi_i]\big)^2"
         r"\le\tfrac1{4n}\text{ at every }x\text{ (and }a^2/n\text{ with amplitudes up to }a)",
-        promised=bounds,
-        relation="<=",
-        measured=lows,
-        reason="lower ends of 21 intervals that hold together at 99 %: refuted only by data",
-        control=Control(
-            "the same step n times instead of independent ones",
-            alone,
-            [1 / (4 * units)] * len(alone),
-        ),
     )
-    pooled = mean_interval(torch.cat([r.mean(1) for r in ratios]))
-    wrong = mean_interval(((same - x[:, 0]).square() * units / (x * (1 - x))[:, 0]).mean(1))
-    run.claim(
-        "A-107",
-        r"\text{without amplitudes it is }f(x)(1-f(x))/n: \text{ratio}",
-        promised=1,
-        relation="~",
-        measured=pooled.estimate,
-        interval=pooled,
-        control=Control("the same step n times", wrong.estimate, interval=wrong),
-    )
-    run.erratum(
-        "mean-steps-without-amplitude",
-        r"\text{the sum of two means of steps is a mean of steps, so}\le1",
-        promised=1,
-        relation="<=",
-        measured=2 * MeanOfSteps(ramps).subsample(units, run.generator)(x + 1).max(),
-    )
+    says.at_most(lows, bounds, where="lower ends of 21 intervals that hold together at 99 %: refuted only by data")
+    says.fails("the same step n times instead of independent ones", alone, promised=[1 / (4 * units)] * len(alone))
+    says = run.states("A-107", r"\text{without amplitudes it is }f(x)(1-f(x))/n: \text{ratio}")
+    says.mean(torch.cat([r.mean(1) for r in ratios]), 1)
+    says.fails("the same step n times", ((same - x[:, 0]).square() * units / (x * (1 - x))[:, 0]).mean(1))
+    run.refutes(
+        "mean-steps-without-amplitude", r"\text{the sum of two means of steps is a mean of steps, so}\le1"
+    ).at_most(2 * MeanOfSteps(ramps).subsample(units, run.generator)(x + 1).max(), 1)
     run.table(
         "half-spaces",
         ["function", "f(x)", "mean squared error", "promised"],

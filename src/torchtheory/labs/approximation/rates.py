@@ -21,12 +21,8 @@ from torchtheory.approximation.rates.table import (
     exponent_gaps,
 )
 from torchtheory.approximation.rates.theorems import Setting
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 
 
@@ -93,26 +89,15 @@ def consistency(run: Run, dimensions: int) -> None:
     ]
     gaps = [gap for s in settings for *_, gap in exponent_gaps(s)]
     printed = [gap for s in settings for *_, gap in exponent_gaps(s, as_printed=True)]
-    run.claim(
-        "X-14",
-        r"a_{\text{upper}}-a_{\text{lower}}\ge0 \text{ for all rows that compare}",
-        promised=0.0,
-        relation=">=",
-        measured=gaps,
-        tolerance=1e-12,
-        control=Control("the exponents as they are printed", printed),
-    )
+    says = run.states("X-14", r"a_{\text{upper}}-a_{\text{lower}}\ge0 \text{ for all rows that compare}")
+    says.at_least(gaps, 0.0, 1e-12)
+    says.fails("the exponents as they are printed", printed)
     many = [Setting(2, d, 0.1, p=2.0) for d in range(1, 10 * dimensions)]
     barron = [r for r in THEOREMS if r.function_class == "barron"]
     smooth = next(r for r in THEOREMS if r.id == "X-16" and r.function_class == "sobolev")
-    run.claim(
-        "X-14",
-        r"\text{functions with a Fourier moment: the exponent stays below 2 in every dimension}",
-        promised=2.0,
-        relation="<=",
-        measured=[r.exponent(s) for r in barron for s in many],
-        control=Control("functions with two derivatives", [smooth.exponent(s) for s in many]),
-    )
+    says = run.states("X-14", r"\text{functions with a Fourier moment: the exponent stays below 2 in every dimension}")
+    says.at_most([r.exponent(s) for r in barron for s in many], 2.0)
+    says.fails("functions with two derivatives", [smooth.exponent(s) for s in many])
 
 
 def constants(run: Run) -> None:
@@ -126,17 +111,12 @@ def constants(run: Run) -> None:
     bounds = [line.bound for _, line in lines]
     # the knots do not depend on the function: m bends and one value are chosen
     floors = [continuous_selection_floor(a.size.units + 1, n, 1) for n, a in lines]
-    run.claim(
-        "X-14",
-        r"c_\phi(M+1)^{-n}\le \text{ error promised by the broken line of }M-1\text{ units}",
-        promised=bounds,
-        relation="<=",
-        measured=floors,
-        control=Control(
-            "the floor of functions with one derivative, against broken lines for two",
-            [continuous_selection_floor(a.size.units + 1, 1, 1) for n, a in lines if n == 2],
-            promised=[a.bound for n, a in lines if n == 2],
-        ),
+    says = run.states("X-14", r"c_\phi(M+1)^{-n}\le \text{ error promised by the broken line of }M-1\text{ units}")
+    says.at_most(floors, bounds)
+    says.fails(
+        "the floor of functions with one derivative, against broken lines for two",
+        [continuous_selection_floor(a.size.units + 1, 1, 1) for n, a in lines if n == 2],
+        promised=[a.bound for n, a in lines if n == 2],
     )
 
 
@@ -154,9 +134,7 @@ def radial_coefficients(power: float, degrees: int, edge: float = 0.5) -> np.nda
     return legendre_squares(u, weights * scale, count)
 
 
-def legendre_squares(
-    u: np.ndarray[Any, Any], weighted: np.ndarray[Any, Any], count: int
-) -> np.ndarray[Any, Any]:
+def legendre_squares(u: np.ndarray[Any, Any], weighted: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
     """The squares of the coefficients in orthonormal Legendre polynomials, by their recursion."""
     before, now = np.zeros_like(u), np.ones_like(u)
     found = []
@@ -205,28 +183,22 @@ def ridges(run: Run, degrees: int, directions: int) -> None:
         squares = radial_coefficients(s, degrees)
         slope = fit_slope([1 / equispaced_error(squares, k) for k in counts], counts)
         slopes.append(slope.estimate)
-        run.claim(
-            "X-15",
-            rf"N\gtrsim\epsilon^{{-(d-1)/n}},\ d=2: \text{{ exponent for }} "
-            rf"(\tfrac12-|x|^2)_+^{{{s}}},\ n={n}",
-            promised=1 / n,
-            relation=">=",
-            measured=slope.estimate,
-            tolerance=0.01,
-            interval=slope,
-            reason="N directions, equispaced, and the best profiles; the function has every "
-            "smoothness below n and not n itself",
-            control=Control("exp(-8|x|²), which has all derivatives", fast.estimate, interval=fast)
-            if s == powers[0]
-            else None,
+        says = run.states(
+            "X-15", rf"N\gtrsim\epsilon^{{-(d-1)/n}},\ d=2: \text{{ exponent for }} (\tfrac12-|x|^2)_+^{{{s}}},\ n={n}"
         )
-    run.erratum(
-        "ridge-exponent",
-        r"N\gtrsim\epsilon^{-(d-1/n)} \text{ for } d=2",
-        promised=[2 - 1 / n for n in smoothness],
-        relation=">=",
-        measured=slopes,
-        reason="functions of just that smoothness are met with far fewer ridge functions",
+        says.at_least(
+            slope,
+            1 / n,
+            0.01,
+            where="N directions, equispaced, and the best profiles; the function has every "
+            "smoothness below n and not n itself",
+        )
+        if s == powers[0]:
+            says.fails("exp(-8|x|²), which has all derivatives", fast)
+    run.refutes("ridge-exponent", r"N\gtrsim\epsilon^{-(d-1/n)} \text{ for } d=2").at_least(
+        slopes,
+        [2 - 1 / n for n in smoothness],
+        where="functions of just that smoothness are met with far fewer ridge functions",
     )
     squares = radial_coefficients(powers[0], 200)[:24]
     sizes = (2, 3, 4)
@@ -242,15 +214,9 @@ def ridges(run: Run, degrees: int, directions: int) -> None:
         best.append(float(found.fun))
         even.append(directions_error(squares, start))
         random.append(directions_error(squares, math.pi * run.rand(k).numpy()))
-    run.claim(
-        "X-15",
-        r"\text{two ways to the error of equispaced directions: alias count and projection}",
-        promised=[equispaced_error(squares, k) for k in sizes],
-        relation="==",
-        measured=even,
-        tolerance=1e-9,
-        control=Control("random directions", random),
-    )
+    says = run.states("X-15", r"\text{two ways to the error of equispaced directions: alias count and projection}")
+    says.equal(even, [equispaced_error(squares, k) for k in sizes], 1e-9)
+    says.fails("random directions", random)
     run.table(
         "directions",
         ["directions", "error, equispaced", "error, directions searched", "error, random"],
@@ -261,49 +227,28 @@ def ridges(run: Run, degrees: int, directions: int) -> None:
 
 def trade(run: Run) -> None:
     """Depth for weights: M weights in L layers shatter of order M L log M points."""
-    cases = [
-        (n, d, d / n * share)
-        for n in (1, 2, 4)
-        for d in (1, 2, 5)
-        for share in (0.5, 0.6, 0.75, 0.9, 0.99)
-    ]
+    cases = [(n, d, d / n * share) for n in (1, 2, 4) for d in (1, 2, 5) for share in (0.5, 0.6, 0.75, 0.9, 0.99)]
     pairs = [depth_for_weights(n, d, z) for n, d, z in cases]
     error = 1e-12
     needed = [label_cells(error, n, d) ** d for n, d, _ in cases]
-    run.claim(
+    says = run.states(
         "X-37",
         r"M L\log M \text{ for } M=\epsilon^{-\zeta},\ L=\epsilon^{-(d/n-\zeta)} \text{ is no less "
         r"than the labels to be shattered, } \lfloor(c_\phi/3\epsilon)^{1/n}\rfloor^d",
-        promised=needed,
-        relation=">=",
-        measured=[vc_order(error, *pair) for pair in pairs],
-        control=Control(
-            "half the exponent of the depth", [vc_order(error, z, lam / 2) for z, lam in pairs]
-        ),
     )
+    says.at_least([vc_order(error, *pair) for pair in pairs], needed)
+    says.fails("half the exponent of the depth", [vc_order(error, z, lam / 2) for z, lam in pairs])
     short = [0.8 * d / (2 * n) for n, d, _ in cases]
-    run.claim(
-        "X-37",
-        r"\text{no more layers than weights: } \lambda\le\zeta \text{ for } \zeta\in[d/2n,d/n)",
-        promised=[weights for weights, _ in pairs],
-        relation="<=",
-        measured=[layers for _, layers in pairs],
-        tolerance=1e-12,
-        control=Control(
-            "ζ below d/2n",
-            [d / n - z for (n, d, _), z in zip(cases, short, strict=True)],
-            promised=short,
-        ),
-    )
+    says = run.states("X-37", r"\text{no more layers than weights: } \lambda\le\zeta \text{ for } \zeta\in[d/2n,d/n)")
+    says.at_most([layers for _, layers in pairs], [weights for weights, _ in pairs], 1e-12)
+    says.fails("ζ below d/2n", [d / n - z for (n, d, _), z in zip(cases, short, strict=True)], promised=short)
     printed = [d / (n * (z - 1)) for n, d, z in cases if z < 1]
-    run.erratum(
-        "depth-for-weights-exponent",
-        r"L=\epsilon^{-d/(r(\zeta-1))} \text{ layers are at least 1, read with } r=n",
-        promised=1.0,
-        relation=">=",
-        measured=[1e-3**-a for a in printed],
-        reason="for exponents ζ below 1; with r = 0, as the theorem it extends has it, there is no "
-        "number at all",
+    run.refutes(
+        "depth-for-weights-exponent", r"L=\epsilon^{-d/(r(\zeta-1))} \text{ layers are at least 1, read with } r=n"
+    ).at_least(
+        [1e-3**-a for a in printed],
+        1.0,
+        where="for exponents ζ below 1; with r = 0, as the theorem it extends has it, there is no number at all",
     )
 
 
@@ -319,45 +264,36 @@ def exponents(run: Run) -> None:
         for n, d in cases:
             found = [pack(k, n, d) for k in (4, 8, 16, 32)]
             low.append(fit_slope([1 / f.error for f in found], [f.bits for f in found]).estimate)
-        run.claim(
+        says = run.states(
             "X-42",
-            r"\gamma^* \text{ of the unit ball of } C^n:\ d/n" if name == "holder"
+            r"\gamma^* \text{ of the unit ball of } C^n:\ d/n"
+            if name == "holder"
             else r"\gamma^* \text{ of cartoons}:\ 2(d-1)/n",
-            promised=[code_exponent(name, n, d) for n, d in cases],
-            relation="==",
-            measured=low,
-            tolerance=1e-9,
-            reason="bits that functions so far apart need, fitted against their distance",
-            control=Control(
-                "the other class",
-                [code_exponent("holder" if name == "cartoon" else "cartoon", n, d)
-                 for n, d in cases],
-                promised=low,
-            ),
-        )  # fmt: skip
+        )
+        says.equal(
+            low,
+            [code_exponent(name, n, d) for n, d in cases],
+            1e-9,
+            where="bits that functions so far apart need, fitted against their distance",
+        )
+        says.fails(
+            "the other class",
+            [code_exponent("holder" if name == "cartoon" else "cartoon", n, d) for n, d in cases],
+            promised=low,
+        )
     pairs = [(n, d) for n in (1, 2) for d in range(2, 9)]
-    run.claim(
-        "X-42",
-        r"\text{edges cost more than smooth parts: } 2(d-1)/n\ge d/n",
-        promised=[code_exponent("holder", n, d) for n, d in pairs],
-        relation=">=",
-        measured=[code_exponent("cartoon", n, d) for n, d in pairs],
-        control=Control(
-            "dimension 1, where an edge is a point",
-            [2 * (1 - 1) / n for n in (1, 2)],
-            promised=[1 / n for n in (1, 2)],
-        ),
+    says = run.states("X-42", r"\text{edges cost more than smooth parts: } 2(d-1)/n\ge d/n")
+    says.at_least([code_exponent("cartoon", n, d) for n, d in pairs], [code_exponent("holder", n, d) for n, d in pairs])
+    says.fails(
+        "dimension 1, where an edge is a point", [2 * (1 - 1) / n for n in (1, 2)], promised=[1 / n for n in (1, 2)]
     )
     distances(run)
     edge = next(r for r in THEOREMS if r.id == "X-50" and r.side == "upper")
-    run.claim(
-        "X-42",
-        r"p(d-1)/n \text{ of piecewise smooth functions is } \gamma^* \text{ for } p=2",
-        promised=[code_exponent("cartoon", n, d) for n, d in pairs],
-        relation="==",
-        measured=[edge.exponent(Setting(n, d, 0.1, p=2.0)) for n, d in pairs],
-        control=Control("p = 1", [edge.exponent(Setting(n, d, 0.1, p=1.0)) for n, d in pairs]),
+    says = run.states("X-42", r"p(d-1)/n \text{ of piecewise smooth functions is } \gamma^* \text{ for } p=2")
+    says.equal(
+        [edge.exponent(Setting(n, d, 0.1, p=2.0)) for n, d in pairs], [code_exponent("cartoon", n, d) for n, d in pairs]
     )
+    says.fails("p = 1", [edge.exponent(Setting(n, d, 0.1, p=1.0)) for n, d in pairs])
 
 
 def distances(run: Run) -> None:
@@ -376,16 +312,9 @@ def distances(run: Run) -> None:
             measured.append(float((f(x) - g(x)).square().mean().sqrt()))
             near.append(float((f(x) - h(x)).square().mean().sqrt()))
             promised.append(2 * smooth_packing(cells, n, 1).error)
-    run.claim(
-        "X-42",
-        r"\|f_y-f_z\|_2\ge2\epsilon \text{ where a quarter of the labels differ}",
-        promised=promised,
-        relation=">=",
-        measured=measured,
-        tolerance=1e-4,
-        reason="integrated with 200 points a cell",
-        control=Control("labels that differ in one place", near),
-    )
+    says = run.states("X-42", r"\|f_y-f_z\|_2\ge2\epsilon \text{ where a quarter of the labels differ}")
+    says.at_least(measured, promised, 1e-4, where="integrated with 200 points a cell")
+    says.fails("labels that differ in one place", near)
 
 
 def plot(axes: Any) -> None:
@@ -395,9 +324,7 @@ def plot(axes: Any) -> None:
     for color, n in zip(COLORS, (1, 2), strict=False):
         tables = [size_needed("sobolev", smoothness=n, dimension=d, error=error) for d in dims]
         needed = [next(e for e in t.lower if e.theorem.id == "X-16").log10_size for t in tables]
-        enough = [
-            next(e for e in t.upper if e.theorem.id.startswith("X-18")).log10_size for t in tables
-        ]
+        enough = [next(e for e in t.upper if e.theorem.id.startswith("X-18")).log10_size for t in tables]
         left.plot(dims, needed, color=color, label=f"n = {n}: needed")
         left.plot(dims, enough, "--", color=color, label=f"n = {n}: enough (order)")
     barron = [size_needed("barron", dimension=d, error=error).upper[-1].log10_size for d in dims]

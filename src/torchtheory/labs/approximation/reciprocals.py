@@ -16,10 +16,7 @@ from torchtheory.approximation.polynomials.reciprocals import (
     reciprocal_network,
 )
 from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_values
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 #: name, numerator, denominator, low, high, largest numerator on [-1, 1]^d
@@ -72,24 +69,12 @@ def products(run: Run, points: int) -> None:
             measured.append(float(rest.abs().max()))
             ends.append(float(rest[0]))
             beyond.append(float((1 / (x / 2) - partial_product(x / 2, k)).abs().max()))
-    run.claim(
-        "X-33",
-        r"\sup_{[a,1]}\Big|\tfrac1x-\prod_{j<k}\big(1+(1-x)^{2^j}\big)\Big|"
-        r"\le\tfrac{(1-a)^{2^k}}a",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        tolerance=1e-12,
-        control=Control("on [a/2, 1/2]", beyond),
+    says = run.states(
+        "X-33", r"\sup_{[a,1]}\Big|\tfrac1x-\prod_{j<k}\big(1+(1-x)^{2^j}\big)\Big|\le\tfrac{(1-a)^{2^k}}a"
     )
-    run.claim(
-        "X-33",
-        r"\text{and it is attained at } x=a",
-        promised=promised,
-        relation="==",
-        measured=ends,
-        tolerance=1e-12,
-    )
+    says.at_most(measured, promised, 1e-12)
+    says.fails("on [a/2, 1/2]", beyond)
+    run.states("X-33", r"\text{and it is attained at } x=a").equal(ends, promised, 1e-12)
 
 
 def partial_product(x: Tensor, factors: int) -> Tensor:
@@ -99,9 +84,7 @@ def partial_product(x: Tensor, factors: int) -> Tensor:
     return made
 
 
-def reciprocals(
-    run: Run, digits: int, points: int
-) -> dict[float, list[tuple[float, Approximant, float]]]:
+def reciprocals(run: Run, digits: int, points: int) -> dict[float, list[tuple[float, Approximant, float]]]:
     """Certified and measured errors of 1/x."""
     found: dict[float, list[tuple[float, Approximant, float]]] = {}
     outside, rows = [], []
@@ -118,21 +101,14 @@ def reciprocals(
             rows.append((low, 10.0**-j, a.bound, found[low][-1][2],
                          reciprocal_factors(low, 0.5 * 10.0**-j), a.size.depth, a.size.parameters,
                          a.size.largest))  # fmt: skip
-    run.claim(
-        "X-33",
-        r"\sup_{[a,1]}|\Phi-1/x|\le\epsilon, \quad a=0.5,\ 0.1,\ 0.01: \text{ certified}",
-        promised=[e for row in found.values() for e, _, _ in row],
-        relation="<=",
-        measured=[a.bound for row in found.values() for _, a, _ in row],
+    run.states("X-33", r"\sup_{[a,1]}|\Phi-1/x|\le\epsilon, \quad a=0.5,\ 0.1,\ 0.01: \text{ certified}").at_most(
+        [a.bound for row in found.values() for _, a, _ in row], [e for row in found.values() for e, _, _ in row]
     )
-    run.claim(
-        "X-33",
-        r"\sup_{[a,1]}|\Phi-1/x|\le\text{certificate}: \text{ measured}",
-        promised=[a.bound for row in found.values() for _, a, _ in row],
-        relation="<=",
-        measured=[m for row in found.values() for _, _, m in row],
-        control=Control("on [a/4, a]", outside),
+    says = run.states("X-33", r"\sup_{[a,1]}|\Phi-1/x|\le\text{certificate}: \text{ measured}")
+    says.at_most(
+        [m for row in found.values() for _, _, m in row], [a.bound for row in found.values() for _, a, _ in row]
     )
+    says.fails("on [a/4, a]", outside)
     run.table(
         "reciprocals",
         ["a", "ε", "certified", "measured", "factors", "depth", "weights", "largest weight"],
@@ -156,16 +132,13 @@ def growth(run: Run) -> None:
             for x in (e, e * e)
         ]  # fmt: skip
         broken.append(lines[1] / lines[0])
-    run.claim(
+    says = run.states(
         "X-33",
         r"M\lesssim\mathrm{polylog}(1/\epsilon): \text{ weights at }\epsilon^2 \text{ over weights "
         r"at }\epsilon,\ a=\tfrac12",
-        promised=4.0,
-        relation="<=",
-        measured=ratios,
-        reason="log² would be 4; a power of 1/ε would be a power of 1/ε again",
-        control=Control("one hidden layer, a broken line", broken),
     )
+    says.at_most(ratios, 4.0, where="log² would be 4; a power of 1/ε would be a power of 1/ε again")
+    says.fails("one hidden layer, a broken line", broken)
 
 
 def quotients(run: Run, digits: int, points: int) -> dict[str, list[tuple[RationalNetwork, float]]]:
@@ -185,24 +158,18 @@ def quotients(run: Run, digits: int, points: int) -> dict[str, list[tuple[Ration
     x = torch.linspace(-1, 1, points, dtype=torch.float64).unsqueeze(1)
     small: Polynomial = {(0,): 0.1, (2,): 1.0}
     wrong = rational_network({(0,): 1.0}, small, 0.1, low=1.0, high=1.1, largest=1.0)
-    run.claim(
-        "X-33",
-        r"\sup\Big|\Phi-\tfrac pq\Big|\le\text{certificate}\le\epsilon \text{ on } [-1,1]^d",
-        promised=[b.approximant.bound for row in made.values() for b, _ in row],
-        relation="<=",
-        measured=[m for row in made.values() for _, m in row],
-        control=Control(
-            "a denominator that falls to 0.1, where 1 was given",
-            quotient_error(wrong.approximant, {(0,): 1.0}, small, x),
-            promised=wrong.approximant.bound,
-        ),
+    says = run.states("X-33", r"\sup\Big|\Phi-\tfrac pq\Big|\le\text{certificate}\le\epsilon \text{ on } [-1,1]^d")
+    says.at_most(
+        [m for row in made.values() for _, m in row], [b.approximant.bound for row in made.values() for b, _ in row]
     )
-    run.claim(
-        "X-33",
-        r"\text{certificate}\le\epsilon",
-        promised=[10.0**-j for row in made.values() for j in range(1, len(row) + 1)],
-        relation="<=",
-        measured=[b.approximant.bound for row in made.values() for b, _ in row],
+    says.fails(
+        "a denominator that falls to 0.1, where 1 was given",
+        quotient_error(wrong.approximant, {(0,): 1.0}, small, x),
+        promised=wrong.approximant.bound,
+    )
+    run.states("X-33", r"\text{certificate}\le\epsilon").at_most(
+        [b.approximant.bound for row in made.values() for b, _ in row],
+        [10.0**-j for row in made.values() for j in range(1, len(row) + 1)],
     )
     run.table(
         "quotients",

@@ -28,11 +28,7 @@ from torchtheory.approximation.architectures.recurrent_systems import (
 )
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab
 from torchtheory.nets.feedforward import affine_layers, mlp
 from torchtheory.nets.labeled import at_least
 
@@ -67,9 +63,7 @@ TARGETS: dict[str, SequenceFunction] = {
     title="On sequences of any length: close with high probability, never everywhere",
     full={"draws": 20000, "width": 600, "longest": 4000},
 )
-def recurrent_sequences(
-    run: Run, draws: int = 1200, width: int = 160, longest: int = 400, ending: float = 0.5
-) -> None:
+def recurrent_sequences(run: Run, draws: int = 1200, width: int = 160, longest: int = 400, ending: float = 0.5) -> None:
     """Sequences of random length, and four functions of them: sum, maximum, median, parity.
 
     The proof's recipe is carried out: longer sequences than a cutoff are given up, a register
@@ -125,21 +119,10 @@ def cutoffs(run: Run, ending: float, delta: float) -> int:
             formula.append(math.ceil(math.log(d / 2) / math.log(1 - q)))
             tails.append((1 - q) ** i / d)
             sooner.append((1 - q) ** (i - 1) / d)
-    run.claim(
-        "X-94",
-        r"P(\mathrm{length}>i)=(1-q)^i:\ i_0=\lceil\ln(\delta/2)/\ln(1-q)\rceil",
-        promised=formula,
-        relation="==",
-        measured=found,
-    )
-    run.claim(
-        "X-94",
-        r"P(\mathrm{length}>i_0)/\delta\le\tfrac12",
-        promised=0.5,
-        relation="<=",
-        measured=tails,
-        control=Control("a cutoff one shorter", sooner),
-    )
+    run.states("X-94", r"P(\mathrm{length}>i)=(1-q)^i:\ i_0=\lceil\ln(\delta/2)/\ln(1-q)\rceil").equal(found, formula)
+    says = run.states("X-94", r"P(\mathrm{length}>i_0)/\delta\le\tfrac12")
+    says.at_most(tails, 0.5)
+    says.fails("a cutoff one shorter", sooner)
     return length_cutoff(lambda n: (1 - ending) ** n, delta)
 
 
@@ -147,9 +130,7 @@ def register(run: Run, memory: int) -> None:
     """The shift register keeps the last entries exactly, and the length for ever."""
     promised, measured, forgetful = [], [], []
     for inputs in (1, 2):
-        net = mlp([inputs * memory + 1, 9, 2], "relu", generator=run.generator).requires_grad_(
-            False
-        )
+        net = mlp([inputs * memory + 1, 9, 2], "relu", generator=run.generator).requires_grad_(False)
         rnn = sequence_network(net, inputs, memory, fill=-1.0)
         maps, between = affine_layers(net)
         (W, b), last = maps
@@ -161,15 +142,9 @@ def register(run: Run, memory: int) -> None:
             promised.append(net(windows(x, memory, -1.0)).flatten())
             measured.append(rnn(x).flatten())
             forgetful.append(short(x).flatten())
-    run.claim(
-        "X-94",
-        r"\text{the recurrent network gives } \Phi(x_i,\dots,x_{i-i_0+1},i) \text{ at every } i",
-        promised=torch.cat(promised),
-        relation="==",
-        measured=torch.cat(measured),
-        tolerance=1e-11,
-        control=Control("a register one entry shorter", torch.cat(forgetful)),
-    )
+    says = run.states("X-94", r"\text{the recurrent network gives } \Phi(x_i,\dots,x_{i-i_0+1},i) \text{ at every } i")
+    says.equal(torch.cat(measured), torch.cat(promised), 1e-11)
+    says.fails("a register one entry shorter", torch.cat(forgetful))
 
 
 def networks(run: Run, train: list[Tensor], memory: int, width: int) -> dict[str, ShallowRNN]:
@@ -186,9 +161,7 @@ def networks(run: Run, train: list[Tensor], memory: int, width: int) -> dict[str
     ahead = torch.cat([slopes.new_zeros(len(slopes), memory), slopes], dim=1)
     made = {
         "sum": sequence_network(total, 1, memory),
-        "parity of the length": sequence_network(
-            chain([(ahead, bias), last], [nn.ReLU()]), 1, memory
-        ),
+        "parity of the length": sequence_network(chain([(ahead, bias), last], [nn.ReLU()]), 1, memory),
     }
     for name in ("maximum", "median"):
         made[name] = fit_sequences(TARGETS[name], train, memory, width, generator=run.generator)
@@ -208,43 +181,26 @@ def in_probability(
     for name, target in TARGETS.items():
         shares[name] = failure_probability(nets[name], target, test, accuracy)
         longer.append(failure_probability(nets[name], target, distant, accuracy).low)
-    run.claim(
-        "X-94",
-        r"P(|f_1-f_2|>\epsilon)<\delta: \text{ upper end of the 99\% interval}",
-        promised=delta,
-        relation="<",
-        measured=[s.high for s in shares.values()],
-        control=Control(
-            "sequences from another distribution, five times as long (lower end)", longer
-        ),
-    )
+    says = run.states("X-94", r"P(|f_1-f_2|>\epsilon)<\delta: \text{ upper end of the 99\% interval}")
+    says.below([s.high for s in shares.values()], delta)
+    says.fails("sequences from another distribution, five times as long (lower end)", longer)
     return shares
 
 
-def exact_failures(
-    run: Run, net: ShallowRNN, test: list[Tensor], accuracy: float, ending: float, memory: int
-) -> None:
+def exact_failures(run: Run, net: ShallowRNN, test: list[Tensor], accuracy: float, ending: float, memory: int) -> None:
     """The sum fails exactly on what does not fit the register."""
     found = failure_probability(net, TARGETS["sum"], test, accuracy, confidence=0.999)
     shorter = [s[:memory] for s in test]
     none = failure_probability(net, TARGETS["sum"], shorter, accuracy, confidence=0.999)
-    run.claim(
-        "X-94",
-        r"\text{sum: } P(|f_1-f_2|>\epsilon)=P(\mathrm{length}>i_0)=(1-q)^{i_0}",
-        promised=(1 - ending) ** memory,
-        relation="~",
-        measured=found.estimate,
-        interval=found,
-        control=Control("sequences cut off at the register's length", none.estimate, interval=none),
-    )
+    says = run.states("X-94", r"\text{sum: } P(|f_1-f_2|>\epsilon)=P(\mathrm{length}>i_0)=(1-q)^{i_0}")
+    says.mean(found, (1 - ending) ** memory)
+    says.fails("sequences cut off at the register's length", none)
 
 
 def tanh_counter(run: Run, memory: int, accuracy: float) -> ShallowRNN:
     """The length, by the recipe with another activation: a system, simulated."""
     system = DynamicalSystem(1, 1, 1, lambda h, x: h + 1 + 0 * x, lambda h: h)
-    made = simulate_system(
-        system, (-0.1, 0.1), (0.2, 1.0), memory, accuracy / 2, generator=run.generator
-    )
+    made = simulate_system(system, (-0.1, 0.1), (0.2, 1.0), memory, accuracy / 2, generator=run.generator)
     start = made.encode(torch.zeros(1, dtype=torch.float64))
     rnn = ShallowRNN(made.rnn.A, made.rnn.B, made.rnn.C, "tanh", initial=start)
     return rnn.requires_grad_(False)
@@ -262,12 +218,8 @@ def bounded(
     share = failure_probability(counter, length, test, accuracy)
     one = torch.ones(1, 1, dtype=torch.float64)
     true_counter = rnn_with_bias(one, 0 * one, one, one[0], "relu").requires_grad_(False)
-    run.claim(
-        ["X-94", "X-95"],
-        r"\text{tanh network, } f=\text{length}:\ P(|f_1-f_2|>\epsilon)<\delta",
-        promised=delta,
-        relation="<",
-        measured=share.high,
+    run.states(["X-94", "X-95"], r"\text{tanh network, } f=\text{length}:\ P(|f_1-f_2|>\epsilon)<\delta").below(
+        share.high, delta
     )
     top = float(torch.linalg.matrix_norm(counter.C, ord=2)) * math.sqrt(len(counter.A))
     beyond = [math.ceil(share * top) for share in (1.1, 1.4, 2.0)]  # where a floor is proved
@@ -276,29 +228,18 @@ def bounded(
     stress = length_stress_test(counter, length, batches)
     outputs = [float(counter(b).abs().max()) for b in batches[1:]]
     right = [float(true_counter(b).abs().max()) for b in batches[1:]]
-    run.claim(
-        "X-95",
-        r"\sigma=\tanh:\ |y|\le\|C\|\sqrt n\,\sup|\sigma| \text{ at every length}",
-        promised=top,
-        relation="<=",
-        measured=outputs,
-        control=Control(
-            "ReLU is not bounded: the network that counts rightly",
-            right,
-            promised=float(torch.linalg.matrix_norm(true_counter.C, ord=2))
-            * math.sqrt(len(true_counter.A)),
-        ),
+    says = run.states("X-95", r"\sigma=\tanh:\ |y|\le\|C\|\sqrt n\,\sup|\sigma| \text{ at every length}")
+    says.at_most(outputs, top)
+    says.fails(
+        "ReLU is not bounded: the network that counts rightly",
+        right,
+        promised=float(torch.linalg.matrix_norm(true_counter.C, ord=2)) * math.sqrt(len(true_counter.A)),
     )
     exact = length_stress_test(true_counter, length, batches)
     far = stress.floors > 0
-    run.claim(
-        "X-95",
-        r"f=\text{length}:\ |f-f_1|\ge i-\|C\|\sqrt n\,\sup|\sigma|\to\infty",
-        promised=stress.floors[far],
-        relation=">=",
-        measured=stress.errors[far],
-        control=Control("ReLU counts: no error at any length", exact.errors[far]),
-    )
+    says = run.states("X-95", r"f=\text{length}:\ |f-f_1|\ge i-\|C\|\sqrt n\,\sup|\sigma|\to\infty")
+    says.at_least(stress.errors[far], stress.floors[far])
+    says.fails("ReLU counts: no error at any length", exact.errors[far])
     return stress
 
 
@@ -323,29 +264,14 @@ def unbounded(run: Run) -> dict[str, tuple[Tensor, Tensor]]:
     doubling = ShallowRNN(2 * one, 0 * one, one, "relu", initial=one[0]).requires_grad_(False)
     followed = doubling(torch.zeros(1, lengths[-1], 1, dtype=torch.float64))
     left = (torch.exp2(torch.tensor(float(lengths[-1]))) - followed).abs()
-    run.claim(
-        "X-95",
-        r"\text{ReLU: }|y_i|\le\|C\|r_i,\ r_{i+1}=\|A\|r_i+\|B\|R",
-        promised=torch.cat(allowed),
-        relation="<=",
-        measured=torch.cat(measured),
-        tolerance=1e-9,
-        control=Control(
-            "the bounds of the network with small weights for the one with large ones",
-            measured[-1],
-            promised=allowed[0],
-        ),
+    says = run.states("X-95", r"\text{ReLU: }|y_i|\le\|C\|r_i,\ r_{i+1}=\|A\|r_i+\|B\|R")
+    says.at_most(torch.cat(measured), torch.cat(allowed), 1e-9)
+    says.fails(
+        "the bounds of the network with small weights for the one with large ones", measured[-1], promised=allowed[0]
     )
-    run.claim(
-        "X-95",
-        r"f=2^{2^i},\ i=9:\ \log_2|f-f_1|\ge 2^9-1",
-        promised=2.0**9 - 1,
-        relation=">=",
-        measured=behind,
-        control=Control(
-            "f = 2^i is followed exactly by one neuron", float(torch.log2(left)), promised=9 - 1
-        ),
-    )
+    says = run.states("X-95", r"f=2^{2^i},\ i=9:\ \log_2|f-f_1|\ge 2^9-1")
+    says.at_least(behind, 2.0**9 - 1)
+    says.fails("f = 2^i is followed exactly by one neuron", float(torch.log2(left)), promised=9 - 1)
     return found
 
 

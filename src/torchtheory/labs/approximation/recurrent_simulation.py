@@ -24,11 +24,7 @@ from torchtheory.approximation.architectures.recurrent_simulation import (
 )
 from torchtheory.approximation.architectures.recurrent_systems import DynamicalSystem, ShallowRNN
 from torchtheory.approximation.certificates import Box, box_grid
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 
@@ -45,9 +41,7 @@ def rotation(h: Tensor, x: Tensor) -> Tensor:
 
 
 LOGISTIC = DynamicalSystem(1, 1, 1, lambda h, x: x * h * (1 - h), lambda h: h)
-PENDULUM = DynamicalSystem(
-    2, 1, 1, lambda h, x: h + 0.1 * pendulum(h, x), lambda h: torch.sin(h[..., :1])
-)
+PENDULUM = DynamicalSystem(2, 1, 1, lambda h, x: h + 0.1 * pendulum(h, x), lambda h: torch.sin(h[..., :1]))
 LINEAR = DynamicalSystem(2, 1, 1, rotation, lambda h: h.sum(-1, keepdim=True))
 SQUARE: Box = ((-1.0, 1.0), (-1.0, 1.0))
 
@@ -69,9 +63,7 @@ Fits = dict[str, list[tuple[Simulation, SystemDistance]]]
     title="A recurrent network follows any smooth system, as far as errors let it",
     full={"widths": [16, 32, 64, 128, 256], "samples": 2000, "forever": 5000},
 )
-def recurrent_simulation(
-    run: Run, widths: list[int] | None = None, samples: int = 200, forever: int = 400
-) -> None:
+def recurrent_simulation(run: Run, widths: list[int] | None = None, samples: int = 200, forever: int = 400) -> None:
     """A pendulum, the chaotic logistic map and a pushed rotation become recurrent networks.
 
     A shallow network is fitted to one step and closed to a loop. Trajectories that also climb
@@ -152,35 +144,17 @@ def closeness(run: Run, samples: int) -> None:
         promised.append(error_growth(lipschitz, size, time))
         careless.append(error_growth(min(1.0, lipschitz), size, time))
         measured.append(found.states)
-    run.claim(
-        "X-90",
-        r"\Sigma \text{ approximates itself with accuracy } 0",
-        promised=0.0,
-        relation="==",
-        measured=same,
-        control=Control("a step disturbed by up to 0.01", shifted),
-    )
-    run.claim(
-        "X-90",
-        r"\|f-\tilde f\|\le\delta:\ e_{t+1}\le\mathrm{Lip}_h(f)\,e_t+\delta",
-        promised=torch.cat(promised),
-        relation="<=",
-        measured=torch.cat(measured),
-        tolerance=1e-12,
-        control=Control(
-            "Lipschitz constants taken to be at most 1", torch.cat(measured), torch.cat(careless)
-        ),
-    )
+    says = run.states("X-90", r"\Sigma \text{ approximates itself with accuracy } 0")
+    says.equal(same)
+    says.fails("a step disturbed by up to 0.01", shifted)
+    says = run.states("X-90", r"\|f-\tilde f\|\le\delta:\ e_{t+1}\le\mathrm{Lip}_h(f)\,e_t+\delta")
+    says.at_most(torch.cat(measured), torch.cat(promised), 1e-12)
+    says.fails("Lipschitz constants taken to be at most 1", torch.cat(measured), promised=torch.cat(careless))
     push = DynamicalSystem(1, 1, 1, lambda h, x: 2 * h, lambda h: h)
     more = DynamicalSystem(1, 1, 1, lambda h, x: 2 * h + size, lambda h: h)
     tight = system_distance(push, more, lambda h: h, lambda h: h, (0.0, 1.0), (0.0, 1.0), 8)
-    run.claim(
-        "X-90",
-        r"f(h)=2h,\ \tilde f=f+\delta:\ e_t=\delta(2^t-1)",
-        promised=error_growth(2.0, size, 8),
-        relation="==",
-        measured=tight.states,
-        tolerance=1e-12,
+    run.states("X-90", r"f(h)=2h,\ \tilde f=f+\delta:\ e_t=\delta(2^t-1)").equal(
+        tight.states, error_growth(2.0, size, 8), 1e-12
     )
 
 
@@ -211,27 +185,13 @@ def simulations(run: Run, widths: list[int], samples: int) -> Fits:
                 samples=samples, generator=run.generator,
             )  # fmt: skip
             lost.append(blind.states)
-            rows.append(
-                (name, width, made.lipschitz, made.defect, made.accuracy(time), found.accuracy)
-            )
-    run.claim(
-        ["X-90", "X-91"],
-        r"\|h_t-\alpha(\tilde h_t)\|\le\delta\sum_{k<t}L^k,\ t=0,\dots,T",
-        promised=torch.cat(state_bounds),
-        relation="<=",
-        measured=torch.cat(states),
-        tolerance=1e-10,
-        control=Control("β ignores the initial state, so that α(β(h)) is not h", torch.cat(lost)),
-    )
-    run.claim(
-        ["X-90", "X-91"],
-        r"\|y_t-\tilde y_t\|\le\delta_g+L_{g\circ f}\,e_{t-1},\ t=1,\dots,T",
-        promised=torch.cat(output_bounds),
-        relation="<=",
-        measured=torch.cat(outputs),
-        tolerance=1e-10,
-        control=Control("outputs at t = 0, which no step has made", torch.cat(first)),
-    )
+            rows.append((name, width, made.lipschitz, made.defect, made.accuracy(time), found.accuracy))
+    says = run.states(["X-90", "X-91"], r"\|h_t-\alpha(\tilde h_t)\|\le\delta\sum_{k<t}L^k,\ t=0,\dots,T")
+    says.at_most(torch.cat(states), torch.cat(state_bounds), 1e-10)
+    says.fails("β ignores the initial state, so that α(β(h)) is not h", torch.cat(lost))
+    says = run.states(["X-90", "X-91"], r"\|y_t-\tilde y_t\|\le\delta_g+L_{g\circ f}\,e_{t-1},\ t=1,\dots,T")
+    says.at_most(torch.cat(outputs), torch.cat(output_bounds), 1e-10)
+    says.fails("outputs at t = 0, which no step has made", torch.cat(first))
     run.table(
         "simulations",
         ["system", "units", "L", "error of a step", "promised in time T", "measured"],
@@ -248,28 +208,19 @@ def asked(run: Run, samples: int) -> None:
     for index, accuracy, sigma in requests:
         case = CASES[index]
         name, system, initial, inputs, time = case
-        made = simulate_system(
-            system, initial, inputs, time, accuracy, nonlinearity=sigma, generator=run.generator
-        )
+        made = simulate_system(system, initial, inputs, time, accuracy, nonlinearity=sigma, generator=run.generator)
         found = distance(run, case, made, samples)
         promised.append(accuracy)
         measured.append(found.accuracy)
         rows.append((name, sigma, accuracy, len(made.rnn.A), made.accuracy(time), found.accuracy))
     name, system, initial, inputs, time = CASES[1]
-    straight = recurrent_fit(
-        system, initial, inputs, time, 64, nonlinearity="linear", generator=run.generator
-    )
-    run.claim(
-        "X-91",
-        r"\text{within the } \epsilon \text{ that was asked for, in time } T",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        control=Control(
-            "σ(z) = z, for which the universal approximation theorem fails",
-            distance(run, CASES[1], straight, samples).accuracy,
-            promised=promised[1],
-        ),
+    straight = recurrent_fit(system, initial, inputs, time, 64, nonlinearity="linear", generator=run.generator)
+    says = run.states("X-91", r"\text{within the } \epsilon \text{ that was asked for, in time } T")
+    says.at_most(measured, promised)
+    says.fails(
+        "σ(z) = z, for which the universal approximation theorem fails",
+        distance(run, CASES[1], straight, samples).accuracy,
+        promised=promised[1],
     )
     run.table(
         "asked",
@@ -291,27 +242,19 @@ def fading(run: Run, states: int = 6, lags: int = 30) -> dict[str, tuple[Tensor,
         profile = memory_profile(rnn.system, 0.05 * run.randn(20, states), x)
         found[f"‖A‖ = {norm}"] = profile, memory_bound(rnn, lags)
     contracting = list(found.values())[:2]
-    run.claim(
-        "X-92",
-        r"\lambda\|A\|=q<1:\ \|\partial y_t/\partial x_{t-k}\|\le\|C\|\lambda\|B\|\,q^{k-1}",
-        promised=torch.cat([bound for _, bound in contracting]),
-        relation="<=",
-        measured=torch.cat([profile for profile, _ in contracting]),
-        tolerance=1e-12,
-        control=Control(
-            "‖A‖ = 1.25 is no contraction, and q = 0.8 is promised",
-            found["‖A‖ = 1.25"][0],
-            found["‖A‖ = 0.8"][1],
-        ),
+    says = run.states("X-92", r"\lambda\|A\|=q<1:\ \|\partial y_t/\partial x_{t-k}\|\le\|C\|\lambda\|B\|\,q^{k-1}")
+    says.at_most(
+        torch.cat([profile for profile, _ in contracting]), torch.cat([bound for _, bound in contracting]), 1e-12
+    )
+    says.fails(
+        "‖A‖ = 1.25 is no contraction, and q = 0.8 is promised", found["‖A‖ = 1.25"][0], promised=found["‖A‖ = 0.8"][1]
     )
     return found
 
 
 def for_ever(run: Run, steps: int) -> None:
     """A contraction is followed for ever, although the network was made for a short time."""
-    leaky = DynamicalSystem(
-        2, 1, 1, lambda h, x: 0.8 * torch.tanh(rotation(h, x)), lambda h: h[..., :1]
-    )
+    leaky = DynamicalSystem(2, 1, 1, lambda h, x: 0.8 * torch.tanh(rotation(h, x)), lambda h: h[..., :1])
     box: Box = ((-0.8, 0.8), (-0.8, 0.8))  # no state leaves it, whatever the inputs
     inputs: Box = ((-1.0, 1.0),)
     made = recurrent_fit(leaky, box, inputs, 5, 96, generator=run.generator)
@@ -320,18 +263,12 @@ def for_ever(run: Run, steps: int) -> None:
     _, system, initial, fed, time = CASES[1]
     chaotic = recurrent_fit(system, initial, fed, time, 64, generator=run.generator)
     wild = distance(run, ("logistic map", system, initial, fed, 60), chaotic, 40, ascent=0)
-    run.claim(
-        "X-92",
-        r"L<1:\ \sup_{t\le " + str(steps) + r"}\|h_t-\alpha(\tilde h_t)\|\le\delta/(1-L)",
-        promised=made.defect / (1 - made.lipschitz),
-        relation="<=",
-        measured=float(found.states.max()),
-        tolerance=1e-10,
-        control=Control(
-            "the logistic map, L > 1, after 60 steps (and |1 - L|)",
-            float(wild.states.max()),
-            promised=chaotic.defect / abs(1 - chaotic.lipschitz),
-        ),
+    says = run.states("X-92", r"L<1:\ \sup_{t\le " + str(steps) + r"}\|h_t-\alpha(\tilde h_t)\|\le\delta/(1-L)")
+    says.at_most(float(found.states.max()), made.defect / (1 - made.lipschitz), 1e-10)
+    says.fails(
+        "the logistic map, L > 1, after 60 steps (and |1 - L|)",
+        float(wild.states.max()),
+        promised=chaotic.defect / abs(1 - chaotic.lipschitz),
     )
     run.note(
         f"made for 5 steps and followed for {steps}: the leaky system's states err by "
@@ -354,36 +291,25 @@ def continuous_time(run: Run, horizon: float = 1.0) -> None:
         repeat = round(taus[0] / tau)
         fed = torque.repeat_interleave(repeat)[:, None]
         system = euler_system(pendulum, 2, 1, tau)
-        made.append(
-            recurrent_fit(system, box, ((-0.5, 0.5),), len(fed), 96, generator=run.generator)
-        )
+        made.append(recurrent_fit(system, box, ((-0.5, 0.5),), len(fed), 96, generator=run.generator))
         measured.append(astray(made[-1], start, fed, exact))
         # between two jumps of the torque the second derivative of the solution is Dv v
         euler = tau * slope * speed / (2 * slope) * math.expm1(slope * horizon)
         promised.append(euler + float(made[-1].state_bounds(len(fed))[-1]))
         rows.append((tau, len(fed), made[-1].defect, promised[-1], measured[-1]))
-    run.claim(
+    says = run.states(
         "X-92",
         r"\text{continuous time: }\|h(t)-\alpha(\tilde h_{t/\tau})\|\le"
         r"\tfrac{\tau M}{2L}(e^{Lt}-1)+\delta\sum_k(1+\tau L)^k",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        control=Control(
-            f"the network for steps of {taus[0]} takes as many steps as the one for {taus[-1]}",
-            astray(made[0], start, fed, exact),
-            promised=promised[-1],
-        ),
     )
-    pace = fit_slope(taus, measured, 0.9)
-    run.claim(
-        "X-92",
-        r"\text{the error to the continuous pendulum falls like } \tau",
-        promised=1.0,
-        relation="slope",
-        measured=pace.estimate,
-        interval=pace,
-        tolerance=0.1,
+    says.at_most(measured, promised)
+    says.fails(
+        f"the network for steps of {taus[0]} takes as many steps as the one for {taus[-1]}",
+        astray(made[0], start, fed, exact),
+        promised=promised[-1],
+    )
+    run.states("X-92", r"\text{the error to the continuous pendulum falls like } \tau").slope(
+        taus, measured, 1.0, 0.1, confidence=0.9
     )
     run.table(
         "continuous-time",

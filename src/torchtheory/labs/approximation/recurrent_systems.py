@@ -13,10 +13,7 @@ from torchtheory.approximation.architectures.recurrent_systems import (
     rnn_with_bias,
     shallow_rnn,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("tanh", "relu", "logistic", "softsign")
@@ -84,15 +81,9 @@ def torchs_own(run: Run, n: int, m: int, p: int, time: int, networks: int) -> No
                 held = dict(rnn.named_parameters())
                 bare = ShallowRNN(held["weight_hh_l0"], held["weight_ih_l0"], readout.weight, kind)
                 dropped.append(bare.run(x).immediate.flatten())
-    run.claim(
-        "X-89",
-        r"h_t=\sigma(Ah_{t-1}+Bx_t),\ y_t=Ch_t \text{ with a constant neuron is torch's nn.RNN}",
-        promised=torch.cat(theirs),
-        relation="==",
-        measured=torch.cat(ours),
-        tolerance=1e-11,
-        control=Control("the biases dropped instead of carried", torch.cat(dropped)),
-    )
+    says = run.states("X-89", r"h_t=\sigma(Ah_{t-1}+Bx_t),\ y_t=Ch_t \text{ with a constant neuron is torch's nn.RNN}")
+    says.equal(torch.cat(ours), torch.cat(theirs), 1e-11)
+    says.fails("the biases dropped instead of carried", torch.cat(dropped))
 
 
 def constant(run: Run, steps: int = 300) -> None:
@@ -104,15 +95,9 @@ def constant(run: Run, steps: int = 300) -> None:
         found.append((name, weight, value))
         kept.append(self_feeding(name, weight, value, steps))
         decayed.append(self_feeding(name, 1.0, 1.0, steps))
-    run.claim(
-        "X-89",
-        r"v=\sigma(av) \text{ carries biases: } h_t/v \text{ after " + str(steps) + " steps}",
-        promised=1.0,
-        relation="==",
-        measured=[k / v for k, (*_, v) in zip(kept, found, strict=True)],
-        tolerance=1e-9,
-        control=Control("weight 1 and initial value 1 for every activation", decayed),
-    )
+    says = run.states("X-89", r"v=\sigma(av) \text{ carries biases: } h_t/v \text{ after " + str(steps) + " steps}")
+    says.equal([k / v for k, (*_, v) in zip(kept, found, strict=True)], 1.0, 1e-9)
+    says.fails("weight 1 and initial value 1 for every activation", decayed)
     run.table(
         "constant-neurons",
         ["activation", "weight on itself", "value"],
@@ -145,15 +130,9 @@ def unrolled(run: Run, n: int, m: int, p: int, time: int, networks: int) -> None
                 assert isinstance(first, nn.Linear)
                 first.weight.copy_(run.randn(*first.weight.shape) / n**0.5)
                 untied.append(net(joined).flatten())
-    run.claim(
-        "X-89",
-        r"\text{the feed-forward network of } T \text{ tied layers gives } y_0,\dots,y_T",
-        promised=torch.cat(recursion),
-        relation="==",
-        measured=torch.cat(feedforward),
-        tolerance=1e-12,
-        control=Control("the first layer has weights of its own", torch.cat(untied)),
-    )
+    says = run.states("X-89", r"\text{the feed-forward network of } T \text{ tied layers gives } y_0,\dots,y_T")
+    says.equal(torch.cat(feedforward), torch.cat(recursion), 1e-12)
+    says.fails("the first layer has weights of its own", torch.cat(untied))
 
 
 def through_time(run: Run, n: int, m: int, p: int, time: int) -> None:
@@ -172,15 +151,9 @@ def through_time(run: Run, n: int, m: int, p: int, time: int) -> None:
         shared.append(torch.cat(both, dim=1).flatten())
         summed.append(torch.stack(parts).sum(0).flatten())
         last.append(parts[-1].flatten())
-    run.claim(
-        "X-89",
-        r"\partial L/\partial(A,B)=\sum_{t=1}^T\partial L/\partial W_t",
-        promised=torch.cat(shared),
-        relation="==",
-        measured=torch.cat(summed),
-        tolerance=1e-12,
-        control=Control("the last layer's gradient alone", torch.cat(last)),
-    )
+    says = run.states("X-89", r"\partial L/\partial(A,B)=\sum_{t=1}^T\partial L/\partial W_t")
+    says.equal(torch.cat(summed), torch.cat(shared), 1e-12)
+    says.fails("the last layer's gradient alone", torch.cat(last))
 
 
 def causality(run: Run, n: int, m: int, p: int, time: int) -> Tensor:
@@ -191,28 +164,12 @@ def causality(run: Run, n: int, m: int, p: int, time: int) -> Tensor:
     sizes: Tensor = torch.linalg.matrix_norm(jacobian.detach().permute(0, 2, 1, 3), ord=2)
     t, s = torch.arange(time + 1)[:, None], torch.arange(time)
     own = torch.cat([sizes[k + 1, k].reshape(1) for k in range(time)])
-    run.claim(
-        "X-89",
-        r"h_{t+1}=f(h_t,x_t):\ \partial y_t/\partial x_s=0 \text{ for } s\ge t",
-        promised=0.0,
-        relation="==",
-        measured=sizes[(s >= t).expand_as(sizes)],
-        control=Control("the other convention, h_t = f(h_{t-1}, x_t), at s = t", own),
-    )
-    run.claim(
-        "X-89",
-        r"\|\partial y_t/\partial x_s\|>0 \text{ for } s<t",
-        promised=0.0,
-        relation=">",
-        measured=sizes[(s < t).expand_as(sizes)],
-    )
-    run.erratum(
-        "recurrent-output-sees-its-input",
-        r"h_{t+1}=f(h_t,x_t):\ \|\partial y_t/\partial x_t\|>0",
-        promised=0.0,
-        relation=">",
-        measured=[float(sizes[k, k]) for k in range(time)],
-        reason="a random network; the derivative is 0 at every time",
+    says = run.states("X-89", r"h_{t+1}=f(h_t,x_t):\ \partial y_t/\partial x_s=0 \text{ for } s\ge t")
+    says.equal(sizes[(s >= t).expand_as(sizes)])
+    says.fails("the other convention, h_t = f(h_{t-1}, x_t), at s = t", own)
+    run.states("X-89", r"\|\partial y_t/\partial x_s\|>0 \text{ for } s<t").above(sizes[(s < t).expand_as(sizes)], 0.0)
+    run.refutes("recurrent-output-sees-its-input", r"h_{t+1}=f(h_t,x_t):\ \|\partial y_t/\partial x_t\|>0").above(
+        [float(sizes[k, k]) for k in range(time)], 0.0, where="a random network; the derivative is 0 at every time"
     )
     return sizes
 
@@ -238,59 +195,34 @@ def sequences(run: Run, n: int, m: int, p: int, time: int, networks: int) -> Non
                     middle = rnn.run(x[k, : length // 2]).states[-1]
                     later = ShallowRNN(rnn.A, rnn.B, rnn.C, name, initial=middle)
                     split.append(later.encode(x[k, length // 2 : length]))
-    run.claim(
-        ["X-89", "X-93"],
-        r"C\tilde f_{h_0}([x_1,\dots,x_i])=y_i, \text{ the last output of the system in a batch}",
-        promised=torch.cat(last),
-        relation="==",
-        measured=torch.cat(encoded),
-        tolerance=1e-12,
-        control=Control("the recursion begun at the other end", torch.cat(backwards)),
+    says = run.states(
+        ["X-89", "X-93"], r"C\tilde f_{h_0}([x_1,\dots,x_i])=y_i, \text{ the last output of the system in a batch}"
     )
-    run.claim(
-        "X-93",
-        r"C\tilde f_{h_0}([\,])=Ch_0",
-        promised=torch.cat(initial),
-        relation="==",
-        measured=torch.cat(empty),
-        tolerance=1e-14,
-        control=Control("the initial state 0 instead", torch.cat(elsewhere)),
-    )
-    run.claim(
-        "X-93",
-        r"\tilde f_{h_0}(uv)=\tilde f_{\tilde f_{h_0}(u)}(v) \text{ for a sequence cut in two}",
-        promised=torch.cat(joint),
-        relation="==",
-        measured=torch.cat(split),
-        tolerance=1e-12,
+    says.equal(torch.cat(encoded), torch.cat(last), 1e-12)
+    says.fails("the recursion begun at the other end", torch.cat(backwards))
+    says = run.states("X-93", r"C\tilde f_{h_0}([\,])=Ch_0")
+    says.equal(torch.cat(empty), torch.cat(initial), 1e-14)
+    says.fails("the initial state 0 instead", torch.cat(elsewhere))
+    run.states("X-93", r"\tilde f_{h_0}(uv)=\tilde f_{\tilde f_{h_0}(u)}(v) \text{ for a sequence cut in two}").equal(
+        torch.cat(split), torch.cat(joint), 1e-12
     )
     lengths = list(range(time + 1))
     one = torch.ones(1, 1, dtype=torch.float64)
     counter = rnn_with_bias(one, 0 * one, one, one[0], "relu")
     forgetful = ShallowRNN(one, 0 * one, one, "relu")
-    run.claim(
-        ["X-89", "X-93"],
-        r"\text{two ReLU neurons, one of them constant, give the length of every sequence}",
-        promised=lengths,
-        relation="==",
-        measured=[counter.encode(run.randn(i, 1)).item() for i in lengths],
-        control=Control(
-            "one neuron and no bias", [forgetful.encode(run.randn(i, 1)).item() for i in lengths]
-        ),
+    says = run.states(
+        ["X-89", "X-93"], r"\text{two ReLU neurons, one of them constant, give the length of every sequence}"
     )
+    says.equal([counter.encode(run.randn(i, 1)).item() for i in lengths], lengths)
+    says.fails("one neuron and no bias", [forgetful.encode(run.randn(i, 1)).item() for i in lengths])
 
 
 def printed_shapes(run: Run, n: int, m: int, p: int) -> None:
     """What the definition prints about its spaces, held against a network that runs."""
     rnn = draw(run, n, m, p, "tanh")
     path = rnn.run(run.randn(4, m)).states
-    run.erratum(
-        "recurrent-spaces-swapped",
-        r"h_t\in\mathbb R^m",
-        promised=m,
-        relation="==",
-        measured=path.shape[-1],
-        reason=f"n = {n} states and m = {m} inputs",
+    run.refutes("recurrent-spaces-swapped", r"h_t\in\mathbb R^m").equal(
+        path.shape[-1], m, where=f"n = {n} states and m = {m} inputs"
     )
     defined = []
     for matrix, vector in (((m, n), m), ((n, p), n)):
@@ -299,14 +231,10 @@ def printed_shapes(run: Run, n: int, m: int, p: int) -> None:
             defined.append(1)
         except RuntimeError:
             defined.append(0)
-    run.erratum(
+    run.refutes(
         "recurrent-matrices-transposed",
         r"B\in\mathbb R^{m\times n},\ C\in\mathbb R^{n\times p}: \text{ products defined of 2}",
-        promised=2,
-        relation="==",
-        measured=sum(defined),
-        reason=f"n = {n}, m = {m}, p = {p}",
-    )
+    ).equal(sum(defined), 2, where=f"n = {n}, m = {m}, p = {p}")
 
 
 def plot(axes: Any, influence: Tensor) -> None:
@@ -331,9 +259,7 @@ def plot(axes: Any, influence: Tensor) -> None:
     drawing.set_title("the same A, B, C at every step")
     drawing.set_axis_off()
     shown = influence.log10()
-    image = heat.imshow(
-        shown.where(torch.isfinite(shown), torch.nan), cmap="viridis", aspect="auto"
-    )
+    image = heat.imshow(shown.where(torch.isfinite(shown), torch.nan), cmap="viridis", aspect="auto")
     heat.figure.colorbar(image, ax=heat, label=r"$\log_{10}\|\partial y_t/\partial x_s\|$")
     heat.grid(False)
     heat.set(xlabel="input at time s", ylabel="output at time t", title="only s < t is seen")

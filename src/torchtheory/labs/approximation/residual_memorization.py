@@ -16,11 +16,7 @@ from torchtheory.approximation.architectures.residual import (
     unroll_residual,
 )
 from torchtheory.approximation.certificates import network_size
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.nets.labeled import at_least
 
 
@@ -71,10 +67,7 @@ def residual_memorization(
 
 def random_blocks(run: Run, k: int, count: int) -> list[ResidualBlock]:
     scale = 1 / math.sqrt(k)
-    return [
-        ResidualBlock(run.randn(k, k) * scale, run.randn(k), run.randn(k, k) * scale)
-        for _ in range(count)
-    ]
+    return [ResidualBlock(run.randn(k, k) * scale, run.randn(k), run.randn(k, k) * scale) for _ in range(count)]
 
 
 def unrolling(run: Run) -> None:
@@ -94,45 +87,24 @@ def unrolling(run: Run) -> None:
             with torch.no_grad():  # the units that carry the negative part of the input
                 cut[0].weight[2 * k :] = 0.0  # type: ignore[operator]
             dropped.append(float((cut(x) - value).abs().max()) / scale)
-            zeros = [
-                ResidualBlock(b.inner.weight, b.inner.bias, torch.zeros(k, k).double())
-                for b in blocks
-            ]
+            zeros = [ResidualBlock(b.inner.weight, b.inner.bias, torch.zeros(k, k).double()) for b in blocks]
             still = ResidualNetwork(zeros, activation_between=between)
             given = x.abs() if between else x
             identity.append(float((still(given) - given).abs().max()))
             with_relu = ResidualNetwork(zeros, activation_between=True)
             negative.append(float((with_relu(x) - x).abs().max()))
-    run.claim(
-        "X-85",
-        r"\max|\Phi_{\text{plain}}(x)-\Phi_{\text{residual}}(x)|/\max|\Phi| \text{ for the "
-        r"unrolled network}",
-        promised=0.0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-12,
-        control=Control("without the k units that carry the negative part of x", dropped),
+    says = run.states(
+        "X-85", r"\max|\Phi_{\text{plain}}(x)-\Phi_{\text{residual}}(x)|/\max|\Phi| \text{ for the unrolled network}"
     )
-    run.claim(
-        "X-85",
-        r"\text{width of the unrolled network}=3k",
-        promised=promised,
-        relation="==",
-        measured=widths,
-    )
-    run.claim(
-        "X-85",
-        r"V=0:\ \Phi(x)=x,\ \text{with ReLU between the blocks for } x\ge0",
-        promised=0.0,
-        relation="==",
-        measured=identity,
-        control=Control("ReLU between the blocks, and x of any sign", negative),
-    )
+    says.equal(apart, within=1e-12)
+    says.fails("without the k units that carry the negative part of x", dropped)
+    run.states("X-85", r"\text{width of the unrolled network}=3k").equal(widths, promised)
+    says = run.states("X-85", r"V=0:\ \Phi(x)=x,\ \text{with ReLU between the blocks for } x\ge0")
+    says.equal(identity)
+    says.fails("ReLU between the blocks, and x of any sign", negative)
 
 
-def degradation(
-    run: Run, depths: tuple[int, ...], steps: int, seeds: int
-) -> dict[tuple[str, int], Tensor]:
+def degradation(run: Run, depths: tuple[int, ...], steps: int, seeds: int) -> dict[tuple[str, int], Tensor]:
     """Plain and residual networks on one task; all seeds are one batched training."""
     k = 12
     x = run.randn(64, k)
@@ -149,33 +121,22 @@ def degradation(
     deepest, shallow = max(depths), min(depths)
     worse = losses["plain", deepest].log() - losses["residual", deepest].log()
     gap = mean_interval(worse)
-    run.claim(
+    run.states(
         "X-85",
         r"\text{mean of }\log(\text{loss of the plain}/\text{of the residual network})>0 "
         rf"\text{{ at depth {deepest}}}",
-        promised=0.0,
-        relation="<",
-        measured=-gap.low,
-        reason=f"99% lower end over {seeds} seeds, sign turned; estimate {gap.estimate:.2f}",
-    )
+    ).below(-gap.low, 0.0, where=f"99% lower end over {seeds} seeds, sign turned; estimate {gap.estimate:.2f}")
     deeper = mean_interval(losses["plain", deepest].log() - losses["plain", shallow].log())
     kept = mean_interval(losses["residual", deepest].log() - losses["residual", shallow].log())
-    run.claim(
-        "X-85",
-        rf"\text{{plain: mean of }}\log(\text{{loss at depth {deepest}}}/\text{{at depth "
-        rf"{shallow}}})>0",
-        promised=0.0,
-        relation="<",
-        measured=-deeper.low,
-        reason=f"99% lower end, sign turned; estimate {deeper.estimate:.2f}",
-        control=Control("residual networks, whose loss does not rise with depth", -kept.low),
+    says = run.states(
+        "X-85", rf"\text{{plain: mean of }}\log(\text{{loss at depth {deepest}}}/\text{{at depth {shallow}}})>0"
     )
+    says.below(-deeper.low, 0.0, where=f"99% lower end, sign turned; estimate {deeper.estimate:.2f}")
+    says.fails("residual networks, whose loss does not rise with depth", -kept.low)
     return losses
 
 
-def train(
-    x: Tensor, y: Tensor, inner: Tensor, outer: Tensor, head: Tensor, steps: int, *, residual: bool
-) -> Tensor:
+def train(x: Tensor, y: Tensor, inner: Tensor, outer: Tensor, head: Tensor, steps: int, *, residual: bool) -> Tensor:
     """The training loss of every seed after full-batch Adam."""
     w, v = ([m.contiguous().requires_grad_() for m in given.unbind(1)] for given in (inner, outer))
     zero = torch.zeros(len(inner), 1, inner.shape[-1], dtype=torch.float64)
@@ -207,41 +168,24 @@ def memory(run: Run, sizes: list[int]) -> list[tuple[int, int, int, int, int, fl
             rows.append((n, classes, found.width, found.blocks, m, ratio, found.residual))
     small = memorized(run, sizes[0], 10, thresholds_kept=False)
     bad.append(small.residual)
-    run.claim(
-        "X-86",
-        r"\max_i|\Phi(x_i)-e_{y_i}|",
-        promised=0.0,
-        relation="==",
-        measured=[f.residual for f, *_ in made],
-        tolerance=1e-8,
-        control=Control("thresholds 0: the neurons fire at other samples as well", bad),
-    )
-    run.claim(
-        "X-86",
-        r"\text{blocks}=\lceil n/k\rceil",
-        promised=[math.ceil(n / f.width) for f, n, _ in made],
-        relation="==",
-        measured=[f.blocks for f, *_ in made],
+    says = run.states("X-86", r"\max_i|\Phi(x_i)-e_{y_i}|")
+    says.equal([f.residual for f, *_ in made], within=1e-8)
+    says.fails("thresholds 0: the neurons fire at other samples as well", bad)
+    run.states("X-86", r"\text{blocks}=\lceil n/k\rceil").equal(
+        [f.blocks for f, *_ in made], [math.ceil(n / f.width) for f, n, _ in made]
     )
     plain = [n * n + n for _, n, _ in made]
-    run.claim(
-        "X-86",
-        r"M\le2nk+n+2k^2+k+dk+k \text{ and } 2s^2+s+sk+s \text{ for } s \text{ classes};\ "
-        r"k=\lceil8\log n\rceil",
-        promised=[
-            2 * n * f.width
-            + n
-            + 2 * f.width**2
-            + f.width * (DIMENSION + 2)
-            + 2 * s * s
-            + 2 * s
-            + s * f.width
+    says = run.states(
+        "X-86", r"M\le2nk+n+2k^2+k+dk+k \text{ and } 2s^2+s+sk+s \text{ for } s \text{ classes};\ k=\lceil8\log n\rceil"
+    )
+    says.at_most(
+        [f.network.weights for f, *_ in made],
+        [
+            2 * n * f.width + n + 2 * f.width**2 + f.width * (DIMENSION + 2) + 2 * s * s + 2 * s + s * f.width
             for f, n, s in made
         ],
-        relation="<=",
-        measured=[f.network.weights for f, *_ in made],
-        control=Control("one neuron a sample in a single layer of n coordinates", plain),
     )
+    says.fails("one neuron a sample in a single layer of n coordinates", plain)
     return rows
 
 

@@ -19,12 +19,7 @@ from torchtheory.approximation.rates.risk_gaps import (
 )
 from torchtheory.approximation.universality.cybenko import sigmoid_staircase
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
@@ -66,19 +61,14 @@ def risk_decomposition(run: Run, trials: int = 50, sizes: tuple[int, ...] = (50,
     sizes = tuple(sorted(sizes))
     chains = {(n, m): [one_chain(run, n, m) for _ in range(trials)] for n in WIDTHS for m in sizes}
     every = [c for row in chains.values() for c in row]
-    run.claim(
-        "X-01",
-        r"|R(\hat f)-R(\hat f^*_{H,S})|\le\text{optimization gap}+\text{estimation}"
-        r"+\text{approximation}",
-        promised=[c.bound for c in every],
-        relation="<=",
-        measured=[c.total for c in every],
-        tolerance=1e-12,
-        control=Control(
-            "without the optimization gap",
-            [c.total for c in every],
-            promised=[c.estimation + c.approximation for c in every],
-        ),
+    says = run.states(
+        "X-01", r"|R(\hat f)-R(\hat f^*_{H,S})|\le\text{optimization gap}+\text{estimation}+\text{approximation}"
+    )
+    says.at_most([c.total for c in every], [c.bound for c in every], 1e-12)
+    says.fails(
+        "without the optimization gap",
+        [c.total for c in every],
+        promised=[c.estimation + c.approximation for c in every],
     )
     sample_size(run, chains, sizes)
     distances(run)
@@ -122,9 +112,7 @@ def change(before: list[float], after: list[float]) -> float:
     return b.estimate - a.estimate + math.hypot(a.high - a.estimate, b.high - b.estimate)
 
 
-def sample_size(
-    run: Run, chains: dict[tuple[int, int], list[RiskChain]], sizes: tuple[int, ...]
-) -> None:
+def sample_size(run: Run, chains: dict[tuple[int, int], list[RiskChain]], sizes: tuple[int, ...]) -> None:
     """Beforehand: the mean logarithm of the estimation error falls, at 99 % for every pair.
 
     Logarithms, because the errors themselves are as skewed as a χ² of few degrees of freedom.
@@ -134,40 +122,22 @@ def sample_size(
         logs = [[math.log(c.estimation) for c in chains[n, m]] for m in sizes]
         falls += [change(a, b) for a, b in pairwise(logs)]
         again += [change(row[::2], row[1::2]) for row in logs]
-    run.claim(
-        "X-01",
-        r"m\to\infty: \text{ the estimation error falls: upper end of the change of its mean "
-        r"logarithm}",
-        promised=0,
-        relation="<",
-        measured=falls,
-        reason=f"from one size to the next, {len(WIDTHS)} widths, 99 % each",
-        control=Control("the same size twice, each half of the samples", again),
+    says = run.states(
+        "X-01", r"m\to\infty: \text{ the estimation error falls: upper end of the change of its mean logarithm}"
     )
+    says.below(falls, 0, where=f"from one size to the next, {len(WIDTHS)} widths, 99 % each")
+    says.fails("the same size twice, each half of the samples", again)
     best = [chains[n, sizes[0]][0].approximation for n in WIDTHS]
-    line = [
-        float(least_squares(relu_features(n), 2 * X + 1).residual.square().mean()) for n in WIDTHS
-    ]
-    run.claim(
-        "X-01",
-        r"\text{more units: the approximation error is at most a quarter for twice the width}",
-        promised=[b / 4 for b in best[:-1]],
-        relation="<=",
-        measured=best[1:],
-        control=Control(
-            "classes that do not grow: constants and one ReLU",
-            [float(least_squares(relu_features(1), target(X)).residual.square().mean())] * 3,
-        ),
+    line = [float(least_squares(relu_features(n), 2 * X + 1).residual.square().mean()) for n in WIDTHS]
+    says = run.states("X-01", r"\text{more units: the approximation error is at most a quarter for twice the width}")
+    says.at_most(best[1:], [b / 4 for b in best[:-1]])
+    says.fails(
+        "classes that do not grow: constants and one ReLU",
+        [float(least_squares(relu_features(1), target(X)).residual.square().mean())] * 3,
     )
-    run.claim(
-        "X-01",
-        r"\hat f\in H: \text{ no approximation error}",
-        promised=0,
-        relation="==",
-        measured=line,
-        tolerance=1e-24,
-        control=Control("the wave", best),
-    )
+    says = run.states("X-01", r"\hat f\in H: \text{ no approximation error}")
+    says.equal(line, within=1e-24)
+    says.fails("the wave", best)
 
 
 def distances(run: Run) -> None:
@@ -183,25 +153,12 @@ def distances(run: Run) -> None:
         loss = [float((f - y).abs().mean()) for f in (best, target(X))]
         absolute.append(loss[0] - loss[1])
         sup.append(best_uniform_fit(features, target(X)).error ** 2)
-    run.claim(
-        "A-33",
-        r"\varepsilon^{approx}=R(f_H)-R(f^*)=\min_{f\in H}\|f-f^*\|_{L^2}^2",
-        promised=squared,
-        relation="==",
-        measured=excess,
-        tolerance=1e-12,
-        reason="risks from labels f* ± 0.3; the distance without them",
-        control=Control("the absolute loss", absolute),
-    )
-    run.claim(
-        "A-33",
-        r"\min_{f\in H}\|f-f^*\|_{L^2}^2\le\min_{f\in H}\|f-f^*\|_\infty^2",
-        promised=sup,
-        relation="<=",
-        measured=squared,
-        control=Control("the sup distance of a class of eight times the width", squared[0],
-                        promised=sup[3]),
-    )  # fmt: skip
+    says = run.states("A-33", r"\varepsilon^{approx}=R(f_H)-R(f^*)=\min_{f\in H}\|f-f^*\|_{L^2}^2")
+    says.equal(excess, squared, 1e-12, where="risks from labels f* ± 0.3; the distance without them")
+    says.fails("the absolute loss", absolute)
+    says = run.states("A-33", r"\min_{f\in H}\|f-f^*\|_{L^2}^2\le\min_{f\in H}\|f-f^*\|_\infty^2")
+    says.at_most(squared, sup)
+    says.fails("the sup distance of a class of eight times the width", squared[0], promised=sup[3])
 
 
 LOSSES: dict[LossName, Callable[[Tensor, Tensor], Tensor]] = {
@@ -228,19 +185,9 @@ def lipschitz(run: Run) -> None:
         # ten times as large: no longer in [-1, 1]
         far = [float(mass @ ((10 * h + 10 - y).square())) for h in (f, g)]
         wide.append((abs(far[0] - far[1]), loss_lipschitz("squared", 1.0) * 10 * apart))
-    run.claim(
-        "X-02",
-        r"|R(f)-R(g)|\le\mathrm{Lip}(L)\,\|f-g\|_\infty",
-        promised=bounds,
-        relation="<=",
-        measured=gaps,
-        reason="absolute, logistic, hinge: 1; squared on [-1, 1]: 4",
-        control=Control(
-            "the squared loss outside [-1, 1]",
-            [w for w, _ in wide],
-            promised=[p for _, p in wide],
-        ),
-    )
+    says = run.states("X-02", r"|R(f)-R(g)|\le\mathrm{Lip}(L)\,\|f-g\|_\infty")
+    says.at_most(gaps, bounds, where="absolute, logistic, hinge: 1; squared on [-1, 1]: 4")
+    says.fails("the squared loss outside [-1, 1]", [w for w, _ in wide], promised=[p for _, p in wide])
     promised, found = [], []
     for cells in (4, 16, 64):
         made = sigmoid_staircase(target, cells, lipschitz=2 * math.pi + 2)
@@ -248,12 +195,8 @@ def lipschitz(run: Run) -> None:
         loss = LOSSES["logistic"]
         found.append(abs(float((loss(made(X), y) - loss(target(X), y)).mean())))
         promised.append(loss_lipschitz("logistic") * measured_error(target, made).value)
-    run.claim(
-        "X-02",
-        r"\text{Cybenko's sum: gap of the logistic risk}\le1\cdot\text{its sup error}",
-        promised=promised,
-        relation="<=",
-        measured=found,
+    run.states("X-02", r"\text{Cybenko's sum: gap of the logistic risk}\le1\cdot\text{its sup error}").at_most(
+        found, promised
     )
 
 
@@ -274,9 +217,7 @@ def plot(axes: Any, chains: dict[tuple[int, int], list[RiskChain]], sizes: tuple
         left.plot(x, y, "o", color="black", markersize=5)
         left.annotate(name, (x, y), xytext=(0, -14), textcoords="offset points", ha="center")
     for i, (word, part) in enumerate(zip(words, PARTS, strict=True)):
-        left.annotate(
-            "", places[i + 1], places[i], arrowprops={"arrowstyle": "->", "color": COLORS[i]}
-        )
+        left.annotate("", places[i + 1], places[i], arrowprops={"arrowstyle": "->", "color": COLORS[i]})
         middle = [(a + b) / 2 for a, b in zip(places[i], places[i + 1], strict=True)]
         left.annotate(
             f"{word}\n{means[part]:.2g}",
@@ -293,9 +234,7 @@ def plot(axes: Any, chains: dict[tuple[int, int], list[RiskChain]], sizes: tuple
     for k, m in enumerate((sizes[0], sizes[-1])):
         bottom = torch.zeros(len(WIDTHS))
         for i, part in enumerate(PARTS):
-            height = torch.tensor(
-                [sum(getattr(c, part) for c in chains[n, m]) / len(chains[n, m]) for n in WIDTHS]
-            )
+            height = torch.tensor([sum(getattr(c, part) for c in chains[n, m]) / len(chains[n, m]) for n in WIDTHS])
             right.bar(
                 [w + 0.4 * k - 0.2 for w in widths],
                 height,

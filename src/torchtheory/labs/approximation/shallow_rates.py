@@ -20,11 +20,7 @@ from torchtheory.approximation.polynomials.shallow import (
     kolmogorov_width,
     shallow_polynomial,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 
 BOTH = ["A-31", "X-18"]
@@ -88,21 +84,15 @@ def polynomials(run: Run) -> None:
                 beyond_promise.append(made.approximant.bound)
             units.append(rows[-1][4])
             counts.append((m + 1) ** d)
-    run.claim(
+    says = run.states(
         "X-17",
         r"\sup_{[0,1]^d}|p-\text{network}|\le\tfrac h2\sum_\alpha|c_\alpha||\alpha|"
         r"\tfrac{\max|\sigma^{(|\alpha|+1)}|}{|\sigma^{(|\alpha|)}(b)|}+\text{rounding}",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        control=Control("on [0, 6]^d, beyond the cube", beyond, promised=beyond_promise),
     )
-    run.claim(
-        "X-17",
-        r"\text{degree } m \text{ in each of } d \text{ variables: } (m+1)^d \text{ units}",
-        promised=counts,
-        relation="==",
-        measured=units,
+    says.at_most(measured, promised)
+    says.fails("on [0, 6]^d, beyond the cube", beyond, promised=beyond_promise)
+    run.states("X-17", r"\text{degree } m \text{ in each of } d \text{ variables: } (m+1)^d \text{ units}").equal(
+        units, counts
     )
     c = torch.zeros(3, 3, dtype=torch.float64)
     c[2, 1], c[0, 2] = 1.0, -2.0
@@ -111,28 +101,17 @@ def polynomials(run: Run) -> None:
     errors = [steps_error(shallow_polynomial(c, "exp", 0.0, h), c, grid) for h in coarse]
     fine = [1e-5 * h for h in coarse]
     rounded = [steps_error(shallow_polynomial(c, "exp", 0.0, h), c, grid) for h in fine]
-    slope, broken = fit_slope(coarse, errors), fit_slope(fine, rounded)
-    run.claim(
-        "X-17",
-        r"\text{error}\sim h \text{ for } x^2y-2y^2: \text{ exponent}",
-        promised=1,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        tolerance=0.1,
-        control=Control("steps of 10⁻⁶, where rounding decides", broken.estimate, interval=broken),
-    )
+    says = run.states("X-17", r"\text{error}\sim h \text{ for } x^2y-2y^2: \text{ exponent}")
+    says.slope(coarse, errors, 1, 0.1)
+    says.fails("steps of 10⁻⁶, where rounding decides", fine, rounded)
     one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    run.claim(
-        "X-17",
-        r"\sigma^{(k)}(1)\ne0,\ k\le6 \text{ for the logistic function: } \min_k|\sigma^{(k)}(1)|",
-        promised=0,
-        relation=">",
-        measured=[float(activation_derivative("logistic", one, k).abs()) for k in range(7)],
-        control=Control(
-            "at 0, where even derivatives vanish",
-            [float(activation_derivative("logistic", zero, k).abs()) for k in range(7)],
-        ),
+    says = run.states(
+        "X-17", r"\sigma^{(k)}(1)\ne0,\ k\le6 \text{ for the logistic function: } \min_k|\sigma^{(k)}(1)|"
+    )
+    says.above([float(activation_derivative("logistic", one, k).abs()) for k in range(7)], 0)
+    says.fails(
+        "at 0, where even derivatives vanish",
+        [float(activation_derivative("logistic", zero, k).abs()) for k in range(7)],
     )
     run.table(
         "polynomials",
@@ -164,19 +143,13 @@ def rates(run: Run, largest: int, panels: int) -> dict[tuple[int, int], list[Spa
         slopes[k, d] = fit_slope([s.units for s in made], [s.mean_square for s in made])
     for (k, d), slope in slopes.items():
         rougher = slopes[1, d] if k > 1 else fit_jump(largest, panels, d)
-        run.claim(
-            BOTH,
-            rf"\min_{{\theta^{{(2)}}}}\|\Phi-g\|_{{L_2}}\sim N^{{-k/d}}: \text{{ exponent for }} "
-            rf"k={k},\ d={d}",
-            promised=-k / d,
-            relation="<=",
-            measured=slope.estimate,
-            interval=slope,
-            reason="products of |x - 1/2|^(k - 0.49), which have k square integrable derivatives",
-            control=Control(
-                "a function with less than k derivatives", rougher.estimate, interval=rougher
-            ),
+        says = run.states(
+            BOTH, rf"\min_{{\theta^{{(2)}}}}\|\Phi-g\|_{{L_2}}\sim N^{{-k/d}}: \text{{ exponent for }} k={k},\ d={d}"
         )
+        says.at_most(
+            slope, -k / d, where="products of |x - 1/2|^(k - 0.49), which have k square integrable derivatives"
+        )
+        says.fails("a function with less than k derivatives", rougher)
     run.table(
         "rates",
         ["k", "d", "promised exponent", "exponent", "from", "to"],
@@ -213,22 +186,14 @@ def fast(run: Run, panels: int) -> list[tuple[int, SpanDistance, float]]:
         errors = [exponential_span(f, m, 1, panels=panels).mean_square for m in (2, 12)]
         measured.append(errors[1] / errors[0])
     rough = [exponential_span(corner(2, 1), m, 1, panels=panels).mean_square for m in (12, 22)]
-    run.claim(
-        BOTH,
-        r"g \text{ analytic: ten degrees more divide the error by 10}",
-        promised=0.1,
-        relation="<=",
-        measured=measured,
-        reason=", ".join(functions),
-        control=Control("|x - 1/2|^1.51 is not analytic", rough[1] / rough[0]),
-    )
+    says = run.states(BOTH, r"g \text{ analytic: ten degrees more divide the error by 10}")
+    says.at_most(measured, 0.1, where=", ".join(functions))
+    says.fails("|x - 1/2|^1.51 is not analytic", rough[1] / rough[0])
     x = torch.linspace(0, 1, 401, dtype=torch.float64)
     rows = []
     for m in range(2, 31, 2):
         series = sum((-16 * (x - 0.5) ** 2) ** i for i in range(m // 2 + 1))
-        rows.append(
-            (m, exponential_span(pole, m, 1, panels=panels), float((series - pole(x)).abs().max()))
-        )
+        rows.append((m, exponential_span(pole, m, 1, panels=panels), float((series - pole(x)).abs().max())))
     run.note(
         "the proof speaks of Taylor polynomials: for 1/(1 + 16(x - 1/2)²) the one of degree 30 at "
         f"1/2 errs by {rows[-1][2]:.1e} on [0, 1], and the best fit of degree 30 by "
@@ -240,14 +205,8 @@ def fast(run: Run, panels: int) -> list[tuple[int, SpanDistance, float]]:
 def widths(run: Run) -> None:
     counts = [4, 16, 64, 256, 1024]
     slope = fit_slope(counts, [kolmogorov_width(n, 2) for n in counts])
-    run.erratum(
-        "shallow-rate-exponent",
-        r"d=2,\ k=1,\ p=2:\ \text{error}\le c\,n^{-d/k}: \text{ exponent}",
-        promised=-2,
-        relation="<=",
-        measured=slope.estimate,
-        interval=slope,
-        reason="the distance that some g of norm 1 keeps from any first layer of n units",
+    run.refutes("shallow-rate-exponent", r"d=2,\ k=1,\ p=2:\ \text{error}\le c\,n^{-d/k}: \text{ exponent}").at_most(
+        slope, -2, where="the distance that some g of norm 1 keeps from any first layer of n units"
     )
 
 

@@ -18,10 +18,7 @@ from torchtheory.approximation.dictionaries.shearlets import (
     shearlet_frame,
 )
 from torchtheory.approximation.piecewise.boxes import cell_centers
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 ELEMENTS = ((0, 0), (1, 1), (2, -1), (2, 2), (3, 1), (4, -3))
@@ -87,19 +84,15 @@ def norm(values: Tensor, area: float) -> float:
 def literal(run: Run) -> None:
     """Determinants, norms by quadrature, and the sides of supports."""
     scales = range(-2, 7)
-    run.claim(
-        "X-45",
-        r"\det A_j=2^{3j/2}=\det S_kA_j",
-        promised=[2 ** (1.5 * j) for j in scales for _ in (0, 3)],
-        relation="==",
-        measured=[
-            float(torch.linalg.det(shear(k) @ parabolic_scaling(j))) for j in scales for k in (0, 3)
-        ],
-        tolerance=1e-12,
-        control=Control(
-            "isotropic scaling, 2^j in both directions",
-            [float(torch.linalg.det(2.0**j * torch.eye(2))) for j in scales for _ in (0, 3)],
-        ),
+    says = run.states("X-45", r"\det A_j=2^{3j/2}=\det S_kA_j")
+    says.equal(
+        [float(torch.linalg.det(shear(k) @ parabolic_scaling(j))) for j in scales for k in (0, 3)],
+        [2 ** (1.5 * j) for j in scales for _ in (0, 3)],
+        1e-12,
+    )
+    says.fails(
+        "isotropic scaling, 2^j in both directions",
+        [float(torch.linalg.det(2.0**j * torch.eye(2))) for j in scales for _ in (0, 3)],
     )
     # every element but the first is shifted by (1, 1); all stay within [-4, 4]^2
     x = cell_centers(((-4.0, 4.0), (-4.0, 4.0)), 640)
@@ -109,34 +102,20 @@ def literal(run: Run) -> None:
         values = shearlet(generator, j, k, torch.ones(2).double() * (j > 0))(x)
         found.append(norm(values, 64.0))
         wrong.append(found[-1] * 2 ** (j / 4))
-    run.claim(
-        "X-45",
-        r"\|\psi_{j,k,n}\|_2=\|\psi\|_2",
-        promised=exact,
-        relation="==",
-        measured=found,
-        tolerance=1e-3,
-        control=Control("the factor 2^j of isotropic wavelets", wrong),
-    )
+    says = run.states("X-45", r"\|\psi_{j,k,n}\|_2=\|\psi\|_2")
+    says.equal(found, exact, 1e-3)
+    says.fails("the factor 2^j of isotropic wavelets", wrong)
     laws, round_ones = [], []
     for j in (0, 2, 4):
         laws.append(side(shearlet(generator, j, 0)))
-        scaled = dictionary_element(
-            generator, 2.0**j * torch.eye(2, dtype=torch.float64), torch.zeros(2).double()
-        )
+        scaled = dictionary_element(generator, 2.0**j * torch.eye(2, dtype=torch.float64), torch.zeros(2).double())
         round_ones.append(side(scaled))
-    run.claim(
-        "X-45",
-        r"\text{width}=\text{length}^2/2: \text{ the support is } 2\cdot2^{-j}\times2\cdot2^{-j/2}",
-        promised=[length**2 / 2 for _, length in laws],
-        relation="==",
-        measured=[width for width, _ in laws],
-        tolerance=0.02,
-        control=Control(
-            "isotropic scaling",
-            [width for width, _ in round_ones],
-            promised=[length**2 / 2 for _, length in round_ones],
-        ),
+    says = run.states(
+        "X-45", r"\text{width}=\text{length}^2/2: \text{ the support is } 2\cdot2^{-j}\times2\cdot2^{-j/2}"
+    )
+    says.equal([width for width, _ in laws], [length**2 / 2 for _, length in laws], 0.02)
+    says.fails(
+        "isotropic scaling", [width for width, _ in round_ones], promised=[length**2 / 2 for _, length in round_ones]
     )
 
 
@@ -158,17 +137,12 @@ def felt(slope: float, j: int) -> int:
 
 def edges(run: Run) -> None:
     slopes = (-1.0, -0.5, 0.0, 0.25, 0.75, 1.0)
-    run.claim(
-        "X-45",
-        r"\text{the edge } x_1=sx_2 \text{ is felt most by } k=-s\,2^{j/2},\ j=4",
-        promised=[-4 * s for s in slopes],
-        relation="==",
-        measured=[felt(s, 4) for s in slopes],
-        control=Control(
-            "edges too flat for the shears at hand, |k| <= 5",
-            [felt(s, 4) for s in (2.0, 3.0, 4.0)],
-            promised=[-8.0, -12.0, -16.0],
-        ),
+    says = run.states("X-45", r"\text{the edge } x_1=sx_2 \text{ is felt most by } k=-s\,2^{j/2},\ j=4")
+    says.equal([felt(s, 4) for s in slopes], [-4 * s for s in slopes])
+    says.fails(
+        "edges too flat for the shears at hand, |k| <= 5",
+        [felt(s, 4) for s in (2.0, 3.0, 4.0)],
+        promised=[-8.0, -12.0, -16.0],
     )
 
 
@@ -178,64 +152,36 @@ def reproduce(run: Run, frame: ShearletFrame) -> None:
     images = [cartoon(2, generator=run.generator).image(n), run.randn(n, n)]
     coefficients = [frame.analyze(image) for image in images]
     energy = [math.fsum(float(c.square().sum()) for c in row) for row in coefficients]
-    run.claim(
-        "X-45",
-        r"\sum|\langle f,\psi_{j,k,n}\rangle|^2=\|f\|^2 \text{ for the frame}",
-        promised=[float(image.square().sum()) for image in images],
-        relation="==",
-        measured=energy,
-        tolerance=1e-10,
-        control=Control(
-            "the finest windows left out",
-            [
-                math.fsum(
-                    float(c.square().sum())
-                    for c, s in zip(row, frame.scales, strict=True)
-                    if s < max(frame.scales)
-                )
-                for row in coefficients
-            ],
-        ),
-    )
-    run.claim(
-        "X-45",
-        r"\max|f-\sum\langle f,\psi_{j,k,n}\rangle\psi_{j,k,n}|",
-        promised=0.0,
-        relation="==",
-        measured=[
-            float((frame.synthesize(row) - image).abs().max())
-            for row, image in zip(coefficients, images, strict=True)
+    says = run.states("X-45", r"\sum|\langle f,\psi_{j,k,n}\rangle|^2=\|f\|^2 \text{ for the frame}")
+    says.equal(energy, [float(image.square().sum()) for image in images], 1e-10)
+    says.fails(
+        "the finest windows left out",
+        [
+            math.fsum(float(c.square().sum()) for c, s in zip(row, frame.scales, strict=True) if s < max(frame.scales))
+            for row in coefficients
         ],
-        tolerance=1e-10,
-        control=Control(
-            "one window doubled",
-            float(
-                (frame.synthesize([2 * coefficients[0][0], *coefficients[0][1:]]) - images[0])
-                .abs()
-                .max()
-            ),
-        ),
+    )
+    says = run.states("X-45", r"\max|f-\sum\langle f,\psi_{j,k,n}\rangle\psi_{j,k,n}|")
+    says.equal(
+        [float((frame.synthesize(row) - image).abs().max()) for row, image in zip(coefficients, images, strict=True)],
+        within=1e-10,
+    )
+    says.fails(
+        "one window doubled",
+        float((frame.synthesize([2 * coefficients[0][0], *coefficients[0][1:]]) - images[0]).abs().max()),
     )
     flat = torch.cat([c.flatten() for c in coefficients[0]]).square().sort().values
     counts = [n // 2, 2 * n, 8 * n]
     errors = [float((frame.largest(images[0], m) - images[0]).norm()) for m in counts]
-    run.claim(
-        "X-45",
-        r"\|f-\text{its } M \text{ largest terms}\|^2\le\sum_{i>M}|c_{(i)}|^2",
-        promised=[float(flat[: len(flat) - m].sum().sqrt()) for m in counts],
-        relation="<=",
-        measured=errors,
-        tolerance=1e-12,
-        control=Control(
-            "the smallest terms kept instead",
-            [kept_smallest(frame, images[0], coefficients[0], float(flat[m])) for m in counts],
-        ),
+    says = run.states("X-45", r"\|f-\text{its } M \text{ largest terms}\|^2\le\sum_{i>M}|c_{(i)}|^2")
+    says.at_most(errors, [float(flat[: len(flat) - m].sum().sqrt()) for m in counts], 1e-12)
+    says.fails(
+        "the smallest terms kept instead",
+        [kept_smallest(frame, images[0], coefficients[0], float(flat[m])) for m in counts],
     )
 
 
-def kept_smallest(
-    frame: ShearletFrame, image: Tensor, coefficients: list[Tensor], square: float
-) -> float:
+def kept_smallest(frame: ShearletFrame, image: Tensor, coefficients: list[Tensor], square: float) -> float:
     """The error of the terms whose squares are below a number."""
     kept = [torch.where(c.square() < square, c, 0.0) for c in coefficients]
     return float((frame.synthesize(kept) - image).norm())
@@ -261,14 +207,9 @@ def directions(run: Run, frame: ShearletFrame, count: int) -> tuple[Tensor, Tens
         best = float(angles[int(energy.argmax())])
         apart.append(away(best, a))
         turned.append(away(best, a + math.pi / 2))
-    run.claim(
-        "X-45",
-        r"\text{an edge excites the window across it: angle to the best, at most one spacing}",
-        promised=spacing,
-        relation="<=",
-        measured=apart,
-        control=Control("the angle along the edge instead of across", turned),
-    )
+    says = run.states("X-45", r"\text{an edge excites the window across it: angle to the best, at most one spacing}")
+    says.at_most(apart, spacing)
+    says.fails("the angle along the edge instead of across", turned)
     return wanted, angles, torch.stack(energies)
 
 

@@ -23,11 +23,7 @@ from torchtheory.approximation.universality.uniform_fit import (
     random_units,
     span_error,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.activations import nth_derivative
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
@@ -85,49 +81,34 @@ def promises(run: Run, orders: int, steps: list[float], biases: dict[str, float]
     ]
     bounds = [monomial_error(k, n, b, h, central=c).total for k, n, b, h, c in cases]
     large = [(k, "exp", 0.0, 0.05, False) for k in range(1, orders + 1)]
-    run.claim(
+    says = run.states(
         ["L-083", "A-32", "N-32", "X-11"],
         r"\sup_{[-1,1]}|x^k-f(x)|\le\tfrac k2h\,\tfrac{\max|\sigma^{(k+1)}|}{|\sigma^{(k)}(b)|}"
         r"+\text{rounding}, \text{ and its central form: measured/promised}",
-        promised=1.0,
-        relation="<=",
-        measured=[error_on(GRID, *case) / p for case, p in zip(cases, bounds, strict=True)],
-        control=Control(
-            "on [-2, 2], beyond the compact set",
-            [
-                error_on(2 * GRID, *case) / monomial_error(*case[:4]).total
-                for case in large
-            ],
-        ),
-    )  # fmt: skip
+    )
+    says.at_most([error_on(GRID, *case) / p for case, p in zip(cases, bounds, strict=True)], 1.0)
+    says.fails(
+        "on [-2, 2], beyond the compact set",
+        [error_on(2 * GRID, *case) / monomial_error(*case[:4]).total for case in large],
+    )
     for central, power in ((False, 1), (True, 2)):
         coarse = [0.2, 0.1, 0.05, 0.025, 0.0125]
         fitted = fit_slope(coarse, [error_on(GRID, 2, "exp", 0.0, h, central) for h in coarse])
         other = fit_slope(coarse, [error_on(GRID, 2, "exp", 0.0, h, not central) for h in coarse])
-        run.claim(
+        says = run.states(
             ["L-083", "A-32", "X-11"] if central else ["L-083", "N-32", "X-11"],
             rf"\text{{{'central' if central else 'one-sided'} differences: error}}\sim h^{power}",
-            promised=power,
-            relation="slope",
-            measured=fitted.estimate,
-            interval=fitted,
-            tolerance=0.1,
-            control=Control("the other kind of difference", other.estimate, interval=other),
         )
+        says.slope(fitted, power, 0.1)
+        says.fails("the other kind of difference", other)
     gap, wrong = [], []
     for k in range(1, orders + 1):
         closed = (torch.expm1(0.1 * GRID) / 0.1) ** k
         gap.append(float((monomial_network(k, "exp", 0.0, 0.1)(GRID) - closed).abs().max()))
         wrong.append(float((monomial_network(k, "logistic", 1.0, 0.1)(GRID) - closed).abs().max()))
-    run.claim(
-        "L-083",
-        r"\sigma=\exp,\ b=0:\ f(x)=\bigl((e^{hx}-1)/h\bigr)^k: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=gap,
-        tolerance=1e-7,
-        control=Control("another activation", wrong),
-    )
+    says = run.states("L-083", r"\sigma=\exp,\ b=0:\ f(x)=\bigl((e^{hx}-1)/h\bigr)^k: \text{ largest difference}")
+    says.equal(gap, within=1e-7)
+    says.fails("another activation", wrong)
 
 
 def shape_of_the_v(run: Run, orders: int, biases: dict[str, float]) -> None:
@@ -136,22 +117,16 @@ def shape_of_the_v(run: Run, orders: int, biases: dict[str, float]) -> None:
     for k in range(1, orders + 1):
         for central in (False, True):
             h = best_difference_step(k, "tanh", biases["tanh"], central=central)
-            around = [
-                error_on(GRID, k, "tanh", biases["tanh"], h * f, central)
-                for f in (1e-2, 0.1, 1.0, 10.0)
-            ]
+            around = [error_on(GRID, k, "tanh", biases["tanh"], h * f, central) for f in (1e-2, 0.1, 1.0, 10.0)]
             at_best.append(around[2] / min(around))
             beside.append(around[0] / min(around))
             rows.append((k, "central" if central else "one-sided", h, around[2], around[0]))
-    run.claim(
+    says = run.states(
         ["L-083", "A-32", "X-11"],
-        r"\text{error at the step of the bound}\le10\times\text{the least among } "
-        r"h/100,\ h/10,\ h,\ 10h",
-        promised=10.0,
-        relation="<=",
-        measured=at_best,
-        control=Control("a step a hundred times shorter: rounding takes over", beside),
+        r"\text{error at the step of the bound}\le10\times\text{the least among } h/100,\ h/10,\ h,\ 10h",
     )
+    says.at_most(at_best, 10.0)
+    says.fails("a step a hundred times shorter: rounding takes over", beside)
     run.table(
         "best-steps",
         ["power", "differences", "best step", "error there", "error at a 100th of it"],
@@ -163,11 +138,7 @@ def shape_of_the_v(run: Run, orders: int, biases: dict[str, float]) -> None:
 def leading_error(run: Run) -> None:
     """The first term of the error of central differences, for exp, tanh and the logistic unit."""
     step = 0.02
-    cases = [
-        (k, name, bias)
-        for name, bias in (("exp", 0.0), ("tanh", 0.5), ("logistic", 0.7))
-        for k in (1, 2, 3)
-    ]
+    cases = [(k, name, bias) for name, bias in (("exp", 0.0), ("tanh", 0.5), ("logistic", 0.7)) for k in (1, 2, 3)]
     ratios: list[float] = []
     one_sided: list[float] = []
     for k, name, bias in cases:
@@ -178,17 +149,11 @@ def leading_error(run: Run) -> None:
         for central, kept in ((True, ratios), (False, one_sided)):
             net = monomial_network(k, name, bias, step, central=central)
             kept.append(float(net(one) - 1) / first)
-    run.claim(
-        "A-32",
-        r"\text{error at } 1\ /\ \tfrac p{24}h^2\varrho^{(p+2)}(\lambda)/\varrho^{(p)}(\lambda)"
-        r"\to1,\ h=0.02",
-        promised=1.0,
-        relation="==",
-        measured=ratios,
-        tolerance=0.02,
-        reason="the next term is smaller by a factor of the order h²; for exp, p = 2: h²x⁴/12",
-        control=Control("one-sided differences, whose first term is of order h", one_sided),
+    says = run.states(
+        "A-32", r"\text{error at } 1\ /\ \tfrac p{24}h^2\varrho^{(p+2)}(\lambda)/\varrho^{(p)}(\lambda)\to1,\ h=0.02"
     )
+    says.equal(ratios, 1.0, 0.02, where="the next term is smaller by a factor of the order h²; for exp, p = 2: h²x⁴/12")
+    says.fails("one-sided differences, whose first term is of order h", one_sided)
 
 
 def many_digits(run: Run) -> None:
@@ -201,21 +166,11 @@ def many_digits(run: Run) -> None:
         h = Decimal(step)
         for i in range(-4, 5):
             x = Decimal(i) / 4
-            terms = [
-                (-1) ** (order - j) * math.comb(order, j) * (j * h * x).exp()
-                for j in range(order + 1)
-            ]
+            terms = [(-1) ** (order - j) * math.comb(order, j) * (j * h * x).exp() for j in range(order + 1)]
             worst = max(worst, abs(sum(terms, Decimal(0)) / h**order - x**order))
-    run.claim(
-        "L-083",
-        r"x^8,\ h=10^{-6},\ \sigma=\exp \text{ in 80 digits: error}\le\text{truncation alone}",
-        promised=promised,
-        relation="<=",
-        measured=float(worst),
-        control=Control(
-            "the same in double precision", error_on(GRID, order, "exp", 0.0, step, False)
-        ),
-    )
+    says = run.states("L-083", r"x^8,\ h=10^{-6},\ \sigma=\exp \text{ in 80 digits: error}\le\text{truncation alone}")
+    says.at_most(float(worst), promised)
+    says.fails("the same in double precision", error_on(GRID, order, "exp", 0.0, step, False))
 
 
 def common_point(run: Run, orders: int) -> None:
@@ -225,23 +180,13 @@ def common_point(run: Run, orders: int) -> None:
         min(float(activation_derivative(name, zero, k).abs()) for k in range(orders + 1))
         for name in ("tanh", "logistic", "sin")
     ]
-    run.claim(
-        "L-084",
-        rf"\exists x_0:\ \sigma^{{(k)}}(x_0)\ne0,\ k\le{orders + 2}:\ \min_k|\sigma^{{(k)}}|/k!",
-        promised=0,
-        relation=">",
-        measured=found,
-        reason="exp, logistic, tanh, sin and softplus, the best of 2401 points of [-3, 3]",
-        control=Control("at 0, where odd functions have no even derivatives", at_zero),
-    )
+    says = run.states("L-084", rf"\exists x_0:\ \sigma^{{(k)}}(x_0)\ne0,\ k\le{orders + 2}:\ \min_k|\sigma^{{(k)}}|/k!")
+    says.above(found, 0, where="exp, logistic, tanh, sin and softplus, the best of 2401 points of [-3, 3]")
+    says.fails("at 0, where odd functions have no even derivatives", at_zero)
     point = torch.tensor([0.3], dtype=torch.float64)
-    run.erratum(
-        "degree-k-derivative-k",
-        r"\deg\sigma=k\implies\sigma^{(k)}=0",
-        promised=0,
-        relation="==",
-        measured=[nth_derivative(lambda z, k=k: z**k, point, k).item() for k in (1, 2, 3)],  # type: ignore[misc]
-        reason="z, z² and z³ at 0.3",
+    run.refutes("degree-k-derivative-k", r"\deg\sigma=k\implies\sigma^{(k)}=0").equal(
+        [nth_derivative(lambda z, k=k: z**k, point, k).item() for k in (1, 2, 3)],  # type: ignore[misc]
+        where="z, z² and z³ at 0.3",
     )
 
 
@@ -261,22 +206,11 @@ def whole_functions(run: Run) -> None:
                          made.rounding, a.bound, error, a.size.largest))  # fmt: skip
     fast = leshno_network(lambda x: torch.sin(40 * x), 4, "logistic", 0.9, 3e-3, lipschitz=0.1)
     missed = measured_error(lambda x: torch.sin(40 * x), fast.approximant).value
-    run.claim(
-        "L-082",
-        r"\sup|f-\text{network}|\le\|f-q_r\|_\infty+\sum_k|\alpha_k|\epsilon_k+\text{rounding}",
-        promised=[row[6] for row in rows],
-        relation="<=",
-        measured=[row[7] for row in rows],
-        control=Control(
-            "sin 40x is not 0.1-Lipschitz, as was said", missed, promised=fast.approximant.bound
-        ),
-    )
-    run.claim(
-        "L-082",
-        r"\text{a polynomial of degree } r \text{ needs } r+1 \text{ units}",
-        promised=[row[1] + 1 for row in rows],
-        relation="==",
-        measured=[row[2] for row in rows],
+    says = run.states("L-082", r"\sup|f-\text{network}|\le\|f-q_r\|_\infty+\sum_k|\alpha_k|\epsilon_k+\text{rounding}")
+    says.at_most([row[7] for row in rows], [row[6] for row in rows])
+    says.fails("sin 40x is not 0.1-Lipschitz, as was said", missed, promised=fast.approximant.bound)
+    run.states("L-082", r"\text{a polynomial of degree } r \text{ needs } r+1 \text{ units}").equal(
+        [row[2] for row in rows], [row[1] + 1 for row in rows]
     )
     run.table(
         "leshno",
@@ -345,36 +279,27 @@ def universality_of_activations(run: Run, doublings: int = 6, seeds: int = 3) ->
     }  # fmt: skip
     curves = {
         (name, target): [
-            sorted(
-                span_error(random_units(layer, m, GRID, generator=seed), g(GRID)) for seed in drawn
-            )[seeds // 2]
+            sorted(span_error(random_units(layer, m, GRID, generator=seed), g(GRID)) for seed in drawn)[seeds // 2]
             for m in widths
         ]
         for name, layer in layers.items()
         for target, g in TARGETS
     }
     constant = {t: float(g(GRID).max() - g(GRID).min()) / 2 for t, g in TARGETS}
-    run.claim(
+    says = run.states(
         ["L-070", "L-081", "N-32", "S-34", "X-12"],
         r"\sigma \text{ no polynomial: error at the largest width}\ /\ \text{best constant's}",
-        promised=0.25,
-        relation="<",
-        measured=[
-            row[-1] / constant[target] for (name, target), row in curves.items() if name != "z²"
-        ],
-        reason=f"{widths[-1]} random units, medians over {seeds} draws",
-        control=Control(
-            "σ(z) = z², a polynomial",
-            [curves["z²", target][-1] / constant[target] for target, _ in TARGETS],
-        ),
     )
+    says.below(
+        [row[-1] / constant[target] for (name, target), row in curves.items() if name != "z²"],
+        0.25,
+        where=f"{widths[-1]} random units, medians over {seeds} draws",
+    )
+    says.fails("σ(z) = z², a polynomial", [curves["z²", target][-1] / constant[target] for target, _ in TARGETS])
     run.table(
         "rates",
         ["activation", *[target for target, _ in TARGETS]],
-        [
-            (name, *[fit_slope(widths, curves[name, target]).estimate for target, _ in TARGETS])
-            for name in layers
-        ],
+        [(name, *[fit_slope(widths, curves[name, target]).estimate for target, _ in TARGETS]) for name in layers],
         caption="Fitted exponent of the median sup error in the number of random units",
     )
     polynomials(run)
@@ -401,24 +326,17 @@ def polynomials(run: Run) -> None:
         other = random_units("tanh", 40, x, generator=run.generator)
         smooth_ranks.append(least_squares(other, x).rank)
         tanh_distances.append(best_uniform_fit(other[:, :12], x ** (k + 1)).error)
-    run.claim(
-        "L-085",
-        r"\deg\sigma=k:\ \operatorname{rank}\le k+1 \text{ for 40 units}",
-        promised=[k + 1 for k in degrees],
-        relation="<=",
-        measured=ranks,
-        control=Control("tanh, no polynomial", smooth_ranks),
-    )
-    run.claim(
+    says = run.states("L-085", r"\deg\sigma=k:\ \operatorname{rank}\le k+1 \text{ for 40 units}")
+    says.at_most(ranks, [k + 1 for k in degrees])
+    says.fails("tanh, no polynomial", smooth_ranks)
+    says = run.states(
         ["L-085", "S-34", "N-32"],
         r"\deg\sigma=k:\ \min_c\max_{[-1,1]}|x^{k+1}-\textstyle\sum_jc_j\sigma(a_jx+b_j)|=2^{-k}",
-        promised=[2.0**-k for k in degrees],
-        relation="==",
-        measured=distances,
-        tolerance=1e-6,
-        reason="40 random units, the best weights by a linear program",
-        control=Control("tanh, 12 units", tanh_distances),
     )
+    says.equal(
+        distances, [2.0**-k for k in degrees], 1e-6, where="40 random units, the best weights by a linear program"
+    )
+    says.fails("tanh, 12 units", tanh_distances)
 
 
 def floors(run: Run) -> None:
@@ -431,25 +349,23 @@ def floors(run: Run) -> None:
         for floor, layer in ((square_floor, square), (tanh_floor, "tanh")):
             features = random_units(layer, m, x, generator=run.generator)
             floor += [best_uniform_fit(features, y).error for y in (x.abs(), x**3)]
-    run.claim(
+    says = run.states(
         ["X-12", "S-34"],
         r"\sigma(z)=z^2 \text{ on } [-1,1]:\ \text{distance of } |x| \text{ and } x^3"
         r" \text{ is } \tfrac18 \text{ and } \tfrac14 \text{ at every width}",
-        promised=[1 / 8, 1 / 4] * len(widths),
-        relation="==",
-        measured=square_floor,
-        tolerance=1e-6,
-        reason="3, 10 and 40 random units; the best approximants are x² + 1/8 and 3x/4",
-        control=Control("tanh", tanh_floor),
     )
-    run.erratum(
+    says.equal(
+        square_floor,
+        [1 / 8, 1 / 4] * len(widths),
+        1e-6,
+        where="3, 10 and 40 random units; the best approximants are x² + 1/8 and 3x/4",
+    )
+    says.fails("tanh", tanh_floor)
+    run.refutes(
         "hornik-any-activation",
-        r"\text{any activation: } 40 \text{ units come within } 0.05 \text{ of } |x|"
-        r" \text{ and } x^3",
-        promised=0.05,
-        relation="<",
-        measured=square_floor[-2:],
-        reason="σ(z) = z² and the best output weights; the distance is the same at all widths",
+        r"\text{any activation: } 40 \text{ units come within } 0.05 \text{ of } |x| \text{ and } x^3",
+    ).below(
+        square_floor[-2:], 0.05, where="σ(z) = z² and the best output weights; the distance is the same at all widths"
     )
 
 

@@ -24,11 +24,7 @@ from torchtheory.approximation.polynomials.smooth_gates import (
     smooth_square_network,
 )
 from torchtheory.approximation.polynomials.squaring import square_network, squaring_levels
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("tanh", "logistic", "softplus", "exp", "sin")
@@ -81,9 +77,7 @@ def moved(a: Approximant, by: float) -> Approximant:
     return a
 
 
-def squares(
-    run: Run, centers: dict[str, float]
-) -> dict[str, tuple[list[float], list[float], list[float]]]:
+def squares(run: Run, centers: dict[str, float]) -> dict[str, tuple[list[float], list[float], list[float]]]:
     """Measured errors against Taylor's remainder plus rounding."""
     steps = [0.5 * 10 ** (-0.75 * j) for j in range(8)]
     curves = {}
@@ -94,15 +88,15 @@ def squares(
         fine = smooth_square_network(name, center, 1e-2)
         wrong_promise.append(fine.bound)
         wrong.append(square_error(moved(fine, 0.3)))
-    run.claim(
+    says = run.states(
         "X-29",
         r"\Big|\tfrac{\sigma(x_0+hx)-2\sigma(x_0)+\sigma(x_0-hx)}{h^2\sigma''(x_0)}-x^2\Big|"
         r"\le\tfrac{h^2}{12}\tfrac{\max|\sigma''''|}{|\sigma''(x_0)|}+\text{rounding}",
-        promised=[b for _, bounds, _ in curves.values() for b in bounds],
-        relation="<=",
-        measured=[e for *_, errors in curves.values() for e in errors],
-        control=Control("units at x₀ + 0.3", wrong, promised=wrong_promise),
     )
+    says.at_most(
+        [e for *_, errors in curves.values() for e in errors], [b for _, bounds, _ in curves.values() for b in bounds]
+    )
+    says.fails("units at x₀ + 0.3", wrong, promised=wrong_promise)
     return curves
 
 
@@ -112,17 +106,9 @@ def rates(run: Run, centers: dict[str, float]) -> None:
     for name in ("softplus", "tanh"):
         errors = [square_error(smooth_square_network(name, centers[name], h)) for h in steps]
         one_sided = [square_error(monomial_network(2, name, centers[name], h)) for h in steps]
-        slope, other = fit_slope(steps, errors), fit_slope(steps, one_sided)
-        run.claim(
-            "X-29",
-            rf"\text{{the error falls as }} h^2 \text{{ ({name})}}",
-            promised=2.0,
-            relation="slope",
-            measured=slope.estimate,
-            interval=slope,
-            tolerance=0.02,
-            control=Control("differences to one side", other.estimate, interval=other),
-        )
+        says = run.states("X-29", rf"\text{{the error falls as }} h^2 \text{{ ({name})}}")
+        says.slope(steps, errors, 2.0, 0.02)
+        says.fails("differences to one side", steps, one_sided)
     ratios = []
     for name, center in centers.items():
         at = torch.tensor(center, dtype=torch.float64)
@@ -133,17 +119,11 @@ def rates(run: Run, centers: dict[str, float]) -> None:
     coarse = square_error(smooth_square_network("tanh", centers["tanh"], 1.0))
     at = torch.tensor(centers["tanh"], dtype=torch.float64)
     tanh = float(activation_derivative("tanh", at, 4) / activation_derivative("tanh", at, 2))
-    run.claim(
-        "X-29",
-        r"\sup|\ldots-x^2|\big/\tfrac{h^2}{12}\big|\tfrac{\sigma''''(x_0)}{\sigma''(x_0)}\big|"
-        r"\to1",
-        promised=1.0,
-        relation="==",
-        measured=ratios,
-        tolerance=0.01,
-        reason="at h = 0.01, five activations",
-        control=Control("h = 1, where the next terms count", coarse / (abs(tanh) / 12)),
+    says = run.states(
+        "X-29", r"\sup|\ldots-x^2|\big/\tfrac{h^2}{12}\big|\tfrac{\sigma''''(x_0)}{\sigma''(x_0)}\big|\to1"
     )
+    says.equal(ratios, 1.0, 0.01, where="at h = 0.01, five activations")
+    says.fails("h = 1, where the next terms count", coarse / (abs(tanh) / 12))
 
 
 def constant_size(run: Run) -> None:
@@ -151,18 +131,14 @@ def constant_size(run: Run) -> None:
     errors = [10.0**-k for k in range(2, 7)]
     smooth = [smooth_square_network("softplus", 0.0, math.sqrt(e)) for e in errors]
     relu = [square_network(squaring_levels(e)) for e in errors]
-    run.claim(
-        "X-29",
-        r"\text{weights that are not 0, whatever }\epsilon: \text{ as many as at }"
-        r"\epsilon=10^{-2}",
-        promised=[smooth[0].size.parameters] * len(errors),
-        relation="==",
-        measured=[a.size.parameters for a in smooth],
-        control=Control(
-            "the squaring network of ReLUs",
-            [a.size.parameters for a in relu],
-            promised=[relu[0].size.parameters] * len(errors),
-        ),
+    says = run.states(
+        "X-29", r"\text{weights that are not 0, whatever }\epsilon: \text{ as many as at }\epsilon=10^{-2}"
+    )
+    says.equal([a.size.parameters for a in smooth], [smooth[0].size.parameters] * len(errors))
+    says.fails(
+        "the squaring network of ReLUs",
+        [a.size.parameters for a in relu],
+        promised=[relu[0].size.parameters] * len(errors),
     )
     run.table(
         "squares-of-equal-error",
@@ -173,12 +149,8 @@ def constant_size(run: Run) -> None:
         ],
         caption="x² by softplus and by ReLU",
     )
-    run.claim(
-        "X-29",
-        r"h=\sqrt\epsilon \text{ gives an error below }\epsilon \text{ for softplus at 0}",
-        promised=errors,
-        relation="<=",
-        measured=[square_error(a) for a in smooth],
+    run.states("X-29", r"h=\sqrt\epsilon \text{ gives an error below }\epsilon \text{ for softplus at 0}").at_most(
+        [square_error(a) for a in smooth], errors
     )
 
 
@@ -191,21 +163,14 @@ def exact_identity(run: Run, factors: int) -> None:
         target = 2**d * math.factorial(d) * math.prod(x)
         gaps.append(abs(alternating(x, d) - target))
         wrong.append(abs(alternating(x, d + 2) - target))
-    run.claim(
-        "X-67",
-        r"\sum_{s\in\{\pm1\}^d}\prod_is_i\Big(\sum_is_ix_i\Big)^d-2^dd!\prod_ix_i",
-        promised=0.0,
-        relation="==",
-        measured=gaps,
-        reason="in whole numbers, without rounding",
-        control=Control("the power d + 2", wrong),
-    )
+    says = run.states("X-67", r"\sum_{s\in\{\pm1\}^d}\prod_is_i\Big(\sum_is_ix_i\Big)^d-2^dd!\prod_ix_i")
+    says.equal(gaps, where="in whole numbers, without rounding")
+    says.fails("the power d + 2", wrong)
 
 
 def alternating(x: list[int], power: int) -> int:
     return sum(
-        math.prod(s) * sum(a * b for a, b in zip(s, x, strict=True)) ** power
-        for s in product((1, -1), repeat=len(x))
+        math.prod(s) * sum(a * b for a, b in zip(s, x, strict=True)) ** power for s in product((1, -1), repeat=len(x))
     )
 
 
@@ -231,40 +196,24 @@ def many(run: Run, factors: int, points: int) -> list[tuple[int, int, int, float
             widths.append(4 * (d - 1))
         other = shallow_product_network(d, "exp", center, best_product_step(d, "exp", center))
         wrong.append(product_error(moved(other, 0.5), x) / other.bound)
-    run.claim(
+    says = run.states(
         "X-67",
         r"\Big|\prod x_i-\text{network}\Big|\le\text{truncation}+\text{rounding},\ d=2,3,\dots: "
         r"\text{ error over promise}",
-        promised=1.0,
-        relation="<=",
-        measured=[m / p for m, p in zip(measured, promised, strict=True)],
-        control=Control("units at x₀ + 1/2", wrong),
     )
-    run.claim(
-        "X-67",
-        r"\text{units: } 2^d \text{ (one layer)},\ 4(d-1) \text{ (tree, } d \text{ a power of 2)}",
-        promised=widths,
-        relation="==",
-        measured=counted,
-    )
+    says.at_most([m / p for m, p in zip(measured, promised, strict=True)], 1.0)
+    says.fails("units at x₀ + 1/2", wrong)
+    run.states(
+        "X-67", r"\text{units: } 2^d \text{ (one layer)},\ 4(d-1) \text{ (tree, } d \text{ a power of 2)}"
+    ).equal(counted, widths)
     larger = [row for row in rows if row[0] >= 4]
     smaller = [row for row in rows if row[0] < 4]
-    run.claim(
-        "X-67",
-        r"\text{from } d=4 \text{ on the tree has fewer units: deep over shallow}",
-        promised=1.0,
-        relation="<",
-        measured=[row[2] / row[1] for row in larger],
-        control=Control("two or three factors", [row[2] / row[1] for row in smaller]),
-    )
-    run.claim(
-        "X-67",
-        r"\text{from } d=4 \text{ on the tree is the more accurate in doubles: error, deep over "
-        r"shallow}",
-        promised=1.0,
-        relation="<",
-        measured=[row[4] / row[3] for row in larger],
-    )
+    says = run.states("X-67", r"\text{from } d=4 \text{ on the tree has fewer units: deep over shallow}")
+    says.below([row[2] / row[1] for row in larger], 1.0)
+    says.fails("two or three factors", [row[2] / row[1] for row in smaller])
+    run.states(
+        "X-67", r"\text{from } d=4 \text{ on the tree is the more accurate in doubles: error, deep over shallow}"
+    ).below([row[4] / row[3] for row in larger], 1.0)
     parts = [shallow_product_error(d, "exp", center, 1e-2) for d in range(2, factors + 1)]
     run.table(
         "products-of-many",

@@ -31,11 +31,7 @@ from torchtheory.approximation.piecewise.yarotsky import (
 )
 from torchtheory.approximation.rates.explicit_sizes import yarotsky_units
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import slobodeckij_seminorm
 
@@ -117,43 +113,20 @@ def gluing(run: Run, points: int) -> None:
         factors = [trapezoid_network(cells)(x[:, k : k + 1])[:, 0] for k in range(d)]
         added.append(max(0.0, float(torch.stack(factors).sum(0).max()) - 1))
         overlap.append(int((values > 1e-12).sum(1).max()) / 2**d)
-    run.claim(
-        "X-30",
-        r"\sum_m\phi_m=1 \text{ on } [0,1]^d,\ d=1,2,3: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=total,
-        tolerance=1e-12,
-        control=Control("beyond the cube", beyond),
-    )
-    run.claim(
-        "X-30",
-        r"0\le\phi_m\le1: \text{ largest distance from } [0,1]",
-        promised=0,
-        relation="==",
-        measured=[max(0.0, h - 1, -v) for h, v in zip(most, low, strict=True)],
-        tolerance=1e-12,
-        control=Control("factors added instead of multiplied", added),
-    )
-    run.claim(
-        "X-30",
-        r"|x_k-m_k/N|\ge1/N \text{ for some } k\implies\phi_m(x)=0",
-        promised=0,
-        relation="==",
-        measured=outside,
-        tolerance=1e-12,
-        control=Control("trapezoids of half as many cells around the same centers", wide),
-    )
-    run.claim(
-        "X-30",
-        r"\#\{m:\phi_m(x)>0\}\le2^d: \text{ largest share of } 2^d",
-        promised=1,
-        relation="<=",
-        measured=overlap,
-        control=Control(
-            "trapezoids of half as many cells around the same centers",
-            [int((_wider(8, run.rand(points, d)) > 1e-12).sum(1).max()) / 2**d for d in (1, 2)],
-        ),
+    says = run.states("X-30", r"\sum_m\phi_m=1 \text{ on } [0,1]^d,\ d=1,2,3: \text{ largest difference}")
+    says.equal(total, within=1e-12)
+    says.fails("beyond the cube", beyond)
+    says = run.states("X-30", r"0\le\phi_m\le1: \text{ largest distance from } [0,1]")
+    says.equal([max(0.0, h - 1, -v) for h, v in zip(most, low, strict=True)], within=1e-12)
+    says.fails("factors added instead of multiplied", added)
+    says = run.states("X-30", r"|x_k-m_k/N|\ge1/N \text{ for some } k\implies\phi_m(x)=0")
+    says.equal(outside, within=1e-12)
+    says.fails("trapezoids of half as many cells around the same centers", wide)
+    says = run.states("X-30", r"\#\{m:\phi_m(x)>0\}\le2^d: \text{ largest share of } 2^d")
+    says.at_most(overlap, 1)
+    says.fails(
+        "trapezoids of half as many cells around the same centers",
+        [int((_wider(8, run.rand(points, d)) > 1e-12).sum(1).max()) / 2**d for d in (1, 2)],
     )
 
 
@@ -166,9 +139,7 @@ def _wider(cells: int, x: Tensor) -> Tensor:
     return made
 
 
-def certified(
-    run: Run, halvings: int, points: int
-) -> dict[str, list[tuple[SmoothApproximant, float]]]:
+def certified(run: Run, halvings: int, points: int) -> dict[str, list[tuple[SmoothApproximant, float]]]:
     made: dict[str, list[tuple[SmoothApproximant, float]]] = {}
     taylor, taylor_promise, products, product_promise, coarse = [], [], [], [], []
     rows = []
@@ -193,60 +164,40 @@ def certified(
     x = box_grid(((0.0, 1.0),), points)
     understated = [smooth_network(fast, 2, 1, 0.2 * 2.0**-k) for k in range(3)]
     missed = [float((a.approximant(x) - fast(x[:, 0])).abs().max()) for a in understated]
-    run.claim(
-        YAROTSKY,
-        r"\sup_{[0,1]^d}|f-\text{network}|\le\text{Taylor part}+\text{product part}\le\epsilon",
-        promised=[a.approximant.bound for row in made.values() for a, _ in row],
-        relation="<=",
-        measured=[e for row in made.values() for _, e in row],
-        control=Control(
-            "sin 20x, whose second derivative is 400 and not 1, as was said",
-            missed,
-            promised=[a.approximant.bound for a in understated],
-        ),
+    says = run.states(YAROTSKY, r"\sup_{[0,1]^d}|f-\text{network}|\le\text{Taylor part}+\text{product part}\le\epsilon")
+    says.at_most(
+        [e for row in made.values() for _, e in row], [a.approximant.bound for row in made.values() for a, _ in row]
+    )
+    says.fails(
+        "sin 20x, whose second derivative is 400 and not 1, as was said",
+        missed,
+        promised=[a.approximant.bound for a in understated],
     )
     cases = [(n, d, row) for (n, d, _), row in zip(CASES, made.values(), strict=True)]
     asked = [(n, d, 0.2 * 2.0**-k, a) for n, d, row in cases for k, (a, _) in enumerate(row)]
-    run.claim(
-        "X-31",
-        r"\text{hidden units, from } n,d,\epsilon \text{ alone, of the network within }\epsilon",
-        promised=[yarotsky_units(e, n, d).size for n, d, e, _ in asked],
-        relation="==",
-        measured=[a.size.units for *_, a in asked],
-        reason="no derivative of these functions is 0 at a center, so no part is left out",
-        control=Control(
-            "the count for twice the error",
-            [yarotsky_units(2 * e, n, d).size for n, d, e, _ in asked],
-        ),
+    says = run.states("X-31", r"\text{hidden units, from } n,d,\epsilon \text{ alone, of the network within }\epsilon")
+    says.equal(
+        [a.size.units for *_, a in asked],
+        [yarotsky_units(e, n, d).size for n, d, e, _ in asked],
+        where="no derivative of these functions is 0 at a center, so no part is left out",
     )
-    run.claim(
-        "X-31",
-        r"\|f-f_1\|_\infty\le\tfrac1{n!}\bigl(\tfrac{2d}{3N}\bigr)^n\le\tfrac{2^dd^n}{n!}N^{-n}",
-        promised=taylor_promise,
-        relation="<=",
-        measured=taylor,
-        tolerance=1e-14,
-        control=Control(
-            "sin 20x",
-            [float((taylor_patches(fast, 2, a.cells, x) - fast(x[:, 0])).abs().max())
-             for a in understated],
-            promised=[a.taylor_error for a in understated],
-        ),
-    )  # fmt: skip
+    says.fails("the count for twice the error", [yarotsky_units(2 * e, n, d).size for n, d, e, _ in asked])
+    says = run.states("X-31", r"\|f-f_1\|_\infty\le\tfrac1{n!}\bigl(\tfrac{2d}{3N}\bigr)^n\le\tfrac{2^dd^n}{n!}N^{-n}")
+    says.at_most(taylor, taylor_promise, 1e-14)
+    says.fails(
+        "sin 20x",
+        [float((taylor_patches(fast, 2, a.cells, x) - fast(x[:, 0])).abs().max()) for a in understated],
+        promised=[a.taylor_error for a in understated],
+    )
     for m in (2, 4, 6):
         few = smooth_network(wave, 2, 1, cells=4, levels=max(1, m - 3))
         ideal = taylor_patches(wave, 2, 4, x)
         coarse.append((float((few.approximant(x) - ideal).abs().max()), product_error(2, 1, m)))
-    run.claim(
-        "X-31",
-        r"\|f_1-\text{network}\|_\infty\le2^d\,4^{-(\ell+1)}\sum_{|\alpha|<n}(d+|\alpha|-1)/\alpha!",
-        promised=product_promise,
-        relation="<=",
-        measured=products,
-        control=Control(
-            "squares of three levels less", [e for e, _ in coarse], promised=[p for _, p in coarse]
-        ),
+    says = run.states(
+        "X-31", r"\|f_1-\text{network}\|_\infty\le2^d\,4^{-(\ell+1)}\sum_{|\alpha|<n}(d+|\alpha|-1)/\alpha!"
     )
+    says.at_most(products, product_promise)
+    says.fails("squares of three levels less", [e for e, _ in coarse], promised=[p for _, p in coarse])
     run.table(
         "networks",
         ["d", "n", "ε", "N", "affine layers", "units", "parameters", "Taylor promised",
@@ -272,25 +223,13 @@ def growth(run: Run, halvings: int) -> None:
             promised.append(trees * (math.log2(8 * n / e) / 2 + 1) + 3)
     for (n, d), found in exponents.items():
         other = exponents[5 - n, d]
-        run.claim(
-            YAROTSKY,
-            rf"M/L\sim\epsilon^{{-d/n}}: \text{{ exponent for }} d={d},\ n={n}",
-            promised=d / n,
-            relation="slope",
-            measured=found.estimate,
-            interval=found,
-            tolerance=0.1,
-            control=Control(f"n = {5 - n}", other.estimate, interval=other),
-        )
+        says = run.states(YAROTSKY, rf"M/L\sim\epsilon^{{-d/n}}: \text{{ exponent for }} d={d},\ n={n}")
+        says.slope(found, d / n, 0.1)
+        says.fails(f"n = {5 - n}", other)
     slow = [smooth_network(wave, 2, 1, 2.0**-8, levels=m).size.depth for m in (20, 30)]
-    run.claim(
-        YAROTSKY,
-        r"L\le\lceil\log_2(d+n-1)\rceil\bigl(\tfrac12\log_2\tfrac{8n}\epsilon+1\bigr)+3",
-        promised=promised,
-        relation="<=",
-        measured=depths,
-        control=Control("more levels than the error asks for", slow, promised=promised[0]),
-    )
+    says = run.states(YAROTSKY, r"L\le\lceil\log_2(d+n-1)\rceil\bigl(\tfrac12\log_2\tfrac{8n}\epsilon+1\bigr)+3")
+    says.at_most(depths, promised)
+    says.fails("more levels than the error asks for", slow, promised=promised[0])
 
 
 def sobolev_slopes(run: Run, refinements: int, points: int) -> dict[str, list[float]]:
@@ -314,18 +253,17 @@ def sobolev_slopes(run: Run, refinements: int, points: int) -> dict[str, list[fl
     slopes = {r: fit_slope(found["patches"], found[r], 0.95) for r in ("0", "1/2", "1")}
     for r, exponent, other in (("0", 2.0, "1"), ("1/2", 1.5, "0"), ("1", 1.0, "0")):
         fitted, wrong = slopes[r], slopes[other]
-        run.claim(
+        says = run.states(
             ["X-32", "A-92"],
-            r"\text{error in } W^{r,p}\sim M^{-(n-r)/d}: "
-            rf"\text{{ exponent, }} n=2,\ d=1,\ r={r}",
-            promised=-exponent,
-            relation="slope",
-            measured=fitted.estimate,
-            interval=fitted,
-            tolerance=0.1,
-            reason="at a fixed number of levels, so that M is a multiple of the number of patches",
-            control=Control(f"the error with r = {other}", wrong.estimate, interval=wrong),
+            rf"\text{{error in }} W^{{r,p}}\sim M^{{-(n-r)/d}}: \text{{ exponent, }} n=2,\ d=1,\ r={r}",
         )
+        says.slope(
+            fitted,
+            -exponent,
+            0.1,
+            where="at a fixed number of levels, so that M is a multiple of the number of patches",
+        )
+        says.fails(f"the error with r = {other}", wrong)
     return found
 
 
@@ -345,26 +283,16 @@ def skips(run: Run) -> list[tuple[int, float, float]]:
             wrong.append(float((skip_local_line(4, levels)(x) - x).abs().max()))
         counts = [network_size(net).parameters for net in (plain, kept)]
         rows.append((levels, skip.nonzero_parameters, *counts))
-    run.claim(
-        "X-88",
-        r"\text{with skips, without, and with a running sum: the same function}",
-        promised=0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-12,
-        control=Control("without the trapezoid", wrong),
-    )
+    says = run.states("X-88", r"\text{with skips, without, and with a running sum: the same function}")
+    says.equal(apart, within=1e-12)
+    says.fails("without the trapezoid", wrong)
     ratio = [(m, plain / skip, kept / skip) for m, skip, plain, kept in rows]
     pairs = list(itertools.pairwise(ratio[3:]))
-    run.claim(
-        "X-88",
-        r"M_{\text{plain}}/M_{\text{skip}}\sim\log_2(1/\epsilon): \text{ twice the levels, factor}",
-        promised=1.5,
-        relation=">=",
-        measured=[b[1] / a[1] for a, b in pairs],
-        reason="a patch with 16, 32 and 64 levels",
-        control=Control("a plain network with a running sum", [b[2] / a[2] for a, b in pairs]),
+    says = run.states(
+        "X-88", r"M_{\text{plain}}/M_{\text{skip}}\sim\log_2(1/\epsilon): \text{ twice the levels, factor}"
     )
+    says.at_least([b[1] / a[1] for a, b in pairs], 1.5, where="a patch with 16, 32 and 64 levels")
+    says.fails("a plain network with a running sum", [b[2] / a[2] for a, b in pairs])
     run.note(
         "the second logarithm is the price of handing every saw-tooth on to the end: a running sum "
         "removes it from plain networks as well"
@@ -395,39 +323,28 @@ def whole_networks(run: Run, halvings: int) -> None:
                      network_size(plain).parameters, kept.size.parameters))  # fmt: skip
     cells, levels = cells_and_levels(2, 1, 1 / 16)
     fewer = skip_taylor_network(wave, cells, max(1, levels - 1))
-    run.claim(
-        "X-88",
-        r"\text{the network for the whole interval, with skips, without, with running sums: "
-        r"the same function}",
-        promised=0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-10,
-        control=Control(
-            "one level less",
-            float((fewer(x)[:, 0] - smooth_network(wave, 2, 1, 1 / 16).approximant(x)).abs().max()),
-        ),
+    says = run.states(
+        "X-88", r"\text{the network for the whole interval, with skips, without, with running sums: the same function}"
+    )
+    says.equal(apart, within=1e-10)
+    says.fails(
+        "one level less", float((fewer(x)[:, 0] - smooth_network(wave, 2, 1, 1 / 16).approximant(x)).abs().max())
     )
     ratio = [(plain / skip, kept / skip) for *_, skip, plain, kept in rows]
     gains = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ratio)]
-    run.claim(
+    says = run.states(
         "X-88",
         r"M_{\text{plain}}/M_{\text{skip}} \text{ gains a constant whenever }\epsilon "
         r"\text{ is quartered: } M\sim\epsilon^{-1/2}\log^2 \text{ against } \epsilon^{-1/2}\log",
-        promised=0.1,
-        relation=">=",
-        measured=[a for a, _ in gains],
-        reason="a level more is 4 numbers more to hand on through every later layer, 2 levels² "
+    )
+    says.at_least(
+        [a for a, _ in gains],
+        0.1,
+        where="a level more is 4 numbers more to hand on through every later layer, 2 levels² "
         "a patch, and 14 weights with skips: the gain tends to 1/7 from below",
-        control=Control("running sums", [b for _, b in gains]),
     )
-    run.claim(
-        "X-88",
-        r"\text{and no more than that constant, } 1/7",
-        promised=1 / 7,
-        relation="<=",
-        measured=[a for a, _ in gains],
-    )
+    says.fails("running sums", [b for _, b in gains])
+    run.states("X-88", r"\text{and no more than that constant, } 1/7").at_most([a for a, _ in gains], 1 / 7)
     run.table(
         "whole-networks",
         ["ε", "patches", "levels", "with skips", "numbers handed on", "running sums"],
@@ -450,14 +367,9 @@ def printed_taylor(run: Run) -> None:
             dim=1,
         )  # fmt: skip
         left.append(best_uniform_fit(by_order, x[:, 0]).error / h**3)
-    run.erratum(
-        "taylor-coefficient-by-order",
-        r"\inf_c\sup_{|x|\le h}|x_1-\sum_{|\alpha|\le2}c_{|\alpha|}x^\alpha|\,/\,h^3\le1",
-        promised=1,
-        relation="<=",
-        measured=left,
-        reason="h = 1, 0.1, 0.01 in the plane",
-    )
+    run.refutes(
+        "taylor-coefficient-by-order", r"\inf_c\sup_{|x|\le h}|x_1-\sum_{|\alpha|\le2}c_{|\alpha|}x^\alpha|\,/\,h^3\le1"
+    ).at_most(left, 1, where="h = 1, 0.1, 0.01 in the plane")
 
 
 def plot(

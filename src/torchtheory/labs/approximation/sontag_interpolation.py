@@ -11,10 +11,7 @@ from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.memorization.networks import shallow_memorizer
 from torchtheory.approximation.memorization.sontag import SontagInterpolant, sontag_interpolant
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least
 
@@ -55,56 +52,36 @@ def sontag_interpolation(run: Run, most: int = 25) -> None:
         kept = output.clone()
         kept[0, -1] = 0.0
         untilted.append(missed(chain([(weight, bias), (kept, shift)], between), x, y))
-    run.claim(
-        "X-20",
-        r"\max_{i\le2N+1}|\Phi(x_i)-y_i|\le\epsilon",
-        promised=[row[1] for row in rows],
-        relation="<=",
-        measured=[row[3].residual for row in rows],
-        reason=f"N from 1 to {most}, ε = 0.1, 0.001, 0.00001, logistic and tanh",
-        control=Control(
-            "steps a twentieth as steep around the same centers", flat, promised=errors[-1]
-        ),
+    says = run.states("X-20", r"\max_{i\le2N+1}|\Phi(x_i)-y_i|\le\epsilon")
+    says.at_most(
+        [row[3].residual for row in rows],
+        [row[1] for row in rows],
+        where=f"N from 1 to {most}, ε = 0.1, 0.001, 0.00001, logistic and tanh",
     )
-    run.claim(
+    says.fails("steps a twentieth as steep around the same centers", flat, promised=errors[-1])
+    says = run.states(
         "X-20",
         r"\text{without the unit that takes } Ax \text{ away, } N \text{ units, the error is above "
         r"the } \epsilon \text{ promised for } N+1",
-        promised=errors[-1],
-        relation=">",
-        measured=untilted,
-        control=Control("with it", [row[3].residual for row in rows if row[1] == errors[-1]]),
     )
-    run.claim(
-        "X-20",
-        r"\text{units}=N+1 \text{ for } 2N+1 \text{ points}",
-        promised=[row[0] + 1 for row in rows],
-        relation="==",
-        measured=[row[3].units for row in rows],
-        control=Control(
-            "exact interpolation, which takes a unit a point",
-            naive,
-            promised=list(range(2, most + 2)),
-        ),
-    )
+    says.above(untilted, errors[-1])
+    says.fails("with it", [row[3].residual for row in rows if row[1] == errors[-1]])
+    says = run.states("X-20", r"\text{units}=N+1 \text{ for } 2N+1 \text{ points}")
+    says.equal([row[3].units for row in rows], [row[0] + 1 for row in rows])
+    says.fails("exact interpolation, which takes a unit a point", naive, promised=list(range(2, most + 2)))
     shown = [row for row in rows if row[0] in (1, most // 2, most) and row[2] == "logistic"]
     run.table(
         "sontag",
         ["N", "points", "units", "ε", "residual", "tilt A", "steepness B", "h"],
-        [
-            (n, 2 * n + 1, a.units, e, a.residual, a.tilt, a.steepness, a.step)
-            for n, e, _, a in shown
-        ],
-        caption="Weights grow as ε falls: the steps become steep, and the straight unit is "
-        "multiplied by 4A/h",
+        [(n, 2 * n + 1, a.units, e, a.residual, a.tilt, a.steepness, a.step) for n, e, _, a in shown],
+        caption="Weights grow as ε falls: the steps become steep, and the straight unit is multiplied by 4A/h",
     )
     x, y = points(run, 5)
     run.figure(
         "sontag",
         lambda axes: plot(axes, x, y, rows, errors),
         grid=(1, 2),
-        caption="Left: 11 points, 6 logistic units. Right: residuals (marks) and the ε that was "
-        "asked for (lines).",
+        caption="Left: 11 points, 6 logistic units. Right: residuals (marks) and the ε that was asked for (lines).",
     )
 
 

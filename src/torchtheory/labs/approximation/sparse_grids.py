@@ -15,11 +15,7 @@ from torchtheory.approximation.piecewise.sparse_grids import (
     sparse_grid_network,
     sparse_grid_size,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 
 
@@ -90,40 +86,18 @@ def interpolation(run: Run, spaces: list[int], level: int) -> None:
             sizes = [float((c - 4.0 ** -sum(v)).abs().max() * 4.0 ** sum(v))
                      for v, c in zip(grid.levels, grid.coefficients, strict=True)]  # fmt: skip
             (coefficient if f is bump else other).append(max(sizes))
-    run.claim(
-        "X-53",
-        r"\text{the interpolant meets } f \text{ at the points of the sparse grid}",
-        promised=0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-13,
-        control=Control("beside the points", elsewhere),
-    )
-    run.claim(
-        "X-53",
-        r"f=\prod_jx_j(1-x_j):\ v_{l,i}=4^{-|l|_1}: \text{ largest relative difference}",
-        promised=0,
-        relation="==",
-        measured=coefficient,
-        tolerance=1e-9,
-        control=Control("Π sin πx", other),
-    )
-    run.claim(
-        "X-53",
-        r"\text{points}=\sum_{s<m}2^s\binom{s+d-1}{d-1}",
-        promised=[sparse_grid_size(level - 1, d) for d in spaces for _ in range(2)],
-        relation="==",
-        measured=counts,
-        control=Control(
-            "points of the full grid",
-            [(2 ** (level - 1) - 1) ** d for d in spaces for _ in range(2)],
-        ),
-    )
+    says = run.states("X-53", r"\text{the interpolant meets } f \text{ at the points of the sparse grid}")
+    says.equal(apart, within=1e-13)
+    says.fails("beside the points", elsewhere)
+    says = run.states("X-53", r"f=\prod_jx_j(1-x_j):\ v_{l,i}=4^{-|l|_1}: \text{ largest relative difference}")
+    says.equal(coefficient, within=1e-9)
+    says.fails("Π sin πx", other)
+    says = run.states("X-53", r"\text{points}=\sum_{s<m}2^s\binom{s+d-1}{d-1}")
+    says.equal(counts, [sparse_grid_size(level - 1, d) for d in spaces for _ in range(2)])
+    says.fails("points of the full grid", [(2 ** (level - 1) - 1) ** d for d in spaces for _ in range(2)])
 
 
-def errors(
-    run: Run, spaces: list[int], level: int, points: int
-) -> dict[int, list[tuple[int, float, float]]]:
+def errors(run: Run, spaces: list[int], level: int, points: int) -> dict[int, list[tuple[int, float, float]]]:
     """The exponent of the measured errors, and of the promise far out."""
     found: dict[int, list[tuple[int, float, float]]] = {}
     promised, measured, wrong = [], [], []
@@ -142,33 +116,22 @@ def errors(
                 rows.append((name, d, m, grid.count, (2**m - 1) ** d, bound, gap))
         rough = sparse_grid(corner, level, d)
         wrong.append(float((rough(x) - corner(x)).abs().max()))
-    run.claim(
+    says = run.states(
         "X-53",
-        r"\|f-f_m\|_\infty\le2^{-d}\|D^{(2,\dots,2)}f\|_\infty\sum_{s\ge m+d}\binom{s-1}{d-1}4^{-s}"
-        r"\sim4^{-m}m^{d-1}",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        reason="at random points",
-        control=Control(
-            "Π cos x, which is not 0 on the boundary",
-            wrong,
-            promised=[sparse_grid_error(level, d, 1.0) for d in spaces],
-        ),
+        r"\|f-f_m\|_\infty\le2^{-d}\|D^{(2,\dots,2)}f\|_\infty\sum_{s\ge m+d}\binom{s-1}{d-1}4^{-s}\sim4^{-m}m^{d-1}",
+    )
+    says.at_most(measured, promised, where="at random points")
+    says.fails(
+        "Π cos x, which is not 0 on the boundary", wrong, promised=[sparse_grid_error(level, d, 1.0) for d in spaces]
     )
     levels = range(2, level + 1)
     for d in spaces:
         tail = found[d][1:]
         fitted = fit_slope([1 / gap for *_, gap in tail], [n for n, *_ in tail])
         full = fit_slope([4.0**m for m in levels], [(2.0**m - 1) ** d for m in levels])
-        run.claim(
-            "X-53",
-            rf"\text{{points for an error }}\epsilon: \text{{ exponent below }} d/2,\ d={d}",
-            promised=d / 2,
-            relation="<",
-            measured=fitted.estimate,
-            control=Control("the full grid with error 4^-m/8", full.estimate),
-        )
+        says = run.states("X-53", rf"\text{{points for an error }}\epsilon: \text{{ exponent below }} d/2,\ d={d}")
+        says.below(fitted.estimate, d / 2)
+        says.fails("the full grid with error 4^-m/8", full.estimate)
     far = [200, 250, 300, 350, 400]
     slopes, near = (
         [
@@ -180,16 +143,9 @@ def errors(
         ]
         for some in (far, levels)
     )
-    run.claim(
-        "X-53",
-        r"\text{points}\sim\epsilon^{-1/2} \text{ up to logarithms: exponent of the promise}",
-        promised=0.5,
-        relation="==",
-        measured=slopes,
-        tolerance=0.05,
-        reason="levels 200 to 400, where the logarithms have become small",
-        control=Control("the first levels, where they have not", near),
-    )
+    says = run.states("X-53", r"\text{points}\sim\epsilon^{-1/2} \text{ up to logarithms: exponent of the promise}")
+    says.equal(slopes, 0.5, 0.05, where="levels 200 to 400, where the logarithms have become small")
+    says.fails("the first levels, where they have not", near)
     run.table(
         "grids",
         ["function", "d", "m", "points", "points of the full grid", "promised", "measured"],
@@ -219,37 +175,19 @@ def networks(run: Run, points: int) -> None:
                          made.size.parameters, promised[-1], measured[-1]))  # fmt: skip
     other = [sparse_grid_network(bump, 2, d, s, mixed=2.0**d).size.depth
              for d, s in ((2, 12), (3, 12))]  # fmt: skip
-    run.claim(
-        "X-53",
-        r"\|f-\text{network}\|_\infty\le\text{what the levels left out add}+\text{products}",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        control=Control(
-            "told a mixed derivative of 2^-d instead of 2^d",
-            measured,
-            promised=[
-                sparse_grid_error(m, d, 2.0**-d) + p
-                for (d, m, *_), p in zip(rows, products, strict=True)
-            ],
-        ),
+    says = run.states("X-53", r"\|f-\text{network}\|_\infty\le\text{what the levels left out add}+\text{products}")
+    says.at_most(measured, promised)
+    says.fails(
+        "told a mixed derivative of 2^-d instead of 2^d",
+        measured,
+        promised=[sparse_grid_error(m, d, 2.0**-d) + p for (d, m, *_), p in zip(rows, products, strict=True)],
     )
-    run.claim(
-        "X-53",
-        r"\|f_m-\text{network}\|_\infty\le(d-1)4^{-(n+1)}\sum_l\max_i|v_{l,i}|",
-        promised=products,
-        relation="<=",
-        measured=added,
-        control=Control("squares of one level", few),
-    )
-    run.claim(
-        "X-53",
-        r"L=\lceil\log_2d\rceil(n+1)+2=O(\log_2\tfrac1\epsilon\,\log_2d)",
-        promised=layers,
-        relation="==",
-        measured=depths,
-        control=Control("squares of 12 levels at m = 2", other, promised=[layers[1], layers[5]]),
-    )
+    says = run.states("X-53", r"\|f_m-\text{network}\|_\infty\le(d-1)4^{-(n+1)}\sum_l\max_i|v_{l,i}|")
+    says.at_most(added, products)
+    says.fails("squares of one level", few)
+    says = run.states("X-53", r"L=\lceil\log_2d\rceil(n+1)+2=O(\log_2\tfrac1\epsilon\,\log_2d)")
+    says.equal(depths, layers)
+    says.fails("squares of 12 levels at m = 2", other, promised=[layers[1], layers[5]])
     run.table(
         "networks",
         ["d", "m", "points", "affine layers", "units", "parameters", "promised", "measured"],

@@ -15,13 +15,10 @@ from torchtheory.approximation.polynomials.squaring import (
     square_network,
     squaring_levels,
 )
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import curvature_floor, most_pieces
 from torchtheory.expressivity.folding import sawtooth_network
 from torchtheory.expressivity.pieces import affine_pieces
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least
 
@@ -80,49 +77,27 @@ def interpolation(run: Run, made: list[Approximant]) -> None:
         values.append(float((a(dyadic) - dyadic**2).abs().max()))
         third = (torch.arange(1, 2**n, dtype=torch.float64) - 1 / 3) / 2**n
         unfolded.append(float((a(third) - third**2).abs().max()))
-    run.claim(
-        ["A-90", "X-26"],
-        r"f_n \text{ has } 2^n \text{ affine pieces on } [0,1]",
-        promised=[2**n for n in range(1, len(made) + 1)],
-        relation="==",
-        measured=counts,
-        control=Control(
-            "the hats of all layers subtracted from the first layer's hat, not composed",
-            [affine_pieces(not_composed(n), 0.0, 1.0).count for n in range(1, len(made) + 1)],
-        ),
+    says = run.states(["A-90", "X-26"], r"f_n \text{ has } 2^n \text{ affine pieces on } [0,1]")
+    says.equal(counts, [2**n for n in range(1, len(made) + 1)])
+    says.fails(
+        "the hats of all layers subtracted from the first layer's hat, not composed",
+        [affine_pieces(not_composed(n), 0.0, 1.0).count for n in range(1, len(made) + 1)],
     )
-    run.claim(
-        "X-26",
-        r"\text{the breakpoints of } f_n \text{ are } k2^{-n}: \text{ largest difference}",
-        promised=0.0,
-        relation="==",
-        measured=knots,
-        tolerance=1e-12,
+    run.states("X-26", r"\text{the breakpoints of } f_n \text{ are } k2^{-n}: \text{ largest difference}").equal(
+        knots, within=1e-12
     )
-    run.claim(
-        ["A-90", "X-26"],
-        r"f_n(k2^{-n})=(k2^{-n})^2: \text{ largest difference}",
-        promised=0.0,
-        relation="==",
-        measured=values,
-        tolerance=1e-14,
-        control=Control("points a third of a step beside the dyadic ones", unfolded),
-    )
+    says = run.states(["A-90", "X-26"], r"f_n(k2^{-n})=(k2^{-n})^2: \text{ largest difference}")
+    says.equal(values, within=1e-14)
+    says.fails("points a third of a step beside the dyadic ones", unfolded)
     teeth, wrong = [], []
     grid = torch.linspace(0, 1, 997, dtype=torch.float64)
     for n in range(2, len(made) + 1):
         gap = (made[n - 2](grid) - made[n - 1](grid)) * 4.0**n
         teeth.append(float((gap - sawtooth(n, grid)).abs().max()))
         wrong.append(float((gap - sawtooth(n - 1, grid)).abs().max()))
-    run.claim(
-        "A-90",
-        r"I_n-I_{n-1}=h_n/2^{2n}: \text{ largest difference, times } 4^n",
-        promised=0.0,
-        relation="==",
-        measured=teeth,
-        tolerance=1e-9,
-        control=Control("the saw-tooth of one fold less", wrong),
-    )
+    says = run.states("A-90", r"I_n-I_{n-1}=h_n/2^{2n}: \text{ largest difference, times } 4^n")
+    says.equal(teeth, within=1e-9)
+    says.fails("the saw-tooth of one fold less", wrong)
 
 
 def parabola_error(a: Approximant) -> float:
@@ -168,41 +143,17 @@ def promises(run: Run, made: list[Approximant]) -> None:
         beyond = torch.linspace(1, 1.5, 501, dtype=torch.float64)
         outside.append(float((a(beyond) - beyond**2).abs().max()))
     bounds = [a.bound for a in made]
-    run.claim(
-        ["A-90", "X-26"],
-        r"\sup_{[0,1]}|f_n-x^2|\le4^{-(n+1)}",
-        promised=bounds,
-        relation="<=",
-        measured=largest,
-        tolerance=1e-14,
-        control=Control("on [1, 3/2] instead of [0, 1]", outside),
-    )
-    run.claim(
-        ["A-90", "X-26"],
-        r"f_n-x^2=4^{-(n+1)} \text{ half-way between neighboring breakpoints}",
-        promised=0.0,
-        relation="==",
-        measured=middles,
-        tolerance=1e-14,
+    says = run.states(["A-90", "X-26"], r"\sup_{[0,1]}|f_n-x^2|\le4^{-(n+1)}")
+    says.at_most(largest, bounds, 1e-14)
+    says.fails("on [1, 3/2] instead of [0, 1]", outside)
+    run.states(["A-90", "X-26"], r"f_n-x^2=4^{-(n+1)} \text{ half-way between neighboring breakpoints}").equal(
+        middles, within=1e-14
     )
     shifted = [float((a(x) - a.bound / 2 - x**2).min()) for a in made]
-    run.claim(
-        ["A-90", "X-26"],
-        r"f_n\ge x^2: \text{ the least difference}",
-        promised=0.0,
-        relation=">=",
-        measured=smallest,
-        tolerance=1e-14,
-        control=Control("the best broken line on these points, half the bound lower", shifted),
-    )
-    run.claim(
-        "X-26",
-        r"\sup|f_n'-2x|=2^{-n}",
-        promised=[2.0**-n for n in range(1, len(made) + 1)],
-        relation="==",
-        measured=slopes,
-        tolerance=1e-9,
-    )
+    says = run.states(["A-90", "X-26"], r"f_n\ge x^2: \text{ the least difference}")
+    says.at_least(smallest, 0.0, 1e-14)
+    says.fails("the best broken line on these points, half the bound lower", shifted)
+    run.states("X-26", r"\sup|f_n'-2x|=2^{-n}").equal(slopes, [2.0**-n for n in range(1, len(made) + 1)], 1e-9)
 
 
 def sizes(run: Run, made: list[Approximant]) -> None:
@@ -211,36 +162,20 @@ def sizes(run: Run, made: list[Approximant]) -> None:
         (a.size.depth, a.size.units + 2, a.size.parameters, a.size.width) for a in made
     ]  # N of the source counts the input and the output
     by_hand = [(n + 1, 3 * n + 2, 8 * n - 1, 3) for n in range(1, len(made) + 1)]
-    run.claim(
-        ["A-90", "X-26"],
-        r"L=n+1,\quad N=3n+2,\quad M=8n-1,\quad\text{width }3",
-        promised=[v for row in by_hand for v in row],
-        relation="==",
-        measured=[v for row in counted for v in row],
+    run.states(["A-90", "X-26"], r"L=n+1,\quad N=3n+2,\quad M=8n-1,\quad\text{width }3").equal(
+        [v for row in counted for v in row], [v for row in by_hand for v in row]
     )
     errors = [10.0**-k for k in range(1, 8)]
     chosen = [square_network(squaring_levels(e)) for e in errors]
     fine = [e for e in errors if squaring_levels(e) > 1]
     fewer = [square_network(squaring_levels(e) - 1) for e in fine]
-    run.claim(
-        "X-26",
-        r"n=\lceil\tfrac12\log_2(1/\epsilon)\rceil-1 \text{ levels err by at most }\epsilon",
-        promised=errors,
-        relation="<=",
-        measured=[parabola_error(a) for a in chosen],
-        control=Control(
-            "one level less",
-            [parabola_error(a) for a in fewer],
-            promised=fine,
-        ),
-    )
+    says = run.states("X-26", r"n=\lceil\tfrac12\log_2(1/\epsilon)\rceil-1 \text{ levels err by at most }\epsilon")
+    says.at_most([parabola_error(a) for a in chosen], errors)
+    says.fails("one level less", [parabola_error(a) for a in fewer], promised=fine)
     run.table(
         "squaring-networks",
         ["n", "error", "depth", "neurons", "weights", "pieces", "one hidden layer needs"],
-        [
-            (n, a.bound, a.size.depth, a.size.units + 2, a.size.parameters, 2**n, 2**n)
-            for n, a in enumerate(made, 1)
-        ],
+        [(n, a.bound, a.size.depth, a.size.units + 2, a.size.parameters, 2**n, 2**n) for n, a in enumerate(made, 1)],
         caption="The squaring network, and the units of one hidden layer with the same error",
     )
 
@@ -249,43 +184,26 @@ def recurrent(run: Run, made: list[Approximant]) -> None:
     """The same numbers from a network that does not grow."""
     x = torch.cat([run.rand(500), torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)])
     again = [recurrent_square(n) for n in range(1, len(made) + 1)]
-    run.claim(
-        "A-145",
-        r"\text{after } k \text{ steps the output is } f_k(x): \text{ largest difference}",
-        promised=0.0,
-        relation="==",
-        measured=[float((a(x) - b(x)).abs().max()) for a, b in zip(made, again, strict=True)],
-        tolerance=1e-14,
-        control=Control(
-            "the scale c is not divided by 4",
-            [float((a(x) - unscaled(n, x)).abs().max()) for n, a in enumerate(made, 1) if n > 1],
-        ),
+    says = run.states("A-145", r"\text{after } k \text{ steps the output is } f_k(x): \text{ largest difference}")
+    says.equal([float((a(x) - b(x)).abs().max()) for a, b in zip(made, again, strict=True)], within=1e-14)
+    says.fails(
+        "the scale c is not divided by 4",
+        [float((a(x) - unscaled(n, x)).abs().max()) for n, a in enumerate(made, 1) if n > 1],
     )
     stopped = recurrent_square(1)
-    run.claim(
-        "A-145",
-        r"\sup_{[0,1]}|y_k-x^2|=4^{-(k+1)} \text{ after } k \text{ steps, with 4 units throughout}",
-        promised=[b.bound for b in again],
-        relation="==",
-        measured=[parabola_error(b) for b in again],
-        tolerance=1e-6,
-        control=Control(
-            "the network stops after one step",
-            [parabola_error(stopped) for _ in again],
-        ),
+    says = run.states(
+        "A-145", r"\sup_{[0,1]}|y_k-x^2|=4^{-(k+1)} \text{ after } k \text{ steps, with 4 units throughout}"
     )
-    run.claim(
-        "A-145",
-        r"\text{neurons, and weights that are not 0, of the recurrent network after } k "
-        r"\text{ steps}",
-        promised=[again[0].size.units, again[0].size.parameters] * len(again),
-        relation="==",
-        measured=[v for b in again for v in (b.size.units, b.size.parameters)],
-        control=Control(
-            "the network without recurrence",
-            [v for a in made for v in (a.size.units, a.size.parameters)],
-        ),
+    says.equal([parabola_error(b) for b in again], [b.bound for b in again], 1e-6)
+    says.fails("the network stops after one step", [parabola_error(stopped) for _ in again])
+    says = run.states(
+        "A-145", r"\text{neurons, and weights that are not 0, of the recurrent network after } k \text{ steps}"
     )
+    says.equal(
+        [v for b in again for v in (b.size.units, b.size.parameters)],
+        [again[0].size.units, again[0].size.parameters] * len(again),
+    )
+    says.fails("the network without recurrence", [v for a in made for v in (a.size.units, a.size.parameters)])
 
 
 def unscaled(steps: int, x: Tensor) -> Tensor:
@@ -308,17 +226,9 @@ def fixed_size(run: Run) -> None:
     gaps = [a(x) - x**2 for a in tries]
     lowered = [float((gap - gap.max() / 2).abs().max()) for gap in gaps]
     deeper = parabola_error(recurrent_square(12))
-    run.claim(
-        "A-145",
-        r"\text{without recurrence, at most } p \text{ pieces}:\ \sup|f-x^2|\ge\tfrac1{8p^2}",
-        promised=floors,
-        relation=">=",
-        measured=lowered,
-        reason="hidden layers (3, 3, 3), (4), (16), (64), with the best broken lines known",
-        control=Control(
-            "the recurrent network of four units, after 12 steps", deeper, promised=floors[0]
-        ),
-    )
+    says = run.states("A-145", r"\text{without recurrence, at most } p \text{ pieces}:\ \sup|f-x^2|\ge\tfrac1{8p^2}")
+    says.at_least(lowered, floors, where="hidden layers (3, 3, 3), (4), (16), (64), with the best broken lines known")
+    says.fails("the recurrent network of four units, after 12 steps", deeper, promised=floors[0])
     absolute = chain(
         [
             (torch.tensor([[1.0], [-1.0]]).double(), torch.zeros(2).double()),
@@ -327,14 +237,9 @@ def fixed_size(run: Run) -> None:
         [nn.ReLU()],
     )
     exact = Approximant(absolute, 0.0, ((-1.0, 1.0),), "A-145")
-    run.erratum(
-        "fixed-size-relu-affine",
-        r"f \text{ not affine: every ReLU network of a fixed size leaves an error}>0",
-        promised=0.0,
-        relation=">",
-        measured=measured_error(torch.abs, exact).value,
-        reason="the absolute value, and a network of two units",
-    )
+    run.refutes(
+        "fixed-size-relu-affine", r"f \text{ not affine: every ReLU network of a fixed size leaves an error}>0"
+    ).above(measured_error(torch.abs, exact).value, 0.0, where="the absolute value, and a network of two units")
 
 
 def plot_chapter_three(axes: Any, x: Tensor) -> None:

@@ -10,11 +10,7 @@ from torch import Tensor
 
 from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.barron.stratified_steps import steps_in_strata
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.labeled import at_least
 
 #: cells a side, by dimension; cells must be small beside the ball for the rate to show
@@ -42,10 +38,7 @@ def stratified_steps(run: Run, pairs: int = 3000, draws: int = 12, points: int =
     at_least(points, 50, "points")
     found = {
         (d, strata): [
-            mean_interval(
-                [from_pairs(run, k, d, points, strata) for _ in range(max(3, pairs // k**d))]
-            )
-            for k in sizes
+            mean_interval([from_pairs(run, k, d, points, strata) for _ in range(max(3, pairs // k**d))]) for k in sizes
         ]
         for d, sizes in SIZES.items()
         for strata in (True, False)
@@ -85,10 +78,7 @@ def threshold(directions: Tensor, thresholds: Tensor) -> Tensor:
 def from_pairs(run: Run, per_side: int, d: int, points: int, strata: bool) -> float:
     """An unbiased estimate of the expected squared error, from two steps a cell."""
     x = ball_points(points, d, generator=run.generator)
-    one, other = (
-        steps_in_strata(threshold, per_side, d, strata=strata, generator=run.generator)(x)
-        for _ in range(2)
-    )
+    one, other = (steps_in_strata(threshold, per_side, d, strata=strata, generator=run.generator)(x) for _ in range(2))
     return float((one - other).square().mean()) / (2 * len(one.T))
 
 
@@ -101,20 +91,13 @@ def slopes(run: Run, found: dict[tuple[int, bool], list[Interval]]) -> dict[int,
     made = {}
     for d, sizes in SIZES.items():
         counts = [k**d for k in sizes]
-        made[d], plain = (
-            fit_slope(counts, [i.estimate for i in found[d, strata]]) for strata in (True, False)
-        )
-        run.claim(
+        made[d], plain = (fit_slope(counts, [i.estimate for i in found[d, strata]]) for strata in (True, False))
+        says = run.states(
             "X-19",
-            rf"\mathbb E\|f-f_N\|^2\lesssim N^{{-1-1/d}},\ d={d}: "
-            r"\text{ one step from each of } N \text{ cells}",
-            promised=-1 - 1 / d,
-            relation="<=",
-            measured=made[d].estimate,
-            interval=made[d],
-            tolerance=0.05,
-            control=Control("independent steps", plain.estimate, interval=plain),
+            rf"\mathbb E\|f-f_N\|^2\lesssim N^{{-1-1/d}},\ d={d}: \text{{ one step from each of }} N \text{{ cells}}",
         )
+        says.at_most(made[d], -1 - 1 / d, 0.05)
+        says.fails("independent steps", plain)
     return made
 
 
@@ -128,21 +111,12 @@ def independent(run: Run, found: dict[tuple[int, bool], list[Interval]]) -> None
             exact.append((1 / 6 - square) / k**d)
             measured.append(plain.estimate / exact[-1])
             cells.append(strata.estimate / exact[-1])
-    ratio, gain = mean_interval(measured), mean_interval(cells)
-    run.claim(
-        "X-19",
-        r"\text{independent steps: }N\,\mathbb E\|f-f_N\|^2=\tfrac16-\|f\|^2: \text{ ratio}",
-        promised=1.0,
-        relation="~",
-        measured=ratio.estimate,
-        interval=ratio,
-        control=Control("one from every cell", gain.estimate, interval=gain),
-    )
+    says = run.states("X-19", r"\text{independent steps: }N\,\mathbb E\|f-f_N\|^2=\tfrac16-\|f\|^2: \text{ ratio}")
+    says.mean(measured, 1.0)
+    says.fails("one from every cell", cells)
 
 
-def networks(
-    run: Run, found: dict[tuple[int, bool], list[Interval]], draws: int, points: int
-) -> None:
+def networks(run: Run, found: dict[tuple[int, bool], list[Interval]], draws: int, points: int) -> None:
     """Networks that are drawn, and their measured errors."""
     ratios, uniform = [], []
     for d, sizes in SIZES.items():
@@ -153,27 +127,18 @@ def networks(
             ratios.append(error(steps(x), x) / expected)
             loose = steps_in_strata(threshold, k, d, strata=False, generator=run.generator)
             uniform.append(error(loose(x), x) / expected)
-    drawn, other = mean_interval(ratios), mean_interval(uniform)
-    run.claim(
-        "X-19",
-        r"\text{networks that are drawn: mean of }\|f-f_N\|^2/\mathbb E\|f-f_N\|^2",
-        promised=1.0,
-        relation="~",
-        measured=drawn.estimate,
-        interval=drawn,
-        tolerance=0.05,
-        reason=f"{draws} networks in each of 3 dimensions; the expectation is an estimate itself",
-        control=Control("independent steps", other.estimate, interval=other),
+    says = run.states("X-19", r"\text{networks that are drawn: mean of }\|f-f_N\|^2/\mathbb E\|f-f_N\|^2")
+    says.mean(
+        ratios, 1.0, 0.05, where=f"{draws} networks in each of 3 dimensions; the expectation is an estimate itself"
     )
+    says.fails("independent steps", uniform)
 
 
 def error(values: Tensor, x: Tensor) -> float:
     return float((values.mean(1) - bowl(x)).square().mean())
 
 
-def plot(
-    axes: Any, found: dict[tuple[int, bool], list[Interval]], exponents: dict[int, Interval]
-) -> None:
+def plot(axes: Any, found: dict[tuple[int, bool], list[Interval]], exponents: dict[int, Interval]) -> None:
     left, right = axes[0]
     for color, (d, sizes) in zip(COLORS, SIZES.items(), strict=False):
         counts = [k**d for k in sizes]

@@ -13,10 +13,7 @@ from torchtheory.approximation.depth.sum_product import (
     expand_tree,
 )
 from torchtheory.approximation.polynomials.relu import polynomial_values
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 
@@ -60,39 +57,24 @@ def sum_product_networks(run: Run, points: int = 400) -> None:
         rows.append((tree.inputs, tree.depth, tree.neurons, len(terms), ranks[-1], gaps[-2]))
     sizes = [row[0] for row in rows]
     promised = [2 ** (math.isqrt(d) - 1) for d in sizes]
-    run.claim(
+    says = run.states("X-66", r"\text{monomials of the tree over } d=4^i \text{ inputs: } 2^{\sqrt d-1}")
+    says.equal(counts, promised)
+    says.fails("one weight of every sum is 0", single)
+    says = run.states(
         "X-66",
-        r"\text{monomials of the tree over } d=4^i \text{ inputs: } 2^{\sqrt d-1}",
-        promised=promised,
-        relation="==",
-        measured=counts,
-        control=Control("one weight of every sum is 0", single),
+        r"\text{the shallow network of } 2^{\sqrt d-1} \text{ products computes the same: largest relative difference}",
     )
-    run.claim(
-        "X-66",
-        r"\text{the shallow network of } 2^{\sqrt d-1} \text{ products computes the same: "
-        r"largest relative difference}",
-        promised=0.0,
-        relation="==",
-        measured=gaps,
-        tolerance=1e-12,
-        control=Control("one product neuron less", crippled),
+    says.equal(gaps, within=1e-12)
+    says.fails("one product neuron less", crippled)
+    says = run.states("X-66", r"\text{no product neuron can be spared: rank of the monomials' values}")
+    says.at_least(ranks, promised)
+    says.fails(
+        "the products of the tree's first layer alone, d/2 of them at d = 64",
+        first_layer_rank(run, points),
+        promised=promised[-1],
     )
-    run.claim(
-        "X-66",
-        r"\text{no product neuron can be spared: rank of the monomials' values}",
-        promised=promised,
-        relation=">=",
-        measured=ranks,
-        control=Control("the products of the tree's first layer alone, d/2 of them at d = 64",
-                        first_layer_rank(run, points), promised=promised[-1]),
-    )  # fmt: skip
-    run.claim(
-        "X-66",
-        r"\text{neurons of the tree: } d-1; \text{ layers: } \log_2d",
-        promised=[v for d in sizes for v in (d - 1, math.log2(d))],
-        relation="==",
-        measured=[v for row in rows for v in (row[2], row[1])],
+    run.states("X-66", r"\text{neurons of the tree: } d-1; \text{ layers: } \log_2d").equal(
+        [v for row in rows for v in (row[2], row[1])], [v for d in sizes for v in (d - 1, math.log2(d))]
     )
     run.table(
         "deep-and-shallow",

@@ -24,11 +24,7 @@ from torchtheory.approximation.universality.mollified_activations import (
     smoothed_relu_power,
 )
 from torchtheory.approximation.universality.uniform_fit import span_error
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.activations import as_layer
 from torchtheory.nets.labeled import at_least
 
@@ -71,56 +67,28 @@ def universality_chart(run: Run, units: int = 96) -> None:
     at_least(units, 16, "units")
     found = {name: which_universality(f) for name, f in ACTIVATIONS.items()}
     covered = {name: sum(c.applies for c in rows) for name, rows in found.items()}
-    run.claim(
-        "X-07",
-        r"\text{theorems that cover: logistic, all; ReLU, Leshno's alone; } z^2, \text{ none}",
-        promised=[len(UNIVERSALITY_CHART), 1, 0],
-        relation="==",
-        measured=[covered[name] for name in ("logistic", "relu", "z²")],
-        control=Control(
-            "the logistic unit minus 1: limits -1 and 0",
-            [
-                sum(c.applies for c in which_universality(lambda z: torch.sigmoid(z) - 1)),
-                covered["relu"],
-                covered["z²"],
-            ],
-        ),
+    says = run.states("X-07", r"\text{theorems that cover: logistic, all; ReLU, Leshno's alone; } z^2, \text{ none}")
+    says.equal([covered[name] for name in ("logistic", "relu", "z²")], [len(UNIVERSALITY_CHART), 1, 0])
+    says.fails(
+        "the logistic unit minus 1: limits -1 and 0",
+        [sum(c.applies for c in which_universality(lambda z: torch.sigmoid(z) - 1)), covered["relu"], covered["z²"]],
     )
     leshno = [name for name, rows in found.items() if rows[-1].applies]
-    run.claim(
-        "X-07",
-        r"\text{ReLU fails Funahashi (bounded) and Cybenko (limits): hypotheses failed}",
-        promised=[1, 1],
-        relation="==",
-        measured=[
-            float("bounded" in found["relu"][0].failed),
-            float("limits 0 and 1" in found["relu"][2].failed),
-        ],
-        control=Control(
-            "the logistic unit",
-            [
-                float("bounded" in found["logistic"][0].failed),
-                float("limits 0 and 1" in found["logistic"][2].failed),
-            ],
-        ),
+    says = run.states("X-07", r"\text{ReLU fails Funahashi (bounded) and Cybenko (limits): hypotheses failed}")
+    says.equal(
+        [float("bounded" in found["relu"][0].failed), float("limits 0 and 1" in found["relu"][2].failed)], [1, 1]
+    )
+    says.fails(
+        "the logistic unit",
+        [float("bounded" in found["logistic"][0].failed), float("limits 0 and 1" in found["logistic"][2].failed)],
     )
     targets = [GRID[:, 0].abs(), torch.sin(5 * GRID[:, 0]), GRID[:, 0] ** 3]
     errors = {name: max(relative(run, f, y, units) for y in targets) for name, f in
               ACTIVATIONS.items() if name != "heaviside"}  # fmt: skip
-    uncovered = [
-        name
-        for name, rows in found.items()
-        if not any(c.applies for c in rows if "C(K)" in c.theorem.spaces)
-    ]
-    run.claim(
-        "X-07",
-        r"\text{a theorem on } C(K) \text{ applies: error}\ /\ \text{best constant's}",
-        promised=0.1,
-        relation="<",
-        measured=[errors[name] for name in leshno],
-        reason=f"{units} random units, the worst of |x|, sin 5x and x³",
-        control=Control("no theorem applies", [errors[name] for name in uncovered]),
-    )
+    uncovered = [name for name, rows in found.items() if not any(c.applies for c in rows if "C(K)" in c.theorem.spaces)]
+    says = run.states("X-07", r"\text{a theorem on } C(K) \text{ applies: error}\ /\ \text{best constant's}")
+    says.below([errors[name] for name in leshno], 0.1, where=f"{units} random units, the worst of |x|, sin 5x and x³")
+    says.fails("no theorem applies", [errors[name] for name in uncovered])
     run.table(
         "chart",
         ["theorem", "spaces", *ACTIVATIONS],
@@ -142,10 +110,7 @@ def universality_chart(run: Run, units: int = 96) -> None:
         [
             (
                 space,
-                *[
-                    sum(c.applies for c in rows if space in c.theorem.spaces)
-                    for rows in found.values()
-                ],
+                *[sum(c.applies for c in rows if space in c.theorem.spaces) for rows in found.values()],
             )
             for space in SPACES
         ],
@@ -222,51 +187,26 @@ def fourier_networks(run: Run, largest: int = 16) -> None:
             units = network_size(made.network).units
             rows.append((name, n, units, math.sqrt(max(tail, 0.0)), math.sqrt(found)))
             left[name].append(math.sqrt(found))
-    run.claim(
-        "X-08",
-        r"\text{network}=\text{partial Fourier sum on } [-1,1]: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=same,
-        tolerance=1e-12,
-        control=Control("on [3, 5]: the network is no longer periodic", beyond),
+    says = run.states("X-08", r"\text{network}=\text{partial Fourier sum on } [-1,1]: \text{ largest difference}")
+    says.equal(same, within=1e-12)
+    says.fails("on [3, 5]: the network is no longer periodic", beyond)
+    says = run.states("X-08", r"\|f-S_nf\|_2^2=\|f\|_2^2-\tfrac{a_0^2}2-\sum_{k\le n}(a_k^2+b_k^2) \text{ (Parseval)}")
+    says.equal([row[4] ** 2 for row in rows], [row[3] ** 2 for row in rows], 1e-9)
+    says.fails(
+        "a sup norm instead",
+        [
+            sup_distance(f, fourier_network(f, n, (-1.0, 1.0)), (-1.0, 1.0), most_points=1 << 10).value ** 2
+            for f, _ in functions.values()
+            for n in terms
+        ],
     )
-    run.claim(
-        "X-08",
-        r"\|f-S_nf\|_2^2=\|f\|_2^2-\tfrac{a_0^2}2-\sum_{k\le n}(a_k^2+b_k^2) \text{ (Parseval)}",
-        promised=[row[3] ** 2 for row in rows],
-        relation="==",
-        measured=[row[4] ** 2 for row in rows],
-        tolerance=1e-9,
-        control=Control(
-            "a sup norm instead",
-            [
-                sup_distance(
-                    f, fourier_network(f, n, (-1.0, 1.0)), (-1.0, 1.0), most_points=1 << 10
-                ).value ** 2
-                for f, _ in functions.values()
-                for n in terms
-            ],
-        ),
-    )  # fmt: skip
     for name, (_, exponent) in functions.items():
         if math.isnan(exponent):
             continue
-        tail_rate = fit_slope(terms[2:], left[name][2:])
         other = "x" if name == "|x|" else "|x|"
-        wrong = fit_slope(terms[2:], left[other][2:])
-        run.claim(
-            "X-08",
-            rf"\|f-S_nf\|_2\sim n^{{{exponent:g}}} \text{{ for }} f={name.replace('|', '|')}",
-            promised=exponent,
-            relation="slope",
-            measured=tail_rate.estimate,
-            interval=tail_rate,
-            tolerance=0.1,
-            control=Control(
-                f"{other} instead, of other smoothness", wrong.estimate, interval=wrong
-            ),
-        )
+        says = run.states("X-08", rf"\|f-S_nf\|_2\sim n^{{{exponent:g}}} \text{{ for }} f={name.replace('|', '|')}")
+        says.slope(terms[2:], left[name][2:], exponent, 0.1)
+        says.fails(f"{other} instead, of other smoothness", terms[2:], left[other][2:])
     run.table(
         "errors",
         ["function", "frequencies", "units", "L² tail", "L² error"],
@@ -323,30 +263,18 @@ def mollified_activations(run: Run, nodes: int = 800) -> None:
     x = torch.linspace(-2, 2, 401, dtype=torch.float64).unsqueeze(1)
     soft = mollified_activation("relu", width, nodes)(x)[:, 0]
     away = x[:, 0].abs() > width
-    run.claim(
-        "X-13",
-        r"\mathrm{ReLU}*z=\mathrm{ReLU} \text{ for } |x|>\delta: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(soft - torch.relu(x[:, 0]))[away].abs().max(),
-        tolerance=1e-9,
-        control=Control("inside", (soft - torch.relu(x[:, 0]))[~away].abs().max()),
-    )
+    says = run.states("X-13", r"\mathrm{ReLU}*z=\mathrm{ReLU} \text{ for } |x|>\delta: \text{ largest difference}")
+    says.equal((soft - torch.relu(x[:, 0]))[away].abs().max(), within=1e-9)
+    says.fails("inside", (soft - torch.relu(x[:, 0]))[~away].abs().max())
     second = soft.diff(n=2) / 0.01**2
     inner = x[1:-1, 0]
-    run.claim(
-        "X-13",
-        r"(\mathrm{ReLU}*z)''=z: \text{ largest difference of second differences}",
-        promised=0,
-        relation="==",
-        measured=(second - smooth_bump(inner, width)).abs().max(),
-        tolerance=0.05,
-        reason="differences of step 0.01; z is at most 1.66",
-        control=Control(
-            "ReLU itself: a kink",
-            (torch.relu(x[:, 0]).diff(n=2) / 0.01**2 - smooth_bump(inner, width)).abs().max(),
-        ),
+    says = run.states("X-13", r"(\mathrm{ReLU}*z)''=z: \text{ largest difference of second differences}")
+    says.equal(
+        (second - smooth_bump(inner, width)).abs().max(),
+        within=0.05,
+        where="differences of step 0.01; z is at most 1.66",
     )
+    says.fails("ReLU itself: a kink", (torch.relu(x[:, 0]).diff(n=2) / 0.01**2 - smooth_bump(inner, width)).abs().max())
     curves = quadrature(run, width, nodes)
     stays_polynomial(run, width)
     powers(run, nodes)
@@ -367,24 +295,16 @@ def quadrature(run: Run, width: float, nodes: int) -> dict[str, tuple[list[int],
     curves = {}
     for name in ("tanh", "relu"):
         exact = mollified_activation(name, width, 2**15 - 1)(x)
-        errors = [
-            float((mollified_activation(name, width, n)(x) - exact).abs().max()) for n in counts
-        ]
+        errors = [float((mollified_activation(name, width, n)(x) - exact).abs().max()) for n in counts]
         curves[name] = (counts, errors)
     # exponents of the spacing, from 15 to 63 and from 63 to 255 nodes
     growth = {}
     for name, (_, errors) in curves.items():
         a, b, c = (errors[counts.index(n)] for n in (15, 63, 255))
         growth[name] = math.log(b / c, 4) - math.log(a / b, 4)
-    run.claim(
-        "X-13",
-        r"\text{smooth } \sigma: \text{ the exponent of the spacing grows as it falls}",
-        promised=1.0,
-        relation=">",
-        measured=growth["tanh"],
-        reason="from 15 to 63, then to 255 nodes: no power bounds the rate",
-        control=Control("ReLU, with a kink: always the square", growth["relu"]),
-    )
+    says = run.states("X-13", r"\text{smooth } \sigma: \text{ the exponent of the spacing grows as it falls}")
+    says.above(growth["tanh"], 1.0, where="from 15 to 63, then to 255 nodes: no power bounds the rate")
+    says.fails("ReLU, with a kink: always the square", growth["relu"])
     run.table(
         "nodes",
         ["nodes", *curves],
@@ -402,15 +322,9 @@ def stays_polynomial(run: Run, width: float) -> None:
         found.append(float(made.diff(n=k + 1).abs().max()))
         bent.append(float(mollified_activation("relu", width, 101)(lattice)[:, 0].diff(n=k + 1)
                           .abs().max()))  # fmt: skip
-    run.claim(
-        "X-13",
-        r"\deg\sigma=k\implies\sigma*z \text{ of degree } k: \text{ differences of order } k+1",
-        promised=0,
-        relation="==",
-        measured=found,
-        tolerance=1e-11,
-        control=Control("ReLU", bent),
-    )
+    says = run.states("X-13", r"\deg\sigma=k\implies\sigma*z \text{ of degree } k: \text{ differences of order } k+1")
+    says.equal(found, within=1e-11)
+    says.fails("ReLU", bent)
 
 
 def powers(run: Run, nodes: int) -> None:
@@ -434,14 +348,9 @@ def powers(run: Run, nodes: int) -> None:
     # difference divides four such values by h² z(0)
     spacing = 2 / (nodes + 1)
     promised = [h**2 / 12 * bend / top + spacing**2 / (2 * h**2) for h in steps]
-    run.claim(
-        "X-13",
-        r"x^2 \text{ by ReLUs: error}\le\tfrac1{12}h^2\max|z''|/z(0)+\Delta^2/2h^2",
-        promised=promised,
-        relation="<=",
-        measured=squares,
-        control=Control("15 nodes: the differences see the kinks", coarse, promised=promised[-1]),
-    )
+    says = run.states("X-13", r"x^2 \text{ by ReLUs: error}\le\tfrac1{12}h^2\max|z''|/z(0)+\Delta^2/2h^2")
+    says.at_most(squares, promised)
+    says.fails("15 nodes: the differences see the kinks", coarse, promised=promised[-1])
     run.table(
         "powers",
         ["power", "step h", "ReLUs", "sup error on [-1, 1]", "largest weight"],
@@ -450,9 +359,7 @@ def powers(run: Run, nodes: int) -> None:
     )
 
 
-def plot_mollified(
-    axes: Any, width: float, curves: dict[str, tuple[list[int], list[float]]]
-) -> None:
+def plot_mollified(axes: Any, width: float, curves: dict[str, tuple[list[int], list[float]]]) -> None:
     left, right = axes[0]
     x = torch.linspace(-1, 1, 401, dtype=torch.float64)
     left.plot(x, torch.relu(x), color="0.5", linewidth=1, label="ReLU")

@@ -31,10 +31,7 @@ from torchtheory.approximation.dictionaries.wavelets import (
 )
 from torchtheory.approximation.network_calculus import combine
 from torchtheory.approximation.piecewise.boxes import cell_centers
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 KINDS = ((0, 0), (0, 1), (1, 0), (1, 1))
@@ -57,9 +54,7 @@ class Transfer(NamedTuple):
     title="M wavelet terms become a ReLU network with O(M) weights and at most twice the error",
     full={"most_terms": 128, "resolution": 64, "greedy": 64},
 )
-def wavelet_networks(
-    run: Run, most_terms: int = 32, resolution: int = 32, greedy: int = 24
-) -> None:
+def wavelet_networks(run: Run, most_terms: int = 32, resolution: int = 32, greedy: int = 24) -> None:
     """Bumps of 4d+1 ReLUs and their differences make a wavelet-like system of networks.
 
     The bump has its plateau, support and integral as computed, and the greedy choice of M elements
@@ -113,47 +108,18 @@ def bumps(run: Run) -> None:
         integral.append(float(net(x).mean()) * 6**d)
         wave = cell_centers(((-6.0, 6.0),) * d, points)
         means.append(float(wavelet_generator(d)(wave).mean()) * 12**d)
-    run.claim(
-        "X-46",
-        r"\varphi=2c_d \text{ on } [-1,1]^d",
-        promised=2.0,
-        relation="==",
-        measured=plateau,
-        tolerance=1e-12,
-        control=Control(
-            "points of [-2,2]^d",
-            float(bump_network(2)(torch.full((1, 2), 1.5).double())) / bump_constant(2),
-        ),
-    )
-    run.claim(
-        "X-46",
-        r"\varphi=0 \text{ outside } [-3,3]^d",
-        promised=0.0,
-        relation="==",
-        measured=outside,
-        tolerance=1e-15,
-        control=Control("outside [-2,2]^d", float(bump_network(1)(torch.tensor([[2.5]]).double()))),
-    )
-    run.claim(
-        "X-46",
-        r"\varphi \text{ has } 4d+1 \text{ ReLUs: the difference}",
-        promised=0,
-        relation="==",
-        measured=units,
-        control=Control(
-            "the wavelet-like unit, two bumps",
-            network_size(wavelet_generator(1)).units - 5,
-        ),
-    )
-    run.claim(
-        "X-46",
-        r"\int\varphi=1 \text{ and } \int\psi=0 \text{ (plus 1), by the midpoint rule}",
-        promised=1.0,
-        relation="==",
-        measured=[*integral, *[1 + m for m in means]],
-        tolerance=5e-3,
-        control=Control("c_1 in two dimensions", integral[1] * bump_constant(1) / bump_constant(2)),
-    )
+    says = run.states("X-46", r"\varphi=2c_d \text{ on } [-1,1]^d")
+    says.equal(plateau, 2.0, 1e-12)
+    says.fails("points of [-2,2]^d", float(bump_network(2)(torch.full((1, 2), 1.5).double())) / bump_constant(2))
+    says = run.states("X-46", r"\varphi=0 \text{ outside } [-3,3]^d")
+    says.equal(outside, within=1e-15)
+    says.fails("outside [-2,2]^d", float(bump_network(1)(torch.tensor([[2.5]]).double())))
+    says = run.states("X-46", r"\varphi \text{ has } 4d+1 \text{ ReLUs: the difference}")
+    says.equal(units)
+    says.fails("the wavelet-like unit, two bumps", network_size(wavelet_generator(1)).units - 5)
+    says = run.states("X-46", r"\int\varphi=1 \text{ and } \int\psi=0 \text{ (plus 1), by the midpoint rule}")
+    says.equal([*integral, *[1 + m for m in means]], 1.0, 5e-3)
+    says.fails("c_1 in two dimensions", integral[1] * bump_constant(1) / bump_constant(2))
 
 
 def target(x: Tensor) -> Tensor:
@@ -177,9 +143,7 @@ def greedy_networks(run: Run, most: int) -> list[Fit]:
     coarse, where = wavelet_grid(1, 1)
     x = cell_centers(((0.0, 1.0),), 512)
     elements = [dictionary_element(output(bump), a, b) for a, b in zip(coarse, where, strict=True)]
-    elements += [
-        dictionary_element(output(generator), a, b) for a, b in zip(waves, at, strict=True)
-    ]
+    elements += [dictionary_element(output(generator), a, b) for a, b in zip(waves, at, strict=True)]
     dictionary = torch.stack([e(x) for e in elements], 1)
     sizes = [m for m in (2, 4, 8, 16, 24, 32, 64) if m <= most]
     apart, per_term, lost, fits, errors = [], [], [], [], []
@@ -194,31 +158,17 @@ def greedy_networks(run: Run, most: int) -> list[Fit]:
         errors.append(float(found.errors[-1]) / math.sqrt(len(x)))
         fits.append(Fit(m, errors[-1], net))
     most_weights = max(network_size(generator).parameters, network_size(bump).parameters)
-    run.claim(
-        "X-46",
-        r"\text{the network is the sum of its } M \text{ terms}",
-        promised=0.0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-10,
-        control=Control("one term left out", lost),
+    says = run.states("X-46", r"\text{the network is the sum of its } M \text{ terms}")
+    says.equal(apart, within=1e-10)
+    says.fails("one term left out", lost)
+    says = run.states(
+        ["X-46", "X-47"], r"\text{weights}\le C\cdot M,\ C \text{ the weights of one unit and a shared bias}"
     )
-    run.claim(
-        ["X-46", "X-47"],
-        r"\text{weights}\le C\cdot M,\ C \text{ the weights of one unit and a shared bias}",
-        promised=most_weights + 1,
-        relation="<=",
-        measured=per_term,
-        control=Control("one unit a sample point", 512 * most_weights / max(sizes)),
-    )
-    run.claim(
-        "X-46",
-        r"\text{the largest } M \text{ has less than a tenth of the error of } M=2",
-        promised=errors[0] / 10,
-        relation="<",
-        measured=errors[-1],
-        control=Control("half as many terms as the second size", errors[0]),
-    )
+    says.at_most(per_term, most_weights + 1)
+    says.fails("one unit a sample point", 512 * most_weights / max(sizes))
+    says = run.states("X-46", r"\text{the largest } M \text{ has less than a tenth of the error of } M=2")
+    says.below(errors[-1], errors[0] / 10)
+    says.fails("half as many terms as the second size", errors[0])
     return fits
 
 
@@ -233,9 +183,7 @@ def assemble(
     ):
         if mask.any():
             which = chosen[mask] - first
-            parts.append(
-                dictionary_network(generator, matrices[which], shifts[which], coefficients[mask])
-            )
+            parts.append(dictionary_network(generator, matrices[which], shifts[which], coefficients[mask]))
     return combine([1.0] * len(parts), parts)
 
 
@@ -265,48 +213,24 @@ def haar_networks(run: Run, most_terms: int, resolution: int) -> list[Transfer]:
         error = l2(net, x, truth)
         made.append(Transfer(m, epsilon, error, network_size(net).parameters, net))
         wide.append(l2(haar_network(where, kept, resolution, ramp, waves=False), x, truth))
-    run.claim(
-        "X-47",
-        r"\|g-R\|_2\le\epsilon+\sum_i|c_i|\,\delta\le2\epsilon",
-        promised=bounds,
-        relation="<=",
-        measured=[t.error for t in made],
-        control=Control("a network that is not close to ψ: 1 on its support", wide),
-    )
-    run.claim(
-        "X-47",
-        r"\epsilon+\sum_i|c_i|\,\delta\le2\epsilon \text{ for the chosen ramps}",
-        promised=bounds,
-        relation="<=",
-        measured=promised,
-        tolerance=1e-12,
-        control=Control(
-            "ramps of a fifth of the support",
-            [
-                transfer_bound(t.epsilon, coefficients.flatten().abs().topk(t.terms).values, 0.9)
-                for t in made
-            ],
-        ),
+    says = run.states("X-47", r"\|g-R\|_2\le\epsilon+\sum_i|c_i|\,\delta\le2\epsilon")
+    says.at_most([t.error for t in made], bounds)
+    says.fails("a network that is not close to ψ: 1 on its support", wide)
+    says = run.states("X-47", r"\epsilon+\sum_i|c_i|\,\delta\le2\epsilon \text{ for the chosen ramps}")
+    says.at_most(promised, bounds, 1e-12)
+    says.fails(
+        "ramps of a fifth of the support",
+        [transfer_bound(t.epsilon, coefficients.flatten().abs().topk(t.terms).values, 0.9) for t in made],
     )
     largest = max(network_size(haar_generator(k, 0.01)).parameters for k in KINDS)
     # a unit of the first layer reads one coordinate, also after scaling
-    run.claim(
-        "X-47",
-        r"\text{weights of the network}\le C\cdot M",
-        promised=[largest * t.terms for t in made],
-        relation="<=",
-        measured=[t.weights for t in made],
-        control=Control(
-            "one box a pixel",
-            [network_size(haar_generator((0, 0), 0.01)).parameters * resolution**2] * len(made),
-        ),
-    )
+    says = run.states("X-47", r"\text{weights of the network}\le C\cdot M")
+    says.at_most([t.weights for t in made], [largest * t.terms for t in made])
+    says.fails("one box a pixel", [network_size(haar_generator((0, 0), 0.01)).parameters * resolution**2] * len(made))
     return made
 
 
-def haar_network(
-    where: Tensor, kept: Tensor, resolution: int, ramp: float, *, waves: bool = True
-) -> nn.Sequential:
+def haar_network(where: Tensor, kept: Tensor, resolution: int, ramp: float, *, waves: bool = True) -> nn.Sequential:
     """The network of Haar terms given by their places in the array of coefficients."""
     groups: dict[tuple[int, int], list[tuple[float, int, int, float]]] = {}
     for place, c in zip(where.tolist(), kept.tolist(), strict=True):

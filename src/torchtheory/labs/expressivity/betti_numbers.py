@@ -8,8 +8,6 @@ import torch
 from scipy import ndimage
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.expressivity.folding import folding_network, sawtooth_network
 from torchtheory.expressivity.hyperplanes import zaslavsky_bound
 from torchtheory.expressivity.pieces import affine_pieces
@@ -20,8 +18,7 @@ from torchtheory.expressivity.topology import (
     most_intervals,
     region_betti_numbers,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.labeled import at_least
 from torchtheory.training.many_networks import fit_many
@@ -67,9 +64,7 @@ SHAPES: tuple[tuple[str, Any, tuple[int, ...]], ...] = (
     title="Depth multiplies the components and holes of a decision region",
     full={"depth": 8, "networks": 60, "resolution": 96, "epochs": 100},
 )
-def betti_numbers_lab(
-    run: Run, depth: int = 6, networks: int = 6, resolution: int = 28, epochs: int = 45
-) -> None:
+def betti_numbers_lab(run: Run, depth: int = 6, networks: int = 6, resolution: int = 28, epochs: int = 45) -> None:
     """The components, holes and cavities of decision regions, counted exactly on grids.
 
     Known shapes come first. Then the set where a sawtooth of m layers of two units is at least
@@ -104,14 +99,9 @@ def shapes(run: Run, resolution: int) -> None:
         measured += list(found.numbers)
         coarse += list(region_betti_numbers(function, box, 5).numbers)
         rows.append((name, str(numbers), str(found.numbers), found.euler, found.cells))
-    run.claim(
-        "X-75",
-        r"(b_0,b_1,b_2) \text{ of a disc, an annulus, } \dots \text{, two linked tori}",
-        promised=promised,
-        relation="==",
-        measured=measured,
-        control=Control("five cells a side, coarser than the holes", coarse),
-    )
+    says = run.states("X-75", r"(b_0,b_1,b_2) \text{ of a disc, an annulus, } \dots \text{, two linked tori}")
+    says.equal(measured, promised)
+    says.fails("five cells a side, coarser than the holes", coarse)
     run.table("shapes", ["set", "known", "counted", "Euler number", "cells"], rows)
 
 
@@ -124,14 +114,9 @@ def formula(run: Run, sets: int = 30) -> None:
         euler.append(found.euler)
         joined.append(found.numbers[0] - found.numbers[1])
         fourfold.append(int(ndimage.label(cells.numpy())[1]) - found.numbers[1])
-    run.claim(
-        "X-75",
-        r"\#\mathrm{corners}-\#\mathrm{edges}+\#\mathrm{cells}=b_0-b_1 \text{ of random sets}",
-        promised=euler,
-        relation="==",
-        measured=joined,
-        control=Control("cells that share only a corner not joined", fourfold),
-    )
+    says = run.states("X-75", r"\#\mathrm{corners}-\#\mathrm{edges}+\#\mathrm{cells}=b_0-b_1 \text{ of random sets}")
+    says.equal(joined, euler)
+    says.fails("cells that share only a corner not joined", fourfold)
 
 
 def on_a_line(run: Run, depth: int, networks: int) -> None:
@@ -144,28 +129,15 @@ def on_a_line(run: Run, depth: int, networks: int) -> None:
         for m, net in zip(layers, deep, strict=True)
     ]
     flat = [zigzag(2 * m) for m in layers]
-    wide = [
-        region_betti_numbers(net, ends(2 * m), 100 * m).numbers[0]
-        for m, net in zip(layers, flat, strict=True)
-    ]
-    run.claim(
-        "X-75",
-        r"b_0\{g_m\ge\tfrac12\}=2^{m-1} \text{ from } m \text{ layers of two units}",
-        promised=[2 ** (m - 1) for m in layers] * 2,
-        relation="==",
-        measured=exact + grid,
-        control=Control("the same units in one layer", wide * 2),
-    )
+    wide = [region_betti_numbers(net, ends(2 * m), 100 * m).numbers[0] for m, net in zip(layers, flat, strict=True)]
+    says = run.states("X-75", r"b_0\{g_m\ge\tfrac12\}=2^{m-1} \text{ from } m \text{ layers of two units}")
+    says.equal(exact + grid, [2 ** (m - 1) for m in layers] * 2)
+    says.fails("the same units in one layer", wide * 2)
     widths = list(range(3, 13))
     attained = [region_betti_numbers(zigzag(n), ends(n), 50 * n).numbers[0] for n in widths]
-    run.claim(
-        "X-75",
-        r"\text{one hidden layer of } n \text{ ReLUs: at most }\lfloor(n+3)/2\rfloor"
-        r"\text{ intervals, attained}",
-        promised=[most_intervals(n) for n in widths],
-        relation="==",
-        measured=attained,
-    )
+    run.states(
+        "X-75", r"\text{one hidden layer of } n \text{ ReLUs: at most }\lfloor(n+3)/2\rfloor\text{ intervals, attained}"
+    ).equal(attained, [most_intervals(n) for n in widths])
     random, few = [], widths[::3]
     for _ in range(networks):
         for n in few:
@@ -175,18 +147,9 @@ def on_a_line(run: Run, depth: int, networks: int) -> None:
                     layer.bias.copy_(run.randn(*layer.bias.shape))
             cells = region_betti_numbers(net, ((-6.0, 6.0),), 1500)
             random.append(cells.numbers[0])
-    run.claim(
-        "X-75",
-        r"\text{random networks of one hidden layer: } b_0\le\lfloor(n+3)/2\rfloor",
-        promised=[most_intervals(n) for n in few] * networks,
-        relation="<=",
-        measured=random,
-        control=Control(
-            "as many units, in layers of two",
-            grid,
-            promised=[most_intervals(2 * m) for m in layers],
-        ),
-    )
+    says = run.states("X-75", r"\text{random networks of one hidden layer: } b_0\le\lfloor(n+3)/2\rfloor")
+    says.at_most(random, [most_intervals(n) for n in few] * networks)
+    says.fails("as many units, in layers of two", grid, promised=[most_intervals(2 * m) for m in layers])
 
 
 def crossings(net: nn.Module) -> int:
@@ -208,9 +171,9 @@ def zigzag(units: int) -> nn.Sequential:
     out = torch.zeros(1, units, dtype=torch.float64)
     first[n - 1], bias[: n - 1], bias[n - 1] = -1.0, -kinks[:-1], kinks[-1]
     out[0, :n] = slopes.diff()
-    return nn.Sequential(
-        dense(first, bias), nn.ReLU(), dense(out, (-0.5 - (kinks[-1:] - kinks[0])))
-    ).requires_grad_(False)
+    return nn.Sequential(dense(first, bias), nn.ReLU(), dense(out, (-0.5 - (kinks[-1:] - kinks[0])))).requires_grad_(
+        False
+    )
 
 
 def ends(units: int) -> tuple[tuple[float, float]]:
@@ -223,23 +186,15 @@ def islands(depth: int) -> nn.Sequential:
     return folding_network(2, [2] * depth, head).requires_grad_(False)
 
 
-def in_the_plane(
-    run: Run, depth: int, networks: int
-) -> dict[str, tuple[list[int], list[int], list[int]]]:
+def in_the_plane(run: Run, depth: int, networks: int) -> dict[str, tuple[list[int], list[int], list[int]]]:
     """Folding against one hidden layer in two dimensions."""
     layers = list(range(1, depth + 1))
     found = [decision_betti_numbers(islands(m), UNIT, 6 * 2**m) for m in layers]
     unfolded = [decision_betti_numbers(halved(m), UNIT, 6 * 2**m) for m in layers]
-    run.claim(
-        "X-75",
-        r"b_0=4^{m-1} \text{ islands, and } b_1=4^{m-1} \text{ holes in the sea}",
-        promised=[4 ** (m - 1) for m in layers] * 2,
-        relation="==",
-        measured=[b[1].numbers[0] for b in found] + [b[0].numbers[1] for b in found],
-        control=Control(
-            "folds that reach only half as high",
-            [b[1].numbers[0] for b in unfolded] + [b[0].numbers[1] for b in unfolded],
-        ),
+    says = run.states("X-75", r"b_0=4^{m-1} \text{ islands, and } b_1=4^{m-1} \text{ holes in the sea}")
+    says.equal([b[1].numbers[0] for b in found] + [b[0].numbers[1] for b in found], [4 ** (m - 1) for m in layers] * 2)
+    says.fails(
+        "folds that reach only half as high", [b[1].numbers[0] for b in unfolded] + [b[0].numbers[1] for b in unfolded]
     )
     widths = [4 * m for m in layers]
     deep = max(depth, 6)  # where four to the power of the depth has overtaken the square
@@ -259,17 +214,12 @@ def in_the_plane(
             some.append(region_betti_numbers(net, PLANE, 60))
         totals += some
         largest.append(max(b.total for b in some))
-    run.claim(
-        "X-75",
-        r"\text{one hidden layer in the plane: } b_0+b_1\le2\bigl(1+n+\tbinom n2\bigr)",
-        promised=[2 * zaslavsky_bound(n, 2) for n in widths for _ in range(networks)],
-        relation="<=",
-        measured=[b.total for b in totals],
-        control=Control(
-            "as many units, in six or more layers of four",
-            decision_betti_numbers(islands(deep), UNIT, 6 * 2**deep)[0].total,
-            promised=2 * zaslavsky_bound(4 * deep, 2),
-        ),
+    says = run.states("X-75", r"\text{one hidden layer in the plane: } b_0+b_1\le2\bigl(1+n+\tbinom n2\bigr)")
+    says.at_most([b.total for b in totals], [2 * zaslavsky_bound(n, 2) for n in widths for _ in range(networks)])
+    says.fails(
+        "as many units, in six or more layers of four",
+        decision_betti_numbers(islands(deep), UNIT, 6 * 2**deep)[0].total,
+        promised=2 * zaslavsky_bound(4 * deep, 2),
     )
     return {
         "folding layers of 4": (widths, [b[0].total for b in found], []),
@@ -292,9 +242,7 @@ def trained(run: Run, epochs: int) -> nn.Module:
     x = 2 * run.rand(600, 2) - 1
     inside = (x.norm(dim=1) - 0.6).abs() < 0.2
     nets = [mlp([2, 24, 24, 2], "relu", generator=run.generator).float() for _ in range(2)]
-    result = fit_many(
-        nets, (x.float(), inside.long()), epochs=epochs, batch_size=100, learning_rate=0.02
-    )
+    result = fit_many(nets, (x.float(), inside.long()), epochs=epochs, batch_size=100, learning_rate=0.02)
     rows = []
     for k, net in enumerate(result.networks()):
         outside, ring = decision_betti_numbers(net, PLANE, 120)
@@ -310,9 +258,7 @@ def trained(run: Run, epochs: int) -> nn.Module:
     return result.network(0)
 
 
-def plot(
-    axes: Any, totals: dict[str, tuple[list[int], list[int], list[int]]], ring: nn.Module
-) -> None:
+def plot(axes: Any, totals: dict[str, tuple[list[int], list[int], list[int]]], ring: nn.Module) -> None:
     left, middle, right = axes[0]
     for panel, net, box, title in (
         (left, islands(4), UNIT, "four folding layers"),
@@ -324,9 +270,7 @@ def plot(
             values = net(torch.cartesian_prod(t, t).to(like))
         classes = values.argmax(1) if values.shape[1] > 1 else (values[:, 0] >= 0).long()
         sides = (*box[0], *box[1])
-        panel.imshow(
-            classes.reshape(240, 240).T, origin="lower", extent=sides, cmap="Blues", vmax=1.6
-        )
+        panel.imshow(classes.reshape(240, 240).T, origin="lower", extent=sides, cmap="Blues", vmax=1.6)
         panel.grid(False)
         panel.set(title=title, xticks=box[0], yticks=box[1], xlabel="$x_1$", ylabel="$x_2$")
     for color, (name, (widths, found, bound)) in zip(COLORS, totals.items(), strict=False):

@@ -8,13 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.expressivity.folding import folding_network, sawtooth_network
 from torchtheory.expressivity.pieces import affine_pieces
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
@@ -42,12 +38,8 @@ def depth_and_symmetry(run: Run, folds: int = 5, targets: int = 3, parameters: i
     at_least(targets, 2, "targets")
     pieces = 2 ** (folds + 1)
     made = {j: [Folded(run, j, pieces // 2**j) for _ in range(targets)] for j in range(folds + 1)}
-    run.claim(
-        "S-50",
-        r"\text{pieces of } \varphi\circ t^{\circ j}, \text{ whatever } j",
-        promised=pieces,
-        relation="==",
-        measured=[target.pieces for row in made.values() for target in row],
+    run.states("S-50", r"\text{pieces of } \varphi\circ t^{\circ j}, \text{ whatever } j").equal(
+        [target.pieces for row in made.values() for target in row], pieces
     )
     errors = {
         j: [[fitted(target, depth, parameters) for depth in range(folds + 1)] for target in row]
@@ -68,8 +60,7 @@ def depth_and_symmetry(run: Run, folds: int = 5, targets: int = 3, parameters: i
             "parameters of an exact network",
         ],
         rows,
-        caption=f"Root mean square error with at most {parameters} parameters, mean over targets "
-        f"of {pieces} pieces",
+        caption=f"Root mean square error with at most {parameters} parameters, mean over targets of {pieces} pieces",
     )
     run.figure(
         "depth",
@@ -192,55 +183,33 @@ def exact_sizes(run: Run, made: dict[int, list[Folded]]) -> dict[int, int]:
             without = torch.cat([knots[:1], knots[2:]])
             short.append(with_knots(target, j, without)[0])
         flat[j] = count(exact_network(row[0], 0)[1])
-    run.claim(
-        "S-50",
-        r"j \text{ folding layers and } 2^{\,J+1-j} \text{ units: root mean square error}",
-        promised=0.0,
-        relation="==",
-        measured=exact,
-        tolerance=1e-9,
-        control=Control("one unit less in the last hidden layer", short),
-    )
-    run.claim(
-        "S-50",
-        r"\text{parameters of an exact network: each further fold of the function saves some}",
-        promised=1.0,
-        relation=">",
-        measured=[sizes[j] / sizes[j + 1] for j in range(len(sizes) - 1)],
-        control=Control(
-            "one hidden layer, which spends a unit on every piece",
-            [flat[j] / flat[j + 1] for j in range(len(sizes) - 1)],
-        ),
+    says = run.states("S-50", r"j \text{ folding layers and } 2^{\,J+1-j} \text{ units: root mean square error}")
+    says.equal(exact, within=1e-9)
+    says.fails("one unit less in the last hidden layer", short)
+    says = run.states("S-50", r"\text{parameters of an exact network: each further fold of the function saves some}")
+    says.above([sizes[j] / sizes[j + 1] for j in range(len(sizes) - 1)], 1.0)
+    says.fails(
+        "one hidden layer, which spends a unit on every piece", [flat[j] / flat[j + 1] for j in range(len(sizes) - 1)]
     )
     return sizes
 
 
 def at_equal_size(run: Run, errors: dict[int, list[list[float]]], parameters: int) -> None:
     """The share of the error that depth removes, for much and for no symmetry."""
-    removed = {
-        j: mean_interval([1 - min(row) / row[0] for row in rows]) for j, rows in errors.items()
-    }
+    removed = {j: mean_interval([1 - min(row) / row[0] for row in rows]) for j, rows in errors.items()}
     top = max(removed)
     spent = []
     for depth in errors:
         line = torch.ones(units_for(depth, parameters), dtype=torch.float64)
         spent.append(count(network(depth, line, line, line[:1])))
-    run.claim(
-        "S-50",
-        r"\text{parameters of the networks that are compared}",
-        promised=parameters,
-        relation="<=",
-        measured=spent,
-    )
-    run.claim(
+    run.states("S-50", r"\text{parameters of the networks that are compared}").at_most(spent, parameters)
+    says = run.states(
         "S-50",
         rf"\text{{at most }} {parameters} \text{{ parameters: share of one hidden layer's error "
         r"that folding removes from the function of most axes}",
-        promised=0.9,
-        relation=">=",
-        measured=removed[top].low,
-        control=Control("a generic function with as many pieces", removed[0].high),
     )
+    says.at_least(removed[top].low, 0.9)
+    says.fails("a generic function with as many pieces", removed[0].high)
 
 
 def generic(run: Run, made: dict[int, list[Folded]], errors: dict[int, list[list[float]]]) -> None:
@@ -252,17 +221,10 @@ def generic(run: Run, made: dict[int, list[Folded]], errors: dict[int, list[list
         odd.append(float(((y - y.flip(0)) / 2).square().mean().sqrt()))
     top = max(made)
     depth = range(1, top + 1)
-    run.claim(
-        "S-50",
-        r"\text{folded networks: }\|f-\Phi\|\ge\|\tfrac12(f(x)-f(1-x))\| \text{ in mean square}",
-        promised=[o for o in odd for _ in depth],
-        relation=">=",
-        measured=[row[d] for row in errors[0] for d in depth],
-        tolerance=1e-12,
-        control=Control(
-            "functions that are symmetric, held against the same floors",
-            [row[d] for row in errors[top] for d in depth],
-        ),
+    says = run.states("S-50", r"\text{folded networks: }\|f-\Phi\|\ge\|\tfrac12(f(x)-f(1-x))\| \text{ in mean square}")
+    says.at_least([row[d] for row in errors[0] for d in depth], [o for o in odd for _ in depth], 1e-12)
+    says.fails(
+        "functions that are symmetric, held against the same floors", [row[d] for row in errors[top] for d in depth]
     )
 
 
@@ -290,8 +252,6 @@ def plot(
     right.plot(list(needed), list(needed.values()), "o-", color=COLORS[0], label="folding first")
     right.axhline(needed[0], linestyle=":", color="0.4", label="one hidden layer")
     right.set_xticks(list(needed), [str(2**j - 1) for j in needed])
-    right.set(
-        xlabel="axes of symmetry", ylabel="parameters", title="parameters of an exact network"
-    )
+    right.set(xlabel="axes of symmetry", ylabel="parameters", title="parameters of an exact network")
     right.set_ylim(0, None)
     right.legend(loc="lower left")

@@ -8,15 +8,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.boundary import decision_boundary
 from torchtheory.expressivity.bounds import montufar_bound, most_regions, region_bounds
 from torchtheory.expressivity.folding import folding_network, montufar_network, zigzag_network
 from torchtheory.expressivity.pieces import affine_pieces
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
 
 CUBE = PlaneSlice.of_the_plane((0.0, 0.0), (1.0, 1.0))
@@ -49,144 +46,87 @@ def folding_regions(run: Run, depth: int = 3, networks: int = 4) -> None:
     built = [montufar_network(*s, generator=seed) for s in shapes]
     counted = [plane_arrangement(net, CUBE) for net in built]
     random = [
-        plane_arrangement(_random(run, 2, 4, depth), PlaneSlice.of_the_plane((-3, -3), (3, 3)))
-        for _ in range(networks)
+        plane_arrangement(_random(run, 2, 4, depth), PlaneSlice.of_the_plane((-3, -3), (3, 3))) for _ in range(networks)
     ]
-    run.claim(
+    says = run.states(
         ["N-37", "S-48", "X-72", "X-73"],
         r"\text{activation regions of the folding network in } (0,1)^2 ="
         r"\lfloor m/d\rfloor^{d(L-1)}\sum_{j\le d}\binom mj",
-        promised=[montufar_bound(*s) for s in shapes],
-        relation="==",
-        measured=[a.patterns for a in counted],
-        control=Control(
-            "random weights of the same shape",
-            [a.patterns for a in random],
-            promised=montufar_bound(2, 4, depth),
-        ),
     )
+    says.equal([a.patterns for a in counted], [montufar_bound(*s) for s in shapes])
+    says.fails("random weights of the same shape", [a.patterns for a in random], promised=montufar_bound(2, 4, depth))
     lines = [(1, m, k) for m in (2, 3, 5) for k in (1, 2, 3)]
-    run.claim(
-        ["N-37", "X-72"],
-        r"n=1:\ (m+1)m^{L-1}",
-        promised=[(m + 1) * m ** (k - 1) for _, m, k in lines],
-        relation="==",
-        measured=[
-            affine_pieces(montufar_network(*s, generator=run.generator), 0.0, 1.0).patterns
-            for s in lines
-        ],
+    run.states(["N-37", "X-72"], r"n=1:\ (m+1)m^{L-1}").equal(
+        [affine_pieces(montufar_network(*s, generator=run.generator), 0.0, 1.0).patterns for s in lines],
+        [(m + 1) * m ** (k - 1) for _, m, k in lines],
     )
-    run.claim(
-        ["X-72", "N-37"],
-        r"\text{regions}\le\prod_\ell\sum_{j\le\min(d,n_1..n_\ell)}\binom{n_\ell}j",
-        promised=[most_regions(2, [m] * k) for _, m, k in shapes]
-        + [most_regions(2, [4] * depth)] * networks,
-        relation="<=",
-        measured=[a.patterns for a in [*counted, *random]],
-        control=Control(
-            "units with two kinks each (clamps)",
-            plane_arrangement(_clamps(run, 6), PlaneSlice.of_the_plane((-9, -9), (9, 9))).patterns,
-            promised=most_regions(2, [6]),
-        ),
+    says = run.states(["X-72", "N-37"], r"\text{regions}\le\prod_\ell\sum_{j\le\min(d,n_1..n_\ell)}\binom{n_\ell}j")
+    says.at_most(
+        [a.patterns for a in [*counted, *random]],
+        [most_regions(2, [m] * k) for _, m, k in shapes] + [most_regions(2, [4] * depth)] * networks,
+    )
+    says.fails(
+        "units with two kinks each (clamps)",
+        plane_arrangement(_clamps(run, 6), PlaneSlice.of_the_plane((-9, -9), (9, 9))).patterns,
+        promised=most_regions(2, [6]),
     )
     q_values = (2, 3, 5)
     slopes = [affine_pieces(zigzag_network([q]), 0.0, 1.0) for q in q_values]
-    run.claim(
-        "X-73",
-        r"t_q \text{ has } q \text{ pieces with slopes } \pm q",
-        promised=[float(q) for q in q_values for _ in range(q)],
-        relation="==",
-        measured=torch.cat([p.slopes[:, 0].abs() for p in slopes]),
-        tolerance=1e-12,
+    run.states("X-73", r"t_q \text{ has } q \text{ pieces with slopes } \pm q").equal(
+        torch.cat([p.slopes[:, 0].abs() for p in slopes]), [float(q) for q in q_values for _ in range(q)], 1e-12
     )
     folds = [[2], [2, 2], [3], [3, 3]]
     folded = [plane_arrangement(folding_network(2, q), CUBE) for q in folds]
-    run.claim(
-        ["A-97", "X-73", "S-46"],
-        r"k \text{ foldings of } [0,1]^d \text{ in } q \text{ make } q^{kd} \text{ regions}",
-        promised=[q[0] ** (2 * len(q)) for q in folds],
-        relation="==",
-        measured=[a.count for a in folded],
-        control=Control(
-            "the first folding maps into a corner of the cube, not onto it",
-            plane_arrangement(_into_a_corner(), CUBE).count,
-            promised=16,
-        ),
+    says = run.states(
+        ["A-97", "X-73", "S-46"], r"k \text{ foldings of } [0,1]^d \text{ in } q \text{ make } q^{kd} \text{ regions}"
     )
-    run.claim(
+    says.equal([a.count for a in folded], [q[0] ** (2 * len(q)) for q in folds])
+    says.fails(
+        "the first folding maps into a corner of the cube, not onto it",
+        plane_arrangement(_into_a_corner(), CUBE).count,
+        promised=16,
+    )
+    says = run.states(
         "S-46",
         r"\text{every cell of the folding is mapped onto the whole cube: largest distance of a"
         r" corner's image from a corner}",
-        promised=0.0,
-        relation="<=",
-        measured=[_off_corners(a) for a in folded],
-        tolerance=1e-9,
-        control=Control(
-            "random weights", _off_corners(plane_arrangement(_random(run, 2, 4, 1, 2)))
-        ),
     )
+    says.at_most([_off_corners(a) for a in folded], 0.0, 1e-9)
+    says.fails("random weights", _off_corners(plane_arrangement(_random(run, 2, 4, 1, 2))))
     head = dense(torch.tensor([[1.0, 0.7]]).double(), torch.tensor([-0.6]).double())
     mirror = folding_network(2, [2, 2], head)
     x = run.rand(200, 2)
-    run.claim(
-        "S-47",
-        r"F(x) = F(\text{mirror image of } x)",
-        promised=mirror(x).detach(),
-        relation="==",
-        measured=mirror(torch.stack([1 - x[:, 0], x[:, 1]], 1)).detach(),
-        tolerance=1e-12,
-        control=Control(
-            "a mirror that is not one of the folds",
-            mirror(torch.stack([0.9 - x[:, 0], x[:, 1]], 1)).detach(),
-        ),
-    )
+    says = run.states("S-47", r"F(x) = F(\text{mirror image of } x)")
+    says.equal(mirror(torch.stack([1 - x[:, 0], x[:, 1]], 1)).detach(), mirror(x).detach(), 1e-12)
+    says.fails("a mirror that is not one of the folds", mirror(torch.stack([0.9 - x[:, 0], x[:, 1]], 1)).detach())
     copies = [
-        len(decision_boundary(plane_arrangement(folding_network(2, [2] * k, head), CUBE)).segments)
-        for k in (1, 2, 3)
+        len(decision_boundary(plane_arrangement(folding_network(2, [2] * k, head), CUBE)).segments) for k in (1, 2, 3)
     ]
-    run.claim(
-        "S-47",
-        r"\text{one line after } k \text{ foldings is seen } 2^{dk} \text{ times}",
-        promised=[4, 16, 64],
-        relation="==",
-        measured=copies,
+    run.states("S-47", r"\text{one line after } k \text{ foldings is seen } 2^{dk} \text{ times}").equal(
+        copies, [4, 16, 64]
     )
     sizes = [(2, 4, k) for k in (2, 3, 4)] + [(2, 8, 2)]
     bounds = [region_bounds(*s) for s in sizes]
-    run.claim(
-        ["S-49", "X-72"],
-        r"\text{the deep network has more regions than one hidden layer of as many units can}",
-        promised=[b.shallow for b in bounds[:2]],
-        relation=">",
-        measured=[plane_arrangement(montufar_network(*s), CUBE).patterns for s in sizes[:2]],
-        control=Control(
-            "random weights",
-            [float(np.mean([a.patterns for a in random]))],
-            promised=region_bounds(2, 4, depth).shallow,
-        ),
+    says = run.states(
+        ["S-49", "X-72"], r"\text{the deep network has more regions than one hidden layer of as many units can}"
     )
-    run.erratum(
-        "montufar-every-network",
-        r"\text{the number of regions is at least } R(m)\lfloor m/n\rfloor^{n(L-1)}",
-        promised=montufar_bound(2, 4, depth),
-        relation=">=",
-        measured=[a.patterns for a in random],
+    says.above(
+        [plane_arrangement(montufar_network(*s), CUBE).patterns for s in sizes[:2]], [b.shallow for b in bounds[:2]]
     )
-    run.erratum(
+    says.fails(
+        "random weights", [float(np.mean([a.patterns for a in random]))], promised=region_bounds(2, 4, depth).shallow
+    )
+    run.refutes(
+        "montufar-every-network", r"\text{the number of regions is at least } R(m)\lfloor m/n\rfloor^{n(L-1)}"
+    ).at_least([a.patterns for a in random], montufar_bound(2, 4, depth))
+    run.refutes(
         "regions-less-than-lower-bound",
         r"d=1,\ n=3,\ \text{two hidden layers: fewer than } (n/d)^{(L-1)d}n^d=9 \text{ regions}",
-        promised=9,
-        relation="<",
-        measured=affine_pieces(montufar_network(1, 3, 2), 0.0, 1.0).count,
-    )
-    run.erratum(
+    ).below(affine_pieces(montufar_network(1, 3, 2), 0.0, 1.0).count, 9)
+    run.refutes(
         "regions-binomial-for-ratio",
         r"d=2,\ n=4,\ \ell=4:\ \text{some network has } \binom nd^{d(\ell-1)}n^d \text{ regions}",
-        promised=6**6 * 16,
-        relation=">=",
-        measured=most_regions(2, [4] * 4),
-        reason="what no network of this shape exceeds",
-    )
+    ).at_least(most_regions(2, [4] * 4), 6**6 * 16, where="what no network of this shape exceeds")
     run.table(
         "crossover",
         ["inputs", "width", "hidden layers", "some network has", "no network has more than",
@@ -207,9 +147,7 @@ def _random(run: Run, inputs: int, width: int, depth: int, outputs: int = 1) -> 
 
 
 def _clamps(run: Run, width: int) -> nn.Sequential:
-    return nn.Sequential(
-        dense(run.randn(width, 2), run.randn(width)), nn.Hardtanh(), dense(run.randn(1, width))
-    )
+    return nn.Sequential(dense(run.randn(width, 2), run.randn(width)), nn.Hardtanh(), dense(run.randn(1, width)))
 
 
 def _into_a_corner() -> nn.Sequential:
@@ -238,9 +176,7 @@ def draw_cells(panel: Any, found: Arrangement) -> None:
     for cell in range(len(found)):
         taken = {chosen[n] for n in found.neighbors(cell) if n in chosen}
         chosen[cell] = next((k for k in range(6) if k not in taken), 0)
-    cells = PolyCollection(
-        list(found.polygons()), facecolors=[COLORS[k] for k in chosen.values()], alpha=0.55
-    )
+    cells = PolyCollection(list(found.polygons()), facecolors=[COLORS[k] for k in chosen.values()], alpha=0.55)
     cells.set_edgecolor("white")
     cells.set_linewidth(0.7)
     panel.add_collection(cells)

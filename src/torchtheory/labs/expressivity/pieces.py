@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import (
     curvature_floor,
     doubling_bound,
@@ -18,8 +16,7 @@ from torchtheory.expressivity.bounds import (
 )
 from torchtheory.expressivity.folding import sawtooth_network, zigzag_network
 from torchtheory.expressivity.pieces import Pieces, affine_pieces
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
 
 
@@ -43,120 +40,70 @@ def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
     """
     shallow = [_shallow(run, width) for _ in range(networks)]
     counted = [affine_pieces(net, -_far(net), _far(net)) for net in shallow]
-    run.claim(
-        ["A-88", "X-69", "L-104"],
-        r"\text{one hidden layer of } n \text{ generic units: exactly } n+1 \text{ pieces}",
-        promised=width + 1,
-        relation="==",
-        measured=[p.count for p in counted],
-        control=Control(
-            "not generic: all units share one kink",
-            affine_pieces(_shallow(run, width, shared=True), -4.0, 4.0).count,
-        ),
+    says = run.states(
+        ["A-88", "X-69", "L-104"], r"\text{one hidden layer of } n \text{ generic units: exactly } n+1 \text{ pieces}"
+    )
+    says.equal([p.count for p in counted], width + 1)
+    says.fails(
+        "not generic: all units share one kink", affine_pieces(_shallow(run, width, shared=True), -4.0, 4.0).count
     )
     hidden = [[width], [width, width], [width, width // 2, width]]
     deep = [(h, mlp([1, *h, 1], generator=run.generator)) for _ in range(networks) for h in hidden]
     found = [(h, net, affine_pieces(net, -8.0, 8.0)) for h, net in deep]
-    run.claim(
-        ["A-94", "X-69", "L-105"],
-        r"\delta_A\le\prod_\ell(n_\ell+1)\le 2^L\prod_\ell n_\ell",
-        promised=[most_pieces(h) for h, _, _ in found],
-        relation="<=",
-        measured=[p.count for _, _, p in found],
-        control=Control(
-            "units with two kinks each (clamps)",
-            affine_pieces(_shallow(run, width, unit=nn.Hardtanh()), -99.0, 99.0).count,
-            promised=most_pieces([width]),
-        ),
+    says = run.states(["A-94", "X-69", "L-105"], r"\delta_A\le\prod_\ell(n_\ell+1)\le 2^L\prod_\ell n_\ell")
+    says.at_most([p.count for _, _, p in found], [most_pieces(h) for h, _, _ in found])
+    says.fails(
+        "units with two kinks each (clamps)",
+        affine_pieces(_shallow(run, width, unit=nn.Hardtanh()), -99.0, 99.0).count,
+        promised=most_pieces([width]),
     )
     t = run.rand(400)
-    run.claim(
+    says = run.states(["L-104", "X-69"], r"\text{the pieces put together are the network: largest difference}")
+    says.at_most([_difference(p, net, t) for _, net, p in found], 0.0, 1e-12)
+    says.fails("one breakpoint left out", _difference(_without_one(found[0][2]), found[0][1], t))
+    run.states(
         ["L-104", "X-69"],
-        r"\text{the pieces put together are the network: largest difference}",
-        promised=0.0,
-        relation="<=",
-        measured=[_difference(p, net, t) for _, net, p in found],
-        tolerance=1e-12,
-        control=Control(
-            "one breakpoint left out",
-            _difference(_without_one(found[0][2]), found[0][1], t),
-        ),
-    )
-    run.claim(
-        ["L-104", "X-69"],
-        r"\#\{\text{changes of } f' \text{ between neighboring intervals}\}+1"
-        r"\text{, by automatic differentiation}",
-        promised=[p.count for _, _, p in found],
-        relation="==",
-        measured=[_pieces_by_slopes(net, p) for _, net, p in found],
-    )
+        r"\#\{\text{changes of } f' \text{ between neighboring intervals}\}+1\text{, by automatic differentiation}",
+    ).equal([_pieces_by_slopes(net, p) for _, net, p in found], [p.count for _, _, p in found])
     absolute = nn.Sequential(dense(torch.tensor([[1.0], [-1.0]]).double()), nn.ReLU())
     absolute.append(dense(torch.ones(1, 2).double()))
-    run.claim(
-        "L-104",
-        r"\delta_A(|x|)=2",
-        promised=2,
-        relation="==",
-        measured=affine_pieces(absolute, -1.0, 1.0).count,
-    )
+    run.states("L-104", r"\delta_A(|x|)=2").equal(affine_pieces(absolute, -1.0, 1.0).count, 2)
 
     inner = [(net, p) for _, net, p in found]
-    run.claim(
-        "L-105",
-        r"\delta_A(\rho\circ f)\le2\,\delta_A(f)",
-        promised=[2 * p.count for _, p in inner],
-        relation="<=",
-        measured=[affine_pieces(_centered(net), -8.0, 8.0).count for net, p in inner],
-        control=Control(
-            "a clamp to a small interval instead of a ReLU",
-            affine_pieces(
-                nn.Sequential(zigzag_network([6]), nn.Hardtanh(0.4, 0.6)), 0.0, 1.0
-            ).count,
-            promised=2 * 6,
-        ),
+    says = run.states("L-105", r"\delta_A(\rho\circ f)\le2\,\delta_A(f)")
+    says.at_most([affine_pieces(_centered(net), -8.0, 8.0).count for net, p in inner], [2 * p.count for _, p in inner])
+    says.fails(
+        "a clamp to a small interval instead of a ReLU",
+        affine_pieces(nn.Sequential(zigzag_network([6]), nn.Hardtanh(0.4, 0.6)), 0.0, 1.0).count,
+        promised=2 * 6,
     )
     pairs = [(inner[i], inner[i + 1]) for i in range(0, len(inner) - 1, 2)]
-    run.claim(
-        "L-105",
-        r"\delta_A(f+g)\le\delta_A(f)+\delta_A(g)-1",
-        promised=[p.count + q.count - 1 for (_, p), (_, q) in pairs],
-        relation="<=",
-        measured=[affine_pieces(_Sum(a, b), -8.0, 8.0).count for (a, _), (b, _) in pairs],
+    run.states("L-105", r"\delta_A(f+g)\le\delta_A(f)+\delta_A(g)-1").at_most(
+        [affine_pieces(_Sum(a, b), -8.0, 8.0).count for (a, _), (b, _) in pairs],
+        [p.count + q.count - 1 for (_, p), (_, q) in pairs],
     )
     folds = [[2, 3], [3, 3], [2, 2, 2], [5], [4, 3, 2]]
-    run.claim(
-        "A-94",
-        r"\text{composed zigzags with } n_\ell \text{ units reach } \prod_\ell n_\ell",
-        promised=[math.prod(q) for q in folds],
-        relation="==",
-        measured=[affine_pieces(zigzag_network(q), 0.0, 1.0).count for q in folds],
+    run.states("A-94", r"\text{composed zigzags with } n_\ell \text{ units reach } \prod_\ell n_\ell").equal(
+        [affine_pieces(zigzag_network(q), 0.0, 1.0).count for q in folds], [math.prod(q) for q in folds]
     )
     many = 600  # so many units that rounding the depth to a whole number hardly matters
     depths = range(1, 2 * many + 1)
     best = max(depths, key=lambda depth: even_bound(many, depth))
-    run.claim(
-        "L-106",
-        r"\arg\max_L(2m/L)^L=2m/e,\quad \log\max_L(2m/L)^L=2m/e",
-        promised=2 * many / math.e,
-        relation="==",
-        measured=[best, math.log(even_bound(many, best))],
-        tolerance=2e-3,
-        reason=f"m = {many}; over whole numbers L, whose rounding is within the tolerance",
-        control=Control("at half that depth", [best // 2, math.log(even_bound(many, best // 2))]),
+    says = run.states("L-106", r"\arg\max_L(2m/L)^L=2m/e,\quad \log\max_L(2m/L)^L=2m/e")
+    says.equal(
+        [best, math.log(even_bound(many, best))],
+        2 * many / math.e,
+        2e-3,
+        where=f"m = {many}; over whole numbers L, whose rounding is within the tolerance",
     )
+    says.fails("at half that depth", [best // 2, math.log(even_bound(many, best // 2))])
     best = max(range(1, 25), key=lambda depth: even_bound(12, depth))
     thin = [mlp([1, *[1] * best, 1], generator=run.generator) for _ in range(4)]
-    run.claim(
-        "L-106",
-        r"\text{at that shape (layers of about one unit) a network has at most }L+1\text{ pieces}",
-        promised=best + 1,
-        relation="<=",
-        measured=[affine_pieces(net, -8.0, 8.0).count for net in thin],
-        control=Control(
-            "as many units, as zigzags of width 2",
-            affine_pieces(zigzag_network([2] * 6), 0.0, 1.0).count,
-        ),
+    says = run.states(
+        "L-106", r"\text{at that shape (layers of about one unit) a network has at most }L+1\text{ pieces}"
     )
+    says.at_most([affine_pieces(net, -8.0, 8.0).count for net in thin], best + 1)
+    says.fails("as many units, as zigzags of width 2", affine_pieces(zigzag_network([2] * 6), 0.0, 1.0).count)
     run.table(
         "bounds",
         ["hidden layers", "most pieces met", "product of n + 1", "2^L product of n"],
@@ -200,42 +147,26 @@ def depth_floor(run: Run, steps: int = 150, widths: list[int] | None = None) -> 
         net = _square_with_pieces(p)
         assert affine_pieces(net, 0.0, 1.0).count == p
         best.append(_sup_error(net))
-    run.claim(
-        ["X-64", "A-93"],
-        r"\min_{p\text{ pieces}}\sup_{[0,1]}|x^2-g|=\frac1{8p^2}",
-        promised=[curvature_floor(2.0, 1.0, p) for p in sizes],
-        relation="==",
-        measured=best,
-        tolerance=1e-12,
-        control=Control(
-            "the interpolant itself, not lowered",
-            [_sup_error(_square_with_pieces(p, 0.0)) for p in sizes],
-        ),
-    )
+    says = run.states(["X-64", "A-93"], r"\min_{p\text{ pieces}}\sup_{[0,1]}|x^2-g|=\frac1{8p^2}")
+    says.equal(best, [curvature_floor(2.0, 1.0, p) for p in sizes], 1e-12)
+    says.fails("the interpolant itself, not lowered", [_sup_error(_square_with_pieces(p, 0.0)) for p in sizes])
     shapes = [*([n] for n in sizes), *([n, n] for n in sizes[:2])]
     trained = [(h, _fit_square(run, h, steps)) for h in shapes]
     errors = [_sup_error(net) for _, net in trained]
     used = [affine_pieces(net, 0.0, 1.0).count for _, net in trained]
-    run.claim(
-        ["X-64", "A-93"],
-        r"\sup|x^2-\Phi|\ge\frac1{8\prod_\ell(n_\ell+1)^2}\ \text{ for hidden widths } n_\ell",
-        promised=[curvature_floor(2.0, 1.0, most_pieces(h)) for h in shapes],
-        relation=">=",
-        measured=errors,
-        reason="one and two hidden layers, trained",
-        control=Control(
-            "tents composed up to four times, against the floor of one layer of eight units",
-            _sup_error(_SquareOfTents(4)),
-            promised=curvature_floor(2.0, 1.0, 9),
-        ),
+    says = run.states(
+        ["X-64", "A-93"], r"\sup|x^2-\Phi|\ge\frac1{8\prod_\ell(n_\ell+1)^2}\ \text{ for hidden widths } n_\ell"
     )
-    run.claim(
-        "X-64",
-        r"\sup|x^2-\Phi|\ge\frac1{8p^2},\ p\text{ the pieces the trained network has}",
-        promised=[curvature_floor(2.0, 1.0, p) for p in used],
-        relation=">=",
-        measured=errors,
-        tolerance=1e-12,
+    says.at_least(
+        errors, [curvature_floor(2.0, 1.0, most_pieces(h)) for h in shapes], where="one and two hidden layers, trained"
+    )
+    says.fails(
+        "tents composed up to four times, against the floor of one layer of eight units",
+        _sup_error(_SquareOfTents(4)),
+        promised=curvature_floor(2.0, 1.0, 9),
+    )
+    run.states("X-64", r"\sup|x^2-\Phi|\ge\frac1{8p^2},\ p\text{ the pieces the trained network has}").at_least(
+        errors, [curvature_floor(2.0, 1.0, p) for p in used], 1e-12
     )
     run.table(
         "trained",
@@ -271,14 +202,10 @@ def _plot_floor(axes: Any, depths: list[int], used: list[int], errors: list[floa
     axes.legend()
 
 
-def _shallow(
-    run: Run, width: int, *, shared: bool = False, unit: nn.Module | None = None
-) -> nn.Sequential:
+def _shallow(run: Run, width: int, *, shared: bool = False, unit: nn.Module | None = None) -> nn.Sequential:
     slopes = run.signs(width, 1) * (0.5 + run.rand(width, 1))
     kinks = run.randn(width, 1) * (0.0 if shared else 1.0)
-    return nn.Sequential(
-        dense(slopes, -(slopes * kinks)[:, 0]), unit or nn.ReLU(), dense(run.randn(1, width))
-    )
+    return nn.Sequential(dense(slopes, -(slopes * kinks)[:, 0]), unit or nn.ReLU(), dense(run.randn(1, width)))
 
 
 def _far(net: nn.Sequential) -> float:
@@ -313,9 +240,7 @@ def _sup_error(net: nn.Module) -> float:
 def _without_one(pieces: Pieces) -> Pieces:
     keep = torch.ones_like(pieces.bends)
     keep[len(keep) // 2] = False
-    return Pieces(
-        pieces.breakpoints[keep], pieces.values[keep], pieces.bends[keep], pieces.changes[keep]
-    )
+    return Pieces(pieces.breakpoints[keep], pieces.values[keep], pieces.bends[keep], pieces.changes[keep])
 
 
 def _centered(net: nn.Module) -> nn.Module:
@@ -353,9 +278,7 @@ def _square_with_pieces(p: int, lowered: float = 1.0) -> nn.Sequential:
     slopes = 2 * knots + 1 / p
     steps = torch.cat([slopes[:1], slopes.diff()])
     shift = torch.tensor([-lowered / (8 * p * p)]).double()
-    return nn.Sequential(
-        dense(torch.ones(p, 1).double(), -knots), nn.ReLU(), dense(steps[None], shift)
-    )
+    return nn.Sequential(dense(torch.ones(p, 1).double(), -knots), nn.ReLU(), dense(steps[None], shift))
 
 
 def _fit_square(run: Run, hidden: list[int], steps: int) -> nn.Sequential:

@@ -11,16 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.bounds import most_regions
 from torchtheory.expressivity.folding import montufar_network, zigzag_network
 from torchtheory.expressivity.pieces import affine_pieces, pieces_along
 from torchtheory.expressivity.trajectory import circle, gaussian_network, image_length
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Interval, InvalidInput, Run, lab, mean_interval
 from torchtheory.labs.expressivity.montufar import draw_cells
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.labeled import at_least
@@ -58,44 +54,29 @@ def random_regions(run: Run, units: int = 16, networks: int = 5) -> None:
     # a line costs far less than a square
     lines = {d: [_on_the_line(run, h) for _ in range(2 * networks)] for d, h in hidden.items()}
     # sixteen units whatever `units` is: with more of them, folds have millions of regions
-    folded = plane_arrangement(
-        montufar_network(2, 4, 4), PlaneSlice.of_the_plane((0, 0), (1, 1))
-    ).patterns
+    folded = plane_arrangement(montufar_network(2, 4, 4), PlaneSlice.of_the_plane((0, 0), (1, 1))).patterns
     zigzag = affine_pieces(zigzag_network([4] * 4), 0.0, 1.0).patterns
     for inputs, counts, folding in ((1, lines, zigzag), (2, planes, folded)):
         shallow = float(np.mean(counts[1]))
         for depth in DEPTHS[1:]:
             ratio = _logarithm(mean_interval(counts[depth], 0.99), shallow)
-            run.claim(
+            says = run.states(
                 "A-98",
                 rf"d={inputs}:\ \bigl|\log_2(\overline{{\#}}_{{{depth}\text{{ layers}}}}/"
                 r"\overline{\#}_{1\text{ layer}})\bigr|\le1",
-                promised=1.0,
-                relation="<=",
-                measured=ratio.estimate,
-                interval=ratio,
-                reason=f"means over {len(counts[depth])} networks, confidence 99 %",
-                control=None
-                if depth < 4
-                else Control(
-                    "weights that fold, four layers of four units, against the most that one layer "
-                    "of sixteen can have",
-                    abs(math.log2(folding / most_regions(inputs, [16]))),
-                ),
             )
-        run.claim(
-            "A-98",
-            rf"d={inputs}:\ \text{{mean count below a tenth of the combinatorial maximum}}",
-            promised=most_regions(inputs, hidden[4]) / 10,
-            relation="<=",
-            measured=float(np.mean(counts[4])),
-            interval=mean_interval(counts[4], 0.99),
-            reason="four layers",
-            control=Control(
-                "one layer, where generic weights come near the maximum",
-                shallow,
-                promised=most_regions(inputs, hidden[1]) / 10,
-            ),
+            says.at_most(ratio, 1.0, where=f"means over {len(counts[depth])} networks, confidence 99 %")
+            if depth >= 4:
+                says.fails(
+                    "weights that fold, four layers of four units, against the most that one layer of sixteen can have",
+                    abs(math.log2(folding / most_regions(inputs, [16]))),
+                )
+        says = run.states("A-98", rf"d={inputs}:\ \text{{mean count below a tenth of the combinatorial maximum}}")
+        says.at_most(mean_interval(counts[4], 0.99), most_regions(inputs, hidden[4]) / 10, where="four layers")
+        says.fails(
+            "one layer, where generic weights come near the maximum",
+            shallow,
+            promised=most_regions(inputs, hidden[1]) / 10,
         )
     few = max(2, networks // 2)
     large = {d: [_on_the_square(run, h, 1.0) for _ in range(few)] for d, h in hidden.items()}
@@ -145,9 +126,7 @@ def _on_the_line(run: Run, hidden: list[int]) -> float:
 def _logarithm(mean: Interval, other: float) -> Interval:
     """The interval of the absolute base-2 logarithm of the ratio to another mean."""
     # no network has less than one region
-    low, middle, high = (
-        math.log2(max(v, 1.0) / other) for v in (mean.low, mean.estimate, mean.high)
-    )
+    low, middle, high = (math.log2(max(v, 1.0) / other) for v in (mean.low, mean.estimate, mean.high))
     nearest = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
     return replace(mean, estimate=abs(middle), low=nearest, high=max(abs(low), abs(high)))
 
@@ -171,9 +150,7 @@ def _plot_cells(axes: Any, arrangements: list[Arrangement], hidden: list[list[in
     errata=["trajectory-same-law"],
     full={"networks": 60, "trials": 1000, "corners": 400},
 )
-def trajectory_length(
-    run: Run, sigma: float = 2.0, networks: int = 7, trials: int = 30, corners: int = 16
-) -> None:
+def trajectory_length(run: Run, sigma: float = 2.0, networks: int = 7, trials: int = 30, corners: int = 16) -> None:
     """The image of a polygon is a polygon, so its length after each layer is exact.
 
     With the same normal numbers at σ = 1 and at another σ, weights scale by σ. If the biases of
@@ -189,94 +166,61 @@ def trajectory_length(
     seeds = [int(s) for s in torch.randint(0, 2**31, (trials,), generator=run.generator)]
     depth = len(widths) - 1
     few = seeds[:4]
-    exact = [
-        (_lengths(widths, 1.0, "power", s, curve), _lengths(widths, sigma, "power", s, curve))
-        for s in few
-    ]
+    exact = [(_lengths(widths, 1.0, "power", s, curve), _lengths(widths, sigma, "power", s, curve)) for s in few]
     wrong = [_lengths(widths, sigma, "sigma", s, curve) for s in few]
     promised = torch.tensor([[sigma ** (k + 1) for k in range(depth)]] * len(few)).double()
-    run.claim(
+    says = run.states(
         "A-99",
         r"b^{(\ell)} \text{ scaled by } \sigma^\ell:\ \mathrm{length}_\sigma/\mathrm{length}_1"
         r"=\sigma^\ell \text{ in every network}",
-        promised=promised,
-        relation="==",
-        measured=torch.tensor(
-            [[b / a for a, b in zip(*pair, strict=True)] for pair in exact], dtype=torch.float64
-        ),
-        tolerance=1e-10,
-        control=Control(
-            "biases scaled by σ in every layer",
-            torch.tensor(
-                [
-                    [b / a for a, b in zip(one, two, strict=True)]
-                    for (one, _), two in zip(exact, wrong, strict=True)
-                ],
-                dtype=torch.float64,
-            ),
+    )
+    says.equal(
+        torch.tensor([[b / a for a, b in zip(*pair, strict=True)] for pair in exact], dtype=torch.float64),
+        promised,
+        1e-10,
+    )
+    says.fails(
+        "biases scaled by σ in every layer",
+        torch.tensor(
+            [[b / a for a, b in zip(one, two, strict=True)] for (one, _), two in zip(exact, wrong, strict=True)],
+            dtype=torch.float64,
         ),
     )
     gaps, sizes = [], []
     point = curve[:1]
     for s in seeds:
-        one, two = (
-            nn.Sequential(gaussian_network(widths, v, generator=s), nn.ReLU()) for v in (1.0, sigma)
-        )
+        one, two = (nn.Sequential(gaussian_network(widths, v, generator=s), nn.ReLU()) for v in (1.0, sigma))
         gaps.append(image_length(two, curve) - sigma**depth * image_length(one, curve))
         with torch.no_grad():
             squares = [float(net(point).square().sum()) for net in (one, two)]
         sizes.append(squares[1] - sigma ** (2 * depth) * squares[0])
-    run.claim(
+    run.states(
         "A-99",
         rf"E[\mathrm{{length}}_\sigma]-\sigma^\ell E[\mathrm{{length}}_1] = 0,\ \ell={depth},"
         r"\text{ with biases of variance } \sigma^2 \text{ in every layer}",
-        promised=0.0,
-        relation="~",
-        measured=float(np.mean(gaps)),
-        interval=mean_interval(gaps, 0.99),
-        reason=f"{trials} pairs of networks with the same normal numbers, confidence 99 %",
-    )
-    run.erratum(
+    ).mean(gaps, 0.0, where=f"{trials} pairs of networks with the same normal numbers, confidence 99 %")
+    run.refutes(
         "trajectory-same-law",
         r"\bar\Phi^{(\ell)}(\cdot,\Theta_\sigma)\sim\sigma^\ell\bar\Phi^{(\ell)}(\cdot,\Theta_1):\ "
         r"E\|\bar\Phi_\sigma(x)\|^2-\sigma^{2\ell}E\|\bar\Phi_1(x)\|^2=0",
-        promised=0.0,
-        relation="~",
-        measured=float(np.mean(sizes)),
-        interval=mean_interval(sizes, 0.99),
-        reason=f"{trials} pairs of networks with the same normal numbers, confidence 99 %",
-    )
+    ).mean(sizes, 0.0, where=f"{trials} pairs of networks with the same normal numbers, confidence 99 %")
     depths = (0, 3, 10)
     shown = {d: [_figure_network(run, d) for _ in range(networks)] for d in depths}
     fine = circle(6 * corners)
     images = {d: [pieces_along(net, fine) for net in nets] for d, nets in shown.items()}
     length = {
-        d: np.median([float(p.values.diff(dim=0).norm(dim=1).sum()) for p in found])
-        for d, found in images.items()
+        d: np.median([float(p.values.diff(dim=0).norm(dim=1).sum()) for p in found]) for d, found in images.items()
     }
     turns = {d: np.median([_turns(p.values) for p in found]) for d, found in images.items()}
-    run.claim(
-        "A-100",
-        r"\text{median length of the image grows from 0 to 3 to 10 hidden layers}",
-        promised=[length[0], length[3]],
-        relation=">",
-        measured=[length[3], length[10]],
-        control=Control(
-            "variance 1/n instead of 4/n",
-            float(
-                np.median(
-                    [image_length(_figure_network(run, 10, 1.0), fine) for _ in range(networks)]
-                )
-            ),
-            promised=length[0],
-        ),
+    says = run.states("A-100", r"\text{median length of the image grows from 0 to 3 to 10 hidden layers}")
+    says.above([length[3], length[10]], [length[0], length[3]])
+    says.fails(
+        "variance 1/n instead of 4/n",
+        float(np.median([image_length(_figure_network(run, 10, 1.0), fine) for _ in range(networks)])),
+        promised=length[0],
     )
-    run.claim(
-        "A-100",
-        r"\text{median number of changes of direction grows with depth}",
-        promised=[turns[0], turns[3]],
-        relation=">",
-        measured=[turns[3], turns[10]],
+    run.states("A-100", r"\text{median number of changes of direction grows with depth}").above(
+        [turns[3], turns[10]], [turns[0], turns[3]]
     )
     run.table(
         "growth",
@@ -301,9 +245,7 @@ def _lengths(
 
 
 def _figure_network(run: Run, depth: int, variance: float = 4.0) -> nn.Sequential:
-    return gaussian_network(
-        [2, *[20] * depth, 2], variance**0.5, bias="none", generator=run.generator
-    )
+    return gaussian_network([2, *[20] * depth, 2], variance**0.5, bias="none", generator=run.generator)
 
 
 def _turns(values: Tensor) -> int:

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.boundary import Boundary, class_cells, decision_boundary
 from torchtheory.expressivity.bounds import most_regions
@@ -21,8 +19,7 @@ from torchtheory.expressivity.hyperplanes import hyperplane_regions, zaslavsky_b
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.expressivity.polygons import areas
 from torchtheory.expressivity.regions import activation_pattern
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.dichotomies import cover_count
 from torchtheory.nets.feedforward import dense, mlp
 
@@ -46,56 +43,36 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
     """
     sizes = [(3, 2), (4, 2), (5, 2), (8, 2), (4, 3), (3, 3), (6, 3)]
     drawn = [(run.randn(m, n), run.randn(m)) for m, n in sizes]
-    run.claim(
+    says = run.states(
         ["N-36", "A-95", "X-71"],
         r"m \text{ generic hyperplanes in } \mathbb R^n:\ \sum_{i\le n}\binom mi"
         r"\text{ regions (deletion and restriction)}",
-        promised=[zaslavsky_bound(m, n) for m, n in sizes],
-        relation="==",
-        measured=[hyperplane_regions(w, b) for w, b in drawn],
-        control=Control(
-            "parallel lines",
-            hyperplane_regions(run.randn(8, 1) * torch.tensor([[1.0, 2.0]]), run.randn(8)),
-            promised=zaslavsky_bound(8, 2),
-        ),
     )
-    run.claim(
-        "N-36",
-        r"\text{hyperplanes through 0: } 2\sum_{i<n}\binom{m-1}i \text{ regions, Cover's number}",
-        promised=[cover_count(m, n) for m, n in sizes],
-        relation="==",
-        measured=[hyperplane_regions(w, torch.zeros_like(b)) for w, b in drawn],
-        control=Control("not through 0", [hyperplane_regions(w, b) for w, b in drawn]),
+    says.equal([hyperplane_regions(w, b) for w, b in drawn], [zaslavsky_bound(m, n) for m, n in sizes])
+    says.fails(
+        "parallel lines",
+        hyperplane_regions(run.randn(8, 1) * torch.tensor([[1.0, 2.0]]), run.randn(8)),
+        promised=zaslavsky_bound(8, 2),
     )
+    says = run.states("N-36", r"\text{hyperplanes through 0: } 2\sum_{i<n}\binom{m-1}i \text{ regions, Cover's number}")
+    says.equal([hyperplane_regions(w, torch.zeros_like(b)) for w, b in drawn], [cover_count(m, n) for m, n in sizes])
+    says.fails("not through 0", [hyperplane_regions(w, b) for w, b in drawn])
     small = [(3, 2), (4, 3)]
     layers = [montufar_network(n, m, 1, generator=run.generator) for m, n in small]
-    run.claim(
-        ["A-95", "X-71"],
-        r"\text{the same, listed by linear programming}",
-        promised=[zaslavsky_bound(m, n) for m, n in small],
-        relation="==",
-        measured=[
-            len(enumerate_regions(net, torch.zeros(n), torch.ones(n)))
-            for net, (_, n) in zip(layers, small, strict=True)
-        ],
+    run.states(["A-95", "X-71"], r"\text{the same, listed by linear programming}").equal(
+        [len(enumerate_regions(net, torch.zeros(n), torch.ones(n))) for net, (_, n) in zip(layers, small, strict=True)],
+        [zaslavsky_bound(m, n) for m, n in small],
     )
     unit = PlaneSlice.of_the_plane((0, 0), (1, 1))
     three = plane_arrangement(layers[0], unit)
-    run.claim(
-        ["N-35", "A-95"],
-        r"\text{three generic lines: 7 cells, fewer than the } 2^3 \text{ of the trivial bound}",
-        promised=7,
-        relation="==",
-        measured=[len(three), three.patterns, three.count],
-    )
+    run.states(
+        ["N-35", "A-95"], r"\text{three generic lines: 7 cells, fewer than the } 2^3 \text{ of the trivial bound}"
+    ).equal([len(three), three.patterns, three.count], 7)
     mirrored = nn.Sequential(dense(torch.tensor([[1.0], [-1.0]]).double()), nn.ReLU())
     ends = activation_pattern(mirrored, torch.tensor([[-1.0], [0.0], [1.0]]))[0]
-    run.claim(
-        "N-35",
-        r"w_1=1,w_2=-1,b=0:\ 3 \text{ patterns, one of them at a single point}",
-        promised=[3, 2],
-        relation="==",
-        measured=[len(ends.unique(dim=0)), affine_pieces(mirrored, -1.0, 1.0).patterns],  # type: ignore[no-untyped-call]
+    run.states("N-35", r"w_1=1,w_2=-1,b=0:\ 3 \text{ patterns, one of them at a single point}").equal(
+        [len(ends.unique(dim=0)), affine_pieces(mirrored, -1.0, 1.0).patterns],  # type: ignore[no-untyped-call]
+        [3, 2],
     )
 
     x, y = _spirals(run, 150)
@@ -106,86 +83,48 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
     inside, cells = found.points_inside(run.generator), torch.arange(len(found))
     with torch.no_grad():
         exact = net(inside)[:, 0]
-    run.claim(
-        ["N-35", "A-96", "X-71"],
-        r"\text{on every cell } f(x)=A_\kappa x+c_\kappa",
-        promised=exact,
-        relation="==",
-        measured=found.affine(cells, inside)[:, 0],
-        tolerance=1e-9,
-        control=Control(
-            "the map of a neighboring cell",
-            found.affine(torch.tensor([found.neighbors(int(c))[0] for c in cells]), inside)[:, 0],
-        ),
+    says = run.states(["N-35", "A-96", "X-71"], r"\text{on every cell } f(x)=A_\kappa x+c_\kappa")
+    says.equal(found.affine(cells, inside)[:, 0], exact, 1e-9)
+    says.fails(
+        "the map of a neighboring cell",
+        found.affine(torch.tensor([found.neighbors(int(c))[0] for c in cells]), inside)[:, 0],
     )
     other = found.points_inside(run.generator)
-    first, second, middle = (
-        torch.cat(activation_pattern(net, p), 1) for p in (inside, other, (inside + other) / 2)
-    )
-    run.claim(
-        "A-96",
-        r"\text{activation regions are convex: share of midpoints that leave the pattern}",
-        promised=0.0,
-        relation="==",
-        measured=float(((first != middle).any(1) | (second != middle).any(1)).double().mean()),
-        control=Control(
-            "the same class instead of the same pattern", _leaving_share(net, run.randn(2000, 2))
-        ),
-    )
+    first, second, middle = (torch.cat(activation_pattern(net, p), 1) for p in (inside, other, (inside + other) / 2))
+    says = run.states("A-96", r"\text{activation regions are convex: share of midpoints that leave the pattern}")
+    says.equal(float(((first != middle).any(1) | (second != middle).any(1)).double().mean()))
+    says.fails("the same class instead of the same pattern", _leaving_share(net, run.randn(2000, 2)))
     dead = copy.deepcopy(net)
     dead[-1].weight.data *= _first_half(width)  # type: ignore[operator]
     half = plane_arrangement(dead, plane)
-    run.claim(
-        ["A-96", "X-71"],
-        r"\#\text{activation regions}\ge\#\text{linear regions}",
-        promised=[found.count, half.count],
-        relation=">=",
-        measured=[found.patterns, half.patterns],
-        reason="in the second network half of the last units are not read",
+    run.states(["A-96", "X-71"], r"\#\text{activation regions}\ge\#\text{linear regions}").at_least(
+        [found.patterns, half.patterns],
+        [found.count, half.count],
+        where="in the second network half of the last units are not read",
     )
-    run.claim(
-        ["A-96", "X-71"],
-        r"\text{fewer linear than activation regions where half of the last units are not read}",
-        promised=half.patterns,
-        relation="<",
-        measured=half.count,
-        control=Control("all units are read", found.count, promised=found.patterns),
+    says = run.states(
+        ["A-96", "X-71"], r"\text{fewer linear than activation regions where half of the last units are not read}"
     )
-    run.claim(
-        "A-96",
-        r"\#\text{activation regions}\le\prod_\ell\sum_{j\le d}\binom{N_\ell}j",
-        promised=most_regions(2, [width, width]),
-        relation="<=",
-        measured=found.patterns,
+    says.below(half.count, half.patterns)
+    says.fails("all units are read", found.count, promised=found.patterns)
+    run.states("A-96", r"\#\text{activation regions}\le\prod_\ell\sum_{j\le d}\binom{N_\ell}j").at_most(
+        found.patterns, most_regions(2, [width, width])
     )
     heights = [-0.9, -0.31, 0.17, 0.83]
-    run.claim(
-        "X-71",
-        r"\text{cells met by a line} = \text{intervals of constant pattern along it}",
-        promised=[_cells_met(found, h) for h in heights],
-        relation="==",
-        measured=[
-            affine_pieces(
-                net, torch.tensor([-1.3, h]).double(), torch.tensor([1.3, h]).double()
-            ).patterns
+    says = run.states("X-71", r"\text{cells met by a line} = \text{intervals of constant pattern along it}")
+    says.equal(
+        [
+            affine_pieces(net, torch.tensor([-1.3, h]).double(), torch.tensor([1.3, h]).double()).patterns
             for h in heights
         ],
-        control=Control(
-            "another line",
-            [
-                affine_pieces(net, torch.tensor([h, -1.3]), torch.tensor([h, 1.3])).patterns
-                for h in heights
-            ],
-        ),
+        [_cells_met(found, h) for h in heights],
+    )
+    says.fails(
+        "another line", [affine_pieces(net, torch.tensor([h, -1.3]), torch.tensor([h, 1.3])).patterns for h in heights]
     )
     c = found.complex
-    run.claim(
-        ["X-71", "A-95"],
-        r"V-E+F=1 \text{ and the areas sum to that of the rectangle}",
-        promised=[1.0, 2.6**2],
-        relation="==",
-        measured=[len(c.vertices) - len(c.edges) + len(found), _area(found)],
-        tolerance=1e-9,
+    run.states(["X-71", "A-95"], r"V-E+F=1 \text{ and the areas sum to that of the rectangle}").equal(
+        [len(c.vertices) - len(c.edges) + len(found), _area(found)], [1.0, 2.6**2], 1e-9
     )
     run.table(
         "cells",
@@ -210,9 +149,7 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
     )
 
 
-def _plot(
-    axes: Any, found: Arrangement, boundary: Boundary, x: Tensor, y: Tensor, regions: int
-) -> None:
+def _plot(axes: Any, found: Arrangement, boundary: Boundary, x: Tensor, y: Tensor, regions: int) -> None:
     """Cells colored by the sign of the output, shaded by its size and by the cell."""
     from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.colors import to_rgb
@@ -231,9 +168,7 @@ def _plot(
             linewidths=0.6,
         )
     )
-    axes.add_collection(
-        LineCollection(list(boundary.segments.numpy()), colors="black", linewidths=2.2)
-    )
+    axes.add_collection(LineCollection(list(boundary.segments.numpy()), colors="black", linewidths=2.2))
     for sign, color in ((1, COLORS[1]), (-1, COLORS[0])):
         here = x[y == sign]
         axes.plot(here[:, 0], here[:, 1], "o", ms=3, color=color, mec="white", mew=0.4)

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import (
     alternation_floor,
     least_units,
@@ -17,8 +15,7 @@ from torchtheory.expressivity.bounds import (
 )
 from torchtheory.expressivity.folding import sawtooth_network, zigzag_network
 from torchtheory.expressivity.pieces import affine_pieces
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
 
 
@@ -41,118 +38,70 @@ def sawtooth(run: Run, times: int = 8) -> None:
     sizes = range(1, times + 1)
     nets = {k: sawtooth_network(k) for k in sizes}
     found = {k: affine_pieces(net, 0.0, 1.0) for k, net in nets.items()}
-    run.claim(
-        ["A-89", "L-107", "S-43"],
-        r"\text{pieces of } h^{\circ k} \text{ on } [0,1] = 2^k",
-        promised=[2**k for k in sizes],
-        relation="==",
-        measured=[found[k].count for k in sizes],
-        control=Control(
-            "a tent that only reaches 1/2 does not fold [0, 1] onto itself",
-            [affine_pieces(_low_tent(k), 0.0, 1.0).count for k in sizes],
-        ),
+    says = run.states(["A-89", "L-107", "S-43"], r"\text{pieces of } h^{\circ k} \text{ on } [0,1] = 2^k")
+    says.equal([found[k].count for k in sizes], [2**k for k in sizes])
+    says.fails(
+        "a tent that only reaches 1/2 does not fold [0, 1] onto itself",
+        [affine_pieces(_low_tent(k), 0.0, 1.0).count for k in sizes],
     )
-    run.claim(
-        "L-107",
-        r"2^p+2 \text{ pieces on } \mathbb R \text{ with the tent that is 0 outside } [0,1]",
-        promised=[2**k + 2 for k in range(1, 7)],
-        relation="==",
-        measured=[
-            affine_pieces(sawtooth_network(k, clipped=True), -1.0, 2.0).count for k in range(1, 7)
-        ],
+    run.states("L-107", r"2^p+2 \text{ pieces on } \mathbb R \text{ with the tent that is 0 outside } [0,1]").equal(
+        [affine_pieces(sawtooth_network(k, clipped=True), -1.0, 2.0).count for k in range(1, 7)],
+        [2**k + 2 for k in range(1, 7)],
     )
     long = 50
     grid = torch.arange(0, 2**12 + 1).double() / 2**12
     index = (torch.randint(0, 2**long, (500,), generator=run.generator)).double()
-    run.claim(
-        ["A-89", "L-107", "S-43"],
-        r"h^{\circ k}(i/2^k) = i \bmod 2\ \text{ exactly, } k\le50",
-        promised=torch.cat([index % 2, torch.arange(2**12 + 1).double() % 2]),
-        relation="==",
-        measured=torch.cat(
-            [
-                sawtooth_network(long)((index / 2.0**long)[:, None])[:, 0],
-                sawtooth_network(12)(grid[:, None])[:, 0],
-            ]
+    run.states(["A-89", "L-107", "S-43"], r"h^{\circ k}(i/2^k) = i \bmod 2\ \text{ exactly, } k\le50").equal(
+        torch.cat(
+            [sawtooth_network(long)((index / 2.0**long)[:, None])[:, 0], sawtooth_network(12)(grid[:, None])[:, 0]]
         ).detach(),
+        torch.cat([index % 2, torch.arange(2**12 + 1).double() % 2]),
     )
     x = run.rand(300)
     folded = (2.0 ** (times - 1) * x) % 1.0
-    run.claim(
-        ["L-107", "S-43"],
-        r"h^{\circ k}(x) = h(\mathrm{frac}(2^{k-1}x))",
-        promised=(1 - (2 * folded - 1).abs()),
-        relation="==",
-        measured=nets[times](x[:, None])[:, 0].detach(),
-        tolerance=1e-12,
+    run.states(["L-107", "S-43"], r"h^{\circ k}(x) = h(\mathrm{frac}(2^{k-1}x))").equal(
+        nets[times](x[:, None])[:, 0].detach(), 1 - (2 * folded - 1).abs(), 1e-12
     )
-    run.claim(
-        ["L-107", "S-43"],
-        r"\int_0^1 h^{\circ k} = \tfrac12",
-        promised=0.5,
-        relation="==",
-        measured=[_integral(p.breakpoints, p.values[:, 0]) for p in found.values()],
-        tolerance=1e-14,
+    run.states(["L-107", "S-43"], r"\int_0^1 h^{\circ k} = \tfrac12").equal(
+        [_integral(p.breakpoints, p.values[:, 0]) for p in found.values()], 0.5, 1e-14
     )
     t = torch.linspace(-2, 3, 1001).double()
     tent = torch.relu(1 - (2 * t - 1).abs())
     inner = nets[1]
-    run.claim(
-        "S-42",
-        r"\rho(2\rho(x)-4\rho(x-\tfrac12)) = m(x) \text{ on } [0,1],\ 0 \text{ outside}",
-        promised=tent,
-        relation="==",
-        measured=torch.relu(inner(t[:, None]))[:, 0].detach(),
-        tolerance=1e-15,
-        control=Control("without the outer ReLU", inner(t[:, None])[:, 0].detach()),
-    )
+    says = run.states("S-42", r"\rho(2\rho(x)-4\rho(x-\tfrac12)) = m(x) \text{ on } [0,1],\ 0 \text{ outside}")
+    says.equal(torch.relu(inner(t[:, None]))[:, 0].detach(), tent, 1e-15)
+    says.fails("without the outer ReLU", inner(t[:, None])[:, 0].detach())
     spikes = [int((p.values[:, 0] == 1).sum()) for p in found.values()]
-    run.erratum(
-        "sawtooth-number-of-spikes",
-        r"\text{spikes of } h^{\circ n} = 2^n",
-        promised=[2**k for k in sizes],
-        relation="==",
-        measured=spikes,
+    run.refutes("sawtooth-number-of-spikes", r"\text{spikes of } h^{\circ n} = 2^n").equal(
+        spikes, [2**k for k in sizes]
     )
-    cases = (
-        [(2, 4, d) for d in (1, 2, 4)] + [(3, 2, d) for d in (1, 2)] + [(2, 6, d) for d in (2, 3)]
-    )
+    cases = [(2, 4, d) for d in (1, 2, 4)] + [(3, 2, d) for d in (1, 2)] + [(2, 6, d) for d in (2, 3)]
     folds = [[k ** (length // depth)] * depth for k, length, depth in cases]
-    run.claim(
+    run.states(
         "X-74",
-        r"t_q\circ\dots\circ t_q \text{ with } q=K^{L/\tilde L},\ \tilde L \text{ times, has }"
-        r" K^L \text{ pieces}",
-        promised=[k**length for k, length, _ in cases],
-        relation="==",
-        measured=[affine_pieces(zigzag_network(q), 0.0, 1.0).count for q in folds],
-    )
+        r"t_q\circ\dots\circ t_q \text{ with } q=K^{L/\tilde L},\ \tilde L \text{ times, has } K^L \text{ pieces}",
+    ).equal([affine_pieces(zigzag_network(q), 0.0, 1.0).count for q in folds], [k**length for k, length, _ in cases])
     composed = [(k, length, zigzag_network([k] * length)) for k, length, d in cases if d == length]
-    run.claim(
-        "X-74",
-        r"t_K\circ\dots\circ t_K,\ L \text{ times, takes exactly } KL \text{ units}",
-        promised=[k * length for k, length, _ in composed],
-        relation="==",
-        measured=[_units(net) for _, _, net in composed],
+    run.states("X-74", r"t_K\circ\dots\circ t_K,\ L \text{ times, takes exactly } KL \text{ units}").equal(
+        [_units(net) for _, _, net in composed], [k * length for k, length, _ in composed]
     )
     hidden = [[9], [6, 5], [4, 3, 4]]
     random = [mlp([1, *h, 1], generator=run.generator) for h in hidden for _ in range(4)]
     counted = [affine_pieces(net, -8.0, 8.0).count for net in random]
-    run.claim(
-        "X-74",
-        r"p \text{ pieces from } \tilde L \text{ layers take at least } \tilde L(p^{1/\tilde L}-1)"
-        r"\text{ units}",
-        promised=[least_units(k**length, depth) for k, length, depth in cases]
-        + [least_units(p, len(h)) for p, h in zip(counted, [h for h in hidden for _ in range(4)],
-                                                  strict=True)],
-        relation=">=",
-        measured=[_units(zigzag_network(q)) for q in folds] + [_units(net) for net in random],
-        reason="the zigzags of the claim before, and random networks by the pieces they have",
-        control=Control(
-            "more layers than the bound counts: 2^6 pieces from 6 layers, judged as one",
-            _units(zigzag_network([2] * 6)),
-            promised=least_units(2**6, 1),
-        ),
-    )  # fmt: skip
+    says = run.states(
+        "X-74", r"p \text{ pieces from } \tilde L \text{ layers take at least } \tilde L(p^{1/\tilde L}-1)\text{ units}"
+    )
+    says.at_least(
+        [_units(zigzag_network(q)) for q in folds] + [_units(net) for net in random],
+        [least_units(k**length, depth) for k, length, depth in cases]
+        + [least_units(p, len(h)) for p, h in zip(counted, [h for h in hidden for _ in range(4)], strict=True)],
+        where="the zigzags of the claim before, and random networks by the pieces they have",
+    )
+    says.fails(
+        "more layers than the bound counts: 2^6 pieces from 6 layers, judged as one",
+        _units(zigzag_network([2] * 6)),
+        promised=least_units(2**6, 1),
+    )
     run.table(
         "sizes",
         ["k", "pieces", "units, composed", "least units, one hidden layer"],
@@ -189,102 +138,59 @@ def telgarsky_separation(run: Run, networks: int = 3, steps: int = 60) -> None:
     trained += [_fit(run, target, [2, 2], steps) for _ in range(networks)]
     pieces = [affine_pieces(net, 0.0, 1.0).count for net in trained]
     distances = [_distance(target, net) for net in trained]
-    run.claim(
-        ["L-108", "X-68"],
-        r"\|\Delta^{p}-g\|_{L_1}\ge\tfrac12[2^p-2\delta_A(g)]2^{-p-2}",
-        promised=[sawtooth_floor(p, n) for n in pieces],
-        relation=">=",
-        measured=distances,
-        control=Control(
-            "g as deep as the target, judged as if it had 9 pieces",
-            _distance(target, sawtooth_network(p)),
-            promised=sawtooth_floor(p, 9),
-        ),
+    says = run.states(["L-108", "X-68"], r"\|\Delta^{p}-g\|_{L_1}\ge\tfrac12[2^p-2\delta_A(g)]2^{-p-2}")
+    says.at_least(distances, [sawtooth_floor(p, n) for n in pieces])
+    says.fails(
+        "g as deep as the target, judged as if it had 9 pieces",
+        _distance(target, sawtooth_network(p)),
+        promised=sawtooth_floor(p, 9),
     )
-    run.claim(
+    run.states(
         "L-108",
-        r"L=2:\ \int|\Delta^6-g|\ge\tfrac1{32} \text{ for every } g \text{ with at most 4 units in"
-        r" at most 2 layers}",
-        promised=1 / 32,
-        relation=">=",
-        measured=distances,
-    )
-    run.claim(
-        "X-68",
-        r"\|g_m-h\|_{L_1}\ge\tfrac18-\tfrac{p+1}{2^{m+2}}",
-        promised=[1 / 8 - (n + 1) / 2 ** (p + 2) for n in pieces],
-        relation=">=",
-        measured=distances,
+        r"L=2:\ \int|\Delta^6-g|\ge\tfrac1{32} \text{ for every } g \text{ with at most 4 units in at most 2 layers}",
+    ).at_least(distances, 1 / 32)
+    run.states("X-68", r"\|g_m-h\|_{L_1}\ge\tfrac18-\tfrac{p+1}{2^{m+2}}").at_least(
+        distances, [1 / 8 - (n + 1) / 2 ** (p + 2) for n in pieces]
     )
     others = {m: _fit(run, sawtooth_network(m), [4], steps) for m in (4, 5, 7, 8)}
     shallow = {**others, p: trained[0]}
-    run.claim(
-        "X-68",
-        r"\text{trained on } g_m,\ m=4,\dots,8:\ \|g_m-h\|_{L_1}\ge\tfrac18-\tfrac{p+1}{2^{m+2}}",
-        promised=[_oscillation_floor(m, net) for m, net in shallow.items()],
-        relation=">=",
-        measured=[_distance(sawtooth_network(m), net) for m, net in shallow.items()],
-        control=Control(
-            "m layers of two units, judged as the shallow network of m = 8",
-            _distance(sawtooth_network(8), sawtooth_network(8)),
-            promised=_oscillation_floor(8, shallow[8]),
-        ),
+    says = run.states("X-68", r"\text{trained on } g_m,\ m=4,\dots,8:\ \|g_m-h\|_{L_1}\ge\tfrac18-\tfrac{p+1}{2^{m+2}}")
+    says.at_least(
+        [_distance(sawtooth_network(m), net) for m, net in shallow.items()],
+        [_oscillation_floor(m, net) for m, net in shallow.items()],
+    )
+    says.fails(
+        "m layers of two units, judged as the shallow network of m = 8",
+        _distance(sawtooth_network(8), sawtooth_network(8)),
+        promised=_oscillation_floor(8, shallow[8]),
     )
     half = nn.Sequential(dense(torch.zeros(1, 1).double(), torch.full((1,), 0.5).double()))
-    run.claim(
-        "L-108",
-        r"\int_0^1|\Delta^6-\tfrac12| = \tfrac14",
-        promised=0.25,
-        relation="==",
-        measured=_distance(target, half),
-        tolerance=1e-14,
-    )
-    run.claim(
-        ["S-44", "X-68"],
-        r"R(m^{(n)}) = 0 \text{ on its own } 2^n \text{ points}",
-        promised=0.0,
-        relation="==",
-        measured=[_error(sawtooth_network(n), n) for n in range(1, 15)],
-        control=Control("the constant 1/2", [_error(half, n) for n in range(1, 15)]),
-    )
+    run.states("L-108", r"\int_0^1|\Delta^6-\tfrac12| = \tfrac14").equal(_distance(target, half), 0.25, 1e-14)
+    says = run.states(["S-44", "X-68"], r"R(m^{(n)}) = 0 \text{ on its own } 2^n \text{ points}")
+    says.equal([_error(sawtooth_network(n), n) for n in range(1, 15)])
+    says.fails("the constant 1/2", [_error(half, n) for n in range(1, 15)])
     errors = [_error(net, p) for net in trained]
-    run.claim(
-        "S-45",
-        r"R(g)\ge\tfrac12-\tfrac{t+1}{2N},\quad t \text{ the pieces of } g",
-        promised=[alternation_floor(2**p, n) for n in pieces],
-        relation=">=",
-        measured=errors,
-        control=Control(
-            "the sawtooth of 12 units, judged as one hidden layer of 12",
-            _error(target, p),
-            promised=alternation_floor(2**p, most_pieces([12])),
-        ),
+    says = run.states("S-45", r"R(g)\ge\tfrac12-\tfrac{t+1}{2N},\quad t \text{ the pieces of } g")
+    says.at_least(errors, [alternation_floor(2**p, n) for n in pieces])
+    says.fails(
+        "the sawtooth of 12 units, judged as one hidden layer of 12",
+        _error(target, p),
+        promised=alternation_floor(2**p, most_pieces([12])),
     )
     best = [_best_error(16, t) for t in (2, 5, 9)]
-    run.claim(
-        "S-45",
-        r"\text{the best classifier with } t+1 \text{ intervals has error at least the floor}",
-        promised=[alternation_floor(16, t) for t in (2, 5, 9)],
-        relation=">=",
-        measured=best,
-        reason="found by dynamic programming over all ways to place the intervals",
+    run.states("S-45", r"\text{the best classifier with } t+1 \text{ intervals has error at least the floor}").at_least(
+        best,
+        [alternation_floor(16, t) for t in (2, 5, 9)],
+        where="found by dynamic programming over all ways to place the intervals",
     )
     k = 4
     layers = nn.Sequential(*[m for _ in range(k) for m in (sawtooth_network(1), nn.ReLU())])
-    run.erratum(
-        "telgarsky-hidden-layers",
-        r"m^{(4)} \text{ as tents one after the other has } 2^k \text{ hidden layers}",
-        promised=2**k,
-        relation="==",
-        measured=sum(isinstance(m, nn.ReLU) for m in layers.modules()),
-    )
-    run.erratum(
-        "telgarsky-width-condition",
-        r"k=3,\ l=1,\ w=8<2^{(8-3)/1-1}:\ R\ge\tfrac12-\tfrac1{3\cdot2^{k-1}}",
-        promised=0.5 - 1 / (3 * 4),
-        relation=">=",
-        measured=_error(zigzag_network([8]), 3),
-    )
+    run.refutes(
+        "telgarsky-hidden-layers", r"m^{(4)} \text{ as tents one after the other has } 2^k \text{ hidden layers}"
+    ).equal(sum(isinstance(m, nn.ReLU) for m in layers.modules()), 2**k)
+    run.refutes(
+        "telgarsky-width-condition", r"k=3,\ l=1,\ w=8<2^{(8-3)/1-1}:\ R\ge\tfrac12-\tfrac1{3\cdot2^{k-1}}"
+    ).at_least(_error(zigzag_network([8]), 3), 0.5 - 1 / (3 * 4))
     run.table(
         "trained",
         ["hidden layers", "pieces", "L₁ distance", "certified", "error", "certified error"],
@@ -405,9 +311,7 @@ def _plot_distances(axes: Any, shallow: dict[int, nn.Sequential]) -> None:
     sizes = sorted(shallow)
     tooth, net = affine_pieces(sawtooth_network(4), 0.0, 1.0), shallow[4]
     own = affine_pieces(net, 0.0, 1.0)
-    left.plot(
-        tooth.breakpoints, tooth.values[:, 0], color=COLORS[0], lw=1, label="sawtooth, pieces: 16"
-    )
+    left.plot(tooth.breakpoints, tooth.values[:, 0], color=COLORS[0], lw=1, label="sawtooth, pieces: 16")
     label = f"trained, pieces: {own.count}"
     left.plot(own.breakpoints, own.values[:, 0], color=COLORS[1], label=label)
     left.axhline(0.5, color="0.4", ls=":", lw=1)

@@ -9,10 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.record import Control
 from torchtheory.generalization.algorithmic_robustness import (
     Grid,
     best_grid,
@@ -21,8 +17,7 @@ from torchtheory.generalization.algorithmic_robustness import (
     robustness_bound,
     samples_for_robustness,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, lab
 from torchtheory.models.problem import Problem
 
 PIECES = 10
@@ -36,9 +31,7 @@ PIECES = 10
     errata=["robustness-needs-a-range-of-losses"],
     full={"trials": 3000, "samples": 20_000},
 )
-def algorithmic_robustness(
-    run: Run, samples: int = 3000, trials: int = 200, delta: float = 0.1
-) -> None:
+def algorithmic_robustness(run: Run, samples: int = 3000, trials: int = 200, delta: float = 0.1) -> None:
     """A partition fixed beforehand, and how much the loss varies within the cells a sample meets.
 
     For a network with a known Lipschitz constant the variation is at most that times the diameter
@@ -80,11 +73,7 @@ def lipschitz_network(run: Run) -> None:
     with torch.no_grad():
         for p in net.parameters():
             p.copy_(run.randn(*p.shape) / p.shape[-1] ** 0.5)
-    constant = math.prod(
-        float(torch.linalg.matrix_norm(m.weight.detach(), 2))
-        for m in net
-        if isinstance(m, nn.Linear)
-    )
+    constant = math.prod(float(torch.linalg.matrix_norm(m.weight.detach(), 2)) for m in net if isinstance(m, nn.Linear))
     x, y = run.rand(300, 2), run.rand(300, 1).round()
     other = run.rand(3000, 2), run.rand(3000, 1).round()
     grids = [Grid(0.0, 1.0, k, 2, classes=2) for k in (1, 2, 4, 8, 16)]
@@ -92,30 +81,26 @@ def lipschitz_network(run: Run) -> None:
     table = Problem(Remember(x, y), (x, y), loss=clipped_distance, task="regression")
     measured = [measure_robustness(smooth, g, other).oscillation for g in grids]
     remembered = [measure_robustness(table, g, other).oscillation for g in grids]
-    run.claim(
-        "B-04",
-        r"\zeta(S)\le\mathrm{Lip}\cdot\operatorname{diam}",
-        promised=[constant * g.diameter for g in grids],
-        relation="<=",
-        measured=measured,
-        reason="ReLU network with the product of its spectral norms, grids of 1 to 16² cubes with "
+    says = run.states("B-04", r"\zeta(S)\le\mathrm{Lip}\cdot\operatorname{diam}")
+    says.at_most(
+        measured,
+        [constant * g.diameter for g in grids],
+        where="ReLU network with the product of its spectral norms, grids of 1 to 16² cubes with "
         "two labels each, 3000 points beside the sample",
-        control=Control("a rule that remembers its sample and is not Lipschitz", remembered),
     )
+    says.fails("a rule that remembers its sample and is not Lipschitz", remembered)
     filled = Grid(0.0, 1.0, 4, 3, classes=2)
     many, labels = run.rand(20_000, 3), run.rand(20_000).round()
     cells = filled(many, labels)
-    run.claim(
-        "B-04",
-        r"|\Omega|=\text{classes}\cdot\lceil1/h\rceil^d",
-        promised=filled.count,
-        relation="==",
-        measured=len(torch.unique(cells)),
-        reason="cells met by 20 000 points of the cube, h = 1/4, d = 3, two classes",
-        control=Control(
-            "points on a line in the cube: not all cells can be met",
-            len(torch.unique(filled(run.rand(20_000, 1).expand(-1, 3), labels))),
-        ),
+    says = run.states("B-04", r"|\Omega|=\text{classes}\cdot\lceil1/h\rceil^d")
+    says.equal(
+        len(torch.unique(cells)),
+        filled.count,
+        where="cells met by 20 000 points of the cube, h = 1/4, d = 3, two classes",
+    )
+    says.fails(
+        "points on a line in the cube: not all cells can be met",
+        len(torch.unique(filled(run.rand(20_000, 1).expand(-1, 3), labels))),
     )
 
 
@@ -139,16 +124,12 @@ def large_margin(run: Run) -> None:
         yours = (classify(other) != z).double()
         return cell_oscillation(mine, cells[:m], yours, cells[m:]).oscillation
 
-    run.claim(
+    says = run.states(
         "B-04",
-        r"	ext{every sample farther from the boundary than diam}\ \Rightarrow\ \zeta(S)=0"
-        r"	ext{ for the 0-1 loss}",
-        promised=0.0,
-        relation="==",
-        measured=oscillation(far),
-        reason="linear classifier on the unit square, 12² cubes with two labels",
-        control=Control("samples up to the boundary", oscillation(x)),
+        r"	ext{every sample farther from the boundary than diam}\ \Rightarrow\ \zeta(S)=0	ext{ for the 0-1 loss}",
     )
+    says.equal(oscillation(far), where="linear classifier on the unit square, 12² cubes with two labels")
+    says.fails("samples up to the boundary", oscillation(x))
 
 
 def law(atoms: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,13 +151,8 @@ def single_cell(run: Run) -> None:
         drawn = torch.multinomial(mass, 30, replacement=True, generator=run.generator)
         found.append(cell_oscillation(losses[drawn], zeros[:30], losses, zeros).oscillation)
         gaps.append(abs(float(losses @ mass - losses[drawn].mean())))
-    run.claim(
-        "B-04",
-        r"|\Omega|=1:\quad|R-R_S|\le\zeta(S)\text{ on every sample}",
-        promised=found,
-        relation="<=",
-        measured=gaps,
-        reason="a mean of losses and an expectation of losses never differ by more than they do",
+    run.states("B-04", r"|\Omega|=1:\quad|R-R_S|\le\zeta(S)\text{ on every sample}").at_most(
+        gaps, found, where="a mean of losses and an expectation of losses never differ by more than they do"
     )
 
 
@@ -194,21 +170,12 @@ def coverage(run: Run, m: int, trials: int, delta: float) -> None:
         violations += abs(float(losses @ mass - losses[drawn].mean())) > bounds[-1]
     interval = clopper_pearson(violations, trials, 0.99)
     broken = remembering(run, m, 50, delta)
-    run.claim(
-        "B-04",
-        r"\Pr\Bigl(|R-R_S|>\zeta(S)+M\sqrt{(2|\Omega|\ln2+2\ln(1/\delta))/m}\Bigr)\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=interval.estimate,
-        interval=interval,
-        reason=f"least squares, m = {m}, {2 * PIECES} cells; mean bound "
-        f"{sum(bounds) / len(bounds):.3f}",
-        control=Control(
-            "two cells chosen after the sample: the sample, and the rest; a rule that looks labels "
-            "up has ζ = 0",
-            broken.estimate,
-            interval=broken,
-        ),
+    says = run.states("B-04", r"\Pr\Bigl(|R-R_S|>\zeta(S)+M\sqrt{(2|\Omega|\ln2+2\ln(1/\delta))/m}\Bigr)\le\delta")
+    says.at_most(
+        interval, delta, where=f"least squares, m = {m}, {2 * PIECES} cells; mean bound {sum(bounds) / len(bounds):.3f}"
+    )
+    says.fails(
+        "two cells chosen after the sample: the sample, and the rest; a rule that looks labels up has ζ = 0", broken
     )
 
 
@@ -236,14 +203,13 @@ def losses_without_a_floor(run: Run, delta: float) -> None:
     for _ in range(20):
         heads = int(torch.randint(0, 2, (m,), generator=run.generator).sum())
         gaps.append(abs(-50 + 100 * heads / m))
-    run.erratum(
+    run.refutes(
         "robustness-needs-a-range-of-losses",
         r"\ell\le M\ \Rightarrow\ |R-R_S|\le\zeta(S)+M\sqrt{(2|\Omega|\ln2+2\ln(1/\delta))/m}",
-        promised=robustness_bound(0.0, 2, m, delta, width=0.01),
-        relation="<=",
-        measured=min(gaps),
-        reason="losses -100 and 0 at two points, each a cell, M = 0.01; the smallest gap of 20 "
-        "samples of 101",
+    ).at_most(
+        min(gaps),
+        robustness_bound(0.0, 2, m, delta, width=0.01),
+        where="losses -100 and 0 at two points, each a cell, M = 0.01; the smallest gap of 20 samples of 101",
     )
 
 
@@ -251,25 +217,15 @@ def price(run: Run, delta: float) -> None:
     """Samples needed for a bound below 1, by dimension."""
     side = 4
     dimensions = list(range(1, 21))
-    needed = [
-        samples_for_robustness(0.5, Grid(0.0, 1.0, side, d, classes=10).count, 1.0, delta)
-        for d in dimensions
-    ]
+    needed = [samples_for_robustness(0.5, Grid(0.0, 1.0, side, d, classes=10).count, 1.0, delta) for d in dimensions]
     ratios = [after / before for before, after in itertools.pairwise(needed[9:])]
     met_only = [samples_for_robustness(0.5, 1000, 1.0, delta) for _ in dimensions]
-    run.claim(
-        "B-04",
-        r"m(d+1)/m(d)=\lceil1/h\rceil\text{: the samples needed grow exponentially in }d",
-        promised=float(side),
-        relation="==",
-        measured=ratios,
-        tolerance=1e-3,
-        reason="h = 1/4, ten classes, ζ = 1/2, bound below 1, d from 10",
-        control=Control(
-            "cells that do not depend on d, such as the 1000 a data set happens to meet: then they "
-            "are not fixed beforehand",
-            [after / before for before, after in itertools.pairwise(met_only)],
-        ),
+    says = run.states("B-04", r"m(d+1)/m(d)=\lceil1/h\rceil\text{: the samples needed grow exponentially in }d")
+    says.equal(ratios, float(side), 1e-3, where="h = 1/4, ten classes, ζ = 1/2, bound below 1, d from 10")
+    says.fails(
+        "cells that do not depend on d, such as the 1000 a data set happens to meet: then they "
+        "are not fixed beforehand",
+        [after / before for before, after in itertools.pairwise(met_only)],
     )
     rows = []
     for d in (1, 2, 3, 5, 10):
@@ -286,8 +242,7 @@ def price(run: Run, delta: float) -> None:
     def plot(ax: Any) -> None:
         for color, k in zip(COLORS, (2, 4, 8), strict=False):
             values = [
-                samples_for_robustness(0.5, Grid(0.0, 1.0, k, d, classes=10).count, 1.0, delta)
-                for d in dimensions
+                samples_for_robustness(0.5, Grid(0.0, 1.0, k, d, classes=10).count, 1.0, delta) for d in dimensions
             ]
             ax.semilogy(dimensions, values, "o-", color=color, label=f"h = 1/{k}", markersize=3)
         ax.axhline(60_000, color="0.4", linestyle="--", label="60 000 samples")

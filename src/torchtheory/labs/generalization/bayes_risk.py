@@ -7,10 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson, hoeffding_radius
-from torchtheory.core.record import Control
 from torchtheory.generalization.learning.bayes import (
     bayes_classifier,
     bayes_regression,
@@ -30,8 +26,7 @@ from torchtheory.generalization.vc.hypothesis_sets import (
     labelings_with_changes,
     threshold_network_labelings,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, hoeffding_radius, lab
 from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
 
 SIGNS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
@@ -44,9 +39,7 @@ SIGNS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     title="Every function's risk is the Bayes risk plus a distance, and a fresh sample shows it",
     full={"points": 12, "laws": 200, "trials": 20_000},
 )
-def bayes_risk(
-    run: Run, points: int = 8, laws: int = 40, sample: int = 100, trials: int = 2000
-) -> None:
+def bayes_risk(run: Run, points: int = 8, laws: int = 40, sample: int = 100, trials: int = 2000) -> None:
     """On finite distributions every risk is a sum, so nothing here is estimated unless said.
 
     For the quadratic loss the risk of any function is the Bayes risk plus its squared distance to
@@ -100,19 +93,9 @@ def regression(run: Run, points: int, laws: int) -> None:
         promised.append(best.risk + regression_excess(law, values))
         around = law.risk(median, quadratic_loss)
         wrong.append(around + (values - median).square() @ law.marginal)
-    run.claim(
-        "A-18",
-        r"R(f)=\mathbb E\,(f(X)-\mathbb E[Y\mid X])^2+R^*",
-        promised=torch.cat(promised),
-        relation="==",
-        measured=torch.cat(measured),
-        tolerance=1e-12,
-        control=Control(
-            "around the conditional median instead of the mean",
-            torch.cat(measured),
-            promised=torch.cat(wrong),
-        ),
-    )
+    says = run.states("A-18", r"R(f)=\mathbb E\,(f(X)-\mathbb E[Y\mid X])^2+R^*")
+    says.equal(torch.cat(measured), torch.cat(promised), 1e-12)
+    says.fails("around the conditional median instead of the mean", torch.cat(measured), promised=torch.cat(wrong))
     noise = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
     chance = torch.tensor([0.4, 0.4, 0.2], dtype=torch.float64)  # mean 0, mean square 1.2
     least, drifting = [], []
@@ -127,15 +110,9 @@ def regression(run: Run, points: int, laws: int) -> None:
         least.append(torch.as_tensor(bayes_regression(law).risk - float(chance @ noise**2)))
         moved = FiniteDistribution.of(x, y + drift.repeat_interleave(3), mass)
         drifting.append(moved.risk(f, quadratic_loss) - bayes_regression(moved).risk)
-    run.claim(
-        "A-18",
-        r"Y=f^*(X)+\nu,\ \mathbb E[\nu\mid X]=0:\ R(f^*)-R^*=0,\ R^*=\mathbb E\,\nu^2",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(least),
-        tolerance=1e-12,
-        control=Control("noise whose mean depends on X", torch.stack(drifting)),
-    )
+    says = run.states("A-18", r"Y=f^*(X)+\nu,\ \mathbb E[\nu\mid X]=0:\ R(f^*)-R^*=0,\ R^*=\mathbb E\,\nu^2")
+    says.equal(torch.stack(least), within=1e-12)
+    says.fails("noise whose mean depends on X", torch.stack(drifting))
 
 
 def classification(run: Run, points: int, laws: int) -> None:
@@ -156,32 +133,19 @@ def classification(run: Run, points: int, laws: int) -> None:
         optimum.append(law.risk(best.values, zero_one_loss))
         formula.append(best.risk)
         constant.append(risks[[0, -1]].min())
-    run.claim(
+    says = run.states(
         "A-19",
-        r"R(f)=\mathbb E\,|\eta(X)|\,1_{(-\infty,0)}(\eta(X)f(X))+R^*,\ "
-        r"\eta=\mathbb E[Y\mid X]=2\Pr(Y=1\mid X)-1",
-        promised=torch.cat(promised),
-        relation="==",
-        measured=torch.cat(measured),
-        tolerance=1e-12,
-        reason=f"all {len(every)} classifiers on {laws} laws",
-        control=Control(
-            "outputs of 0, which the 0-1 loss takes as right for either label",
-            torch.cat(soft_risk),
-            promised=torch.cat(soft_promise),
-        ),
+        r"R(f)=\mathbb E\,|\eta(X)|\,1_{(-\infty,0)}(\eta(X)f(X))+R^*,\ \eta=\mathbb E[Y\mid X]=2\Pr(Y=1\mid X)-1",
     )
-    run.claim(
-        "A-19",
-        r"\min_fR(f)=R(\operatorname{sgn}\eta)=\mathbb E\,\tfrac12(1-|\eta(X)|)",
-        promised=formula + formula,
-        relation="==",
-        measured=torch.stack(least + optimum),
-        tolerance=1e-12,
-        control=Control(
-            "the least over the two constants only", torch.stack(constant), promised=formula
-        ),
+    says.equal(torch.cat(measured), torch.cat(promised), 1e-12, where=f"all {len(every)} classifiers on {laws} laws")
+    says.fails(
+        "outputs of 0, which the 0-1 loss takes as right for either label",
+        torch.cat(soft_risk),
+        promised=torch.cat(soft_promise),
     )
+    says = run.states("A-19", r"\min_fR(f)=R(\operatorname{sgn}\eta)=\mathbb E\,\tfrac12(1-|\eta(X)|)")
+    says.equal(torch.stack(least + optimum), formula + formula, 1e-12)
+    says.fails("the least over the two constants only", torch.stack(constant), promised=formula)
 
 
 def interfaces(run: Run) -> None:
@@ -199,16 +163,13 @@ def interfaces(run: Run) -> None:
     ]
     left = [outside_hypothesis_set(rule, kind, m) for rule, kind in pairs for m in sizes]
     neighbor = [outside_hypothesis_set(nearest_neighbor(line), thresholds, m) for m in sizes]
-    run.claim(
-        "A-03",
-        r"\mathcal A(s)\in\mathcal F\ \text{ for every labeled sample } s \text{ of size } 1..4",
-        promised=0,
-        relation="==",
-        measured=left,
-        reason="majority vote into the constants, empirical risk minimization into the threshold "
+    says = run.states("A-03", r"\mathcal A(s)\in\mathcal F\ \text{ for every labeled sample } s \text{ of size } 1..4")
+    says.equal(
+        left,
+        where="majority vote into the constants, empirical risk minimization into the threshold "
         "functions of a line and into the half-planes",
-        control=Control("nearest neighbors, said to be threshold functions", neighbor),
     )
+    says.fails("nearest neighbors, said to be threshold functions", neighbor)
 
 
 def unbiased(run: Run) -> None:
@@ -220,41 +181,32 @@ def unbiased(run: Run) -> None:
     empirical = law.empirical_masses(samples) @ losses.T
     fitted = empirical.argmin(1)
     training = chance @ empirical.gather(1, fitted[:, None]).squeeze(1)
-    run.claim(
-        "A-17",
-        r"\mathbb E\,\hat R_S(f)=R(f)\ \text{ over all samples } S \text{ of size } 5",
-        promised=law.risk(every, zero_one_loss),
-        relation="==",
-        measured=chance @ empirical,
-        tolerance=1e-12,
-        control=Control(
-            "f is the function with the least error on S itself",
-            training,
-            promised=chance @ law.risk(every, zero_one_loss)[fitted],
-        ),
+    says = run.states("A-17", r"\mathbb E\,\hat R_S(f)=R(f)\ \text{ over all samples } S \text{ of size } 5")
+    says.equal(chance @ empirical, law.risk(every, zero_one_loss), 1e-12)
+    says.fails(
+        "f is the function with the least error on S itself",
+        training,
+        promised=chance @ law.risk(every, zero_one_loss)[fitted],
     )
-    task = prediction_task(
-        lambda n, generator: _pairs(law, law.draw(n, generator=generator)), zero_one_loss
-    )
+    task = prediction_task(lambda n, generator: _pairs(law, law.draw(n, generator=generator)), zero_one_loss)
     uniform = law.with_mass(torch.full_like(law.mass, 1 / len(law)))
-    skewed = prediction_task(
-        lambda n, generator: _pairs(uniform, uniform.draw(n, generator=generator)), zero_one_loss
-    )
+    skewed = prediction_task(lambda n, generator: _pairs(uniform, uniform.draw(n, generator=generator)), zero_one_loss)
     n, delta = 20_000, 1e-4
     found = [t.risk_interval(_table(f), n, run.generator, delta=delta) for t in (task, skewed)
              for f in every]  # fmt: skip
     truth = law.risk(every, zero_one_loss)
     gaps = torch.tensor([i.estimate for i in found]).double() - truth.repeat(2)
-    run.claim(
+    says = run.states(
         "A-17",
         r"|\hat R_{\tilde S}(f)-R(f)|\le\sqrt{\log(2/\delta)/(2n)}\ "
         r"\text{ on } n=20000 \text{ fresh draws},\ \delta=10^{-4}",
-        promised=hoeffding_radius(n, delta),
-        relation="<=",
-        measured=gaps[: len(every)].abs(),
-        reason="an exact sum against a mean over independent draws, for all classifiers",
-        control=Control("the test data come from another law", gaps[len(every) :].abs()),
     )
+    says.at_most(
+        gaps[: len(every)].abs(),
+        hoeffding_radius(n, delta),
+        where="an exact sum against a mean over independent draws, for all classifiers",
+    )
+    says.fails("the test data come from another law", gaps[len(every) :].abs())
 
 
 def _pairs(law: FiniteDistribution, drawn: Tensor) -> tuple[Tensor, Tensor]:
@@ -281,21 +233,11 @@ def coverage(run: Run, sample: int, trials: int) -> tuple[Tensor, Tensor]:
     delta = 0.1
     radius = hoeffding_radius(sample, delta)
     inside = [clopper_pearson(int((a.abs() <= radius).sum()), trials, 0.999) for a in away]
-    run.claim(
-        "A-17",
-        r"\Pr\bigl(|\hat R_{\tilde S}(f_S)-R(f_S)|\le\sqrt{\log(2/\delta)/(2n)}\bigr)\ge1-\delta,\ "
-        r"\delta=0.1",
-        promised=1 - delta,
-        relation=">=",
-        measured=inside[0].estimate,
-        interval=inside[0],
-        reason=f"{trials} pairs of a training and a test sample of {sample}",
-        control=Control(
-            "the sample that f was fitted to, taken as its test sample",
-            inside[1].estimate,
-            interval=inside[1],
-        ),
+    says = run.states(
+        "A-17", r"\Pr\bigl(|\hat R_{\tilde S}(f_S)-R(f_S)|\le\sqrt{\log(2/\delta)/(2n)}\bigr)\ge1-\delta,\ \delta=0.1"
     )
+    says.at_least(inside[0], 1 - delta, where=f"{trials} pairs of a training and a test sample of {sample}")
+    says.fails("the sample that f was fitted to, taken as its test sample", inside[1])
     size = 10 * (sample // 10)
     ends = [clopper_pearson(k, size, 0.9) for k in range(size + 1)]
     low = torch.tensor([e.low for e in ends]).double()
@@ -306,20 +248,11 @@ def coverage(run: Run, sample: int, trials: int) -> tuple[Tensor, Tensor]:
         errors = ((losses * masses).sum(1) * count).round().long().clamp(max=size)
         covered = (low[errors] <= risk) & (risk <= high[errors])
         hits.append(clopper_pearson(int(covered.sum()), trials, 0.999))
-    run.claim(
-        "A-17",
-        r"\text{Clopper--Pearson on } n \text{ test errors covers } R(f_S) \text{ with } "
-        r"\Pr\ge 0.9",
-        promised=0.9,
-        relation=">=",
-        measured=hits[0].estimate,
-        interval=hits[0],
-        control=Control(
-            "not independent: each test datum is counted ten times",
-            hits[1].estimate,
-            interval=hits[1],
-        ),
+    says = run.states(
+        "A-17", r"\text{Clopper--Pearson on } n \text{ test errors covers } R(f_S) \text{ with } \Pr\ge 0.9"
     )
+    says.at_least(hits[0], 0.9)
+    says.fails("not independent: each test datum is counted ten times", hits[1])
     rows = [
         ("fresh test sample", inside[0].estimate, hits[0].estimate),
         ("each datum ten times", inside[2].estimate, hits[1].estimate),

@@ -8,10 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.interpolation.bias_variance import (
     decompose_estimates,
     decompose_predictions,
@@ -23,8 +19,7 @@ from torchtheory.generalization.interpolation.minimum_norm import (
     design_bias_variance,
     minimum_norm_weights,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.regression import least_squares
 from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.shrinkage import early_stopping_factors
@@ -60,9 +55,7 @@ def bias_variance_of_least_squares(
     at p = n, and at gradient descent stopped early, which does not have it.
     """
     if samples < 8 or dimension < 2 * samples or trials < 20 or step < 1 or noise <= 0:
-        raise InvalidInput(
-            "take at least 8 samples, twice as many dimensions, 20 trials, step 1 and some noise"
-        )
+        raise InvalidInput("take at least 8 samples, twice as many dimensions, 20 trials, step 1 and some noise")
     norm_of_the_error(run)
     two_parts(run, trials)
     estimator(run)
@@ -100,40 +93,27 @@ def norm_of_the_error(run: Run) -> None:
     fair = sigma * torch.tensor([1.0, -1.0]).double().expand(200, 2)
     tied = sigma * phi[:, :1].sign()  # of mean square sigma^2, and a function of x
     excess = excess_risk(weights, planted, moment)
-    run.claim(
-        ["M-161", "M-163"],
-        r"R(w)-\sigma^2=(w-w_*)^\top\Sigma(w-w_*)",
-        promised=excess,
-        relation="==",
-        measured=risks(weights, fair) - sigma**2,
-        tolerance=1e-12,
-        reason="features of a tanh network, and a law on 200 points, so that risks are sums",
-        control=Control(
-            "noise of the same size that depends on x", risks(weights, tied) - sigma**2
-        ),
+    says = run.states(["M-161", "M-163"], r"R(w)-\sigma^2=(w-w_*)^\top\Sigma(w-w_*)")
+    says.equal(
+        risks(weights, fair) - sigma**2,
+        excess,
+        1e-12,
+        where="features of a tanh network, and a law on 200 points, so that risks are sums",
     )
+    says.fails("noise of the same size that depends on x", risks(weights, tied) - sigma**2)
     best = least_squares(phi.repeat(2, 1), (phi @ planted + fair.T).reshape(-1)).weight
     off = least_squares(phi, phi @ planted + tied[:, 0]).weight
-    run.claim(
-        ["M-161", "M-163"],
-        r"R^*=\min_wR(w)=\sigma^2",
-        promised=sigma**2,
-        relation="==",
-        measured=risks(best[None], fair),
-        tolerance=1e-12,
-        control=Control("noise that depends on x", risks(off[None], tied)),
-    )
+    says = run.states(["M-161", "M-163"], r"R^*=\min_wR(w)=\sigma^2")
+    says.equal(risks(best[None], fair), sigma**2, 1e-12)
+    says.fails("noise that depends on x", risks(off[None], tied))
     x = run.randn(4000, 6)
     w = planted + 0.5
     seen = (x @ (w - planted) - sigma * run.randn(4000)).square() - sigma**2
-    run.claim(
-        "M-163",
-        r"R(w)-\sigma^2=\|w-w_*\|_\Sigma^2",
-        promised=excess_risk(w, planted, torch.eye(6).double()),
-        relation="~",
-        measured=seen.mean(),
-        interval=mean_interval(seen, 0.9999),
-        reason="Gaussian features, 4000 test points, confidence 99.99%",
+    run.states("M-163", r"R(w)-\sigma^2=\|w-w_*\|_\Sigma^2").mean(
+        seen,
+        excess_risk(w, planted, torch.eye(6).double()),
+        confidence=0.9999,
+        where="Gaussian features, 4000 test points, confidence 99.99%",
     )
 
 
@@ -149,63 +129,45 @@ def two_parts(run: Run, trials: int) -> None:
     weights = torch.linalg.solve(gram, phi.mT @ y[..., None])[..., 0]
     parts = decompose_estimates(weights, planted, moment)
     excess = excess_risk(weights, planted, moment)
-    run.claim(
+    says = run.states(
         "M-164",
         r"\mathbb E\|\bar w-w_*\|_\Sigma^2=\|\mathbb E\bar w-w_*\|_\Sigma^2"
         r"+\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2",
-        promised=excess.mean(),
-        relation="==",
-        measured=parts.total,
-        tolerance=1e-12,
-        reason=f"ridge regression on {many} samples, expectations over these",
-        control=Control(
-            "the norm of another matrix in one of the two terms",
-            parts.bias + decompose_estimates(weights, planted, torch.eye(p).double()).variance,
-        ),
     )
-    run.erratum(
-        "risk-decomposition-first-line",
-        r"\mathbb E[R(\bar w)-R^*]=\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2",
-        promised=excess.mean(),
-        relation="==",
-        measured=parts.variance,
-        tolerance=1e-2,
-        reason="ridge regression is biased",
+    says.equal(parts.total, excess.mean(), 1e-12, where=f"ridge regression on {many} samples, expectations over these")
+    says.fails(
+        "the norm of another matrix in one of the two terms",
+        parts.bias + decompose_estimates(weights, planted, torch.eye(p).double()).variance,
     )
+    run.refutes(
+        "risk-decomposition-first-line", r"\mathbb E[R(\bar w)-R^*]=\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2"
+    ).equal(parts.variance, excess.mean(), 1e-2, where="ridge regression is biased")
     half = many // 2
     x = run.randn(half, p) * moment.diagonal().sqrt()
     fresh = ((x * (weights[:half] - planted)).sum(1) - sigma * run.randn(half)).square() - sigma**2
     second = weights[half:]
     other = decompose_estimates(second, planted, moment)
-    run.claim(
-        "M-164",
-        r"\mathbb E[R(\bar w)]-R^*=\text{bias}+\text{variance}",
-        promised=other.total,
-        relation="~",
-        measured=fresh.mean(),
-        interval=mean_interval(fresh - excess_risk(second, planted, moment) + other.total),
-        reason=f"a fresh test point for each of {half} samples, the parts from {half} others",
-        control=Control(
-            "variance alone, the estimator being biased",
-            fresh.mean(),
-            promised=other.variance,
-            interval=mean_interval(fresh - excess_risk(second, planted, moment) + other.total),
-        ),
+    says = run.states("M-164", r"\mathbb E[R(\bar w)]-R^*=\text{bias}+\text{variance}")
+    says.mean(
+        fresh - excess_risk(second, planted, moment) + other.total,
+        other.total,
+        where=f"a fresh test point for each of {half} samples, the parts from {half} others",
+    )
+    says.fails(
+        "variance alone, the estimator being biased",
+        fresh - excess_risk(second, planted, moment) + other.total,
+        promised=other.variance,
     )
     scores = run.randn(30, 50, 4) + run.randn(50, 4)
     target = torch.eye(4).double()[torch.arange(50) % 4]
     split = decompose_predictions(scores, target)
-    run.claim(
-        "M-164",
-        r"\mathbb E\|f_S(x)-f_*(x)\|^2=\text{bias}+\text{variance, over all outputs}",
-        promised=(scores - target).square().sum(2).mean(),
-        relation="==",
-        measured=split.total,
-        tolerance=1e-12,
-        reason="score vectors against one-hot targets",
-        control=Control("the bias of one output alone",
-                        decompose_predictions(scores[..., 0], target[:, 0]).bias + split.variance),
-    )  # fmt: skip
+    says = run.states("M-164", r"\mathbb E\|f_S(x)-f_*(x)\|^2=\text{bias}+\text{variance, over all outputs}")
+    says.equal(
+        split.total, (scores - target).square().sum(2).mean(), 1e-12, where="score vectors against one-hot targets"
+    )
+    says.fails(
+        "the bias of one output alone", decompose_predictions(scores[..., 0], target[:, 0]).bias + split.variance
+    )
 
 
 def estimator(run: Run) -> None:
@@ -215,57 +177,34 @@ def estimator(run: Run) -> None:
     mean = phi.T @ phi / n
     closed = torch.linalg.solve(mean, phi.T @ y) / n
     fit = least_squares(phi, y)
-    run.claim(
-        "M-165",
-        r"\bar w=\tfrac1n\bar\Sigma^{-1}\Phi^\top y \text{ minimizes } \tfrac1n\|y-\Phi w\|^2",
-        promised=closed,
-        relation="==",
-        measured=fit.weight,
-        tolerance=1e-10,
-        control=Control("a ridge in the inverse",
-                        torch.linalg.solve(mean + 0.1 * torch.eye(p).double(), phi.T @ y) / n),
-    )  # fmt: skip
-    run.claim(
-        "M-165",
-        r"\Phi^\top(y-\Phi\bar w)=0",
-        promised=0.0,
-        relation="==",
-        measured=phi.T @ (y - phi @ closed),
-        tolerance=1e-10,
-        control=Control("weights off by 0.01", phi.T @ (y - phi @ (closed + 0.01))),
-    )
+    says = run.states("M-165", r"\bar w=\tfrac1n\bar\Sigma^{-1}\Phi^\top y \text{ minimizes } \tfrac1n\|y-\Phi w\|^2")
+    says.equal(fit.weight, closed, 1e-10)
+    says.fails("a ridge in the inverse", torch.linalg.solve(mean + 0.1 * torch.eye(p).double(), phi.T @ y) / n)
+    says = run.states("M-165", r"\Phi^\top(y-\Phi\bar w)=0")
+    says.equal(phi.T @ (y - phi @ closed), within=1e-10)
+    says.fails("weights off by 0.01", phi.T @ (y - phi @ (closed + 0.01)))
     wide, y = run.randn(6, 20), run.randn(6)
     least = minimum_norm_weights(wide, y)
     free = run.randn(50, 20)
     others = least + free - (torch.linalg.pinv(wide) @ (wide @ free.T)).T  # they interpolate too
-    run.claim(
-        "M-165",
-        r"p>n:\ \Phi^+y \text{ has the least norm of all } w \text{ with } \Phi w=y",
-        promised=least.norm(),
-        relation=">=",
-        measured=others.norm(dim=1),
-        reason="50 other interpolators",
-        control=Control("another interpolator in the place of the pseudo-inverse's",
-                        others.norm(dim=1), promised=others[0].norm()),
-    )  # fmt: skip
-    run.claim(
-        "M-165",
-        r"\Phi w=y\Rightarrow\|w\|^2=\|\Phi^+y\|^2+\|w-\Phi^+y\|^2",
-        promised=others.square().sum(1),
-        relation="==",
-        measured=least.square().sum() + (others - least).square().sum(1),
-        tolerance=1e-10,
-        control=Control("another interpolator in the place of the pseudo-inverse's",
-                        others[0].square().sum() + (others - others[0]).square().sum(1)),
-    )  # fmt: skip
+    says = run.states("M-165", r"p>n:\ \Phi^+y \text{ has the least norm of all } w \text{ with } \Phi w=y")
+    says.at_least(others.norm(dim=1), least.norm(), where="50 other interpolators")
+    says.fails(
+        "another interpolator in the place of the pseudo-inverse's", others.norm(dim=1), promised=others[0].norm()
+    )
+    says = run.states("M-165", r"\Phi w=y\Rightarrow\|w\|^2=\|\Phi^+y\|^2+\|w-\Phi^+y\|^2")
+    says.equal(least.square().sum() + (others - least).square().sum(1), others.square().sum(1), 1e-10)
+    says.fails(
+        "another interpolator in the place of the pseudo-inverse's",
+        others[0].square().sum() + (others - others[0]).square().sum(1),
+    )
     columns = phi.T  # the examples as columns, as the matrix is displayed
-    run.erratum(
-        "design-matrix-transposed",
-        r"\bar\Sigma=\tfrac1n\Phi^\top\Phi \text{ is invertible for } p\le n",
-        promised=n,
-        relation="==",
-        measured=int(torch.linalg.matrix_rank(columns.T @ columns / n)),
-        reason=f"with the examples as columns the product is {n} x {n} and of rank {p}",
+    run.refutes(
+        "design-matrix-transposed", r"\bar\Sigma=\tfrac1n\Phi^\top\Phi \text{ is invertible for } p\le n"
+    ).equal(
+        int(torch.linalg.matrix_rank(columns.T @ columns / n)),
+        n,
+        where=f"with the examples as columns the product is {n} x {n} and of rank {p}",
     )
 
 
@@ -286,29 +225,22 @@ def variance_of_least_squares(run: Run, trials: int) -> None:
         return excess_risk(weights, planted, moment)
 
     free, correlated = spread(noise), spread(tied)
-    run.claim(
+    says = run.states(
         "M-166",
-        r"\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2"
-        r"=\tfrac{\sigma^2}n\operatorname{tr}(\Sigma\bar\Sigma^{-1})",
-        promised=by_theorem,
-        relation="~",
-        measured=free.mean(),
-        interval=mean_interval(free),
-        reason=f"one design, {len(free)} draws of the noise",
-        control=Control("noise that is common to all samples, up to signs", correlated.mean(),
-                        interval=mean_interval(correlated)),
-    )  # fmt: skip
-    run.claim(
-        "M-166",
-        r"\tfrac{\sigma^2}n\operatorname{tr}(\Sigma\bar\Sigma^{-1})=\sigma^2p/n"
-        r" \text{ for } \Sigma=\bar\Sigma",
-        promised=sigma**2 * p / n,
-        relation="==",
-        measured=design_bias_variance(phi, planted, phi.T @ phi / n, sigma**2).variance,
-        tolerance=1e-12,
-        reason="a fixed design: the test points are the training points",
-        control=Control("new test points", exact.variance),
+        r"\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2=\tfrac{\sigma^2}n\operatorname{tr}(\Sigma\bar\Sigma^{-1})",
     )
+    says.mean(free, by_theorem, where=f"one design, {len(free)} draws of the noise")
+    says.fails("noise that is common to all samples, up to signs", correlated)
+    says = run.states(
+        "M-166", r"\tfrac{\sigma^2}n\operatorname{tr}(\Sigma\bar\Sigma^{-1})=\sigma^2p/n \text{ for } \Sigma=\bar\Sigma"
+    )
+    says.equal(
+        design_bias_variance(phi, planted, phi.T @ phi / n, sigma**2).variance,
+        sigma**2 * p / n,
+        1e-12,
+        where="a fixed design: the test points are the training points",
+    )
+    says.fails("new test points", exact.variance)
     n, p = 100, 50
     designs = run.randn(trials, n, p)
     scales = torch.where(run.rand(trials, n, 1) < 0.1, 9.1**0.5, 0.1**0.5)
@@ -316,28 +248,19 @@ def variance_of_least_squares(run: Run, trials: int) -> None:
     # the same for any covariance: the trace does not see a change of coordinates
     traces = design_bias_variance(designs, half, torch.eye(p).double(), 1.0).variance
     heavy = design_bias_variance(designs * scales, half, torch.eye(p).double(), 1.0).variance
-    run.claim(
+    says = run.states(
         "M-166",
         r"\tfrac{\sigma^2}n\mathbb E\operatorname{tr}(\Sigma\bar\Sigma^{-1})"
         r"=\sigma^2\tfrac p{n-p-1} \text{ for Gaussian features}",
-        promised=gaussian_variance_factor(n, p),
-        relation="~",
-        measured=traces.mean(),
-        interval=mean_interval(traces),
-        reason=f"n = {n}, p = {p}, {trials} designs",
-        control=Control("not Gaussian: a tenth of the rows is much longer, same covariance",
-                        heavy.mean(), interval=mean_interval(heavy)),
-    )  # fmt: skip
+    )
+    says.mean(traces, gaussian_variance_factor(n, p), where=f"n = {n}, p = {p}, {trials} designs")
+    says.fails("not Gaussian: a tenth of the rows is much longer, same covariance", heavy)
     mean = decompose_estimates(planted + noise @ torch.linalg.pinv(phi).T, planted, moment)
-    run.erratum(
+    run.refutes(
         "variance-is-not-the-bias",
-        r"\|\mathbb E\bar w-w_*\|_\Sigma^2"
-        r"=\tfrac{\sigma^2}n\operatorname{tr}(\Sigma\bar\Sigma^{-1})",
-        promised=by_theorem,
-        relation="==",
-        measured=mean.bias,
-        tolerance=0.1,
-        reason="least squares has no bias: the left side is 0 but for the finite simulation",
+        r"\|\mathbb E\bar w-w_*\|_\Sigma^2=\tfrac{\sigma^2}n\operatorname{tr}(\Sigma\bar\Sigma^{-1})",
+    ).equal(
+        mean.bias, by_theorem, 0.1, where="least squares has no bias: the left side is 0 but for the finite simulation"
     )
 
 
@@ -353,9 +276,7 @@ class Curve:
     ridge: list[float]
 
 
-def parameters_curve(
-    run: Run, n: int, dimension: int, noise: float, trials: int, step: int
-) -> Curve:
+def parameters_curve(run: Run, n: int, dimension: int, noise: float, trials: int, step: int) -> Curve:
     """Fits with the first p of the features, for every p."""
     beta = torch.full((dimension,), dimension**-0.5, dtype=torch.float64)
     x = run.randn(trials, n, dimension)
@@ -369,9 +290,7 @@ def parameters_curve(
         u, sizes, v = torch.linalg.svd(x[..., :p], full_matrices=False)
         seen = (u.mT @ y[..., None])[..., 0]
 
-        def excess(
-            factor: Tensor, seen: Tensor = seen, v: Tensor = v, rest: float = rest
-        ) -> Tensor:
+        def excess(factor: Tensor, seen: Tensor = seen, v: Tensor = v, rest: float = rest) -> Tensor:
             weights = ((factor * seen)[:, None] @ v)[:, 0]
             return (weights - beta[: v.shape[-1]]).square().sum(1) + rest
 
@@ -388,40 +307,18 @@ def parameters_curve(
         curve.ridge.append(float(excess(sizes / (sizes.square() + penalty)).median()))
         if p in checked:
             weights = ((seen / sizes)[:, None] @ v)[:, 0]
-            run.claim(
-                "M-167",
-                rf"p={p}:\ \mathbb E\,R-R^*=\text{{bias}}+\text{{variance, in closed form}}",
-                promised=exact.total,
-                relation="~",
-                measured=fitted.mean(),
-                interval=mean_interval(fitted),
-                reason=f"n = {n}, {trials} samples",
-                control=Control("gradient descent stopped early, not the minimum-norm fit",
-                                stopped.mean(), interval=mean_interval(stopped))
-                if p == n // 2 else None,
-            )  # fmt: skip
+            says = run.states("M-167", rf"p={p}:\ \mathbb E\,R-R^*=\text{{bias}}+\text{{variance, in closed form}}")
+            says.mean(fitted, exact.total, where=f"n = {n}, {trials} samples")
+            if p == n // 2:
+                says.fails("gradient descent stopped early, not the minimum-norm fit", stopped)
             share = weights @ beta[:p] / beta[:p].square().sum()
-            run.claim(
-                "M-167",
-                rf"p={p}:\ \mathbb E\bar w=\min(1,n/p)\,\beta_{{\le p}}",
-                promised=min(1.0, n / p),
-                relation="~",
-                measured=share.mean(),
-                interval=mean_interval(share),
-            )
+            run.states("M-167", rf"p={p}:\ \mathbb E\bar w=\min(1,n/p)\,\beta_{{\le p}}").mean(share, min(1.0, n / p))
     highest = max(range(len(grid)), key=lambda i: curve.simulated[i])
-    run.claim(
-        "M-167",
-        r"\text{the excess risk is largest at } p=n",
-        promised=n,
-        relation="==",
-        measured=grid[highest],
-        tolerance=2 / n,
-        reason="medians over the samples (the mean is infinite there), to within 2",
-        control=Control(
-            "ridge regression with the best penalty, for which a further feature only helps",
-            grid[max(range(len(grid)), key=lambda i: curve.ridge[i])],
-        ),
+    says = run.states("M-167", r"\text{the excess risk is largest at } p=n")
+    says.equal(grid[highest], n, 2 / n, where="medians over the samples (the mean is infinite there), to within 2")
+    says.fails(
+        "ridge regression with the best penalty, for which a further feature only helps",
+        grid[max(range(len(grid)), key=lambda i: curve.ridge[i])],
     )
     rows = list(zip(grid, curve.bias, curve.variance, curve.simulated, curve.stopped, strict=True))
     run.table(
@@ -451,26 +348,18 @@ def descent(run: Run, n: int) -> None:
     wild = gradient_descent(loss, torch.zeros(p).double(), 2.1 / top, steps).points
     times = torch.arange(steps + 1).double()
     bound = (1 - 1 / condition) ** times * target.norm()
-    run.claim(
-        "M-168",
-        r"\|w_t-\bar w\|\le(1-1/\kappa)^t\|\bar w\| \text{ for } \eta=1/\lambda_{\max}",
-        promised=bound,
-        relation="<=",
-        measured=(path - target).norm(dim=1),
-        tolerance=1e-12,
-        reason=f"condition number {condition:.1f}; the Hessian is twice the second moment",
-        control=Control("a step of 2.1 / λ_max", (wild - target).norm(dim=1)),
+    says = run.states("M-168", r"\|w_t-\bar w\|\le(1-1/\kappa)^t\|\bar w\| \text{ for } \eta=1/\lambda_{\max}")
+    says.at_most(
+        (path - target).norm(dim=1),
+        bound,
+        1e-12,
+        where=f"condition number {condition:.1f}; the Hessian is twice the second moment",
     )
+    says.fails("a step of 2.1 / λ_max", (wild - target).norm(dim=1))
     filtered = vectors @ (early_stopping_factors(values, rate, 50) * (vectors.T @ target))
-    run.claim(
-        "M-168",
-        r"w_t=\sum_j\bigl(1-(1-\eta\lambda_j)^t\bigr)v_jv_j^\top\bar w",
-        promised=filtered,
-        relation="==",
-        measured=path[50],
-        tolerance=1e-10,
-        control=Control("one step more", path[51]),
-    )
+    says = run.states("M-168", r"w_t=\sum_j\bigl(1-(1-\eta\lambda_j)^t\bigr)v_jv_j^\top\bar w")
+    says.equal(path[50], filtered, 1e-10)
+    says.fails("one step more", path[51])
     conditions = torch.logspace(1, 4, 7).double()
     orthogonal = torch.linalg.qr(run.randn(n, p)).Q
     needed: list[float] = []
@@ -482,19 +371,9 @@ def descent(run: Run, n: int) -> None:
             shape = orthogonal * (spectrum + extra).sqrt() * (n / 2) ** 0.5
             eigenvalues = torch.linalg.eigvalsh(2 * shape.T @ shape / n)
             found.append(_steps_to(eigenvalues, 1e-6))
-    slope, kept = fit_slope(conditions, needed), fit_slope(conditions, ridged)
-    run.claim(
-        "M-168",
-        r"\text{steps to } \|w_t-\bar w\|\le10^{-6}\|\bar w\| \text{ grow as } \kappa",
-        promised=1.0,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        tolerance=0.05,
-        control=Control(
-            "a ridge of 0.05 keeps the condition bounded", kept.estimate, interval=kept
-        ),
-    )
+    says = run.states("M-168", r"\text{steps to } \|w_t-\bar w\|\le10^{-6}\|\bar w\| \text{ grow as } \kappa")
+    says.slope(conditions, needed, 1.0, 0.05)
+    says.fails("a ridge of 0.05 keeps the condition bounded", conditions, ridged)
 
 
 def _steps_to(eigenvalues: Tensor, accuracy: float) -> float:

@@ -8,10 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson, hoeffding_radius
-from torchtheory.core.record import Control
 from torchtheory.generalization.concentration import (
     bernstein_radius,
     matrix_bernstein_radius,
@@ -20,8 +16,7 @@ from torchtheory.generalization.concentration import (
     mcdiarmid_tail,
     observed_differences,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, hoeffding_radius, lab
 
 
 @lab(
@@ -69,16 +64,11 @@ def bounded_differences(run: Run, trials: int, size: int) -> Tensor:
 
     start, other = draw(300, size), draw(300, size)
     largest = observed_differences(different, start, other)
-    run.claim(
-        "M-45",
-        r"|f(x)-f(x')|\le1\ \text{ when one draw is replaced, } f \text{ the number of different "
-        r"values}",
-        promised=1.0,
-        relation="<=",
-        measured=largest,
-        control=Control("f is the sum of the values", observed_differences(
-            lambda x: x.sum(-1), start, other)),
-    )  # fmt: skip
+    says = run.states(
+        "M-45", r"|f(x)-f(x')|\le1\ \text{ when one draw is replaced, } f \text{ the number of different values}"
+    )
+    says.at_most(largest, 1.0)
+    says.fails("f is the sum of the values", observed_differences(lambda x: x.sum(-1), start, other))
     expected = size * (1 - (1 - 1 / size) ** size)
     values = different(draw(trials, size))
     # a coin decides whether all the draws are one draw
@@ -89,47 +79,33 @@ def bounded_differences(run: Run, trials: int, size: int) -> Tensor:
         threshold = mcdiarmid_radius([1.0] * size, delta)
         away = clopper_pearson(int(((values - expected).abs() >= threshold).sum()), trials, 0.999)
         broken = clopper_pearson(int(((copied - middle).abs() >= threshold).sum()), trials, 0.999)
-        run.claim(
-            "M-45",
-            r"\Pr(|f(X)-\mathbb E f(X)|\ge\varepsilon)\le2e^{-2\varepsilon^2/\sum_ic_i^2}="
-            + f"{delta}",
-            promised=mcdiarmid_tail([1.0] * size, threshold),
-            relation="<=",
-            measured=away.estimate,
-            interval=away,
-            reason=f"the mean is exact, n(1-(1-1/n)^n); ε = {threshold:.2f}",
-            control=Control(
-                "a coin makes all draws equal: not independent", broken.estimate, interval=broken
-            ),
+        says = run.states(
+            "M-45", r"\Pr(|f(X)-\mathbb E f(X)|\ge\varepsilon)\le2e^{-2\varepsilon^2/\sum_ic_i^2}=" + f"{delta}"
         )
+        says.at_most(
+            away,
+            mcdiarmid_tail([1.0] * size, threshold),
+            where=f"the mean is exact, n(1-(1-1/n)^n); ε = {threshold:.2f}",
+        )
+        says.fails("a coin makes all draws equal: not independent", broken)
     sizes, deltas = (1, 10, 500), (0.01, 0.3)
-    run.claim(
-        "M-45",
-        r"c_i=\tfrac1n:\ \sqrt{\tfrac12\log(2/\delta)\textstyle\sum c_i^2}=\sqrt{\log(2/\delta)/"
-        r"(2n)}",
-        promised=[hoeffding_radius(n, d) for n in sizes for d in deltas],
-        relation="==",
-        measured=[mcdiarmid_radius([1 / n] * n, d) for n in sizes for d in deltas],
-        tolerance=1e-12,
-        control=Control(
-            "c_i = 2/n, losses in [-1, 1]",
-            [mcdiarmid_radius([2 / n] * n, d) for n in sizes for d in deltas],
-        ),
+    says = run.states(
+        "M-45", r"c_i=\tfrac1n:\ \sqrt{\tfrac12\log(2/\delta)\textstyle\sum c_i^2}=\sqrt{\log(2/\delta)/(2n)}"
     )
+    says.equal(
+        [mcdiarmid_radius([1 / n] * n, d) for n in sizes for d in deltas],
+        [hoeffding_radius(n, d) for n in sizes for d in deltas],
+        1e-12,
+    )
+    says.fails("c_i = 2/n, losses in [-1, 1]", [mcdiarmid_radius([2 / n] * n, d) for n in sizes for d in deltas])
     n, epsilon = 50, 0.5
     bits = (run.rand(trials, n) < 0.9).double()
     # f(x) = 1 - mean(x) has c_i = 1/n and mean 0.1
     far = clopper_pearson(int(((bits.mean(1) - 0.1).abs() >= epsilon).sum()), trials, 0.999)
-    run.erratum(
+    run.refutes(
         "mcdiarmid-for-a-sample-mean",
-        r"\Pr\bigl(|\tfrac1n\sum_iX_i-\mathbb E f(X)|\ge\varepsilon\bigr)\le"
-        r"2e^{-2\varepsilon^2/\sum_ic_i^2}",
-        promised=mcdiarmid_tail([1 / n] * n, epsilon),
-        relation="<=",
-        measured=far.estimate,
-        interval=far,
-        reason="f(x) = 1 - mean(x), coins of probability 0.9",
-    )
+        r"\Pr\bigl(|\tfrac1n\sum_iX_i-\mathbb E f(X)|\ge\varepsilon\bigr)\le2e^{-2\varepsilon^2/\sum_ic_i^2}",
+    ).at_most(far, mcdiarmid_tail([1 / n] * n, epsilon), where="f(x) = 1 - mean(x), coins of probability 0.9")
     return values - expected
 
 
@@ -145,75 +121,46 @@ def matrices(run: Run, trials: int) -> tuple[Tensor, float, float, int]:
     # the identity with one sign for all terms: R = 1 and the variance is the number of terms
     alike = run.signs(trials) * terms
     radius = matrix_bernstein_radius(variance, bound, d, delta)
-    inside = clopper_pearson(int((top <= radius).sum()), trials, 0.999)
     other = matrix_bernstein_radius(float(terms), 1.0, d, delta)
-    broken = clopper_pearson(int((alike <= other).sum()), trials, 0.999)
-    run.claim(
+    says = run.states(
         "B-26",
         r"\Pr\Bigl(\lambda_{\max}\bigl(\sum_iM_i\bigr)\le\tfrac R3u+\sqrt{(\tfrac R3u)^2+"
         r"2\gamma^2u}\Bigr)\ge1-\delta,\ u=\log(d/\delta)",
-        promised=1 - delta,
-        relation=">=",
-        measured=inside.estimate,
-        interval=inside,
-        reason=f"{terms} fixed {d} x {d} matrices with random signs",
-        control=Control("identities, one sign for all of them", broken.estimate, interval=broken),
     )
+    says.share(top <= radius, 1 - delta, where=f"{terms} fixed {d} x {d} matrices with random signs")
+    says.fails("identities, one sign for all of them", alike <= other)
     tails, bounds = [], []
     for share in (0.3, 0.6, 0.9):
         at = share * radius
         tails.append(clopper_pearson(int((top >= at).sum()), trials, 0.999).low)
         bounds.append(matrix_bernstein_tail(at, variance, bound, d))
-    run.claim(
-        "B-26",
-        r"\Pr(\lambda_{\max}\ge t)\le d\exp\bigl(-\tfrac{t^2/2}{\gamma^2+Rt/3}\bigr)",
-        promised=bounds,
-        relation="<=",
-        measured=tails,
-        reason="lower ends of 99.9 % intervals at three thresholds",
+    run.states("B-26", r"\Pr(\lambda_{\max}\ge t)\le d\exp\bigl(-\tfrac{t^2/2}{\gamma^2+Rt/3}\bigr)").at_most(
+        tails, bounds, where="lower ends of 99.9 % intervals at three thresholds"
     )
     grid = [(v, b, k, e) for v in (0.001, 0.1, 1.0, 50.0) for b in (0.1, 1.0, 10.0)
             for k in (1, 5, 100) for e in (1e-6, 0.05, 0.5)]  # fmt: skip
     roots = [matrix_bernstein_radius(*g) for g in grid]
-    run.claim(
-        "B-26",
-        r"\tfrac R3u+\sqrt{(\tfrac R3u)^2+2\gamma^2u}\le\tfrac{2R}3u+\sqrt{2\gamma^2u}",
-        promised=[matrix_bernstein_radius(*g, relaxed=True) for g in grid],
-        relation="<=",
-        measured=roots,
-        tolerance=1e-12,
-        control=Control(
-            "one third in place of two",
-            roots,
-            promised=[
-                b * math.log(k / e) / 3 + math.sqrt(2 * v * math.log(k / e)) for v, b, k, e in grid
-            ],
-        ),
+    says = run.states("B-26", r"\tfrac R3u+\sqrt{(\tfrac R3u)^2+2\gamma^2u}\le\tfrac{2R}3u+\sqrt{2\gamma^2u}")
+    says.at_most(roots, [matrix_bernstein_radius(*g, relaxed=True) for g in grid], 1e-12)
+    says.fails(
+        "one third in place of two",
+        roots,
+        promised=[b * math.log(k / e) / 3 + math.sqrt(2 * v * math.log(k / e)) for v, b, k, e in grid],
     )
-    run.erratum(
-        "matrix-bernstein-without-root",
-        r"\tfrac R3u+\sqrt{(\tfrac R3u)^2+2\gamma^2u}\le\tfrac{2R}3u+2\gamma^2u",
-        promised=[2 * b * math.log(k / e) / 3 + 2 * v * math.log(k / e) for v, b, k, e in grid],
-        relation="<=",
-        measured=roots,
-    )
-    run.claim(
-        "B-26",
-        r"d=1:\ \text{ the scalar inequality; } R\to0:\ \gamma\sqrt{2u},\ \text{ as for Gaussians}",
-        promised=[bernstein_radius(0.3, 1.0, 50, 0.1), math.sqrt(2 * 3.0 * math.log(4 / 0.1))],
-        relation="==",
-        measured=[
-            matrix_bernstein_radius(50 * 0.3, 1.0, 1, 0.1) / 50,
-            matrix_bernstein_radius(3.0, 1e-12, 4, 0.1),
-        ],
-        tolerance=1e-10,
+    run.refutes(
+        "matrix-bernstein-without-root", r"\tfrac R3u+\sqrt{(\tfrac R3u)^2+2\gamma^2u}\le\tfrac{2R}3u+2\gamma^2u"
+    ).at_most(roots, [2 * b * math.log(k / e) / 3 + 2 * v * math.log(k / e) for v, b, k, e in grid])
+    run.states(
+        "B-26", r"d=1:\ \text{ the scalar inequality; } R\to0:\ \gamma\sqrt{2u},\ \text{ as for Gaussians}"
+    ).equal(
+        [matrix_bernstein_radius(50 * 0.3, 1.0, 1, 0.1) / 50, matrix_bernstein_radius(3.0, 1e-12, 4, 0.1)],
+        [bernstein_radius(0.3, 1.0, 50, 0.1), math.sqrt(2 * 3.0 * math.log(4 / 0.1))],
+        1e-10,
     )
     return top, variance, bound, d
 
 
-def plot(
-    axes: Any, counts: Tensor, size: int, top: Tensor, variance: float, bound: float, d: int
-) -> None:
+def plot(axes: Any, counts: Tensor, size: int, top: Tensor, variance: float, bound: float, d: int) -> None:
     left, right = axes[0]
     t = torch.linspace(0, 3 * math.sqrt(size), 60)
     left.semilogy(t, [mcdiarmid_tail([1.0] * size, float(v)) for v in t], color=COLORS[1],

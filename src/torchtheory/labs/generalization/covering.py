@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope
-from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.covering import (
     covering_bounds,
     covering_dimension,
@@ -29,8 +26,7 @@ from torchtheory.generalization.complexity.rademacher import (
 )
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab
 from torchtheory.nets.dichotomies import realizable_dichotomies
 from torchtheory.nets.labeled import at_least
 
@@ -43,9 +39,7 @@ from torchtheory.nets.labeled import at_least
     errata=["dudley-with-absolute-values", "haussler-near-one"],
     full={"samples": 10, "classes": 10, "points": 5000, "line": 80},
 )
-def covering_numbers(
-    run: Run, samples: int = 8, classes: int = 2, points: int = 1000, line: int = 40
-) -> None:
+def covering_numbers(run: Run, samples: int = 8, classes: int = 2, points: int = 1000, line: int = 40) -> None:
     """Covering and packing numbers are found exactly by integer programming, and bounded greedily.
 
     Packings and coverings enclose each other; 0-1 losses are half as far apart as the functions;
@@ -90,50 +84,22 @@ def sandwich(run: Run, m: int, classes: int) -> None:
             bounds = covering_bounds(values, alpha)
             low.append(bounds[0])
             high.append(bounds[1])
-    run.claim(
-        "A-41",
-        r"N_\alpha\le M_\alpha",
-        promised=packed,
-        relation="<=",
-        measured=covers,
-        control=Control("packings at 2α in the place of those at α", covers, promised=packed_twice),
-    )
-    run.claim(
-        "A-41",
-        r"M_{2\alpha}\le N_\alpha",
-        promised=packed_twice,
-        relation=">=",
-        measured=covers,
-        control=Control("the packing at α itself", covers, promised=packed),
-    )
-    run.claim(
-        "A-41",
-        r"N_\alpha\ge\text{the greedy lower bound}",
-        promised=low,
-        relation=">=",
-        measured=covers,
-        control=Control("the greedy upper bound in its place", covers, promised=high),
-    )
-    run.claim(
-        "A-41",
-        r"N_\alpha\le\text{the greedy upper bound}",
-        promised=high,
-        relation="<=",
-        measured=covers,
-        control=Control("the greedy lower bound in its place", covers, promised=low),
-    )
+    says = run.states("A-41", r"N_\alpha\le M_\alpha")
+    says.at_most(covers, packed)
+    says.fails("packings at 2α in the place of those at α", covers, promised=packed_twice)
+    says = run.states("A-41", r"M_{2\alpha}\le N_\alpha")
+    says.at_least(covers, packed_twice)
+    says.fails("the packing at α itself", covers, promised=packed)
+    says = run.states("A-41", r"N_\alpha\ge\text{the greedy lower bound}")
+    says.at_least(covers, low)
+    says.fails("the greedy upper bound in its place", covers, promised=high)
+    says = run.states("A-41", r"N_\alpha\le\text{the greedy upper bound}")
+    says.at_most(covers, high)
+    says.fails("the greedy lower bound in its place", covers, promised=low)
     diameters = [float(torch.pdist(v).max()) / math.sqrt(m) for v in sets]
-    run.claim(
-        "A-41",
-        r"\alpha\ge\text{diameter}\Rightarrow N_\alpha=1",
-        promised=1,
-        relation="==",
-        measured=[covering_number(v, d * (1 + 1e-9)) for v, d in zip(sets, diameters, strict=True)],
-        control=Control(
-            "a third of the diameter",
-            [covering_number(v, d / 3) for v, d in zip(sets, diameters, strict=True)],
-        ),
-    )
+    says = run.states("A-41", r"\alpha\ge\text{diameter}\Rightarrow N_\alpha=1")
+    says.equal([covering_number(v, d * (1 + 1e-9)) for v, d in zip(sets, diameters, strict=True)], 1)
+    says.fails("a third of the diameter", [covering_number(v, d / 3) for v, d in zip(sets, diameters, strict=True)])
 
 
 def losses(run: Run, m: int) -> None:
@@ -147,14 +113,9 @@ def losses(run: Run, m: int) -> None:
             of_losses.append(covering_number((1 - f * y) / 2, alpha))
             of_functions.append(covering_number(f, 2 * alpha))
             same.append(covering_number(f, alpha))
-    run.claim(
-        "A-43",
-        r"\mathcal L=(1-yf)/2:\ N_\alpha(\mathcal G,d_S)=N_{2\alpha}(\mathcal F,d_X)",
-        promised=of_functions,
-        relation="==",
-        measured=of_losses,
-        control=Control("at one α for both", of_losses, promised=same),
-    )
+    says = run.states("A-43", r"\mathcal L=(1-yf)/2:\ N_\alpha(\mathcal G,d_S)=N_{2\alpha}(\mathcal F,d_X)")
+    says.equal(of_losses, of_functions)
+    says.fails("at one α for both", of_losses, promised=same)
 
 
 def dudley(run: Run, m: int, classes: int) -> None:
@@ -171,53 +132,35 @@ def dudley(run: Run, m: int, classes: int) -> None:
     sets.append(linear)
     exact.append(exact_rademacher(finite_class(linear), m))
     bounds = [dudley_bound(v) for v in sets]
-    run.claim(
+    says = run.states(
         "A-42",
         r"\hat R_S\le\inf_\epsilon\Bigl(4\epsilon+\tfrac{12}{\sqrt m}"
         r"\int_\epsilon^{r/2}\sqrt{\ln N_\alpha}\,d\alpha\Bigr)",
-        promised=bounds,
-        relation="<=",
-        measured=exact,
-        reason="without absolute values; thresholds, all labelings, random and linear classes",
-        control=Control("functions forty times as large", [40 * e for e in exact]),
     )
-    run.claim(
-        "A-42",
-        r"\text{400 directions stand for the whole linear class: } \hat R_S",
-        promised=exact_rademacher(linear_class(x), m),
-        relation="==",
-        measured=exact[-1],
-        tolerance=1e-4,
-        control=Control("4 directions", exact_rademacher(finite_class(linear[::100]), m)),
-    )
+    says.at_most(exact, bounds, where="without absolute values; thresholds, all labelings, random and linear classes")
+    says.fails("functions forty times as large", [40 * e for e in exact])
+    says = run.states("A-42", r"\text{400 directions stand for the whole linear class: } \hat R_S")
+    says.equal(exact[-1], exact_rademacher(linear_class(x), m), 1e-4)
+    says.fails("4 directions", exact_rademacher(finite_class(linear[::100]), m))
     sizes = [4, 8, 12, 16]
-    one = [
-        exact_rademacher(finite_class(torch.ones(1, k).double(), absolute=True), k) for k in sizes
-    ]
-    run.erratum(
+    one = [exact_rademacher(finite_class(torch.ones(1, k).double(), absolute=True), k) for k in sizes]
+    run.refutes(
         "dudley-with-absolute-values",
         r"\mathcal G=\{1\}:\ \mathfrak R_m(\mathcal G)\lesssim"
         r"\mathbb E\int_0^\infty\sqrt{\ln N_\alpha/m}\,d\alpha \text{ with } |\cdot|",
-        promised=[dudley_bound(torch.ones(1, k)) for k in sizes],
-        relation="<=",
-        measured=one,
-        reason="the integral is 0, the complexity E|mean of signs| is not, whatever the constant",
+    ).at_most(
+        one,
+        [dudley_bound(torch.ones(1, k)) for k in sizes],
+        where="the integral is 0, the complexity E|mean of signs| is not, whatever the constant",
     )
     shifted = [torch.cat([v, v + 2]) for v in sets[2:-1]]
-    run.claim(
-        "A-42",
-        r"\text{with } |\cdot|:\ \mathfrak R\le\text{Dudley}+\sup_f\|f\|_S/\sqrt m",
-        promised=[dudley_bound(v) + float(v.norm(dim=1).max()) / m for v in shifted]
-        + [1 / math.sqrt(k) for k in sizes],
-        relation="<=",
-        measured=[exact_rademacher(finite_class(v, absolute=True), m) for v in shifted] + one,
-        reason="including the class of one function",
-        control=Control(
-            "the added term left out, one function",
-            one,
-            promised=[dudley_bound(torch.ones(1, k)) for k in sizes],
-        ),
+    says = run.states("A-42", r"\text{with } |\cdot|:\ \mathfrak R\le\text{Dudley}+\sup_f\|f\|_S/\sqrt m")
+    says.at_most(
+        [exact_rademacher(finite_class(v, absolute=True), m) for v in shifted] + one,
+        [dudley_bound(v) + float(v.norm(dim=1).max()) / m for v in shifted] + [1 / math.sqrt(k) for k in sizes],
+        where="including the class of one function",
     )
+    says.fails("the added term left out, one function", one, promised=[dudley_bound(torch.ones(1, k)) for k in sizes])
 
 
 def haussler(run: Run, line: int) -> None:
@@ -236,29 +179,24 @@ def haussler(run: Run, line: int) -> None:
             packed.append(int((radii > alpha).sum()))
             bounds.append(haussler_bound(dimension, alpha))
     every = separation_radii(all_labelings(10))
-    run.claim(
-        "A-44",
-        r"N_\alpha\le M_\alpha\le e(V+1)(8e/\alpha^2)^V",
-        promised=bounds,
-        relation="<=",
-        measured=packed,
-        reason="greedy packings of thresholds, functions with two changes, half-planes; "
+    says = run.states("A-44", r"N_\alpha\le M_\alpha\le e(V+1)(8e/\alpha^2)^V")
+    says.at_most(
+        packed,
+        bounds,
+        where="greedy packings of thresholds, functions with two changes, half-planes; "
         "thresholds in both directions have V = 2, the others 3",
-        control=Control(
-            "all labelings of 10 points, with V = 1 instead of 10",
-            [int((every > a).sum()) for a in (0.25, 0.5)],
-            promised=[haussler_bound(1, a) for a in (0.25, 0.5)],
-        ),
+    )
+    says.fails(
+        "all labelings of 10 points, with V = 1 instead of 10",
+        [int((every > a).sum()) for a in (0.25, 0.5)],
+        promised=[haussler_bound(1, a) for a in (0.25, 0.5)],
     )
     near = 1 - 1e-6
     thresholds = labelings_with_changes(min(line, 60), 1)
-    run.erratum(
-        "haussler-near-one",
-        r"\ln N_\alpha\le K\,V\,\ln(1/\alpha),\quad\alpha=1-10^{-6},\ K=1000",
-        promised=1000 * 2 * math.log(1 / near),
-        relation="<=",
-        measured=math.log(covering_number(thresholds, near)),
-        reason="the right side vanishes at α = 1, while the diameter of the class is 2",
+    run.refutes("haussler-near-one", r"\ln N_\alpha\le K\,V\,\ln(1/\alpha),\quad\alpha=1-10^{-6},\ K=1000").at_most(
+        math.log(covering_number(thresholds, near)),
+        1000 * 2 * math.log(1 / near),
+        where="the right side vanishes at α = 1, while the diameter of the class is 2",
     )
 
 
@@ -272,16 +210,12 @@ def manifolds(run: Run, points: int) -> dict[str, tuple[int, Interval]]:
     sets = {"circle": (1, circle), "sphere": (2, sphere), "torus": (2, torus)}
     slopes = {name: (d, covering_dimension(x, largest=100)) for name, (d, x) in sets.items()}
     errors = [abs(s.estimate - d) for d, s in slopes.values()]
-    run.claim(
+    says = run.states(
         "A-44",
-        r"\ln N_\alpha\sim d\,\ln(1/\alpha) \text{ on a compact } d\text{-manifold}:\ "
-        r"|\text{slope}-d|\le\tfrac14",
-        promised=0.25,
-        relation="<=",
-        measured=errors,
-        reason="circle, sphere, torus; between 10 and 100 balls",
-        control=Control("the sphere taken for a curve", abs(slopes["sphere"][1].estimate - 1)),
+        r"\ln N_\alpha\sim d\,\ln(1/\alpha) \text{ on a compact } d\text{-manifold}:\ |\text{slope}-d|\le\tfrac14",
     )
+    says.at_most(errors, 0.25, where="circle, sphere, torus; between 10 and 100 balls")
+    says.fails("the sphere taken for a curve", abs(slopes["sphere"][1].estimate - 1))
     return slopes
 
 
@@ -293,9 +227,7 @@ def plot_profile(axis: Any, line: int) -> None:
     axis.fill_between(alphas, *zip(*bounds, strict=True), alpha=0.3, label="between greedy bounds")
     few = alphas[::12]
     axis.plot(few, [covering_number(values, a) for a in few], "o", color=COLORS[6], label="exact")
-    axis.plot(
-        alphas, [haussler_bound(2, a) for a in alphas], "--", color=COLORS[1], label="Haussler"
-    )
+    axis.plot(alphas, [haussler_bound(2, a) for a in alphas], "--", color=COLORS[1], label="Haussler")
     axis.set(xscale="log", yscale="log", xlabel="α", ylabel=r"$N_\alpha$")
     axis.set_xticks([0.2, 0.5, 1, 2], ["0.2", "0.5", "1", "2"])
     axis.minorticks_off()
@@ -338,8 +270,7 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
         repeated.append(float(mean_gap(law.draw(trials, 25, generator=run.generator))))
         sample = [errors[:, s] for s in drawn[: max(5, trials // 12)]]
         complexity = [
-            estimate_rademacher(finite_class(v), m, draws=100, generator=run.generator).estimate
-            for v in sample
+            estimate_rademacher(finite_class(v), m, draws=100, generator=run.generator).estimate for v in sample
         ]
         cover = [dudley_bound(torch.unique(v, dim=0)) for v in sample]
         chain = vc_rademacher_bound(2, m)
@@ -347,70 +278,36 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
             m, float(gap), 2 * sum(complexity) / len(sample), 2 * sum(cover) / len(sample),
             2 * chain,
         ))  # fmt: skip
-    m, gap_means, radii, covers, ends = (
-        torch.tensor(c, dtype=torch.float64) for c in zip(*rows, strict=True)
+    m, gap_means, radii, covers, ends = (torch.tensor(c, dtype=torch.float64) for c in zip(*rows, strict=True))
+    says = run.states("A-45", r"\mathbb E\sup_f|R-R_S|\le2\mathfrak R_m(\mathcal G)")
+    says.at_most(gap_means, radii, where="the class is closed under negation, so one side is both sides")
+    says.fails("25 points, each written m/25 times", repeated)
+    says = run.states("A-45", r"\mathfrak R_m(\mathcal G)\le\text{Dudley's integral over the covers}")
+    says.at_most(radii, covers)
+    says.fails(
+        "covers of one function in place of the class", radii, promised=[dudley_bound(errors[:1, : int(n)]) for n in m]
     )
-    run.claim(
-        "A-45",
-        r"\mathbb E\sup_f|R-R_S|\le2\mathfrak R_m(\mathcal G)",
-        promised=radii,
-        relation="<=",
-        measured=gap_means,
-        reason="the class is closed under negation, so one side is both sides",
-        control=Control("25 points, each written m/25 times", repeated),
-    )
-    run.claim(
-        "A-45",
-        r"\mathfrak R_m(\mathcal G)\le\text{Dudley's integral over the covers}",
-        promised=covers,
-        relation="<=",
-        measured=radii,
-        control=Control(
-            "covers of one function in place of the class", radii,
-            promised=[dudley_bound(errors[:1, :int(n)]) for n in m],
-        ),
-    )  # fmt: skip
     first = math.ceil((2 * vc_rademacher_bound(2, 1)) ** 2) + 1  # where the last link is below 1
-    run.claim(
-        "A-45",
-        r"\text{Dudley over the covers}\le\text{Dudley over Haussler's bound, } V=2",
-        promised=ends,
-        relation="<=",
-        measured=covers,
-        control=Control(
-            f"all 0-1 functions of {first} points, charged as if V were 2: Dudley's integral is "
-            "at least their complexity 1/2",
-            1.0,
-            promised=2 * vc_rademacher_bound(2, first),
-        ),
+    says = run.states("A-45", r"\text{Dudley over the covers}\le\text{Dudley over Haussler's bound, } V=2")
+    says.at_most(covers, ends)
+    says.fails(
+        f"all 0-1 functions of {first} points, charged as if V were 2: Dudley's integral is "
+        "at least their complexity 1/2",
+        1.0,
+        promised=2 * vc_rademacher_bound(2, first),
     )
     constant = vc_rademacher_bound(2, 1) * 2 / math.sqrt(2)
-    run.claim(
-        "A-45",
-        r"\ldots=c\sqrt{V/m}:\ m\text{-independent } c",
-        promised=constant,
-        relation="==",
-        measured=ends * (m / 2).sqrt(),
-        tolerance=1e-12,
-        control=Control("the rate 1/m instead", ends * m / 2),
-    )
-    slope = fit_slope(m, gap_means)
-    flat = fit_slope(m, repeated)
-    run.claim(
-        "A-45",
-        r"\mathbb E\sup_f|R-R_S|\sim m^{-1/2}",
-        promised=-0.5,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        control=Control("25 points, each written m/25 times", flat.estimate, interval=flat),
-    )
+    says = run.states("A-45", r"\ldots=c\sqrt{V/m}:\ m\text{-independent } c")
+    says.equal(ends * (m / 2).sqrt(), constant, 1e-12)
+    says.fails("the rate 1/m instead", ends * m / 2)
+    says = run.states("A-45", r"\mathbb E\sup_f|R-R_S|\sim m^{-1/2}")
+    says.slope(m, gap_means, -0.5)
+    says.fails("25 points, each written m/25 times", m, repeated)
     run.table(
         "links",
         ["m", "worst gap", "2 R", "2 Dudley (covers)", "2 Dudley (Haussler)"],
         rows,
-        caption=f"V = 2, {trials} samples a row. A gap is at most 1: the last column is below it "
-        f"from m = {first} on",
+        caption=f"V = 2, {trials} samples a row. A gap is at most 1: the last column is below it from m = {first} on",
     )
     run.figure(
         "links",

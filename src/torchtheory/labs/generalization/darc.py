@@ -10,13 +10,9 @@ import torch.nn.functional as F
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.rademacher import exact_rademacher, finite_class
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.darc import (
     STRENGTH,
@@ -67,29 +63,26 @@ def below_darc1(run: Run, batches: int, samples: int) -> None:
         halved.append(torch.stack([darc_with_signs(z, s, absolute="inside") for s in fixed]).max())
         wild = signs * run.randn(*signs.shape)
         gaussian.append(torch.stack([darc_with_signs(z, s, absolute="inside") for s in wild]).max())
-    run.claim(
+    says = run.states(
         "B-23",
         r"\max_{\xi\in\{\pm1\}^m}\tfrac\lambda m\bigl|\max_k\sum_i\xi_iz_k(x_i)\bigr|\le"
         r"\tfrac\lambda m\max_k\sum_i|z_k(x_i)|, \text{ and with } \max_k|\cdot|",
-        promised=torch.stack(bound + bound),
-        relation="<=",
-        measured=torch.stack(printed + inside),
-        tolerance=1e-12,
-        reason=f"all {len(signs)} sign vectors of {len(bound)} batches",
-        control=Control(
-            "Gaussian numbers in place of signs", torch.stack(gaussian), promised=torch.stack(bound)
-        ),
     )
-    run.claim(
-        "B-23",
-        r"\max_\xi\max_k\bigl|\sum_i\xi_iz_k(x_i)\bigr|=\max_k\sum_i|z_k(x_i)|",
-        promised=torch.stack(bound),
-        relation="==",
-        measured=torch.stack(inside),
-        tolerance=1e-12,
-        reason="DARC1 is the largest value DARC can take, not only above it",
-        control=Control("signs of which the first half is 1", torch.stack(halved)),
+    says.at_most(
+        torch.stack(printed + inside),
+        torch.stack(bound + bound),
+        1e-12,
+        where=f"all {len(signs)} sign vectors of {len(bound)} batches",
     )
+    says.fails("Gaussian numbers in place of signs", torch.stack(gaussian), promised=torch.stack(bound))
+    says = run.states("B-23", r"\max_\xi\max_k\bigl|\sum_i\xi_iz_k(x_i)\bigr|=\max_k\sum_i|z_k(x_i)|")
+    says.equal(
+        torch.stack(inside),
+        torch.stack(bound),
+        1e-12,
+        where="DARC1 is the largest value DARC can take, not only above it",
+    )
+    says.fails("signs of which the first half is 1", torch.stack(halved))
 
 
 def complexity(run: Run, batches: int, samples: int) -> None:
@@ -103,25 +96,21 @@ def complexity(run: Run, batches: int, samples: int) -> None:
         for absolute, found in means.items():
             values = [darc_with_signs(z, s, 1.0, absolute=absolute) for s in signs]
             found.append(float(torch.stack(values).mean()))
-    run.claim(
+    says = run.states(
         "B-23",
         r"\mathbb E_\xi\tfrac1m\max_k\sum_i\xi_iz_k(x_i)=\hat R_S(\{z_k\}),\quad "
         r"\mathbb E_\xi\tfrac1m\max_k|\cdot|=\hat R_S(\{\pm z_k\})",
-        promised=one + both,
-        relation="==",
-        measured=means["none"] + means["inside"],
-        tolerance=1e-12,
-        control=Control("the absolute value outside the maximum, as printed", means["outside"] * 2),
     )
-    run.claim(
+    says.equal(means["none"] + means["inside"], one + both, 1e-12)
+    says.fails("the absolute value outside the maximum, as printed", means["outside"] * 2)
+    run.states(
         "B-23",
-        r"\hat R_S(\{z_k\})\le\mathbb E_\xi\tfrac1m\bigl|\max_k\sum_i\xi_iz_k(x_i)\bigr|\le"
-        r"\hat R_S(\{\pm z_k\})",
-        promised=means["outside"] + both,
-        relation="<=",
-        measured=one + means["outside"],
-        tolerance=1e-12,
-        reason="what the printed form estimates lies between the two complexities",
+        r"\hat R_S(\{z_k\})\le\mathbb E_\xi\tfrac1m\bigl|\max_k\sum_i\xi_iz_k(x_i)\bigr|\le\hat R_S(\{\pm z_k\})",
+    ).at_most(
+        one + means["outside"],
+        means["outside"] + both,
+        1e-12,
+        where="what the printed form estimates lies between the two complexities",
     )
 
 
@@ -141,25 +130,14 @@ def homogeneous(run: Run, batches: int) -> None:
             probabilities.append(float(darc1(net(x).softmax(1))) / base)
         last.weight.zero_()
         nothing = float(darc1(net(x)))
-    run.claim(
-        "B-23",
-        r"\mathrm{DARC1}(aW^{[L]})=a\,\mathrm{DARC1}(W^{[L]}),\ a>0",
-        promised=factors,
-        relation="==",
-        measured=sizes,
-        tolerance=1e-12,
-        control=Control("probabilities in place of logits", probabilities),
-    )
+    says = run.states("B-23", r"\mathrm{DARC1}(aW^{[L]})=a\,\mathrm{DARC1}(W^{[L]}),\ a>0")
+    says.equal(sizes, factors, 1e-12)
+    says.fails("probabilities in place of logits", probabilities)
     one = torch.zeros(20, 4).double()
     one[7, 2] = -1e-300
-    run.claim(
-        "B-23",
-        r"\mathrm{DARC1}=0 \text{ for a last layer of zeros, and only for logits that are all 0}",
-        promised=0.0,
-        relation="==",
-        measured=nothing,
-        control=Control("one logit that is not 0", float(darc1(one))),
-    )
+    says = run.states("B-23", r"\mathrm{DARC1}=0 \text{ for a last layer of zeros, and only for logits that are all 0}")
+    says.equal(nothing)
+    says.fails("one logit that is not 0", float(darc1(one)))
 
 
 def gradient(run: Run, batches: int) -> None:
@@ -175,16 +153,11 @@ def gradient(run: Run, batches: int) -> None:
         exact.append(by_hand)
         autograd.append(found)
         averaged.append(mean)
-    run.claim(
-        "B-23",
-        r"\partial\,\mathrm{DARC1}/\partial z_k(x_i)=\tfrac\lambda m\,\mathrm{sign}(z_k(x_i))"
-        r"\,1\{k=k^*\}",
-        promised=torch.stack(exact),
-        relation="==",
-        measured=torch.stack(autograd),
-        tolerance=1e-15,
-        control=Control("the mean over classes in place of the maximum", torch.stack(averaged)),
+    says = run.states(
+        "B-23", r"\partial\,\mathrm{DARC1}/\partial z_k(x_i)=\tfrac\lambda m\,\mathrm{sign}(z_k(x_i))\,1\{k=k^*\}"
     )
+    says.equal(torch.stack(autograd), torch.stack(exact), 1e-15)
+    says.fails("the mean over classes in place of the maximum", torch.stack(averaged))
 
 
 def shifted(run: Run, batches: int) -> None:
@@ -195,15 +168,11 @@ def shifted(run: Run, batches: int) -> None:
         assert bool((z.argmax(1) == (z + c).argmax(1)).all())
         size.append(float((darc1(z + c) - darc1(z)).abs()))
         entropy.append(float((F.cross_entropy(z + c, y) - F.cross_entropy(z, y)).abs()))
-    run.claim(
-        "B-23",
-        r"\mathrm{DARC1} \text{ changes when a number is added to all logits of a sample, and no "
-        r"decision does}",
-        promised=1e-9,
-        relation=">=",
-        measured=size,
-        control=Control("cross-entropy, which does not notice", entropy),
+    says = run.states(
+        "B-23", r"\mathrm{DARC1} \text{ changes when a number is added to all logits of a sample, and no decision does}"
     )
+    says.at_least(size, 1e-9)
+    says.fails("cross-entropy, which does not notice", entropy)
 
 
 def least_objective(labels: Tensor, classes: int, strength: float) -> float:
@@ -237,17 +206,18 @@ def best_logits(run: Run) -> None:
     cases = [(k, s) for k in (2, 3, 5) for s in (0.064, 0.5, 1.5 * (k - 1))]
     balanced = [least_objective(torch.arange(k), k, s) for k, s in cases]
     lopsided = [least_objective(torch.arange(k).clamp(max=k - 2), k, s) for k, s in cases]
-    run.claim(
+    says = run.states(
         "B-23",
         r"\min_z\ \mathrm{CE}+\mathrm{DARC1}=-\ln(1-q)+q\ln\tfrac{(K-1)(1-q)}q,\ q=\lambda/K, "
         r"\text{ classes of equal size; } \ln K \text{ for } \lambda\ge K-1",
-        promised=[free_optimum(k, s).objective for k, s in cases],
-        relation="==",
-        measured=balanced,
-        tolerance=1e-6,
-        reason="the convex program over all logits, solved numerically",
-        control=Control("a class without samples", lopsided),
     )
+    says.equal(
+        balanced,
+        [free_optimum(k, s).objective for k, s in cases],
+        1e-6,
+        where="the convex program over all logits, solved numerically",
+    )
+    says.fails("a class without samples", lopsided)
     strengths = torch.logspace(-3, 1.2, 60).double()
     run.figure(
         "free-optimum",
@@ -270,17 +240,9 @@ def plot_optimum(axes: Any, strengths: Tensor) -> None:
 def wrong_risk(run: Run) -> None:
     y = torch.randint(0, 10, (200,), generator=run.generator)
     perfect = F.one_hot(y, 10).double().argmax(1)
-    run.erratum(
-        "darc-risk-of-right-answers",
-        r"R[f]=\mathbb E\,1\{f(X)=Y\}=0 \text{ for a classifier without error}",
-        promised=0.0,
-        relation="==",
-        measured=float((perfect == y).double().mean()),
-    )
-    run.claim(
-        "B-23",
-        r"R[f]=\mathbb E\,1\{f(X)\ne Y\}=0 \text{ for a classifier without error}",
-        promised=0.0,
-        relation="==",
-        measured=float((perfect != y).double().mean()),
+    run.refutes(
+        "darc-risk-of-right-answers", r"R[f]=\mathbb E\,1\{f(X)=Y\}=0 \text{ for a classifier without error}"
+    ).equal(float((perfect == y).double().mean()))
+    run.states("B-23", r"R[f]=\mathbb E\,1\{f(X)\ne Y\}=0 \text{ for a classifier without error}").equal(
+        float((perfect != y).double().mean())
     )

@@ -9,15 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.cifar10 import load_cifar10
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.data.real import digits
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
 from torchtheory.nets.image_networks import lenet, preactivation_resnet18, resnext29
 from torchtheory.training.augmentation import augmented, shifts
 from torchtheory.training.darc import (
@@ -90,9 +85,7 @@ def darc_tables(
         names = ["MNIST (ND)", "MNIST"] if data == "mnist" else ["CIFAR-10 (ND)", "CIFAR-10"]
     else:
         raise InvalidInput(f"data is digits, mnist or cifar10, not {data!r}")
-    columns = {
-        name: (train(0.0, bool(i)), train(STRENGTH, bool(i))) for i, name in enumerate(names)
-    }
+    columns = {name: (train(0.0, bool(i)), train(STRENGTH, bool(i))) for i, name in enumerate(names)}
     judge(run, columns, train)
     tabulate(run, columns, trials)
 
@@ -105,51 +98,33 @@ def judge(run: Run, columns: dict[str, tuple[Outcome, Outcome]], train: Train) -
     def most(objectives: Tensor) -> list[float]:
         return [largest_size(float(v), 10) for v in objectives]
 
-    run.claim(
+    says = run.states(
         "B-24",
         r"\text{outputs of base networks are larger than the largest } s \text{ with } "
         r"\ln(1+(K-1)e^{-Ks})+\lambda s \le \text{DARC1's objective}",
-        promised=most(darc.objectives),
-        relation=">",
-        measured=base.sizes,
-        reason=f"each seed; base over DARC1 is {ratio.estimate:.1f} ({ratio.low:.1f} to "
+    )
+    says.above(
+        base.sizes,
+        most(darc.objectives),
+        where=f"each seed; base over DARC1 is {ratio.estimate:.1f} ({ratio.low:.1f} to "
         f"{ratio.high:.1f}, 95%), printed: 13, 6.6, 13",
-        control=Control(
-            "trained without DARC1: the objective of the base networks themselves",
-            base.sizes,
-            promised=most(base.objectives),
-        ),
+    )
+    says.fails(
+        "trained without DARC1: the objective of the base networks themselves",
+        base.sizes,
+        promised=most(base.objectives),
     )
     worse, much_worse = (mean_interval(o.errors - base.errors, 0.95) for o in (darc, strong))
-    run.claim(
-        "B-24",
-        r"\text{test error, DARC1 minus base: not above } 0",
-        promised=0.0,
-        relation="<=",
-        measured=worse.estimate,
-        interval=worse,
-        control=Control(
-            "λ = 10 ≥ K - 1, where the best logits are all 0",
-            much_worse.estimate, interval=much_worse,
-        ),
-    )  # fmt: skip
+    says = run.states("B-24", r"\text{test error, DARC1 minus base: not above } 0")
+    says.at_most(worse, 0.0)
+    says.fails("λ = 10 ≥ K - 1, where the best logits are all 0", much_worse)
     less = mean_interval(moved.sizes / base.sizes, 0.95)
-    run.claim(
+    run.states(
         "B-24",
-        r"\text{size of outputs of base networks, with augmentation over without: below } 1 "
-        r"\text{ (printed: 0.51)}",
-        promised=1.0,
-        relation="<",
-        measured=less.estimate,
-        interval=less,
-    )
-    run.claim(
-        "B-24",
-        r"\text{training objective with DARC1} \ge \min_z(\mathrm{CE}+\mathrm{DARC1})",
-        promised=free_optimum(10).objective,
-        relation=">=",
-        measured=darc.objectives,
-        tolerance=1e-9,
+        r"\text{size of outputs of base networks, with augmentation over without: below } 1 \text{ (printed: 0.51)}",
+    ).below(less, 1.0)
+    run.states("B-24", r"\text{training objective with DARC1} \ge \min_z(\mathrm{CE}+\mathrm{DARC1})").at_least(
+        darc.objectives, free_optimum(10).objective, 1e-9
     )
 
 
@@ -268,9 +243,7 @@ def by_recipe(run: Run, data: str, trials: int, epochs: int, samples: int) -> Tr
         errors, sizes, objectives = [], [], []
         name = data if augment else f"{data}-nd"
         for trial in run.track(range(trials), f"{name}, λ = {strength:g}"):
-            model, _ = recipe(name).train(
-                (x, y), darc1_strength=strength, epochs=epochs, seed=trial
-            )
+            model, _ = recipe(name).train((x, y), darc1_strength=strength, epochs=epochs, seed=trial)
             model.eval()
             with torch.no_grad():
                 seen = torch.cat([model(part) for part in torch.split(x, 512)])
@@ -294,40 +267,25 @@ def counts(run: Run) -> None:
         return 32 * 26 + 32 * (32 * 25 + 1) + 1024 * (flat + 1) + 10 * 1025
 
     sizes = ((24, False, 288), (24, True, 1152), (28, False, 512))
-    run.claim(
+    says = run.states(
         "B-25",
         r"\text{LeNet: } 32\cdot26+32(32\cdot25+1)+1024(d+1)+10\cdot1025 \text{ parameters},"
         r"\ d=288,\ 1152 \text{ (padded)},\ 512 \text{ (28 x 28)}",
-        promised=[by_hand(flat) for _, _, flat in sizes],
-        relation="==",
-        measured=[parameters(lambda s=s, p=p: lenet(s, padded=p)) for s, p, _ in sizes],  # type: ignore[misc]
-        control=Control(
-            "padded convolutions at 28 x 28", [parameters(lambda: lenet(28, padded=True))] * 3
-        ),
     )
-    run.claim(
-        "B-25",
-        r"\text{ResNeXt-29 (16 x 64d): 68.1 million parameters, as Xie et al. state}",
-        promised=68.1,
-        relation="==",
-        measured=parameters(resnext29) // 10**5 / 10,
-        tolerance=1e-12,
-        control=Control("8 x 64d", parameters(lambda: resnext29(8)) // 10**5 / 10),
+    says.equal(
+        [parameters(lambda s=s, p=p: lenet(s, padded=p)) for s, p, _ in sizes],  # type: ignore[misc]
+        [by_hand(flat) for _, _, flat in sizes],
     )
-    run.claim(
-        "B-25",
-        r"\text{pre-activation ResNet-18: } 18 \text{ layers with weights, shortcuts apart}",
-        promised=18,
-        relation="==",
-        measured=layers_of_weights(preactivation_resnet18),
-        control=Control("ResNeXt-29", layers_of_weights(resnext29)),
-    )
+    says.fails("padded convolutions at 28 x 28", [parameters(lambda: lenet(28, padded=True))] * 3)
+    says = run.states("B-25", r"\text{ResNeXt-29 (16 x 64d): 68.1 million parameters, as Xie et al. state}")
+    says.equal(parameters(resnext29) // 10**5 / 10, 68.1, 1e-12)
+    says.fails("8 x 64d", parameters(lambda: resnext29(8)) // 10**5 / 10)
+    says = run.states("B-25", r"\text{pre-activation ResNet-18: } 18 \text{ layers with weights, shortcuts apart}")
+    says.equal(layers_of_weights(preactivation_resnet18), 18)
+    says.fails("ResNeXt-29", layers_of_weights(resnext29))
 
 
 def layers_of_weights(make: Callable[[], nn.Module]) -> int:
     with torch.device("meta"):
         net = make()
-    return sum(
-        isinstance(m, nn.Conv2d | nn.Linear) and "shortcut" not in name
-        for name, m in net.named_modules()
-    )
+    return sum(isinstance(m, nn.Conv2d | nn.Linear) and "shortcut" not in name for name, m in net.named_modules())

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import NotConverged
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
 from torchtheory.generalization.implicit_bias.layer_balance import (
@@ -26,8 +24,7 @@ from torchtheory.generalization.implicit_bias.smoothed_margin import (
     growing_margin,
     smoothed_minimum,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.nets.labeled import at_least, positive
 from torchtheory.training.backpropagation import backpropagate
@@ -81,11 +78,7 @@ def chain_rule(run: Run, width: int) -> None:
         if bool(on.any()) and not bool(on.all()):
             break
     slopes = torch.autograd.grad(net(x).sum(), list(net.parameters()))
-    steps = [
-        s
-        for s in backpropagate(net, x, x, lambda h, _: h.sum()).steps
-        if isinstance(s.module, nn.Linear)
-    ]
+    steps = [s for s in backpropagate(net, x, x, lambda h, _: h.sum()).steps if isinstance(s.module, nn.Linear)]
     measured, ungated = [], []
     for k, step in enumerate(steps):
         if k == len(steps) - 1:
@@ -97,17 +90,18 @@ def chain_rule(run: Run, width: int) -> None:
             gate = (step.output[0] > 0).double()
         measured.append(torch.outer(step.input[0], error * gate).flatten())
         ungated.append(torch.outer(step.input[0], error).flatten())
-    run.claim(
+    says = run.states(
         "A-75",
         r"\nabla_{W^{(\ell)}}\Phi=\varrho(\Phi^{(\ell-1)})\tfrac{\partial\Phi}{\partial"
         r"\Phi^{(\ell+1)}}W^{(\ell+1)}\operatorname{diag}(\varrho'(\Phi^{(\ell)}))",
-        promised=torch.cat([g.T.flatten() for g in slopes]),
-        relation="==",
-        measured=torch.cat(measured),
-        tolerance=1e-12,
-        reason="three ReLU layers, against autograd, transposed; x in place of ϱ(Φ⁽⁰⁾)",
-        control=Control("ϱ' taken as 1, as for a linear network", torch.cat(ungated)),
     )
+    says.equal(
+        torch.cat(measured),
+        torch.cat([g.T.flatten() for g in slopes]),
+        1e-12,
+        where="three ReLU layers, against autograd, transposed; x in place of ϱ(Φ⁽⁰⁾)",
+    )
+    says.fails("ϱ' taken as 1, as for a linear network", torch.cat(ungated))
 
 
 def conservation(run: Run, samples: int, width: int) -> None:
@@ -147,28 +141,20 @@ def conservation(run: Run, samples: int, width: int) -> None:
         ("layers", r"\|W^{(\ell+1)}\|_F^2-\|W^{(\ell)}\|_F^2"),
         ("neurons", r"\|W^{(\ell+1)}_{:,j}\|^2-\|W^{(\ell)}_{j,:}\|^2"),
     ):
-        run.claim(
-            "A-76",
-            statement + r"\text{ is conserved by gradient flow: drift}",
-            promised=0,
-            relation="==",
-            measured=[drift(p, what) for p in (relu, leaky, linear)],
-            tolerance=1e-5,
-            reason=f"ReLU, leaky ReLU, linear; {samples} samples, three layers, until the risk "
-            "has fallen by a fifth (starts that come to rest before are drawn anew); solver's "
-            "relative error 1e-7 a step",
-            control=Control("tanh, for which ϱ(u) ≠ uϱ'(u)", drift(bent, what)),
+        says = run.states("A-76", statement + r"\text{ is conserved by gradient flow: drift}")
+        says.equal(
+            [drift(p, what) for p in (relu, leaky, linear)],
+            within=1e-5,
+            where=f"ReLU, leaky ReLU, linear; {samples} samples, three layers, until the risk has fallen by a fifth "
+            "(starts that come to rest before are drawn anew); solver's relative error 1e-7 a step",
         )
-    run.claim(
+        says.fails("tanh, for which ϱ(u) ≠ uϱ'(u)", drift(bent, what))
+    says = run.states(
         ["A-76", "A-77"],
-        r"\text{linear: } W^{(\ell+1)\top}W^{(\ell+1)}-W^{(\ell)}W^{(\ell)\top}\text{ is "
-        r"conserved: drift}",
-        promised=0,
-        relation="==",
-        measured=drift(linear, "matrices"),
-        tolerance=1e-5,
-        control=Control("ReLU", drift(relu, "matrices")),
+        r"\text{linear: } W^{(\ell+1)\top}W^{(\ell+1)}-W^{(\ell)}W^{(\ell)\top}\text{ is conserved: drift}",
     )
+    says.equal(drift(linear, "matrices"), within=1e-5)
+    says.fails("ReLU", drift(relu, "matrices"))
     descent(run, net, x, y[:, None])
     run.table(
         "drift",
@@ -210,32 +196,29 @@ def descent(run: Run, net: nn.Sequential, x: Tensor, y: Tensor) -> None:
 
     changed, predicted, fallen = descend(0.02)
     decayed, decayed_predicted, _ = descend(0.02, 0.1)
-    run.claim(
+    says = run.states(
         "A-76",
         r"\text{descent: } \|W^{(\ell+1)}\|_F^2-\|W^{(\ell)}\|_F^2 \text{ changes by } "
         r"\eta^2\textstyle\sum_t(\|\nabla_{W^{(\ell+1)}}\|_F^2-\|\nabla_{W^{(\ell)}}\|_F^2)",
-        promised=predicted,
-        relation="==",
-        measured=changed,
-        tolerance=1e-10,
-        reason="50 steps of η = 0.02",
-        control=Control("with weight decay 0.1", decayed, promised=decayed_predicted),
     )
+    says.equal(changed, predicted, 1e-10, where="50 steps of η = 0.02")
+    says.fails("with weight decay 0.1", decayed, promised=decayed_predicted)
     halved, _, fallen_too = descend(0.01)
     shrunk, _, fallen_so = descend(0.01, 0.1)
-    run.claim(
+    says = run.states(
         "A-76",
         r"\text{which is } O(\eta): \text{ at most } 2\eta\,(R_0-R_T) \text{ where a step "
         r"lowers the risk } R \text{ by } \tfrac\eta2\|\nabla R\|^2 \text{ at least}",
-        promised=[2 * 0.02 * fallen, 2 * 0.01 * fallen_too],
-        relation="<=",
-        measured=[float(changed.abs().max()), float(halved.abs().max())],
-        reason="η = 0.02 and 0.01, up to time 1",
-        control=Control(
-            "with weight decay 0.1, which shrinks the difference itself at any η",
-            float(shrunk.abs().max()),
-            promised=2 * 0.01 * fallen_so,
-        ),
+    )
+    says.at_most(
+        [float(changed.abs().max()), float(halved.abs().max())],
+        [2 * 0.02 * fallen, 2 * 0.01 * fallen_too],
+        where="η = 0.02 and 0.01, up to time 1",
+    )
+    says.fails(
+        "with weight decay 0.1, which shrinks the difference itself at any η",
+        float(shrunk.abs().max()),
+        promised=2 * 0.01 * fallen_so,
     )
 
 
@@ -255,26 +238,18 @@ def matrix_identity(run: Run, net: nn.Sequential, x: Tensor, y: Tensor) -> None:
     left, right = sides(x[k : k + 1], y[k : k + 1], x[k])
     pairs = [sides(x, y, x[i]) for i in mixed or [0]]
     nearest = min(float((a - b).norm()) for a, b in pairs)
-    run.claim(
+    says = run.states(
         "A-76",
         r"D\,W^{(\ell)}\dot W^{(\ell)\top}=\dot W^{(\ell+1)\top}W^{(\ell+1)}D,\ "
         r"D=\operatorname{diag}\varrho'(\Phi^{(\ell)}(x)) \text{ for one sample: difference}",
-        promised=0,
-        relation="==",
-        measured=float((left - right).norm()),
-        tolerance=1e-12,
-        control=Control(f"{len(x)} samples, D at the one that fits best", nearest),
     )
-    run.erratum(
+    says.equal(float((left - right).norm()), within=1e-12)
+    says.fails(f"{len(x)} samples, D at the one that fits best", nearest)
+    run.refutes(
         "balance-identity-over-several-samples",
         r"D\,W^{(\ell)}\dot W^{(\ell)\top}=\dot W^{(\ell+1)\top}W^{(\ell+1)}D"
         r"\text{ under the flow of the whole risk: difference}",
-        promised=0,
-        relation="==",
-        measured=nearest,
-        tolerance=1e-9,
-        reason=f"{len(x)} samples, D at the one that fits best",
-    )
+    ).equal(nearest, within=1e-9, where=f"{len(x)} samples, D at the one that fits best")
 
 
 def split(vector: Tensor) -> list[Tensor]:
@@ -299,12 +274,7 @@ def alignment(run: Run, level: float) -> None:
     start = 0.5 * run.randn(18)
     while float(smoothed_minimum(z @ product(start))) > 1:  # the first level
         start = start / 2
-    even = torch.cat(
-        [
-            w.flatten()
-            for w in balanced_weights(0.1 * run.randn(1, 2), [3, 3], generator=run.generator)
-        ]
-    )
+    even = torch.cat([w.flatten() for w in balanced_weights(0.1 * run.randn(1, 2), [3, 3], generator=run.generator)])
 
     def follow(margins: Any, start: Tensor) -> MarginCurve:
         return follow_margin(margins, start, levels, rtol=1e-7)
@@ -316,35 +286,29 @@ def alignment(run: Run, level: float) -> None:
     def aligned(curve: MarginCurve) -> Tensor:
         return torch.stack([layer_alignment(split(p)) for p in curve.points])
 
-    run.claim(
-        "A-77",
-        r"\text{balanced layers stay aligned: } "
-        r"|\langle u_1(W^{(\ell)}),v_1(W^{(\ell+1)})\rangle|=1",
-        promised=1.0,
-        relation="==",
-        measured=aligned(balanced),
-        tolerance=1e-5,
-        reason=f"three layers, until the risk is e^-{level:g}",
-        control=Control("a start that is not balanced", aligned(free)),
+    says = run.states(
+        "A-77", r"\text{balanced layers stay aligned: } |\langle u_1(W^{(\ell)}),v_1(W^{(\ell+1)})\rangle|=1"
     )
+    says.equal(aligned(balanced), 1.0, 1e-5, where=f"three layers, until the risk is e^-{level:g}")
+    says.fails("a start that is not balanced", aligned(free))
     kept = layer_balance_of(split(start)).matrices
     none = [torch.zeros_like(m) for m in kept]
-    run.claim(
+    says = run.states(
         "A-77",
         r"|\langle u_1(W^{(\ell)}),v_1(W^{(\ell+1)})\rangle|\ge\sqrt{\sigma_\ell^2-\|D_\ell\|-"
         r"E_{\ell+1}}/\sigma_{\ell+1} \text{ with the } D \text{ of the start}",
-        promised=torch.stack([alignment_bound(split(p), kept) for p in free.points]),
-        relation=">=",
-        measured=aligned(free),
-        tolerance=1e-6,
-        reason="at the last level "
-        f"{float(alignment_bound(split(free.points[-1]), kept).min()):.4f} "
-        f"promised, {float(aligned(free)[-1].min()):.4f} measured",
-        control=Control(
-            "D taken as 0, although the start is not balanced",
-            aligned(free),
-            promised=torch.stack([alignment_bound(split(p), none) for p in free.points]),
-        ),
+    )
+    says.at_least(
+        aligned(free),
+        torch.stack([alignment_bound(split(p), kept) for p in free.points]),
+        1e-6,
+        where=f"at the last level {float(alignment_bound(split(free.points[-1]), kept).min()):.4f} promised, "
+        f"{float(aligned(free)[-1].min()):.4f} measured",
+    )
+    says.fails(
+        "D taken as 0, although the start is not balanced",
+        aligned(free),
+        promised=torch.stack([alignment_bound(split(p), none) for p in free.points]),
     )
 
     def cosine(vector: Tensor) -> float:
@@ -361,22 +325,19 @@ def alignment(run: Run, level: float) -> None:
     def diagonal_product(vector: Tensor) -> Tensor:
         return vector.reshape(3, 2).prod(0)
 
-    run.claim(
+    says = run.states(
         "A-77",
-        r"W^{(3)}W^{(2)}W^{(1)} \text{ turns to the hard margin: what } "
-        r"\ell^{-1}(\mathcal L)/\|\theta\|^3 \text{ lacks of } \gamma^*/3^{3/2} "
-        r"\text{ is at least halved while } s=-\log r \text{ grows tenfold}",
-        promised=0.5,
-        relation="<=",
-        measured=[left_over(free), left_over(balanced)],
-        reason=f"any start, for which it is O(s^(-2/3)) as the norms differ by what is conserved, "
+        r"W^{(3)}W^{(2)}W^{(1)} \text{ turns to the hard margin: what } \ell^{-1}(\mathcal L)/\|\theta\|^3 \text{ "
+        r"lacks of } \gamma^*/3^{3/2} \text{ is at least halved while } s=-\log r \text{ grows tenfold}",
+    )
+    says.at_most(
+        [left_over(free), left_over(balanced)],
+        0.5,
+        where=f"any start, for which it is O(s^(-2/3)) as the norms differ by what is conserved, "
         f"and a balanced one, to s = {level:g}; cosines with the hard margin "
         f"{cosine(product(free.points[-1])):.6f} and {cosine(product(balanced.points[-1])):.6f}",
-        control=Control(
-            "a diagonal network of three factors: its layers are not free matrices",
-            left_over(diagonal),
-        ),
     )
+    says.fails("a diagonal network of three factors: its layers are not free matrices", left_over(diagonal))
 
     def plot(axes: Any) -> None:
         left, right = axes[0]

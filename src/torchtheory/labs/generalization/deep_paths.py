@@ -10,14 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.paths.graph import every_path
 from torchtheory.kernels.deep_paths import path_features
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.graph import GraphNetwork
 from torchtheory.training.trainer import fit
@@ -116,25 +112,19 @@ def sums_over_paths(run: Run, points: int) -> None:
         frozen.append((table.inputs * table.activity.roll(1, 0)) @ table.weights)
     rows.append(("graph with skip connections", len(table.weights), float(table.activity.mean()),
                  float((table.outputs - forward[-1]).abs().max())))  # fmt: skip
-    run.claim(
-        "B-13",
-        r"z_k^{[L]}(x)=\sum_j\bar w_{k,j}\,\bar\sigma_j(x)\,\bar x_j",
-        promised=torch.cat(forward),
-        relation="==",
-        measured=torch.cat(sums),
-        tolerance=1e-12,
-        reason=f"{len(rows)} networks, {points} inputs each; the graph of units is searched",
-        control=Control("the activations of another input", torch.cat(frozen)),
+    says = run.states("B-13", r"z_k^{[L]}(x)=\sum_j\bar w_{k,j}\,\bar\sigma_j(x)\,\bar x_j")
+    says.equal(
+        torch.cat(sums),
+        torch.cat(forward),
+        1e-12,
+        where=f"{len(rows)} networks, {points} inputs each; the graph of units is searched",
     )
-    run.claim(
+    says.fails("the activations of another input", torch.cat(frozen))
+    run.states(
         "B-13",
-        r"\text{contributions } \bar w_{k,j}\bar\sigma_j\bar x_j \text{ in order: unit by unit as "
-        r"by the search}",
-        promised=torch.cat(listed),
-        relation="==",
-        measured=torch.cat(layerwise),
-        tolerance=1e-12,
-        reason="the chains; path_features builds them layer by layer",
+        r"\text{contributions } \bar w_{k,j}\bar\sigma_j\bar x_j \text{ in order: unit by unit as by the search}",
+    ).equal(
+        torch.cat(layerwise), torch.cat(listed), 1e-12, where="the chains; path_features builds them layer by layer"
     )
     run.table(
         "paths",
@@ -156,30 +146,18 @@ def number_and_activity(run: Run, points: int) -> None:
     products = [float(torch.tensor(w[:-1]).prod()) for w in depths]
     nets = [mlp(w, bias=False, generator=run.generator) for w in depths]
     biased = [mlp(w, generator=run.generator) for w in depths]
-    run.claim(
-        "B-13",
-        r"d_z=n_0n_1\cdots n_{L-1}",
-        promised=products,
-        relation="==",
-        measured=[len(every_path(n, run.randn(1, w[0])).weights)
-                  for n, w in zip(nets, depths, strict=True)],
-        control=Control(
-            "biases, which are paths too",
-            [len(every_path(n, run.randn(1, w[0])).weights)
-             for n, w in zip(biased, depths, strict=True)],
-        ),
-    )  # fmt: skip
+    says = run.states("B-13", r"d_z=n_0n_1\cdots n_{L-1}")
+    says.equal([len(every_path(n, run.randn(1, w[0])).weights) for n, w in zip(nets, depths, strict=True)], products)
+    says.fails(
+        "biases, which are paths too",
+        [len(every_path(n, run.randn(1, w[0])).weights) for n, w in zip(biased, depths, strict=True)],
+    )
     x = run.randn(points, 3)
     leaky = nn.Sequential(*(nn.LeakyReLU(0.1) if isinstance(m, nn.ReLU) else m for m in nets[0]))
     strict, loose = (every_path(n, x).activity for n in (nets[0], leaky))
-    run.claim(
-        "B-13",
-        r"\bar\sigma_j(x)\in\{0,1\}:\ \bar\sigma_j(1-\bar\sigma_j)",
-        promised=torch.zeros_like(strict),
-        relation="==",
-        measured=strict * (1 - strict),
-        control=Control("leaky ReLU, with slopes 0.1 and 1", loose * (1 - loose)),
-    )
+    says = run.states("B-13", r"\bar\sigma_j(x)\in\{0,1\}:\ \bar\sigma_j(1-\bar\sigma_j)")
+    says.equal(strict * (1 - strict), torch.zeros_like(strict))
+    says.fails("leaky ReLU, with slopes 0.1 and 1", loose * (1 - loose))
 
 
 def windows_that_overlap(run: Run, points: int) -> None:
@@ -194,16 +172,9 @@ def windows_that_overlap(run: Run, points: int) -> None:
         return pooled[:, 0] @ second, sums @ second
 
     apart, overlapping = with_unit_masks(2), with_unit_masks(1)
-    run.claim(
-        "B-13",
-        r"\text{max pooling by a mask of each unit, windows that do not overlap}",
-        promised=apart[0],
-        relation="==",
-        measured=apart[1],
-        tolerance=1e-12,
-        reason="overlapping windows need a mask of each connection, as every_path has",
-        control=Control("windows that overlap", overlapping[1], promised=overlapping[0]),
-    )
+    says = run.states("B-13", r"\text{max pooling by a mask of each unit, windows that do not overlap}")
+    says.equal(apart[1], apart[0], 1e-12, where="overlapping windows need a mask of each connection, as every_path has")
+    says.fails("windows that overlap", overlapping[1], promised=overlapping[0])
 
 
 def trained_paths(run: Run, width: int, epochs: int, learning_rate: float) -> None:

@@ -8,10 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits
 from torchtheory.generalization.interpolation.double_descent import (
     RiskCurve,
@@ -19,8 +15,7 @@ from torchtheory.generalization.interpolation.double_descent import (
     feature_curve,
     width_curve,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
 
 
 @lab(
@@ -65,65 +60,37 @@ def double_descent(run: Run, samples: int = 40, trials: int = 16, largest: int =
     smooth = feature_curve(train, test, sizes, ridge=1e-3)
     beyond = [i for i, p in enumerate(sizes) if p >= 1.1 * n]
     ids = ["M-162", "A-78"]
-    run.claim(
-        ids,
-        r"\text{the training risk is } 0 \text{ for } p>n",
-        promised=0.0,
-        relation="==",
-        measured=plain.train[beyond],
-        tolerance=1e-12,
-        reason=f"{trials} samples of {n}, p from {sizes[beyond[0]]} to {largest}",
-        control=Control("fewer features than samples", plain.train[[p < n for p in sizes]]),
+    says = run.states(ids, r"\text{the training risk is } 0 \text{ for } p>n")
+    says.equal(
+        plain.train[beyond], within=1e-12, where=f"{trials} samples of {n}, p from {sizes[beyond[0]]} to {largest}"
     )
-    run.claim(
-        ids,
-        r"\text{the test risk is largest at } p=n",
-        promised=n,
-        relation="==",
-        measured=plain.peak,
-        tolerance=0.16,
-        reason="the median over the samples, to one step of the grid",
-        control=Control("with a ridge of 0.001", smooth.peak),
-    )
+    says.fails("fewer features than samples", plain.train[[p < n for p in sizes]])
+    says = run.states(ids, r"\text{the test risk is largest at } p=n")
+    says.equal(plain.peak, n, 0.16, where="the median over the samples, to one step of the grid")
+    says.fails("with a ridge of 0.001", smooth.peak)
     middle = plain.test.median(1).values
     top = plain.test[sizes.index(n)]
     gain = top.log() - plain.test[-1].log()
     smooth_gain = smooth.test[sizes.index(n)].log() - smooth.test[-1].log()
-    run.claim(
-        ids,
-        r"\text{the test risk at } p\gg n \text{ is below a tenth of the peak}",
-        promised=2.302585092994046,
-        relation=">=",
-        measured=gain.mean(),
-        interval=mean_interval(gain),
-        reason="the mean logarithm of their ratio",
-        control=Control("with a ridge of 0.001 there is no peak to come down from",
-                        smooth_gain.mean(), interval=mean_interval(smooth_gain)),
-    )  # fmt: skip
+    says = run.states(ids, r"\text{the test risk at } p\gg n \text{ is below a tenth of the peak}")
+    says.at_least(mean_interval(gain), 2.302585092994046, where="the mean logarithm of their ratio")
+    says.fails("with a ridge of 0.001 there is no peak to come down from", mean_interval(smooth_gain))
     under = [i for i, p in enumerate(sizes) if p < n]
     best = min(under, key=lambda i: float(middle[i]))
     bottom = plain.test[best].log()
     wide, near = plain.test[-1].log() - bottom, plain.test[beyond[0]].log() - bottom
-    run.claim(
-        ids,
-        r"\text{here the risk at } p\gg n \text{ is below the bottom of the U}",
-        promised=0.0,
-        relation="<=",
-        measured=wide.mean(),
-        interval=mean_interval(wide),
-        reason=f"the bottom is at p = {sizes[best]}, the other end at p = {largest}; "
-        "mean logarithm of their ratio",
-        control=Control(f"just beyond the threshold, p = {sizes[beyond[0]]}", near.mean(),
-                        interval=mean_interval(near)),
-    )  # fmt: skip
+    says = run.states(ids, r"\text{here the risk at } p\gg n \text{ is below the bottom of the U}")
+    says.at_most(
+        mean_interval(wide),
+        0.0,
+        where=f"the bottom is at p = {sizes[best]}, the other end at p = {largest}; mean logarithm of their ratio",
+    )
+    says.fails(f"just beyond the threshold, p = {sizes[beyond[0]]}", mean_interval(near))
     complexity(run)
     run.table(
         "risks",
         ["features", "training risk", "test risk", "test risk with ridge"],
-        [
-            (p, plain.train[i].median(), middle[i], smooth.test[i].median())
-            for i, p in enumerate(sizes)
-        ],
+        [(p, plain.train[i].median(), middle[i], smooth.test[i].median()) for i, p in enumerate(sizes)],
         caption=f"Medians over {trials} samples of {n}",
     )
     run.figure(
@@ -149,16 +116,13 @@ def complexity(run: Run) -> None:
 
         found.append(effective_complexity(lambda m: risk(m, 1.0), range(1, 31), 1e-3) or 0)
         clean.append(effective_complexity(lambda m: risk(m, 0.0), range(1, 31), 1e-3) or 0)
-    run.claim(
+    says = run.states(
         "A-78",
         r"\max\{m:\mathbb E\hat R_S(\mathcal A(S))\le\varepsilon\}=d"
         r" \text{ for least squares with } d \text{ features}",
-        promised=[3, 7, 12],
-        relation="==",
-        measured=found,
-        reason="noisy labels, samples of 1 to 30, 20 each, ε = 0.001",
-        control=Control("labels without noise, which are fitted at every size", clean),
     )
+    says.equal(found, [3, 7, 12], where="noisy labels, samples of 1 to 30, 20 each, ε = 0.001")
+    says.fails("labels without noise, which are fitted at every size", clean)
 
 
 @lab(
@@ -213,29 +177,18 @@ def width_and_test_error(
     if fitted is None:
         raise InvalidInput("no width fits the training labels: take wider networks or more epochs")
     at = widths.index(fitted)
-    run.claim(
-        ["M-119", "A-78"],
-        r"\text{the training error of wide networks is } 0",
-        promised=0.0,
-        relation="<=",
-        measured=curve.train[-1],
-        tolerance=0.01,
-        reason=f"width {widths[-1]}, {seeds} seeds, {label_noise:.0%} of the labels wrong",
-        control=Control(f"width {widths[0]}", curve.train[0]),
+    says = run.states(["M-119", "A-78"], r"\text{the training error of wide networks is } 0")
+    says.at_most(
+        curve.train[-1], 0.0, 0.01, where=f"width {widths[-1]}, {seeds} seeds, {label_noise:.0%} of the labels wrong"
     )
+    says.fails(f"width {widths[0]}", curve.train[0])
     difference = curve.test[-1] - curve.test[at]
     narrow = curve.test[0] - curve.test[at]
-    run.claim(
-        ["M-119", "A-78"],
-        r"\text{test error at the largest width} \le \text{test error where the labels are fitted}",
-        promised=0.0,
-        relation="<=",
-        measured=difference.mean(),
-        interval=mean_interval(difference),
-        reason=f"the labels are fitted from width {fitted} on",
-        control=Control(f"width {widths[0]}, which underfits, in the place of the largest",
-                        narrow.mean(), interval=mean_interval(narrow)),
-    )  # fmt: skip
+    says = run.states(
+        ["M-119", "A-78"], r"\text{test error at the largest width} \le \text{test error where the labels are fitted}"
+    )
+    says.at_most(mean_interval(difference), 0.0, where=f"the labels are fitted from width {fitted} on")
+    says.fails(f"width {widths[0]}, which underfits, in the place of the largest", mean_interval(narrow))
     run.table(
         "widths",
         ["width", "parameters", "training error", "test error", "least", "largest"],
@@ -296,56 +249,34 @@ def polynomial_regression(run: Run, repetitions: int = 10, samples: int = 20) ->
     sweet = degrees[int(risk.argmin())]
     quintic = cubic(z) + 60 * z**5
     bent = feature_curve((train[0], quintic), (test[0], cubic(z_test) + 60 * z_test**5), sizes)
-    run.claim(
-        "A-50",
-        r"\text{the test error is least at degree } 3",
-        promised=3,
-        relation="==",
-        measured=sweet,
-        reason=f"medians over {repetitions} samples of {samples}",
-        control=Control("a quintic without noise in the place of the cubic",
-                        degrees[int(bent.test.median(1).values.argmin())]),
-    )  # fmt: skip
+    says = run.states("A-50", r"\text{the test error is least at degree } 3")
+    says.equal(sweet, 3, where=f"medians over {repetitions} samples of {samples}")
+    says.fails("a quintic without noise in the place of the cubic", degrees[int(bent.test.median(1).values.argmin())])
     late = [i for i, d in enumerate(degrees) if d >= samples - 2]
-    run.claim(
-        "A-50",
-        r"\text{near interpolation the test error exceeds a hundred times its least value}",
-        promised=100 * risk.min(),
-        relation=">=",
-        measured=risk[late].max(),
-        control=Control("with a ridge of 0.001", flat[late].max()),
+    says = run.states("A-50", r"\text{near interpolation the test error exceeds a hundred times its least value}")
+    says.at_least(risk[late].max(), 100 * risk.min())
+    says.fails("with a ridge of 0.001", flat[late].max())
+    says = run.states(
+        "A-50", r"\text{with a ridge the test error stays within twice its least value from degree } 3 \text{ on}"
     )
-    run.claim(
-        "A-50",
-        r"\text{with a ridge the test error stays within twice its least value from degree } 3"
-        r" \text{ on}",
-        promised=2 * flat.min(),
-        relation="<=",
-        measured=flat[2:],
-        control=Control("without it", risk[2:]),
-    )
+    says.at_most(flat[2:], 2 * flat.min())
+    says.fails("without it", risk[2:])
     legendre = _legendre(2 * z, 41)
     better = feature_curve((legendre, y), (_legendre(2 * z_test, 41), y_test), sizes)
     level = 1e-12
     threshold = better.first_below(level)
-    run.claim(
-        "A-50",
-        r"m \text{ points are interpolated from degree } m-1 \text{ on, with } m \text{ features}",
-        promised=samples - 1,
-        relation="==",
-        measured=-1 if threshold is None else threshold - 1,
-        reason="Legendre polynomials; median training error below 1e-12",
-        control=Control("one sample more",
-                        (_threshold(run, samples + 1, level) or 0) - 1),
-    )  # fmt: skip
-    run.erratum(
-        "interpolation-threshold-of-polynomials",
-        r"\text{the interpolation threshold is at degree } d=m",
-        promised=samples,
-        relation="==",
-        measured=-1 if threshold is None else threshold - 1,
-        reason="there are d + 1 powers",
+    says = run.states(
+        "A-50", r"m \text{ points are interpolated from degree } m-1 \text{ on, with } m \text{ features}"
     )
+    says.equal(
+        -1 if threshold is None else threshold - 1,
+        samples - 1,
+        where="Legendre polynomials; median training error below 1e-12",
+    )
+    says.fails("one sample more", (_threshold(run, samples + 1, level) or 0) - 1)
+    run.refutes(
+        "interpolation-threshold-of-polynomials", r"\text{the interpolation threshold is at degree } d=m"
+    ).equal(-1 if threshold is None else threshold - 1, samples, where="there are d + 1 powers")
     run.table(
         "degrees",
         ["degree", "training error", "test error", "training error, ridge", "test error, ridge"],

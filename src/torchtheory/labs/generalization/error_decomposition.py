@@ -10,10 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.interpolation.step_functions import best_steps, greedy_steps
 from torchtheory.generalization.learning.bayes import (
     bayes_classifier,
@@ -24,8 +20,7 @@ from torchtheory.generalization.learning.bayes import (
 from torchtheory.generalization.learning.error_decomposition import ErrorTerms, decompose_error
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
 from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
 
 
@@ -36,9 +31,7 @@ from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
     title="Approximation falls, estimation grows with the class, and the search adds its own",
     full={"trials": 2000, "sizes": (50, 100, 200, 400, 800)},
 )
-def error_decomposition(
-    run: Run, sample: int = 30, trials: int = 150, sizes: tuple[int, ...] = (50, 200, 800)
-) -> None:
+def error_decomposition(run: Run, sample: int = 30, trials: int = 150, sizes: tuple[int, ...] = (50, 200, 800)) -> None:
     """How much worse than the best function is a learned one, and why?
 
     Classifiers on a line with more and more changes of sign form nested finite classes, whose
@@ -103,36 +96,26 @@ def nested_classes(run: Run, sample: int, trials: int) -> list[ErrorTerms]:
     both = exact + hasty
     excess = torch.stack([t.excess for t in both])
     without = torch.stack([t.optimization + t.approximation for t in both])
-    run.claim(
-        "A-21",
-        r"R(f_S)-R^*\le\varepsilon^{opt}+2\varepsilon^{gen}+\varepsilon^{approx}",
-        promised=torch.stack([t.bound for t in both]),
-        relation="<=",
-        measured=excess,
-        tolerance=1e-12,
-        reason=f"{trials} samples, 12 classes, empirical risk minimizer and a hasty search",
-        control=Control("the generalization error left out", excess, promised=without),
+    says = run.states("A-21", r"R(f_S)-R^*\le\varepsilon^{opt}+2\varepsilon^{gen}+\varepsilon^{approx}")
+    says.at_most(
+        excess,
+        torch.stack([t.bound for t in both]),
+        1e-12,
+        where=f"{trials} samples, 12 classes, empirical risk minimizer and a hasty search",
     )
-    run.claim(
-        "A-21",
-        r"\varepsilon^{opt}=0 \text{ for an empirical risk minimizer}",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack([t.optimization for t in exact]),
-        control=Control("a hasty search", torch.stack([t.optimization for t in hasty])),
+    says.fails("the generalization error left out", excess, promised=without)
+    says = run.states("A-21", r"\varepsilon^{opt}=0 \text{ for an empirical risk minimizer}")
+    says.equal(torch.stack([t.optimization for t in exact]))
+    says.fails("a hasty search", torch.stack([t.optimization for t in hasty]))
+    says = run.states(["A-21", "S-06"], r"\text{approximation}+\text{estimation}+\text{search}=R(f_S)-R^*")
+    says.equal(
+        torch.stack([t.sum for t in hasty]),
+        torch.stack(values),
+        1e-12,
+        where="the right side by the weight of the wrong decisions, not by a difference",
     )
-    run.claim(
-        ["A-21", "S-06"],
-        r"\text{approximation}+\text{estimation}+\text{search}=R(f_S)-R^*",
-        promised=torch.stack(values),
-        relation="==",
-        measured=torch.stack([t.sum for t in hasty]),
-        tolerance=1e-12,
-        reason="the right side by the weight of the wrong decisions, not by a difference",
-        control=Control(
-            "without the search, which the slides leave out",
-            torch.stack([t.approximation + t.estimation for t in hasty]),
-        ),
+    says.fails(
+        "without the search, which the slides leave out", torch.stack([t.approximation + t.estimation for t in hasty])
     )
     approximation = torch.stack([t.approximation[0] for t in exact])
     generalization = torch.stack([t.generalization for t in exact])
@@ -142,27 +125,12 @@ def nested_classes(run: Run, sample: int, trials: int) -> list[ErrorTerms]:
         losses = law.losses(everything[start:size], zero_one_loss)
         risks = losses @ law.mass
         apart.append((risks.min(), (risks - masses @ losses.T).abs().amax(1)))
-    run.claim(
-        "A-21",
-        r"\mathcal F\subset\mathcal G:\ \varepsilon^{approx} \text{ does not grow}",
-        promised=0.0,
-        relation="<=",
-        measured=approximation.diff(),
-        tolerance=1e-15,
-        control=Control(
-            "not nested: exactly, not at most, so many changes of sign",
-            torch.stack([a for a, _ in apart]).diff(),
-        ),
-    )
-    run.claim(
-        "A-21",
-        r"\mathcal F\subset\mathcal G:\ \varepsilon^{gen} \text{ does not fall, on any sample}",
-        promised=0.0,
-        relation=">=",
-        measured=generalization.diff(dim=0),
-        tolerance=1e-15,
-        control=Control("not nested", torch.stack([g for _, g in apart]).diff(dim=0)),
-    )
+    says = run.states("A-21", r"\mathcal F\subset\mathcal G:\ \varepsilon^{approx} \text{ does not grow}")
+    says.at_most(approximation.diff(), 0.0, 1e-15)
+    says.fails("not nested: exactly, not at most, so many changes of sign", torch.stack([a for a, _ in apart]).diff())
+    says = run.states("A-21", r"\mathcal F\subset\mathcal G:\ \varepsilon^{gen} \text{ does not fall, on any sample}")
+    says.at_least(generalization.diff(dim=0), 0.0, 1e-15)
+    says.fails("not nested", torch.stack([g for _, g in apart]).diff(dim=0))
     rows = [
         (c, sizes[c], t.approximation[0], t.generalization.mean(), t.estimation.mean(),
          t.excess.mean())
@@ -215,32 +183,21 @@ def networks(run: Run, sizes: tuple[int, ...], trials: int) -> dict[int, Widths]
         found[n] = Widths(approximation, estimation, search)
         sums.append(approximation[:, None] + estimation + search)
         excess.append(loss[1] @ law.mass - best.risk)
-    run.claim(
-        "S-06",
-        r"\text{approximation}+\text{estimation}+\text{search}=R(f_S)-R^*",
-        promised=torch.stack(excess),
-        relation="==",
-        measured=torch.stack(sums),
-        tolerance=1e-12,
-        reason="distances to the conditional mean on one side, risks on the other",
-        control=Control(
-            "without the search",
-            torch.stack([(w.approximation[:, None] + w.estimation) for w in found.values()]),
-        ),
+    says = run.states("S-06", r"\text{approximation}+\text{estimation}+\text{search}=R(f_S)-R^*")
+    says.equal(
+        torch.stack(sums),
+        torch.stack(excess),
+        1e-12,
+        where="distances to the conditional mean on one side, risks on the other",
     )
-    run.claim(
-        "S-06",
-        r"\text{approximation falls with the width}",
-        promised=0.0,
-        relation="<",
-        measured=approximation.diff(),
-        control=Control(
-            "a target that two pieces make already",
-            regression_excess(
-                two := FiniteDistribution.of(x, (x > 0.5).double()),
-                best_steps(two.marginal, two.labels, 4),
-            ).diff(),
-        ),
+    says.fails("without the search", torch.stack([(w.approximation[:, None] + w.estimation) for w in found.values()]))
+    says = run.states("S-06", r"\text{approximation falls with the width}")
+    says.below(approximation.diff(), 0.0)
+    says.fails(
+        "a target that two pieces make already",
+        regression_excess(
+            two := FiniteDistribution.of(x, (x > 0.5).double()), best_steps(two.marginal, two.labels, 4)
+        ).diff(),
     )
     widths = [0, 3, 15]  # 1, 4, 16 pieces
     rises, falls = [], []
@@ -252,19 +209,12 @@ def networks(run: Run, sizes: tuple[int, ...], trials: int) -> dict[int, Widths]
     learned = best_steps(law.marginal, law.conditional_mean, pieces)
     whole = regression_excess(law, learned) - approximation
     none = [float(whole[b] - whole[a]) for a, b in pairwise(widths)]
-    run.claim(
-        "S-06",
-        r"\text{estimation grows with the width: }1\to4\to16 \text{ pieces}",
-        promised=0.0,
-        relation=">",
-        measured=rises,
-        reason="lower ends of 99.9 % intervals for the mean difference on the same samples",
-        control=Control("the population instead of a sample: nothing to estimate", none),
-    )
+    says = run.states("S-06", r"\text{estimation grows with the width: }1\to4\to16 \text{ pieces}")
+    says.above(rises, 0.0, where="lower ends of 99.9 % intervals for the mean difference on the same samples")
+    says.fails("the population instead of a sample: nothing to estimate", none)
     for a, b in pairwise(sizes):
         falls += [
-            mean_interval(found[b].estimation[w], 0.999).high
-            - mean_interval(found[a].estimation[w], 0.999).low
+            mean_interval(found[b].estimation[w], 0.999).high - mean_interval(found[a].estimation[w], 0.999).low
             for w in widths
         ]
     again = [
@@ -272,26 +222,18 @@ def networks(run: Run, sizes: tuple[int, ...], trials: int) -> dict[int, Widths]
         - mean_interval(found[sizes[0]].estimation[w], 0.999).low
         for w in widths
     ]
-    run.claim(
-        "S-06",
-        r"\text{estimation falls with the sample}",
-        promised=0.0,
-        relation="<",
-        measured=falls,
-        reason="the 99.9 % intervals of the means do not meet",
-        control=Control("the same size twice", again),
+    says = run.states("S-06", r"\text{estimation falls with the sample}")
+    says.below(falls, 0.0, where="the 99.9 % intervals of the means do not meet")
+    says.fails("the same size twice", again)
+    says = run.states(
+        ["A-21", "S-06"], r"\text{a greedy search leaves } \varepsilon^{opt}=\hat R_S(f_S)-\hat R_S(\hat f_S)>0"
     )
-    run.claim(
-        ["A-21", "S-06"],
-        r"\text{a greedy search leaves } \varepsilon^{opt}=\hat R_S(f_S)-\hat R_S(\hat f_S)>0",
-        promised=0.0,
-        relation=">",
-        measured=[mean_interval(gap[7], 0.999).low for gap in gaps],
-        reason="eight pieces; lower ends of 99.9 % intervals for the mean",
-        control=Control(
-            "the exact search", [mean_interval(gap[7], 0.999).low for gap in exact_gaps]
-        ),
+    says.above(
+        [mean_interval(gap[7], 0.999).low for gap in gaps],
+        0.0,
+        where="eight pieces; lower ends of 99.9 % intervals for the mean",
     )
+    says.fails("the exact search", [mean_interval(gap[7], 0.999).low for gap in exact_gaps])
     return found
 
 
@@ -331,17 +273,13 @@ def one_parameter(run: Run) -> Family:
         torch.tensor(chosen - first),
         bayes_regression(law).risk,
     )
-    run.claim(
+    says = run.states(
         "A-21",
         r"R(f_S)-R^*\le\varepsilon^{opt}+2\varepsilon^{gen}+\varepsilon^{approx}"
         r"\ \text{ along } f_\theta(x)=\cos\theta x",
-        promised=terms.bound,
-        relation="<=",
-        measured=terms.excess,
-        control=Control(
-            "the approximation error alone", terms.excess, promised=terms.approximation
-        ),
     )
+    says.at_most(terms.excess, terms.bound)
+    says.fails("the approximation error alone", terms.excess, promised=terms.approximation)
     return Family(theta, risk, empirical, inside, chosen, bayes_regression(law).risk, terms)
 
 
@@ -396,9 +334,7 @@ def plot_family(axis: Any, family: Family) -> None:
     axis.legend(loc="upper center", ncols=2)
 
 
-def plot_trade_off(
-    axes: Any, classes: list[ErrorTerms], widths: dict[int, Widths], sizes: tuple[int, ...]
-) -> None:
+def plot_trade_off(axes: Any, classes: list[ErrorTerms], widths: dict[int, Widths], sizes: tuple[int, ...]) -> None:
     first = axes[0, 0]
     changes = range(len(classes))
     for name, values, style in (

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm, kkt_residuals
 from torchtheory.generalization.implicit_bias.separable_flow import (
@@ -19,8 +17,7 @@ from torchtheory.generalization.implicit_bias.separable_flow import (
     check_loss,
     exponential_tail,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.separability import NotSeparable, separate
 from torchtheory.training.surrogates import logistic_surrogate
@@ -70,16 +67,13 @@ def separability(run: Run, trials: int) -> None:
         found += feasible
         agree.append(bool(separate(x, y, bias=False)) == feasible)
         confused.append(bool(separate(x, y.flip(0), bias=False)) == feasible)
-    run.claim(
+    says = run.states(
         "M-122",
         r"\exists w:\ y_iw^\top x_i>0\ \forall i \iff \text{the hard-margin problem is feasible}:"
         r" \text{ share of samples}",
-        promised=1.0,
-        relation="==",
-        measured=sum(agree) / trials,
-        reason=f"{trials} samples of random labels, {found} of them separable",
-        control=Control("the labels in another order", sum(confused) / trials),
     )
+    says.equal(sum(agree) / trials, 1.0, where=f"{trials} samples of random labels, {found} of them separable")
+    says.fails("the labels in another order", sum(confused) / trials)
 
 
 def assumptions(run: Run) -> None:
@@ -104,93 +98,43 @@ def assumptions(run: Run) -> None:
         ],
         caption="The assumptions of the theorem, loss by loss",
     )
-    run.claim(
-        "M-123",
-        r"\log(1+e^{-u}) \text{ satisfies Assumption 3}",
-        promised=1,
-        relation="==",
-        measured=checked["logistic"].satisfied,
-        control=Control("the hinge, which is flat beyond 1", checked["hinge"].satisfied),
-    )
-    run.claim(
-        "M-123",
-        r"\text{the logistic loss is } \tfrac14\text{-smooth}",
-        promised=0.25,
-        relation="==",
-        measured=checked["logistic"].smoothness,
-        tolerance=1e-4,
-        control=Control("the exponential loss", checked["exponential"].smoothness),
-    )
+    says = run.states("M-123", r"\log(1+e^{-u}) \text{ satisfies Assumption 3}")
+    says.equal(checked["logistic"].satisfied, 1)
+    says.fails("the hinge, which is flat beyond 1", checked["hinge"].satisfied)
+    says = run.states("M-123", r"\text{the logistic loss is } \tfrac14\text{-smooth}")
+    says.equal(checked["logistic"].smoothness, 0.25, 1e-4)
+    says.fails("the exponential loss", checked["exponential"].smoothness)
     betas = torch.tensor([1.0, 1e3, 1e6, 1e9], dtype=torch.float64)
     u = -(2 * betas).log()
-    run.erratum(
+    run.refutes(
         "exponential-loss-called-smooth",
         r"e^{-u} \text{ has a } \beta\text{-Lipschitz derivative, for } \beta=1,10^3,10^6,10^9",
-        promised=betas,
-        relation="<=",
-        measured=torch.exp(-u),
-        reason="its second derivative at u = -log(2β)",
+    ).at_most(torch.exp(-u), betas, where="its second derivative at u = -log(2β)")
+    says = run.states(
+        "M-124", r"-\ell' \text{ has the tail } c\,e^{-au} \text{ with } a=c=1\text{ (logistic, exponential)}"
     )
-    run.claim(
-        "M-124",
-        r"-\ell' \text{ has the tail } c\,e^{-au} \text{ with } a=c=1"
-        r"\text{ (logistic, exponential)}",
-        promised=1.0,
-        relation="==",
-        measured=[
-            v for n in ("logistic", "exponential") for v in (tails[n].rate, tails[n].constant)
-        ],
-        tolerance=1e-8,
-        control=Control("1/(1+u)", [tails["polynomial"].rate, tails["polynomial"].constant]),
-    )
-    run.claim(
-        "M-124",
-        r"\text{and it is tight}",
-        promised=1,
-        relation="==",
-        measured=[tails["logistic"].tight, tails["exponential"].tight],
-        control=Control("1/(1+u)", [tails["polynomial"].tight]),
-    )
+    says.equal([v for n in ("logistic", "exponential") for v in (tails[n].rate, tails[n].constant)], 1.0, 1e-8)
+    says.fails("1/(1+u)", [tails["polynomial"].rate, tails["polynomial"].constant])
+    says = run.states("M-124", r"\text{and it is tight}")
+    says.equal([tails["logistic"].tight, tails["exponential"].tight], 1)
+    says.fails("1/(1+u)", [tails["polynomial"].tight])
     grid = torch.linspace(0.01, 30, 500, dtype=torch.float64)
-    run.claim(
-        "M-124",
-        r"1-e^{-u}\le-\ell'(u)e^u \text{ for the logistic loss},\ u>0",
-        promised=1 - torch.exp(-grid),
-        relation=">=",
-        measured=torch.sigmoid(grid),
-        tolerance=1e-15,
-        control=Control("the hinge, whose slope is 0 beyond 1", torch.exp(grid) * (grid < 1)),
-    )
-    run.claim(
-        "M-124",
-        r"-\ell'(u)e^u\le1 \text{ for the logistic loss},\ u>0",
-        promised=1.0,
-        relation="<=",
-        measured=torch.sigmoid(grid),
-        control=Control("1/(1+u)", torch.exp(grid) / (1 + grid).square()),
-    )
-    run.erratum(
+    says = run.states("M-124", r"1-e^{-u}\le-\ell'(u)e^u \text{ for the logistic loss},\ u>0")
+    says.at_least(torch.sigmoid(grid), 1 - torch.exp(-grid), 1e-15)
+    says.fails("the hinge, whose slope is 0 beyond 1", torch.exp(grid) * (grid < 1))
+    says = run.states("M-124", r"-\ell'(u)e^u\le1 \text{ for the logistic loss},\ u>0")
+    says.at_most(torch.sigmoid(grid), 1.0)
+    says.fails("1/(1+u)", torch.exp(grid) / (1 + grid).square())
+    run.refutes(
         "tight-tail-lower-condition",
-        r"f(u)\ge c(1-e^{-u})e^{-au}\ \forall u<u_- \text{ gives the tail } "
-        r"f(u)e^{au}\to c",
-        promised=1.0,
-        relation="==",
-        measured=math.exp(1 - 2 * 30) * math.exp(30),
-        tolerance=0.5,
-        reason="f = e^{-u} up to 1 and e^{1-2u} beyond, at u = 30",
-    )
+        r"f(u)\ge c(1-e^{-u})e^{-au}\ \forall u<u_- \text{ gives the tail } f(u)e^{au}\to c",
+    ).equal(math.exp(1 - 2 * 30) * math.exp(30), 1.0, 0.5, where="f = e^{-u} up to 1 and e^{1-2u} beyond, at u = 30")
     far = torch.tensor([0.0, -800.0, 700.0, -1e4], dtype=torch.float64)
     exact = torch.tensor([math.log(2), 800.0, math.exp(-700), 1e4], dtype=torch.float64)
     ones = torch.ones_like(far)
-    run.claim(
-        "M-125",
-        r"\log(1+e^{-u}) \text{ at } u=0,-800,700,-10^4: \text{ ratio to the exact value}",
-        promised=1.0,
-        relation="==",
-        measured=logistic_surrogate(far, ones) / exact,
-        tolerance=1e-12,
-        control=Control("as written: log(1 + exp(-u))", torch.log(1 + torch.exp(-far)) / exact),
-    )
+    says = run.states("M-125", r"\log(1+e^{-u}) \text{ at } u=0,-800,700,-10^4: \text{ ratio to the exact value}")
+    says.equal(logistic_surrogate(far, ones) / exact, 1.0, 1e-12)
+    says.fails("as written: log(1 + exp(-u))", torch.log(1 + torch.exp(-far)) / exact)
 
     def plot(axis: Any) -> None:
         u = torch.linspace(-4, 6, 300, dtype=torch.float64)
@@ -212,17 +156,10 @@ def machine(run: Run, trials: int) -> None:
     x = torch.tensor([[1.0, 1.0], [1.0, -2.0]], dtype=torch.float64)
     y = torch.ones(2, dtype=torch.float64)
     found = hard_margin_svm(x, y)
-    run.claim(
-        "M-127",
-        r"(1,1),(1,-2):\ \hat w=(1,0),\ \alpha=(\tfrac23,\tfrac13)",
-        promised=[1, 0, 2 / 3, 1 / 3],
-        relation="==",
-        measured=torch.cat([found.weight, found.multipliers]),
-        tolerance=1e-12,
-        control=Control(
-            "the second point at (1, -1)",
-            torch.cat([(o := hard_margin_svm(x.clamp(min=-1), y)).weight, o.multipliers]),
-        ),
+    says = run.states("M-127", r"(1,1),(1,-2):\ \hat w=(1,0),\ \alpha=(\tfrac23,\tfrac13)")
+    says.equal(torch.cat([found.weight, found.multipliers]), [1, 0, 2 / 3, 1 / 3], 1e-12)
+    says.fails(
+        "the second point at (1, -1)", torch.cat([(o := hard_margin_svm(x.clamp(min=-1), y)).weight, o.multipliers])
     )
     worst, scaled, sums, squares = [], [], [], []
     for _ in range(trials):
@@ -231,34 +168,22 @@ def machine(run: Run, trials: int) -> None:
         z = planted.y[:, None] * planted.x
 
         def conditions(w: Tensor, z: Tensor = z, alpha: Tensor = found.multipliers) -> float:
-            return kkt_residuals(
-                lambda v: v @ v / 2, w, inequalities=lambda v: 1 - z @ v, multipliers=alpha
-            ).largest
+            return kkt_residuals(lambda v: v @ v / 2, w, inequalities=lambda v: 1 - z @ v, multipliers=alpha).largest
 
         worst.append(conditions(found.weight) / float(found.weight.norm()))
         scaled.append(conditions(1.1 * found.weight) / float(found.weight.norm()))
         sums.append(float(found.multipliers.sum()))
         squares.append(float(found.weight.square().sum()))
-    run.claim(
+    says = run.states(
         ["M-126", "M-127"],
         r"\nabla f+\sum_i\lambda_i\nabla g_i=0,\ g\le0,\ \lambda\ge0,\ \lambda_ig_i=0"
         r"\text{ at } \hat w: \text{ largest residual}",
-        promised=0,
-        relation="==",
-        measured=worst,
-        tolerance=1e-8,
-        reason=f"{trials} samples of 15 points in 4 dimensions",
-        control=Control("at 1.1 ŵ, feasible but longer", scaled),
     )
-    run.claim(
-        "M-127",
-        r"\sum_i\alpha_i=\|\hat w\|^2",
-        promised=squares,
-        relation="==",
-        measured=sums,
-        tolerance=1e-8,
-        control=Control("twice the multipliers", [2 * s for s in sums]),
-    )
+    says.equal(worst, within=1e-8, where=f"{trials} samples of 15 points in 4 dimensions")
+    says.fails("at 1.1 ŵ, feasible but longer", scaled)
+    says = run.states("M-127", r"\sum_i\alpha_i=\|\hat w\|^2")
+    says.equal(sums, squares, 1e-8)
+    says.fails("twice the multipliers", [2 * s for s in sums])
 
 
 def no_critical_point(run: Run, trials: int) -> None:
@@ -271,26 +196,20 @@ def no_critical_point(run: Run, trials: int) -> None:
         return -torch.exp(-w @ z.T) @ z / len(z)
 
     both = torch.cat([z, -z])
-    run.claim(
-        "A-72",
-        r"\langle\hat\theta,\nabla r(\theta)\rangle<0 \text{ for every } \theta:"
-        r" \text{ largest value}",
-        promised=0.0,
-        relation="<",
-        measured=slopes(points, z) @ best,
-        reason=f"{len(points)} random θ",
-        control=Control("every point with both labels", slopes(points, both) @ best),
+    says = run.states(
+        "A-72", r"\langle\hat\theta,\nabla r(\theta)\rangle<0 \text{ for every } \theta: \text{ largest value}"
     )
+    says.below(slopes(points, z) @ best, 0.0, where=f"{len(points)} random θ")
+    says.fails("every point with both labels", slopes(points, both) @ best)
     flat = torch.cat([z, torch.zeros(len(z), 1, dtype=torch.float64)], dim=1)
     away = torch.zeros(4, dtype=torch.float64)
     away[:3] = best
     far = away.clone()
     far[3] = 1e6
-    run.erratum(
-        "critical-point-by-norm-alone",
-        r"\|\theta\|\to\infty,\ \gamma(\theta)>0\ \Rightarrow\ \nabla r(\theta)\to0",
-        promised=1e-3 * float(slopes(away, flat).norm()),
-        relation="<=",
-        measured=float(slopes(far, flat).norm()),
-        reason="θ moved by 1e6 at a right angle to all points: the same gradient",
+    run.refutes(
+        "critical-point-by-norm-alone", r"\|\theta\|\to\infty,\ \gamma(\theta)>0\ \Rightarrow\ \nabla r(\theta)\to0"
+    ).at_most(
+        float(slopes(far, flat).norm()),
+        1e-3 * float(slopes(away, flat).norm()),
+        where="θ moved by 1e6 at a right angle to all points: the same gradient",
     )

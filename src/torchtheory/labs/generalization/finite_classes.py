@@ -8,10 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, clopper_pearson, hoeffding_radius
-from torchtheory.core.record import Control
 from torchtheory.generalization.concentration import (
     finite_class_radius,
     mcdiarmid_radius,
@@ -19,8 +15,7 @@ from torchtheory.generalization.concentration import (
 )
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, clopper_pearson, hoeffding_radius, lab
 from torchtheory.training.surrogates import zero_one_loss
 
 DELTA = 0.05
@@ -35,9 +30,7 @@ SIGNS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     errata=["loss-of-being-right", "finite-class-bound-without-confidence"],
     full={"functions": 1000, "trials": 20_000},
 )
-def finite_class_bounds(
-    run: Run, functions: int = 1000, sample: int = 50, trials: int = 1000
-) -> None:
+def finite_class_bounds(run: Run, functions: int = 1000, sample: int = 50, trials: int = 1000) -> None:
     """Random classifiers on labels that are pure noise: every one of them has risk one half.
 
     For a classifier fixed beforehand Hoeffding's interval covers the risk. For the one with the
@@ -74,43 +67,29 @@ def definitions(run: Run) -> None:
     empirical = law.empirical_masses(samples) @ losses.T
     least = empirical.min(1)
     risks = losses @ law.mass
-    run.claim(
-        "M-28",
-        r"\mathbb E_S\,R_S(f)=R(f)\ \text{ for fixed } f,\ \text{ over all samples of 4}",
-        promised=risks,
-        relation="==",
-        measured=chance @ empirical,
-        tolerance=1e-12,
-        control=Control(
-            "f is the minimizer on S itself",
-            chance @ least.values,
-            promised=chance @ risks[least.indices],
-        ),
-    )
+    says = run.states("M-28", r"\mathbb E_S\,R_S(f)=R(f)\ \text{ for fixed } f,\ \text{ over all samples of 4}")
+    says.equal(chance @ empirical, risks, 1e-12)
+    says.fails("f is the minimizer on S itself", chance @ least.values, promised=chance @ risks[least.indices])
     labels = run.signs(50)
-    run.erratum(
-        "loss-of-being-right",
-        r"R_S(f)=\tfrac1n\sum_i1[f(x_i)=y_i]=0\ \text{ for a classifier without errors}",
-        promised=0.0,
-        relation="==",
-        measured=(labels == labels).double().mean(),
-    )
+    run.refutes(
+        "loss-of-being-right", r"R_S(f)=\tfrac1n\sum_i1[f(x_i)=y_i]=0\ \text{ for a classifier without errors}"
+    ).equal((labels == labels).double().mean())
 
 
 def one_function(run: Run, trials: int) -> None:
     """Hoeffding's radius for one function, and its value."""
-    run.claim(
+    run.states(
         ["M-29", "M-30", "A-34"],
         r"\sqrt{\tfrac{\log(2/\delta)}{2n}}=0.042947,\ \sqrt{\tfrac{\log N+\log(2/\delta)}{2n}}"
         r"=0.064397\ (N=100,n=1000),\ 0.02302\ (N=1000,n=10^4)",
-        promised=[0.042947, 0.064397, 0.02302],
-        relation="==",
-        measured=[
+    ).equal(
+        [
             hoeffding_radius(1000, DELTA),
             finite_class_radius(100, 1000, DELTA),
             finite_class_radius(1000, 10_000, DELTA),
         ],
-        tolerance=5e-6,
+        [0.042947, 0.064397, 0.02302],
+        5e-6,
     )
     n = 100
     radius = hoeffding_radius(n, DELTA)
@@ -119,17 +98,10 @@ def one_function(run: Run, trials: int) -> None:
         few = values[:, :10].repeat(1, n // 10)
         inside, copied = share((values.mean(1) - p).abs() <= radius), (few.mean(1) - p).abs()
         broken = share(copied <= radius)
-        run.claim(
-            "M-29",
-            rf"\Pr\bigl(|R_S-R|\le\sqrt{{\log(2/\delta)/(2n)}}\bigr)\ge1-\delta,\ R={p}",
-            promised=1 - DELTA,
-            relation=">=",
-            measured=inside.estimate,
-            interval=inside,
-            control=Control("ten draws, each counted ten times", broken.estimate, interval=broken)
-            if p == 0.5
-            else None,
-        )
+        says = run.states("M-29", rf"\Pr\bigl(|R_S-R|\le\sqrt{{\log(2/\delta)/(2n)}}\bigr)\ge1-\delta,\ R={p}")
+        says.at_least(inside, 1 - DELTA)
+        if p == 0.5:
+            says.fails("ten draws, each counted ten times", broken)
 
 
 def noise(run: Run, functions: int, sample: int, trials: int) -> None:
@@ -149,28 +121,20 @@ def noise(run: Run, functions: int, sample: int, trials: int) -> None:
     union = finite_class_radius(functions, sample, DELTA)
     first, best, uniform = (share(g) for g in (gap[:, 0] <= single, chosen <= single,
                                                gap.amax(1) <= union))  # fmt: skip
-    run.claim(
+    says = run.states(
         ["M-32", "M-29"],
         r"\Pr\bigl(|R_S(f)-R(f)|\le\sqrt{\log(2/\delta)/(2n)}\bigr)\ge1-\delta\ "
         r"\text{ for } f \text{ fixed beforehand}",
-        promised=1 - DELTA,
-        relation=">=",
-        measured=first.estimate,
-        interval=first,
-        reason=f"{functions} random classifiers, labels of pure noise, n = {sample}",
-        control=Control("f is the one with the fewest errors on S", best.estimate, interval=best),
     )
+    says.at_least(first, 1 - DELTA, where=f"{functions} random classifiers, labels of pure noise, n = {sample}")
+    says.fails("f is the one with the fewest errors on S", best)
     tight = share(gap.amax(1) <= single)
-    run.claim(
+    says = run.states(
         ["M-30", "M-32", "A-34"],
-        r"\Pr\bigl(\sup_{f\in\mathcal F}|R_S-R|\le\sqrt{(\log N+\log(2/\delta))/(2n)}\bigr)"
-        r"\ge1-\delta",
-        promised=1 - DELTA,
-        relation=">=",
-        measured=uniform.estimate,
-        interval=uniform,
-        control=Control(f"log N left out for N = {functions}", tight.estimate, interval=tight),
+        r"\Pr\bigl(\sup_{f\in\mathcal F}|R_S-R|\le\sqrt{(\log N+\log(2/\delta))/(2n)}\bigr)\ge1-\delta",
     )
+    says.at_least(uniform, 1 - DELTA)
+    says.fails(f"log N left out for N = {functions}", tight)
     worst = gap.amax(1)
     concentration(run, worst, sample)
     run.figure(
@@ -192,21 +156,13 @@ def concentration(run: Run, worst: Tensor, sample: int) -> None:
     # one function of risk 0.2 on one draw that is counted m times: the gap is 0.2 or 0.8
     copied = ((run.rand(len(worst)) < 0.2).double() - 0.2).abs()
     broken = share((copied - 0.32).abs() <= radius + error)
-    run.claim(
+    says = run.states(
         "A-39",
         r"\Pr\bigl(|\varepsilon-\mathbb E\,\varepsilon|\le\sqrt{\log(2/\delta)/(2m)}\bigr)\ge1-"
         r"\delta,\ \varepsilon=\sup_f|R_S-R|",
-        promised=1 - DELTA,
-        relation=">=",
-        measured=inside.estimate,
-        interval=inside,
-        reason="the mean is that of other samples, four standard errors allowed",
-        control=Control(
-            "one draw counted m times, one function of risk 0.2: mean gap 0.32",
-            broken.estimate,
-            interval=broken,
-        ),
     )
+    says.at_least(inside, 1 - DELTA, where="the mean is that of other samples, four standard errors allowed")
+    says.fails("one draw counted m times, one function of risk 0.2: mean gap 0.32", broken)
 
 
 def minimizer(run: Run, sample: int, trials: int) -> None:
@@ -221,31 +177,17 @@ def minimizer(run: Run, sample: int, trials: int) -> None:
     worst = (empirical - risks).abs().amax(1)
     excess = risks[empirical.argmin(1)] - risks.min()
     wrong = risks[empirical.argmax(1)] - risks.min()
-    run.claim(
-        "M-31",
-        r"R(f_S)-\min_fR\le2\sup_f|R-R_S|\ \text{ on every sample}",
-        promised=2 * worst,
-        relation="<=",
-        measured=excess,
-        tolerance=1e-12,
-        control=Control("f_S has the most errors instead of the fewest", wrong),
-    )
+    says = run.states("M-31", r"R(f_S)-\min_fR\le2\sup_f|R-R_S|\ \text{ on every sample}")
+    says.at_most(excess, 2 * worst, 1e-12)
+    says.fails("f_S has the most errors instead of the fewest", wrong)
     inside = share(excess <= 2 * finite_class_radius(100, sample, DELTA))
-    upward = share(
-        (risks - empirical).amax(1) <= finite_class_radius(100, sample, DELTA, one_sided=True)
-    )
+    upward = share((risks - empirical).amax(1) <= finite_class_radius(100, sample, DELTA, one_sided=True))
     for statement, found in (
         (r"R(f_S)\le\min_fR+2\sqrt{(\log N+\log(2/\delta))/(2n)}", inside),
         (r"\sup_f(R-R_S)\le\sqrt{(\log N+\log(1/\delta))/(2n)}", upward),
     ):
-        run.claim(
-            "M-31",
-            rf"\Pr\bigl({statement}\bigr)\ge1-\delta",
-            promised=1 - DELTA,
-            relation=">=",
-            measured=found.estimate,
-            interval=found,
-            reason="98 random classifiers on 40 points, the truth and its negation",
+        run.states("M-31", rf"\Pr\bigl({statement}\bigr)\ge1-\delta").at_least(
+            found, 1 - DELTA, where="98 random classifiers on 40 points, the truth and its negation"
         )
 
 
@@ -257,35 +199,20 @@ def weights(run: Run, sample: int, trials: int) -> None:
     empirical = law.empirical_masses(law.draw(trials, sample, generator=run.generator)) @ losses.T
     gap = (empirical - risks).abs()
     prior = [2.0 ** -(k + 1) for k in range(60)]
-    radii = torch.tensor(
-        [weighted_class_radius(-math.log(p), sample, DELTA) for p in prior], dtype=torch.float64
-    )
+    radii = torch.tensor([weighted_class_radius(-math.log(p), sample, DELTA) for p in prior], dtype=torch.float64)
     inside = share((gap <= radii).all(1))
     after = share(gap.amax(1) <= weighted_class_radius(0.0, sample, DELTA))
-    run.claim(
+    says = run.states(
         "A-34",
-        r"\Pr\bigl(\forall f:|R-R_S|\le\sqrt{(\log(1/p(f))+\log(2/\delta))/(2m)}\bigr)\ge1-\delta,"
-        r"\ p(f_k)=2^{-k}",
-        promised=1 - DELTA,
-        relation=">=",
-        measured=inside.estimate,
-        interval=inside,
-        control=Control(
-            "the whole weight on one function, chosen after seeing the sample",
-            after.estimate,
-            interval=after,
-        ),
+        r"\Pr\bigl(\forall f:|R-R_S|\le\sqrt{(\log(1/p(f))+\log(2/\delta))/(2m)}\bigr)\ge1-\delta,\ p(f_k)=2^{-k}",
     )
+    says.at_least(inside, 1 - DELTA)
+    says.fails("the whole weight on one function, chosen after seeing the sample", after)
     one = gap[:, 0]
-    run.erratum(
+    run.refutes(
         "finite-class-bound-without-confidence",
-        r"|\mathcal F|=1:\ \varepsilon\le c\sqrt{\log|\mathcal F|/m}=0\ \text{ with probability } "
-        r"1-\delta",
-        promised=0.0,
-        relation="<=",
-        measured=one.quantile(1 - DELTA),
-        reason="the 95 % quantile of the gap of one function",
-    )
+        r"|\mathcal F|=1:\ \varepsilon\le c\sqrt{\log|\mathcal F|/m}=0\ \text{ with probability } 1-\delta",
+    ).at_most(one.quantile(1 - DELTA), 0.0, where="the 95 % quantile of the gap of one function")
 
 
 def plot(axes: Any, empirical: Tensor, sample: int, single: float, union: float) -> None:

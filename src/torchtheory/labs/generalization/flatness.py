@@ -9,9 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.norm_bounds import frobenius_norms
 from torchtheory.generalization.flatness.parameter_robustness import robust_parameter_ball
 from torchtheory.generalization.flatness.rescaling import (
@@ -30,8 +27,7 @@ from torchtheory.generalization.flatness.sharpness import (
     relative_hessian,
 )
 from torchtheory.kernels.path_kernel import path_norms
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
@@ -86,40 +82,27 @@ def quadratic_loss(run: Run) -> None:
     best = {"weight": least_squares(x, y).weight[None]}
     away = {"weight": best["weight"] + 1.0}
     found, elsewhere = (
-        ball_sharpness(problem, 0.3, parameters=p, steps=200, starts=1, generator=run.generator)
-        for p in (best, away)
+        ball_sharpness(problem, 0.3, parameters=p, steps=200, starts=1, generator=run.generator) for p in (best, away)
     )
-    run.claim(
-        ["A-68", "B-05"],
-        r"\max_{\|v\|\le\delta}L(\theta+v)-L(\theta)=\tfrac12\delta^2\lambda_{\max}",
-        promised=0.3**2 * float(exact[-1]) / 2,
-        relation="==",
-        measured=found.value,
-        tolerance=1e-4,
-        reason="a quadratic loss at its minimum, where the ascent is the power method",
-        control=Control("not at a minimum: the gradient is not zero", elsewhere.value),
+    says = run.states(["A-68", "B-05"], r"\max_{\|v\|\le\delta}L(\theta+v)-L(\theta)=\tfrac12\delta^2\lambda_{\max}")
+    says.equal(
+        found.value,
+        0.3**2 * float(exact[-1]) / 2,
+        1e-4,
+        where="a quadratic loss at its minimum, where the ascent is the power method",
     )
+    says.fails("not at a minimum: the gradient is not zero", elsewhere.value)
     curvature = hessian_sharpness(problem, count=3, generator=run.generator)
-    run.claim(
-        ["A-68", "B-05"],
-        r"\lambda_{\max}(\nabla^2L)=\lambda_{\max}(\tfrac2nX^\top X)",
-        promised=exact.flip(0)[:3],
-        relation="==",
-        measured=curvature.eigenvalues.values,
-        tolerance=1e-8,
-        reason="the three largest, by Lanczos from Hessian products alone",
+    run.states(["A-68", "B-05"], r"\lambda_{\max}(\nabla^2L)=\lambda_{\max}(\tfrac2nX^\top X)").equal(
+        curvature.eigenvalues.values,
+        exact.flip(0)[:3],
+        1e-8,
+        where="the three largest, by Lanczos from Hessian products alone",
     )
-    noisy = noise_sharpness(
-        problem, 0.3, parameters=best, draws=80, confidence=0.999, generator=run.generator
-    )
+    noisy = noise_sharpness(problem, 0.3, parameters=best, draws=80, confidence=0.999, generator=run.generator)
     promised = 0.3**2 * float(exact.sum()) / 2
-    run.claim(
-        "A-68",
-        r"\mathbb E\,L(\theta+\sigma z)-L(\theta)=\tfrac12\sigma^2\operatorname{tr}\nabla^2L",
-        promised=promised,
-        relation="~",
-        measured=noisy.estimate,
-        interval=noisy,
+    run.states("A-68", r"\mathbb E\,L(\theta+\sigma z)-L(\theta)=\tfrac12\sigma^2\operatorname{tr}\nabla^2L").mean(
+        noisy, promised
     )
 
 
@@ -135,15 +118,14 @@ def dense_hessian(run: Run) -> None:
 
     exact = torch.func.hessian(loss)(flatten(theta))
     found = hessian_sharpness(problem, count=4, generator=run.generator)
-    run.claim(
+    run.states(
         "A-68",
-        r"\lambda_1\ge\dots\ge\lambda_4,\ \operatorname{tr}"
-        r"\text{ from products}=\text{those of the dense }\nabla^2L",
-        promised=torch.cat([torch.linalg.eigvalsh(exact).flip(0)[:4], exact.trace()[None]]),
-        relation="==",
-        measured=[*found.eigenvalues.values.tolist(), found.trace.value],
-        tolerance=1e-8,
-        reason="tanh network with cross-entropy, 31 parameters, where the trace is exact",
+        r"\lambda_1\ge\dots\ge\lambda_4,\ \operatorname{tr}\text{ from products}=\text{those of the dense }\nabla^2L",
+    ).equal(
+        [*found.eigenvalues.values.tolist(), found.trace.value],
+        torch.cat([torch.linalg.eigvalsh(exact).flip(0)[:4], exact.trace()[None]]),
+        1e-8,
+        where="tanh network with cross-entropy, 31 parameters, where the trace is exact",
     )
 
 
@@ -191,61 +173,39 @@ def same_function(run: Run, case: Case) -> None:
     """Outputs, risks, path norm and product of Frobenius norms for every factor."""
     x = case.test[0]
     nets = [case.at(a) for a in FACTORS]
-    tanh = nn.Sequential(
-        *(nn.Tanh() if isinstance(m, nn.ReLU) else m for m in case.net)
-    )  # the same weights
+    tanh = nn.Sequential(*(nn.Tanh() if isinstance(m, nn.ReLU) else m for m in case.net))  # the same weights
     pair = rescalable_pairs(case.net)[0]
     theta = theta_of(tanh)
     squashed = [with_parameters(tanh, rescale_pair(theta, pair, a)) for a in FACTORS]
-    run.claim(
-        "B-06",
-        r"f_{(aW_1,W_2/a,\dots)}(x)=f_{(W_1,W_2,\dots)}(x)",
-        promised=0.0,
-        relation="<=",
-        measured=[relative_change(case.net, n, x) for n in nets],
-        tolerance=1e-10,
-        reason="largest relative change of the outputs on 500 points, a from 0.1 to 100",
-        control=Control(
-            "tanh, which is not positively homogeneous",
-            [relative_change(tanh, n, x) for n in squashed],
-        ),
+    says = run.states("B-06", r"f_{(aW_1,W_2/a,\dots)}(x)=f_{(W_1,W_2,\dots)}(x)")
+    says.at_most(
+        [relative_change(case.net, n, x) for n in nets],
+        0.0,
+        1e-10,
+        where="largest relative change of the outputs on 500 points, a from 0.1 to 100",
     )
+    says.fails("tanh, which is not positively homogeneous", [relative_change(tanh, n, x) for n in squashed])
     gaps = [case.gap(n) for n in nets]
-    run.claim(
-        "B-06",
-        r"R-R_S\text{ does not depend on }a",
-        promised=case.gap(case.net),
-        relation="==",
-        measured=gaps,
-        tolerance=1e-10,
-    )
+    run.states("B-06", r"R-R_S\text{ does not depend on }a").equal(gaps, case.gap(case.net), 1e-10)
     names = [n for n, _ in case.net.named_parameters()]
-    both = with_parameters(
-        case.net, {n: p * (10.0 if n in names[:2] else 1.0) for n, p in theta_of(case.net).items()}
+    both = with_parameters(case.net, {n: p * (10.0 if n in names[:2] else 1.0) for n, p in theta_of(case.net).items()})
+    says = run.states(
+        "B-06", r"\|\bar w(aW_1,W_2/a)\|=\|\bar w(W_1,W_2)\|,\ \textstyle\prod_\ell\|W_\ell\|_F\text{ likewise}"
     )
-    run.claim(
-        "B-06",
-        r"\|\bar w(aW_1,W_2/a)\|=\|\bar w(W_1,W_2)\|,\ "
-        r"\textstyle\prod_\ell\|W_\ell\|_F\text{ likewise}",
-        promised=[*([path_norm(case.net)] * len(nets)), *([product(case.net)] * len(nets))],
-        relation="==",
-        measured=[*map(path_norm, nets), *map(product, nets)],
-        tolerance=1e-10,
-        reason="path norm and product of Frobenius norms",
-        control=Control(
-            "both layers multiplied by 10",
-            [path_norm(both), product(both)],
-            promised=[path_norm(case.net), product(case.net)],
-        ),
+    says.equal(
+        [*map(path_norm, nets), *map(product, nets)],
+        [*([path_norm(case.net)] * len(nets)), *([product(case.net)] * len(nets))],
+        1e-10,
+        where="path norm and product of Frobenius norms",
     )
-    run.claim(
-        "B-06",
-        r"\textstyle\sum_\ell\|W_\ell\|_F^2\text{ is not invariant: larger after }a=100",
-        promised=squares(case.net),
-        relation=">",
-        measured=squares(case.at(100.0)),
-        control=Control("a = 1: nothing was rescaled", squares(case.at(1.0))),
+    says.fails(
+        "both layers multiplied by 10",
+        [path_norm(both), product(both)],
+        promised=[path_norm(case.net), product(case.net)],
     )
+    says = run.states("B-06", r"\textstyle\sum_\ell\|W_\ell\|_F^2\text{ is not invariant: larger after }a=100")
+    says.above(squares(case.at(100.0)), squares(case.net))
+    says.fails("a = 1: nothing was rescaled", squares(case.at(1.0)))
 
 
 def blocks(run: Run, case: Case) -> None:
@@ -265,20 +225,18 @@ def blocks(run: Run, case: Case) -> None:
     tanh = nn.Sequential(*(nn.Tanh() if isinstance(m, nn.ReLU) else m for m in case.net))
     moved = with_parameters(tanh, rescale_pair(theta_of(tanh), pair, 10.0))
     broken = [now / then for now, then in zip(traces(moved), traces(tanh), strict=True)]
-    run.claim(
+    says = run.states(
         "B-06",
         r"\operatorname{tr}\nabla^2_{W_1}L,\ \operatorname{tr}\nabla^2_{W_2}L"
         r"\ \mapsto\ a^{-2},\ a^2\text{ times themselves}",
-        promised=torch.ones(2 * len(FACTORS)),
-        relation="==",
-        measured=[r for a, (one, two) in zip(FACTORS, ratios, strict=True)
-                  for r in (one * a**2, two / a**2)],
-        tolerance=1e-8,
-        reason="ratios of exact traces, divided by what they should be",
-        control=Control(
-            "tanh instead of ReLU, a = 10", [broken[0] * 100, broken[1] / 100], promised=[1.0, 1.0]
-        ),
-    )  # fmt: skip
+    )
+    says.equal(
+        [r for a, (one, two) in zip(FACTORS, ratios, strict=True) for r in (one * a**2, two / a**2)],
+        torch.ones(2 * len(FACTORS)),
+        1e-8,
+        where="ratios of exact traces, divided by what they should be",
+    )
+    says.fails("tanh instead of ReLU, a = 10", [broken[0] * 100, broken[1] / 100], promised=[1.0, 1.0])
 
 
 def as_sharp_as_wanted(run: Run, case: Case, target: float) -> None:
@@ -287,23 +245,14 @@ def as_sharp_as_wanted(run: Run, case: Case, target: float) -> None:
     sharp = case.at(factor)
     top = top_eigenvalue(Problem(sharp, case.train, task="regression"))
     own = top_eigenvalue(case.problem)
-    run.claim(
+    says = run.states(
         ["B-06", "B-05"],
-        r"\lambda_{\max}(\nabla^2L)\ge\text{target at }a=\sqrt{n\,\text{target}/"
-        r"\operatorname{tr}\nabla^2_{W_2}L}",
-        promised=target,
-        relation=">=",
-        measured=top,
-        reason=f"a = {factor:.4g}",
-        control=Control("the network as it was trained, a = 1", own),
+        r"\lambda_{\max}(\nabla^2L)\ge\text{target at }a=\sqrt{n\,\text{target}/\operatorname{tr}\nabla^2_{W_2}L}",
     )
-    run.claim(
-        ["B-06", "B-05"],
-        r"\text{and still }R-R_S\text{ is the same}",
-        promised=case.gap(case.net),
-        relation="==",
-        measured=case.gap(sharp),
-        tolerance=1e-10,
+    says.at_least(top, target, where=f"a = {factor:.4g}")
+    says.fails("the network as it was trained, a = 1", own)
+    run.states(["B-06", "B-05"], r"\text{and still }R-R_S\text{ is the same}").equal(
+        case.gap(sharp), case.gap(case.net), 1e-10
     )
 
 
@@ -320,24 +269,17 @@ def invariant_measures(run: Run, case: Case) -> list[tuple[HessianSharpness, flo
         even = Problem(balanced(case.at(a)), case.train, task="regression")
         middle.append(top_eigenvalue(even))
     plain = [c.largest for c in curvatures]
-    run.claim(
+    says = run.states(
         "A-68",
         r"\lambda_{\max}(D\nabla^2L\,D),\ D=\operatorname{diag}|\theta|,\text{ and }"
         r"\lambda_{\max}\text{ at the balanced point do not depend on }a",
-        promised=[*([relative[1]] * len(FACTORS)), *([middle[1]] * len(FACTORS))],
-        relation="==",
-        measured=[*relative, *middle],
-        tolerance=1e-6,
-        control=Control(
-            "the Hessian itself, in the parameters as they are", plain, promised=plain[1]
-        ),
     )
+    says.equal([*relative, *middle], [*([relative[1]] * len(FACTORS)), *([middle[1]] * len(FACTORS))], 1e-6)
+    says.fails("the Hessian itself, in the parameters as they are", plain, promised=plain[1])
     return list(zip(curvatures, relative, strict=True))
 
 
-def measured_table(
-    run: Run, case: Case, curvatures: Sequence[tuple[HessianSharpness, float]]
-) -> None:
+def measured_table(run: Run, case: Case, curvatures: Sequence[tuple[HessianSharpness, float]]) -> None:
     """Every measure for every factor, and the valley seen along its steepest direction."""
     rows, curves = [], []
     grid = torch.linspace(-1, 1, 25, dtype=torch.float64)
@@ -353,10 +295,7 @@ def measured_table(
         direction = curvature.eigenvalues.vectors[:, 0] * RADIUS
         theta = flatten(problem.parameters)
         curves.append(
-            [
-                problem.at(unflatten(theta + t * direction, problem.parameters)).risk(problem.train)
-                for t in grid
-            ]
+            [problem.at(unflatten(theta + t * direction, problem.parameters)).risk(problem.train) for t in grid]
         )
     run.table(
         "rescaled-networks",
@@ -389,52 +328,33 @@ def linear_margin(run: Run) -> None:
         moves = -scale * found.radius * y[:, None] * x / x.norm(dim=1, keepdim=True)
         return float((((theta + moves) * x).sum(1) * y < -1e-12).double().mean())
 
-    run.claim(
-        "A-69",
-        r"\max\{\delta:r(\theta+v)=0\ \forall\|v\|\le\delta\}"
-        r"=\min_iy_i\langle\theta,x_i\rangle/\|x_i\|",
-        promised=0.0,
-        relation="==",
-        measured=errors(1.0),
-        reason="share of samples whose own worst move v = -δ yx/|x| makes an error",
-        control=Control("a radius larger by a thousandth", errors(1.001)),
+    says = run.states(
+        "A-69", r"\max\{\delta:r(\theta+v)=0\ \forall\|v\|\le\delta\}=\min_iy_i\langle\theta,x_i\rangle/\|x_i\|"
     )
+    says.equal(errors(1.0), where="share of samples whose own worst move v = -δ yx/|x| makes an error")
+    says.fails("a radius larger by a thousandth", errors(1.001))
     unit = x / x.norm(dim=1, keepdim=True)
     radii = (y * (unit @ theta)).sort().values
-    run.claim(
-        "A-69",
-        r"r(\theta+v)=0\ \forall\|v\|\le\delta\ \Rightarrow\ \gamma(\theta)\ge\delta\min_i\|x_i\|",
-        promised=found.promised_margin,
-        relation=">=",
-        measured=found.margin,
-        reason="at the largest robust δ",
-        control=Control(
-            "unit vectors, and δ at which the second-closest sample is only just robust: the "
-            "closest one is not",
-            float(radii[0]),
-            promised=float(radii[1]),
-        ),
+    says = run.states(
+        "A-69", r"r(\theta+v)=0\ \forall\|v\|\le\delta\ \Rightarrow\ \gamma(\theta)\ge\delta\min_i\|x_i\|"
+    )
+    says.at_least(found.margin, found.promised_margin, where="at the largest robust δ")
+    says.fails(
+        "unit vectors, and δ at which the second-closest sample is only just robust: the closest one is not",
+        float(radii[0]),
+        promised=float(radii[1]),
     )
     one = torch.ones(1, 1, dtype=torch.float64)
     single = robust_parameter_ball(torch.tensor([0.5]), one, one[0])
-    run.erratum(
-        "robust-parameters-strict-margin",
-        r"0<\gamma(\hat\theta)-\delta\min_i\|x_i\|",
-        promised=0.0,
-        relation=">",
-        measured=single.margin - single.radius * 1.0,
-        reason="d = 1, x = y = 1, θ = δ = 1/2: no error in the closed ball",
+    run.refutes("robust-parameters-strict-margin", r"0<\gamma(\hat\theta)-\delta\min_i\|x_i\|").above(
+        single.margin - single.radius * 1.0, 0.0, where="d = 1, x = y = 1, θ = δ = 1/2: no error in the closed ball"
     )
     twice = torch.ones(2, 1, dtype=torch.float64)
     wrong = (torch.tensor([1.0, -1.0]) * (twice @ torch.zeros(1).double()) < 0).double().mean()
-    run.erratum(
+    run.refutes(
         "no-error-is-not-separable",
         r"\text{data that no }\theta\text{ separates has }r(\theta)>0\text{ for every }\theta",
-        promised=0.0,
-        relation=">",
-        measured=wrong,
-        reason="one point with both labels, θ = 0",
-    )
+    ).above(wrong, 0.0, where="one point with both labels, θ = 0")
 
 
 def top_eigenvalue(problem: Problem, relative: bool = False) -> float:
@@ -471,9 +391,7 @@ def squares(net: nn.Module) -> float:
     return float(sum(p.detach().square().sum() for p in net.parameters()))
 
 
-def plot(
-    axes: Any, grid: Tensor, curves: list[list[float]], rows: Sequence[tuple[float, ...]]
-) -> None:
+def plot(axes: Any, grid: Tensor, curves: list[list[float]], rows: Sequence[tuple[float, ...]]) -> None:
     left, right = axes[0]
     for color, a, curve in zip(COLORS, FACTORS, curves, strict=False):
         left.semilogy(grid * RADIUS, curve, color=color, label=f"a = {a:g}")

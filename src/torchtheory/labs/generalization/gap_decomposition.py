@@ -8,13 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.generalization.paths.gap_decomposition import GapDecomposition, decompose_gap
 from torchtheory.kernels.deep_paths import path_features
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import InvalidInput, Run, fit_slope, lab
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.training.trainer import fit
 
@@ -27,9 +23,7 @@ from torchtheory.training.trainer import fit
     title="The squared-loss gap is an identity in path space, and its bound is far away",
     full={"epochs": 400, "population": 400},
 )
-def squared_loss_gap_decomposition(
-    run: Run, sample: int = 20, population: int = 80, epochs: int = 120
-) -> None:
+def squared_loss_gap_decomposition(run: Run, sample: int = 20, population: int = 80, epochs: int = 120) -> None:
     """Population risk minus training risk, taken apart over the paths of a ReLU network.
 
     On a finite population with masses both risks are sums. The gap equals a term of the labels, a
@@ -143,63 +137,55 @@ def identity(run: Run, law: Law, sample: int, epochs: int) -> None:
             pairs.append((listed, found))
             rows.append((name, train_name, found.gap, found.label_term, float(found.linear.sum()),
                          float(found.quadratic.sum()), found.bound, found.ratio))  # fmt: skip
-    run.claim(
+    says = run.states(
         "B-15",
         r"R-R_S-c_y=\sum_k\bigl(2\|v_k\|\|\bar w_k\|\cos(v_k,\bar w_k)"
         r"+\|\bar w_k\|^2\sum_j\lambda_j\cos^2(u_j,\bar w_k)\bigr)",
-        promised=sums,
-        relation="==",
-        measured=gaps,
-        tolerance=1e-10,
-        reason="right side from enumerated paths, left side from the outputs; trained or not, "
-        "sample drawn from the population or not",
-        control=Control("features of the network before training", gaps, promised=stale),
     )
+    says.equal(
+        gaps,
+        sums,
+        1e-10,
+        where="right side from enumerated paths, left side from the outputs; trained or not, "
+        "sample drawn from the population or not",
+    )
+    says.fails("features of the network before training", gaps, promised=stale)
     same_parts(run, pairs)
     tight, other_matrix, measured = one_path()
-    run.claim(
-        "B-15",
-        r"R-R_S-c_y\le\sum_k\bigl(2\|v_k\|\|\bar w_k\|+\lambda_{\max}(G)\|\bar w_k\|^2\bigr)",
-        promised=[*bounds, tight],
-        relation="<=",
-        measured=[*gaps, measured],
-        tolerance=1e-12,
-        reason="the same samples and networks, and a network of one path, where it is an equality",
-        control=Control(
-            "the largest eigenvalue of the sample's second moment in place of that of G",
-            [*gaps, measured],
-            promised=[*bounds, other_matrix],
-        ),
+    says = run.states("B-15", r"R-R_S-c_y\le\sum_k\bigl(2\|v_k\|\|\bar w_k\|+\lambda_{\max}(G)\|\bar w_k\|^2\bigr)")
+    says.at_most(
+        [*gaps, measured],
+        [*bounds, tight],
+        1e-12,
+        where="the same samples and networks, and a network of one path, where it is an equality",
+    )
+    says.fails(
+        "the largest eigenvalue of the sample's second moment in place of that of G",
+        [*gaps, measured],
+        promised=[*bounds, other_matrix],
     )
     run.table(
         "parts",
         ("weights", "sample", "gap", "label term", "linear", "quadratic", "bound", "bound / gap"),
         rows,
-        caption="The gap is the sum of the three columns after it. The ratio leaves the label "
-        "term out.",
+        caption="The gap is the sum of the three columns after it. The ratio leaves the label term out.",
     )
     listed = pairs[1][0]
-    run.erratum(
-        "gap-eigenpairs-of-an-undefined-matrix",
-        r"R-R_S-c_y=\ldots \text{ with eigenpairs of another matrix than } G",
-        promised=listed.right_side(matrix=listed.second_moment),
-        relation="==",
-        measured=gaps[1],
-        tolerance=1e-10,
-        reason="eigenpairs of the second moment of the sample, a trained network",
+    run.refutes(
+        "gap-eigenpairs-of-an-undefined-matrix", r"R-R_S-c_y=\ldots \text{ with eigenpairs of another matrix than } G"
+    ).equal(
+        gaps[1],
+        listed.right_side(matrix=listed.second_moment),
+        1e-10,
+        where="eigenpairs of the second moment of the sample, a trained network",
     )
     nothing = copy.deepcopy(nets["trained"])
     with torch.no_grad():
         for parameter in nothing[-1].parameters():
             parameter.zero_()
     empty = decompose_gap(nothing, foreign, law[:2], masses=law[2])
-    run.erratum(
-        "small-path-norm-small-gap",
-        r"\|\bar w_k\|=0 \text{ for all } k \Rightarrow |R-R_S|=0",
-        promised=0.0,
-        relation="==",
-        measured=abs(empty.gap),
-        reason="the network that is 0 everywhere, on a sample with labels of another size",
+    run.refutes("small-path-norm-small-gap", r"\|\bar w_k\|=0 \text{ for all } k \Rightarrow |R-R_S|=0").equal(
+        abs(empty.gap), where="the network that is 0 everywhere, on a sample with labels of another size"
     )
 
 
@@ -218,16 +204,12 @@ def same_parts(run: Run, pairs: list[tuple[Explicit, GapDecomposition]]) -> None
         shown = [found.label_norms, found.path_norms, found.cosines, largest, found.quadratic]
         kernel_parts += [*shown, spectral]
         swapped += [*[s.flip(0) for s in shown], spectral.flip(0)]
-    run.claim(
+    says = run.states(
         "B-15",
-        r"\|v_k\|,\ \|\bar w_k\|,\ \cos,\ \lambda_{\max}(G),\ \bar w_k^\top G\bar w_k"
-        r" \text{ without a list of paths}",
-        promised=torch.cat(listed_parts),
-        relation="==",
-        measured=torch.cat(kernel_parts),
-        tolerance=1e-9,
-        control=Control("the two outputs taken for each other", torch.cat(swapped)),
+        r"\|v_k\|,\ \|\bar w_k\|,\ \cos,\ \lambda_{\max}(G),\ \bar w_k^\top G\bar w_k \text{ without a list of paths}",
     )
+    says.equal(torch.cat(kernel_parts), torch.cat(listed_parts), 1e-9)
+    says.fails("the two outputs taken for each other", torch.cat(swapped))
 
 
 def one_path() -> tuple[float, float, float]:
@@ -247,32 +229,18 @@ def negative_curvature(run: Run) -> None:
     found = decompose_gap(net, (2 * x, y), (x, y))
     ordinary = decompose_gap(net, (x, y), (2 * x, y))
     few = decompose_gap(net, (2 * x[:1], y[:1]), (x[:1], y[:1]))
-    run.claim(
-        "B-15",
-        r"\lambda_{\max}(G)<0 \text{ where the sample is larger in every direction}",
-        promised=0.0,
-        relation="<",
-        measured=found.largest_eigenvalue,
-        control=Control("where it is smaller", ordinary.largest_eigenvalue),
-    )
-    run.claim(
-        "B-15",
-        r"\sum_j\cos^2(u_j,\bar w_k)=1 \text{ over a full set of eigenvectors}",
-        promised=1.0,
-        relation="==",
-        measured=found.alignments.sum(0),
-        tolerance=1e-12,
-        control=Control("those of nonzero eigenvalue, from one point", few.alignments.sum(0)),
-    )
+    says = run.states("B-15", r"\lambda_{\max}(G)<0 \text{ where the sample is larger in every direction}")
+    says.below(found.largest_eigenvalue, 0.0)
+    says.fails("where it is smaller", ordinary.largest_eigenvalue)
+    says = run.states("B-15", r"\sum_j\cos^2(u_j,\bar w_k)=1 \text{ over a full set of eigenvectors}")
+    says.equal(found.alignments.sum(0), 1.0, 1e-12)
+    says.fails("those of nonzero eigenvalue, from one point", few.alignments.sum(0))
     smallest = float(found.eigenvalues[-1] * found.path_norms.square().sum())
-    run.claim(
-        "B-15",
-        r"\text{so that } R-R_S\le\lambda_{\max}(G)\sum_k\|\bar w_k\|^2<0 \text{ there, labels } 0",
-        promised=found.bound,
-        relation="<=",
-        measured=found.gap,
-        control=Control("the smallest eigenvalue", found.gap, promised=smallest),
+    says = run.states(
+        "B-15", r"\text{so that } R-R_S\le\lambda_{\max}(G)\sum_k\|\bar w_k\|^2<0 \text{ there, labels } 0"
     )
+    says.at_most(found.gap, found.bound)
+    says.fails("the smallest eigenvalue", found.gap, promised=smallest)
 
 
 def with_canceling_units(net: nn.Sequential, size: float) -> nn.Sequential:
@@ -295,52 +263,26 @@ def canceling_units(run: Run, law: Law, sample: int) -> tuple[list[float], list[
     net = mlp([3, 12, 2], generator=run.generator)
     fit(net, train, epochs=60, batch_size=sample, learning_rate=0.03)
     sizes = [10.0**e for e in (0, 1, 2, 3, 4)]
-    found = [
-        decompose_gap(with_canceling_units(net, c), train, law[:2], masses=law[2]) for c in sizes
-    ]
+    found = [decompose_gap(with_canceling_units(net, c), train, law[:2], masses=law[2]) for c in sizes]
     plain = decompose_gap(net, train, law[:2], masses=law[2])
     same_sign = with_canceling_units(net, 1.0)
     with torch.no_grad():
         layer(same_sign, 2).weight.abs_()
-    run.claim(
-        "B-15",
-        r"\text{two units that cancel change no gap: largest relative change}",
-        promised=0.0,
-        relation="==",
-        measured=[abs(f.gap / plain.gap - 1) for f in found],
-        tolerance=1e-9,
-        control=Control(
-            "two units that do not cancel",
-            abs(decompose_gap(same_sign, train, law[:2], masses=law[2]).gap / plain.gap - 1),
-        ),
+    says = run.states("B-15", r"\text{two units that cancel change no gap: largest relative change}")
+    says.equal([abs(f.gap / plain.gap - 1) for f in found], within=1e-9)
+    says.fails(
+        "two units that do not cancel", abs(decompose_gap(same_sign, train, law[:2], masses=law[2]).gap / plain.gap - 1)
     )
     slope = fit_slope(sizes[1:], [abs(float(f.cosines[0])) for f in found[1:]])
     growth = fit_slope(sizes[1:], [f.bound - f.label_term for f in found[1:]])
-    run.claim(
-        "B-15",
-        r"\ldots \text{ but } \|\bar w\|\propto c, \text{ so the cosine falls as } c^{-1}",
-        promised=-1.0,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        tolerance=0.02,
-        control=Control("the bound, which grows", growth.estimate, interval=growth),
-    )
-    run.claim(
-        "B-15",
-        r"\text{and the bound grows as } c^2",
-        promised=2.0,
-        relation="slope",
-        measured=growth.estimate,
-        interval=growth,
-        tolerance=0.05,
-    )
+    says = run.states("B-15", r"\ldots \text{ but } \|\bar w\|\propto c, \text{ so the cosine falls as } c^{-1}")
+    says.slope(slope, -1.0, 0.02)
+    says.fails("the bound, which grows", growth)
+    run.states("B-15", r"\text{and the bound grows as } c^2").slope(growth, 2.0, 0.05)
     return sizes, found
 
 
-def watch_training(
-    run: Run, law: Law, sample: int, epochs: int
-) -> list[tuple[int, GapDecomposition]]:
+def watch_training(run: Run, law: Law, sample: int, epochs: int) -> list[tuple[int, GapDecomposition]]:
     """The parts of the gap while a network is trained."""
     train = drawn(run, law, sample)
     net = mlp([3, 20, 2], generator=run.generator)

@@ -9,10 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits
 from torchtheory.generalization.pac_bayes.bounds import KL, deviation_bound
 from torchtheory.generalization.pac_bayes.divergences import gaussian_kl
@@ -24,8 +20,7 @@ from torchtheory.generalization.pac_bayes.stochastic_network import (
     fresh_initialization,
     spread_like,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, lab, mean_interval
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.feedforward import mlp
@@ -41,9 +36,7 @@ FRACTIONS = tuple(2.0 ** (k / 2) for k in range(-10, 4))
     title="Weights as Gaussians: what their noise costs, and how much of it a network bears",
     full={"draws": 400_000, "samples": 1500, "epochs": 60},
 )
-def gaussian_posteriors(
-    run: Run, draws: int = 20_000, samples: int = 400, epochs: int = 20
-) -> None:
+def gaussian_posteriors(run: Run, draws: int = 20_000, samples: int = 400, epochs: int = 20) -> None:
     """The divergence of diagonal Gaussians is checked against Monte Carlo, torch and autograd, and
     the price of choosing the prior's scale after the fact against the union bound that allows it.
 
@@ -74,46 +67,27 @@ def divergence(run: Run, draws: int) -> None:
     variance = (0.5 * run.randn(d)).exp()
     exact = gaussian_kl(mean, variance, center, scale)
     w = mean + variance.sqrt() * run.randn(draws, d)
-    log_ratio = _log_density(w, mean, variance) - _log_density(
-        w, center, torch.full_like(mean, scale)
-    )
-    sampled = mean_interval(log_ratio, 0.999)
-    run.claim(
+    log_ratio = _log_density(w, mean, variance) - _log_density(w, center, torch.full_like(mean, scale))
+    says = run.states(
         "M-63",
         r"\mathrm{KL}(Q\|P)=\tfrac12\Bigl[\tfrac{\sum s_i}\lambda-D+\tfrac{\|\theta-\theta_0\|^2}"
         r"\lambda+D\ln\lambda-\sum\ln s_i\Bigr]=\mathbb E_Q\ln\tfrac{dQ}{dP}",
-        promised=float(exact),
-        relation="~",
-        measured=sampled.estimate,
-        interval=sampled,
-        control=Control(
-            "standard deviations in place of the variances s",
-            sampled.estimate,
-            promised=float(gaussian_kl(mean, variance.sqrt(), center, scale)),
-            interval=sampled,
-        ),
     )
-    run.claim(
-        "M-63",
-        r"\mathrm{KL}(P\|P)=0",
-        promised=0.0,
-        relation="==",
-        measured=float(gaussian_kl(center, torch.full_like(mean, scale), center, scale)),
-        tolerance=1e-12,
-        control=Control("another mean", float(exact)),
+    says.mean(log_ratio, float(exact), confidence=0.999)
+    says.fails(
+        "standard deviations in place of the variances s",
+        log_ratio,
+        promised=float(gaussian_kl(mean, variance.sqrt(), center, scale)),
     )
+    says = run.states("M-63", r"\mathrm{KL}(P\|P)=0")
+    says.equal(float(gaussian_kl(center, torch.full_like(mean, scale), center, scale)), within=1e-12)
+    says.fails("another mean", float(exact))
     logarithm = variance.log().requires_grad_()
     gaussian_kl(mean, logarithm.exp(), center, scale).backward()  # type: ignore[no-untyped-call]
     assert logarithm.grad is not None
-    run.claim(
-        "M-63",
-        r"\partial\,\mathrm{KL}/\partial\ln s_i=\tfrac12(s_i/\lambda-1)",
-        promised=(variance / scale - 1) / 2,
-        relation="==",
-        measured=logarithm.grad,
-        tolerance=1e-12,
-        control=Control("without the one half", logarithm.grad, promised=variance / scale - 1),
-    )
+    says = run.states("M-63", r"\partial\,\mathrm{KL}/\partial\ln s_i=\tfrac12(s_i/\lambda-1)")
+    says.equal(logarithm.grad, (variance / scale - 1) / 2, 1e-12)
+    says.fails("without the one half", logarithm.grad, promised=variance / scale - 1)
 
 
 def _log_density(w: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -125,14 +99,9 @@ def scales(run: Run) -> None:
     """The prior's scale, chosen afterwards and paid for."""
     grid = ScaleGrid(largest=0.1, precision=100)
     total = sum(math.exp(-grid.cost(j)) for j in range(1, 20_001))
-    run.claim(
-        "M-63",
-        r"\textstyle\sum_j\delta_j\le\delta\text{ with }\delta_j=6\delta/(\pi^2j^2)",
-        promised=1.0,
-        relation="<=",
-        measured=total,
-        control=Control("1/j for 1/j²", sum(1 / j for j in range(1, 20_001))),
-    )
+    says = run.states("M-63", r"\textstyle\sum_j\delta_j\le\delta\text{ with }\delta_j=6\delta/(\pi^2j^2)")
+    says.at_most(total, 1.0)
+    says.fails("1/j for 1/j²", sum(1 / j for j in range(1, 20_001)))
     net = mlp([30, 40, 1], generator=run.generator)
     network = StochasticNetwork(net, spread=0.05)
     prior = GaussianPrior(fresh_initialization(net, 1).state_dict())
@@ -140,14 +109,9 @@ def scales(run: Run) -> None:
     best = float(prior.divergence(network).detach())
     coarse = {k: ScaleGrid(precision=1.0) for k in prior.grids}
     prior.grids = coarse
-    run.claim(
-        "M-63",
-        r"\text{the nearest scale of the grid }b=\sqrt D/4\text{ costs at most one nat a tensor}",
-        promised=best + len(network.names),
-        relation="<=",
-        measured=settled.kl,
-        control=Control("one point for every factor e", prior.settle(network).kl),
-    )
+    says = run.states("M-63", r"\text{the nearest scale of the grid }b=\sqrt D/4\text{ costs at most one nat a tensor}")
+    says.at_most(settled.kl, best + len(network.names))
+    says.fails("one point for every factor e", prior.settle(network).kl)
 
 
 def local_noise(run: Run, draws: int) -> None:
@@ -160,64 +124,37 @@ def local_noise(run: Run, draws: int) -> None:
     drawn = torch.cat([network(x, "weights").detach() for _ in range(some)])
     exact = x.square() @ network.variances()["weight"].T + network.variances()["bias"]
     centered = (rows - layer(x).detach()).square()
-    spread, other = (
-        mean_interval(centered[:, 0], 0.999),
-        mean_interval(centered[:, 0].sqrt(), 0.999),
-    )
-    run.claim(
-        "M-63",
-        r"\textstyle\sum_iw_{ji}x_i\sim N(\sum_i\mu_{ji}x_i,\sum_is_{ji}x_i^2)",
-        promised=float(exact[0, 0]),
-        relation="~",
-        measured=spread.estimate,
-        interval=spread,
-        control=Control("the mean distance", other.estimate, interval=other),
-    )
+    says = run.states("M-63", r"\textstyle\sum_iw_{ji}x_i\sim N(\sum_i\mu_{ji}x_i,\sum_is_{ji}x_i^2)")
+    says.mean(centered[:, 0], float(exact[0, 0]), confidence=0.999)
+    says.fails("the mean distance", centered[:, 0].sqrt())
     by_weights = mean_interval((drawn - layer(x).detach()).square()[:, 0], 0.999)
-    run.claim(
-        "M-63",
-        r"\text{weights drawn one set at a time give the same variance}",
-        promised=float(exact[0, 0]),
-        relation="~",
-        measured=by_weights.estimate,
-        interval=by_weights,
-        control=Control("half the noise", by_weights.estimate / 4, interval=_scaled(by_weights)),
-    )
+    says = run.states("M-63", r"\text{weights drawn one set at a time give the same variance}")
+    says.mean(by_weights, float(exact[0, 0]))
+    says.fails("half the noise", _scaled(by_weights))
     conv = nn.Conv1d(1, 1, 3, bias=False, dtype=torch.float64)
     noisy = StochasticNetwork(conv, spread=0.5, generator=run.generator)
     signal = torch.ones(some, 1, 5, dtype=torch.float64)
     clean = conv(signal).detach()
     local = noisy(signal, "local").detach() - clean
     whole = torch.cat([noisy(signal[:1], "weights").detach() for _ in range(some)]) - clean
-    products = mean_interval((whole[:, 0, 0] * whole[:, 0, 2]), 0.999)
-    independent = mean_interval((local[:, 0, 0] * local[:, 0, 2]), 0.999)
-    run.claim(
-        "M-63",
-        r"\text{one filter at all positions: the noise of two positions is correlated}",
-        promised=0.75,
-        relation="~",
-        measured=products.estimate,
-        interval=products,
-        reason="a filter of three weights with variance 1/4, a constant input",
-        control=Control("noise drawn at the positions", independent.estimate, interval=independent),
+    says = run.states("M-63", r"\text{one filter at all positions: the noise of two positions is correlated}")
+    says.mean(
+        whole[:, 0, 0] * whole[:, 0, 2],
+        0.75,
+        confidence=0.999,
+        where="a filter of three weights with variance 1/4, a constant input",
     )
+    says.fails("noise drawn at the positions", local[:, 0, 0] * local[:, 0, 2])
     dense = StochasticNetwork(mlp([6, 5, 1], generator=run.generator), spread=0.1)
     convolution = StochasticNetwork(nn.Sequential(conv, nn.Flatten(), nn.Linear(3, 1).double()))
-    run.claim(
-        "M-63",
-        r"\text{rows of their own are used only where they are exact: dense layers, once each}",
-        promised=1.0,
-        relation="==",
-        measured=float(dense.independent_rows(run.randn(4, 6))),
-        control=Control("a convolution", float(convolution.independent_rows(signal[:4]))),
-    )
+    says = run.states("M-63", r"\text{rows of their own are used only where they are exact: dense layers, once each}")
+    says.equal(float(dense.independent_rows(run.randn(4, 6))), 1.0)
+    says.fails("a convolution", float(convolution.independent_rows(signal[:4])))
 
 
 def _scaled(interval: Interval) -> Interval:
     """The interval of a quarter of the values."""
-    return replace(
-        interval, estimate=interval.estimate / 4, low=interval.low / 4, high=interval.high / 4
-    )
+    return replace(interval, estimate=interval.estimate / 4, low=interval.low / 4, high=interval.high / 4)
 
 
 def probes(run: Run, samples: int, epochs: int) -> dict[str, tuple[Flatness, float]]:
@@ -237,31 +174,17 @@ def probes(run: Run, samples: int, epochs: int) -> dict[str, tuple[Flatness, flo
         found[name] = (probe, _flat_bound(net, initial, probe, train))
     flat, noisy = found["true labels"][0], found["random labels"][0]
     errors = torch.tensor(flat.errors)
-    run.claim(
-        "M-65",
-        r"\text{the mean error grows with the noise: drop from one size to the next}",
-        promised=0.005,
-        relation="<=",
-        measured=(errors[:-1] - errors[1:]),
-        reason="0.005 is the error of the estimate",
-        control=Control("the curve read backwards", errors[1:] - errors[:-1]),
+    says = run.states("M-65", r"\text{the mean error grows with the noise: drop from one size to the next}")
+    says.at_most(errors[:-1] - errors[1:], 0.005, where="0.005 is the error of the estimate")
+    says.fails("the curve read backwards", errors[1:] - errors[:-1])
+    says = run.states("M-65", r"\text{true labels bear more noise than random ones}")
+    says.above(flat.fraction, noisy.fraction)
+    says.fails("random labels against themselves", noisy.fraction)
+    says = run.states(
+        "M-62, M-65", r"\text{the noise borne as posterior: the bound for true labels is below that for random}"
     )
-    run.claim(
-        "M-65",
-        r"\text{true labels bear more noise than random ones}",
-        promised=noisy.fraction,
-        relation=">",
-        measured=flat.fraction,
-        control=Control("random labels against themselves", noisy.fraction),
-    )
-    run.claim(
-        "M-62, M-65",
-        r"\text{the noise borne as posterior: the bound for true labels is below that for random}",
-        promised=found["random labels"][1],
-        relation="<",
-        measured=found["true labels"][1],
-        control=Control("random labels against themselves", found["random labels"][1]),
-    )
+    says.below(found["true labels"][1], found["random labels"][1])
+    says.fails("random labels against themselves", found["random labels"][1])
     run.table(
         "flatness",
         ["labels", "error without noise", "noise borne", "PAC-Bayes bound"],
@@ -272,9 +195,7 @@ def probes(run: Run, samples: int, epochs: int) -> dict[str, tuple[Flatness, flo
     return found
 
 
-def _flat_bound(
-    net: nn.Module, initial: dict[str, Tensor], probe: Flatness, train: Samples
-) -> float:
+def _flat_bound(net: nn.Module, initial: dict[str, Tensor], probe: Flatness, train: Samples) -> float:
     """The bound at the posterior that the probe found."""
     network = StochasticNetwork(net, spread=probe.spread or spread_like(net, 1e-3))
     choice = GaussianPrior(initial).settle(network)

@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.generalization.vc.growth import (
     Restriction,
     different_labelings,
@@ -29,8 +26,7 @@ from torchtheory.generalization.vc.growth import (
     thresholds,
     vc_dimension_on,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.dichotomies import count_dichotomies_by_programs
 
 
@@ -92,28 +88,26 @@ def on_a_line(run: Run, points: int, draws: int) -> None:
             formula.append(count)
             grid.append(len(different_labelings(values)))
             tied.append(len(restriction((samples[0] * n / 2).floor())))
-    run.claim(
-        ["M-33", "A-35"],
-        r"S(n)=n+1\ \text{(thresholds)},\ 2n\ \text{(signed)},\ \tbinom{n+1}2+1\ "
-        r"\text{(intervals)}",
-        promised=formula + formula,
-        relation="==",
-        measured=listed + grid,
-        reason=f"n = 1..{points}, listed on random points and by a grid over the parameters",
-        control=Control("points that coincide", tied, promised=formula),
+    says = run.states(
+        ["M-33", "A-35"], r"S(n)=n+1\ \text{(thresholds)},\ 2n\ \text{(signed)},\ \tbinom{n+1}2+1\ \text{(intervals)}"
     )
+    says.equal(
+        listed + grid,
+        formula + formula,
+        where=f"n = 1..{points}, listed on random points and by a grid over the parameters",
+    )
+    says.fails("points that coincide", tied, promised=formula)
     net = different_labelings(_random_networks(run, 3000, 6))
     few = different_labelings(_random_networks(run, 3000, 6)[:, :1].expand(-1, 6))
-    run.claim(
+    says = run.states(
         ["M-33", "A-35"],
         r"S(6)\ge|\{\operatorname{sgn}\Phi_\theta(z):\theta\ \text{drawn}\}|\ge"
         r"S_{\text{half-planes}}(6)\ \text{ for the ReLU networks } (2,8,1)",
-        promised=growth_halfspaces(6, 2),
-        relation=">=",
-        measured=len(net),
-        reason=f"3000 random networks make {len(net)} of the 64 labelings of 6 points",
-        control=Control("six times the same point", len(few)),
     )
+    says.at_least(
+        len(net), growth_halfspaces(6, 2), where=f"3000 random networks make {len(net)} of the 64 labelings of 6 points"
+    )
+    says.fails("six times the same point", len(few))
 
 
 def _random_networks(run: Run, number: int, points: int) -> Tensor:
@@ -131,38 +125,29 @@ def half_planes(run: Run, points: int, draws: int) -> None:
             samples = [run.randn(n, d) for _ in range(3)]
             listed += [most(halfspaces, samples), most(homogeneous_halfspaces, samples)]
             formula += [growth_halfspaces(n, d), growth_halfspaces(n, d, bias=False)]
-    run.claim(
+    says = run.states(
         "A-35",
         r"S(n)=2\sum_{j\le d}\tbinom{n-1}j\ \text{(half-spaces)},\ "
         r"2\sum_{j<d}\tbinom{n-1}j\ \text{(through the origin)}",
-        promised=formula,
-        relation="==",
-        measured=listed,
-        control=Control(
-            "a plane in space: the points are not in general position",
-            len(halfspaces(torch.cat([run.randn(6, 2), torch.zeros(6, 1).double()], 1))),
-            promised=growth_halfspaces(6, 3),
-        ),
+    )
+    says.equal(listed, formula)
+    says.fails(
+        "a plane in space: the points are not in general position",
+        len(halfspaces(torch.cat([run.randn(6, 2), torch.zeros(6, 1).double()], 1))),
+        promised=growth_halfspaces(6, 3),
     )
     programs = [count_dichotomies_by_programs(run.randn(n, 2), bias=True) for n in (1, 2, 3, 4, 5)]
     line = torch.stack([torch.arange(3.0), torch.arange(3.0)], 1).double()
-    run.claim(
-        "M-34",
-        r"S(1),\dots,S(5)=2,4,8,14,22\ \text{ for lines in the plane}",
-        promised=[2, 4, 8, 14, 22] * 2,
-        relation="==",
-        measured=[*programs, *(most(halfspaces, [run.randn(n, 2)]) for n in (1, 2, 3, 4, 5))],
-        reason="decided by linear programs, and by listing",
-        control=Control("three points on one line", len(halfspaces(line)), promised=8),
+    says = run.states("M-34", r"S(1),\dots,S(5)=2,4,8,14,22\ \text{ for lines in the plane}")
+    says.equal(
+        [*programs, *(most(halfspaces, [run.randn(n, 2)]) for n in (1, 2, 3, 4, 5))],
+        [2, 4, 8, 14, 22] * 2,
+        where="decided by linear programs, and by listing",
     )
+    says.fails("three points on one line", len(halfspaces(line)), promised=8)
     four = [len(halfspaces(run.randn(4, 2))) for _ in range(20 * draws)]
-    run.erratum(
-        "exponential-until-four-points",
-        r"S(4)=2^4\ \text{ for lines in the plane}",
-        promised=16,
-        relation="==",
-        measured=max(four),
-        reason=f"the most labelings of four points in {20 * draws} draws",
+    run.refutes("exponential-until-four-points", r"S(4)=2^4\ \text{ for lines in the plane}").equal(
+        max(four), 16, where=f"the most labelings of four points in {20 * draws} draws"
     )
 
 
@@ -186,16 +171,13 @@ def sauer_shelah(run: Run, points: int, draws: int, classes: int) -> None:
             growth.append(count)
             bound.append(sauer_bound(n, h))
             low.append(sauer_bound(n, h - 1))
-    run.claim(
-        ["M-38", "A-35"],
-        r"S_{\mathcal F}(n)\le\sum_{i=0}^h\tbinom ni",
-        promised=bound,
-        relation="<=",
-        measured=growth,
-        reason="thresholds, intervals, half-spaces and boxes; for thresholds and intervals it is "
-        "an equality",
-        control=Control("h too small by one", growth, promised=low),
+    says = run.states(["M-38", "A-35"], r"S_{\mathcal F}(n)\le\sum_{i=0}^h\tbinom ni")
+    says.at_most(
+        growth,
+        bound,
+        where="thresholds, intervals, half-spaces and boxes; for thresholds and intervals it is an equality",
     )
+    says.fails("h too small by one", growth, promised=low)
     sizes, caps, lower = [], [], []
     for _ in range(classes):
         number = int(torch.randint(3, 60, (1,), generator=run.generator))
@@ -205,49 +187,31 @@ def sauer_shelah(run: Run, points: int, draws: int, classes: int) -> None:
             sizes.append(growth_on(table, m))
             caps.append(sauer_bound(m, h))
             lower.append(sauer_bound(m, h - 1))
-    run.claim(
-        "M-38",
-        r"S_{\mathcal F}(n)\le\sum_{i=0}^h\tbinom ni\ \text{ for random classes on 7 points}",
-        promised=caps,
-        relation="<=",
-        measured=sizes,
-        reason=f"{classes} classes; growth and VC dimension by exhaustion",
-        control=Control("h too small by one", sizes, promised=lower),
-    )
+    says = run.states("M-38", r"S_{\mathcal F}(n)\le\sum_{i=0}^h\tbinom ni\ \text{ for random classes on 7 points}")
+    says.at_most(sizes, caps, where=f"{classes} classes; growth and VC dimension by exhaustion")
+    says.fails("h too small by one", sizes, promised=lower)
     pairs = [(n, h) for h in range(1, 21) for n in range(1, 201)]
     beyond = [(n, h) for n, h in pairs if n >= h]
     before = [(n, h) for n, h in pairs if n < h]
-    run.claim(
-        "M-38",
-        r"\log\sum_{i\le h}\tbinom ni\le h\log(en/h),\ n\ge h",
-        promised=[log_sauer_polynomial(n, h) for n, h in beyond],
-        relation="<=",
-        measured=[math.log(sauer_bound(n, h)) for n, h in beyond],
-        control=Control(
-            "n < h",
-            [math.log(sauer_bound(n, h)) for n, h in before],
-            promised=[h * (1 + math.log(n / h)) for n, h in before],
-        ),
+    says = run.states("M-38", r"\log\sum_{i\le h}\tbinom ni\le h\log(en/h),\ n\ge h")
+    says.at_most([math.log(sauer_bound(n, h)) for n, h in beyond], [log_sauer_polynomial(n, h) for n, h in beyond])
+    says.fails(
+        "n < h",
+        [math.log(sauer_bound(n, h)) for n, h in before],
+        promised=[h * (1 + math.log(n / h)) for n, h in before],
     )
-    run.claim(
-        "M-38",
-        r"\sum_{i\le h}\tbinom ni=2^n\ \text{ for } n\le h",
-        promised=[2.0**n for h in range(1, 21) for n in range(1, h + 1)],
-        relation="==",
-        measured=[float(sauer_bound(n, h)) for h in range(1, 21) for n in range(1, h + 1)],
-        control=Control(
-            "n = h + 1",
-            [float(sauer_bound(h + 1, h)) for h in range(1, 21)],
-            promised=[2.0 ** (h + 1) for h in range(1, 21)],
-        ),
+    says = run.states("M-38", r"\sum_{i\le h}\tbinom ni=2^n\ \text{ for } n\le h")
+    says.equal(
+        [float(sauer_bound(n, h)) for h in range(1, 21) for n in range(1, h + 1)],
+        [2.0**n for h in range(1, 21) for n in range(1, h + 1)],
     )
-    run.erratum(
-        "growth-faster-than-exponential",
-        r"\sum_{i\le h}\tbinom ni\ \text{ grows faster than } 2^n",
-        promised=[2.0**n for n in range(1, 21)],
-        relation=">",
-        measured=[float(sauer_bound(n, 20)) for n in range(1, 21)],
-        reason="h = 20, n up to h",
+    says.fails(
+        "n = h + 1",
+        [float(sauer_bound(h + 1, h)) for h in range(1, 21)],
+        promised=[2.0 ** (h + 1) for h in range(1, 21)],
+    )
+    run.refutes("growth-faster-than-exponential", r"\sum_{i\le h}\tbinom ni\ \text{ grows faster than } 2^n").above(
+        [float(sauer_bound(n, 20)) for n in range(1, 21)], [2.0**n for n in range(1, 21)], where="h = 20, n up to h"
     )
 
 

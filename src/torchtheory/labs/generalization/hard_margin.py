@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
 from torchtheory.generalization.implicit_bias.separable_flow import (
@@ -21,8 +18,7 @@ from torchtheory.generalization.implicit_bias.separable_flow import (
     residual_certificate,
     separable_flow,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.surrogates import logistic_surrogate
@@ -36,9 +32,7 @@ from torchtheory.training.surrogates import logistic_surrogate
     errata=["validation-loss-grows-for-all-datasets"],
     full={"samples": 200, "dimension": 20, "steps": 20_000},
 )
-def logistic_regression_to_hard_margin(
-    run: Run, samples: int = 30, dimension: int = 3, steps: int = 1000
-) -> None:
+def logistic_regression_to_hard_margin(run: Run, samples: int = 30, dimension: int = 3, steps: int = 1000) -> None:
     """Gradient flow on separable data, followed in logarithmic time to t = 1e7 and to 1e60.
 
     First four points whose limit is known in closed form, under the exponential loss, the logistic
@@ -76,112 +70,59 @@ def known_limit(run: Run, x: Tensor, y: Tensor) -> dict[str, SeparableFlow]:
     exact = torch.log(2 * times + math.exp(0.7))
     followed = separable_flow(pair, torch.ones(2), times, start=start)
     logistic = separable_flow(pair, torch.ones(2), times, loss=LOGISTIC, start=start)
-    run.claim(
-        "M-128",
-        r"(1,1),(1,-1) \text{ from } (u_0,0):\ w(t)=(\log(2t+e^{u_0}),0)",
-        promised=exact,
-        relation="==",
-        measured=followed.weights[:, 0],
-        tolerance=1e-8,
-        reason=f"t from 0.01 to 1e7 in {followed.evaluations} evaluations",
-        control=Control("the logistic loss", logistic.weights[:, 0]),
-    )
+    says = run.states("M-128", r"(1,1),(1,-1) \text{ from } (u_0,0):\ w(t)=(\log(2t+e^{u_0}),0)")
+    says.equal(followed.weights[:, 0], exact, 1e-8, where=f"t from 0.01 to 1e7 in {followed.evaluations} evaluations")
+    says.fails("the logistic loss", logistic.weights[:, 0])
     certified = residual_certificate(x, y)
     best = hard_margin_svm(x, y)
     grid = torch.logspace(1, 7, 49, dtype=torch.float64)
-    flows = {
-        loss.name: separable_flow(x, y, grid, loss=loss)
-        for loss in (EXPONENTIAL, LOGISTIC, POLYNOMIAL)
-    }
+    flows = {loss.name: separable_flow(x, y, grid, loss=loss) for loss in (EXPONENTIAL, LOGISTIC, POLYNOMIAL)}
     other = separable_flow(x, y, grid, start=torch.tensor([-1.0, 2.0], dtype=torch.float64))
     log = math.log(1e7)
-    remainders = [
-        f.weights[-1] - best.weight * log for f in (flows["exponential"], flows["logistic"], other)
-    ]
+    remainders = [f.weights[-1] - best.weight * log for f in (flows["exponential"], flows["logistic"], other)]
     wrong = flows["polynomial"].weights[-1] - best.weight * log
-    run.claim(
-        "M-128",
-        r"w(t)-\hat w\log t\to\tilde w=(0.63651,-0.23105) \text{ from any start},\ t=10^7",
-        promised=certified.offset.repeat(3),
-        relation="==",
-        measured=torch.cat(remainders),
-        tolerance=3e-4,
-        reason="exponential from two starts, logistic; the rest decays like t^(1-θ), θ = 1.6",
-        control=Control("a loss without exponential tail", wrong.repeat(3)),
+    says = run.states("M-128", r"w(t)-\hat w\log t\to\tilde w=(0.63651,-0.23105) \text{ from any start},\ t=10^7")
+    says.equal(
+        torch.cat(remainders),
+        certified.offset.repeat(3),
+        3e-4,
+        where="exponential from two starts, logistic; the rest decays like t^(1-θ), θ = 1.6",
     )
+    says.fails("a loss without exponential tail", wrong.repeat(3))
     late = separable_flow(x, y, [1e60])
     across = float(certified.offset[1].abs())
     strayed = flows["polynomial"].direction_errors(best.weight)
-    run.claim(
-        ["M-128", "M-131"],
-        r"\log t\cdot\|w/\|w\|-\hat w/\|\hat w\|\|\to\|P^\perp\tilde w\|/\|\hat w\|=0.231",
-        promised=across,
-        relation="==",
-        measured=float(late.direction_errors(best.weight)[0]) * math.log(1e60),
-        tolerance=2e-3,
-        reason="at t = 1e60",
-        control=Control("a loss without exponential tail, t = 1e7", float(strayed[-1]) * log),
+    says = run.states(
+        ["M-128", "M-131"], r"\log t\cdot\|w/\|w\|-\hat w/\|\hat w\|\|\to\|P^\perp\tilde w\|/\|\hat w\|=0.231"
     )
-    run.claim(
-        "M-131",
-        r"t\,L(w(t))\to\sum_i\alpha_i=\|\hat w\|^2,\ t=10^7",
-        promised=float(best.multipliers.sum()),
-        relation="==",
-        measured=[float(flows[n].losses[-1] * 1e7) for n in ("exponential", "logistic")],
-        tolerance=1e-3,
-        control=Control(
-            "a loss without exponential tail", float(flows["polynomial"].losses[-1]) * 1e7
-        ),
+    says.equal(float(late.direction_errors(best.weight)[0]) * math.log(1e60), across, 2e-3, where="at t = 1e60")
+    says.fails("a loss without exponential tail, t = 1e7", float(strayed[-1]) * log)
+    says = run.states("M-131", r"t\,L(w(t))\to\sum_i\alpha_i=\|\hat w\|^2,\ t=10^7")
+    says.equal(
+        [float(flows[n].losses[-1] * 1e7) for n in ("exponential", "logistic")], float(best.multipliers.sum()), 1e-3
     )
+    says.fails("a loss without exponential tail", float(flows["polynomial"].losses[-1]) * 1e7)
     tail = grid >= 1e3
-    rate = fit_slope(grid[tail], flows["logistic"].losses[tail])
-    slow = fit_slope(grid[tail], flows["polynomial"].losses[tail])
-    run.claim(
-        "M-131",
-        r"L(w(t))=O(1/t): \text{ exponent}",
-        promised=-1.0,
-        relation="slope",
-        measured=rate.estimate,
-        interval=rate,
-        tolerance=0.01,
-        reason="logistic loss, t from 1e3 to 1e7",
-        control=Control("a loss without exponential tail", slow.estimate, interval=slow),
-    )
+    says = run.states("M-131", r"L(w(t))=O(1/t): \text{ exponent}")
+    says.slope(grid[tail], flows["logistic"].losses[tail], -1.0, 0.01, where="logistic loss, t from 1e3 to 1e7")
+    says.fails("a loss without exponential tail", grid[tail], flows["polynomial"].losses[tail])
     errors = flows["logistic"].direction_errors(best.weight)
     margins = flows["logistic"].normalized_margins
-    run.claim(
+    says = run.states(
         "A-71",
         r"\text{logistic loss: the distance from the hard-margin direction falls, and is } "
         r"O(1/\log t): \text{ largest } \log t\cdot\text{error}",
-        promised=1.05 * across,
-        relation="<=",
-        measured=errors[grid >= 100] * grid[grid >= 100].log(),
-        control=Control(
-            "a loss without exponential tail", strayed[grid >= 100] * grid[grid >= 100].log()
-        ),
     )
+    says.at_most(errors[grid >= 100] * grid[grid >= 100].log(), 1.05 * across)
+    says.fails("a loss without exponential tail", strayed[grid >= 100] * grid[grid >= 100].log())
     final = flows["polynomial"].normalized_margins[-1]
-    run.claim(
-        "A-71",
-        r"\text{the normalized margin comes within } 2\,\% \text{ of the largest one}",
-        promised=0.98 * best.margin,
-        relation=">=",
-        measured=float(margins[-1]),
-        control=Control("a loss without exponential tail", float(final)),
-    )
+    says = run.states("A-71", r"\text{the normalized margin comes within } 2\,\% \text{ of the largest one}")
+    says.at_least(float(margins[-1]), 0.98 * best.margin)
+    says.fails("a loss without exponential tail", float(final))
     norms = flows["logistic"].weights.norm(dim=1)
-    growth = fit_slope(grid[tail].log(), norms[tail], log=False)
-    faster = fit_slope(grid[tail].log(), flows["polynomial"].weights.norm(dim=1)[tail], log=False)
-    run.claim(
-        "A-71",
-        r"\|w(t)\|\sim\|\hat w\|\log t: \text{ slope}",
-        promised=float(best.weight.norm()),
-        relation="slope",
-        measured=growth.estimate,
-        interval=growth,
-        tolerance=0.01,
-        control=Control("a loss without exponential tail", faster.estimate, interval=faster),
-    )
+    says = run.states("A-71", r"\|w(t)\|\sim\|\hat w\|\log t: \text{ slope}")
+    says.slope(grid[tail].log(), norms[tail], float(best.weight.norm()), 0.01, log=False)
+    says.fails("a loss without exponential tail", grid[tail].log(), flows["polynomial"].weights.norm(dim=1)[tail])
     run.table(
         "rates",
         ["t", "loss × t", "direction error", "× log t", "normalized margin", "share of the rest"],
@@ -209,30 +150,17 @@ def combination(run: Run, x: Tensor, y: Tensor) -> None:
     flow = separable_flow(x, y, times)
     rest = flow.shares[:, ~best.support].sum(1)
     theta = best.second_margin(x, y)
-    rate = fit_slope(times, rest)
-    stays = fit_slope(times, flow.shares[:, 0])
-    run.claim(
+    says = run.states(
         "M-129",
         r"\text{the share of } \nabla L \text{ off the margin decays like } t^{1-\theta},\ "
         r"\theta=\min_{i\notin S}\hat w^\top x_i: \text{ exponent}",
-        promised=1 - theta,
-        relation="slope",
-        measured=rate.estimate,
-        interval=rate,
-        tolerance=0.01,
-        reason=f"θ = {theta:g}, t from 1e4 to 1e12",
-        control=Control("the share of a support vector", stays.estimate, interval=stays),
     )
+    says.slope(times, rest, 1 - theta, 0.01, where=f"θ = {theta:g}, t from 1e4 to 1e12")
+    says.fails("the share of a support vector", times, flow.shares[:, 0])
     early = separable_flow(x, y, [1.0])
-    run.claim(
-        "M-129",
-        r"\text{the shares tend to } \alpha_i/\sum_k\alpha_k",
-        promised=best.multipliers / best.multipliers.sum(),
-        relation="==",
-        measured=flow.shares[-1],
-        tolerance=1e-6,
-        control=Control("at t = 1", early.shares[0]),
-    )
+    says = run.states("M-129", r"\text{the shares tend to } \alpha_i/\sum_k\alpha_k")
+    says.equal(flow.shares[-1], best.multipliers / best.multipliers.sum(), 1e-6)
+    says.fails("at t = 1", early.shares[0])
 
 
 def certificate(run: Run, data: list[tuple[Tensor, Tensor]]) -> None:
@@ -255,29 +183,22 @@ def certificate(run: Run, data: list[tuple[Tensor, Tensor]]) -> None:
         "residual",
         ["sample", "θ", "C", "allowed growth from t = 1", "‖r(1)‖²", "‖r(1e7)‖²"],
         rows,
-        caption="The proof's constants: the residual is bounded, though not always by a small "
-        "number",
+        caption="The proof's constants: the residual is bounded, though not always by a small number",
     )
-    run.claim(
-        "M-130",
-        r"\|r(t)\|^2-\|r(t_1)\|^2\le\tfrac{2C\,t_1^{1-\theta}}{\theta-1},\ "
-        r"r=w-\hat w\log t-\tilde w",
-        promised=torch.cat(allowed),
-        relation="<=",
-        measured=torch.cat(grown),
-        tolerance=1e-9,
-        reason="the four points and a Gaussian sample, all pairs of 29 times up to 1e7",
-        control=Control("r with 2 ŵ log t", torch.cat(doubled)),
+    says = run.states(
+        "M-130", r"\|r(t)\|^2-\|r(t_1)\|^2\le\tfrac{2C\,t_1^{1-\theta}}{\theta-1},\ r=w-\hat w\log t-\tilde w"
     )
+    says.at_most(
+        torch.cat(grown),
+        torch.cat(allowed),
+        1e-9,
+        where="the four points and a Gaussian sample, all pairs of 29 times up to 1e7",
+    )
+    says.fails("r with 2 ŵ log t", torch.cat(doubled))
     z = torch.linspace(-20, 20, 2001, dtype=torch.float64)
-    run.claim(
-        "M-130",
-        r"z(e^{-z}-1)\le0 \text{ and } z\,e^{-z}\le1: \text{ largest excess}",
-        promised=0.0,
-        relation="<=",
-        measured=torch.maximum(z * torch.expm1(-z), z * torch.exp(-z) - 1),
-        control=Control("z(e^z - 1) instead", z * torch.expm1(z)),
-    )
+    says = run.states("M-130", r"z(e^{-z}-1)\le0 \text{ and } z\,e^{-z}\le1: \text{ largest excess}")
+    says.at_most(torch.maximum(z * torch.expm1(-z), z * torch.exp(-z) - 1), 0.0)
+    says.fails("z(e^z - 1) instead", z * torch.expm1(z))
 
 
 def by_steps(run: Run, steps: int) -> None:
@@ -291,29 +212,22 @@ def by_steps(run: Run, steps: int) -> None:
     zero = torch.zeros(z.shape[1], dtype=torch.float64)
     calm = gradient_descent(loss, zero, 0.99 * largest, steps)
     wild = gradient_descent(loss, zero, 3 * largest, 50)
-    run.claim(
+    says = run.states(
         "M-128",
         r"\eta<2\beta^{-1}\sigma_{\max}^{-2}(X)=8/\sigma_{\max}^2:\ L \text{ falls at every step}:"
         r" \text{ largest change}",
-        promised=0.0,
-        relation="<",
-        measured=calm.values.diff(),
-        reason=f"{steps} steps with 0.99 of that step",
-        control=Control("three times that step", wild.values.diff()),
     )
+    says.below(calm.values.diff(), 0.0, where=f"{steps} steps with 0.99 of that step")
+    says.fails("three times that step", wild.values.diff())
     end = [0.99 * largest * steps]
     flow = separable_flow(z, torch.ones(2), end, loss=LOGISTIC)
     apart = (calm.points[-1] - flow.weights[0]).norm() / flow.weights[0].norm()
     unlike = (calm.points[steps // 10] - flow.weights[0]).norm() / flow.weights[0].norm()
-    run.claim(
-        "M-128",
-        r"\text{descent after } k \text{ steps is near the flow at } t=\eta k:"
-        r" \text{ relative distance}",
-        promised=0.02,
-        relation="<=",
-        measured=float(apart),
-        control=Control("after k/10 steps", float(unlike)),
+    says = run.states(
+        "M-128", r"\text{descent after } k \text{ steps is near the flow at } t=\eta k: \text{ relative distance}"
     )
+    says.at_most(float(apart), 0.02)
+    says.fails("after k/10 steps", float(unlike))
 
 
 def validation(run: Run, x: Tensor, y: Tensor) -> None:
@@ -330,36 +244,21 @@ def validation(run: Run, x: Tensor, y: Tensor) -> None:
         return logistic_surrogate(flow.weights @ points.T, torch.ones(len(times), 3)).sum(1)
 
     lower = -log * (best.weight @ wrong[0]) - rest @ wrong[0]
-    run.claim(
-        "M-132",
-        r"L_{val}(w(t))\ge-\log t\,\hat w^\top x_k-\rho(t)^\top x_k",
-        promised=lower,
-        relation=">=",
-        measured=total(wrong),
-        control=Control("a validation set that ŵ separates", total(right)),
-    )
+    says = run.states("M-132", r"L_{val}(w(t))\ge-\log t\,\hat w^\top x_k-\rho(t)^\top x_k")
+    says.at_least(total(wrong), lower)
+    says.fails("a validation set that ŵ separates", total(right))
     late = times >= 1e4
-    slope = fit_slope(log[late], total(wrong)[late], log=False)
     falls = fit_slope(log[late], total(right)[late], log=False)
-    run.claim(
-        "M-132",
-        r"\text{slope of } L_{val} \text{ in } \log t: \ |\hat w^\top x_k|",
-        promised=0.5,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        tolerance=0.01,
-        reason="ŵᵀx_k = -0.5; t from 1e4 to 1e7",
-        control=Control("a validation set that ŵ separates", falls.estimate, interval=falls),
-    )
-    run.erratum(
+    says = run.states("M-132", r"\text{slope of } L_{val} \text{ in } \log t: \ |\hat w^\top x_k|")
+    says.slope(log[late], total(wrong)[late], 0.5, 0.01, log=False, where="ŵᵀx_k = -0.5; t from 1e4 to 1e7")
+    says.fails("a validation set that ŵ separates", falls)
+    run.refutes(
         "validation-loss-grows-for-all-datasets",
         r"L_{val} \text{ grows with } \log t \text{ for all datasets}: \text{ slope}>0",
-        promised=0.0,
-        relation=">",
-        measured=falls.high,
-        reason="a validation set that ŵ separates: the loss falls to "
-        f"{float(total(right)[-1]):.1e} at t = 1e7",
+    ).above(
+        falls.high,
+        0.0,
+        where=f"a validation set that ŵ separates: the loss falls to {float(total(right)[-1]):.1e} at t = 1e7",
     )
 
     def plot(axis: Any) -> None:

@@ -10,8 +10,6 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians, xor
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
 from torchtheory.generalization.implicit_bias.kkt import MarginKKT, margin_kkt
@@ -27,8 +25,7 @@ from torchtheory.generalization.implicit_bias.smoothed_margin import (
     growing_margin,
     smoothed_minimum,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.homogeneity import (
     Margins,
     measure_homogeneity,
@@ -116,18 +113,16 @@ def degrees(run: Run) -> None:
     }
     found = {k: measure_homogeneity(net, x) for k, (net, _) in nets.items()}
     none = {k: measure_homogeneity(net, x) for k, net in others.items()}
-    run.claim(
-        "M-133",
-        r"f(\alpha\theta;x)=\alpha^Lf(\theta;x): \text{ the degree } L",
-        promised=[d for _, d in nets.values()],
-        relation="==",
-        measured=[math.nan if h.degree is None else h.degree for h in found.values()],
-        reason="; ".join(f"{k}: {d:g}" for k, (_, d) in nets.items()),
-        control=Control(
-            "two layers with a skip connection, with tanh, with a bias in the second",
-            [math.nan if h.degree is None else h.degree for h in none.values()],
-            promised=[2.0] * len(none),
-        ),
+    says = run.states("M-133", r"f(\alpha\theta;x)=\alpha^Lf(\theta;x): \text{ the degree } L")
+    says.equal(
+        [math.nan if h.degree is None else h.degree for h in found.values()],
+        [d for _, d in nets.values()],
+        where="; ".join(f"{k}: {d:g}" for k, (_, d) in nets.items()),
+    )
+    says.fails(
+        "two layers with a skip connection, with tanh, with a bias in the second",
+        [math.nan if h.degree is None else h.degree for h in none.values()],
+        promised=[2.0] * len(none),
     )
     run.table(
         "degrees",
@@ -144,16 +139,9 @@ def degrees(run: Run) -> None:
     values, derivative = euler(nets["3 ReLU layers"][0])
     bent = nn.Sequential(dense(3, 5), nn.Tanh(), dense(5, 5), nn.Tanh(), dense(5, 1))
     bent_values, bent_derivative = euler(bent)
-    run.claim(
-        "M-133",
-        r"\text{Euler: } \langle\theta,\nabla_\theta f\rangle=Lf",
-        promised=3 * values,
-        relation="==",
-        measured=derivative,
-        tolerance=1e-10,
-        reason="three ReLU layers, 20 inputs",
-        control=Control("three layers with tanh", bent_derivative, promised=3 * bent_values),
-    )
+    says = run.states("M-133", r"\text{Euler: } \langle\theta,\nabla_\theta f\rangle=Lf")
+    says.equal(derivative, 3 * values, 1e-10, where="three ReLU layers, 20 inputs")
+    says.fails("three layers with tanh", bent_derivative, promised=3 * bent_values)
 
 
 def smoothing(run: Run) -> None:
@@ -164,25 +152,12 @@ def smoothing(run: Run) -> None:
     # the same construction from the loss 1/(1+u), which has no exponential tail
     tail = torch.stack([(1 / (1 / (1 + b * q)).mean(1) - 1) / b for b in betas])
     total = torch.stack([-torch.logsumexp(-b * q, 1) / b for b in betas])
-    run.claim(
-        "A-73",
-        r"r_\beta(\theta)\ge\gamma(\theta)",
-        promised=least.expand_as(smooth),
-        relation=">=",
-        measured=smooth,
-        tolerance=1e-12,
-        reason="200 draws of 12 margins, β from 0.1 to 1000",
-        control=Control("the risk a sum instead of a mean", total),
-    )
-    run.claim(
-        "A-73",
-        r"r_\beta(\theta)\le\gamma(\theta)+\log(m)/\beta",
-        promised=torch.stack([least + math.log(12) / b for b in betas]),
-        relation="<=",
-        measured=smooth,
-        tolerance=1e-12,
-        control=Control("the loss 1/(1+u) in place of exp(-u)", tail),
-    )
+    says = run.states("A-73", r"r_\beta(\theta)\ge\gamma(\theta)")
+    says.at_least(smooth, least.expand_as(smooth), 1e-12, where="200 draws of 12 margins, β from 0.1 to 1000")
+    says.fails("the risk a sum instead of a mean", total)
+    says = run.states("A-73", r"r_\beta(\theta)\le\gamma(\theta)+\log(m)/\beta")
+    says.at_most(smooth, torch.stack([least + math.log(12) / b for b in betas]), 1e-12)
+    says.fails("the loss 1/(1+u) in place of exp(-u)", tail)
 
 
 def linear_flow(run: Run) -> None:
@@ -212,61 +187,58 @@ def linear_flow(run: Run) -> None:
         atol=1e-12,
     )
     by_margin = torch.from_numpy(ascent.y.T.copy())
-    run.claim(
+    says = run.states(
         "A-74",
         r"\dot\theta=\nabla r_1=-\nabla r/r \text{ and } \dot\theta=-\nabla r \text{ run through "
         r"one curve: largest distance}",
-        promised=0,
-        relation="==",
-        measured=[
-            (by_risk - curve.points).norm(dim=1).max(),
-            (by_margin - curve.points).norm(dim=1).max(),
-        ],
-        tolerance=1e-6,
-        reason=f"{len(times)} points up to the risk's time {float(clock[-1]):.1e}, which the "
-        f"smoothed margin's flow reaches at {times[-1]:.3g}; three solvers",
-        control=Control("the logistic risk", (logistic - curve.points).norm(dim=1).max()),
     )
+    says.equal(
+        [(by_risk - curve.points).norm(dim=1).max(), (by_margin - curve.points).norm(dim=1).max()],
+        within=1e-6,
+        where=f"{len(times)} points up to the risk's time {float(clock[-1]):.1e}, which the "
+        f"smoothed margin's flow reaches at {times[-1]:.3g}; three solvers",
+    )
+    says.fails("the logistic risk", (logistic - curve.points).norm(dim=1).max())
     theta = curve.points[5]
     beta = float(theta.norm())
     unit = theta / beta
     smooth = torch.func.grad(lambda w: smoothed_minimum(z @ w, beta))(unit)
     h = 1e-5
     ahead, behind = theta + h * slope(theta), theta - h * slope(theta)
-    run.claim(
+    says = run.states(
         "A-74",
         r"\tfrac{d\tilde\theta}{dt}=P_{\tilde\theta}\nabla r_\beta(\tilde\theta)/\beta,\ "
         r"\beta=\|\theta\|,\ P_{\tilde\theta}=I-\tilde\theta\tilde\theta^\top",
-        promised=(smooth - unit * (unit @ smooth)) / beta,
-        relation="==",
-        measured=(ahead / ahead.norm() - behind / behind.norm()) / (2 * h),
-        tolerance=1e-8,
-        reason="by central differences along the flow",
-        control=Control(
-            "P at θ itself, which is not of norm 1",
-            (ahead / ahead.norm() - behind / behind.norm()) / (2 * h),
-            promised=(smooth - theta * (theta @ smooth)) / beta,
-        ),
+    )
+    says.equal(
+        (ahead / ahead.norm() - behind / behind.norm()) / (2 * h),
+        (smooth - unit * (unit @ smooth)) / beta,
+        1e-8,
+        where="by central differences along the flow",
+    )
+    says.fails(
+        "P at θ itself, which is not of norm 1",
+        (ahead / ahead.norm() - behind / behind.norm()) / (2 * h),
+        promised=(smooth - theta * (theta @ smooth)) / beta,
     )
     best = hard_margin_svm(x, y).margin
     moments = torch.logspace(0, 30, 31, dtype=torch.float64)
     late = separable_flow(x, y, moments)
     slow = separable_flow(x, y, moments, loss=POLYNOMIAL)
     promised = best - math.log(len(z)) / late.weights.norm(dim=1)
-    run.claim(
-        "A-74",
-        r"\gamma^*-\log(m)/\|\theta\|\le\min_iy_i\langle\theta,x_i\rangle/\|\theta\|"
-        r"\text{ from } \theta(0)=0",
-        promised=promised,
-        relation=">=",
-        measured=late.normalized_margins,
-        tolerance=1e-9,
-        reason=f"times 1 to 1e30; γ* = {best:.4f}, at the end {float(promised[-1]):.4f} promised",
-        control=Control(
-            "a loss without exponential tail",
-            slow.normalized_margins,
-            promised=best - math.log(len(z)) / slow.weights.norm(dim=1),
-        ),
+    says = run.states(
+        "A-74", r"\gamma^*-\log(m)/\|\theta\|\le\min_iy_i\langle\theta,x_i\rangle/\|\theta\|\text{ from } \theta(0)=0"
+    )
+    says.at_least(
+        late.normalized_margins,
+        promised,
+        1e-9,
+        where=f"times 1 to 1e30; γ* = {best:.4f}, at the end {float(promised[-1]):.4f} promised",
+    )
+    says.fails(
+        "a loss without exponential tail",
+        slow.normalized_margins,
+        promised=best - math.log(len(z)) / slow.weights.norm(dim=1),
     )
 
 
@@ -305,40 +277,36 @@ def written_points(run: Run) -> None:
     unbalanced = point(x, y, 2.0)
     found = [margin_kkt(margins, p, 2.0) for p in (alone, shared)]
     other = margin_kkt(margins, unbalanced, 2.0)
-    run.claim(
-        "M-134",
-        r"\text{two KKT points of the ReLU problem on a tetrahedron: } \varepsilon/\|\theta\|,\ "
-        r"\delta",
-        promised=0,
-        relation="==",
-        measured=[e for f in found for e in (f.relative_epsilon, f.delta)],
-        tolerance=1e-9,
-        reason=f"a neuron a sample: normalized margin {found[0].normalized_margin:.4f}; one a "
-        f"class: {found[1].normalized_margin:.4f}",
-        control=Control(
-            "the first network with its layers out of balance",
-            [other.relative_epsilon, other.delta],
-        ),
+    says = run.states(
+        "M-134", r"\text{two KKT points of the ReLU problem on a tetrahedron: } \varepsilon/\|\theta\|,\ \delta"
     )
+    says.equal(
+        [e for f in found for e in (f.relative_epsilon, f.delta)],
+        within=1e-9,
+        where=f"a neuron a sample: normalized margin {found[0].normalized_margin:.4f}; one a "
+        f"class: {found[1].normalized_margin:.4f}",
+    )
+    says.fails("the first network with its layers out of balance", [other.relative_epsilon, other.delta])
     data = separable_gaussians(12, 3, margin=0.3, generator=run.generator)
     z = data.y[:, None] * data.x
     best = hard_margin_svm(data.x, data.y).margin
     tries = [data.weight + 0.1 * run.randn(3) for _ in range(30)]
     audits = [margin_kkt(lambda w: z @ w, w, 1.0) for w in tries if float((z @ w).min()) > 0]
-    run.claim(
+    says = run.states(
         "M-134",
         r"L=1:\ \text{normalized margin}\ge\gamma^*\sqrt{1-2\,\mathrm{gap}/\|\hat\theta\|^2},\ "
         r"\mathrm{gap}=\tfrac12\varepsilon^2+\textstyle\sum_i\lambda_i(q_i-1)",
-        promised=[best * math.sqrt(max(0.0, 1 - a.relative_gap)) for a in audits],
-        relation=">=",
-        measured=[a.normalized_margin for a in audits],
-        tolerance=1e-9,
-        reason=f"{len(audits)} separating directions: in a convex problem the conditions suffice",
-        control=Control(
-            "L = 2: a KKT point, but not the optimum",
-            found[0].normalized_margin,
-            promised=found[1].normalized_margin * math.sqrt(max(0.0, 1 - found[0].relative_gap)),
-        ),
+    )
+    says.at_least(
+        [a.normalized_margin for a in audits],
+        [best * math.sqrt(max(0.0, 1 - a.relative_gap)) for a in audits],
+        1e-9,
+        where=f"{len(audits)} separating directions: in a convex problem the conditions suffice",
+    )
+    says.fails(
+        "L = 2: a KKT point, but not the optimum",
+        found[0].normalized_margin,
+        promised=found[1].normalized_margin * math.sqrt(max(0.0, 1 - found[0].relative_gap)),
     )
 
 
@@ -370,39 +338,40 @@ def flows(run: Run, level: float) -> None:
     grown = [growing_margin(c.margins, c.norms, d) for _, c, d in curves.values()]
     grown.append(growing_margin(logistic.margins, logistic.norms, 2.0, loss="logistic"))
     fallen = growing_margin(bent.margins, bent.norms, 2.0)
-    run.claim(
+    says = run.states(
         "M-134",
         r"\ell^{-1}(\mathcal L)/\|\theta\|^L,\ \mathcal L=\textstyle\sum_i\ell(q_i),"
         r"\text{ does not fall once } \mathcal L<\ell(0): \text{ least relative change}",
-        promised=0.0,
-        relation=">=",
-        measured=torch.cat([g.diff() / g[:-1] for g in grown]),
-        tolerance=1e-5,
-        reason="; ".join([*curves, "ReLU with the logistic loss"]),
-        control=Control("tanh, which is not homogeneous", fallen.diff() / fallen[:-1]),
     )
+    says.at_least(
+        torch.cat([g.diff() / g[:-1] for g in grown]),
+        0.0,
+        1e-5,
+        where="; ".join([*curves, "ReLU with the logistic loss"]),
+    )
+    says.fails("tanh, which is not homogeneous", fallen.diff() / fallen[:-1])
     audits = {
-        name: [margin_kkt(q, p, d, multipliers="exponential") for p in c.points]
-        for name, (q, c, d) in curves.items()
+        name: [margin_kkt(q, p, d, multipliers="exponential") for p in c.points] for name, (q, c, d) in curves.items()
     }
     stationarity(run, curves, audits, bent, relu_start)
     shares(run, curves, audits)
     c = curves["ReLU, tetrahedron"][1]
     cubic = two_layers(x, y, lambda u: torch.relu(u).square())
     large = 20 * relu_start
-    run.claim(
+    says = run.states(
         "M-134",
         r"\mathcal L\to0,\ \|\theta\|\to\infty:\ \|\theta\|^2\ge2(s-\log n)/\min_i\|x_i\|"
         r"\text{ where the risk is } e^{-s}",
-        promised=2 * (c.levels - math.log(4)) / math.sqrt(3),
-        relation=">=",
-        measured=c.norms.square(),
-        reason=f"every two-layer ReLU network must grow so, and the flow reaches s = {level:g}",
-        control=Control(
-            "squared ReLU, of degree 3: a network with large weights",
-            float(large @ large),
-            promised=2 * (float(smoothed_minimum(cubic(large))) - math.log(4)) / math.sqrt(3),
-        ),
+    )
+    says.at_least(
+        c.norms.square(),
+        2 * (c.levels - math.log(4)) / math.sqrt(3),
+        where=f"every two-layer ReLU network must grow so, and the flow reaches s = {level:g}",
+    )
+    says.fails(
+        "squared ReLU, of degree 3: a network with large weights",
+        float(large @ large),
+        promised=2 * (float(smoothed_minimum(cubic(large))) - math.log(4)) / math.sqrt(3),
     )
     rows = []
     for name, (q, c, d) in curves.items():
@@ -423,8 +392,7 @@ def flows(run: Run, level: float) -> None:
         "conditions",
         ["network", "-log risk", "normalized margin", "ε", "δ", "ε, best λ", "δ, best λ"],
         rows,
-        caption="Relative residuals of the KKT conditions, with the multipliers of the loss and "
-        "with the best ones.",
+        caption="Relative residuals of the KKT conditions, with the multipliers of the loss and with the best ones.",
     )
 
     def plot(axes: Any) -> None:
@@ -463,9 +431,7 @@ def flows(run: Run, level: float) -> None:
     )
 
 
-def follow(
-    margins: Margins, start: Tensor, levels: Tensor, loss: Any = "exponential"
-) -> MarginCurve:
+def follow(margins: Margins, start: Tensor, levels: Tensor, loss: Any = "exponential") -> MarginCurve:
     return follow_margin(margins, start, levels, loss=loss, rtol=1e-6)
 
 
@@ -493,40 +459,39 @@ def stationarity(
         values, pull_back, *_ = torch.func.vjp(margins, p)
         pull = pull_back(torch.softmax(-values, 0))[0]
         turned.append(float(p @ pull / (p.norm() * pull.norm())))
-    run.claim(
+    says = run.states(
         "M-134",
         r"\min_{[t_1,t_2]}(\cos^{-2}\angle(\theta,\dot\theta)-1)\le"
         r"\frac{\log(\tilde\gamma(t_2)/\tilde\gamma(t_1))}{L\log(\|\theta(t_2)\|/\|\theta(t_1)\|)}",
-        promised=torch.cat([between(c, d) for _, c, d in curves.values()]),
-        relation="<=",
-        measured=torch.cat([nearest([a.cosine for a in audits[k]]) for k in curves]),
-        tolerance=1e-4,
-        reason=f"between {len(bent.levels)} levels of the risk, all three models",
-        control=Control("tanh", nearest(turned), promised=between(bent, 2.0)),
     )
+    says.at_most(
+        torch.cat([nearest([a.cosine for a in audits[k]]) for k in curves]),
+        torch.cat([between(c, d) for _, c, d in curves.values()]),
+        1e-4,
+        where=f"between {len(bent.levels)} levels of the risk, all three models",
+    )
+    says.fails("tanh", nearest(turned), promised=between(bent, 2.0))
     # only the second layer moves, and the conditions are asked of both
     first, second = start[:12], start[12:]
     relu = two_layers(x, y, torch.relu)
     half = follow(lambda v: relu(torch.cat([first, v])), second, bent.levels[[0, -1]])
     stuck = [
-        margin_kkt(relu, torch.cat([first, v]), 2.0, multipliers="exponential").relative_epsilon
-        for v in half.points
+        margin_kkt(relu, torch.cat([first, v]), 2.0, multipliers="exponential").relative_epsilon for v in half.points
     ]
     last = {
         k: [a[0].relative_epsilon, a[-1].relative_epsilon]
         for k, a in audits.items()
         if curves[k][2] > 1  # the networks: the linear start is nearly stationary by chance
     }
-    run.claim(
-        "M-134",
-        r"\varepsilon/\|\hat\theta\| \text{ falls along the flow: at the last level over that at "
-        r"the first}",
-        promised=0.5,
-        relation="<=",
-        measured=[end / begin for begin, end in last.values()],
-        reason="; ".join(f"{k}: {b:.3f} to {e:.4f}" for k, (b, e) in last.items()),
-        control=Control("the first layer frozen", stuck[1] / stuck[0]),
+    says = run.states(
+        "M-134", r"\varepsilon/\|\hat\theta\| \text{ falls along the flow: at the last level over that at the first}"
     )
+    says.at_most(
+        [end / begin for begin, end in last.values()],
+        0.5,
+        where="; ".join(f"{k}: {b:.3f} to {e:.4f}" for k, (b, e) in last.items()),
+    )
+    says.fails("the first layer frozen", stuck[1] / stuck[0])
 
 
 def shares(
@@ -544,43 +509,44 @@ def shares(
         measured.append((weights * over).sum(1) / least)
         equal.append(over.mean(1) / least)
         promised.append((c.margins.shape[1] - 1) / (math.e * least))
-    run.claim(
+    says = run.states(
         "M-134",
         r"\sum_i\lambda_i(q_i-q_{\min})/(q_{\min}\sum_i\lambda_i)\le\tfrac{n-1}{e\,q_{\min}}"
         r"\text{ for } \lambda_i\propto e^{-q_i}",
-        promised=torch.cat(promised),
-        relation="<=",
-        measured=torch.cat(measured),
-        tolerance=1e-12,
-        reason="three models, all levels: it vanishes as the margins grow",
-        control=Control("equal multipliers", torch.cat(equal)),
     )
+    says.at_most(
+        torch.cat(measured),
+        torch.cat(promised),
+        1e-12,
+        where="three models, all levels: it vanishes as the margins grow",
+    )
+    says.fails("equal multipliers", torch.cat(equal))
 
 
 def thresholds(run: Run) -> None:
     """How small a mean loss means that every sample is classified correctly."""
     n = 4
     scores = torch.tensor([-0.05, 9.0, 9.0, 9.0], dtype=torch.float64)
-    run.erratum(
+    run.refutes(
         "one-over-n-is-not-enough-for-the-logistic-loss",
         r"\tfrac1n\sum_i\log(1+e^{-q_i})<\tfrac1n\ \Rightarrow\ \min_iq_i>0",
-        promised=0.0,
-        relation=">",
-        measured=float(scores.min()),
-        reason=f"n = {n}, margins -0.05 and three times 9: mean loss "
-        f"{float(LOGISTIC.value(scores).mean()):.4f} < 1/4",
+    ).above(
+        float(scores.min()),
+        0.0,
+        where=f"n = {n}, margins -0.05 and three times 9: mean loss {float(LOGISTIC.value(scores).mean()):.4f} < 1/4",
     )
     draws = 3 * run.randn(4000, n)
     low = EXPONENTIAL.value(draws).mean(1) < 1 / n
     printed = LOGISTIC.value(draws).mean(1) < 1 / n
     safe = LOGISTIC.value(draws).mean(1) < math.log(2) / n
-    run.claim(
+    says = run.states(
         "M-134",
         r"L<\tfrac1n \text{ (exponential)},\ L<\tfrac{\log2}n \text{ (logistic)}\ \Rightarrow\ "
         r"\min_iq_i>0: \text{ least margin}",
-        promised=0.0,
-        relation=">",
-        measured=torch.cat([draws[low], draws[safe]]).min(1).values,
-        reason=f"{int(low.sum())} and {int(safe.sum())} of 4000 random margins",
-        control=Control("logistic with 1/n, as printed", draws[printed].min(1).values),
     )
+    says.above(
+        torch.cat([draws[low], draws[safe]]).min(1).values,
+        0.0,
+        where=f"{int(low.sum())} and {int(safe.sum())} of 4000 random margins",
+    )
+    says.fails("logistic with 1/n, as printed", draws[printed].min(1).values)

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.generalization.implicit_bias.least_norm import (
     closest_interpolant,
     effective_degrees,
@@ -17,8 +15,7 @@ from torchtheory.generalization.implicit_bias.least_norm import (
     ridge_predictions,
     solution_set,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.shrinkage import (
@@ -38,9 +35,7 @@ from torchtheory.training.shrinkage import (
     errata=["least-squares-gradient-sign", "more-unknowns-than-equations-unique"],
     full={"samples": 100, "dimension": 1000, "steps": 3000},
 )
-def closest_interpolant_lab(
-    run: Run, samples: int = 12, dimension: int = 40, steps: int = 600
-) -> None:
+def closest_interpolant_lab(run: Run, samples: int = 12, dimension: int = 40, steps: int = 600) -> None:
     """Least squares with more weights than equations has an affine space of exact solutions.
 
     Gradients are combinations of the data, so descent moves only in their span: the component of
@@ -81,29 +76,14 @@ def solution_space(run: Run, samples: int, dimension: int) -> None:
         promised.append(dimension - rank)
         other = found.particular + found.null_space @ run.randn(found.dimension)
         inside.append(float((x @ other - y).norm() / y.norm()))
-    run.claim(
-        "M-120",
-        r"\dim\{w:Xw=y\}=d-\operatorname{rank}X",
-        promised=promised,
-        relation="==",
-        measured=dimensions,
-        reason=f"ranks 1 to {samples} with n = {samples}, d = {dimension}",
-        control=Control("d - n, which assumes full rank", [dimension - samples] * samples),
-    )
+    says = run.states("M-120", r"\dim\{w:Xw=y\}=d-\operatorname{rank}X")
+    says.equal(dimensions, promised, where=f"ranks 1 to {samples} with n = {samples}, d = {dimension}")
+    says.fails("d - n, which assumes full rank", [dimension - samples] * samples)
     deficient = x.clone()
     deficient[0] = deficient[1]
-    run.claim(
-        "M-120",
-        r"X(X^+y+Nz)=y \text{ for every } z: \text{ largest relative residual}",
-        promised=0,
-        relation="==",
-        measured=inside,
-        tolerance=1e-9,
-        control=Control(
-            "two equal rows with different targets: y is outside the range",
-            solution_set(deficient, y).residual,
-        ),
-    )
+    says = run.states("M-120", r"X(X^+y+Nz)=y \text{ for every } z: \text{ largest relative residual}")
+    says.equal(inside, within=1e-9)
+    says.fails("two equal rows with different targets: y is outside the range", solution_set(deficient, y).residual)
 
 
 def limit(run: Run, x: Tensor, y: Tensor, steps: int) -> None:
@@ -123,28 +103,18 @@ def limit(run: Run, x: Tensor, y: Tensor, steps: int) -> None:
     rate = (1 - 2 * step * singular.square() / len(x)).abs().max()
     times = torch.arange(len(distance)).double()
     diverging = (gradient_descent(loss, start, 1.05 * largest, steps).points - goal).norm(dim=1)
-    run.claim(
-        "M-121",
-        r"\|w_t-w_\infty\|\le q^t\|w_0-w_\infty\|,\ w_\infty=w_0+X^+(y-Xw_0),\ "
-        r"q=\max_i|1-2\eta\sigma_i^2/n|",
-        promised=rate**times * distance[0],
-        relation="<=",
-        measured=distance,
-        tolerance=1e-9,
-        reason=f"η = 0.9 n/σ²max, q = {float(rate):.4f}, {steps} steps",
-        control=Control("a step of 1.05 n/σ²max", diverging),
+    says = run.states(
+        "M-121", r"\|w_t-w_\infty\|\le q^t\|w_0-w_\infty\|,\ w_\infty=w_0+X^+(y-Xw_0),\ q=\max_i|1-2\eta\sigma_i^2/n|"
     )
-    run.claim(
-        "M-121",
-        r"\text{the limit is } w_\infty: \text{ relative distance of the last iterate}",
-        promised=float(rate**steps),
-        relation="<=",
-        measured=float(distance[-1] / distance[0]),
-        tolerance=1e-9,
-        control=Control(
-            "the interpolant of least norm, for a start that is not 0",
-            float((path[-1] - space.particular).norm() / distance[0]),
-        ),
+    says.at_most(
+        distance, rate**times * distance[0], 1e-9, where=f"η = 0.9 n/σ²max, q = {float(rate):.4f}, {steps} steps"
+    )
+    says.fails("a step of 1.05 n/σ²max", diverging)
+    says = run.states("M-121", r"\text{the limit is } w_\infty: \text{ relative distance of the last iterate}")
+    says.at_most(float(distance[-1] / distance[0]), float(rate**steps), 1e-9)
+    says.fails(
+        "the interpolant of least norm, for a start that is not 0",
+        float((path[-1] - space.particular).norm() / distance[0]),
     )
 
     def decayed(w: Tensor) -> Tensor:
@@ -152,27 +122,18 @@ def limit(run: Run, x: Tensor, y: Tensor, steps: int) -> None:
 
     kept = (path - start) @ space.null_space
     lost = (gradient_descent(decayed, start, step, steps).points - start) @ space.null_space
-    run.claim(
-        "M-121",
-        r"w_t-w_0\in\operatorname{row}(X) \text{ at every } t: \text{ largest component outside}",
-        promised=0,
-        relation="==",
-        measured=kept.abs().max(),
-        tolerance=1e-10,
-        control=Control("with weight decay 0.01", lost.abs().max()),
+    says = run.states(
+        "M-121", r"w_t-w_0\in\operatorname{row}(X) \text{ at every } t: \text{ largest component outside}"
     )
+    says.equal(kept.abs().max(), within=1e-10)
+    says.fails("with weight decay 0.01", lost.abs().max())
     others = goal + run.randn(50, space.dimension) @ space.null_space.T
-    run.claim(
-        "M-121",
-        r"\|w_\infty-w_0\|\le\|w-w_0\| \text{ for every interpolant } w",
-        promised=(others - start).norm(dim=1),
-        relation="<=",
-        measured=float((goal - start).norm()),
-        control=Control(
-            "the interpolant of least norm instead",
-            float((space.particular - start).norm()),
-            promised=float((goal - start).norm()),
-        ),
+    says = run.states("M-121", r"\|w_\infty-w_0\|\le\|w-w_0\| \text{ for every interpolant } w")
+    says.at_most(float((goal - start).norm()), (others - start).norm(dim=1))
+    says.fails(
+        "the interpolant of least norm instead",
+        float((space.particular - start).norm()),
+        promised=float((goal - start).norm()),
     )
 
 
@@ -190,32 +151,16 @@ def stochastic(run: Run, x: Tensor, y: Tensor, steps: int) -> None:
     least = solution_set(x, y).particular
     reached = descend(x, y, zero)
     start = run.randn(x.shape[1])
-    run.claim(
-        "A-70",
-        r"\text{stochastic gradient descent from } 0 \text{ reaches } X^+y: \text{ distance}",
-        promised=0,
-        relation="==",
-        measured=float((reached - least).norm()),
-        tolerance=1e-6,
-        reason=f"constant step, {5 * steps} single examples",
-        control=Control(
-            "a start outside the row space", float((descend(x, y, start) - least).norm())
-        ),
-    )
+    says = run.states("A-70", r"\text{stochastic gradient descent from } 0 \text{ reaches } X^+y: \text{ distance}")
+    says.equal(float((reached - least).norm()), within=1e-6, where=f"constant step, {5 * steps} single examples")
+    says.fails("a start outside the row space", float((descend(x, y, start) - least).norm()))
     tall = run.randn(3 * x.shape[1], x.shape[1])
     noise = run.randn(len(tall))
     best = solution_set(tall, noise).particular
-    run.claim(
-        "A-70",
-        r"\text{from any } w_0 \text{ it reaches } X^+y+P_{\ker X}w_0: \text{ distance}",
-        promised=0,
-        relation="==",
-        measured=float((descend(x, y, start) - closest_interpolant(x, y, start)).norm()),
-        tolerance=1e-6,
-        control=Control(
-            "more equations than weights: a constant step keeps jumping",
-            float((descend(tall, noise, best) - best).norm()),
-        ),
+    says = run.states("A-70", r"\text{from any } w_0 \text{ it reaches } X^+y+P_{\ker X}w_0: \text{ distance}")
+    says.equal(float((descend(x, y, start) - closest_interpolant(x, y, start)).norm()), within=1e-6)
+    says.fails(
+        "more equations than weights: a constant step keeps jumping", float((descend(tall, noise, best) - best).norm())
     )
 
 
@@ -223,33 +168,18 @@ def printed_errors(run: Run, x: Tensor, y: Tensor) -> None:
     w = run.randn(x.shape[1]).requires_grad_()
     (slope,) = torch.autograd.grad((y - x @ w).square().mean(), w)
     residual = (y - x @ w).detach()
-    run.claim(
-        "M-121",
-        r"\nabla L(w)=-\tfrac2n\sum_i(y_i-w^\top x_i)x_i",
-        promised=-2 * residual @ x / len(x),
-        relation="==",
-        measured=slope,
-        tolerance=1e-12,
-        control=Control("another sign", -slope),
-    )
-    run.erratum(
-        "least-squares-gradient-sign",
-        r"\nabla L(w)=\tfrac1n\sum_i(y_i-w^\top x_i)x_i",
-        promised=residual @ x / len(x),
-        relation="==",
-        measured=slope,
-        tolerance=1e-9,
+    says = run.states("M-121", r"\nabla L(w)=-\tfrac2n\sum_i(y_i-w^\top x_i)x_i")
+    says.equal(slope, -2 * residual @ x / len(x), 1e-12)
+    says.fails("another sign", -slope)
+    run.refutes("least-squares-gradient-sign", r"\nabla L(w)=\tfrac1n\sum_i(y_i-w^\top x_i)x_i").equal(
+        slope, residual @ x / len(x), 1e-9
     )
     found = solution_set(x, y)
     other = found.particular + found.null_space[:, 0]
-    run.erratum(
-        "more-unknowns-than-equations-unique",
-        r"d>n,\ X(w_1-w_2)=0\ \Rightarrow\ w_1=w_2",
-        promised=0,
-        relation="==",
-        measured=float((other - found.particular).norm()),
-        tolerance=1e-9,
-        reason=f"‖X(w₁ - w₂)‖ = {float((x @ (other - found.particular)).norm()):.0e}",
+    run.refutes("more-unknowns-than-equations-unique", r"d>n,\ X(w_1-w_2)=0\ \Rightarrow\ w_1=w_2").equal(
+        float((other - found.particular).norm()),
+        within=1e-9,
+        where=f"‖X(w₁ - w₂)‖ = {float((x @ (other - found.particular)).norm()):.0e}",
     )
 
 
@@ -306,45 +236,26 @@ def ridge_and_early_stopping(run: Run, samples: int = 30, dimension: int = 12) -
     direct = torch.stack([solved(p) for p in penalties])
     halves = torch.stack([solved(p / 2) for p in penalties])
     spectral = torch.stack([ridge_predictions(x, y, p) for p in penalties])
-    run.claim(
-        "M-138",
-        r"\min\|Xw-y\|^2+\lambda\|w\|^2:\ \hat y=\sum_iu_i\tfrac{d_i^2}{d_i^2+\lambda}u_i^\top y",
-        promised=spectral,
-        relation="==",
-        measured=direct,
-        tolerance=1e-9,
-        reason="λ from 1e-3 to 1e3, against the normal equations",
-        control=Control("the objective with λ/2, as printed", halves),
+    says = run.states(
+        "M-138", r"\min\|Xw-y\|^2+\lambda\|w\|^2:\ \hat y=\sum_iu_i\tfrac{d_i^2}{d_i^2+\lambda}u_i^\top y"
     )
-    run.erratum(
+    says.equal(direct, spectral, 1e-9, where="λ from 1e-3 to 1e3, against the normal equations")
+    says.fails("the objective with λ/2, as printed", halves)
+    run.refutes(
         "ridge-half-penalty",
-        r"\min\|Xw-y\|^2+\tfrac\lambda2\|w\|^2:\ "
-        r"\hat y=\sum_iu_i\tfrac{d_i^2}{d_i^2+\lambda}u_i^\top y",
-        promised=spectral,
-        relation="==",
-        measured=halves,
-        tolerance=1e-9,
-    )
+        r"\min\|Xw-y\|^2+\tfrac\lambda2\|w\|^2:\ \hat y=\sum_iu_i\tfrac{d_i^2}{d_i^2+\lambda}u_i^\top y",
+    ).equal(halves, spectral, 1e-9)
     fit = x @ solution_set(x, y).particular
     tiny = ridge_predictions(x, y, 1e-10)
-    run.claim(
-        "M-138",
-        r"\lambda\to0:\ \hat y\to \text{ the projection of } y \text{ on the range of } X",
-        promised=fit,
-        relation="==",
-        measured=tiny,
-        tolerance=1e-6,
-        control=Control("λ = 1", ridge_predictions(x, y, 1.0)),
-    )
+    says = run.states("M-138", r"\lambda\to0:\ \hat y\to \text{ the projection of } y \text{ on the range of } X")
+    says.equal(tiny, fit, 1e-6)
+    says.fails("λ = 1", ridge_predictions(x, y, 1.0))
     degrees = torch.tensor([effective_degrees(x, p) for p in penalties])
-    run.claim(
-        "M-138",
-        r"\sum_i\tfrac{d_i^2}{d_i^2+\lambda} \text{ falls with } \lambda: \text{ largest change}",
-        promised=0.0,
-        relation="<",
-        measured=degrees.diff(),
-        control=Control("λ falling instead", degrees.flip(0).diff()),
+    says = run.states(
+        "M-138", r"\sum_i\tfrac{d_i^2}{d_i^2+\lambda} \text{ falls with } \lambda: \text{ largest change}"
     )
+    says.below(degrees.diff(), 0.0)
+    says.fails("λ falling instead", degrees.flip(0).diff())
     quadratic(run, dimension, penalties)
     matching(run)
 
@@ -364,55 +275,28 @@ def quadratic(run: Run, dimension: int, penalties: list[float]) -> None:
     path = gradient_descent(risk, start, step, max(counts)).points
     formula = torch.stack([quadratic_iterate(hessian, best, step, k, start) for k in counts])
     late = torch.stack([quadratic_iterate(hessian, best, step, k + 1, start) for k in counts])
-    run.claim(
-        "M-139",
-        r"Q^\top w_k=Q^\top w^*+(I-\eta\Lambda)^kQ^\top(w_0-w^*)",
-        promised=formula,
-        relation="==",
-        measured=path[list(counts)],
-        tolerance=1e-9,
-        reason="0 to 100 steps of η = 1.9/λ_max",
-        control=Control("one step more in the formula", path[list(counts)], promised=late),
-    )
+    says = run.states("M-139", r"Q^\top w_k=Q^\top w^*+(I-\eta\Lambda)^kQ^\top(w_0-w^*)")
+    says.equal(path[list(counts)], formula, 1e-9, where="0 to 100 steps of η = 1.9/λ_max")
+    says.fails("one step more in the formula", path[list(counts)], promised=late)
     far = 200_000
     slow = [quadratic_iterate(hessian, best, c / float(values[-1]), far, start) for c in (0.5, 1.9)]
     fast = quadratic_iterate(hessian, best, 2.001 / float(values[-1]), far, start)
-    run.claim(
-        "M-139",
-        r"w_k\to w^* \text{ if } 0<\eta<2/\lambda_{\max}: \text{ distance}",
-        promised=0,
-        relation="==",
-        measured=[float((w - best).norm()) for w in slow],
-        tolerance=1e-9,
-        reason=f"η = 0.5/λ_max and 1.9/λ_max, k = {far}",
-        control=Control("η = 2.001/λ_max", float((fast - best).norm())),
-    )
+    says = run.states("M-139", r"w_k\to w^* \text{ if } 0<\eta<2/\lambda_{\max}: \text{ distance}")
+    says.equal([float((w - best).norm()) for w in slow], within=1e-9, where=f"η = 0.5/λ_max and 1.9/λ_max, k = {far}")
+    says.fails("η = 2.001/λ_max", float((fast - best).norm()))
     identity = torch.eye(dimension, dtype=torch.float64)
     shrunk = torch.stack([shrink(hessian, best, p).minimizer for p in penalties])
-    solved = torch.stack(
-        [torch.linalg.solve(hessian + p * identity, hessian @ best) for p in penalties]
+    solved = torch.stack([torch.linalg.solve(hessian + p * identity, hessian @ best) for p in penalties])
+    doubled = torch.stack([torch.linalg.solve(hessian + 2 * p * identity, hessian @ best) for p in penalties])
+    says = run.states(
+        "M-140", r"\min\mathcal R+\tfrac\lambda2\|w\|^2:\ Q^\top w=[I-\lambda(\Lambda+\lambda I)^{-1}]Q^\top w^*"
     )
-    doubled = torch.stack(
-        [torch.linalg.solve(hessian + 2 * p * identity, hessian @ best) for p in penalties]
-    )
-    run.claim(
-        "M-140",
-        r"\min\mathcal R+\tfrac\lambda2\|w\|^2:\ Q^\top w=[I-\lambda(\Lambda+\lambda I)^{-1}]"
-        r"Q^\top w^*",
-        promised=shrunk,
-        relation="==",
-        measured=solved,
-        tolerance=1e-10,
-        control=Control("the penalty λ‖w‖², as printed", doubled),
-    )
-    run.erratum(
+    says.equal(solved, shrunk, 1e-10)
+    says.fails("the penalty λ‖w‖², as printed", doubled)
+    run.refutes(
         "ridge-eigenbasis-half-penalty",
         r"\min\mathcal R+\lambda\|w\|^2:\ Q^\top w=[I-\lambda(\Lambda+\lambda I)^{-1}]Q^\top w^*",
-        promised=shrunk,
-        relation="==",
-        measured=doubled,
-        tolerance=1e-10,
-    )
+    ).equal(doubled, shrunk, 1e-10)
 
 
 def matching(run: Run) -> None:
@@ -424,28 +308,21 @@ def matching(run: Run) -> None:
     apart = (stopped / ridge - 1).abs()
     ends = (x <= 1e-3) | (x >= 1e3)
     middle = (x > 0.3) & (x < 3)
-    run.claim(
+    says = run.states(
         "M-141",
         r"\tau=\tfrac1{\eta\lambda}:\ \text{the filters agree where } \lambda_i\ll\lambda"
         r"\text{ or } \lambda_i\gg\lambda: \text{ relative difference}",
-        promised=0,
-        relation="==",
-        measured=apart[ends],
-        tolerance=2e-3,
-        reason="λ_i/λ at most 1e-3 or at least 1e3; to first order the difference is λ_i/(2λ), "
-        "respectively λ/λ_i",
-        control=Control("λ_i between 0.3 λ and 3 λ", apart[middle]),
     )
+    says.equal(
+        apart[ends],
+        within=2e-3,
+        where="λ_i/λ at most 1e-3 or at least 1e3; to first order the difference is λ_i/(2λ), respectively λ/λ_i",
+    )
+    says.fails("λ_i between 0.3 λ and 3 λ", apart[middle])
     half = early_stopping_factors(x, eta, 2 * matching_steps(eta, penalty))
-    run.claim(
-        "M-141",
-        r"\text{and nowhere by more than the factor } 1.2985",
-        promised=LARGEST_RATIO - 1,
-        relation="<=",
-        measured=apart,
-        tolerance=1e-5,
-        control=Control("stopped at twice that time", (half / ridge - 1).abs()),
-    )
+    says = run.states("M-141", r"\text{and nowhere by more than the factor } 1.2985")
+    says.at_most(apart, LARGEST_RATIO - 1, 1e-5)
+    says.fails("stopped at twice that time", (half / ridge - 1).abs())
     rows = [
         (float(v), float(w), float(s), float(s / w - 1))
         for v, w, s in zip(x[::20], ridge[::20], stopped[::20], strict=True)
@@ -460,9 +337,7 @@ def matching(run: Run) -> None:
     def plot(axes: Any) -> None:
         left, right = axes[0]
         left.semilogx(x, ridge, label=r"ridge, $\lambda_i/(\lambda_i+\lambda)$", color=COLORS[0])
-        left.semilogx(
-            x, stopped, label=r"stopped at $\tau=1/(\eta\lambda)$", color=COLORS[1], ls="--"
-        )
+        left.semilogx(x, stopped, label=r"stopped at $\tau=1/(\eta\lambda)$", color=COLORS[1], ls="--")
         left.set(xlabel=r"$\lambda_i/\lambda$", ylabel="fraction of the way")
         left.legend()
         right.semilogx(x, stopped / ridge - 1, color=COLORS[2])

@@ -9,10 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.interpolation.interpolators import (
     noise_amplification,
     piecewise_linear_weights,
@@ -22,8 +18,7 @@ from torchtheory.generalization.interpolation.interpolators import (
 from torchtheory.generalization.interpolation.minimum_norm import minimum_norm_weights
 from torchtheory.kernels.functions import gaussian, laplace, polynomial, quadratic_features
 from torchtheory.kernels.regression import kernel_least_squares
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 
 
 @lab(
@@ -34,9 +29,7 @@ from torchtheory.labs.engine.run import Run
     errata=["reproducing-product-is-not-an-integral"],
     full={"sizes": (10, 20, 40, 80, 160, 320, 640, 1280), "designs": 100},
 )
-def kernel_ridge_regimes(
-    run: Run, sizes: tuple[int, ...] = (10, 40, 160, 640), designs: int = 20
-) -> None:
+def kernel_ridge_regimes(run: Run, sizes: tuple[int, ...] = (10, 40, 160, 640), designs: int = 20) -> None:
     """Functions with kernels: a ridge that smooths, and interpolators that do not.
 
     First kernel ridge regression against the same regression on explicit features, its limit
@@ -71,46 +64,30 @@ def ridge_regression(run: Run) -> None:
     p = phi.shape[1]
     identity = torch.eye(p).double()
     theta = torch.linalg.solve(phi.T @ phi / n + decay * identity, phi.T @ y / n)
-    run.claim(
+    says = run.states(
         "M-169",
         r"f=\sum_iw_ik(\cdot,x_i),\ w=(K+n\lambda I)^{-1}y \text{ minimizes }"
         r" \tfrac1n\sum_i(y_i-f(x_i))^2+\lambda\|f\|_{\mathcal H}^2",
-        promised=phi_test @ theta,
-        relation="==",
-        measured=kernel_least_squares(kernel, x, y, ridge=n * decay).predict(x_test),
-        tolerance=1e-9,
-        reason="against ridge regression on the explicit features of the quadratic kernel",
-        control=Control(
-            "λ in the place of nλ", kernel_least_squares(kernel, x, y, ridge=decay).predict(x_test)
-        ),
     )
+    says.equal(
+        kernel_least_squares(kernel, x, y, ridge=n * decay).predict(x_test),
+        phi_test @ theta,
+        1e-9,
+        where="against ridge regression on the explicit features of the quadratic kernel",
+    )
+    says.fails("λ in the place of nλ", kernel_least_squares(kernel, x, y, ridge=decay).predict(x_test))
     smooth = laplace()
     limit = kernel_least_squares(smooth, x, y)
     decays = [10.0**-k for k in range(4, 10)]
     gaps = [
-        (kernel_least_squares(smooth, x, y, ridge=n * a).predict(x_test) - limit.predict(x_test))
-        .abs()
-        .max()
-        .item()
+        (kernel_least_squares(smooth, x, y, ridge=n * a).predict(x_test) - limit.predict(x_test)).abs().max().item()
         for a in decays
     ]
-    slope = fit_slope(decays, gaps)
     other = kernel_least_squares(gaussian(), x, y, solver="pseudo-inverse").predict(x_test)
-    off = [
-        (kernel_least_squares(smooth, x, y, ridge=n * a).predict(x_test) - other).abs().max().item()
-        for a in decays
-    ]
-    away = fit_slope(decays, off)
-    run.claim(
-        "M-169",
-        r"\lambda\to0:\ f_\lambda\to \text{the interpolator of least norm, as } \lambda",
-        promised=1.0,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        tolerance=0.05,
-        control=Control("the interpolator of another kernel", away.estimate, interval=away),
-    )
+    off = [(kernel_least_squares(smooth, x, y, ridge=n * a).predict(x_test) - other).abs().max().item() for a in decays]
+    says = run.states("M-169", r"\lambda\to0:\ f_\lambda\to \text{the interpolator of least norm, as } \lambda")
+    says.slope(decays, gaps, 1.0, 0.05)
+    says.fails("the interpolator of another kernel", decays, off)
 
 
 def norm(run: Run) -> None:
@@ -121,26 +98,12 @@ def norm(run: Run) -> None:
     fit = kernel_least_squares(kernel, x, y, solver="pseudo-inverse")
     theta = minimum_norm_weights(phi, y)
     alpha = fit.coefficients
-    run.claim(
-        "M-170",
-        r"\|f\|_{\mathcal H}^2=w^\top Kw=\min\{\|\theta\|^2:\ f=\theta^\top\phi\}",
-        promised=phi.T @ alpha,
-        relation="==",
-        measured=theta,
-        tolerance=1e-8,
-        reason="the weights of least norm on the features are the sum of w_i φ(x_i)",
-        control=Control("other weights with the same values at the sample",
-                        theta + torch.linalg.svd(phi).Vh[-1]),
-    )  # fmt: skip
-    run.claim(
-        "M-170",
-        r"\|f\|_{\mathcal H}^2=w^\top Kw=\|\theta\|^2",
-        promised=theta.square().sum(),
-        relation="==",
-        measured=fit.norm**2,
-        tolerance=1e-8,
-        control=Control("the sum of squares of the coefficients", alpha.square().sum()),
-    )
+    says = run.states("M-170", r"\|f\|_{\mathcal H}^2=w^\top Kw=\min\{\|\theta\|^2:\ f=\theta^\top\phi\}")
+    says.equal(theta, phi.T @ alpha, 1e-8, where="the weights of least norm on the features are the sum of w_i φ(x_i)")
+    says.fails("other weights with the same values at the sample", theta + torch.linalg.svd(phi).Vh[-1])
+    says = run.states("M-170", r"\|f\|_{\mathcal H}^2=w^\top Kw=\|\theta\|^2")
+    says.equal(fit.norm**2, theta.square().sum(), 1e-8)
+    says.fails("the sum of squares of the coefficients", alpha.square().sum())
     smooth = gaussian(0.3)
     points = torch.linspace(0.1, 0.9, 5).double()[:, None]
     coefficients = run.randn(5)
@@ -150,30 +113,16 @@ def norm(run: Run) -> None:
     product = []
     for x_new in at:
         gram = smooth(torch.cat([points, x_new[None]]))
-        plus, minus = (
-            torch.cat([coefficients, coefficients.new_full((1,), c)]) for c in (1.0, -1.0)
-        )
+        plus, minus = (torch.cat([coefficients, coefficients.new_full((1,), c)]) for c in (1.0, -1.0))
         product.append((plus @ gram @ plus - minus @ gram @ minus) / 4)
     width = 9 / 4000
     grid = (-4 + width * (torch.arange(4000).double() + 0.5))[:, None]
     integral = smooth(at, grid) @ (smooth(grid, points) @ coefficients) * width
-    run.claim(
-        "M-170",
-        r"\langle f,k(\cdot,x)\rangle_{\mathcal H}=f(x)",
-        promised=values,
-        relation="==",
-        measured=torch.stack(product),
-        tolerance=1e-10,
-        control=Control("the product of square-integrable functions", integral),
-    )
-    run.erratum(
-        "reproducing-product-is-not-an-integral",
-        r"\langle f,g\rangle_{\mathcal H}=\int f(x)g(x)\,dx",
-        promised=values,
-        relation="==",
-        measured=integral,
-        tolerance=1e-2,
-        reason="with g = k(., x) the integral would have to be f(x); Gaussian kernel on the line",
+    says = run.states("M-170", r"\langle f,k(\cdot,x)\rangle_{\mathcal H}=f(x)")
+    says.equal(torch.stack(product), values, 1e-10)
+    says.fails("the product of square-integrable functions", integral)
+    run.refutes("reproducing-product-is-not-an-integral", r"\langle f,g\rangle_{\mathcal H}=\int f(x)g(x)\,dx").equal(
+        integral, values, 1e-2, where="with g = k(., x) the integral would have to be f(x); Gaussian kernel on the line"
     )
 
 
@@ -190,73 +139,44 @@ def regimes(run: Run, sizes: list[int], designs: int) -> dict[str, list[tuple[in
     nodes = run.rand(15)
     identity = torch.eye(15).double()
     soft = gaussian(0.1)(nodes[:, None])
-    run.claim(
-        "M-171",
-        r"L_i(x_j)=\delta_{ij}:\ \text{all three interpolate}",
-        promised=identity.expand(3, 15, 15),
-        relation="==",
-        measured=torch.stack([w(nodes, nodes) for w in INTERPOLATORS.values()]),
-        tolerance=1e-12,
-        control=Control(
-            "an average with a bounded kernel",
-            (soft / soft.sum(1, keepdim=True)).expand(3, 15, 15),
-        ),
-    )
+    says = run.states("M-171", r"L_i(x_j)=\delta_{ij}:\ \text{all three interpolate}")
+    says.equal(torch.stack([w(nodes, nodes) for w in INTERPOLATORS.values()]), identity.expand(3, 15, 15), 1e-12)
+    says.fails("an average with a bounded kernel", (soft / soft.sum(1, keepdim=True)).expand(3, 15, 15))
     curves: dict[str, list[tuple[int, float]]] = {}
     kept: dict[int, Tensor] = {}
     for name, weights in INTERPOLATORS.items():
         own = [6, 9, 12, 15, 18] if name == "polynomial" else sizes
-        draws = (
-            10 * designs if name == "polynomial" else designs
-        )  # it varies by orders of magnitude
+        draws = 10 * designs if name == "polynomial" else designs  # it varies by orders of magnitude
         curves[name] = []
         for n in own:
-            each = torch.stack(
-                [noise_amplification(_inside(run, weights, n)) for _ in range(draws)]
-            )
+            each = torch.stack([noise_amplification(_inside(run, weights, n)) for _ in range(draws)])
             curves[name].append((n, float(each.median())))
             if name == "broken line":
                 kept[n] = each
     benign, tempered, wild = ([v for _, v in c] for c in curves.values())
-    run.claim(
-        "M-171",
-        r"\text{singular kernel: the excess risk falls as } n \text{ grows}",
-        promised=1.0,
-        relation="<",
-        measured=[b / a for a, b in pairwise(benign)],
-        reason=f"n from {sizes[0]} to {sizes[-1]}, medians over {designs} designs, each over the "
+    says = run.states("M-171", r"\text{singular kernel: the excess risk falls as } n \text{ grows}")
+    says.below(
+        [b / a for a, b in pairwise(benign)],
+        1.0,
+        where=f"n from {sizes[0]} to {sizes[-1]}, medians over {designs} designs, each over the "
         "one before; the fall is logarithmic",
-        control=Control("the polynomial", [b / a for a, b in pairwise(wild)]),
     )
+    says.fails("the polynomial", [b / a for a, b in pairwise(wild)])
     largest = kept[sizes[-1]]
-    constant = torch.stack(
-        [noise_amplification(_inside(run, singular_kernel_weights, sizes[-1])) for _ in range(5)]
+    constant = torch.stack([noise_amplification(_inside(run, singular_kernel_weights, sizes[-1])) for _ in range(5)])
+    says = run.states("M-171", r"\text{broken line: the excess risk is } \tfrac23\sigma^2")
+    says.mean(largest, 2 / 3, where=f"n = {sizes[-1]}, {designs} designs")
+    says.fails("the singular kernel", constant)
+    says = run.states("M-171", r"\text{polynomial: the excess risk grows at least twofold every three points}")
+    says.at_least(
+        [b / a for a, b in pairwise(wild)], 2.0, where=f"n = 6, 9, ..., 18, medians over {10 * designs} designs"
     )
-    run.claim(
-        "M-171",
-        r"\text{broken line: the excess risk is } \tfrac23\sigma^2",
-        promised=2 / 3,
-        relation="~",
-        measured=largest.mean(),
-        interval=mean_interval(largest),
-        reason=f"n = {sizes[-1]}, {designs} designs",
-        control=Control("the singular kernel", constant.mean(), interval=mean_interval(constant)),
-    )
-    run.claim(
-        "M-171",
-        r"\text{polynomial: the excess risk grows at least twofold every three points}",
-        promised=2.0,
-        relation=">=",
-        measured=[b / a for a, b in pairwise(wild)],
-        reason=f"n = 6, 9, ..., 18, medians over {10 * designs} designs",
-        control=Control("the broken line", [b / a for a, b in pairwise(tempered)]),
-    )
+    says.fails("the broken line", [b / a for a, b in pairwise(tempered)])
     run.table(
         "regimes",
         ["interpolator", "n", "excess risk for unit noise"],
         [(name, n, value) for name, curve in curves.items() for n, value in curve],
-        caption=f"Medians over {designs} designs of uniform points, ten times as many for the "
-        "polynomial",
+        caption=f"Medians over {designs} designs of uniform points, ten times as many for the polynomial",
     )
     return curves
 
@@ -268,9 +188,7 @@ def _inside(run: Run, weights: Weights, n: int) -> Tensor:
     return weights(low + (high - low) * run.rand(200), nodes)
 
 
-def plot_three(
-    axes: Any, nodes: Tensor, y: Tensor, curves: dict[str, list[tuple[int, float]]]
-) -> None:
+def plot_three(axes: Any, nodes: Tensor, y: Tensor, curves: dict[str, list[tuple[int, float]]]) -> None:
     t = torch.linspace(float(nodes.min()), float(nodes.max()), 800).double()
     spread = float(y.max() - y.min())
     for axis, color, (name, weights) in zip(axes[0], COLORS, INTERPOLATORS.items(), strict=False):

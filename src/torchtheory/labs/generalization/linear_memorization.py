@@ -7,12 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.generalization.memorization.linear import far_interpolant, memorize_targets
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.regression import least_squares
 
 
@@ -58,19 +54,13 @@ def memorize(run: Run, m: int, n: int, s: int) -> None:
     twice = torch.cat([gaussian, gaussian[:1]])  # the first row again, with other targets
     other = torch.cat([y, y[:1] + 1])
     weights = torch.stack([least_squares(twice, other[:, k]).weight for k in range(s)], dim=1)
-    run.claim(
-        "B-08",
-        r"\operatorname{rank}\Phi=m\ \Rightarrow\ \forall Y\ \exists w:\ \Phi w=Y",
-        promised=0.0,
-        relation="<=",
-        measured=errors,
-        tolerance=1e-9,
-        reason=f"relative residual, m = {m}, n = {n}: Gaussian features and random ReLU features",
-        control=Control(
-            "a row that occurs twice with different targets: rank m - 1; the best weights there "
-            "are",
-            float((twice @ weights - other).norm() / other.norm()),
-        ),
+    says = run.states("B-08", r"\operatorname{rank}\Phi=m\ \Rightarrow\ \forall Y\ \exists w:\ \Phi w=Y")
+    says.at_most(
+        errors, 0.0, 1e-9, where=f"relative residual, m = {m}, n = {n}: Gaussian features and random ReLU features"
+    )
+    says.fails(
+        "a row that occurs twice with different targets: rank m - 1; the best weights there are",
+        float((twice @ weights - other).norm() / other.norm()),
     )
 
 
@@ -89,9 +79,7 @@ def constructed(run: Run, distance: float) -> None:
     fits, sizes, lengths, identities = [], [], [], []
     for phi, test, star in cases(run):
         for error in (0.0, 0.1):
-            found = far_interpolant(
-                phi, test, star, error=error, distance=distance, generator=run.generator
-            )
+            found = far_interpolant(phi, test, star, error=error, distance=distance, generator=run.generator)
             missed = [
                 phi @ found.weights - phi @ star - error * found.train_change,
                 test @ found.weights - test @ star - error * found.test_change,
@@ -111,53 +99,25 @@ def constructed(run: Run, distance: float) -> None:
     phi, test, star = cases(run)[0]
     wide = far_interpolant(phi, test, star, distance=distance, generator=run.generator)
     fresh = run.randn(20, 60)
-    run.claim(
-        "B-09",
-        r"\Phi w=Y+\epsilon A,\quad\Phi_{\rm test}w=Y_{\rm test}+\epsilon B",
-        promised=0.0,
-        relation="<=",
-        measured=fits,
-        tolerance=1e-12,
-        reason="relative to the size of the products; n > m, and n ≤ m with rank 15 of 20",
-        control=Control(
-            "test rows that were not in M",
-            float((fresh @ (wide.weights - star)).norm() / (fresh.norm() * wide.norm)),
-        ),
+    says = run.states("B-09", r"\Phi w=Y+\epsilon A,\quad\Phi_{\rm test}w=Y_{\rm test}+\epsilon B")
+    says.at_most(fits, 0.0, 1e-12, where="relative to the size of the products; n > m, and n ≤ m with rank 15 of 20")
+    says.fails(
+        "test rows that were not in M", float((fresh @ (wide.weights - star)).norm() / (fresh.norm() * wide.norm))
     )
-    run.claim(
-        "B-09",
-        r"\|A\|_F\le1,\ \|B\|_F\le1",
-        promised=1.0,
-        relation="<=",
-        measured=sizes,
-        tolerance=1e-12,
-    )
+    run.states("B-09", r"\|A\|_F\le1,\ \|B\|_F\le1").at_most(sizes, 1.0, 1e-12)
     full = torch.cat([phi, run.randn(60, 60)])
-    unique = torch.stack(
-        [least_squares(full, full @ star[:, k]).weight for k in range(star.shape[1])], dim=1
+    unique = torch.stack([least_squares(full, full @ star[:, k]).weight for k in range(star.shape[1])], dim=1)
+    says = run.states("B-09", r"\|w\|_F\ge\delta,\ \|w-w^*\|_F\ge\delta")
+    says.at_least(lengths, 1.0, where=f"both over δ = {distance:g}")
+    says.fails(
+        "60 more test rows, rank M = n: weights with zero error are the truth itself",
+        float((unique - star).norm()) / distance,
     )
-    run.claim(
-        "B-09",
-        r"\|w\|_F\ge\delta,\ \|w-w^*\|_F\ge\delta",
-        promised=1.0,
-        relation=">=",
-        measured=lengths,
-        reason=f"both over δ = {distance:g}",
-        control=Control(
-            "60 more test rows, rank M = n: weights with zero error are the truth itself",
-            float((unique - star).norm()) / distance,
-        ),
-    )
-    run.claim(
+    run.states(
         "B-09",
         r"\|w-w^*\|_F^2=\epsilon^2\|C_1\|_F^2+\alpha^2\|\bar C\|_F^2,\quad"
         r"\|w\|_F^2=\|w_1^*+\epsilon C_1\|_F^2+\|w_2^*+\alpha\bar C\|_F^2",
-        promised=1.0,
-        relation="==",
-        measured=identities,
-        tolerance=1e-10,
-        reason="ratios of the two sides",
-    )
+    ).equal(identities, 1.0, 1e-10, where="ratios of the two sides")
     run.table(
         "far-interpolants",
         ("m", "n", "ε", "|w|", "|w - w*|", "training error", "test error"),
@@ -194,16 +154,9 @@ def other_points(run: Run) -> None:
         w = far_interpolant(phi, test, star, error=1e-3, distance=d, generator=0).weights
         known.append(float((test @ (w - star)).square().mean().sqrt()))
         new.append(float((fresh @ (w - star)).square().mean().sqrt()))
-    run.claim(
-        "B-09",
-        r"\text{the error on }\Phi_{\rm test}\text{ does not grow with }\delta",
-        promised=1e-3 / 20**0.5,
-        relation="<=",
-        measured=known,
-        tolerance=1e-9,
-        reason="root mean square over the 20 test points, ε = 0.001",
-        control=Control("200 fresh points of the same law", new),
-    )
+    says = run.states("B-09", r"\text{the error on }\Phi_{\rm test}\text{ does not grow with }\delta")
+    says.at_most(known, 1e-3 / 20**0.5, 1e-9, where="root mean square over the 20 test points, ε = 0.001")
+    says.fails("200 fresh points of the same law", new)
 
     def plot(ax: Any) -> None:
         ax.loglog(distances, new, "o-", color=COLORS[1], label="200 fresh points")

@@ -9,10 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.interpolation.bias_variance import (
     excess_risk,
     gaussian_variance_factor,
@@ -30,8 +26,7 @@ from torchtheory.generalization.interpolation.spectral_asymptotics import (
     marchenko_pastur_density,
     marchenko_pastur_support,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 
 COPIES = (*range(10, 21), *range(30, 51))
 
@@ -44,9 +39,7 @@ COPIES = (*range(10, 21), *range(30, 51))
     errata=["norm-of-the-error-not-squared", "marchenko-pastur-of-the-pseudo-inverse"],
     full={"samples": 800, "noises": 20_000, "designs": 20},
 )
-def minimum_norm_regression(
-    run: Run, samples: int = 200, noises: int = 3000, designs: int = 3
-) -> None:
+def minimum_norm_regression(run: Run, samples: int = 200, noises: int = 3000, designs: int = 3) -> None:
     """Regression with the pseudo-inverse, below and beyond the interpolation threshold.
 
     The excess risk on a given design is an exact sum of bias and variance, checked against
@@ -90,51 +83,30 @@ def given_design(run: Run, noises: int) -> None:
         excess = excess_risk(weights, planted, moment)
         ridge = torch.linalg.solve(phi @ phi.T + torch.eye(m).double(), y.T).T @ phi
         shrunk = excess_risk(ridge, planted, moment)
-        run.claim(
+        says = run.states(
             "A-79",
             r"\mathbb E[R(\hat f_S)\mid X]-R^*=\theta^{*\top}P\,\mathbb E[XX^\top]P\theta^*"
             r"+\mathbb E[\nu^2]\operatorname{tr}(\Sigma^+\mathbb E[XX^\top])",
-            promised=exact.total,
-            relation="~",
-            measured=excess.mean(),
-            interval=mean_interval(excess),
-            reason=f"m = {m}, d = {d}, {noises} draws of the noise",
-            control=Control("ridge regression, which shrinks what it sees", shrunk.mean(),
-                            interval=mean_interval(shrunk)),
-        )  # fmt: skip
+        )
+        says.mean(excess, exact.total, where=f"m = {m}, d = {d}, {noises} draws of the noise")
+        says.fails("ridge regression, which shrinks what it sees", shrunk)
         if d < m:
             beyond = design_bias_variance(phi[: d // 2], planted, moment, sigma**2)
-            run.claim(
-                "A-79",
-                r"\Sigma \text{ invertible}\Rightarrow \text{no bias}",
-                promised=0.0,
-                relation="==",
-                measured=exact.bias,
-                tolerance=1e-12,
-                control=Control("half as many samples as features", beyond.bias),
-            )
+            says = run.states("A-79", r"\Sigma \text{ invertible}\Rightarrow \text{no bias}")
+            says.equal(exact.bias, within=1e-12)
+            says.fails("half as many samples as features", beyond.bias)
         else:
-            run.erratum(
-                "norm-of-the-error-not-squared",
-                r"\mathbb E[R(\hat f_S)\mid X]-R^*=\mathbb E\|\hat f_S-f^*\|_{L^2}",
-                promised=excess.mean(),
-                relation="==",
-                measured=excess.sqrt().mean(),
-                tolerance=1e-2,
-                reason="the norm without its square, from the same draws",
+            run.refutes(
+                "norm-of-the-error-not-squared", r"\mathbb E[R(\hat f_S)\mid X]-R^*=\mathbb E\|\hat f_S-f^*\|_{L^2}"
+            ).equal(excess.sqrt().mean(), excess.mean(), 1e-2, where="the norm without its square, from the same draws")
+            says = run.states("A-79", r"\hat\theta=\Sigma^+\textstyle\sum_iX^{(i)}Y^{(i)}")
+            says.equal(
+                torch.linalg.pinv(phi.T @ phi, hermitian=True, rtol=1e-10) @ (phi.T @ y[0]),
+                weights[0],
+                1e-8,
+                where="the pseudo-inverse of the features, and of their second moment",
             )
-            run.claim(
-                "A-79",
-                r"\hat\theta=\Sigma^+\textstyle\sum_iX^{(i)}Y^{(i)}",
-                promised=weights[0],
-                relation="==",
-                measured=torch.linalg.pinv(phi.T @ phi, hermitian=True, rtol=1e-10)
-                @ (phi.T @ y[0]),
-                tolerance=1e-8,
-                reason="the pseudo-inverse of the features, and of their second moment",
-                control=Control("a design with one sample less",
-                                minimum_norm_weights(phi[1:], y[0, 1:])),
-            )  # fmt: skip
+            says.fails("a design with one sample less", minimum_norm_weights(phi[1:], y[0, 1:]))
 
 
 def limit(run: Run, m: int, designs: int) -> tuple[list[tuple[float, float]], tuple[Tensor, float]]:
@@ -146,62 +118,41 @@ def limit(run: Run, m: int, designs: int) -> tuple[list[tuple[float, float]], tu
         values = torch.linalg.eigvalsh(x @ x.mT if d > m else x.mT @ x)
         variance = (1 / values).sum(-1).mean()
         points.append((ratio, float(variance)))
-    run.claim(
-        "A-80",
-        r"\operatorname{tr}(\Sigma^+\mathbb E[XX^\top])\to\frac{1-\max\{1-\kappa,0\}}{|1-\kappa|}",
-        promised=[asymptotic_variance(ratio) for ratio, _ in points],
-        relation="==",
-        measured=[variance for _, variance in points],
-        tolerance=0.15,
-        reason=f"features of independent signs, m = {m}, κ from 1/4 to 3",
-        control=Control(
-            "entries that are not independent: every feature twice",
-            [_doubled(run, m, round(ratio * m)) for ratio, _ in points],
-        ),
+    says = run.states(
+        "A-80", r"\operatorname{tr}(\Sigma^+\mathbb E[XX^\top])\to\frac{1-\max\{1-\kappa,0\}}{|1-\kappa|}"
+    )
+    says.equal(
+        [variance for _, variance in points],
+        [asymptotic_variance(ratio) for ratio, _ in points],
+        0.15,
+        where=f"features of independent signs, m = {m}, κ from 1/4 to 3",
+    )
+    says.fails(
+        "entries that are not independent: every feature twice",
+        [_doubled(run, m, round(ratio * m)) for ratio, _ in points],
     )
     sizes = [50, 100, 200, 400, 800]
     for ratio in (0.5, 2.0, 3.0):
-        gaps = [
-            abs(gaussian_variance_factor(k, round(ratio * k)) - asymptotic_variance(ratio))
-            for k in sizes
-        ]
-        slope = fit_slope(sizes, gaps)
-        run.claim(
-            "A-80",
-            rf"\kappa={ratio:g}:\ \text{{the Gaussian mean approaches its limit as }} 1/m",
-            promised=-1.0,
-            relation="slope",
-            measured=slope.estimate,
-            interval=slope,
-            tolerance=0.05,
+        gaps = [abs(gaussian_variance_factor(k, round(ratio * k)) - asymptotic_variance(ratio)) for k in sizes]
+        run.states("A-80", rf"\kappa={ratio:g}:\ \text{{the Gaussian mean approaches its limit as }} 1/m").slope(
+            sizes, gaps, -1.0, 0.05
         )
     d = m // 2
     x = run.signs(m, d)
     values = torch.linalg.eigvalsh(x.T @ x) / m
     scaled = run.randn(m, d) * torch.where(run.rand(m, 1) < 0.2, 2.0, 0.5)
     dependent = torch.linalg.eigvalsh(scaled.T @ scaled / m)
-    run.claim(
-        "A-80",
-        r"\text{the eigenvalues of } \tfrac1m\Sigma \text{ follow Marchenko and Pastur's law}",
-        promised=0.0,
-        relation="==",
-        measured=_largest_gap(values, d / m),
-        tolerance=4 / d,
-        reason=f"largest difference of the distribution functions, d = {d}, m = {m}",
-        control=Control(
-            "rows of different size: the entries of a row are not independent",
-            _largest_gap(dependent, d / m),
-        ),
+    says = run.states("A-80", r"\text{the eigenvalues of } \tfrac1m\Sigma \text{ follow Marchenko and Pastur's law}")
+    says.equal(
+        _largest_gap(values, d / m),
+        within=4 / d,
+        where=f"largest difference of the distribution functions, d = {d}, m = {m}",
     )
-    run.erratum(
+    says.fails("rows of different size: the entries of a row are not independent", _largest_gap(dependent, d / m))
+    run.refutes(
         "marchenko-pastur-of-the-pseudo-inverse",
         r"\text{the eigenvalues of } \tfrac1m\Sigma^+ \text{ follow Marchenko and Pastur's law}",
-        promised=0.0,
-        relation="==",
-        measured=_largest_gap(1 / (values * m) / m, d / m),
-        tolerance=0.1,
-        reason="they shrink to zero as 1/m²",
-    )
+    ).equal(_largest_gap(1 / (values * m) / m, d / m), within=0.1, where="they shrink to zero as 1/m²")
     return points, (values, d / m)
 
 
@@ -229,15 +180,9 @@ def one_sample(run: Run) -> list[float]:
     values = [float(one_sample_variance(copied_signs_moment(d, COPIES))) for d in dimensions]
     count = [1 + sum(c <= d for c in COPIES) for d in dimensions]
     closed = [(c * c + d - c) / d**2 for c, d in zip(count, dimensions, strict=True)]
-    run.claim(
-        "A-82",
-        r"\|\mathbb E[XX^\top]\|_F^2/d^2=(c^2+d-c)/d^2 \text{ with } c \text{ equal features}",
-        promised=closed,
-        relation="==",
-        measured=values,
-        tolerance=1e-12,
-        control=Control("all features independent", [1 / d for d in dimensions]),
-    )
+    says = run.states("A-82", r"\|\mathbb E[XX^\top]\|_F^2/d^2=(c^2+d-c)/d^2 \text{ with } c \text{ equal features}")
+    says.equal(values, closed, 1e-12)
+    says.fails("all features independent", [1 / d for d in dimensions])
     brute, promised, independent = [], [], []
     for d in (1, 4, 9, 10, 12):
         free = [i for i in range(d) if i + 1 not in COPIES]
@@ -251,30 +196,14 @@ def one_sample(run: Run) -> list[float]:
         uneven = x * torch.linspace(1, 2, d).double()
         scaled = uneven.T @ uneven / len(x)
         independent.append(design_bias_variance(uneven[:, None], zero, scaled, 1.0).variance.mean())
-    run.claim(
-        "A-82",
-        r"\mathbb E\operatorname{tr}(\Sigma^+\mathbb E[XX^\top])=\|\mathbb E[XX^\top]\|_F^2/d^2",
-        promised=torch.stack(promised),
-        relation="==",
-        measured=torch.stack(brute),
-        tolerance=1e-10,
-        reason="the mean over all vectors of signs, d up to 12",
-        control=Control("features of unequal size, not signs", torch.stack(independent)),
-    )
-    tops = [
-        d for d in dimensions[1:-1] if values[d - 2] < values[d - 1] and values[d] < values[d - 1]
-    ]
+    says = run.states("A-82", r"\mathbb E\operatorname{tr}(\Sigma^+\mathbb E[XX^\top])=\|\mathbb E[XX^\top]\|_F^2/d^2")
+    says.equal(torch.stack(brute), torch.stack(promised), 1e-10, where="the mean over all vectors of signs, d up to 12")
+    says.fails("features of unequal size, not signs", torch.stack(independent))
+    tops = [d for d in dimensions[1:-1] if values[d - 2] < values[d - 1] and values[d] < values[d - 1]]
     plain = [1 / d for d in dimensions]
-    run.claim(
-        "A-82",
-        r"\text{the variance rises while copies are added: it peaks at } d=20 \text{ and } d=50",
-        promised=70,
-        relation="==",
-        measured=sum(tops),
-        reason=f"peaks at {tops}; what is compared is the sum of their places",
-        control=Control("no copies: no peak",
-                        sum(d for d in dimensions[1:-1] if plain[d - 2] < plain[d - 1])),
-    )  # fmt: skip
+    says = run.states("A-82", r"\text{the variance rises while copies are added: it peaks at } d=20 \text{ and } d=50")
+    says.equal(sum(tops), 70, where=f"peaks at {tops}; what is compared is the sum of their places")
+    says.fails("no copies: no peak", sum(d for d in dimensions[1:-1] if plain[d - 2] < plain[d - 1]))
     chosen = (1, 9, 20, 29, 50, 150)
     run.table(
         "one-sample",
@@ -328,51 +257,42 @@ def benign_overfitting(
     found = effective_ranks(tight, m)
     bad = float(torch.stack([_variance(run, tight, m) for _ in range(designs)]).mean())
     bad /= math.nan if found is None else found.size
-    run.claim(
+    says = run.states(
         "A-81",
         r"\operatorname{tr}(\Sigma^+\mathbb E[XX^\top])\asymp\frac{k^*}m"
         r"+\frac{m\sum_{i>k^*}\lambda_i^2}{(\sum_{i>k^*}\lambda_i)^2}",
-        promised=math.log(5),
-        relation="<=",
-        measured=[abs(math.log(f)) for f in factors],
-        reason="logarithm of simulated over formula, at most a factor of 5, c = 1",
-        control=Control(f"{m + 3} equal directions for {m} samples", abs(math.log(bad))),
     )
+    says.at_most(
+        [abs(math.log(f)) for f in factors],
+        math.log(5),
+        where="logarithm of simulated over formula, at most a factor of 5, c = 1",
+    )
+    says.fails(f"{m + 3} equal directions for {m} samples", abs(math.log(bad)))
     d, m = dimension, min(sizes)
     equal = effective_ranks(torch.ones(d), m)
-    run.claim(
-        "A-81",
-        r"\lambda_i=1,\ d\ge cm:\ k^*=0 \text{ and the formula is } m/d",
-        promised=[0.0, m / d],
-        relation="==",
-        measured=[-1.0, -1.0] if equal is None else [equal.index, equal.size],
-        tolerance=1e-12,
-        reason=f"the exact mean is m / (d - m - 1) = {gaussian_variance_factor(m, d):.4g}",
+    run.states("A-81", r"\lambda_i=1,\ d\ge cm:\ k^*=0 \text{ and the formula is } m/d").equal(
+        [-1.0, -1.0] if equal is None else [equal.index, equal.size],
+        [0.0, m / d],
+        1e-12,
+        where=f"the exact mean is m / (d - m - 1) = {gaussian_variance_factor(m, d):.4g}",
     )
     few = effective_ranks(torch.ones(m // 2), m)
-    run.claim(
-        "A-81",
-        r"\text{with fewer directions than } cm \text{ no } k \text{ qualifies}",
-        promised=1,
-        relation="==",
-        measured=int(few is None),
-        control=Control("more directions than that", int(equal is None)),
-    )
+    says = run.states("A-81", r"\text{with fewer directions than } cm \text{ no } k \text{ qualifies}")
+    says.equal(int(few is None), 1)
+    says.fails("more directions than that", int(equal is None))
     growing = [10, 30, 100, 300]  # for larger samples these directions are no longer many
     k = torch.arange(1, 300_001).double()
     slow = [effective_ranks(1 / (k * torch.log(k + 1).square()), m) for m in growing]
     fast = [effective_ranks(k**-2, m) for m in growing]
     slow_sizes = [math.nan if r is None else r.size for r in slow]
     fast_sizes = [math.nan if r is None else r.size for r in fast]
-    run.claim(
-        "A-81",
-        r"\lambda_i=1/(i\ln^2(i+1)):\ \text{the variance falls as } m \text{ grows}",
-        promised=1.0,
-        relation="<",
-        measured=[b / a for a, b in itertools.pairwise(slow_sizes)],
-        reason="300000 directions, m = 10 to 300, each value over the one before",
-        control=Control("λ_i = 1 / i²", [b / a for a, b in itertools.pairwise(fast_sizes)]),
+    says = run.states("A-81", r"\lambda_i=1/(i\ln^2(i+1)):\ \text{the variance falls as } m \text{ grows}")
+    says.below(
+        [b / a for a, b in itertools.pairwise(slow_sizes)],
+        1.0,
+        where="300000 directions, m = 10 to 300, each value over the one before",
     )
+    says.fails("λ_i = 1 / i²", [b / a for a, b in itertools.pairwise(fast_sizes)])
     run.table(
         "effective-ranks",
         ["eigenvalues", "m", "k*", "k*/m", "formula", "simulated variance"],
@@ -382,8 +302,7 @@ def benign_overfitting(
     run.figure(
         "benign-and-not",
         lambda axis: plot_benign(axis, rows, list(families)),
-        caption="Variance of the minimum-norm interpolator by sample size: simulated (dots) and "
-        "the formula (lines).",
+        caption="Variance of the minimum-norm interpolator by sample size: simulated (dots) and the formula (lines).",
         size=(6.4, 3.8),
     )
 

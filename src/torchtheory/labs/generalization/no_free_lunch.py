@@ -8,9 +8,6 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.generalization.learning.learners import (
     Learner,
     majority,
@@ -31,8 +28,7 @@ from torchtheory.generalization.vc.hypothesis_sets import (
     labelings_with_changes,
     threshold_network_labelings,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 
 
 @lab(
@@ -43,9 +39,7 @@ from torchtheory.labs.engine.run import Run
     errata=["no-free-lunch-constant-rate"],
     full={"points": 10, "samples": 5, "horizon": 1000},
 )
-def no_free_lunch(
-    run: Run, points: int = 8, samples: int = 4, horizon: int = 200, labelings: int = 100
-) -> None:
+def no_free_lunch(run: Run, points: int = 8, samples: int = 4, horizon: int = 200, labelings: int = 100) -> None:
     """Seven learners meet every target on a few points and every sample, without exception.
 
     Nearest neighbors, majority vote, memory, empirical risk minimization over threshold functions
@@ -84,69 +78,35 @@ def learners(run: Run, points: int) -> dict[str, Learner]:
         "least errors, thresholds": minimize_errors(labelings_with_changes(points, 1)),
         "least errors, 2 threshold units": minimize_errors(threshold_network_labelings(plane, 2)),
         "least errors, all functions": minimize_errors(all_labelings(points)),
-        "trained tanh network": train_network(
-            plane, 4, steps=60, rate=1.0, generator=run.generator
-        ),
+        "trained tanh network": train_network(plane, 4, steps=60, rate=1.0, generator=run.generator),
     }
 
 
 def census(run: Run, points: int, samples: int) -> dict[str, TargetCensus]:
     """Every learner on every target and every sample."""
     rules = learners(run, points)
-    found = {
-        name: target_census(rule, points, samples)
-        for name, rule in run.track(rules.items(), "targets")
-    }
+    found = {name: target_census(rule, points, samples) for name, rule in run.track(rules.items(), "targets")}
     thresholds = labelings_with_changes(points, 1)
     known = target_census(rules["least errors, thresholds"], points, samples, thresholds)
     bound = no_free_lunch_bound(points, samples)
     assert known.mean_unseen_error is not None
     unseen = [c.mean_unseen_error for c in found.values() if c.mean_unseen_error is not None]
-    run.claim(
-        "A-20",
-        r"\text{averaged over all } 2^k \text{ targets, the share of errors outside the sample is }"
-        r"\tfrac12",
-        promised=0.5,
-        relation="==",
-        measured=[float(u) for u in unseen],
-        reason="exact, for seven learners",
-        control=Control(
-            "the targets are threshold functions, and the learner knows it",
-            float(known.mean_unseen_error),
-        ),
+    says = run.states(
+        "A-20", r"\text{averaged over all } 2^k \text{ targets, the share of errors outside the sample is }\tfrac12"
     )
-    run.claim(
-        "A-20",
-        r"\text{average of } \mathbb E\,R(\mathcal A(S))\ge\tfrac12(1-1/k)^m",
-        promised=float(bound),
-        relation=">=",
-        measured=[float(c.mean_risk) for c in found.values()],
-        control=Control("threshold functions as targets only", float(known.mean_risk)),
-    )
+    says.equal([float(u) for u in unseen], 0.5, where="exact, for seven learners")
+    says.fails("the targets are threshold functions, and the learner knows it", float(known.mean_unseen_error))
+    says = run.states("A-20", r"\text{average of } \mathbb E\,R(\mathcal A(S))\ge\tfrac12(1-1/k)^m")
+    says.at_least([float(c.mean_risk) for c in found.values()], float(bound))
+    says.fails("threshold functions as targets only", float(known.mean_risk))
     reproduce = ["nearest neighbor", "memory, else +1", "least errors, all functions"]
-    run.claim(
-        "A-20",
-        r"\text{with equality for learners that reproduce the labels they have seen}",
-        promised=float(bound),
-        relation="==",
-        measured=[float(found[name].mean_risk) for name in reproduce],
-        control=Control("majority vote does not", float(found["majority"].mean_risk)),
-    )
-    run.claim(
-        "A-20",
-        r"\text{some target: } \mathbb E\,R(\mathcal A(S))\ge\tfrac12(1-1/k)^m,\ R^*=0",
-        promised=float(bound),
-        relation=">=",
-        measured=[float(c.risks.max()) for c in found.values()],
-        control=Control(
-            "the best target instead of the worst",
-            [float(c.risks.min()) for c in found.values()],
-        ),
-    )
-    rows = [
-        (name, str(c.mean_unseen_error), c.mean_risk, c.risks.min(), c.risks.max())
-        for name, c in found.items()
-    ]
+    says = run.states("A-20", r"\text{with equality for learners that reproduce the labels they have seen}")
+    says.equal([float(found[name].mean_risk) for name in reproduce], float(bound))
+    says.fails("majority vote does not", float(found["majority"].mean_risk))
+    says = run.states("A-20", r"\text{some target: } \mathbb E\,R(\mathcal A(S))\ge\tfrac12(1-1/k)^m,\ R^*=0")
+    says.at_least([float(c.risks.max()) for c in found.values()], float(bound))
+    says.fails("the best target instead of the worst", [float(c.risks.min()) for c in found.values()])
+    rows = [(name, str(c.mean_unseen_error), c.mean_risk, c.risks.min(), c.risks.max()) for name, c in found.items()]
     run.table(
         "learners",
         ["learner", "error on unseen points", "mean risk", "least", "largest"],
@@ -165,14 +125,9 @@ def half_of_all(run: Run, points: int, samples: int) -> None:
         worst += [float(target_census(rule, 2 * m, m).risks.max()) for rule in rules.values()]
         constants = labelings_with_changes(2 * m, 0)
         easy.append(float(target_census(majority(2 * m), 2 * m, m, constants).risks.max()))
-    run.claim(
-        "A-20",
-        r"k=2m:\ \text{some target has } \mathbb E\,R(\mathcal A(S))\ge\tfrac14",
-        promised=0.25,
-        relation=">=",
-        measured=worst,
-        control=Control("majority vote on constant targets, which it learns at once", easy),
-    )
+    says = run.states("A-20", r"k=2m:\ \text{some target has } \mathbb E\,R(\mathcal A(S))\ge\tfrac14")
+    says.at_least(worst, 0.25)
+    says.fails("majority vote on constant targets, which it learns at once", easy)
 
 
 def slow_rates(run: Run, horizon: int, labelings: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -191,28 +146,23 @@ def slow_rates(run: Run, horizon: int, labelings: int) -> tuple[Tensor, Tensor, 
         drawn_rate.append(rates)
     geometric = 0.5 ** torch.arange(1, 60).double()
     fast = missed_mass(geometric / geometric.sum(), m) / 2
-    run.claim(
+    says = run.states(
         "A-20",
         r"a_m\downarrow0,\ a_1\le\tfrac1{16}:\ \text{a law with average risk } "
         r"\tfrac12\sum_ip_i(1-p_i)^m\ge a_m \text{ for every } m",
-        promised=torch.cat(wanted),
-        relation=">=",
-        measured=torch.cat(average),
-        reason="for m^(-1/4)/16, 1/(16 + 16 log m) and 1/(16 m), at every m up to the horizon",
-        control=Control("a geometric law", fast, promised=sequences[1]),
     )
-    run.claim(
-        "A-20",
-        r"\text{one labeling for all } m:\ \mathbb E\,R(\mathcal A(S))\ge R^*+a_m",
-        promised=torch.cat(drawn_rate),
-        relation=">=",
-        measured=torch.cat(drawn),
-        reason=f"memory, on each of {labelings} labelings drawn by coin flips",
-        control=Control(
-            "the labeling that the learner expects",
-            unseen @ torch.zeros(len(mass)).double(),
-            promised=sequences[-1],
-        ),
+    says.at_least(
+        torch.cat(average),
+        torch.cat(wanted),
+        where="for m^(-1/4)/16, 1/(16 + 16 log m) and 1/(16 m), at every m up to the horizon",
+    )
+    says.fails("a geometric law", fast, promised=sequences[1])
+    says = run.states("A-20", r"\text{one labeling for all } m:\ \mathbb E\,R(\mathcal A(S))\ge R^*+a_m")
+    says.at_least(
+        torch.cat(drawn), torch.cat(drawn_rate), where=f"memory, on each of {labelings} labelings drawn by coin flips"
+    )
+    says.fails(
+        "the labeling that the learner expects", unseen @ torch.zeros(len(mass)).double(), promised=sequences[-1]
     )
     return m, sequences[1], average[1], fast
 
@@ -224,24 +174,15 @@ def constant_rates(run: Run) -> None:
     eta = torch.linspace(0, 1, 2001).double()
     wrong = special.bdtr(((m - 1) // 2)[:, None].numpy(), m[:, None].numpy(), (1 + eta) / 2)
     excess = (eta * torch.as_tensor(wrong)).amax(1)
-    run.claim(
-        "A-20",
-        r"\text{majority vote at a point: } R-R^*\le1/\sqrt{e\,m} \text{ on every law of } Y",
-        promised=1 / (torch.e * m.double()).sqrt(),
-        relation="<=",
-        measured=excess,
-        reason="exact binomial sums for 2001 laws; by Hoeffding, for all",
-        control=Control("one draw alone decides, whatever m", excess[:1].expand(len(m))),
+    says = run.states("A-20", r"\text{majority vote at a point: } R-R^*\le1/\sqrt{e\,m} \text{ on every law of } Y")
+    says.at_most(
+        excess, 1 / (torch.e * m.double()).sqrt(), where="exact binomial sums for 2001 laws; by Hoeffding, for all"
     )
-    run.erratum(
+    says.fails("one draw alone decides, whatever m", excess[:1].expand(len(m)))
+    run.refutes(
         "no-free-lunch-constant-rate",
-        r"a_m=\tfrac1{32}(1+\tfrac1m):\ \sup_{\text{laws}}\mathbb E\,R(\mathcal A(S))-R^*\ge a_m "
-        r"\text{ for every } m",
-        promised=rates,
-        relation=">=",
-        measured=excess,
-        reason="majority vote on an input space of one point: below 1/32 on every law at m = 401",
-    )
+        r"a_m=\tfrac1{32}(1+\tfrac1m):\ \sup_{\text{laws}}\mathbb E\,R(\mathcal A(S))-R^*\ge a_m \text{ for every } m",
+    ).at_least(excess, rates, where="majority vote on an input space of one point: below 1/32 on every law at m = 401")
     k = torch.arange(1, 5001).double()
     horizon = torch.arange(1, 201).double()
     laws = {
@@ -253,15 +194,11 @@ def constant_rates(run: Run) -> None:
     late = torch.tensor([10.0**6])
     left = [missed_mass(mass / mass.sum(), late) / 2 for mass in laws.values()]
     soon = [missed_mass(mass / mass.sum(), torch.tensor([1.0])) / 2 for mass in laws.values()]
-    run.claim(
-        "A-20",
-        r"\text{memory is consistent: average risk}<\tfrac1{32} \text{ after } 10^6 \text{ draws}",
-        promised=1 / 32,
-        relation="<",
-        measured=torch.cat(left),
-        reason="uniform, power, geometric and slow law on countably many points",
-        control=Control("after one draw", torch.cat(soon)),
+    says = run.states(
+        "A-20", r"\text{memory is consistent: average risk}<\tfrac1{32} \text{ after } 10^6 \text{ draws}"
     )
+    says.below(torch.cat(left), 1 / 32, where="uniform, power, geometric and slow law on countably many points")
+    says.fails("after one draw", torch.cat(soon))
 
 
 def plot(

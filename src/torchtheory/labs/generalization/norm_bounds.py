@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.margin_bounds import (
     best_margin_bound,
     margin_bound,
@@ -34,8 +31,7 @@ from torchtheory.generalization.complexity.rademacher import (
     linear_class,
 )
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labeled import at_least
@@ -88,14 +84,9 @@ def on_sphere(run: Run, samples: int, dimension: int) -> Tensor:
 def rescaling(run: Run) -> None:
     """Positive homogeneity of activations and of networks."""
     activations: dict[str, nn.Module] = {"ReLU": nn.ReLU(), "leaky ReLU": nn.LeakyReLU(0.2)}
-    run.claim(
-        "A-63",
-        r"\varrho(\lambda x)=\lambda\varrho(x),\ \lambda>0:\ \text{ReLU and leaky ReLU}",
-        promised=1,
-        relation="==",
-        measured=[inspect_activation(a).positively_homogeneous for a in activations.values()],
-        control=Control("tanh", inspect_activation(nn.Tanh()).positively_homogeneous),
-    )
+    says = run.states("A-63", r"\varrho(\lambda x)=\lambda\varrho(x),\ \lambda>0:\ \text{ReLU and leaky ReLU}")
+    says.equal([inspect_activation(a).positively_homogeneous for a in activations.values()], 1)
+    says.fails("tanh", inspect_activation(nn.Tanh()).positively_homogeneous)
     x = run.randn(50, 3)
     for bias in (False, True):
         net = mlp([3, 8, 8, 1], "relu", bias=bias, generator=run.generator)
@@ -110,35 +101,19 @@ def rescaling(run: Run) -> None:
             plain, scaled, kept = before, after, net
         else:
             broken, broken_scaled = before, after
-    run.claim(
+    says = run.states(
         "A-63",
-        r"\Phi_{(\lambda_\ell W^{(\ell)})}=\prod_\ell\lambda_\ell\cdot\Phi_{(W^{(\ell)})} "
-        r"\text{ without biases}",
-        promised=plain,
-        relation="==",
-        measured=scaled,
-        tolerance=1e-13,
-        control=Control("with biases", broken_scaled, promised=broken),
+        r"\Phi_{(\lambda_\ell W^{(\ell)})}=\prod_\ell\lambda_\ell\cdot\Phi_{(W^{(\ell)})} \text{ without biases}",
     )
+    says.equal(scaled, plain, 1e-13)
+    says.fails("with biases", broken_scaled, promised=broken)
     unit, factor = normalize_layers(kept)
-    run.claim(
-        "A-63",
-        r"\Phi=\text{factor}\cdot\Phi_{\text{unit norms}}",
-        promised=kept(x)[:, 0],
-        relation="==",
-        measured=factor * unit(x)[:, 0],
-        tolerance=1e-13,
-        control=Control("the factor left out", unit(x)[:, 0]),
-    )
-    run.claim(
-        "A-63",
-        r"\|W^{(\ell)}\|_F=1 \text{ after normalizing}",
-        promised=1,
-        relation="==",
-        measured=frobenius_norms(unit),
-        tolerance=1e-13,
-        control=Control("before", frobenius_norms(kept)),
-    )
+    says = run.states("A-63", r"\Phi=\text{factor}\cdot\Phi_{\text{unit norms}}")
+    says.equal(factor * unit(x)[:, 0], kept(x)[:, 0], 1e-13)
+    says.fails("the factor left out", unit(x)[:, 0])
+    says = run.states("A-63", r"\|W^{(\ell)}\|_F=1 \text{ after normalizing}")
+    says.equal(frobenius_norms(unit), 1, 1e-13)
+    says.fails("before", frobenius_norms(kept))
 
 
 def peeling(run: Run, m: int) -> None:
@@ -147,8 +122,7 @@ def peeling(run: Run, m: int) -> None:
     signs = run.signs(40, m)
     best, direction = largest_unit(x, signs)
     single = [
-        float((t[:, None] * torch.relu(x @ w)[:, None]).sum(0).norm())
-        for t, w in zip(signs, direction, strict=True)
+        float((t[:, None] * torch.relu(x @ w)[:, None]).sum(0).norm()) for t, w in zip(signs, direction, strict=True)
     ]
     weights = run.randn(300, 5, 2)
     weights = weights / weights.norm(dim=(1, 2), keepdim=True)
@@ -157,29 +131,18 @@ def peeling(run: Run, m: int) -> None:
     other = torch.stack([-direction[:, 1], direction[:, 0]], 1)
     rows = torch.stack([direction, other, -other], 1)
     spectral = torch.einsum("sm,skm->sk", signs, torch.relu(rows @ x.T)).norm(dim=1)
-    run.claim(
+    says = run.states(
         "A-65",
         r"\|W\|_F\le C:\ \bigl\|\sum_i\tau_i\varrho(Wx_i)\bigr\|_2\le"
         r"C\sup_{\|w\|\le1}\bigl|\sum_i\tau_i\varrho(\langle w,x_i\rangle)\bigr|",
-        promised=best,
-        relation="<=",
-        measured=reached.amax(1),
-        tolerance=1e-13,
-        reason="300 random matrices with five rows, 40 sign vectors, in the plane",
-        control=Control("more unit rows are added, which C does not allow", spectral),
     )
-    run.claim(
-        "A-65",
-        r"\text{with equality for a matrix with one row}",
-        promised=best,
-        relation="==",
-        measured=single,
-        tolerance=1e-13,
-        control=Control(
-            "the row turned by 90 degrees",
-            (signs * torch.relu(other @ x.T)).sum(1).abs(),
-        ),
+    says.at_most(
+        reached.amax(1), best, 1e-13, where="300 random matrices with five rows, 40 sign vectors, in the plane"
     )
+    says.fails("more unit rows are added, which C does not allow", spectral)
+    says = run.states("A-65", r"\text{with equality for a matrix with one row}")
+    says.equal(single, best, 1e-13)
+    says.fails("the row turned by 90 degrees", (signs * torch.relu(other @ x.T)).sum(1).abs())
 
 
 def two_layers(run: Run, m: int, steps: int) -> None:
@@ -193,28 +156,14 @@ def two_layers(run: Run, m: int, steps: int) -> None:
         signs = run.signs(60, m)
         ascent = ascended_relu_class(x, [6], [c, c], steps=steps, generator=run.generator)(signs)
         found.append(ascent / planar_relu_class(x, c, c)(signs))
-        larger = ascended_relu_class(x, [6], [c, 2 * c], steps=steps, generator=run.generator)(
-            signs
-        )
+        larger = ascended_relu_class(x, [6], [c, 2 * c], steps=steps, generator=run.generator)(signs)
         outside.append(larger / planar_relu_class(x, c, c)(signs))
-    run.claim(
-        ["A-64", "A-65"],
-        r"L=2:\ \mathfrak R\le\tfrac{2C^2}m\,\mathbb E\bigl\|\sum_i\tau_ix_i\bigr\|",
-        promised=bound,
-        relation="<=",
-        measured=exact,
-        reason="the exact complexity of networks of any width, all signs",
-        control=Control("matrices of norm 2C", [4 * e for e in exact]),
-    )
-    run.claim(
-        ["A-64", "M-48"],
-        r"\text{trained networks of width 6 stay below the exact supremum: ratio}\le1",
-        promised=1,
-        relation="<=",
-        measured=torch.cat(found),
-        tolerance=1e-9,
-        control=Control("the output layer may have norm 2C", torch.cat(outside)),
-    )
+    says = run.states(["A-64", "A-65"], r"L=2:\ \mathfrak R\le\tfrac{2C^2}m\,\mathbb E\bigl\|\sum_i\tau_ix_i\bigr\|")
+    says.at_most(exact, bound, where="the exact complexity of networks of any width, all signs")
+    says.fails("matrices of norm 2C", [4 * e for e in exact])
+    says = run.states(["A-64", "M-48"], r"\text{trained networks of width 6 stay below the exact supremum: ratio}\le1")
+    says.at_most(torch.cat(found), 1, 1e-9)
+    says.fails("the output layer may have norm 2C", torch.cat(outside))
 
 
 def depth(run: Run, m: int, draws: int, steps: int) -> list[tuple[int, float, float, float, float]]:
@@ -234,61 +183,27 @@ def depth(run: Run, m: int, draws: int, steps: int) -> list[tuple[int, float, fl
         root.append(frobenius_bound(norms, unit, depth_factor="root"))
         lecture.append(2.0**layers * unit)
         rows.append((layers, low.estimate, highs[-1], root[-1], lecture[-1]))
-    broken = Control("matrices of norm 3 instead of 1", scaled)
-    run.claim(
-        "A-64",
-        r"\mathfrak R_m\le C(2C)^{L-1}/\sqrt m,\quad L=1,\dots,5",
-        promised=highs,
-        relation="<=",
-        measured=lows,
-        reason="networks trained on random signs, lower end of a 99% interval: a lower bound",
-        control=broken,
-    )
-    run.claim(
-        "A-64",
-        r"\mathfrak R_m\le(\sqrt{2L\ln2}+1)\prod_\ell C_\ell/\sqrt m",
-        promised=root,
-        relation="<=",
-        measured=lows,
-        reason="Golowich, Rakhlin and Shamir",
-        control=broken,
-    )
-    run.claim(
-        "M-48",
-        r"\hat R(\mathcal F_B)\le(2B)^L/\sqrt n",
-        promised=lecture,
-        relation="<=",
-        measured=lows,
-        control=broken,
-    )
+    says = run.states("A-64", r"\mathfrak R_m\le C(2C)^{L-1}/\sqrt m,\quad L=1,\dots,5")
+    says.at_most(lows, highs, where="networks trained on random signs, lower end of a 99% interval: a lower bound")
+    says.fails("matrices of norm 3 instead of 1", scaled)
+    says = run.states("A-64", r"\mathfrak R_m\le(\sqrt{2L\ln2}+1)\prod_\ell C_\ell/\sqrt m")
+    says.at_most(lows, root, where="Golowich, Rakhlin and Shamir")
+    says.fails("matrices of norm 3 instead of 1", scaled)
+    says = run.states("M-48", r"\hat R(\mathcal F_B)\le(2B)^L/\sqrt n")
+    says.at_most(lows, lecture)
+    says.fails("matrices of norm 3 instead of 1", scaled)
     one, wide = [], []
     for d in (2, 20, 200):
         points = on_sphere(run, m, d)
-        one.append(
-            estimate_rademacher(linear_class(points), m, draws=draws, generator=run.generator).low
-        )
+        one.append(estimate_rademacher(linear_class(points), m, draws=draws, generator=run.generator).low)
         cube = run.signs(m, d)
-        wide.append(
-            estimate_rademacher(linear_class(cube), m, draws=draws, generator=run.generator).low
-        )
-    run.claim(
-        ["A-64", "M-48"],
-        r"L=1:\ \mathfrak R\le C/\sqrt m \text{ in every dimension}",
-        promised=unit,
-        relation="<=",
-        measured=one,
-        reason="d = 2, 20, 200",
-        control=Control("points ±1 of a cube, of norm √d", wide),
-    )
-    run.claim(
-        "A-64",
-        r"C=1,\ L=3,\ m=10^4:\ 0.04",
-        promised=0.04,
-        relation="==",
-        measured=frobenius_bound([1.0] * 3, 1 / math.sqrt(10**4)),
-        tolerance=1e-15,
-        control=Control("C = 2", frobenius_bound([2.0] * 3, 1 / math.sqrt(10**4))),
-    )
+        wide.append(estimate_rademacher(linear_class(cube), m, draws=draws, generator=run.generator).low)
+    says = run.states(["A-64", "M-48"], r"L=1:\ \mathfrak R\le C/\sqrt m \text{ in every dimension}")
+    says.at_most(one, unit, where="d = 2, 20, 200")
+    says.fails("points ±1 of a cube, of norm √d", wide)
+    says = run.states("A-64", r"C=1,\ L=3,\ m=10^4:\ 0.04")
+    says.equal(frobenius_bound([1.0] * 3, 1 / math.sqrt(10**4)), 0.04, 1e-15)
+    says.fails("C = 2", frobenius_bound([2.0] * 3, 1 / math.sqrt(10**4)))
     return rows
 
 
@@ -296,9 +211,7 @@ def plot_depth(axis: Any, rows: list[tuple[int, float, float, float, float]]) ->
     layers, low, high, root, lecture = zip(*rows, strict=True)
     axis.semilogy(layers, low, "o-", color=COLORS[0], label="trained networks (from below)")
     axis.semilogy(layers, high, "s--", color=COLORS[1], label=r"$2^{L-1}\prod C/\sqrt{m}$")
-    axis.semilogy(
-        layers, root, "^--", color=COLORS[2], label=r"$(\sqrt{2L\,\ln 2}+1)\prod C/\sqrt{m}$"
-    )
+    axis.semilogy(layers, root, "^--", color=COLORS[2], label=r"$(\sqrt{2L\,\ln 2}+1)\prod C/\sqrt{m}$")
     axis.semilogy(layers, lecture, "d--", color=COLORS[3], label=r"$(2B)^L/\sqrt{m}$")
     axis.axhline(1, color="0.3", linestyle=":")
     axis.set(xlabel="layers L", ylabel="Rademacher complexity", xticks=layers)
@@ -345,52 +258,26 @@ def ramp(run: Run) -> None:
     hinge = torch.cat([(1 - t / g).clamp_min(0) for g in gammas])
     below = (t <= 0).double().repeat(3)
     above = torch.cat([(t < g).double() for g in gammas])
-    run.claim(
-        "A-66",
-        r"1_{(-\infty,0]}(t)\le\ell_\gamma(t)",
-        promised=below,
-        relation=">=",
-        measured=losses,
-        control=Control("the ramp moved to the left by 1", torch.cat(
-            [ramp_loss(t + 1, g) for g in gammas])),
-    )  # fmt: skip
-    run.claim(
-        "A-66",
-        r"\ell_\gamma(t)\le1_{(-\infty,\gamma)}(t)",
-        promised=above,
-        relation="<=",
-        measured=losses,
-        tolerance=1e-15,
-        control=Control("the hinge loss, without the clip", hinge),
-    )
+    says = run.states("A-66", r"1_{(-\infty,0]}(t)\le\ell_\gamma(t)")
+    says.at_least(losses, below)
+    says.fails("the ramp moved to the left by 1", torch.cat([ramp_loss(t + 1, g) for g in gammas]))
+    says = run.states("A-66", r"\ell_\gamma(t)\le1_{(-\infty,\gamma)}(t)")
+    says.at_most(losses, above, 1e-15)
+    says.fails("the hinge loss, without the clip", hinge)
     step = float(t[1] - t[0])
     slopes = [float(ramp_loss(t, g).diff().abs().max()) / step for g in gammas]
-    run.claim(
-        "A-66",
-        r"\mathrm{Lip}(\ell_\gamma)=1/\gamma",
-        promised=[1 / g for g in gammas],
-        relation="==",
-        measured=slopes,
-        tolerance=1e-9,
-        control=Control("half the margin", [2 * s for s in slopes]),
-    )
+    says = run.states("A-66", r"\mathrm{Lip}(\ell_\gamma)=1/\gamma")
+    says.equal(slopes, [1 / g for g in gammas], 1e-9)
+    says.fails("half the margin", [2 * s for s in slopes])
 
 
 def labels_absorbed(run: Run, m: int = 8) -> None:
     """The complexity of the margins is that of the functions."""
     values = run.randn(6, m)
     y, zero_one = run.signs(m), (run.rand(m) < 0.5).double()
-    run.claim(
-        "A-67",
-        r"\mathfrak R(M\circ\mathcal F)=\mathfrak R(\mathcal F),\quad M(f,z)=yf(x)",
-        promised=exact_rademacher(finite_class(values), m),
-        relation="==",
-        measured=exact_rademacher(finite_class(values * y), m),
-        tolerance=1e-14,
-        control=Control(
-            "labels 0 and 1 in place of ±1", exact_rademacher(finite_class(values * zero_one), m)
-        ),
-    )
+    says = run.states("A-67", r"\mathfrak R(M\circ\mathcal F)=\mathfrak R(\mathcal F),\quad M(f,z)=yf(x)")
+    says.equal(exact_rademacher(finite_class(values * y), m), exact_rademacher(finite_class(values), m), 1e-14)
+    says.fails("labels 0 and 1 in place of ±1", exact_rademacher(finite_class(values * zero_one), m))
 
 
 def circle(run: Run, samples: int, noise: float) -> tuple[Tensor, Tensor]:
@@ -400,9 +287,7 @@ def circle(run: Run, samples: int, noise: float) -> tuple[Tensor, Tensor]:
     return x, torch.where(x[:, 0] > 0, 1.0, -1.0).double() * flips
 
 
-def coverage(
-    run: Run, samples: int, trials: int, gamma: float = 0.5, delta: float = 0.1, noise: float = 0.1
-) -> None:
+def coverage(run: Run, samples: int, trials: int, gamma: float = 0.5, delta: float = 0.1, noise: float = 0.1) -> None:
     """All directions at once; and what happens without the complexity."""
     angle = torch.linspace(-math.pi, math.pi, 181, dtype=torch.float64)
     directions = torch.stack([angle.cos(), angle.sin()], 1)
@@ -425,21 +310,13 @@ def coverage(
         smallest = 0.99 * float(margins.min())
         wrong += margin_bound(margins, 0.0, smallest, delta) < 0.5
     noise_fitted = clopper_pearson(wrong, trials, 0.99)
-    run.claim(
+    says = run.states(
         "A-67",
         r"\Pr\bigl[\exists f:\ \Pr[yf\le0]>\tfrac1m\sum_i1[y_if(x_i)<\gamma]+"
         r"\tfrac2\gamma\mathfrak R_m+\sqrt{\ln(1/\delta)/(2m)}\bigr]\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=interval.estimate,
-        interval=interval,
-        reason=f"181 directions at once; the least slack was {tightest:.3f}",
-        control=Control(
-            "the complexity left out, pure noise interpolated in dimension 400",
-            noise_fitted.estimate,
-            interval=noise_fitted,
-        ),
     )
+    says.at_most(interval, delta, where=f"181 directions at once; the least slack was {tightest:.3f}")
+    says.fails("the complexity left out, pure noise interpolated in dimension 400", noise_fitted)
 
 
 def clipped(run: Run, n: int = 500) -> None:
@@ -451,31 +328,21 @@ def clipped(run: Run, n: int = 500) -> None:
         return 3 * (2 * (1 / grid).log() / n).sqrt(), 3 * ((2 / grid).log() / n).sqrt()
 
     printed, theorem = terms(deltas)
-    run.claim(
-        "M-52",
-        r"\delta\le\tfrac12:\ 3\sqrt{\ln(2/\delta)/n}\le3\sqrt{2\ln(1/\delta)/n}",
-        promised=printed,
-        relation="<=",
-        measured=theorem,
-        tolerance=1e-14,
-        reason="so the bound with the ramp loss follows from the theorem given before it",
-        control=Control("δ above 1/2", terms(large)[1], promised=terms(large)[0]),
+    says = run.states("M-52", r"\delta\le\tfrac12:\ 3\sqrt{\ln(2/\delta)/n}\le3\sqrt{2\ln(1/\delta)/n}")
+    says.at_most(
+        theorem, printed, 1e-14, where="so the bound with the ramp loss follows from the theorem given before it"
     )
+    says.fails("δ above 1/2", terms(large)[1], promised=terms(large)[0])
     m = 8
     signs = all_labelings(m)
     values = run.randn(7, m)
     before = exact_rademacher(finite_class(values), m)
-    run.claim(
-        "M-52",
-        r"\ell(t)=\min(1,\max(0,t)):\ \hat R(\ell\circ\mathcal F)\le\hat R(\mathcal F)",
-        promised=before,
-        relation="<=",
-        measured=exact_rademacher(finite_class(values.clamp(0, 1)), m),
-        control=Control(
-            "a step instead of the ramp, on small values",
-            float(finite_class((values > 0).double())(signs).mean()),
-            promised=0.01 * before,
-        ),
+    says = run.states("M-52", r"\ell(t)=\min(1,\max(0,t)):\ \hat R(\ell\circ\mathcal F)\le\hat R(\mathcal F)")
+    says.at_most(exact_rademacher(finite_class(values.clamp(0, 1)), m), before)
+    says.fails(
+        "a step instead of the ramp, on small values",
+        float(finite_class((values > 0).double())(signs).mean()),
+        promised=0.01 * before,
     )
     # y f + 1/2 for a linear class on the circle: the mean of the ramp is an integral
     failed, bare, trials, delta = 0, 0, 100, 0.3
@@ -487,26 +354,18 @@ def clipped(run: Run, n: int = 500) -> None:
     for _ in range(trials):
         x, y = circle(run, 20, 0.2)
         mean = (0.5 - y[:, None] * (x @ directions.T)).clamp(0, 1).mean(0)
-        complexity = estimate_rademacher(
-            linear_class(x), len(x), draws=50, generator=run.generator
-        ).high
+        complexity = estimate_rademacher(linear_class(x), len(x), draws=50, generator=run.generator).high
         deviation = empirical_uniform_deviation(complexity, len(x), delta)
         failed += bool((truth - spread > mean + deviation).any())
         bare += bool((truth - spread > mean).any())
     held, without = (clopper_pearson(k, trials, 0.99) for k in (failed, bare))
-    run.claim(
+    says = run.states(
         "M-52",
         r"\Pr\bigl[\exists f:\ \mathbb E\,\ell>\tfrac1n\sum_i\ell+2\hat R(\mathcal F)+"
         r"3\sqrt{\ln(2/\delta)/(2n)}\bigr]\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=held.estimate,
-        interval=held,
-        reason="ramp loss of 1/2 - y f(x), linear functions, n = 20",
-        control=Control(
-            "neither complexity nor deviation added", without.estimate, interval=without
-        ),
     )
+    says.at_most(held, delta, where="ramp loss of 1/2 - y f(x), linear functions, n = 20")
+    says.fails("neither complexity nor deviation added", without)
 
 
 def hoeffding_all(samples: int, functions: int) -> float:
@@ -532,16 +391,9 @@ def trade_off(run: Run, samples: int) -> list[tuple[float, float, float, float]]
     ]
     best, gamma = best_margin_bound(margins, complexity, gammas, 0.05)
     risk = 0.05 + 0.9 * float(torch.atan2(w[1], w[0]).abs()) / math.pi
-    run.claim(
-        "A-67",
-        r"R(f)\le\min_\gamma\text{ over a grid, }\delta\text{ divided among its points}",
-        promised=best,
-        relation="<=",
-        measured=risk,
-        trivial=1,
-        reason=f"at γ = {gamma:.3f}; the risk is exact, an angle",
-        control=Control("labels of the sample swapped", 1 - risk),
-    )
+    says = run.states("A-67", r"R(f)\le\min_\gamma\text{ over a grid, }\delta\text{ divided among its points}")
+    says.at_most(risk, best, trivial=1, where=f"at γ = {gamma:.3f}; the risk is exact, an angle")
+    says.fails("labels of the sample swapped", 1 - risk)
     rows = []
     for layers in range(1, 7):
         net = frobenius_bound([2.0] * layers, 1 / math.sqrt(samples))

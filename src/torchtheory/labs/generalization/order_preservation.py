@@ -9,9 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.intervals import clopper_pearson, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.norm_bounds import frobenius_norms
 from torchtheory.generalization.order_preservation import (
     OrderComparison,
@@ -20,8 +17,7 @@ from torchtheory.generalization.order_preservation import (
     precedes,
 )
 from torchtheory.generalization.paths.gap_decomposition import GapDecomposition, decompose_gap
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import InvalidInput, Run, clopper_pearson, lab
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.training.trainer import fit
 
@@ -116,9 +112,7 @@ def measures(run: Run, instances: list[Instance]) -> dict[str, list[float]]:
 
 def weight_norms(net: nn.Sequential) -> list[float]:
     """Frobenius norms of the weight matrices, biases left out."""
-    return frobenius_norms(
-        nn.Sequential(*[dense(m.weight.detach()) if isinstance(m, nn.Linear) else m for m in net])
-    )
+    return frobenius_norms(nn.Sequential(*[dense(m.weight.detach()) if isinstance(m, nn.Linear) else m for m in net]))
 
 
 def audit(run: Run, instances: list[Instance]) -> None:
@@ -126,48 +120,26 @@ def audit(run: Run, instances: list[Instance]) -> None:
     values = measures(run, instances)
     blind = [compare_orders(gaps, run.rand(len(gaps))) for _ in range(100)]
     found = order_table(gaps, values, names=[i.name for i in instances])
-    run.claim(
-        "B-22",
-        r"\tau=1 \text{ for the exact decomposition of the gap}",
-        promised=1.0,
-        relation="==",
-        measured=found[EXACT].kendall.estimate,
-        tolerance=1e-12,
-        reason=f"{len(instances)} trained networks; lengths, cosines and eigenvalues against the "
+    says = run.states("B-22", r"\tau=1 \text{ for the exact decomposition of the gap}")
+    says.equal(
+        found[EXACT].kendall.estimate,
+        1.0,
+        1e-12,
+        where=f"{len(instances)} trained networks; lengths, cosines and eigenvalues against the "
         "difference of the two risks",
-        control=Control(
-            "the cosines replaced by 1, which makes it an upper bound",
-            found[BOUND].kendall.estimate,
-        ),
     )
-    run.claim(
-        "B-22",
-        r"\text{regret: gap of the network that the measure likes best, minus the least gap}",
-        promised=0.0,
-        relation="==",
-        measured=found[EXACT].regret,
-        control=Control(
-            "random numbers as a measure, on average", sum(b.regret for b in blind) / len(blind)
-        ),
-    )
+    says.fails("the cosines replaced by 1, which makes it an upper bound", found[BOUND].kendall.estimate)
+    says = run.states("B-22", r"\text{regret: gap of the network that the measure likes best, minus the least gap}")
+    says.equal(found[EXACT].regret)
+    says.fails("random numbers as a measure, on average", sum(b.regret for b in blind) / len(blind))
     draws = [b.kendall.estimate for b in blind]
     noisy = [
-        compare_orders(
-            gaps, torch.tensor(gaps).double() + 0.5 * run.randn(len(gaps))
-        ).kendall.estimate
+        compare_orders(gaps, torch.tensor(gaps).double() + 0.5 * run.randn(len(gaps))).kendall.estimate
         for _ in range(50)
     ]
-    chance, informed = mean_interval(draws, 0.99), mean_interval(noisy, 0.99)
-    run.claim(
-        "B-22",
-        r"\mathbb E\,\tau=0 \text{ for random numbers}",
-        promised=0.0,
-        relation="~",
-        measured=chance.estimate,
-        interval=chance,
-        reason="100 draws, 99 % interval",
-        control=Control("the gap itself with noise", informed.estimate, interval=informed),
-    )
+    says = run.states("B-22", r"\mathbb E\,\tau=0 \text{ for random numbers}")
+    says.mean(draws, 0.0, where="100 draws, 99 % interval")
+    says.fails("the gap itself with noise", noisy)
     run.table(
         "measures",
         ("measure", "Kendall τ", "low", "high", "Spearman ρ", "discordant pairs", "not told apart",
@@ -226,26 +198,16 @@ def valid_but_misleading(run: Run) -> None:
     parts = [decompose_gap(net, train, (x, y)) for net in (*nets, rest)]
     gaps = [p.gap for p in parts]
     bounds = compare_orders(gaps, [p.bound for p in parts])
-    formula = compare_orders(
-        gaps, [p.label_term + float((p.linear + p.quadratic).sum()) for p in parts]
-    )
-    run.claim(
-        "B-22",
-        r"\text{a valid bound can prefer the worse network: pairs turned round}",
-        promised=1.0,
-        relation=">=",
-        measured=bounds.discordant,
-        reason="two units with output weights ±1000 that cancel were added to the better network: "
+    formula = compare_orders(gaps, [p.label_term + float((p.linear + p.quadratic).sum()) for p in parts])
+    says = run.states("B-22", r"\text{a valid bound can prefer the worse network: pairs turned round}")
+    says.at_least(
+        bounds.discordant,
+        1.0,
+        where="two units with output weights ±1000 that cancel were added to the better network: "
         "the same function and gap, another bound",
-        control=Control("the exact decomposition", formula.discordant),
     )
-    run.claim(
-        "B-22",
-        r"R-R_S\le \text{bound, all the same}",
-        promised=[p.bound for p in parts],
-        relation="<=",
-        measured=gaps,
-    )
+    says.fails("the exact decomposition", formula.discordant)
+    run.states("B-22", r"R-R_S\le \text{bound, all the same}").at_most(gaps, [p.bound for p in parts])
 
 
 def with_canceling_units(net: nn.Sequential, size: float) -> nn.Sequential:
@@ -267,28 +229,21 @@ def preorder(run: Run, gaps: list[float]) -> None:
     order = precedes(gaps)
     tensor = torch.tensor(gaps).double()
     blurred = tensor[:, None] <= tensor[None] + tensor.std()
-    run.claim(
-        "B-22",
-        r"\preceq \text{ is a total preorder: failures of totality and of transitivity}",
-        promised=0.0,
-        relation="==",
-        measured=[failures(order), float((~(order | order.mT)).sum())],
-        control=Control(
-            "gaps compared up to one standard deviation",
-            [failures(blurred), float((~(blurred | blurred.mT)).sum())],
-        ),
+    says = run.states("B-22", r"\preceq \text{ is a total preorder: failures of totality and of transitivity}")
+    says.equal([failures(order), float((~(order | order.mT)).sum())])
+    says.fails(
+        "gaps compared up to one standard deviation", [failures(blurred), float((~(blurred | blurred.mT)).sum())]
     )
     x, y = run.randn(20, 2), run.randn(20, 1)
     nets = [mlp([2, 4, 1], generator=run.generator) for _ in range(3)]
     whole = [decompose_gap(net, (x, y), (x, y)).gap for net in nets]
     both = precedes(whole) & precedes(whole).mT
-    run.erratum(
+    run.refutes(
         "order-of-instances-not-antisymmetric",
         r"(P,S,f)\preceq(P',S',f')\preceq(P,S,f)\Rightarrow \text{ equal: pairs of different ones}",
-        promised=0.0,
-        relation="==",
-        measured=(int(both.sum()) - len(nets)) / 2,
-        reason="three different networks on a sample that is the whole population: every gap is 0",
+    ).equal(
+        (int(both.sum()) - len(nets)) / 2,
+        where="three different networks on a sample that is the whole population: every gap is 0",
     )
 
 
@@ -315,29 +270,18 @@ def interval_coverage(run: Run, trials: int) -> None:
         copied += again.kendall.low <= truth <= again.kendall.high
     seen = clopper_pearson(covered, trials, 0.99)
     broken = clopper_pearson(copied, trials, 0.99)
-    run.claim(
-        "B-22",
-        r"\Pr[\tau\in\text{interval}]\ge0.9 \text{ for independent instances}",
-        promised=0.9,
-        relation=">=",
-        measured=seen.estimate,
-        interval=seen,
-        reason=f"{trials} samples of {size} normal pairs, 99 % interval; the jackknife interval "
+    says = run.states("B-22", r"\Pr[\tau\in\text{interval}]\ge0.9 \text{ for independent instances}")
+    says.at_least(
+        seen,
+        0.9,
+        where=f"{trials} samples of {size} normal pairs, 99 % interval; the jackknife interval "
         f"covers in {narrow / trials:.1%}",
-        control=Control(
-            "two instances, fifteen copies of each: not independent, and turned round with "
-            "probability 1/2 - arcsin(r)/π = 0.3",
-            broken.estimate,
-            interval=broken,
-        ),
     )
-    mean = mean_interval(estimates, 0.99)
-    run.claim(
-        "B-22",
-        r"\mathbb E\,\tau=\tfrac2\pi\arcsin r \text{ for normal pairs with correlation } r",
-        promised=truth,
-        relation="~",
-        measured=mean.estimate,
-        interval=mean,
-        reason="r = 0.6, 99 % interval",
+    says.fails(
+        "two instances, fifteen copies of each: not independent, and turned round with "
+        "probability 1/2 - arcsin(r)/π = 0.3",
+        broken,
+    )
+    run.states("B-22", r"\mathbb E\,\tau=\tfrac2\pi\arcsin r \text{ for normal pairs with correlation } r").mean(
+        estimates, truth, where="r = 0.6, 99 % interval"
     )

@@ -9,10 +9,6 @@ import torch
 from scipy import optimize, stats
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.pac_bayes.bernoulli_kl import (
     binary_kl,
     lower_kl_inverse,
@@ -35,8 +31,7 @@ from torchtheory.generalization.pac_bayes.divergences import (
     donsker_varadhan,
     tilted,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, lab, mean_interval
 
 
 @lab(
@@ -84,56 +79,29 @@ def random_laws(run: Run, count: int, points: int) -> Tensor:
 
 def divergence(run: Run, laws: int) -> None:
     """KL: values, sign, zero, domination; and that it is no metric."""
-    run.claim(
-        "M-58",
-        r"\mathrm{kl}(0.1\|0.5)=0.3681,\ \mathrm{kl}(0.5\|0.1)=0.5108",
-        promised=[0.3681, 0.5108],
-        relation="==",
-        measured=[binary_kl(0.1, 0.5), binary_kl(0.5, 0.1)],
-        tolerance=5e-5,
-        control=Control("the two arguments exchanged", [binary_kl(0.5, 0.1), binary_kl(0.1, 0.5)]),
-    )
+    says = run.states("M-58", r"\mathrm{kl}(0.1\|0.5)=0.3681,\ \mathrm{kl}(0.5\|0.1)=0.5108")
+    says.equal([binary_kl(0.1, 0.5), binary_kl(0.5, 0.1)], [0.3681, 0.5108], 5e-5)
+    says.fails("the two arguments exchanged", [binary_kl(0.5, 0.1), binary_kl(0.1, 0.5)])
     q, p = random_laws(run, laws, 6), random_laws(run, laws, 6)
     signed = (q * (q.log() - p.log()))[:, 0]
-    run.claim(
-        "M-58",
-        r"\mathrm{KL}(Q\|P)>0\text{ for }Q\ne P",
-        promised=0.0,
-        relation=">",
-        measured=discrete_kl(q, p),
-        control=Control("a single summand of it", signed),
-    )
-    run.claim(
-        "M-58",
-        r"\mathrm{KL}(Q\|Q)=0",
-        promised=0.0,
-        relation="==",
-        measured=discrete_kl(q, q),
-        tolerance=1e-14,
-        control=Control("two different laws", discrete_kl(q, p)),
-    )
+    says = run.states("M-58", r"\mathrm{KL}(Q\|P)>0\text{ for }Q\ne P")
+    says.above(discrete_kl(q, p), 0.0)
+    says.fails("a single summand of it", signed)
+    says = run.states("M-58", r"\mathrm{KL}(Q\|Q)=0")
+    says.equal(discrete_kl(q, q), within=1e-14)
+    says.fails("two different laws", discrete_kl(q, p))
     outside = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
     inside = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
-    run.claim(
-        "M-57, M-58",
-        r"\mathrm{KL}(Q\|P)<\infty\iff Q\ll P\text{ on a finite set: here both are}",
-        promised=float(dominates(outside, inside)),
-        relation="==",
-        measured=float(torch.isfinite(discrete_kl(inside, outside))),
-        control=Control(
-            "Q has mass where P has none: the divergence is infinite",
-            float(torch.isfinite(discrete_kl(outside, inside))),
-            promised=1.0,
-        ),
+    says = run.states("M-57, M-58", r"\mathrm{KL}(Q\|P)<\infty\iff Q\ll P\text{ on a finite set: here both are}")
+    says.equal(float(torch.isfinite(discrete_kl(inside, outside))), float(dominates(outside, inside)))
+    says.fails(
+        "Q has mass where P has none: the divergence is infinite",
+        float(torch.isfinite(discrete_kl(outside, inside))),
+        promised=1.0,
     )
     a, b, c = 0.1, 0.3, 0.6
-    run.erratum(
-        "divergence-called-a-metric",
-        r"\mathrm{KL}(P\|R)\le\mathrm{KL}(P\|Q)+\mathrm{KL}(Q\|R)",
-        promised=binary_kl(a, b) + binary_kl(b, c),
-        relation="<=",
-        measured=binary_kl(a, c),
-        reason="coins with probabilities 0.1, 0.3, 0.6",
+    run.refutes("divergence-called-a-metric", r"\mathrm{KL}(P\|R)\le\mathrm{KL}(P\|Q)+\mathrm{KL}(Q\|R)").at_most(
+        binary_kl(a, c), binary_kl(a, b) + binary_kl(b, c), where="coins with probabilities 0.1, 0.3, 0.6"
     )
 
 
@@ -145,27 +113,16 @@ def inverses(run: Run) -> None:
     back = binary_kl(q, up)
     inner = up < 1 - 1e-9
     pinsker = (q + (c / 2).sqrt()).clamp(max=1 - 1e-12)
-    run.claim(
-        "M-58, M-62",
-        r"\mathrm{kl}(q\,\|\,\mathrm{kl}^{-1}_{+}(q\mid c))=c",
-        promised=c[inner],
-        relation="==",
-        measured=back[inner],
-        tolerance=1e-9,
-        control=Control("Pinsker's q + √(c/2) instead", binary_kl(q, pinsker)[inner]),
+    says = run.states("M-58, M-62", r"\mathrm{kl}(q\,\|\,\mathrm{kl}^{-1}_{+}(q\mid c))=c")
+    says.equal(back[inner], c[inner], 1e-9)
+    says.fails("Pinsker's q + √(c/2) instead", binary_kl(q, pinsker)[inner])
+    says = run.states(
+        "M-58, M-62", r"q-\sqrt{c/2}\le\mathrm{kl}^{-1}_-(q\mid c)\le q\le\mathrm{kl}^{-1}_+(q\mid c)\le q+\sqrt{c/2}"
     )
-    run.claim(
-        "M-58, M-62",
-        r"q-\sqrt{c/2}\le\mathrm{kl}^{-1}_-(q\mid c)\le q\le\mathrm{kl}^{-1}_+(q\mid c)"
-        r"\le q+\sqrt{c/2}",
-        promised=0.0,
-        relation=">=",
-        measured=torch.stack(
-            [low - q + (c / 2).sqrt(), q - low, up - q, q + (c / 2).sqrt() - up]
-        ).flatten(),
-        tolerance=1e-12,
-        control=Control("√c/2 for √(c/2)", (q + c.sqrt() / 2 - up).flatten()),
+    says.at_least(
+        torch.stack([low - q + (c / 2).sqrt(), q - low, up - q, q + (c / 2).sqrt() - up]).flatten(), 0.0, 1e-12
     )
+    says.fails("√c/2 for √(c/2)", (q + c.sqrt() / 2 - up).flatten())
 
 
 def change_of_measure(run: Run, laws: int) -> None:
@@ -175,29 +132,14 @@ def change_of_measure(run: Run, laws: int) -> None:
     left, right = donsker_varadhan(q, p, values)
     exchanged = right - discrete_kl(q, p) + discrete_kl(p, q)
     without = right - discrete_kl(q, p)
-    run.claim(
-        "M-59",
-        r"\mathbb E_Q\varphi\le\mathrm{KL}(Q\|P)+\ln\mathbb E_Pe^{\varphi}",
-        promised=right,
-        relation="<=",
-        measured=left,
-        tolerance=1e-12,
-        reason=f"{laws} random laws on 8 points",
-        control=Control(
-            "without the divergence", torch.cat([left, left]), torch.cat([without, exchanged])
-        ),
-    )
+    says = run.states("M-59", r"\mathbb E_Q\varphi\le\mathrm{KL}(Q\|P)+\ln\mathbb E_Pe^{\varphi}")
+    says.at_most(left, right, 1e-12, where=f"{laws} random laws on 8 points")
+    says.fails("without the divergence", torch.cat([left, left]), promised=torch.cat([without, exchanged]))
     best = tilted(p, values)
     at_best, promised = donsker_varadhan(best, p, values)
-    run.claim(
-        "M-59",
-        r"\text{equality for }Q\propto Pe^{\varphi}",
-        promised=promised,
-        relation="==",
-        measured=at_best,
-        tolerance=1e-12,
-        control=Control("any other Q", left, promised=right),
-    )
+    says = run.states("M-59", r"\text{equality for }Q\propto Pe^{\varphi}")
+    says.equal(at_best, promised, 1e-12)
+    says.fails("any other Q", left, promised=right)
 
 
 def constants(run: Run) -> None:
@@ -212,40 +154,22 @@ def constants(run: Run) -> None:
         (SQUARE, 50): 1.4075,
     }
     exact = [math.exp(log_moment(kind, n)) for kind, n in golden]
-    run.claim(
-        "M-60",
-        r"J_\Delta(N)\text{ for }\Delta=\mathrm{kl},\ 2(\cdot)^2,\ (\cdot)^2",
-        promised=list(golden.values()),
-        relation="==",
-        measured=exact,
-        tolerance=5e-5,
-        reason="reference values computed independently",
-        control=Control("2√N for all of them", [2 * math.sqrt(n) for _, n in golden]),
-    )
+    says = run.states("M-60", r"J_\Delta(N)\text{ for }\Delta=\mathrm{kl},\ 2(\cdot)^2,\ (\cdot)^2")
+    says.equal(exact, list(golden.values()), 5e-5, where="reference values computed independently")
+    says.fails("2√N for all of them", [2 * math.sqrt(n) for _, n in golden])
     sizes = [8, 20, 50, 200, 1000, 55_000]
     moments = [math.exp(log_moment(KL, n)) for n in sizes]
-    run.claim(
-        "M-60",
-        r"\sqrt N\le J_{\mathrm{kl}}(N)\le2\sqrt N,\ N\ge8",
-        promised=[2 * math.sqrt(n) for n in sizes] + [-math.sqrt(n) for n in sizes],
-        relation="<=",
-        measured=moments + [-m for m in moments],
-        control=Control(
-            "twice the kl in the exponent",
-            [brute_moment(n, 0.3, 2.0) for n in sizes[:3]],
-            promised=[2 * math.sqrt(n) for n in sizes[:3]],
-        ),
+    says = run.states("M-60", r"\sqrt N\le J_{\mathrm{kl}}(N)\le2\sqrt N,\ N\ge8")
+    says.at_most(moments + [-m for m in moments], [2 * math.sqrt(n) for n in sizes] + [-math.sqrt(n) for n in sizes])
+    says.fails(
+        "twice the kl in the exponent",
+        [brute_moment(n, 0.3, 2.0) for n in sizes[:3]],
+        promised=[2 * math.sqrt(n) for n in sizes[:3]],
     )
     middles = [0.05, 0.3, 0.5, 0.81]
-    run.claim(
-        "M-60",
-        r"\sum_k\mathrm{Bin}(k;N,m)e^{N\mathrm{kl}(k/N\|m)}\text{ is the same for every }m",
-        promised=math.exp(log_moment(KL, 50)),
-        relation="==",
-        measured=[brute_moment(50, m) for m in middles],
-        tolerance=1e-9,
-        control=Control("half the kl", [brute_moment(50, m, 0.5) for m in middles]),
-    )
+    says = run.states("M-60", r"\sum_k\mathrm{Bin}(k;N,m)e^{N\mathrm{kl}(k/N\|m)}\text{ is the same for every }m")
+    says.equal([brute_moment(50, m) for m in middles], math.exp(log_moment(KL, 50)), 1e-9)
+    says.fails("half the kl", [brute_moment(50, m, 0.5) for m in middles])
 
 
 def brute_moment(n: int, m: float, factor: float = 1.0) -> float:
@@ -261,15 +185,9 @@ def binomial_law(run: Run, trials: int) -> None:
     counts = (run.rand(trials, n) < risk).sum(1)
     twins = 2 * (run.rand(trials, n // 2) < risk).sum(1)
     p_value, p_twins = (chi_square(c, n, risk) for c in (counts, twins))
-    run.claim(
-        "M-61",
-        r"N R_S(f)\sim\mathrm{Bin}(N,R(f))\text{: the }\chi^2\text{ test's }p\text{-value}",
-        promised=1e-3,
-        relation=">=",
-        measured=p_value,
-        reason=f"{trials} samples of {n} with R = {risk}",
-        control=Control("every sample drawn twice: not independent", p_twins),
-    )
+    says = run.states("M-61", r"N R_S(f)\sim\mathrm{Bin}(N,R(f))\text{: the }\chi^2\text{ test's }p\text{-value}")
+    says.at_least(p_value, 1e-3, where=f"{trials} samples of {n} with R = {risk}")
+    says.fails("every sample drawn twice: not independent", p_twins)
     risks = torch.tensor([0.05, 0.2, 0.5], dtype=torch.float64)
     prior = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     empirical = torch.stack([(run.rand(trials, n) < r).double().mean(1) for r in risks], 1)
@@ -277,15 +195,9 @@ def binomial_law(run: Run, trials: int) -> None:
     mean = math.exp(log_moment(KL, n))
     hits = clopper_pearson(int((moment >= mean / epsilon).sum()), trials, 0.999)
     loose = clopper_pearson(int((moment >= mean * epsilon).sum()), trials, 0.999)
-    run.claim(
-        "M-61",
-        r"\Pr(X\ge\mathbb EX/\varepsilon)\le\varepsilon,\ X=\mathbb E_Pe^{N\Delta(R,R_S)}",
-        promised=epsilon,
-        relation="<=",
-        measured=hits.estimate,
-        interval=hits,
-        control=Control("the mean times ε", loose.estimate, interval=loose),
-    )
+    says = run.states("M-61", r"\Pr(X\ge\mathbb EX/\varepsilon)\le\varepsilon,\ X=\mathbb E_Pe^{N\Delta(R,R_S)}")
+    says.at_most(hits, epsilon)
+    says.fails("the mean times ε", loose)
 
 
 def chi_square(counts: Tensor, n: int, risk: float) -> float:
@@ -306,67 +218,42 @@ def gibbs(run: Run, trials: int) -> None:
     exact = float(q @ errors.mean(1))
     drawn = torch.multinomial(q, trials, replacement=True, generator=run.generator)
     sample = torch.randint(0, 25, (trials,), generator=run.generator)
-    estimate = mean_interval(errors[drawn, sample], 0.999)
     fixed = mean_interval(errors[torch.full_like(drawn, int(errors.mean(1).argmax())), sample])
-    run.claim(
-        "M-57",
-        r"\mathbb E\,1[f(x)\ne y]=\mathbb E_QR_S(f)\text{ when }f\sim Q\text{ is drawn anew}",
-        promised=exact,
-        relation="~",
-        measured=estimate.estimate,
-        interval=estimate,
-        control=Control("one classifier for all", fixed.estimate, interval=fixed),
-    )
+    says = run.states("M-57", r"\mathbb E\,1[f(x)\ne y]=\mathbb E_QR_S(f)\text{ when }f\sim Q\text{ is drawn anew}")
+    says.mean(errors[drawn, sample], exact, confidence=0.999)
+    says.fails("one classifier for all", fixed)
 
 
 def compare(run: Run) -> None:
     """The forms of the bound at the same information."""
-    cases = [
-        (e, kl, n, 0.035)
-        for e in (0.0, 0.03, 0.2, 0.5)
-        for kl in (0.0, 5.0, 500.0)
-        for n in (50, 1000, 55_000)
-    ]
+    cases = [(e, kl, n, 0.035) for e in (0.0, 0.03, 0.2, 0.5) for kl in (0.0, 5.0, 500.0) for n in (50, 1000, 55_000)]
     printed = torch.tensor([mcallester_bound(*c) for c in cases], dtype=torch.float64)
     square = torch.tensor([_square(*c) for c in cases], dtype=torch.float64)
     maurer = torch.tensor([maurer_bound(*c) for c in cases], dtype=torch.float64)
     seeger = torch.tensor([seeger_bound(*c) for c in cases], dtype=torch.float64)
     exact = torch.tensor([deviation_bound(KL, *c) for c in cases], dtype=torch.float64)
-    run.claim(
+    says = run.states(
         "M-62",
         r"\text{exact }J\le\text{Seeger}\le\text{Maurer}\le\text{printed},\quad"
         r"\Delta=(\cdot)^2\text{ with exact }J\le\text{printed}",
-        promised=torch.cat([seeger, maurer, printed, printed]),
-        relation="<=",
-        measured=torch.cat([exact, seeger, maurer, square]),
-        tolerance=1e-12,
-        control=Control("the square's bound against Maurer's", square, promised=maurer),
     )
-    run.claim(
-        "M-62",
-        r"\text{the printed excess is twice Maurer's: }\frac2N\text{ for }\frac1{2N}",
-        promised=torch.tensor([2 * (m - c[0]) for m, c in zip(maurer, cases, strict=True)]),
-        relation="==",
-        measured=torch.tensor([p - c[0] for p, c in zip(printed, cases, strict=True)]),
-        tolerance=1e-6,
-        control=Control(
-            "the square's excess, which the proof gives",
-            torch.tensor([s - c[0] for s, c in zip(square, cases, strict=True)]),
-        ),
+    says.at_most(torch.cat([exact, seeger, maurer, square]), torch.cat([seeger, maurer, printed, printed]), 1e-12)
+    says.fails("the square's bound against Maurer's", square, promised=maurer)
+    says = run.states("M-62", r"\text{the printed excess is twice Maurer's: }\frac2N\text{ for }\frac1{2N}")
+    says.equal(
+        torch.tensor([p - c[0] for p, c in zip(printed, cases, strict=True)]),
+        torch.tensor([2 * (m - c[0]) for m, c in zip(maurer, cases, strict=True)]),
+        1e-6,
+    )
+    says.fails(
+        "the square's excess, which the proof gives",
+        torch.tensor([s - c[0] for s, c in zip(square, cases, strict=True)]),
     )
     n = 100_000
-    crossing = optimize.brentq(
-        lambda kl: _square(0.0, kl, n, 0.999) - maurer_bound(0.0, kl, n, 0.999), 0.0, 50.0
-    )
-    run.claim(
-        "M-62",
-        r"(\cdot)^2\text{ beats Maurer while }\mathrm{KL}+\ln\tfrac1\varepsilon<\tfrac12\ln N",
-        promised=0.5 * math.log(n),
-        relation="==",
-        measured=crossing - math.log(0.999),
-        tolerance=0.01,
-        control=Control("at another N", 0.5 * math.log(1000)),
-    )
+    crossing = optimize.brentq(lambda kl: _square(0.0, kl, n, 0.999) - maurer_bound(0.0, kl, n, 0.999), 0.0, 50.0)
+    says = run.states("M-62", r"(\cdot)^2\text{ beats Maurer while }\mathrm{KL}+\ln\tfrac1\varepsilon<\tfrac12\ln N")
+    says.equal(crossing - math.log(0.999), 0.5 * math.log(n), 0.01)
+    says.fails("at another N", 0.5 * math.log(1000))
     run.table(
         "bounds",
         ["empirical risk", "KL", "N", "printed", "square", "Maurer", "Seeger", "exact J"],
@@ -398,16 +285,12 @@ def temperatures(run: Run) -> None:
         best.append(float(found.fun))
         fixed.append(catoni_bound(e, kl, n, 0.05, temperature=0.3))
         promised.append(upper_kl_inverse(e, (kl - math.log(0.05)) / n))
-    run.claim(
+    says = run.states(
         "M-62",
-        r"\inf_{C>0}\text{Catoni}(C)=\mathrm{kl}^{-1}\bigl(\hat r\mid"
-        r"\tfrac1N(\mathrm{KL}+\ln\tfrac1\delta)\bigr)",
-        promised=promised,
-        relation="==",
-        measured=best,
-        tolerance=1e-8,
-        control=Control("C = 0.3 for all", fixed),
+        r"\inf_{C>0}\text{Catoni}(C)=\mathrm{kl}^{-1}\bigl(\hat r\mid\tfrac1N(\mathrm{KL}+\ln\tfrac1\delta)\bigr)",
     )
+    says.equal(best, promised, 1e-8)
+    says.fails("C = 0.3 for all", fixed)
 
 
 def plot(axes: Any) -> None:

@@ -10,15 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, UnknownName
-from torchtheory.core.figure import COLORS
+from torchtheory.core.errors import UnknownName
 from torchtheory.core.progress import hidden
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.pac_bayes.bounds import mcallester_bound, seeger_bound
 from torchtheory.generalization.pac_bayes.certification import RiskCertificate, risk_certificate
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.labs.generalization.pac_bayes_columns import (
     COLUMNS,
     DELTA,
@@ -104,43 +101,28 @@ def recompute(run: Run) -> None:
     inverted = [seeger_bound(c.snn_train, c.kl, SAMPLES, total) for c in rows]
     displayed = [mcallester_bound(c.snn_train, c.kl, SAMPLES, total) for c in rows]
     printed = [c.bound for c in rows]
-    run.claim(
+    says = run.states(
         "M-66",
         r"\text{Table 1, true labels: the bound row is }\mathrm{kl}^{-1}(\hat r\mid"
         r"\tfrac1N[\mathrm{KL}+\ln\tfrac{2\sqrt N}\epsilon])",
-        promised=printed,
-        relation="==",
-        measured=inverted,
-        tolerance=0.006,
-        reason="N = 55 000 (not stated), ε = 0.035; the rows are rounded to three digits",
-        control=Control("the bound that is displayed before the table", displayed),
     )
-    run.erratum(
+    says.equal(
+        inverted, printed, 0.006, where="N = 55 000 (not stated), ε = 0.035; the rows are rounded to three digits"
+    )
+    says.fails("the bound that is displayed before the table", displayed)
+    run.refutes(
         "table-1-not-from-the-displayed-bound",
         r"\text{the bound row is }\hat r+\sqrt{\tfrac2N[\mathrm{KL}+\ln\tfrac{2\sqrt N}\epsilon]}",
-        promised=printed,
-        relation="==",
-        measured=displayed,
-        tolerance=0.006,
-    )
+    ).equal(displayed, printed, 0.006)
     random = COLUMNS["R-600"]
     alone = math.sqrt(random.kl / (2 * SAMPLES))
-    run.claim(
-        "M-66",
-        r"\text{R-600: the printed 1.352 is }\sqrt{\mathrm{KL}/(2N)}",
-        promised=random.bound,
-        relation="==",
-        measured=alone,
-        tolerance=5e-4,
-        control=Control("with the training error added", random.snn_train + alone),
-    )
-    run.erratum(
+    says = run.states("M-66", r"\text{R-600: the printed 1.352 is }\sqrt{\mathrm{KL}/(2N)}")
+    says.equal(alone, random.bound, 5e-4)
+    says.fails("with the training error added", random.snn_train + alone)
+    run.refutes(
         "table-1-random-labels-without-training-error",
         r"\text{R-600: bound}\ge\hat r+\sqrt{\mathrm{KL}/(2N)}\text{ in Pinsker's form}",
-        promised=random.snn_train + alone,
-        relation=">=",
-        measured=random.bound,
-    )
+    ).at_least(random.bound, random.snn_train + alone)
     rows_out = []
     for name in PRINTED:
         c = COLUMNS[name]
@@ -158,22 +140,11 @@ def recompute(run: Run) -> None:
 def count_parameters(run: Run) -> None:
     counts = [_size(COLUMNS[name].hidden) for name in PRINTED]
     printed = [1000 * COLUMNS[name].thousands for name in PRINTED]
-    run.claim(
-        "M-66",
-        r"\#\text{parameters of }784-N^L-1",
-        promised=printed,
-        relation="==",
-        measured=counts,
-        tolerance=1.3e-3,
-        reason="printed in thousands",
-        control=Control("without biases", [_size(COLUMNS[n].hidden, 0) for n in PRINTED]),
-    )
-    run.erratum(
-        "table-1-two-counts-for-one-network",
-        r"\text{R-600 and T-600 are one network: equal counts}",
-        promised=COLUMNS["T-600"].thousands,
-        relation="==",
-        measured=COLUMNS["R-600"].thousands,
+    says = run.states("M-66", r"\#\text{parameters of }784-N^L-1")
+    says.equal(counts, printed, 1.3e-3, where="printed in thousands")
+    says.fails("without biases", [_size(COLUMNS[n].hidden, 0) for n in PRINTED])
+    run.refutes("table-1-two-counts-for-one-network", r"\text{R-600 and T-600 are one network: equal counts}").equal(
+        COLUMNS["R-600"].thousands, COLUMNS["T-600"].thousands
     )
 
 
@@ -223,49 +194,24 @@ def certify_digits(run: Run, epochs: int) -> RiskCertificate:
     assert learned.test is not None
     assert plain.test is not None
     assert cheated.test is not None
-    run.claim(
-        "M-64",
-        r"\text{digits: test error of the stochastic network}\le\text{certificate}",
-        promised=[learned.bound, plain.bound],
-        relation="<=",
-        measured=[learned.test.estimate, plain.test.estimate],
-        reason="ten classes with a prior from half of the data; two classes from scratch",
-        control=Control(
-            "random labels, and a prior that has memorized them",
-            cheated.test.estimate,
-            promised=cheated.claimed,
-        ),
+    says = run.states("M-64", r"\text{digits: test error of the stochastic network}\le\text{certificate}")
+    says.at_most(
+        [learned.test.estimate, plain.test.estimate],
+        [learned.bound, plain.bound],
+        where="ten classes with a prior from half of the data; two classes from scratch",
     )
-    run.claim(
-        "M-64",
-        r"\text{digits, ten classes: the certificate is far below chance}",
-        promised=0.45,
-        relation="<=",
-        measured=learned.bound,
-        control=Control("labels drawn by a fair coin", guessing.bound),
-    )
-    run.claim(
-        "M-64",
-        r"\text{two classes, a prior that has seen nothing: below 1/2}",
-        promised=0.5,
-        relation="<",
-        measured=plain.bound,
-        control=Control("labels drawn by a fair coin", guessing.bound),
-    )
+    says.fails("random labels, and a prior that has memorized them", cheated.test.estimate, promised=cheated.claimed)
+    says = run.states("M-64", r"\text{digits, ten classes: the certificate is far below chance}")
+    says.at_most(learned.bound, 0.45)
+    says.fails("labels drawn by a fair coin", guessing.bound)
+    says = run.states("M-64", r"\text{two classes, a prior that has seen nothing: below 1/2}")
+    says.below(plain.bound, 0.5)
+    says.fails("labels drawn by a fair coin", guessing.bound)
     first = {k: float(v) for k, v in plain.prior_variances.items()}
     weights = plain.network.variances()["0.weight"]
-    run.claim(
-        "M-64",
-        r"\text{the minimization widens: the median variance of the first layer grows by}",
-        promised=1.0,
-        relation=">",
-        measured=float(weights.median()) / _initial_variance(plain),
-        reason=f"prior variance {first['0.weight']:.2e}",
-        control=Control(
-            "the weights that matter: the least variance",
-            float(weights.min()) / _initial_variance(plain),
-        ),
-    )
+    says = run.states("M-64", r"\text{the minimization widens: the median variance of the first layer grows by}")
+    says.above(float(weights.median()) / _initial_variance(plain), 1.0, where=f"prior variance {first['0.weight']:.2e}")
+    says.fails("the weights that matter: the least variance", float(weights.min()) / _initial_variance(plain))
     run.table(
         "digits",
         ["network", "bound", "test error", "train error, bounded", "KL", "scales", "samples"],
@@ -309,20 +255,11 @@ def refuse_cheating(run: Run) -> None:
         half = len(train[0]) // 2
         cheat = _memorized(net, *train, run.seed)
         fair = _memorized(net, train[0][:half], train[1][:half], run.seed)
-        told = risk_certificate(
-            fair, train, prior=fair, prior_data=range(half), test=test, epochs=0, prior_spread=0.01
-        )
-        lied = risk_certificate(
-            cheat, train, prior=cheat, prior_data=(), test=test, epochs=0, prior_spread=0.01
-        )
-    run.claim(
-        "M-64",
-        r"\text{a prior that has seen none of the bound's samples is accepted}",
-        promised=1.0,
-        relation="==",
-        measured=float(told.valid),
-        control=Control("it was trained on them, and the user says it was not", float(lied.valid)),
-    )
+        told = risk_certificate(fair, train, prior=fair, prior_data=range(half), test=test, epochs=0, prior_spread=0.01)
+        lied = risk_certificate(cheat, train, prior=cheat, prior_data=(), test=test, epochs=0, prior_spread=0.01)
+    says = run.states("M-64", r"\text{a prior that has seen none of the bound's samples is accepted}")
+    says.equal(float(told.valid), 1.0)
+    says.fails("it was trained on them, and the user says it was not", float(lied.valid))
     run.note(f"What the certificate says of the cheating prior: {lied.invalid}.")
 
 
@@ -340,9 +277,7 @@ def judge(run: Run, results: dict[str, dict[str, Any]]) -> None:
         c, m = COLUMNS[name], r["certificate"]
         errors = (r["train_error"], r["test_error"], m["empirical"]["upper"], m["test"]["estimate"])
         printed = (c.train, c.test, c.snn_train, c.snn_test, c.bound, c.kl, 1000 * c.thousands)
-        rows.append(
-            (name, "ours", *errors, m["bound"], m["kl"], r["parameters"], r["epochs"], _minutes(r))
-        )
+        rows.append((name, "ours", *errors, m["bound"], m["kl"], r["parameters"], r["epochs"], _minutes(r)))
         if name in PRINTED:
             rows.append((name, "printed", *printed, None, None))
     run.table(
@@ -371,48 +306,28 @@ def judge(run: Run, results: dict[str, dict[str, Any]]) -> None:
     true = [n for n in TRUE if n in made]
     if true:
         worst = None if random is None else [random["bound"]] * len(true)
-        run.claim(
-            "M-66",
-            r"\text{binary MNIST, true labels: certificate}\le\text{the printed bound}",
-            promised=[COLUMNS[n].bound for n in true],
-            relation="<=",
-            measured=[made[n]["bound"] for n in true],
-            control=None if worst is None else Control("random labels", worst),
-        )
-    run.claim(
-        "M-64, M-66",
-        r"\text{MNIST: test error of the stochastic network}\le\text{certificate}",
-        promised=[m["bound"] for m in made.values()],
-        relation="<=",
-        measured=[m["test"]["estimate"] for m in made.values()],
+        says = run.states("M-66", r"\text{binary MNIST, true labels: certificate}\le\text{the printed bound}")
+        says.at_most([made[n]["bound"] for n in true], [COLUMNS[n].bound for n in true])
+        if worst is not None:
+            says.fails("random labels", worst)
+    run.states("M-64, M-66", r"\text{MNIST: test error of the stochastic network}\le\text{certificate}").at_most(
+        [m["test"]["estimate"] for m in made.values()], [m["bound"] for m in made.values()]
     )
     if random is not None:
-        run.claim(
-            "M-66",
-            r"\text{random labels: no certificate goes below the risk 1/2}",
-            promised=0.5,
-            relation=">=",
-            measured=random["bound"],
+        run.states("M-66", r"\text{random labels: no certificate goes below the risk 1/2}").at_least(
+            random["bound"], 0.5
         )
     if "D-600" in made:
         m = made["D-600"]
-        run.claim(
-            "M-64, M-66",
-            r"\text{a prior from half of the data: certificate}\le1.5\times\text{test error}",
-            promised=1.5 * m["test"]["estimate"],
-            relation="<=",
-            measured=m["bound"],
-            control=None
-            if "T-600" not in made
-            else Control("a prior that has seen nothing", made["T-600"]["bound"]),
+        says = run.states(
+            "M-64, M-66", r"\text{a prior from half of the data: certificate}\le1.5\times\text{test error}"
         )
+        says.at_most(m["bound"], 1.5 * m["test"]["estimate"])
+        if "T-600" in made:
+            says.fails("a prior that has seen nothing", made["T-600"]["bound"])
     if "D-600-ten" in made:
-        run.claim(
-            "M-64, M-66",
-            r"\text{ten classes, a prior from half of the data: certificate}<0.05",
-            promised=0.05,
-            relation="<",
-            measured=made["D-600-ten"]["bound"],
+        run.states("M-64, M-66", r"\text{ten classes, a prior from half of the data: certificate}<0.05").below(
+            made["D-600-ten"]["bound"], 0.05
         )
 
 
@@ -437,9 +352,7 @@ def plot(axes: Any, plain: RiskCertificate, results: dict[str, dict[str, Any]]) 
     else:
         errors = [COLUMNS[n].snn_test for n in names]
     right.plot(place + aside, errors, "o", color=COLORS[1], label="test error")
-    top = max(
-        b for b in [*printed, *(results[n]["certificate"]["bound"] for n in results)] if b > 0
-    )
+    top = max(b for b in [*printed, *(results[n]["certificate"]["bound"] for n in results)] if b > 0)
     right.set_xticks(place.tolist(), names, rotation=40, ha="right", fontsize=7)
     right.set(title="MNIST", ylim=(0, 1.35 * top))
     right.legend(loc="upper left")

@@ -8,16 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.progress import hidden
-from torchtheory.core.record import Control
 from torchtheory.generalization.pac_bayes.bernoulli_kl import upper_kl_inverse
 from torchtheory.generalization.pac_bayes.bounds import KL, log_moment
 from torchtheory.generalization.pac_bayes.certification import risk_certificate
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, lab
 
 POINTS, DIMENSION = 400, 10
 
@@ -29,9 +24,7 @@ POINTS, DIMENSION = 400, 10
     title="The bound fails in at most a fraction δ of the samples, unless the prior cheats",
     full={"problems": 2000, "certified": 200, "epochs": 20},
 )
-def pac_bayes_coverage(
-    run: Run, problems: int = 200, samples: int = 60, certified: int = 25, epochs: int = 4
-) -> None:
+def pac_bayes_coverage(run: Run, problems: int = 200, samples: int = 60, certified: int = 25, epochs: int = 4) -> None:
     """A law on 400 points with noisy labels is fixed; samples are drawn from it again and again, a
     Gaussian linear classifier is fitted to each by minimizing the bound, and its true risk, which
     is a sum of normal probabilities, is compared with the bound.
@@ -48,38 +41,17 @@ def pac_bayes_coverage(
     honest = fit_all(run, law, problems, samples, delta)
     cheating = cheat_all(run, law, problems, samples, delta)
     broken, broken_cheat = (
-        clopper_pearson(int((risk > bound).sum()), problems, 0.99)
-        for risk, bound in (honest, cheating)
+        clopper_pearson(int((risk > bound).sum()), problems, 0.99) for risk, bound in (honest, cheating)
     )
-    run.claim(
-        "M-57, M-60",
-        r"\Pr_S(\mathbb E_QR>\text{bound})\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=broken.estimate,
-        interval=broken,
-        reason=f"{problems} samples of {samples}, Clopper-Pearson at 99 %",
-        control=Control(
-            "the prior is centered at weights trained on the sample",
-            broken_cheat.estimate,
-            interval=broken_cheat,
-        ),
-    )
+    says = run.states("M-57, M-60", r"\Pr_S(\mathbb E_QR>\text{bound})\le\delta")
+    says.at_most(broken, delta, where=f"{problems} samples of {samples}, Clopper-Pearson at 99 %")
+    says.fails("the prior is centered at weights trained on the sample", broken_cheat)
     chosen = certify_some(run, law, certified, samples, epochs)
     failed = clopper_pearson(int((chosen[0] > chosen[1]).sum()), certified, 0.99)
     without = clopper_pearson(int((chosen[0] > chosen[2]).sum()), certified, 0.99)
-    run.claim(
-        "M-64",
-        r"\text{the same for certify, with its scales and draws of weights}",
-        promised=0.035,
-        relation="<=",
-        measured=failed.estimate,
-        interval=failed,
-        reason=f"{certified} samples of {samples}",
-        control=Control(
-            "the empirical risk alone taken as a bound", without.estimate, interval=without
-        ),
-    )
+    says = run.states("M-64", r"\text{the same for certify, with its scales and draws of weights}")
+    says.at_most(failed, 0.035, where=f"{certified} samples of {samples}")
+    says.fails("the empirical risk alone taken as a bound", without)
     run.figure(
         "coverage",
         lambda axes: plot(axes, honest, cheating, chosen),

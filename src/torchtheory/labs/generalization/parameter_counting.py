@@ -8,10 +8,6 @@ from typing import Any
 
 import torch
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.generalization.vc.parameter_counting import (
     count_parameters_bounds,
@@ -19,8 +15,7 @@ from torchtheory.generalization.vc.parameter_counting import (
     log10_parameters_needed,
 )
 from torchtheory.generalization.vc.shattering import relu_shattering
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, fit_slope, lab
 
 
 @lab(
@@ -60,28 +55,17 @@ def vacuity(run: Run, samples: int) -> None:
     """The case of the source, and one where the bounds say something."""
     found = count_parameters_bounds(1_600_000, 50_000, layers=10, inputs=3072)
     small = count_parameters_bounds(1000, 5_000_000, layers=2, inputs=10)
-    run.claim(
-        ["A-46"],
-        r"\sqrt{P\ln P/m}=21.4\ \text{ for } P=1.6\cdot10^6,\ m=5\cdot10^4",
-        promised=21.4,
-        relation="==",
-        measured=found.order,
-        tolerance=0.0025,
-        control=Control("as many samples as parameters", count_parameters_bounds(
-            1_600_000, 1_600_000).order),
-    )  # fmt: skip
-    run.claim(
-        "A-46",
-        r"\min(\text{order, bits, VC})\ge1:\ \text{ vacuous}",
-        promised=1.0,
-        relation=">=",
-        measured=[found.order, found.bits, found.vc],
-        reason=f"{found.load:.0f} parameters a sample; enough to fit any labels: "
+    says = run.states(["A-46"], r"\sqrt{P\ln P/m}=21.4\ \text{ for } P=1.6\cdot10^6,\ m=5\cdot10^4")
+    says.equal(found.order, 21.4, 0.0025)
+    says.fails("as many samples as parameters", count_parameters_bounds(1_600_000, 1_600_000).order)
+    says = run.states("A-46", r"\min(\text{order, bits, VC})\ge1:\ \text{ vacuous}")
+    says.at_least(
+        [found.order, found.bits, found.vc],
+        1.0,
+        where=f"{found.load:.0f} parameters a sample; enough to fit any labels: "
         f"{'yes' if found.interpolation_possible else 'no'}",
-        control=Control(
-            "1000 parameters and five million samples", [small.order, small.bits, small.vc]
-        ),
     )
+    says.fails("1000 parameters and five million samples", [small.order, small.bits, small.vc])
     cases = [
         ("CNN on CIFAR-10", 1_600_000, 50_000, 10, 3072),
         ("784-100-10 on MNIST", 79_510, 60_000, 2, 784),
@@ -109,55 +93,35 @@ def vacuity(run: Run, samples: int) -> None:
         features = net[1](net[0](x))
     fewer = weights[row].clone()
     fewer[samples // 2 :] = 0
-    run.claim(
-        "A-46",
-        r"d+2m \text{ parameters fit } m \text{ points with any labels}",
-        promised=0,
-        relation="==",
-        measured=((features @ weights[row]).sign() != labels).sum(),
-        reason="one direction, a kink and an output weight for each point; random labels",
-        control=Control("half of the units", ((features @ fewer).sign() != labels).sum()),
+    says = run.states("A-46", r"d+2m \text{ parameters fit } m \text{ points with any labels}")
+    says.equal(
+        ((features @ weights[row]).sign() != labels).sum(),
+        where="one direction, a kink and an output weight for each point; random labels",
     )
+    says.fails("half of the units", ((features @ fewer).sign() != labels).sum())
 
 
 def dimensions(run: Run) -> None:
     """The sizes of images."""
     names = ("MNIST", "CIFAR-10", "CIFAR-100", "ImageNet")
-    run.claim(
-        "A-47",
-        r"d=784,\ 3072,\ 3072,\ 196608\ \text{ (MNIST, CIFAR-10, CIFAR-100, ImageNet)}",
-        promised=[28 * 28, 3 * 32 * 32, 3 * 32 * 32, 3 * 256 * 256],
-        relation="==",
-        measured=[input_dimension(n) for n in names],
-        control=Control("pixels only", [input_dimension(n, colors=False) for n in names]),
-    )
-    run.erratum(
-        "cifar-pixels-as-dimension",
-        r"d=1024\ \text{ for CIFAR-10}",
-        promised=1024,
-        relation="==",
-        measured=input_dimension("CIFAR-10"),
-    )
+    says = run.states("A-47", r"d=784,\ 3072,\ 3072,\ 196608\ \text{ (MNIST, CIFAR-10, CIFAR-100, ImageNet)}")
+    says.equal([input_dimension(n) for n in names], [28 * 28, 3 * 32 * 32, 3 * 32 * 32, 3 * 256 * 256])
+    says.fails("pixels only", [input_dimension(n, colors=False) for n in names])
+    run.refutes("cifar-pixels-as-dimension", r"d=1024\ \text{ for CIFAR-10}").equal(input_dimension("CIFAR-10"), 1024)
 
 
 def curse(run: Run, cells: int) -> None:
     """epsilon^-d, and a Lipschitz function that a grid of k^d points does not see."""
-    run.claim(
+    says = run.states(
         "A-51",
-        r"\varepsilon=\tfrac12,\ d=784:\ 2^{784}\approx10^{236.0},\ \text{ discontinuous: }"
-        r"2^{392}\approx10^{118.0}",
-        promised=[math.log10(2**784), math.log10(2**392)],
-        relation="==",
-        measured=[
-            log10_parameters_needed(784, 0.5),
-            log10_parameters_needed(784, 0.5, discontinuous=True),
-        ],
-        tolerance=1e-12,
-        control=Control(
-            "the pixels of CIFAR-10 instead", log10_parameters_needed(1024, 0.5),
-            promised=math.log10(2**784),
-        ),
-    )  # fmt: skip
+        r"\varepsilon=\tfrac12,\ d=784:\ 2^{784}\approx10^{236.0},\ \text{ discontinuous: }2^{392}\approx10^{118.0}",
+    )
+    says.equal(
+        [log10_parameters_needed(784, 0.5), log10_parameters_needed(784, 0.5, discontinuous=True)],
+        [math.log10(2**784), math.log10(2**392)],
+        1e-12,
+    )
+    says.fails("the pixels of CIFAR-10 instead", log10_parameters_needed(1024, 0.5), promised=math.log10(2**784))
     hidden, promised, squared, slopes = [], [], [], []
     for d in (1, 2, 3):
         worst = []
@@ -171,24 +135,17 @@ def curse(run: Run, cells: int) -> None:
             promised.append(0.5 * (k**d) ** (-1 / d))
             squared.append(float(away.square().max()))
         slopes.append(fit_slope([float(k**d) for k in range(2, cells + 1)], worst).estimate)
-    run.claim(
+    says = run.states(
         "A-51",
         r"\max|f|=\tfrac12p^{-1/d}\ \text{ for a 1-Lipschitz } f \text{ that is 0 at all } p=k^d "
         r"\text{ points of a grid}",
-        promised=promised,
-        relation="==",
-        measured=hidden,
-        tolerance=1e-12,
-        reason="f and -f look alike on the grid, so one of them is missed by at least this",
-        control=Control("its square, which is much flatter", squared),
     )
-    run.claim(
-        "A-51",
-        r"\varepsilon\sim p^{-1/d}:\ \text{ the exponents for } d=1,2,3",
-        promised=[-1.0, -1 / 2, -1 / 3],
-        relation="==",
-        measured=slopes,
-        tolerance=1e-9,
+    says.equal(
+        hidden, promised, 1e-12, where="f and -f look alike on the grid, so one of them is missed by at least this"
+    )
+    says.fails("its square, which is much flatter", squared)
+    run.states("A-51", r"\varepsilon\sim p^{-1/d}:\ \text{ the exponents for } d=1,2,3").equal(
+        slopes, [-1.0, -1 / 2, -1 / 3], 1e-9
     )
 
 

@@ -10,17 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.complexity.norm_products import compare_norms
 from torchtheory.generalization.paths.angles import PathAngles, path_cosines
 from torchtheory.generalization.paths.graph import every_path, graph_path_norms
 from torchtheory.kernels.deep_paths import path_features
 from torchtheory.kernels.path_kernel import deep_path_kernel, number_of_paths, path_norms
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.labs.generalization.deep_paths import chains, filled, skipping
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.symmetries import rescalable_layers, rescale_units, with_parameters
@@ -75,20 +71,11 @@ def one_pass(run: Run) -> None:
         passed.append(graph_path_norms(net_with_skips, order=order))
         listed.append(torch.stack([t.weights.norm(order) for t in tables]))
         active.append(torch.stack([(t.weights * t.activity[0]).norm(order) for t in tables]))
-    run.claim(
-        "B-14",
-        r"\|\bar w_k\|_p^p=\bigl(|W^{[L]}|^{\circ p}\cdots|W^{[1]}|^{\circ p}\mathbf 1\bigr)_k,"
-        r"\ p=1,2",
-        promised=torch.cat(listed),
-        relation="==",
-        measured=torch.cat(passed),
-        tolerance=1e-12,
-        reason="six networks, every path listed",
-        control=Control(
-            "the nonlinearity kept: closed paths left out", torch.cat(passed),
-            promised=torch.cat(active),
-        ),
-    )  # fmt: skip
+    says = run.states(
+        "B-14", r"\|\bar w_k\|_p^p=\bigl(|W^{[L]}|^{\circ p}\cdots|W^{[1]}|^{\circ p}\mathbf 1\bigr)_k,\ p=1,2"
+    )
+    says.equal(torch.cat(passed), torch.cat(listed), 1e-12, where="six networks, every path listed")
+    says.fails("the nonlinearity kept: closed paths left out", torch.cat(passed), promised=torch.cat(active))
     net = mlp([3, 4, 2], bias=False, generator=run.generator)
     table = every_path(net, run.randn(1, 3))
     squared = copy.deepcopy(net)
@@ -96,23 +83,19 @@ def one_pass(run: Run) -> None:
         for p in squared.parameters():
             p.square_()
         columns = squared(torch.eye(3).double())[:, 0]  # non-negative: ReLU does nothing
-    run.claim(
-        "B-14",
-        r"\|\bar w_k\|_2^2=\textstyle\sum_i g_k(e_i),\ g \text{ the network of squared weights}",
-        promised=float(table.weights.square().sum()),
-        relation="==",
-        measured=float(columns.sum()),
-        tolerance=1e-12,
-        reason="the identity matrix as input, and the sum of what its columns give",
+    run.states("B-14", r"\|\bar w_k\|_2^2=\textstyle\sum_i g_k(e_i),\ g \text{ the network of squared weights}").equal(
+        float(columns.sum()),
+        float(table.weights.square().sum()),
+        1e-12,
+        where="the identity matrix as input, and the sum of what its columns give",
     )
-    run.erratum(
-        "path-norm-identity-input",
-        r"\|\bar w_k\|_2^2=g_k(e_i) \text{ for an input } e_i \text{ of the identity}",
-        promised=float(table.weights.square().sum()),
-        relation="==",
-        measured=columns,
-        tolerance=1e-12,
-        reason="a forward pass of the identity gives one number for each input coordinate",
+    run.refutes(
+        "path-norm-identity-input", r"\|\bar w_k\|_2^2=g_k(e_i) \text{ for an input } e_i \text{ of the identity}"
+    ).equal(
+        columns,
+        float(table.weights.square().sum()),
+        1e-12,
+        where="a forward pass of the identity gives one number for each input coordinate",
     )
 
 
@@ -130,19 +113,13 @@ def below_the_product(run: Run, networks: int) -> None:
         for layer in dense_layers(biased):
             layer.weight.mul_(0.1)
             weights_only *= float(layer.weight.norm())
-    run.claim(
-        "B-14",
-        r"\Bigl(\sum_k\|\bar w_k\|_2^2\Bigr)^{1/2}\le\prod_\ell\|W^{(\ell)}\|_F",
-        promised=products,
-        relation="<=",
-        measured=sums,
-        tolerance=1e-12,
-        reason=f"{networks} dense networks; biases as weights in homogeneous coordinates",
-        control=Control(
-            "biases counted as paths and left out of the product",
-            compare_norms(biased, (2,)).path, promised=weights_only,
-        ),
-    )  # fmt: skip
+    says = run.states("B-14", r"\Bigl(\sum_k\|\bar w_k\|_2^2\Bigr)^{1/2}\le\prod_\ell\|W^{(\ell)}\|_F")
+    says.at_most(
+        sums, products, 1e-12, where=f"{networks} dense networks; biases as weights in homogeneous coordinates"
+    )
+    says.fails(
+        "biases counted as paths and left out of the product", compare_norms(biased, (2,)).path, promised=weights_only
+    )
     sums, products, filters = [], [], []
     for size in range(4, 12):
         convolution, dense = nn.Conv1d(1, 1, 3, bias=False), nn.Linear(size // 2, 2, bias=False)
@@ -151,17 +128,13 @@ def below_the_product(run: Run, networks: int) -> None:
         sums.append(found.path)
         products.append(found.frobenius)
         filters.append(float((convolution.weight.norm() * dense.weight.norm()).detach()))
-    run.claim(
+    says = run.states(
         "B-14",
         r"\text{convolutions: } \Bigl(\sum_k\|\bar w_k\|_2^2\Bigr)^{1/2}\le\prod_\ell"
         r"\|W^{(\ell)}\|_F,\ W^{(1)} \text{ with the filter at every place}",
-        promised=products,
-        relation="<=",
-        measured=sums,
-        tolerance=1e-12,
-        reason="one filter of 3 taps at 4 to 10 places, a max pool over two of them",
-        control=Control("the norm of the filter alone", sums, promised=filters),
     )
+    says.at_most(sums, products, 1e-12, where="one filter of 3 taps at 4 to 10 places, a max pool over two of them")
+    says.fails("the norm of the filter alone", sums, promised=filters)
 
 
 def equality(run: Run) -> None:
@@ -172,15 +145,9 @@ def equality(run: Run) -> None:
         found = compare_norms(net, (3,))
         return found.path / found.frobenius
 
-    run.claim(
-        "B-14",
-        r"\text{hidden layers of one unit: } \sum_k\|\bar w_k\|_2^2=\prod_\ell\|W^{(\ell)}\|_F^2",
-        promised=1.0,
-        relation="==",
-        measured=[ratio(net) for net in narrow],
-        tolerance=1e-12,
-        control=Control("hidden layers of two units", [ratio(net) for net in wide]),
-    )
+    says = run.states("B-14", r"\text{hidden layers of one unit: } \sum_k\|\bar w_k\|_2^2=\prod_\ell\|W^{(\ell)}\|_F^2")
+    says.equal([ratio(net) for net in narrow], 1.0, 1e-12)
+    says.fails("hidden layers of two units", [ratio(net) for net in wide])
 
 
 def rescaling(run: Run) -> None:
@@ -191,19 +158,16 @@ def rescaling(run: Run) -> None:
     other = with_parameters(net, parameters)
     x = run.randn(20, 3)
     before, after = compare_norms(net, (3,)), compare_norms(other, (3,))
-    run.claim(
-        "B-14",
-        r"\|\bar w_k\|_2 \text{ after units are rescaled, } a>0 \text{ in and } 1/a \text{ out, "
-        r"over before}",
-        promised=1.0,
-        relation="==",
-        measured=after.path / before.path,
-        tolerance=1e-12,
-        reason=f"the outputs change by {float((net(x) - other(x)).detach().abs().max()):.1e}",
-        control=Control(
-            "the product of Frobenius norms, the same check", after.frobenius / before.frobenius
-        ),
+    says = run.states(
+        "B-14", r"\|\bar w_k\|_2 \text{ after units are rescaled, } a>0 \text{ in and } 1/a \text{ out, over before}"
     )
+    says.equal(
+        after.path / before.path,
+        1.0,
+        1e-12,
+        where=f"the outputs change by {float((net(x) - other(x)).detach().abs().max()):.1e}",
+    )
+    says.fails("the product of Frobenius norms, the same check", after.frobenius / before.frobenius)
 
 
 def bounds_outputs(run: Run) -> None:
@@ -219,16 +183,9 @@ def bounds_outputs(run: Run) -> None:
         tiny = 1e-3 * run.randn(50, 2)
         plain = tiny.abs().amax(1) * compare_norms(shifted, (2,)).path_sum
         loud = shifted(tiny).abs().amax(1)
-    run.claim(
-        "B-14",
-        r"|f_k(x)|\le\|\bar w_k\|_1\max(1,\|x\|_\infty)",
-        promised=torch.cat(bounds),
-        relation="<=",
-        measured=torch.cat(outputs),
-        tolerance=1e-12,
-        control=Control("small inputs, and the bias not counted as an input 1", loud,
-                        promised=plain),
-    )  # fmt: skip
+    says = run.states("B-14", r"|f_k(x)|\le\|\bar w_k\|_1\max(1,\|x\|_\infty)")
+    says.at_most(torch.cat(outputs), torch.cat(bounds), 1e-12)
+    says.fails("small inputs, and the bias not counted as an input 1", loud, promised=plain)
 
 
 def depths(run: Run, width: int, deepest: int) -> None:
@@ -277,9 +234,7 @@ def plot_norms(axes: Any, rows: Sequence[tuple[float, ...]]) -> None:
     title="A large path norm with small outputs: the angle to the path features makes up for it",
     full={"width": 100, "epochs": 60},
 )
-def path_norm_and_angle(
-    run: Run, width: int = 30, epochs: int = 20, learning_rate: float = 3e-3
-) -> None:
+def path_norm_and_angle(run: Run, width: int = 30, epochs: int = 20, learning_rate: float = 3e-3) -> None:
     """An output is the norm of the path features times the path norm times the cosine between.
 
     On small networks the cosine of the listed vectors is what the three one-pass quantities give,
@@ -315,32 +270,16 @@ def angle_identity(run: Run) -> None:
         recovered.append(back[use])
         permuted.append(wrong[use])
         true.append(w.norm(dim=1).expand_as(back)[use])
-    run.claim(
-        "B-21",
-        r"\cos\angle(z(x),\bar w_k)=f_k(x)/(\|z(x)\|_2\|\bar w_k\|_2)",
-        promised=torch.cat(exact),
-        relation="==",
-        measured=torch.cat(found),
-        tolerance=1e-12,
-        reason="left: both vectors listed; right: three forward passes",
-        control=Control("the norm of the input for that of its path features", torch.cat(inputs)),
+    says = run.states("B-21", r"\cos\angle(z(x),\bar w_k)=f_k(x)/(\|z(x)\|_2\|\bar w_k\|_2)")
+    says.equal(
+        torch.cat(found), torch.cat(exact), 1e-12, where="left: both vectors listed; right: three forward passes"
     )
-    run.claim(
-        "B-21",
-        r"\|\bar w_k\|_2=f_k(x)/(\|z(x)\|_2\cos\theta) \text{ at every input with } f_k(x)\ne0",
-        promised=torch.cat(true),
-        relation="==",
-        measured=torch.cat(recovered),
-        tolerance=1e-9,
-        control=Control("the angle of another input", torch.cat(permuted)),
-    )
-    run.claim(
-        "B-21",
-        r"\|z(x)\|_2^2=K(x,x), \text{ by one pass of squares}",
-        promised=torch.cat(diagonals),
-        relation="==",
-        measured=torch.cat(norms),
-        tolerance=1e-12,
+    says.fails("the norm of the input for that of its path features", torch.cat(inputs))
+    says = run.states("B-21", r"\|\bar w_k\|_2=f_k(x)/(\|z(x)\|_2\cos\theta) \text{ at every input with } f_k(x)\ne0")
+    says.equal(torch.cat(recovered), torch.cat(true), 1e-9)
+    says.fails("the angle of another input", torch.cat(permuted))
+    run.states("B-21", r"\|z(x)\|_2^2=K(x,x), \text{ by one pass of squares}").equal(
+        torch.cat(norms), torch.cat(diagonals), 1e-12
     )
 
 

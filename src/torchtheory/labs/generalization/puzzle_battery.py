@@ -8,14 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.memorization.experiment import fit_and_test, seeded_network
 from torchtheory.generalization.memorization.puzzle_battery import ErrorCurve, puzzle_curve
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, lab, mean_interval
 from torchtheory.labs.generalization.random_labels import Pair, draw
 
 #: Set before the first run: how much regularization may change the test error and still be mild.
@@ -145,9 +140,7 @@ def with_dropout(
     """What dropout changes, paired by seed."""
 
     def make_network() -> nn.Module:
-        return nn.Sequential(
-            nn.Linear(inputs, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 10)
-        )
+        return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 10))
 
     kept = ("epochs", "batch_size", "learning_rate")
     nets = [seeded_network(make_network, s) for s in settings["seeds"][:4]]  # one by one
@@ -162,44 +155,36 @@ def with_dropout(
 def regularization(run: Run, penalty: ErrorCurve, dropout: Interval) -> None:
     changes = [penalty.change(1, 0), dropout]
     strong = penalty.change(2, 0)
-    run.claim(
-        "A-49",
-        rf"\text{{(ii) regularization changes the test error by at most }}{MILD}",
-        promised=MILD,
-        relation="<=",
-        measured=[max(abs(i.low), abs(i.high)) for i in changes],
-        reason="outer ends of 99% intervals over the seeds: weight decay 0.001 and dropout",
-        control=Control(
-            "a penalty with which the training data are not fitted any more, weight decay 1",
-            max(abs(strong.low), abs(strong.high)),
-        ),
+    says = run.states("A-49", rf"\text{{(ii) regularization changes the test error by at most }}{MILD}")
+    says.at_most(
+        [max(abs(i.low), abs(i.high)) for i in changes],
+        MILD,
+        where="outer ends of 99% intervals over the seeds: weight decay 0.001 and dropout",
+    )
+    says.fails(
+        "a penalty with which the training data are not fitted any more, weight decay 1",
+        max(abs(strong.low), abs(strong.high)),
     )
 
 
 def initialization(run: Run, scale: ErrorCurve, halves: Tensor) -> None:
-    run.claim(
-        "A-49",
-        r"\text{(iii) from all initial weights the training error becomes }0",
-        promised=0.0,
-        relation="<=",
-        measured=scale.train_error,
+    run.states("A-49", r"\text{(iii) from all initial weights the training error becomes }0").at_most(
+        scale.train_error, 0.0
     )
     slopes = slope(SCALES, scale.test_error)
     same = slope(SCALES[::2], halves)
-    run.claim(
+    says = run.states(
         "A-49",
         r"\text{(iii) }\ldots\text{ and the test error depends on them: it grows with their scale,}"
         r"\text{ a factor of ten by}",
-        promised=0.0,
-        relation=">",
-        measured=slopes.low,
-        reason=f"least-squares slope over the scales {', '.join(f'{s:g}' for s in SCALES)}; lower "
-        f"end of the 99% interval over the seeds, {slopes.low:.3f} to {slopes.high:.3f}",
-        control=Control(
-            "nothing is scaled: other weights from the same distribution at two scales",
-            same.low,
-        ),
     )
+    says.above(
+        slopes.low,
+        0.0,
+        where=f"least-squares slope over the scales {', '.join(f'{s:g}' for s in SCALES)}; lower "
+        f"end of the 99% interval over the seeds, {slopes.low:.3f} to {slopes.high:.3f}",
+    )
+    says.fails("nothing is scaled: other weights from the same distribution at two scales", same.low)
 
 
 def slope(levels: Sequence[float], errors: Tensor) -> Interval:
@@ -211,24 +196,13 @@ def slope(levels: Sequence[float], errors: Tensor) -> Interval:
 
 def noisy(run: Run, noise: ErrorCurve, few: ErrorCurve) -> None:
     at = noise.levels.index(0.2)
-    run.claim(
-        "A-49",
-        rf"\text{{(iv) a fifth of the labels wrong: the squared loss becomes at most }}{ZERO}",
-        promised=ZERO,
-        relation="<=",
-        measured=noise.train_loss[at],
-        control=Control("too few hidden units to fit them", few.train_loss[0]),
-    )
+    says = run.states("A-49", rf"\text{{(iv) a fifth of the labels wrong: the squared loss becomes at most }}{ZERO}")
+    says.at_most(noise.train_loss[at], ZERO)
+    says.fails("too few hidden units to fit them", few.train_loss[0])
     found, hopeless = mean_interval(noise.test_error[at]), mean_interval(noise.test_error[-1])
-    run.claim(
-        "A-49",
-        rf"\text{{(iv) }}\ldots\text{{ and the test error is at most }}{LOW}",
-        promised=LOW,
-        relation="<=",
-        measured=found.high,
-        reason="upper end of the 99% interval over the seeds; half the error of guessing",
-        control=Control("all labels wrong", hopeless.high),
-    )
+    says = run.states("A-49", rf"\text{{(iv) }}\ldots\text{{ and the test error is at most }}{LOW}")
+    says.at_most(found.high, LOW, where="upper end of the 99% interval over the seeds; half the error of guessing")
+    says.fails("all labels wrong", hopeless.high)
 
 
 def wider(run: Run, size: ErrorCurve, halves: Tensor) -> None:
@@ -239,16 +213,14 @@ def wider(run: Run, size: ErrorCurve, halves: Tensor) -> None:
     widths = [size.levels[k] for k in fitting]
     gain = slope(widths, -size.test_error[fitting])
     same = slope(widths[:: len(widths) - 1], -halves)
-    run.claim(
-        "A-49",
-        r"\text{(v) beyond the width that fits, the test error falls, a factor of ten by}",
-        promised=0.0,
-        relation=">",
-        measured=gain.low,
-        reason=f"least-squares slope over the widths {', '.join(f'{w:g}' for w in widths)}; lower "
+    says = run.states("A-49", r"\text{(v) beyond the width that fits, the test error falls, a factor of ten by}")
+    says.above(
+        gain.low,
+        0.0,
+        where=f"least-squares slope over the widths {', '.join(f'{w:g}' for w in widths)}; lower "
         f"end of the 99% interval over the seeds, {gain.low:.3f} to {gain.high:.3f}",
-        control=Control("the largest width twice, other initial weights", same.low),
     )
+    says.fails("the largest width twice, other initial weights", same.low)
 
 
 def plot(axes: Any, curves: Sequence[ErrorCurve]) -> None:

@@ -10,9 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.rademacher import (
     estimate_rademacher,
     exact_rademacher,
@@ -24,8 +21,7 @@ from torchtheory.generalization.complexity.rademacher import (
 from torchtheory.generalization.complexity.symmetrization import expected_rademacher
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.nets.labeled import at_least
 
 
@@ -37,9 +33,7 @@ from torchtheory.nets.labeled import at_least
     errata=["linear-class-supremum-inside"],
     full={"samples": 14, "classes": 100, "draws": 20_000},
 )
-def rademacher_complexity(
-    run: Run, samples: int = 10, classes: int = 20, draws: int = 4000
-) -> None:
+def rademacher_complexity(run: Run, samples: int = 10, classes: int = 20, draws: int = 4000) -> None:
     """The empirical complexity is computed over all signs, and estimated where these are too many.
 
     First the definition: one function has none, a class that shatters the sample has all of it,
@@ -75,83 +69,41 @@ def complexities(sets: Iterable[Tensor], *, absolute: bool = False) -> Tensor:
 def definition(run: Run, m: int, classes: int) -> None:
     """Exact values that need no theory."""
     ones = [run.randn(1, m) for _ in range(classes)]
-    run.claim(
-        ["M-41", "B-02"],
-        r"|\mathcal F|=1:\ \hat R_S(\mathcal F)=0",
-        promised=0,
-        relation="==",
-        measured=complexities(ones),
-        tolerance=1e-15,
-        control=Control(
-            "the absolute value inside the supremum",
-            complexities(ones, absolute=True),
-        ),
-    )
+    says = run.states(["M-41", "B-02"], r"|\mathcal F|=1:\ \hat R_S(\mathcal F)=0")
+    says.equal(complexities(ones), within=1e-15)
+    says.fails("the absolute value inside the supremum", complexities(ones, absolute=True))
     every, few = all_labelings(m), labelings_with_changes(m, m // 2)
-    run.claim(
-        "M-41",
-        r"\text{a class with every labeling } \pm1 \text{ of } S:\ \hat R_S(\mathcal F)=1",
-        promised=1,
-        relation="==",
-        measured=exact_rademacher(finite_class(every), m),
-        control=Control(
-            f"at most {m // 2} changes of sign", exact_rademacher(finite_class(few), m)
-        ),
-    )
+    says = run.states("M-41", r"\text{a class with every labeling } \pm1 \text{ of } S:\ \hat R_S(\mathcal F)=1")
+    says.equal(exact_rademacher(finite_class(every), m), 1)
+    says.fails(f"at most {m // 2} changes of sign", exact_rademacher(finite_class(few), m))
     y = run.signs(m)
-    run.claim(
-        "B-02",
-        r"\text{its 0-1 losses } (1-yf)/2:\ \hat R_S=\tfrac12",
-        promised=0.5,
-        relation="==",
-        measured=exact_rademacher(finite_class((1 - every * y) / 2), m),
-        reason="so the bound on the risk is at least 1: no information",
-        control=Control(
-            f"at most {m // 2} changes of sign",
-            exact_rademacher(finite_class((1 - few * y) / 2), m),
-        ),
+    says = run.states("B-02", r"\text{its 0-1 losses } (1-yf)/2:\ \hat R_S=\tfrac12")
+    says.equal(
+        exact_rademacher(finite_class((1 - every * y) / 2), m),
+        0.5,
+        where="so the bound on the risk is at least 1: no information",
     )
+    says.fails(f"at most {m // 2} changes of sign", exact_rademacher(finite_class((1 - few * y) / 2), m))
     sets = [run.randn(6, m) for _ in range(classes)]
     values = complexities(sets)
-    run.claim(
-        "M-41",
-        r"\hat R_S(-\mathcal F)=\hat R_S(\mathcal F)",
-        promised=values,
-        relation="==",
-        measured=complexities(-v for v in sets),
-        tolerance=1e-14,
-        control=Control(
-            "the absolute values of the functions instead",
-            complexities(v.abs() for v in sets),
-        ),
-    )
-    run.claim(
-        "M-41",
-        r"\mathcal F\subset\mathcal G\Rightarrow\hat R_S(\mathcal F)\le\hat R_S(\mathcal G)",
-        promised=values,
-        relation="<=",
-        measured=complexities(v[:4] for v in sets),
-        control=Control(
-            "a class of as many functions that are not in G",
-            complexities(2 * v[:4] for v in sets),
-        ),
-    )
+    says = run.states("M-41", r"\hat R_S(-\mathcal F)=\hat R_S(\mathcal F)")
+    says.equal(complexities(-v for v in sets), values, 1e-14)
+    says.fails("the absolute values of the functions instead", complexities(v.abs() for v in sets))
+    says = run.states("M-41", r"\mathcal F\subset\mathcal G\Rightarrow\hat R_S(\mathcal F)\le\hat R_S(\mathcal G)")
+    says.at_most(complexities(v[:4] for v in sets), values)
+    says.fails("a class of as many functions that are not in G", complexities(2 * v[:4] for v in sets))
     other = [run.randn(5, m) for _ in range(classes)]
     apart = complexities(other)
-    run.claim(
-        "M-51",
-        r"\hat R_S(\mathcal F+\mathcal F')=\hat R_S(\mathcal F)+\hat R_S(\mathcal F')",
-        promised=values + apart,
-        relation="==",
-        measured=complexities(
-            (v[:, None] + w).reshape(-1, m) for v, w in zip(sets, other, strict=True)
-        ),
-        tolerance=1e-13,
-        reason="asked for as an inequality; over all pairs of functions it is an equality",
-        control=Control(
-            "only the sums of the k-th function with the k-th",
-            complexities(v[:5] + w for v, w in zip(sets, other, strict=True)),
-        ),
+    says = run.states("M-51", r"\hat R_S(\mathcal F+\mathcal F')=\hat R_S(\mathcal F)+\hat R_S(\mathcal F')")
+    says.equal(
+        complexities((v[:, None] + w).reshape(-1, m) for v, w in zip(sets, other, strict=True)),
+        values + apart,
+        1e-13,
+        where="asked for as an inequality; over all pairs of functions it is an equality",
+    )
+    says.fails(
+        "only the sums of the k-th function with the k-th",
+        complexities(v[:5] + w for v, w in zip(sets, other, strict=True)),
     )
 
 
@@ -161,16 +113,11 @@ def estimate(run: Run, m: int, draws: int) -> None:
     exact = exact_rademacher(supremum, m)
     fair = estimate_rademacher(supremum, m, draws=draws, generator=run.generator)
     biased = mean_interval(supremum((run.rand(draws, m) < 0.75).double() * 2 - 1))
-    run.claim(
-        "M-41",
-        r"\tfrac1N\sum_{k\le N}\sup_f\tfrac1m\sum_i\sigma^{(k)}_if(z_i)\approx\hat R_S(\mathcal F)",
-        promised=exact,
-        relation="~",
-        measured=fair.estimate,
-        interval=fair,
-        reason="thresholds in both directions",
-        control=Control("signs that are +1 with probability 3/4", biased.estimate, interval=biased),
+    says = run.states(
+        "M-41", r"\tfrac1N\sum_{k\le N}\sup_f\tfrac1m\sum_i\sigma^{(k)}_if(z_i)\approx\hat R_S(\mathcal F)"
     )
+    says.mean(fair, exact, where="thresholds in both directions")
+    says.fails("signs that are +1 with probability 3/4", biased)
 
 
 def finite_bounds(run: Run, m: int, classes: int) -> None:
@@ -178,25 +125,15 @@ def finite_bounds(run: Run, m: int, classes: int) -> None:
     sets = [run.rand(2**k, m) for k in range(1, 7) for _ in range(max(1, classes // 6))]
     exact = complexities(sets)
     bounds = [math.sqrt(2 * math.log(len(v)) / m) for v in sets]
-    run.claim(
-        "B-02",
-        r"f\in[0,1]:\ \hat R_S(\mathcal F)\le\sqrt{2\ln|\mathcal F|/m}",
-        promised=bounds,
-        relation="<=",
-        measured=exact,
-        control=Control("values up to 8", 8 * exact),
-    )
+    says = run.states("B-02", r"f\in[0,1]:\ \hat R_S(\mathcal F)\le\sqrt{2\ln|\mathcal F|/m}")
+    says.at_most(exact, bounds)
+    says.fails("values up to 8", 8 * exact)
     sharper = [massart_bound(v) for v in sets]
-    run.claim(
-        "B-02",
-        r"\hat R_S(\mathcal F)\le\tfrac1m\max_f\|f(S)\|_2\sqrt{2\ln|\mathcal F|}",
-        promised=sharper,
-        relation="<=",
-        measured=exact,
-        control=Control(
-            "functions nine times as long added to the class, but not to the bound",
-            complexities(torch.cat([v, 9 * v]) for v in sets),
-        ),
+    says = run.states("B-02", r"\hat R_S(\mathcal F)\le\tfrac1m\max_f\|f(S)\|_2\sqrt{2\ln|\mathcal F|}")
+    says.at_most(exact, sharper)
+    says.fails(
+        "functions nine times as long added to the class, but not to the bound",
+        complexities(torch.cat([v, 9 * v]) for v in sets),
     )
 
 
@@ -212,43 +149,28 @@ def linear_functions(run: Run, m: int, classes: int) -> None:
             data.append(bounds[0])
             worst.append(bounds[1])
         rows.append((f"Gaussian, d = {d}", exact[-1], data[-1], worst[-1]))
-    run.claim(
+    says = run.states(
         "M-46",
-        r"\hat R_S=\tfrac Wm\mathbb E\bigl\|\sum_i\sigma_ix_i\bigr\|\le"
-        r"\tfrac Wm\sqrt{\textstyle\sum_i\|x_i\|^2}",
-        promised=data,
-        relation="<=",
-        measured=exact,
-        control=Control("weights of norm up to 2W", [2 * e for e in exact]),
+        r"\hat R_S=\tfrac Wm\mathbb E\bigl\|\sum_i\sigma_ix_i\bigr\|\le\tfrac Wm\sqrt{\textstyle\sum_i\|x_i\|^2}",
     )
-    run.claim(
-        "M-46",
-        r"\tfrac Wm\sqrt{\textstyle\sum_i\|x_i\|^2}\le WD/\sqrt m,\quad D=\max_i\|x_i\|",
-        promised=worst,
-        relation="<=",
-        measured=data,
-        control=Control("weights of norm up to 2W", [2 * e for e in data]),
-    )
+    says.at_most(exact, data)
+    says.fails("weights of norm up to 2W", [2 * e for e in exact])
+    says = run.states("M-46", r"\tfrac Wm\sqrt{\textstyle\sum_i\|x_i\|^2}\le WD/\sqrt m,\quad D=\max_i\|x_i\|")
+    says.at_most(data, worst)
+    says.fails("weights of norm up to 2W", [2 * e for e in data])
     orthogonal = torch.linalg.qr(run.randn(m, m))[0]
     attained = exact_rademacher(linear_class(orthogonal, radius), m)
     repeated = exact_rademacher(linear_class(orthogonal[:1].expand(m, m), radius), m)
-    run.claim(
-        "M-46",
-        r"x_1,\dots,x_m \text{ orthonormal}:\ \hat R_S=W/\sqrt m",
-        promised=radius / math.sqrt(m),
-        relation="==",
-        measured=attained,
-        tolerance=1e-14,
-        control=Control("the same unit vector m times", repeated),
-    )
-    run.erratum(
-        "linear-class-supremum-inside",
-        r"\tfrac1m\mathbb E_\sigma\sum_i\sup_f\sigma_if(z_i)=\hat R_S(\mathcal F)",
-        promised=radius * float(orthogonal.norm(dim=1).mean()),
-        relation="==",
-        measured=attained,
-        tolerance=1e-9,
-        reason="orthonormal points: the left side is W whatever m",
+    says = run.states("M-46", r"x_1,\dots,x_m \text{ orthonormal}:\ \hat R_S=W/\sqrt m")
+    says.equal(attained, radius / math.sqrt(m), 1e-14)
+    says.fails("the same unit vector m times", repeated)
+    run.refutes(
+        "linear-class-supremum-inside", r"\tfrac1m\mathbb E_\sigma\sum_i\sup_f\sigma_if(z_i)=\hat R_S(\mathcal F)"
+    ).equal(
+        attained,
+        radius * float(orthogonal.norm(dim=1).mean()),
+        1e-9,
+        where="orthonormal points: the left side is W whatever m",
     )
     rows.append(("orthonormal", attained, *linear_bounds(orthogonal, radius)))
     run.table(
@@ -272,30 +194,20 @@ def concentration(run: Run) -> None:
         errors.append(mean - expected_rademacher(law, values, m))
         spreads.append(float(((each - mean) ** 2 @ chance).sqrt()))
     limit = [1 / (2 * math.sqrt(m)) for m in sizes]
-    run.claim(
-        "M-42",
-        r"f\in[0,1]:\ \bigl(\mathbb E_S(\hat R_S-R_m)^2\bigr)^{1/2}\le\tfrac1{2\sqrt m}",
-        promised=limit,
-        relation="<=",
-        measured=spreads,
-        reason="exact sums over all samples; one changed point moves the complexity by 1/m at most",
-        control=Control("functions with values up to 60", [60 * s for s in spreads]),
+    says = run.states("M-42", r"f\in[0,1]:\ \bigl(\mathbb E_S(\hat R_S-R_m)^2\bigr)^{1/2}\le\tfrac1{2\sqrt m}")
+    says.at_most(
+        spreads, limit, where="exact sums over all samples; one changed point moves the complexity by 1/m at most"
     )
-    run.claim(
-        "M-42",
-        r"\mathbb E_S\hat R_S(\mathcal F)=R_m(\mathcal F):\ \text{difference}",
-        promised=0,
-        relation="==",
-        measured=errors,
-        tolerance=1e-13,
-        reason="mean over samples of means over signs, against one sum over signed samples",
-        control=Control(
-            "with the absolute value on one side only",
-            [e + expected_rademacher(law, values, m)
-             - expected_rademacher(law, values, m, absolute=True)
-             for e, m in zip(errors, sizes, strict=True)],
-        ),
-    )  # fmt: skip
+    says.fails("functions with values up to 60", [60 * s for s in spreads])
+    says = run.states("M-42", r"\mathbb E_S\hat R_S(\mathcal F)=R_m(\mathcal F):\ \text{difference}")
+    says.equal(errors, within=1e-13, where="mean over samples of means over signs, against one sum over signed samples")
+    says.fails(
+        "with the absolute value on one side only",
+        [
+            e + expected_rademacher(law, values, m) - expected_rademacher(law, values, m, absolute=True)
+            for e, m in zip(errors, sizes, strict=True)
+        ],
+    )
 
 
 def complexity_growth(run: Run, draws: int) -> dict[str, list[tuple[int, float]]]:
@@ -309,9 +221,7 @@ def complexity_growth(run: Run, draws: int) -> dict[str, list[tuple[int, float]]
             "thresholds": finite_class(thresholds),
             "linear, ‖w‖ ≤ 1": linear_class(x),
         }.items():
-            value = estimate_rademacher(
-                supremum, m, draws=min(draws, 2000), generator=run.generator
-            ).estimate
+            value = estimate_rademacher(supremum, m, draws=min(draws, 2000), generator=run.generator).estimate
             found.setdefault(name, []).append((m, value))
         found.setdefault("thresholds: Massart", []).append((m, massart_bound(thresholds)))
         found.setdefault("linear: 1/√m", []).append((m, linear_bounds(x)[1]))
@@ -370,30 +280,22 @@ def contraction(run: Run, samples: int = 8, classes: int = 40) -> None:
         if float(function(torch.zeros(1))) == 0:
             double.append(complexities((function(v) for v in sets), absolute=True))
     steep = complexities((4 * v).clamp(0, 4) for v in sets)
-    run.claim(
-        "M-47",
-        r"\phi\ L\text{-Lipschitz}:\ \hat R_S(\phi\circ\mathcal F)\le L\,\hat R_S(\mathcal F)",
-        promised=plain.repeat(len(functions)),
-        relation="<=",
-        measured=torch.cat(after),
-        tolerance=1e-14,
-        reason="six functions with L = 1, of which two do not vanish at 0",
-        control=Control("a ramp of slope 4 taken for 1-Lipschitz", steep, promised=plain),
+    says = run.states("M-47", r"\phi\ L\text{-Lipschitz}:\ \hat R_S(\phi\circ\mathcal F)\le L\,\hat R_S(\mathcal F)")
+    says.at_most(
+        torch.cat(after),
+        plain.repeat(len(functions)),
+        1e-14,
+        where="six functions with L = 1, of which two do not vanish at 0",
     )
+    says.fails("a ramp of slope 4 taken for 1-Lipschitz", steep, promised=plain)
     shifted = complexities((torch.relu(0.1 * v) + 3 for v in sets), absolute=True)
-    run.claim(
+    says = run.states(
         "A-65",
         r"\varrho\ 1\text{-Lipschitz},\ \varrho(0)=0:\ "
         r"\mathfrak R(\varrho\circ\mathcal F)\le2\,\mathfrak R(\mathcal F) \text{ with } |\cdot|",
-        promised=2 * both.repeat(len(double)),
-        relation="<=",
-        measured=torch.cat(double),
-        control=Control(
-            "ϱ(t) = max(t, 0) + 3 on a small class",
-            shifted,
-            promised=0.2 * both,
-        ),
     )
+    says.at_most(torch.cat(double), 2 * both.repeat(len(double)))
+    says.fails("ϱ(t) = max(t, 0) + 3 on a small class", shifted, promised=0.2 * both)
     run.table(
         "ratios",
         ["function", "largest ratio", "mean ratio"],
@@ -403,8 +305,7 @@ def contraction(run: Run, samples: int = 8, classes: int = 40) -> None:
     run.figure(
         "ratios",
         lambda axis: plot_ratios(axis, ratios),
-        caption="Complexity after the function over complexity before, class by class; the lemma "
-        "says at most 1.",
+        caption="Complexity after the function over complexity before, class by class; the lemma says at most 1.",
     )
 
 

@@ -10,11 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson, mean_interval
 from torchtheory.core.random import rademacher
-from torchtheory.core.record import Control
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.data.real import digits
 from torchtheory.generalization.complexity.norm_bounds import frobenius_bound, frobenius_norms
@@ -38,8 +34,7 @@ from torchtheory.generalization.paths.gap_decomposition import decompose_gap
 from torchtheory.generalization.vc.bounds import growth_radius
 from torchtheory.generalization.vc.growth import growth_halfspaces
 from torchtheory.generalization.vc.networks import log2_network_growth_bound
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, lab, mean_interval
 from torchtheory.nets.separability import separate
 from torchtheory.training.many_networks import fit_many
 from torchtheory.training.seeds import derived_generator
@@ -86,9 +81,7 @@ def random_labels(
     and at the test error by the share of random labels.
     """
     if samples < 50 or tests < 150 or width < 8 or seeds < 3 or epochs < 10 or draws < 5:
-        raise InvalidInput(
-            "take 50 samples, 150 tests, width 8, 3 seeds, 10 epochs and 5 draws, or more"
-        )
+        raise InvalidInput("take 50 samples, 150 tests, width 8, 3 seeds, 10 epochs and 5 draws, or more")
     train, test = draw(run, images, samples, tests)
     inputs, batch = train[0].shape[1], min(60, samples // 2)
 
@@ -100,9 +93,7 @@ def random_labels(
         "batch_size": batch,
         "learning_rate": 0.015 if images == "digits" else 0.002,
     }
-    found = memorization_test(
-        make_network, train, test, shares=SHARES, seeds=range(seeds), **settings
-    )
+    found = memorization_test(make_network, train, test, shares=SHARES, seeds=range(seeds), **settings)
     # four hidden units: too few for the random labels
     narrow = memorization_test(
         lambda: nn.Sequential(nn.Linear(inputs, 4), nn.ReLU(), nn.Linear(4, 10)),
@@ -155,17 +146,13 @@ def draw(run: Run, images: str, samples: int, tests: int) -> tuple[Pair, Pair]:
 
 def fits(run: Run, found: Memorization, narrow: Memorization) -> None:
     """Training error 0 on every kind of data."""
-    run.claim(
-        IDS,
-        r"\hat R_S(f)=0\text{ on true, on random labels, and on noise for images}",
-        promised=0.0,
-        relation="<=",
-        measured=found.column("train_error"),
-        reason="every share of random labels, every corruption of the images, every seed",
-        control=Control(
-            "few parameters: four hidden units, random labels", narrow.column("train_error")
-        ),
+    says = run.states(IDS, r"\hat R_S(f)=0\text{ on true, on random labels, and on noise for images}")
+    says.at_most(
+        found.column("train_error"),
+        0.0,
+        where="every share of random labels, every corruption of the images, every seed",
     )
+    says.fails("few parameters: four hidden units, random labels", narrow.column("train_error"))
 
 
 def times(run: Run, found: Memorization, narrow: Memorization) -> None:
@@ -173,61 +160,33 @@ def times(run: Run, found: Memorization, narrow: Memorization) -> None:
     base = found.select(share=0.0).column("epochs_to_fit")
     ratio = found.select(share=1.0).column("epochs_to_fit") / base
     shuffled = found.select("shuffled pixels").column("epochs_to_fit") / base
-    run.claim(
-        IDS,
-        r"\text{epochs on random labels} > \text{epochs on true labels}",
-        promised=1.0,
-        relation=">",
-        measured=_low(ratio),
-        reason="lower end of the 99% interval of the ratio over the seeds",
-        control=Control(
-            "labels that still mean something: pixels in one fixed order, which a dense network "
-            "does not notice",
-            _low(shuffled),
-        ),
+    says = run.states(IDS, r"\text{epochs on random labels} > \text{epochs on true labels}")
+    says.above(_low(ratio), 1.0, where="lower end of the 99% interval of the ratio over the seeds")
+    says.fails(
+        "labels that still mean something: pixels in one fixed order, which a dense network does not notice",
+        _low(shuffled),
     )
-    run.claim(
-        ["A-48", "M-49"],
-        r"\text{epochs on random labels} \le 10\cdot\text{epochs on true labels}",
-        promised=10.0,
-        relation="<=",
-        measured=ratio,
-        reason="a small factor; ten was set beforehand",
-        control=Control(
-            "four hidden units, which never fit them",
-            narrow.column("epochs_to_fit") / base,
-        ),
-    )
+    says = run.states(["A-48", "M-49"], r"\text{epochs on random labels} \le 10\cdot\text{epochs on true labels}")
+    says.at_most(ratio, 10.0, where="a small factor; ten was set beforehand")
+    says.fails("four hidden units, which never fit them", narrow.column("epochs_to_fit") / base)
 
 
 def chance(run: Run, found: Memorization) -> None:
     """Test errors: guessing at share 1, small at share 0, and in between."""
-    random = mean_interval(found.select(share=1.0).column("test_error"))
-    true = mean_interval(found.select(share=0.0).column("test_error"))
-    run.claim(
-        IDS,
-        r"\mathbb E\,R(f)=1-\tfrac1{10}\text{ on random labels}",
-        promised=0.9,
-        relation="~",
-        measured=random.estimate,
-        interval=random,
-        reason="exact in the mean: the classes are exchangeable",
-        control=Control("labels that mean something", true.estimate, interval=true),
+    says = run.states(IDS, r"\mathbb E\,R(f)=1-\tfrac1{10}\text{ on random labels}")
+    says.mean(
+        found.select(share=1.0).column("test_error"), 0.9, where="exact in the mean: the classes are exchangeable"
     )
+    says.fails("labels that mean something", found.select(share=0.0).column("test_error"))
     errors = [found.select(share=p).column("test_error") for p in SHARES]
     noise = found.select("Gaussian images").column("test_error")
-    run.claim(
-        ["B-07", "A-48"],
-        r"\text{the test error grows from each share of random labels to the next}",
-        promised=0.0,
-        relation=">",
-        measured=[_low(after - before) for before, after in pairwise(errors)],
-        reason="lower ends of 99% intervals of the differences over the seeds; the training error "
-        "is 0 at every share",
-        control=Control(
-            "nothing left to lose: from random labels to noise for images", _low(noise - errors[-1])
-        ),
+    says = run.states(["B-07", "A-48"], r"\text{the test error grows from each share of random labels to the next}")
+    says.above(
+        [_low(after - before) for before, after in pairwise(errors)],
+        0.0,
+        where="lower ends of 99% intervals of the differences over the seeds; the training error is 0 at every share",
     )
+    says.fails("nothing left to lose: from random labels to noise for images", _low(noise - errors[-1]))
 
 
 # --------------------------------------------------------------- capacity, from random signs
@@ -257,61 +216,50 @@ def capacity(
     lower = rademacher_from_fits(reached, m, DELTA)
     dichotomies = growth_halfspaces(m, 2)
     plane = math.sqrt(2 * math.log(dichotomies) / m)
-    run.claim(
-        ["M-49", "A-48"],
-        r"\tfrac1s\sum_j\sup_f\tfrac1m\sum_i\sigma^{(j)}_i\operatorname{sgn}f(x_i)\ge0.95",
-        promised=0.95,
-        relation=">=",
-        measured=reached.mean(),
-        reason=f"{draws} draws of {m} signs; with confidence {1 - DELTA} the complexity is at "
-        f"least {lower:.3f}",
-        control=Control("half-planes: at most this, by Massart's lemma", plane),
+    says = run.states(
+        ["M-49", "A-48"], r"\tfrac1s\sum_j\sup_f\tfrac1m\sum_i\sigma^{(j)}_i\operatorname{sgn}f(x_i)\ge0.95"
     )
+    says.at_least(
+        reached.mean(),
+        0.95,
+        where=f"{draws} draws of {m} signs; with confidence {1 - DELTA} the complexity is at least {lower:.3f}",
+    )
+    says.fails("half-planes: at most this, by Massart's lemma", plane)
     uniform = empirical_uniform_deviation(max(lower, 0) / 2, m, DELTA)
-    run.claim(
+    says = run.states(
         ["M-49", "A-48"],
-        r"2\hat R_S(\ell\circ\mathcal F)+3\sqrt{\ln(2/\delta)/(2m)}\ge1:"
-        r"\text{ the Rademacher bound is vacuous}",
-        promised=1.0,
-        relation=">=",
-        measured=uniform,
-        reason="errors of signs have half the complexity of the signs; from its lower bound",
-        control=Control(
-            "half-planes, from the upper bound of their complexity",
-            empirical_uniform_deviation(plane / 2, m, DELTA),
-        ),
+        r"2\hat R_S(\ell\circ\mathcal F)+3\sqrt{\ln(2/\delta)/(2m)}\ge1:\text{ the Rademacher bound is vacuous}",
+    )
+    says.at_least(uniform, 1.0, where="errors of signs have half the complexity of the signs; from its lower bound")
+    says.fails(
+        "half-planes, from the upper bound of their complexity", empirical_uniform_deviation(plane / 2, m, DELTA)
     )
     fitted = int((reached == 1).sum())
     dimension = vc_dimension_from_fits(fitted, draws, m)
-    run.claim(
-        "A-48",
-        r"\mathrm{VCdim}\ge m/2\text{, from the labelings that were fitted}",
-        promised=m / 2,
-        relation=">=",
-        measured=dimension,
-        reason=f"{fitted} of {draws} fitted, confidence 0.99; not m, which would need all "
-        "labelings",
-        control=Control(
-            "half-planes in two of the inputs' coordinates",
-            vc_dimension_from_fits(_separated(x[:, PLANE], signs), draws, m),
-        ),
+    says = run.states("A-48", r"\mathrm{VCdim}\ge m/2\text{, from the labelings that were fitted}")
+    says.at_least(
+        dimension, m / 2, where=f"{fitted} of {draws} fitted, confidence 0.99; not m, which would need all labelings"
+    )
+    says.fails(
+        "half-planes in two of the inputs' coordinates",
+        vc_dimension_from_fits(_separated(x[:, PLANE], signs), draws, m),
     )
     true = seeded_network(_two_classes(x.shape[1], width), run.seed)
     made = fit_and_test([true], _halves(train), _halves(test), **settings)
     errors = round(float(made.test_error[0]) * len(test[0]))
     seen = clopper_pearson(errors, len(test[0]), 1 - 2 * DELTA).high
     radius = _growth_bound((x.shape[1], width, 1), m)
-    run.claim(
+    says = run.states(
         ["A-48", "B-07"],
-        r"\text{a bound that does not look at labels is at least the gap }"
-        r"\tfrac12-\hat R_S(f)\text{ on random ones}",
-        promised=float(reached.max()) / 2,
-        relation=">=",
-        measured=[uniform, radius],
-        reason="Rademacher and VC bound; the risk for labels that are fair coins is 1/2 exactly, "
-        "and the training error is that of the best fit of random signs",
-        control=Control("a bound that sees labels: held-out data, true labels", seen),
+        r"\text{a bound that does not look at labels is at least the gap }\tfrac12-\hat R_S(f)\text{ on random ones}",
     )
+    says.at_least(
+        [uniform, radius],
+        float(reached.max()) / 2,
+        where="Rademacher and VC bound; the risk for labels that are fair coins is 1/2 exactly, "
+        "and the training error is that of the best fit of random signs",
+    )
+    says.fails("a bound that sees labels: held-out data, true labels", seen)
     run.note(
         f"0-4 against 5-9: training error {float(made.train_error[0]):.3f}, test error "
         f"{float(made.test_error[0]):.3f}; VC bound {radius:.1f}, Rademacher bound at least "
@@ -369,22 +317,21 @@ def blind_bounds(run: Run, train: Pair, test: Pair, width: int, seeds: int, epoc
     norm_based = [frobenius_bound(frobenius_norms(net), linear) for net in trained]
     class_bound = [_growth_bound(_widths(net), most) for net in trained]
     parts = [decompose_gap(net, (x, y), (x_test, y_test)) for net in trained[: 2 * seeds]] + [
-        decompose_gap(net, (x, a), (x_test, b))
-        for net, (a, b) in zip(trained[2 * seeds :], coins, strict=True)
+        decompose_gap(net, (x, a), (x_test, b)) for net, (a, b) in zip(trained[2 * seeds :], coins, strict=True)
     ]
     gaps = torch.tensor([p.label_term + float((p.linear + p.quadratic).sum()) for p in parts])
     first, second, random = gaps[:seeds], gaps[seeds : 2 * seeds], gaps[2 * seeds :]
-    run.claim(
+    says = run.states(
         "B-07",
         r"\text{the decomposition }c_y+\sum_k(2v_k^\top\bar w_k+\bar w_k^\top G\bar w_k)"
         r"\text{ is larger for random labels}",
-        promised=0.0,
-        relation=">",
-        measured=_low(random - first),
-        reason="lower end of the 99% interval of the difference over the seeds; squared loss, "
-        "0-4 against 5-9",
-        control=Control("true labels both times, other initial weights", _low(second - first)),
     )
+    says.above(
+        _low(random - first),
+        0.0,
+        where="lower end of the 99% interval of the difference over the seeds; squared loss, 0-4 against 5-9",
+    )
+    says.fails("true labels both times, other initial weights", _low(second - first))
     run.table(
         "what-tells-them-apart",
         ["labels", "gap of the squared loss", "path norm", "Frobenius bound", "VC bound"],
@@ -456,8 +403,5 @@ def _with_intervals(axis: Any, x: Sequence[float], values: list[Tensor], color: 
     for level, seen in zip(x, values, strict=True):
         axis.plot([level] * len(seen), seen, ".", color="0.7", zorder=1)
     means = [float(v.mean()) for v in values]
-    radii = [
-        mean_interval(v, 0.95).high - float(v.mean()) if bool(torch.isfinite(v).all()) else 0.0
-        for v in values
-    ]
+    radii = [mean_interval(v, 0.95).high - float(v.mean()) if bool(torch.isfinite(v).all()) else 0.0 for v in values]
     axis.errorbar(x, means, yerr=radii, fmt="o-", capsize=4, color=color, zorder=2)

@@ -9,15 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.learning.bayes import bayes_classifier
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
 from torchtheory.training.surrogates import zero_one_loss
 
 
@@ -85,9 +80,7 @@ class Terms:
         return float(self.chance @ values)
 
 
-def terms_of(
-    law: FiniteDistribution, functions: Tensor, m: int, reference: Tensor | None = None
-) -> Terms:
+def terms_of(law: FiniteDistribution, functions: Tensor, m: int, reference: Tensor | None = None) -> Terms:
     """The groups with the best function of the class, or with another one `[k]`."""
     samples, chance = law.all_samples(m)
     masses = law.empirical_masses(samples)
@@ -108,69 +101,41 @@ def terms_of(
     )
 
 
-def three_groups(
-    run: Run, law: FiniteDistribution, functions: Tensor, tables: dict[int, Terms]
-) -> None:
+def three_groups(run: Run, law: FiniteDistribution, functions: Tensor, tables: dict[int, Terms]) -> None:
     every = list(tables.values())
 
     def joined(values: list[Tensor]) -> Tensor:
         return torch.cat(values)
 
-    run.claim(
-        "B-29",
-        r"R(f_S)-R(\hat f)=[R(f_S)-R_S(f_S)]+[R_S(f_S)-R_S(\hat f)]+[R_S(\hat f)-R(\hat f)]",
-        promised=joined([t.excess for t in every]),
-        relation="==",
-        measured=joined([t.first + t.second + t.third for t in every]),
-        tolerance=1e-12,
-        reason=f"all samples of 1 to {max(tables)} draws; the groups by signed measures",
-        control=Control(
-            "without the third group, on each sample", joined([t.first + t.second for t in every])
-        ),
+    says = run.states("B-29", r"R(f_S)-R(\hat f)=[R(f_S)-R_S(f_S)]+[R_S(f_S)-R_S(\hat f)]+[R_S(\hat f)-R(\hat f)]")
+    says.equal(
+        joined([t.first + t.second + t.third for t in every]),
+        joined([t.excess for t in every]),
+        1e-12,
+        where=f"all samples of 1 to {max(tables)} draws; the groups by signed measures",
     )
+    says.fails("without the third group, on each sample", joined([t.first + t.second for t in every]))
     best = bayes_classifier(law)
     constants = labelings_with_changes(len(law.points), 0)
     few = [terms_of(law, constants, m, best.values) for m in tables]
     outside = [terms_of(law, functions, m, best.values) for m in tables]
-    run.claim(
-        "B-29",
-        r"R_S(f_S)\le R_S(\hat f) \text{ on every sample, if } \hat f\in\mathcal F",
-        promised=0,
-        relation="<=",
-        measured=joined([t.second for t in every]),
-        tolerance=1e-15,
-        control=Control(
-            "f̂ is the best of all functions and not in the class",
-            joined([t.second for t in outside]),
-        ),
+    says = run.states("B-29", r"R_S(f_S)\le R_S(\hat f) \text{ on every sample, if } \hat f\in\mathcal F")
+    says.at_most(joined([t.second for t in every]), 0, 1e-15)
+    says.fails("f̂ is the best of all functions and not in the class", joined([t.second for t in outside]))
+    run.refutes(
+        "second-risk-group-sign", r"\hat f \text{ the best of all functions: } \mathbb E_S[R_S(f_S)-R_S(\hat f)]\le0"
+    ).at_most(
+        max(t.mean(t.second) for t in few),
+        0,
+        where="the class has the two constants only; the best function changes sign twice",
     )
-    run.erratum(
-        "second-risk-group-sign",
-        r"\hat f \text{ the best of all functions: } \mathbb E_S[R_S(f_S)-R_S(\hat f)]\le0",
-        promised=0,
-        relation="<=",
-        measured=max(t.mean(t.second) for t in few),
-        reason="the class has the two constants only; the best function changes sign twice",
-    )
-    run.claim(
-        "B-29",
-        r"\mathbb E_S[R_S(\hat f)-R(\hat f)]=0",
-        promised=0,
-        relation="==",
-        measured=[t.mean(t.third) for t in every],
-        tolerance=1e-12,
-        control=Control(
-            "the function learned on the sample instead of a fixed one",
-            [-t.mean(t.first) for t in every],
-        ),
-    )
+    says = run.states("B-29", r"\mathbb E_S[R_S(\hat f)-R(\hat f)]=0")
+    says.equal([t.mean(t.third) for t in every], within=1e-12)
+    says.fails("the function learned on the sample instead of a fixed one", [-t.mean(t.first) for t in every])
     run.table(
         "groups",
         ["sample size", "excess risk", "first group", "second", "third", "uniform gap"],
-        [
-            (m, *(t.mean(v) for v in (t.excess, t.first, t.second, t.third, t.uniform)))
-            for m, t in tables.items()
-        ],
+        [(m, *(t.mean(v) for v in (t.excess, t.first, t.second, t.third, t.uniform))) for m, t in tables.items()],
         caption="Exact means over all samples",
     )
 
@@ -181,32 +146,20 @@ def chain(run: Run, law: FiniteDistribution, functions: Tensor, tables: dict[int
     constants = labelings_with_changes(len(law.points), 0)
     best = bayes_classifier(law)
     poor = [terms_of(law, constants, m, best.values) for m in tables]
-    run.claim(
-        "B-29",
-        r"\mathbb E[R(f_S)-R(\hat f)]\le\mathbb E[R(f_S)-R_S(f_S)]",
-        promised=[t.mean(t.first) for t in every],
-        relation="<=",
-        measured=[t.mean(t.excess) for t in every],
-        tolerance=1e-12,
-        control=Control(
-            "f̂ the best of all functions, the class the two constants",
-            [t.mean(t.excess) for t in poor],
-            promised=[t.mean(t.first) for t in poor],
-        ),
+    says = run.states("B-29", r"\mathbb E[R(f_S)-R(\hat f)]\le\mathbb E[R(f_S)-R_S(f_S)]")
+    says.at_most([t.mean(t.excess) for t in every], [t.mean(t.first) for t in every], 1e-12)
+    says.fails(
+        "f̂ the best of all functions, the class the two constants",
+        [t.mean(t.excess) for t in poor],
+        promised=[t.mean(t.first) for t in poor],
     )
     fewer = [terms_of(law, constants, m) for m in tables]
-    run.claim(
-        "B-29",
-        r"\mathbb E[R(f_S)-R_S(f_S)]\le\mathbb E\sup_{\mathcal F}(R-R_S)",
-        promised=[t.mean(t.uniform) for t in every],
-        relation="<=",
-        measured=[t.mean(t.first) for t in every],
-        tolerance=1e-12,
-        control=Control(
-            "the supremum over the two constants, and f_S from all functions",
-            [t.mean(t.first) for t in (terms_of(law, all_labelings(4), m) for m in tables)],
-            promised=[t.mean(t.uniform) for t in fewer],
-        ),
+    says = run.states("B-29", r"\mathbb E[R(f_S)-R_S(f_S)]\le\mathbb E\sup_{\mathcal F}(R-R_S)")
+    says.at_most([t.mean(t.first) for t in every], [t.mean(t.uniform) for t in every], 1e-12)
+    says.fails(
+        "the supremum over the two constants, and f_S from all functions",
+        [t.mean(t.first) for t in (terms_of(law, all_labelings(4), m) for m in tables)],
+        promised=[t.mean(t.uniform) for t in fewer],
     )
 
 
@@ -214,9 +167,7 @@ def regularized(run: Run, law: FiniteDistribution, functions: Tensor, m: int) ->
     """Θ(f) from Hoeffding and a union bound in which simple functions get more."""
     delta = 0.2
     changes = (functions.diff(dim=1) != 0).sum(1)
-    weight = torch.where(
-        changes == 0, 0.5 / int((changes == 0).sum()), 0.5 / int((changes > 0).sum())
-    )
+    weight = torch.where(changes == 0, 0.5 / int((changes == 0).sum()), 0.5 / int((changes > 0).sum()))
     theta = torch.sqrt(torch.log(1 / (weight.double() * delta)) / (2 * m))
     samples, chance = law.all_samples(m)
     masses = law.empirical_masses(samples)
@@ -230,16 +181,15 @@ def regularized(run: Run, law: FiniteDistribution, functions: Tensor, m: int) ->
         over = risks[chosen] > total.gather(1, chosen[:, None])[:, 0] + 1e-12
         return float(chance @ over.double())
 
-    run.claim(
+    says = run.states(
         "B-29",
         r"f=\arg\min R_S+\Theta \text{ with } \Theta\ge\sup(R-R_S) \text{ up to probability } "
         r"\delta:\ \Pr[R(f)>R_S(f)+\Theta(f)]\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=misses(theta),
-        reason=f"exact, over all samples of {m}; Hoeffding's inequality and a union bound",
-        control=Control("no Θ: plain empirical risk minimization", misses(0 * theta)),
     )
+    says.at_most(
+        misses(theta), delta, where=f"exact, over all samples of {m}; Hoeffding's inequality and a union bound"
+    )
+    says.fails("no Θ: plain empirical risk minimization", misses(0 * theta))
 
 
 def consistency(
@@ -257,20 +207,12 @@ def consistency(
     once = law.draw(trials, 1, generator=run.generator).expand(trials, sizes[-1])
     copied = mean_interval(risks[(law.empirical_masses(once) @ losses.T).argmin(1)] - least)
     for interval, bound, m in zip(rows, bounds, sizes, strict=True):
-        run.claim(
-            "B-29",
-            rf"\mathbb E[R(f_S)-R(\hat f)]\le\sqrt{{\log|\mathcal F|/(2m)}},\ m={m}",
-            promised=bound,
-            relation="<=",
-            measured=interval.estimate,
-            interval=interval,
-            reason="in the limit the risk is that of the best of the class, not the least of all",
-            control=Control(
-                "one draw repeated instead of independent ones", copied.estimate, interval=copied
-            )
-            if m == sizes[-1]
-            else None,
+        says = run.states("B-29", rf"\mathbb E[R(f_S)-R(\hat f)]\le\sqrt{{\log|\mathcal F|/(2m)}},\ m={m}")
+        says.at_most(
+            interval, bound, where="in the limit the risk is that of the best of the class, not the least of all"
         )
+        if m == sizes[-1]:
+            says.fails("one draw repeated instead of independent ones", copied)
     return sizes, [(i.estimate, i.low, i.high) for i in rows], bounds
 
 
@@ -291,9 +233,7 @@ def plot(
     for i, (name, label) in enumerate(names.items()):
         means = [t.mean(getattr(t, name)) for t in tables.values()]
         style = "k--" if name == "uniform" else "o-"
-        axis.plot(
-            sizes, means, style, label=label, **({} if style == "k--" else {"color": COLORS[i]})
-        )
+        axis.plot(sizes, means, style, label=label, **({} if style == "k--" else {"color": COLORS[i]}))
     axis.set(xlabel="sample size", ylabel="mean", xticks=sizes, ylim=(None, 0.95))
     axis.legend(ncols=2, loc="upper right")
     axis = axes[0, 1]

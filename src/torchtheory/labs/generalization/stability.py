@@ -8,10 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.record import Control
 from torchtheory.generalization.stability import (
     Trained,
     Training,
@@ -20,8 +16,7 @@ from torchtheory.generalization.stability import (
     textbook_ridge_stability,
     uniform_stability_bound,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, lab
 
 #: Size of the sample that is made to move ridge regression.
 CONTRARY = 2000
@@ -83,20 +78,21 @@ def measured_against_proved(run: Run, samples: int) -> None:
     large = [k for k, p in enumerate(promised) if p < 1]
     far, target, probe = contrary(CONTRARY, 0.01)
     left = leave_one_out(ridge(0.01), far, target, probe, torch.zeros(1).double(), left_out=[0])
-    run.claim(
+    says = run.states(
         "B-03",
         r"|\ell(A(S);z)-\ell(A(S\setminus i);z)|\le\frac{2\kappa B^2}{\lambda m}"
         r"\Bigl(\kappa+\frac{\kappa^2}{2\sqrt\lambda}+\frac{\sqrt\lambda}2\Bigr)",
-        promised=[*promised, ridge_stability(0.01, CONTRARY)],
-        relation="<=",
-        measured=[*found, left.stability],
-        reason="largest change over all i and 100 probes, dimension 1 and 3, λ = 0.05 and 1; and a "
+    )
+    says.at_most(
+        [*found, left.stability],
+        [*promised, ridge_stability(0.01, CONTRARY)],
+        where="largest change over all i and 100 probes, dimension 1 and 3, λ = 0.05 and 1; and a "
         "sample made to move the fit, λ = 0.01",
-        control=Control(
-            "the nearest neighbor instead of ridge regression",
-            [memorized[k] for k in large],
-            promised=[promised[k] for k in large],
-        ),
+    )
+    says.fails(
+        "the nearest neighbor instead of ridge regression",
+        [memorized[k] for k in large],
+        promised=[promised[k] for k in large],
     )
 
 
@@ -129,18 +125,16 @@ def textbook_constant(run: Run, samples: int) -> None:
     far, target, probe = contrary(m, 0.01)
     zero = torch.zeros(1).double()
     broken = leave_one_out(ridge(0.01, m), far, target, probe, zero, left_out=[0]).stability
-    run.claim(
-        "B-03",
-        r"|\ell(A(S);z)-\ell(A(S\setminus i);z)|\le\frac{2\kappa^2B^2}{\lambda m}",
-        promised=textbook_ridge_stability(penalty, samples),
-        relation="<=",
-        measured=found,
-        reason="the fit without i still divides by m, and predictions lie in [0, B] unclipped",
-        control=Control(
-            "predictions clipped to [0, B] after the fit: unclipped they reach 1/(2√λ) = 5",
-            broken,
-            promised=textbook_ridge_stability(0.01, m),
-        ),
+    says = run.states("B-03", r"|\ell(A(S);z)-\ell(A(S\setminus i);z)|\le\frac{2\kappa^2B^2}{\lambda m}")
+    says.at_most(
+        found,
+        textbook_ridge_stability(penalty, samples),
+        where="the fit without i still divides by m, and predictions lie in [0, B] unclipped",
+    )
+    says.fails(
+        "predictions clipped to [0, B] after the fit: unclipped they reach 1/(2√λ) = 5",
+        broken,
+        promised=textbook_ridge_stability(0.01, m),
     )
 
 
@@ -179,20 +173,9 @@ def coverage(run: Run, trials: int, delta: float) -> None:
     table = int((gaps_of_table(run, m, 50) > bound).sum())
     interval = clopper_pearson(violations, trials, 0.99)
     broken = clopper_pearson(table, 50, 0.99)
-    run.claim(
-        "B-03",
-        r"\Pr\Bigl(R-R_S>2\beta+(4m\beta+M)\sqrt{\ln(1/\delta)/(2m)}\Bigr)\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=interval.estimate,
-        interval=interval,
-        reason=f"ridge regression, m = {m}, λ = {penalty:g}; the bound is {bound:.3f}",
-        control=Control(
-            "a rule that looks labels up has no stability below 1: ridge regression's β is not its",
-            broken.estimate,
-            interval=broken,
-        ),
-    )
+    says = run.states("B-03", r"\Pr\Bigl(R-R_S>2\beta+(4m\beta+M)\sqrt{\ln(1/\delta)/(2m)}\Bigr)\le\delta")
+    says.at_most(interval, delta, where=f"ridge regression, m = {m}, λ = {penalty:g}; the bound is {bound:.3f}")
+    says.fails("a rule that looks labels up has no stability below 1: ridge regression's β is not its", broken)
 
 
 def rates(run: Run, delta: float) -> None:
@@ -201,14 +184,11 @@ def rates(run: Run, delta: float) -> None:
     limit = 4 * math.sqrt(math.log(1 / delta) / 2)
     slow = [uniform_stability_bound(1 / math.sqrt(m), int(m), delta) for m in sizes]
     fast = [uniform_stability_bound(1 / m, int(m), delta) for m in sizes]
-    run.claim(
-        "B-03",
-        r"\beta=c/\sqrt m\ \Rightarrow\ \text{bound}\ge4c\sqrt{\ln(1/\delta)/2}\text{ for every }m",
-        promised=limit,
-        relation=">=",
-        measured=slow,
-        control=Control("β = c/m", fast),
+    says = run.states(
+        "B-03", r"\beta=c/\sqrt m\ \Rightarrow\ \text{bound}\ge4c\sqrt{\ln(1/\delta)/2}\text{ for every }m"
     )
+    says.at_least(slow, limit)
+    says.fails("β = c/m", fast)
 
 
 def table_and_figure(run: Run, delta: float) -> None:

@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson, hoeffding_radius
-from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.rademacher import (
     empirical_uniform_deviation,
     exact_rademacher,
@@ -26,8 +23,7 @@ from torchtheory.generalization.complexity.symmetrization import (
 )
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, clopper_pearson, hoeffding_radius, lab
 from torchtheory.nets.labeled import at_least
 
 
@@ -39,9 +35,7 @@ from torchtheory.nets.labeled import at_least
     errata=["symmetrization-without-the-mean"],
     full={"laws": 20, "trials": 5000, "samples": 1000, "atoms": 500},
 )
-def symmetrization_proof(
-    run: Run, laws: int = 4, trials: int = 600, samples: int = 200, atoms: int = 100
-) -> None:
+def symmetrization_proof(run: Run, laws: int = 4, trials: int = 600, samples: int = 200, atoms: int = 100) -> None:
     """Every step of the proof is a finite sum on a finite distribution, so each is checked exactly.
 
     The gap between risk and empirical risk averages to zero for a function fixed beforehand, and
@@ -63,10 +57,7 @@ def symmetrization_proof(
     run.table(
         "chain",
         ["m", "worst gap", "with a ghost sample", "with signs", "2 R"],
-        [
-            (m, c.worst_gap, c.ghost_gap, c.signed_ghost_gap, c.twice_rademacher)
-            for m, c in chains[0].items()
-        ],
+        [(m, c.worst_gap, c.ghost_gap, c.signed_ghost_gap, c.twice_rademacher) for m, c in chains[0].items()],
         caption="The four quantities of the proof on one distribution with four atoms",
     )
     run.figure(
@@ -98,37 +89,20 @@ def gaps(run: Run, laws: int) -> None:
         selected.append(chosen)
         worst.append(gap.amax(0))
         mean_selected.append(chosen @ chance)
-    run.claim(
-        "B-01",
-        r"f \text{ fixed beforehand}:\ \mathbb E_S(R[f]-R_S[f])=0",
-        promised=0,
-        relation="==",
-        measured=torch.cat(mean),
-        tolerance=1e-13,
-        control=Control("f with the least empirical risk", torch.stack(mean_selected)),
+    says = run.states("B-01", r"f \text{ fixed beforehand}:\ \mathbb E_S(R[f]-R_S[f])=0")
+    says.equal(torch.cat(mean), within=1e-13)
+    says.fails("f with the least empirical risk", torch.stack(mean_selected))
+    says = run.states("B-01", r"R[f_S]-R_S[f_S]\le\sup_f(R[f]-R_S[f])")
+    says.at_most(
+        torch.cat(selected), torch.cat(worst), where="the function with the least empirical risk, on all samples of 5"
     )
-    run.claim(
-        "B-01",
-        r"R[f_S]-R_S[f_S]\le\sup_f(R[f]-R_S[f])",
-        promised=torch.cat(worst),
-        relation="<=",
-        measured=torch.cat(selected),
-        reason="the function with the least empirical risk, on all samples of 5",
-        control=Control("the best function of the class on the right", torch.cat(worst),
-                        promised=torch.cat(selected)),
-    )  # fmt: skip
+    says.fails("the best function of the class on the right", torch.cat(worst), promised=torch.cat(selected))
     law, values = FiniteDistribution.of([0.0, 1.0, 2.0, 3.0], [0.0] * 4), run.rand(8, 4)
     whole = law.empirical_masses(torch.arange(4)[None])[0]
     part = law.empirical_masses(torch.arange(3)[None])[0]
-    run.claim(
-        "B-01",
-        r"S \text{ the whole population}:\ R[f]=R_S[f]",
-        promised=values @ law.mass,
-        relation="==",
-        measured=values @ whole,
-        tolerance=1e-15,
-        control=Control("one of the four left out", values @ part),
-    )
+    says = run.states("B-01", r"S \text{ the whole population}:\ R[f]=R_S[f]")
+    says.equal(values @ whole, values @ law.mass, 1e-15)
+    says.fails("one of the four left out", values @ part)
 
 
 def chain(run: Run, laws: int) -> list[dict[int, SymmetrizationChain]]:
@@ -138,61 +112,38 @@ def chain(run: Run, laws: int) -> list[dict[int, SymmetrizationChain]]:
         law, values = random_law(run, 4), run.rand(6, 4)
         found.append({m: symmetrization_chain(law, values, m) for m in (1, 2, 3)})
     every = [c for each in found for c in each.values()]
-    run.claim(
+    says = run.states(
         "M-44",
         r"\mathbb E_S\sup_f(\mathbb Ef-\hat{\mathbb E}_Sf)\le"
         r"\mathbb E_{S,S'}\sup_f(\hat{\mathbb E}_{S'}f-\hat{\mathbb E}_Sf)",
-        promised=[c.ghost_gap for c in every],
-        relation="<=",
-        measured=[c.worst_gap for c in every],
-        tolerance=1e-14,
-        control=Control(
-            "the ghost sample is the sample itself",
-            [c.worst_gap for c in every],
-            promised=0.0,
-        ),
     )
+    says.at_most([c.worst_gap for c in every], [c.ghost_gap for c in every], 1e-14)
+    says.fails("the ghost sample is the sample itself", [c.worst_gap for c in every], promised=0.0)
     law, other, values = random_law(run, 4), random_law(run, 4), run.rand(6, 4)
     difference = values[:, :, None] - values[:, None, :]
     pair = torch.outer(other.mass, law.mass)
     one_way, back = difference.amax(0), (-difference).amax(0)
     unequal = float((pair * one_way).sum())
-    run.claim(
-        "M-44",
-        r"\ldots=\mathbb E_{S,S',\sigma}\sup_f\tfrac1m\sum_i\sigma_i(f(z_i')-f(z_i))",
-        promised=[c.ghost_gap for c in every],
-        relation="==",
-        measured=[c.signed_ghost_gap for c in every],
-        tolerance=1e-13,
-        control=Control(
-            "the ghost sample follows another law",
-            float((pair * (one_way + back)).sum() / 2),
-            promised=unequal,
-        ),
-    )
-    run.claim(
-        ["M-44", "B-02"],
-        r"\ldots\le2R_m(\mathcal F)",
-        promised=[c.twice_rademacher for c in every],
-        relation="<=",
-        measured=[c.signed_ghost_gap for c in every],
-        tolerance=1e-14,
-        control=Control(
-            "one of the two sums forgotten",
-            [c.signed_ghost_gap for c in every],
-            promised=[c.twice_rademacher / 2 for c in every],
-        ),
+    says = run.states("M-44", r"\ldots=\mathbb E_{S,S',\sigma}\sup_f\tfrac1m\sum_i\sigma_i(f(z_i')-f(z_i))")
+    says.equal([c.signed_ghost_gap for c in every], [c.ghost_gap for c in every], 1e-13)
+    says.fails("the ghost sample follows another law", float((pair * (one_way + back)).sum() / 2), promised=unequal)
+    says = run.states(["M-44", "B-02"], r"\ldots\le2R_m(\mathcal F)")
+    says.at_most([c.signed_ghost_gap for c in every], [c.twice_rademacher for c in every], 1e-14)
+    says.fails(
+        "one of the two sums forgotten",
+        [c.signed_ghost_gap for c in every],
+        promised=[c.twice_rademacher / 2 for c in every],
     )
     two = [each[2] for each in found]
-    run.erratum(
+    run.refutes(
         "symmetrization-without-the-mean",
         r"\mathbb E_{S,S'}\sup_f(\hat{\mathbb E}_{S'}f-\hat{\mathbb E}_Sf)="
         r"\mathbb E\sup_f\sum_i\sigma_i(f(z_i')-f(z_i)),\quad m=2",
-        promised=[2 * c.signed_ghost_gap for c in two],
-        relation="==",
-        measured=[c.ghost_gap for c in two],
-        tolerance=1e-9,
-        reason="the sum without 1/m is m times too large",
+    ).equal(
+        [c.ghost_gap for c in two],
+        [2 * c.signed_ghost_gap for c in two],
+        1e-9,
+        where="the sum without 1/m is m times too large",
     )
     return found
 
@@ -213,40 +164,25 @@ def both_sides(run: Run, laws: int, m: int = 10) -> None:
         often.append(math.sqrt(8 * math.log(2 * len(values)) / times))
         far = expected_rademacher(law, values + 9, m, absolute=True)
         shifted.append((far - 1 / math.sqrt(m)) / 2)
-    run.claim(
-        "A-40",
-        r"\mathbb E\sup_g|R-R_S|\le2\,\mathfrak R_m(\mathcal G)",
-        promised=upper,
-        relation="<=",
-        measured=gap,
-        reason="exact; the first class has all 8 functions on 3 atoms",
-        control=Control(
-            "one draw written m times instead of m independent ones, where m is so large that "
-            "Massart's lemma bounds the right side",
-            repeated,
-            promised=often,
-        ),
+    says = run.states("A-40", r"\mathbb E\sup_g|R-R_S|\le2\,\mathfrak R_m(\mathcal G)")
+    says.at_most(gap, upper, where="exact; the first class has all 8 functions on 3 atoms")
+    says.fails(
+        "one draw written m times instead of m independent ones, where m is so large that "
+        "Massart's lemma bounds the right side",
+        repeated,
+        promised=often,
     )
-    run.claim(
-        "A-40",
-        r"g\in[0,1]:\ \mathbb E\sup_g|R-R_S|\ge"
-        r"\tfrac12\bigl(\mathfrak R_m(\mathcal G)-\tfrac1{\sqrt m}\bigr)",
-        promised=lower,
-        relation=">=",
-        measured=gap,
-        control=Control("functions with values in [9, 10]", gap, promised=shifted),
+    says = run.states(
+        "A-40", r"g\in[0,1]:\ \mathbb E\sup_g|R-R_S|\ge\tfrac12\bigl(\mathfrak R_m(\mathcal G)-\tfrac1{\sqrt m}\bigr)"
     )
+    says.at_least(gap, lower)
+    says.fails("functions with values in [9, 10]", gap, promised=shifted)
     every = all_labelings(6)
-    run.claim(
-        "A-40",
-        r"\text{all sign patterns on } S:\ \mathfrak R=1 \text{ with absolute values as well}",
-        promised=1,
-        relation="==",
-        measured=exact_rademacher(finite_class(every, absolute=True), 6),
-        control=Control(
-            "without the labelings whose first two signs agree",
-            exact_rademacher(finite_class(every[every[:, 0] != every[:, 1]], absolute=True), 6),
-        ),
+    says = run.states("A-40", r"\text{all sign patterns on } S:\ \mathfrak R=1 \text{ with absolute values as well}")
+    says.equal(exact_rademacher(finite_class(every, absolute=True), 6), 1)
+    says.fails(
+        "without the labelings whose first two signs agree",
+        exact_rademacher(finite_class(every[every[:, 0] != every[:, 1]], absolute=True), 6),
     )
 
 
@@ -265,29 +201,24 @@ def failures(run: Run, laws: int, m: int = 6) -> None:
             failed.append(float(chance[worst > bound].sum()))
         alone = uniform_deviation(0.0, m, deltas[0])
         without.append(float(chance[worst > alone].sum()))
-    run.claim(
+    says = run.states(
         ["M-43", "B-02"],
-        r"\Pr\Bigl[\sup_f(\mathbb Ef-\hat{\mathbb E}_Sf)>2R_m(\mathcal F)+"
-        r"\sqrt{\ln(1/\delta)/(2m)}\Bigr]\le\delta",
-        promised=list(deltas) * laws,
-        relation="<=",
-        measured=failed,
-        reason="exact, all 32 functions on 5 atoms; the lecture's term without the 2 is larger",
-        control=Control("without the complexity, δ = 1/2", without, promised=deltas[0]),
+        r"\Pr\Bigl[\sup_f(\mathbb Ef-\hat{\mathbb E}_Sf)>2R_m(\mathcal F)+\sqrt{\ln(1/\delta)/(2m)}\Bigr]\le\delta",
     )
+    says.at_most(
+        failed,
+        list(deltas) * laws,
+        where="exact, all 32 functions on 5 atoms; the lecture's term without the 2 is larger",
+    )
+    says.fails("without the complexity, δ = 1/2", without, promised=deltas[0])
     sizes = torch.tensor([10, 100, 1000])
-    run.claim(
-        ["M-43", "B-12"],
-        r"|\mathcal F|=1:\ \text{the bound is Hoeffding's, } \sqrt{\ln(1/\delta)/(2m)}",
-        promised=[hoeffding_radius(int(n), 2 * 0.05) for n in sizes],
-        relation="==",
-        measured=[uniform_deviation(0.0, int(n), 0.05) for n in sizes],
-        tolerance=1e-14,
-        control=Control(
-            "the printed term, without the 2 under the root",
-            (math.log(1 / 0.05) / sizes.double()).sqrt(),
-        ),
+    says = run.states(["M-43", "B-12"], r"|\mathcal F|=1:\ \text{the bound is Hoeffding's, } \sqrt{\ln(1/\delta)/(2m)}")
+    says.equal(
+        [uniform_deviation(0.0, int(n), 0.05) for n in sizes],
+        [hoeffding_radius(int(n), 2 * 0.05) for n in sizes],
+        1e-14,
     )
+    says.fails("the printed term, without the 2 under the root", (math.log(1 / 0.05) / sizes.double()).sqrt())
 
 
 def all_functions_complexity(counts: Tensor) -> Tensor:
@@ -308,9 +239,7 @@ def empirical_bounds(
     run: Run, trials: int, samples: int, atoms: int, delta: float = 0.5
 ) -> tuple[Tensor, Tensor, float]:
     """Bounds from the complexity of the very sample, for one class and for a sequence."""
-    law = FiniteDistribution.of(
-        torch.arange(atoms).double(), torch.zeros(atoms, dtype=torch.float64)
-    )
+    law = FiniteDistribution.of(torch.arange(atoms).double(), torch.zeros(atoms, dtype=torch.float64))
     drawn = law.draw(trials, samples, generator=run.generator)
     empirical = law.empirical_masses(drawn)
     excess = (law.mass - empirical).clamp_min(0)
@@ -323,34 +252,25 @@ def empirical_bounds(
     failed = clopper_pearson(int((worst > bounds).sum()), trials, 0.99)
     alone = empirical_uniform_deviation(0.0, samples, delta, two_sided=True)
     without = clopper_pearson(int((worst > alone).sum()), trials, 0.99)
-    run.claim(
+    says = run.states(
         "M-50",
         r"\Pr\bigl[\sup_f|\mathbb Ef-\hat{\mathbb E}_Sf|>2\hat R_S(\mathcal F)+"
         r"3\sqrt{\ln(4/\delta)/(2m)}\bigr]\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=failed.estimate,
-        interval=failed,
-        reason="all 0-1 functions on the atoms, whose complexity is known in closed form",
-        control=Control("as if the class had one function", without.estimate, interval=without),
     )
+    says.at_most(failed, delta, where="all 0-1 functions on the atoms, whose complexity is known in closed form")
+    says.fails("as if the class had one function", without)
     grid = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
-    run.claim(
-        "M-50",
-        r"3\sqrt{\ln(4/\delta)/(2m)}\le3\sqrt{\ln(2/\delta)/m}:\ \text{the printed bound follows}",
-        promised=3 * ((2 / grid).log() / samples).sqrt(),
-        relation="<=",
-        measured=[
-            empirical_uniform_deviation(0.0, samples, float(d), two_sided=True) for d in grid
-        ],
-        tolerance=1e-14,
-        control=Control(
-            "values ±1, an interval of length 2",
-            [
-                empirical_uniform_deviation(0.0, samples, float(d), two_sided=True, width=2.0)
-                for d in grid
-            ],
-        ),
+    says = run.states(
+        "M-50", r"3\sqrt{\ln(4/\delta)/(2m)}\le3\sqrt{\ln(2/\delta)/m}:\ \text{the printed bound follows}"
+    )
+    says.at_most(
+        [empirical_uniform_deviation(0.0, samples, float(d), two_sided=True) for d in grid],
+        3 * ((2 / grid).log() / samples).sqrt(),
+        1e-14,
+    )
+    says.fails(
+        "values ±1, an interval of length 2",
+        [empirical_uniform_deviation(0.0, samples, float(d), two_sided=True, width=2.0) for d in grid],
     )
     sizes = [atoms, atoms // 3, atoms // 10]
     some, none = torch.zeros(trials, dtype=torch.bool), torch.zeros(trials, dtype=torch.bool)
@@ -362,35 +282,23 @@ def empirical_bounds(
         none[t] = any(g > b - 2 * r for g, b, r in zip(gap, limits, radii, strict=True))
     together = clopper_pearson(int(some.sum()), trials, 0.99)
     bare = clopper_pearson(int(none.sum()), trials, 0.99)
-    run.claim(
+    says = run.states(
         "B-12",
         r"\Pr\bigl[\text{some } j:\ \sup_{f\in\mathcal F^{(j)}}(R-R_{\mathrm{val}})>"
         r"2\hat R(\mathcal F^{(j)})+3\sqrt{\ln(2^{j+1}/\delta)/(2m)}\bigr]\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=together.estimate,
-        interval=together,
-        reason="three classes fixed beforehand",
-        control=Control("without the complexities", bare.estimate, interval=bare),
     )
+    says.at_most(together, delta, where="three classes fixed beforehand")
+    says.fails("without the complexities", bare)
     weights = [6 / (math.pi * j) ** 2 for j in range(1, 6)]
     sequence = sequence_deviations([0.0] * 5, samples, 0.1, weights=weights, empirical=False)
     single = [uniform_deviation(0.0, samples, 0.1)] * 5
-    run.claim(
-        "B-12",
-        r"2m\,(\text{bound}_j-2R)^2=\ln\tfrac1\delta+\ln\tfrac1{w_j},\quad w_j=6/(\pi j)^2",
-        promised=[math.log(1 / 0.1) + math.log(1 / w) for w in weights],
-        relation="==",
-        measured=[2 * samples * b**2 for b in sequence],
-        tolerance=1e-12,
-        control=Control("every class at δ itself", [2 * samples * b**2 for b in single]),
-    )
+    says = run.states("B-12", r"2m\,(\text{bound}_j-2R)^2=\ln\tfrac1\delta+\ln\tfrac1{w_j},\quad w_j=6/(\pi j)^2")
+    says.equal([2 * samples * b**2 for b in sequence], [math.log(1 / 0.1) + math.log(1 / w) for w in weights], 1e-12)
+    says.fails("every class at δ itself", [2 * samples * b**2 for b in single])
     return worst, bounds, alone
 
 
-def plot_chain(
-    axes: Any, chains: dict[int, SymmetrizationChain], bounds: tuple[Tensor, Tensor, float]
-) -> None:
+def plot_chain(axes: Any, chains: dict[int, SymmetrizationChain], bounds: tuple[Tensor, Tensor, float]) -> None:
     left, right = axes[0]
     for k, (name, label) in enumerate(
         {

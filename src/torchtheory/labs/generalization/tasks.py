@@ -8,10 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import hoeffding_radius, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits
 from torchtheory.generalization.learning.bayes import bayes_regression, regression_excess
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
@@ -20,8 +16,7 @@ from torchtheory.generalization.learning.tasks import (
     self_supervised_task,
     split_fibers,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, hoeffding_radius, lab, mean_interval
 from torchtheory.training.density_losses import l2_density_loss, surprisal
 from torchtheory.training.surrogates import quadratic_loss
 
@@ -56,10 +51,7 @@ def tasks_as_prediction(run: Run, length: int = 6, draws: int = 50_000) -> None:
     sampled(run, words, mass, length, pairs, laws, draws)
     densities(run, words, mass)
     pictures = half_digits(run)
-    rows = [
-        (name, len(law.points), len(split_fibers(law)), bayes_regression(law).risk)
-        for name, law in laws.items()
-    ]
+    rows = [(name, len(law.points), len(split_fibers(law)), bayes_regression(law).risk) for name, law in laws.items()]
     run.table(
         "tasks",
         ["task", "values of the features", "fibers with two labels", "Bayes risk"],
@@ -129,9 +121,7 @@ def with_noise(words: Tensor, mass: Tensor, length: int) -> tuple[Tensor, Tensor
     flips = torch.cat([torch.zeros(1, length), torch.eye(length)]).double()
     chance = torch.full((length + 1,), 0.5 / length, dtype=torch.float64)
     chance[0] = 0.5
-    both = torch.cat(
-        [words.repeat_interleave(length + 1, dim=0), flips.repeat(len(words), 1)], dim=1
-    )
+    both = torch.cat([words.repeat_interleave(length + 1, dim=0), flips.repeat(len(words), 1)], dim=1)
     return both, mass.repeat_interleave(length + 1) * chance.repeat(len(words))
 
 
@@ -142,30 +132,15 @@ def induced(words: Tensor, mass: Tensor, length: int, pair: Pair) -> FiniteDistr
 def targets(run: Run, laws: dict[str, FiniteDistribution]) -> None:
     """Zero Bayes risk for injective T1; in general the conditional mean is the target."""
     injective = ["unscramble", "parity", "parity from running parities"]
-    run.claim(
-        "A-05",
-        r"T_1 \text{ injective on the words}:\ R^*=0",
-        promised=0.0,
-        relation="==",
-        measured=[bayes_regression(laws[name]).risk for name in injective],
-        tolerance=1e-15,
-        control=Control(
-            "a masked bit: two words have the same features",
-            bayes_regression(laws["masked bit"]).risk,
-        ),
-    )
+    says = run.states("A-05", r"T_1 \text{ injective on the words}:\ R^*=0")
+    says.equal([bayes_regression(laws[name]).risk for name in injective], within=1e-15)
+    says.fails("a masked bit: two words have the same features", bayes_regression(laws["masked bit"]).risk)
     predictable = [float(bayes_regression(law).risk < 1e-15) for law in laws.values()]
     constant = [float(len(split_fibers(law)) == 0) for law in laws.values()]
     alone = [float(name in injective) for name in laws]
-    run.claim(
-        "A-05",
-        r"R^*=0\iff T_2 \text{ is constant on the fibers of } T_1",
-        promised=constant,
-        relation="==",
-        measured=predictable,
-        reason="seven tasks",
-        control=Control("only where T1 is injective: not necessary", predictable, promised=alone),
-    )
+    says = run.states("A-05", r"R^*=0\iff T_2 \text{ is constant on the fibers of } T_1")
+    says.equal(predictable, constant, where="seven tasks")
+    says.fails("only where T1 is injective: not necessary", predictable, promised=alone)
     promised, measured, picked = [], [], []
     for law in laws.values():
         values = run.randn(20, len(law.points))
@@ -175,18 +150,10 @@ def targets(run: Run, laws: dict[str, FiniteDistribution]) -> None:
         some = torch.zeros(len(law.points)).double().scatter(0, law.where, law.labels)
         around = law.risk(some, quadratic_loss)
         picked.append(around + (values - some).square() @ law.marginal)
-    run.claim(
-        "A-05",
-        r"R(f)=R^*+\mathbb E\,\bigl(f(T_1(Z))-\mathbb E[T_2(Z)\mid T_1(Z)]\bigr)^2",
-        promised=torch.cat(promised),
-        relation="==",
-        measured=torch.cat(measured),
-        tolerance=1e-12,
-        control=Control(
-            "T2 of one preimage in the place of the conditional mean",
-            torch.cat(measured),
-            promised=torch.cat(picked),
-        ),
+    says = run.states("A-05", r"R(f)=R^*+\mathbb E\,\bigl(f(T_1(Z))-\mathbb E[T_2(Z)\mid T_1(Z)]\bigr)^2")
+    says.equal(torch.cat(measured), torch.cat(promised), 1e-12)
+    says.fails(
+        "T2 of one preimage in the place of the conditional mean", torch.cat(measured), promised=torch.cat(picked)
     )
 
 
@@ -224,16 +191,11 @@ def sampled(
         promised.append(hoeffding_radius(draws, delta))
         half = task.risk_interval(lambda x: x.new_full((len(x),), 0.5), draws, run.generator)
         wrong.append(abs(half.estimate - best.risk))
-    run.claim(
-        "A-05",
-        r"|\hat R_S(f^*)-R^*|\le\sqrt{\log(2/\delta)/(2n)},\ f^*(x)=\mathbb E[T_2\mid T_1=x],\ "
-        r"\delta=10^{-4}",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        reason=f"{draws} unlabeled words for each of the seven tasks",
-        control=Control("the constant 1/2 instead of the conditional mean", wrong),
+    says = run.states(
+        "A-05", r"|\hat R_S(f^*)-R^*|\le\sqrt{\log(2/\delta)/(2n)},\ f^*(x)=\mathbb E[T_2\mid T_1=x],\ \delta=10^{-4}"
     )
+    says.at_most(measured, promised, where=f"{draws} unlabeled words for each of the seven tasks")
+    says.fails("the constant 1/2 instead of the conditional mean", wrong)
 
 
 def densities(run: Run, words: Tensor, mass: Tensor) -> None:
@@ -248,33 +210,21 @@ def densities(run: Run, words: Tensor, mass: Tensor) -> None:
         next_symbol += float(law.mass @ surprisal(said))
         rate = mass @ words[:, t]
         blind += float(mass @ surprisal(torch.where(words[:, t] == 1, rate, 1 - rate)))
-    run.claim(
-        "A-05",
-        r"\sum_t\min_f\mathbb E\,[-\log f(Z_t\mid Z_{<t})]=\min_f\mathbb E\,[-\log f(Z)]=H(Z)",
-        promised=entropy,
-        relation="==",
-        measured=next_symbol,
-        tolerance=1e-12,
-        control=Control("every symbol predicted without its past", blind),
-    )
+    says = run.states("A-05", r"\sum_t\min_f\mathbb E\,[-\log f(Z_t\mid Z_{<t})]=\min_f\mathbb E\,[-\log f(Z)]=H(Z)")
+    says.equal(next_symbol, entropy, 1e-12)
+    says.fails("every symbol predicted without its past", blind)
     other = -torch.log(1 - run.rand(40, len(mass)))
     other = other / other.sum(1, keepdim=True)
     gap = l2_density_loss(other, other.square().sum(1, keepdim=True)) @ mass
     least = l2_density_loss(mass, mass.square().sum()) @ mass
     scaled = (surprisal(other) @ mass) - entropy
-    run.claim(
+    says = run.states(
         "A-05",
         r"\text{density estimation: } \mathbb E\,\mathcal L(f,Z)\ge\mathbb E\,\mathcal L(p,Z) "
         r"\text{ for } \mathcal L=-2f(z)+\|f\|^2 \text{ and } -\log f(z)",
-        promised=0.0,
-        relation=">=",
-        measured=torch.cat([gap - least, scaled]),
-        reason="40 random densities on the words",
-        control=Control(
-            "f need not have mass 1: surprisal of 2p",
-            surprisal(2 * mass) @ mass - entropy,
-        ),
     )
+    says.at_least(torch.cat([gap - least, scaled]), 0.0, where="40 random densities on the words")
+    says.fails("f need not have mass 1: surprisal of 2p", surprisal(2 * mass) @ mass - entropy)
 
 
 def _past(t: int) -> Callable[[Tensor], Tensor]:
@@ -303,15 +253,9 @@ def half_digits(run: Run) -> tuple[Tensor, Tensor]:
 
     shuffled = train[torch.randperm(len(train), generator=run.generator), 32:]
     gain, lost = (mean_interval(held_out(y), 0.999) for y in (train[:, 32:], shuffled))
-    run.claim(
-        "A-05",
-        r"\text{lower half of a digit from its upper: held-out risk} < \text{that of the mean}",
-        promised=0.0,
-        relation="<",
-        measured=gain.high,
-        reason="upper end of a 99.9 % interval for the mean difference on 597 images",
-        control=Control("labels T2 from other images than the features", lost.high),
-    )
+    says = run.states("A-05", r"\text{lower half of a digit from its upper: held-out risk} < \text{that of the mean}")
+    says.below(gain.high, 0.0, where="upper end of a 99.9 % interval for the mean difference on 597 images")
+    says.fails("labels T2 from other images than the features", lost.high)
     weights = torch.linalg.solve(gram, upper[0].T @ train[:, 32:])
     return test[:10], (upper[1] @ weights)[:10]
 

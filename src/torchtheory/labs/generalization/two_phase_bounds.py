@@ -10,9 +10,6 @@ import torch
 from scipy.stats import binom
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.record import Control
 from torchtheory.generalization.paths.two_phase_bounds import (
     FeatureLaw,
     measure_feature_law,
@@ -21,8 +18,7 @@ from torchtheory.generalization.paths.two_phase_bounds import (
 )
 from torchtheory.generalization.paths.two_phase_training import FrozenGates
 from torchtheory.kernels.deep_paths import path_features
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import InvalidInput, Run, clopper_pearson, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.trainer import fit
 
@@ -96,39 +92,31 @@ def constants(run: Run, law: Law) -> None:
     found = measure_feature_law(law.gates, (law.x, law.y), masses=law.masses, listed=True)
     quick = measure_feature_law(law.gates, (law.x, law.y), masses=law.masses)
     other = mlp([3, 4, 3, 2], generator=run.generator)
-    run.claim(
+    says = run.states(
         "B-19",
-        r"C_{zz}=\max_i\lambda_{\max}(G^{(i)}),\ \gamma_{zz}^2=\|\mathbb E(G^{(i)})^2\|"
-        r" \text{ from the path kernel}",
-        promised=listed_constants(law.gates, law),
-        relation="==",
-        measured=[quick.feature_bound, quick.feature_variance],
-        tolerance=1e-9,
-        reason=f"all {found.paths:.0f} paths listed, {len(law.x)} points",
-        control=Control(
-            "features of gates with other weights",
-            [quick.feature_bound, quick.feature_variance],
-            promised=listed_constants(other, law),
-        ),
+        r"C_{zz}=\max_i\lambda_{\max}(G^{(i)}),\ \gamma_{zz}^2=\|\mathbb E(G^{(i)})^2\| \text{ from the path kernel}",
     )
-    run.claim(
-        "B-19",
-        r"C_{yz},\gamma_{yz}^2 \text{ over the listed paths, at most those from inputs and labels}",
-        promised=[quick.product_bound, quick.product_variance],
-        relation="<=",
-        measured=[found.product_bound, found.product_variance],
-        control=Control(
-            "inputs three times as large",
-            [
-                getattr(
-                    measure_feature_law(
-                        law.gates, (3 * law.x, law.y), masses=law.masses, listed=True
-                    ),
-                    name,
-                )
-                for name in ("product_bound", "product_variance")
-            ],
-        ),
+    says.equal(
+        [quick.feature_bound, quick.feature_variance],
+        listed_constants(law.gates, law),
+        1e-9,
+        where=f"all {found.paths:.0f} paths listed, {len(law.x)} points",
+    )
+    says.fails(
+        "features of gates with other weights",
+        [quick.feature_bound, quick.feature_variance],
+        promised=listed_constants(other, law),
+    )
+    says = run.states(
+        "B-19", r"C_{yz},\gamma_{yz}^2 \text{ over the listed paths, at most those from inputs and labels}"
+    )
+    says.at_most([found.product_bound, found.product_variance], [quick.product_bound, quick.product_variance])
+    says.fails(
+        "inputs three times as large",
+        [
+            getattr(measure_feature_law(law.gates, (3 * law.x, law.y), masses=law.masses, listed=True), name)
+            for name in ("product_bound", "product_variance")
+        ],
     )
 
 
@@ -167,20 +155,21 @@ def networks(run: Run, law: Law, fresh: int, redraws: int, delta: float) -> None
         rows.append(outcome(law, net, sample, constants_, delta))
     certain = [r.certain for r in rows]
     gaps = [r.gap for r in rows]
-    run.claim(
+    says = run.states(
         "B-19",
         r"R-R_{S\setminus S_{\alpha m}}\le\lambda_{\max}(G)\sum_k\|\bar w_k\|_2^2"
         r"+2\sum_k\|\bar w_k\|_1\|v_k\|_\infty+c_y",
-        promised=[*certain, scaled_coin(1e-3)[0]],
-        relation="<=",
-        measured=[*gaps, scaled_coin(1e-3)[2]],
-        tolerance=1e-12,
-        reason="every redraw, trained and random values; and one path with weight 0.001",
-        control=Control(
-            "the norms swapped, as printed",
-            [*gaps, scaled_coin(1e-3)[2]],
-            promised=[*[r.swapped for r in rows], scaled_coin(1e-3)[1]],
-        ),
+    )
+    says.at_most(
+        [*gaps, scaled_coin(1e-3)[2]],
+        [*certain, scaled_coin(1e-3)[0]],
+        1e-12,
+        where="every redraw, trained and random values; and one path with weight 0.001",
+    )
+    says.fails(
+        "the norms swapped, as printed",
+        [*gaps, scaled_coin(1e-3)[2]],
+        promised=[*[r.swapped for r in rows], scaled_coin(1e-3)[1]],
     )
     failures = sum(r.gap > r.bound for r in rows)
     seen = clopper_pearson(failures, redraws, 0.99)
@@ -191,19 +180,13 @@ def networks(run: Run, law: Law, fresh: int, redraws: int, delta: float) -> None
         promised = two_phase_gap_bound(COIN, weight**2, abs(weight), 400, delta).value
         repeated += 2 * weight**2 > promised
     broken = clopper_pearson(repeated, redraws, 0.99)
-    run.claim(
+    says = run.states(
         "B-19",
         r"\Pr\Bigl[R-R_{S\setminus S_{\alpha m}}>\beta_1\sum_k\|\bar w_k\|_2^2"
         r"+2\beta_2\sum_k\|\bar w_k\|_1+\beta_3\Bigr]\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=seen.estimate,
-        interval=seen,
-        reason=f"{redraws} redraws of {fresh} samples, 99 % interval",
-        control=Control(
-            "the fresh samples are one draw, 400 times, of a coin", broken.estimate, interval=broken
-        ),
     )
+    says.at_most(seen, delta, where=f"{redraws} redraws of {fresh} samples, 99 % interval")
+    says.fails("the fresh samples are one draw, 400 times, of a coin", broken)
     scaling(run, law, fresh, delta)
     trained = rows[1::2]
     run.table(
@@ -259,55 +242,37 @@ def scaling(run: Run, law: Law, fresh: int, delta: float) -> None:
         bound = two_phase_gap_bound(found, *path_weight_sizes(shrunk, (3,)), fresh, delta)
         values.append(bound.value)
         swapped.append(printed_pairing(bound))
-    run.claim(
-        "B-19",
-        r"\tilde z\mapsto\tilde z/c,\ \bar w\mapsto c\bar w \text{ leaves the bound as it is}",
-        promised=1.0,
-        relation="==",
-        measured=[v / values[0] for v in values],
-        tolerance=1e-9,
-        control=Control("the norms swapped, as printed", [s / swapped[0] for s in swapped]),
-    )
+    says = run.states("B-19", r"\tilde z\mapsto\tilde z/c,\ \bar w\mapsto c\bar w \text{ leaves the bound as it is}")
+    says.equal([v / values[0] for v in values], 1.0, 1e-9)
+    says.fails("the norms swapped, as printed", [s / swapped[0] for s in swapped])
 
 
 def printed_pairing(bound: Any) -> float:
     return float(
-        bound.feature_radius * bound.absolute_norm
-        + 2 * bound.product_radius * bound.squared_norm
-        + bound.label_radius
+        bound.feature_radius * bound.absolute_norm + 2 * bound.product_radius * bound.squared_norm + bound.label_radius
     )
 
 
 def coin(run: Run, tosses: int, delta: float) -> None:
     """z = 1 and Y = ±1: the least-squares value is the mean, and the gap 2 w²."""
     samples = 401  # odd, so that the mean is not 0
-    weights = torch.cat(
-        [run.signs(min(1000, tosses - i), samples).mean(1) for i in range(0, tosses, 1000)]
-    )
+    weights = torch.cat([run.signs(min(1000, tosses - i), samples).mean(1) for i in range(0, tosses, 1000)])
     gap = (1 + weights.square()) - (1 - weights.square())
     beta = two_phase_gap_bound(COIN, 0.0, 0.0, samples, delta).product_radius
     right = clopper_pearson(int((gap > 2 * beta * weights.abs()).sum()), tosses, 0.99)
     printed = clopper_pearson(int((gap > 2 * beta * weights.square()).sum()), tosses, 0.99)
     statement = r"\Pr[R-R_{S\setminus S_{\alpha m}}>2\beta_2|\bar w|]\le\delta \text{ for a coin}"
-    run.claim(
-        "B-19",
-        statement,
-        promised=delta,
-        relation="<=",
-        measured=right.estimate,
-        interval=right,
-        reason=f"{tosses} samples of {samples} tosses, 99 % interval",
-        control=Control("2β₂ times the squared norm", printed.estimate, interval=printed),
-    )
-    run.erratum(
+    says = run.states("B-19", statement)
+    says.at_most(right, delta, where=f"{tosses} samples of {samples} tosses, 99 % interval")
+    says.fails("2β₂ times the squared norm", printed)
+    run.refutes(
         "two-phase-norms-swapped",
         r"\Pr\Bigl[R-R_{S\setminus S_{\alpha m}}>\beta_1\sum\|\bar w\|_1+2\beta_2\sum\|\bar w\|_2^2"
         r"+\beta_3\Bigr]\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=printed.estimate,
-        interval=printed,
-        reason="one path with feature 1 and a fair coin ±1 as label: β₁ = β₃ = 0 and β₂ < 1, while "
+    ).at_most(
+        printed,
+        delta,
+        where="one path with feature 1 and a fair coin ±1 as label: β₁ = β₃ = 0 and β₂ < 1, while "
         "the gap is twice the squared weight",
     )
     run.figure(
@@ -337,40 +302,24 @@ def binomial_tails(run: Run) -> None:
     right = two_phase_gap_bound(COIN, 0.0, 0.0, samples, delta).product_radius
     printed = 2 * u / (3 * samples) + math.sqrt(u / samples)
     tails = [mean_tail(samples, beta) for beta in (right, printed)]
-    run.claim(
-        "B-19",
-        r"\Pr[|\bar w|>\beta_2]\le\delta \text{ by the exact binomial tail}",
-        promised=delta,
-        relation="<=",
-        measured=tails[0],
-        reason="a coin tossed ten million times",
-        control=Control("without the factor 2 under the root", tails[1]),
-    )
-    run.erratum(
+    says = run.states("B-19", r"\Pr[|\bar w|>\beta_2]\le\delta \text{ by the exact binomial tail}")
+    says.at_most(tails[0], delta, where="a coin tossed ten million times")
+    says.fails("without the factor 2 under the root", tails[1])
+    run.refutes(
         "two-phase-bernstein-factor",
-        r"\Pr\bigl[|\bar w|>\tfrac{2}{3m}\ln\tfrac6\delta+\sqrt{\tfrac1m\ln\tfrac6\delta}\bigr]"
-        r"\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=tails[1],
-        reason="δ = 0.0001, a coin tossed ten million times, exact binomial tail",
-    )
+        r"\Pr\bigl[|\bar w|>\tfrac{2}{3m}\ln\tfrac6\delta+\sqrt{\tfrac1m\ln\tfrac6\delta}\bigr]\le\delta",
+    ).at_most(tails[1], delta, where="δ = 0.0001, a coin tossed ten million times, exact binomial tail")
     # labels 0 or 1, α = 0.95: m_σ = 500 fresh samples out of m = 10000
     fresh, every, level = 500, 10_000, 0.05
     v = math.log(3 / level)
     radius = 2 * 0.5 / (3 * every) * v + math.sqrt(2 * 0.25 / every * v)
     # E Y² - mean > radius, a lower tail of the number of ones
     failing = float(binom.cdf(math.ceil((0.5 - radius) * fresh) - 1, fresh, 0.5))
-    run.erratum(
+    run.refutes(
         "two-phase-third-constant-size",
-        r"\Pr\Bigl[\mathbb E\|Y\|^2-\tfrac1{m_\sigma}\sum\|Y^{(i)}\|^2>"
-        r"\tfrac{2C_y}{3m}\ln\tfrac3\delta+\sqrt{\tfrac{2\gamma_y^2}m\ln\tfrac3\delta}\Bigr]"
-        r"\le\tfrac\delta3",
-        promised=level / 3,
-        relation="<=",
-        measured=failing,
-        reason="labels 0 or 1 with equal chances, α = 0.95, m = 10000, δ = 0.05",
-    )
+        r"\Pr\Bigl[\mathbb E\|Y\|^2-\tfrac1{m_\sigma}\sum\|Y^{(i)}\|^2>\tfrac{2C_y}{3m}\ln\tfrac3\delta+\sqrt{"
+        r"\tfrac{2\gamma_y^2}m\ln\tfrac3\delta}\Bigr]\le\tfrac\delta3",
+    ).at_most(failing, level / 3, where="labels 0 or 1 with equal chances, α = 0.95, m = 10000, δ = 0.05")
 
 
 def mean_tail(samples: int, radius: float) -> float:

@@ -7,9 +7,6 @@ import math
 import torch
 from torch import nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.intervals import clopper_pearson, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.paths.two_phase_margins import (
     ball_complexity,
     best_two_phase_margin_bound,
@@ -21,8 +18,7 @@ from torchtheory.generalization.paths.two_phase_margins import (
 from torchtheory.generalization.paths.two_phase_training import gated_outputs
 from torchtheory.kernels.deep_paths import path_features
 from torchtheory.kernels.path_kernel import deep_path_kernel, path_norms
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import InvalidInput, Run, clopper_pearson, lab, mean_interval
 from torchtheory.nets.feedforward import dense, mlp
 
 
@@ -33,9 +29,7 @@ from torchtheory.nets.feedforward import dense, mlp
     title="Margins bound the 0-1 risk of networks whose gates were frozen beforehand",
     full={"trials": 200, "samples": 10000},
 )
-def two_phase_margins_lab(
-    run: Run, trials: int = 20, samples: int = 4000, delta: float = 0.1
-) -> None:
+def two_phase_margins_lab(run: Run, trials: int = 20, samples: int = 4000, delta: float = 0.1) -> None:
     """The ramp of the margin among several classes, and the bound it gives with frozen gates.
 
     The ramp lies between the 0-1 loss (a tie counts as wrong) and the share of margins below ρ,
@@ -59,35 +53,20 @@ def margins(run: Run) -> None:
     rho = 0.7
     t = class_margins(outputs, labels)
     losses = margin_loss(outputs, labels, rho)
-    wrong = ~((outputs >= outputs.amax(1, keepdim=True)).sum(1) == 1) | (
-        outputs.argmax(1) != labels
-    )
+    wrong = ~((outputs >= outputs.amax(1, keepdim=True)).sum(1) == 1) | (outputs.argmax(1) != labels)
     flipped = margin_loss(outputs, (labels + 1) % 4, rho)
-    run.claim(
-        "B-20",
-        r"1[\text{wrong or tied}]\le L_\rho(t)\le1[t<\rho]",
-        promised=torch.cat([losses, (t < rho).double()]),
-        relation="<=",
-        measured=torch.cat([wrong.double(), losses]),
-        control=Control(
-            "the loss of other labels",
-            torch.cat([wrong.double(), flipped]),
-            promised=torch.cat([flipped, (t < rho).double()]),
-        ),
+    says = run.states("B-20", r"1[\text{wrong or tied}]\le L_\rho(t)\le1[t<\rho]")
+    says.at_most(torch.cat([wrong.double(), losses]), torch.cat([losses, (t < rho).double()]))
+    says.fails(
+        "the loss of other labels",
+        torch.cat([wrong.double(), flipped]),
+        promised=torch.cat([flipped, (t < rho).double()]),
     )
     steps = (losses[:, None] - losses[None]).abs() - (t[:, None] - t[None]).abs() / rho
-    jumps = (wrong[:, None].double() - wrong[None].double()).abs() - (
-        t[:, None] - t[None]
-    ).abs() / rho
-    run.claim(
-        "B-20",
-        r"|L_\rho(t)-L_\rho(t')|\le|t-t'|/\rho",
-        promised=0.0,
-        relation="<=",
-        measured=steps.max(),
-        tolerance=1e-12,
-        control=Control("the 0-1 loss, which jumps", jumps.max()),
-    )
+    jumps = (wrong[:, None].double() - wrong[None].double()).abs() - (t[:, None] - t[None]).abs() / rho
+    says = run.states("B-20", r"|L_\rho(t)-L_\rho(t')|\le|t-t'|/\rho")
+    says.at_most(steps.max(), 0.0, 1e-12)
+    says.fails("the 0-1 loss, which jumps", jumps.max())
 
 
 def complexity(run: Run) -> None:
@@ -104,33 +83,25 @@ def complexity(run: Run) -> None:
         found.append(float(ball_complexity(part, radius, run.signs(8, size)).mean()))
         aligned.append(float(ball_complexity(part, radius, torch.ones(1, size))[0]))
     mean, same = mean_interval(found, 0.99), mean_interval(aligned, 0.99)
-    run.claim(
-        "B-20",
-        r"\mathbb E\sup_{\|\bar w\|\le C_w}\sum_i\xi_i\tilde z_i^\top\bar w"
-        r"\le C_wC_\sigma\sqrt{m_\sigma}",
-        promised=radius * ball * math.sqrt(size),
-        relation="<=",
-        measured=mean.estimate,
-        interval=mean,
-        reason="60 samples of 40 from a population of 300, 8 sign vectors each, 99 % interval",
-        control=Control("all signs equal", same.estimate, interval=same),
+    says = run.states(
+        "B-20", r"\mathbb E\sup_{\|\bar w\|\le C_w}\sum_i\xi_i\tilde z_i^\top\bar w\le C_wC_\sigma\sqrt{m_\sigma}"
     )
+    says.at_most(
+        mean,
+        radius * ball * math.sqrt(size),
+        where="60 samples of 40 from a population of 300, 8 sign vectors each, 99 % interval",
+    )
+    says.fails("all signs equal", same)
     z = path_features(net, x[:size]).features
     signs = run.signs(20, size)
     sums = signs @ z
-    run.claim(
+    says = run.states(
         "B-20",
         r"\sup_{\|\bar w\|\le C_w}\sum_i\xi_i\tilde z_i^\top\bar w=C_w\|\sum_i\xi_i\tilde z_i\|"
         r" \text{ from the kernel}",
-        promised=radius * sums.norm(dim=1),
-        relation="==",
-        measured=ball_complexity(kernel[:size, :size], radius, signs),
-        tolerance=1e-9,
-        control=Control(
-            "the diagonal of the kernel alone",
-            ball_complexity(torch.diag(kernel.diagonal()[:size]), radius, signs),
-        ),
     )
+    says.equal(ball_complexity(kernel[:size, :size], radius, signs), radius * sums.norm(dim=1), 1e-9)
+    says.fails("the diagonal of the kernel alone", ball_complexity(torch.diag(kernel.diagonal()[:size]), radius, signs))
 
 
 def zero_one_risk(run: Run, trials: int, samples: int, delta: float) -> None:
@@ -173,31 +144,22 @@ def zero_one_risk(run: Run, trials: int, samples: int, delta: float) -> None:
             rows.append((risk, empirical, bound, *grid))
     seen = clopper_pearson(failures, trials, 0.99)
     broken = clopper_pearson(sum(beyond_the_radius(run, delta) for _ in range(20)), 20, 0.99)
-    run.claim(
+    says = run.states(
         "B-20",
         r"\Pr\Bigl[R>R^{(\rho)}_{S\setminus S_{\alpha m}}+\tfrac{2d_y^2C_\sigma C_w}"
         r"{\rho\sqrt{m_\sigma}}+\sqrt{\tfrac{\ln(1/\delta)}{2m_\sigma}}\Bigr]\le\delta",
-        promised=delta,
-        relation="<=",
-        measured=seen.estimate,
-        interval=seen,
-        reason=f"{trials} samples of {samples}, two classes with a tenth of the labels turned; the "
+    )
+    says.at_most(
+        seen,
+        delta,
+        where=f"{trials} samples of {samples}, two classes with a tenth of the labels turned; the "
         "source has another factor (1-α)^(-1/2) in the middle, which its proof does not need",
-        control=Control(
-            "weights a hundred times longer than C_w allows, fitted to random labels",
-            broken.estimate,
-            interval=broken,
-        ),
     )
+    says.fails("weights a hundred times longer than C_w allows, fitted to random labels", broken)
     worst = max(r[2] for r in rows)
-    run.claim(
-        "B-20",
-        r"\text{the bound says something here: it is below 1}",
-        promised=1.0,
-        relation="<",
-        measured=worst,
-        control=Control(f"50 samples instead of {samples}", few_samples_bound(run, delta)),
-    )
+    says = run.states("B-20", r"\text{the bound says something here: it is below 1}")
+    says.below(worst, 1.0)
+    says.fails(f"50 samples instead of {samples}", few_samples_bound(run, delta))
     run.table(
         "classes",
         ("risk", "empirical 0-1 risk", "bound, ρ and radius fixed", "best of a grid", "its ρ",
@@ -216,9 +178,7 @@ def beyond_the_radius(run: Run, delta: float) -> bool:
     labels = torch.randint(0, 2, (samples,), generator=run.generator)
     solution = torch.linalg.lstsq(x, (1 - 2 * labels.double())[:, None]).solution.T
     outputs = torch.cat([x @ solution.T, -(x @ solution.T)], 1) * 100
-    bound = two_phase_margin_bound(
-        outputs, labels, rho, feature_radius=1.0, weight_radius=1.0, delta=delta
-    )
+    bound = two_phase_margin_bound(outputs, labels, rho, feature_radius=1.0, weight_radius=1.0, delta=delta)
     return bound < 0.5  # labels are coins: no function has another risk
 
 

@@ -11,9 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.paths.two_phase_training import (
@@ -24,8 +21,7 @@ from torchtheory.generalization.paths.two_phase_training import (
     matching_epochs,
 )
 from torchtheory.kernels.deep_paths import path_features
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Interval, InvalidInput, Run, lab, mean_interval
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.training.backpropagation import count_flops
 from torchtheory.training.trainer import fit
@@ -132,46 +128,27 @@ def identities(run: Run) -> None:
     x = run.randn(12, 3)
     smooth.append(distance(*(gradient(o, net, x[:, :2]) for o in (silu_with_held_gates(net, x),
                                                                    net(x)))))  # fmt: skip
-    run.claim(
-        "B-17",
-        r"[\bar x\circ\bar\sigma(x,w)]^\top\bar w_k=f_k(x)"
-        r" \text{ where gates and values share their weights}",
-        promised=0.0,
-        relation="==",
-        measured=tied,
-        tolerance=1e-12,
-        reason="a dense network and two convolutional ones, with disjoint and overlapping windows",
-        control=Control("gates of a network with other weights", foreign),
+    says = run.states(
+        "B-17", r"[\bar x\circ\bar\sigma(x,w)]^\top\bar w_k=f_k(x) \text{ where gates and values share their weights}"
     )
-    run.claim(
-        "B-17",
-        r"\nabla_w L \text{ with the gates held fixed is the ordinary gradient}",
-        promised=0.0,
-        relation="==",
-        measured=slopes_,
-        tolerance=1e-12,
-        control=Control("SiLU, whose gate is a smooth function of the weights", smooth),
+    says.equal(
+        tied, within=1e-12, where="a dense network and two convolutional ones, with disjoint and overlapping windows"
     )
-    run.claim(
+    says.fails("gates of a network with other weights", foreign)
+    says = run.states("B-17", r"\nabla_w L \text{ with the gates held fixed is the ordinary gradient}")
+    says.equal(slopes_, within=1e-12)
+    says.fails("SiLU, whose gate is a smooth function of the weights", smooth)
+    says = run.states(
         "B-17",
-        r"\partial\tilde z/\partial w=0 \text{ almost everywhere: the features stay when }"
-        r" w \text{ moves a little}",
-        promised=0.0,
-        relation="==",
-        measured=moved,
-        reason="each weight moved by a normal number times 1e-9",
-        control=Control("moved by a normal number, across the measure-zero set", moved_far),
+        r"\partial\tilde z/\partial w=0 \text{ almost everywhere: the features stay when } w \text{ moves a little}",
     )
-    run.claim(
-        "B-17",
-        r"\tilde f_k(x)=\sum_j\bar x_j\,\bar\sigma_j(x,w_\sigma)\,\bar w_{k,j}"
-        r" \text{ with every path listed}",
-        promised=0.0,
-        relation="==",
-        measured=listed,
-        tolerance=1e-12,
-        control=Control("the values' own gates in the sum", own),
+    says.equal(moved, where="each weight moved by a normal number times 1e-9")
+    says.fails("moved by a normal number, across the measure-zero set", moved_far)
+    says = run.states(
+        "B-17", r"\tilde f_k(x)=\sum_j\bar x_j\,\bar\sigma_j(x,w_\sigma)\,\bar w_{k,j} \text{ with every path listed}"
     )
+    says.equal(listed, within=1e-12)
+    says.fails("the values' own gates in the sum", own)
 
 
 def distance(a: Tensor, b: Tensor) -> float:
@@ -201,57 +178,32 @@ def frozen_network(run: Run) -> None:
         combined = 2 * gated_outputs(net, gates, x) - 3 * gated_outputs(second, gates, x)
         additive.append(distance(gated_outputs(both, gates, x), combined))
         tied.append(distance(both(x), 2 * net(x) - 3 * second(x)))
-    run.claim(
-        "B-17",
-        r"\tilde f \text{ is linear in each } W^\ell:\ "
-        r"\tilde f(2A-3B)=2\tilde f(A)-3\tilde f(B)",
-        promised=0.0,
-        relation="==",
-        measured=additive,
-        tolerance=1e-10,
-        reason="each of three layers in turn, the others fixed",
-        control=Control("gates tied to the weights: the ordinary network", tied),
-    )
+    says = run.states("B-17", r"\tilde f \text{ is linear in each } W^\ell:\ \tilde f(2A-3B)=2\tilde f(A)-3\tilde f(B)")
+    says.equal(additive, within=1e-10, where="each of three layers in turn, the others fixed")
+    says.fails("gates tied to the weights: the ordinary network", tied)
     y = torch.stack([x[:, 0].sin(), x[:, 1] * x[:, 2], x[:, 3].abs()], 1)
     frozen = FrozenGates(net)
     before = gate_pattern(frozen.gates, x)
     ordinary = copy.deepcopy(net)
     for trained in (frozen, ordinary):
         fit(trained, (x, y), epochs=20, batch_size=10, learning_rate=0.02)
-    run.claim(
-        "B-17",
-        r"\text{share of gates that differ after training}",
-        promised=0.0,
-        relation="==",
-        measured=share_changed(before, gate_pattern(frozen.gates, x)),
-        control=Control(
-            "ordinary training from the same weights",
-            share_changed(before, gate_pattern(ordinary, x)),
-        ),
-    )
-    run.claim(
-        "B-17",
-        r"\text{arithmetic of a pass and of a training step, two-phase over ordinary}",
-        promised=2.0,
-        relation="<=",
-        measured=[
+    says = run.states("B-17", r"\text{share of gates that differ after training}")
+    says.equal(share_changed(before, gate_pattern(frozen.gates, x)))
+    says.fails("ordinary training from the same weights", share_changed(before, gate_pattern(ordinary, x)))
+    run.states("B-17", r"\text{arithmetic of a pass and of a training step, two-phase over ordinary}").at_most(
+        [
             count_flops(lambda: frozen(x)) / count_flops(lambda: ordinary(x)),
-            count_flops(lambda: frozen(x).sum().backward())
-            / count_flops(lambda: ordinary(x).sum().backward()),
+            count_flops(lambda: frozen(x).sum().backward()) / count_flops(lambda: ordinary(x).sum().backward()),
         ],
-        reason="multiplications and additions of the layers, as torch counts them",
+        2.0,
+        where="multiplications and additions of the layers, as torch counts them",
     )
     square = mlp([4, 4, 4, 4], bias=False, generator=run.generator)
     with torch.no_grad():
         one = square[:2](x)
         two = square[:4](x)
-    run.erratum(
-        "two-phase-gate-layer-index",
-        r"z_\sigma^{[\ell-1]}=z^{[\ell]} \text{ where } W_\sigma=W",
-        promised=0.0,
-        relation="==",
-        measured=distance(one, two),
-        reason="layers of equal width, ℓ = 2: hidden values of the first layer and of the second",
+    run.refutes("two-phase-gate-layer-index", r"z_\sigma^{[\ell-1]}=z^{[\ell]} \text{ where } W_\sigma=W").equal(
+        distance(one, two), where="layers of equal width, ℓ = 2: hidden values of the first layer and of the second"
     )
 
 
@@ -364,31 +316,21 @@ def report(run: Run, curve: Curve) -> None:
         return mean_interval([v - m for v, m in zip(values, middle, strict=True)], 0.95)
 
     near, alone = above_middle(curve.both[least]), above_middle(curve.part_only)
-    run.claim(
+    says = run.states(
         "B-18",
-        rf"\alpha={least}: \text{{ accuracy after phase two, above the middle of phase one and "
-        r"ordinary training}",
-        promised=0.0,
-        relation=">=",
-        measured=near.estimate,
-        interval=near,
-        reason=f"mean over {len(curve.base)} networks, 95 % interval: the gates of a small sample "
-        "are good enough for the values to make up more than half of what is missing",
-        control=Control("phase two on the first samples alone, as many steps", alone.estimate,
-                        interval=alone),
-    )  # fmt: skip
-    whole, early = curve.ratio(curve.both[most]), curve.ratio(curve.first[least])
-    run.claim(
-        "B-18",
-        r"\alpha=1: \text{ accuracy of two-phase over ordinary training}",
-        promised=1.0,
-        relation="~",
-        measured=whole.estimate,
-        interval=whole,
-        tolerance=0.01,
-        reason="gates and values from all the data, one percent allowed",
-        control=Control("phase one alone, with the smallest share", early.estimate, interval=early),
+        rf"\alpha={least}: \text{{ accuracy after phase two, above the middle of phase one and ordinary training}}",
     )
+    says.at_least(
+        near,
+        0.0,
+        where=f"mean over {len(curve.base)} networks, 95 % interval: the gates of a small sample "
+        "are good enough for the values to make up more than half of what is missing",
+    )
+    says.fails("phase two on the first samples alone, as many steps", alone)
+    whole, early = curve.ratio(curve.both[most]), curve.ratio(curve.first[least])
+    says = run.states("B-18", r"\alpha=1: \text{ accuracy of two-phase over ordinary training}")
+    says.mean(whole, 1.0, 0.01, where="gates and values from all the data, one percent allowed")
+    says.fails("phase one alone, with the smallest share", early)
     rows: list[tuple[Any, ...]] = []
     for share, values in curve.both.items():
         seen = curve.ratio(values)

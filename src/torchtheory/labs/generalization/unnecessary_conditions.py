@@ -9,9 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.generalization.algorithmic_robustness import (
     Grid,
     cell_oscillation,
@@ -32,8 +29,7 @@ from torchtheory.generalization.stability import (
 )
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.generalization.vc.shattering import relu_shattering
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.problem import Problem
 from torchtheory.nets.symmetries import hidden_layers, permute_units, with_parameters
@@ -67,27 +63,15 @@ def unnecessary_conditions(
     case = prepare(run, samples, epochs)
     small_gap(run, case, epsilon)
     seen = [unstable_and_fragile(case, target) for target in TARGETS]
-    steady = leave_one_out(
-        choose_by_sample(case.losses, case.sample, case.losses), *case.sample, left_out=[0]
+    steady = leave_one_out(choose_by_sample(case.losses, case.sample, case.losses), *case.sample, left_out=[0])
+    says = run.states("B-10", r"\beta(A')\ge|\ell(f;z)-\ell(f';z)|\ge T\text{ for any }T")
+    says.at_least([s[0] for s in seen], TARGETS, where="the largest change when one sample is left out")
+    says.fails("f' = f: an algorithm that does not look at its sample", steady.stability)
+    says = run.states("B-10", r"\zeta(S')\ge T\text{ for any }T,\ S'\ne S")
+    says.at_least(
+        [s[1] for s in seen], TARGETS, where="oscillation within ten fixed cells for S without its first member"
     )
-    run.claim(
-        "B-10",
-        r"\beta(A')\ge|\ell(f;z)-\ell(f';z)|\ge T\text{ for any }T",
-        promised=TARGETS,
-        relation=">=",
-        measured=[s[0] for s in seen],
-        reason="the largest change when one sample is left out",
-        control=Control("f' = f: an algorithm that does not look at its sample", steady.stability),
-    )
-    run.claim(
-        "B-10",
-        r"\zeta(S')\ge T\text{ for any }T,\ S'\ne S",
-        promised=TARGETS,
-        relation=">=",
-        measured=[s[1] for s in seen],
-        reason="oscillation within ten fixed cells for S without its first member",
-        control=Control("f' = f", oscillation(case, case.losses)),
-    )
+    says.fails("f' = f", oscillation(case, case.losses))
     sharp = sharp_minima(run, case)
     capacity(run, case, delta)
     only_the_function(run, case)
@@ -154,17 +138,9 @@ def small_gap(run: Run, case: Case, epsilon: float) -> None:
     x, y = case.sample
     trained = [algorithm(case, t)(x, y, 0) for t in TARGETS]
     elsewhere = [algorithm(case, t)(x[1:], y[1:], 0) for t in TARGETS]
-    run.claim(
-        "B-10",
-        r"R[A'(S)]-R_S[A'(S)]\le\epsilon",
-        promised=epsilon,
-        relation="<=",
-        measured=[case.gap(t) for t in trained],
-        reason="risks are sums over the 400 points of the law",
-        control=Control(
-            "another sample: S without its first member", [case.gap(t) for t in elsewhere]
-        ),
-    )
+    says = run.states("B-10", r"R[A'(S)]-R_S[A'(S)]\le\epsilon")
+    says.at_most([case.gap(t) for t in trained], epsilon, where="risks are sums over the 400 points of the law")
+    says.fails("another sample: S without its first member", [case.gap(t) for t in elsewhere])
 
 
 def unstable_and_fragile(case: Case, target: float) -> tuple[float, float]:
@@ -185,18 +161,9 @@ def sharp_minima(run: Run, case: Case) -> list[float]:
     problem = Problem(case.net, case.sample, task="regression")
     nets = [rescaled(case.net, sharpening_factor(problem, t)) for t in TARGETS]
     tops = [top(Problem(net, case.sample, task="regression")) for net in nets]
-    run.claim(
-        "B-10",
-        r"\lambda_{\max}(\nabla^2R_S)\ge T\text{ at parameters of the same }f",
-        promised=TARGETS,
-        relation=">=",
-        measured=tops,
-        control=Control(
-            "the parameters as they were trained, for the largest target",
-            top(problem),
-            promised=TARGETS[-1],
-        ),
-    )
+    says = run.states("B-10", r"\lambda_{\max}(\nabla^2R_S)\ge T\text{ at parameters of the same }f")
+    says.at_least(tops, TARGETS)
+    says.fails("the parameters as they were trained, for the largest target", top(problem), promised=TARGETS[-1])
     return tops
 
 
@@ -212,17 +179,16 @@ def capacity(run: Run, case: Case, delta: float) -> None:
         outputs = (weights @ net[1](net[0](x)).T).sign()
     labels = run.signs(10)
     losses = (1 - outputs * labels) / 2
-    run.claim(
-        "B-10",
-        r"\mathcal F\text{ memorizes any labels}\ \Rightarrow\ 2\,\mathrm{Rad}_S(\ell\circ"
-        r"\mathcal F)=1",
-        promised=1.0,
-        relation="==",
-        measured=2 * exact_rademacher(finite_class(losses), 10),
-        tolerance=1e-9,
-        reason="0-1 losses of 1024 networks on ten points of the sample, all sign patterns",
-        control=Control("one network alone", 2 * exact_rademacher(finite_class(losses[:1]), 10)),
+    says = run.states(
+        "B-10", r"\mathcal F\text{ memorizes any labels}\ \Rightarrow\ 2\,\mathrm{Rad}_S(\ell\circ\mathcal F)=1"
     )
+    says.equal(
+        2 * exact_rademacher(finite_class(losses), 10),
+        1.0,
+        1e-9,
+        where="0-1 losses of 1024 networks on ten points of the sample, all sign patterns",
+    )
+    says.fails("one network alone", 2 * exact_rademacher(finite_class(losses[:1]), 10))
     shattered = int((outputs[:, None] == all_labelings(10)[None]).all(-1).any(0).sum())
     run.note(
         f"The class shatters: {shattered} of 1024 labelings occur. Its bound on the gap is "
@@ -248,21 +214,17 @@ def only_the_function(run: Run, case: Case) -> None:
         copied["2.bias"].copy_(theta["2.bias"])
     moved = with_parameters(net, {**theta, "2.bias": theta["2.bias"] + 0.5})
     same = [rescaled(net, 1e3), rescaled(net, 1e-3), permuted, wider]
-    run.claim(
-        "B-10",
-        r"R-R_S\text{ is determined by }(P,S,f)",
-        promised=case.gap_of(net),
-        relation="==",
-        measured=[case.gap_of(n) for n in same],
-        tolerance=1e-12,
-        reason="rescaled up and down, units permuted, inside a wider class of networks",
-        control=Control("another function: f + 1/2", case.gap_of(moved)),
+    says = run.states("B-10", r"R-R_S\text{ is determined by }(P,S,f)")
+    says.equal(
+        [case.gap_of(n) for n in same],
+        case.gap_of(net),
+        1e-12,
+        where="rescaled up and down, units permuted, inside a wider class of networks",
     )
+    says.fails("another function: f + 1/2", case.gap_of(moved))
 
 
-def table_and_figure(
-    run: Run, case: Case, seen: list[tuple[float, float]], sharp: list[float], delta: float
-) -> None:
+def table_and_figure(run: Run, case: Case, seen: list[tuple[float, float]], sharp: list[float], delta: float) -> None:
     m = len(case.drawn)
     gap = case.gap(case.losses)
     rows = []

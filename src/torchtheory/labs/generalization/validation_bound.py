@@ -7,10 +7,6 @@ from typing import Any
 
 import torch
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.record import Control
 from torchtheory.generalization.concentration import finite_class_radius
 from torchtheory.generalization.learning.validation_bound import (
     log_models_allowed,
@@ -18,8 +14,7 @@ from torchtheory.generalization.learning.validation_bound import (
     validation_sample_size,
     validation_slack,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 
 
 @lab(
@@ -29,9 +24,7 @@ from torchtheory.labs.engine.run import Run
     title="A validation set of 10 000 judges a billion models within 7 %, or 0.5 % if they agree",
     full={"trials": 20_000},
 )
-def validation_set_bound(
-    run: Run, samples: int = 200, models: int = 100, trials: int = 2000
-) -> None:
+def validation_set_bound(run: Run, samples: int = 200, models: int = 100, trials: int = 2000) -> None:
     """The bound of Bernstein and the union bound, its printed numbers, and what else there is.
 
     A hundred models with known risks are judged by simulated validation sets: the bound fails
@@ -53,56 +46,50 @@ def validation_set_bound(
 def printed(run: Run) -> None:
     """The numbers of the source and the forms of the bound."""
     m, count, delta = 10_000, 1e9, 0.1
-    run.claim(
+    says = run.states(
         "B-11",
         r"\tfrac{2C\ln(|\mathcal F|/\delta)}{3m}+\sqrt{\tfrac{2\gamma^2\ln(|\mathcal F|/\delta)}m}="
         r"6.94\,\%\ (\gamma^2=1),\ 0.49\,\%\ (\gamma^2=0.05^2)",
-        promised=[0.0694, 0.0049],
-        relation="==",
-        measured=[validation_slack(m, count, delta, variance=v) for v in (1.0, 0.05**2)],
-        tolerance=5e-5,
-        reason="m = 10000, 10⁹ models, δ = 0.1, C = 1",
-        control=Control(
-            "the square of the variance in place of the variance",
-            [validation_slack(m, count, delta, variance=v**2) for v in (1.0, 0.05**2)],
-        ),
+    )
+    says.equal(
+        [validation_slack(m, count, delta, variance=v) for v in (1.0, 0.05**2)],
+        [0.0694, 0.0049],
+        5e-5,
+        where="m = 10000, 10⁹ models, δ = 0.1, C = 1",
+    )
+    says.fails(
+        "the square of the variance in place of the variance",
+        [validation_slack(m, count, delta, variance=v**2) for v in (1.0, 0.05**2)],
     )
     grid = [(m, n, d, v) for m in (10, 1000, 10**6) for n in (1, 1e3, 1e9) for d in (1e-3, 0.1)
             for v in (1e-4, 0.25, 1.0)]  # fmt: skip
     roots = [validation_slack(m, n, d, variance=v, relaxed=False) for m, n, d, v in grid]
-    run.claim(
-        "B-11",
-        r"\tfrac{Ct}3+\tfrac12\sqrt{(\tfrac{2Ct}3)^2+8\gamma^2t}\le\tfrac{2Ct}3+\sqrt{2\gamma^2t}",
-        promised=[validation_slack(m, n, d, variance=v) for m, n, d, v in grid],
-        relation="<=",
-        measured=roots,
-    )
+    run.states(
+        "B-11", r"\tfrac{Ct}3+\tfrac12\sqrt{(\tfrac{2Ct}3)^2+8\gamma^2t}\le\tfrac{2Ct}3+\sqrt{2\gamma^2t}"
+    ).at_most(roots, [validation_slack(m, n, d, variance=v) for m, n, d, v in grid])
     quarter = validation_slack(m, count, delta)
-    run.claim(
+    run.states(
         "B-11",
         r"\text{losses in } [0,1]:\ \sqrt{\tfrac{\ln(|\mathcal F|/\delta)}{2m}}=3.39\,\%\le"
         r"3.55\,\%\ (\gamma^2=\tfrac14)\le6.94\,\%",
-        promised=[0.0339, 0.0355],
-        relation="==",
-        measured=[finite_class_radius(count, m, delta, one_sided=True), quarter],
-        tolerance=5e-5,
-        reason="a variance of 1 cannot occur; the worst case is 1/4",
+    ).equal(
+        [finite_class_radius(count, m, delta, one_sided=True), quarter],
+        [0.0339, 0.0355],
+        5e-5,
+        where="a variance of 1 cannot occur; the worst case is 1/4",
     )
     sizes = [validation_sample_size(s, 1000, delta) for s in (0.01, 0.05)]
     allowed = [log_models_allowed(s, m, delta) for s in (0.02, 0.05)]
-    run.claim(
-        "B-11",
-        r"\text{the sample size and the number of models solve the bound}",
-        promised=[0.01, 0.05, 0.02, 0.05],
-        relation="==",
-        measured=[
+    says = run.states("B-11", r"\text{the sample size and the number of models solve the bound}")
+    says.equal(
+        [
             *(validation_slack(size, 1000, delta) for size in sizes),
             *(validation_slack(m, math.exp(a), delta) for a in allowed),
         ],
-        tolerance=1e-5,
-        control=Control("half the samples", validation_slack(sizes[0] // 2, 1000, delta),
-                        promised=0.01),
-    )  # fmt: skip
+        [0.01, 0.05, 0.02, 0.05],
+        1e-5,
+    )
+    says.fails("half the samples", validation_slack(sizes[0] // 2, 1000, delta), promised=0.01)
 
 
 def coverage(run: Run, samples: int, models: int, trials: int) -> None:
@@ -116,7 +103,6 @@ def coverage(run: Run, samples: int, models: int, trials: int) -> None:
         risks.expand(trials, models),
         generator=run.generator,
     )
-    inside = clopper_pearson(int((risks <= counts / samples + slack).all(1).sum()), trials, 0.999)
     coins = torch.binomial(
         torch.full((trials, models), float(samples), dtype=torch.float64),
         torch.full((trials, models), 0.5, dtype=torch.float64),
@@ -124,22 +110,15 @@ def coverage(run: Run, samples: int, models: int, trials: int) -> None:
     )
     alone = validation_slack(samples, 1, delta)
     searched = coins.min(1).values / samples
-    broken = clopper_pearson(int((searched + alone >= 0.5).sum()), trials, 0.999)
-    run.claim(
+    says = run.states(
         "B-11",
         r"\Pr\bigl(\forall f\in\mathcal F_{\mathrm{val}}:R\le R_{\mathrm{val}}+\tfrac{2Ct}3+"
         r"\sqrt{2\gamma^2t}\bigr)\ge1-\delta",
-        promised=1 - delta,
-        relation=">=",
-        measured=inside.estimate,
-        interval=inside,
-        reason=f"{models} models, {samples} validation samples",
-        control=Control(
-            "the best of the models on the validation set, counted as the only one",
-            broken.estimate,
-            interval=broken,
-        ),
     )
+    says.share(
+        (risks <= counts / samples + slack).all(1), 1 - delta, where=f"{models} models, {samples} validation samples"
+    )
+    says.fails("the best of the models on the validation set, counted as the only one", searched + alone >= 0.5)
 
 
 def estimated_variance(run: Run, trials: int) -> None:
@@ -158,23 +137,10 @@ def estimated_variance(run: Run, trials: int) -> None:
         (r"R\le\text{the empirical Bernstein bound}", paid, None),
         (r"R\le\text{the exact binomial bound}", exact, None),
     ):
-        inside = clopper_pearson(int((risk <= upper).sum()), trials, 0.999)
-        broken = None
+        says = run.states("B-11", rf"\Pr({name})\ge1-\delta")
+        says.share(risk <= upper, 1 - delta, where=f"risk {risk}, {m} validation samples")
         if control is not None:
-            missed = clopper_pearson(int((risk <= control).sum()), trials, 0.999)
-            broken = Control(
-                "the variance seen on the same validation set", missed.estimate, interval=missed
-            )
-        run.claim(
-            "B-11",
-            rf"\Pr({name})\ge1-\delta",
-            promised=1 - delta,
-            relation=">=",
-            measured=inside.estimate,
-            interval=inside,
-            reason=f"risk {risk}, {m} validation samples",
-            control=broken,
-        )
+            says.fails("the variance seen on the same validation set", risk <= control)
 
 
 def comparison(run: Run) -> None:
@@ -195,12 +161,8 @@ def comparison(run: Run) -> None:
         rows,
         caption="Upper bounds of the error, m = 10000, δ = 0.1; all hold for all models at once.",
     )  # fmt: skip
-    run.claim(
-        "B-11",
-        r"\text{the exact binomial bound is the smallest of the four}",
-        promised=[min(b.hoeffding, b.bernstein, b.empirical_bernstein) for b in found],
-        relation="<=",
-        measured=[b.exact for b in found],
+    run.states("B-11", r"\text{the exact binomial bound is the smallest of the four}").at_most(
+        [b.exact for b in found], [min(b.hoeffding, b.bernstein, b.empirical_bernstein) for b in found]
     )
     run.figure(
         "slack",

@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.generalization.vc.bounds import vc_sample_size
 from torchtheory.generalization.vc.growth import (
     Restriction,
@@ -35,8 +32,7 @@ from torchtheory.generalization.vc.shattering import (
     radon_partition,
     relu_shattering,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.feedforward import parameter_count
 from torchtheory.nets.separability import separate
 
@@ -85,34 +81,21 @@ def exhaustion(run: Run) -> None:
         ("boxes in the plane", rectangles, boxed, 4),
     ]
     found = [vc_dimension_on(restriction(x)) for _, restriction, x, _ in kinds]
-    run.claim(
+    says = run.states(
         ["M-36", "A-36"],
-        r"\mathrm{VCdim}=\max\{n:S(n)=2^n\}=1,2,2,3,4,4\ \text{(thresholds, signed, intervals, "
-        r"lines, planes, boxes)}",
-        promised=[h for *_, h in kinds],
-        relation="==",
-        measured=found,
-        reason="all subsets of 6 or 7 points tried",
-        control=Control(
-            "points on one line: no good configuration among them",
-            vc_dimension_on(halfspaces(straight)),
-            promised=3,
-        ),
+        r"\mathrm{VCdim}=\max\{n:S(n)=2^n\}=1,2,2,3,4,4\ \text{(thresholds, signed, intervals, lines, planes, boxes)}",
+    )
+    says.equal(found, [h for *_, h in kinds], where="all subsets of 6 or 7 points tried")
+    says.fails(
+        "points on one line: no good configuration among them", vc_dimension_on(halfspaces(straight)), promised=3
     )
     run.table(
         "simple-classes",
         ["class", "labelings of all points", "points", "VC dimension"],
-        [
-            [name, len(restriction(x)), len(x), h]
-            for (name, restriction, x, _), h in zip(kinds, found, strict=True)
-        ],
+        [[name, len(restriction(x)), len(x), h] for (name, restriction, x, _), h in zip(kinds, found, strict=True)],
     )
-    run.claim(
-        "M-36",
-        r"\text{one good configuration is enough: lines shatter some triangle, not every one}",
-        promised=[1, 0],
-        relation="==",
-        measured=[shatters(halfspaces, plane[:3]), shatters(halfspaces, straight[:3])],
+    run.states("M-36", r"\text{one good configuration is enough: lines shatter some triangle, not every one}").equal(
+        [shatters(halfspaces, plane[:3]), shatters(halfspaces, straight[:3])], [1, 0]
     )
 
 
@@ -124,15 +107,13 @@ def linear(run: Run, dimension: int, draws: int) -> None:
         margins.append((witness.scores() * witness.labels).min())
         plain = witness.labels[:, 1:] @ witness.points.T  # w = s, b = 0
         wrong.append((plain * witness.labels).min())
-    run.claim(
+    says = run.states(
         ["M-37", "A-36"],
         rf"\min_{{s,i}}s_i(w_s^\top x_i+b_s)=\tfrac12\ \text{{ over all }} 2^{{d+1}}\ "
         rf"\text{{labelings of }} 0,e_1,\dots,e_d,\ d\le{dimension}",
-        promised=0.5,
-        relation="==",
-        measured=torch.stack(margins),
-        control=Control("no bias: the origin is on no side", torch.stack(wrong)),
     )
+    says.equal(torch.stack(margins), 0.5)
+    says.fails("no bias: the origin is on no side", torch.stack(wrong))
     separable, flipped, residual = [], [], []
     for d in range(1, dimension + 1):
         for _ in range(draws):
@@ -143,22 +124,13 @@ def linear(run: Run, dimension: int, draws: int) -> None:
             other = split.labels.clone()
             other[int(torch.randint(0, d + 2, (1,), generator=run.generator))] *= -1
             flipped.append(bool(separate(x, other)))
-    run.claim(
-        ["M-37", "A-36"],
-        r"\text{no half-space gives } d+2 \text{ points the labels of their Radon partition}",
-        promised=0,
-        relation="==",
-        measured=separable,
-        reason="decided by linear programs with certificates",
-        control=Control("the label of one point changed", flipped),
+    says = run.states(
+        ["M-37", "A-36"], r"\text{no half-space gives } d+2 \text{ points the labels of their Radon partition}"
     )
-    run.claim(
-        "M-37",
-        r"\Bigl\|\sum_{s_i=1}\alpha_ix_i-\sum_{s_i=-1}\alpha_ix_i\Bigr\|=0",
-        promised=0.0,
-        relation="==",
-        measured=residual,
-        tolerance=1e-10,
+    says.equal(separable, where="decided by linear programs with certificates")
+    says.fails("the label of one point changed", flipped)
+    run.states("M-37", r"\Bigl\|\sum_{s_i=1}\alpha_ix_i-\sum_{s_i=-1}\alpha_ix_i\Bigr\|=0").equal(
+        residual, within=1e-10
     )
 
 
@@ -181,30 +153,18 @@ def networks(run: Run, hidden: int) -> None:
         widths = (3, n, 1)
         explicit.append(network_vc_bound(widths))
         literature.append(anthony_bartlett_vc_bound(parameter_count(widths), n + 1, 2))
-    run.claim(
-        "A-36",
-        r"\#\{\text{labelings of } n \text{ points by networks } (3,n,1)\}=2^n",
-        promised=wanted,
-        relation="==",
-        measured=realized,
-        control=Control("one unit taken out of the hidden layer", starved),
+    says = run.states("A-36", r"\#\{\text{labelings of } n \text{ points by networks } (3,n,1)\}=2^n")
+    says.equal(realized, wanted)
+    says.fails("one unit taken out of the hidden layer", starved)
+    says = run.states(
+        ["A-36", "A-37"], r"n\le\mathrm{VCdim}(3,n,1)\le\max\{m:m\le\sum_i\log_2(2(2eM_iD_i/W_i)^{W_i})\}"
     )
-    run.claim(
-        ["A-36", "A-37"],
-        r"n\le\mathrm{VCdim}(3,n,1)\le\max\{m:m\le\sum_i\log_2(2(2eM_iD_i/W_i)^{W_i})\}",
-        promised=explicit,
-        relation="<=",
-        measured=sizes,
-        reason="from below by the witness, from above by counting sign patterns of polynomials",
-        control=Control("without the hidden layer: half-spaces of R^3", sizes, promised=4),
+    says.at_most(
+        sizes, explicit, where="from below by the witness, from above by counting sign patterns of polynomials"
     )
-    run.claim(
-        "A-37",
-        r"\max\{m:\dots\}\le2WL\log_2(4WLpk/\ln2)+2WL^2\log_2(\ell+1)+2L",
-        promised=literature,
-        relation="<=",
-        measured=explicit,
-        reason="the count layer by layer is sharper than the closed form that needs no widths",
+    says.fails("without the hidden layer: half-spaces of R^3", sizes, promised=4)
+    run.states("A-37", r"\max\{m:\dots\}\le2WL\log_2(4WLpk/\ln2)+2WL^2\log_2(\ell+1)+2L").at_most(
+        explicit, literature, where="the count layer by layer is sharper than the closed form that needs no widths"
     )
     run.figure(
         "networks",
@@ -222,31 +182,17 @@ def orders(run: Run) -> None:
     upper = [piecewise_linear_vc_order(p, depth) for p, depth in sizes]
     older = [piecewise_polynomial_vc_order(p, depth) for p, depth in sizes]
     shallow = [piecewise_linear_vc_order(p, 1) for p, _ in sizes]
-    run.claim(
-        ["A-62", "M-40"],
-        r"PL\log(P/L)\le PL\log P",
-        promised=upper,
-        relation="<=",
-        measured=lower,
-        reason="orders up to constants",
-        control=Control("depth left out of the upper order", lower, promised=shallow),
-    )
-    run.claim(
-        ["A-62", "A-37"],
-        r"PL\log P\le PL\log P+PL^2",
-        promised=older,
-        relation="<=",
-        measured=upper,
-    )
+    says = run.states(["A-62", "M-40"], r"PL\log(P/L)\le PL\log P")
+    says.at_most(lower, upper, where="orders up to constants")
+    says.fails("depth left out of the upper order", lower, promised=shallow)
+    run.states(["A-62", "A-37"], r"PL\log P\le PL\log P+PL^2").at_most(upper, older)
     explicit = [network_vc_bound(s) for s in shapes]
     run.table(
         "orders",
         ["widths", "P", "L", "P L log(P/L)", "P L log P", "P L log P + P L²", "explicit bound"],
         [
             ["-".join(map(str, s)), p, depth, round(a), round(b), round(c), e]
-            for s, (p, depth), a, b, c, e in zip(
-                shapes, sizes, lower, upper, older, explicit, strict=True
-            )
+            for s, (p, depth), a, b, c, e in zip(shapes, sizes, lower, upper, older, explicit, strict=True)
         ],
         caption="Orders are up to constants that are not stated; the last column is a theorem.",
     )
@@ -254,14 +200,9 @@ def orders(run: Run) -> None:
     rising += [b - a for k in range(3) for a, b in _steps(explicit[k::3])]
     rising += [b - a for k in range(3) for a, b in _steps(upper[k::3])]
     swapped = [a - b for a, b in _steps(explicit[:3])]
-    run.claim(
-        ["M-40", "A-37"],
-        r"\text{both the order and the explicit bound grow with width and with depth}",
-        promised=0,
-        relation=">",
-        measured=rising,
-        control=Control("from the wider network to the narrower", swapped),
-    )
+    says = run.states(["M-40", "A-37"], r"\text{both the order and the explicit bound grow with width and with depth}")
+    says.above(rising, 0)
+    says.fails("from the wider network to the narrower", swapped)
 
 
 def _steps(values: list[Any]) -> list[tuple[Any, Any]]:
@@ -273,25 +214,18 @@ def sample_sizes(run: Run) -> None:
     radius, delta = 0.5, 0.05
     dimensions = [piecewise_linear_vc_order(p, 3) for p in (100, 1000, 10_000, 100_000)]
     needed = [vc_sample_size(round(h), radius, delta) for h in dimensions]
-    run.claim(
-        ["M-40", "A-62"],
-        r"2\sqrt{2(h(\log(2n)+1)+\log(2/\delta))/n}\le\varepsilon\ \Rightarrow\ "
-        r"n\ge8h/\varepsilon^2",
-        promised=[8 * h / radius**2 for h in dimensions],
-        relation=">=",
-        measured=needed,
-        reason="h the order P L log P of networks with 3 layers, up to its constant",
-        control=Control("as many samples as parameters", [100, 1000, 10_000, 100_000]),
+    says = run.states(
+        ["M-40", "A-62"], r"2\sqrt{2(h(\log(2n)+1)+\log(2/\delta))/n}\le\varepsilon\ \Rightarrow\ n\ge8h/\varepsilon^2"
     )
-    run.erratum(
-        "samples-inverse-to-capacity",
-        r"n\,h=\text{const: the samples needed are inversely proportional to } WL\log W",
-        promised=needed[0] * dimensions[0] / dimensions[-1],
-        relation="==",
-        measured=needed[-1],
-        tolerance=0.5,
-        reason="from P = 100 to P = 100000 at 3 layers",
+    says.at_least(
+        needed,
+        [8 * h / radius**2 for h in dimensions],
+        where="h the order P L log P of networks with 3 layers, up to its constant",
     )
+    says.fails("as many samples as parameters", [100, 1000, 10_000, 100_000])
+    run.refutes(
+        "samples-inverse-to-capacity", r"n\,h=\text{const: the samples needed are inversely proportional to } WL\log W"
+    ).equal(needed[-1], needed[0] * dimensions[0] / dimensions[-1], 0.5, where="from P = 100 to P = 100000 at 3 layers")
 
 
 def plot_networks(axes: Any, sizes: list[int], upper: list[int], closed: list[float]) -> None:

@@ -8,10 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.record import Control
 from torchtheory.generalization.vc.bounds import (
     growth_radius,
     vc_radius,
@@ -23,8 +19,7 @@ from torchtheory.generalization.vc.growth import (
     growth_signed_thresholds,
     log_sauer_polynomial,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, lab
 
 DELTA = 0.05
 NOISE = 0.1
@@ -38,9 +33,7 @@ NOISE = 0.1
     errata=["vc-theorem-without-confidence"],
     full={"trials": 2000, "sizes": (100, 200, 400, 800, 1600, 3200)},
 )
-def vc_generalization_bounds(
-    run: Run, trials: int = 500, sizes: tuple[int, ...] = (200, 400, 800, 1600)
-) -> None:
+def vc_generalization_bounds(run: Run, trials: int = 500, sizes: tuple[int, ...] = (200, 400, 800, 1600)) -> None:
     """All thresholds of a line, either sign, on noisy labels: the worst gap is known exactly.
 
     The risk of a threshold is a formula and the empirical risks are piecewise constant, so the
@@ -70,33 +63,26 @@ def golden(run: Run) -> None:
     """Half-planes with a thousand samples, by hand."""
     count = 2 * (1 + 1999 + 1999 * 1998 // 2)
     first = growth_radius(math.log(growth_halfspaces(2000, 2)), 1000, DELTA)
-    run.claim(
-        "M-35",
-        r"S(2000)=2\,(1+1999+\tbinom{1999}2)=3\,998\,002,\quad "
-        r"2\sqrt{2(\log S(2n)+\log(2/\delta))/n}=0.38874",
-        promised=[3_998_002, 3_998_002, 0.38874],
-        relation="==",
-        measured=[count, growth_halfspaces(2000, 2), first],
-        tolerance=5e-6,
-        reason="lines in the plane, n = 1000, δ = 0.05",
-        control=Control(
-            "the growth function of n points instead of 2n",
-            growth_radius(math.log(growth_halfspaces(1000, 2)), 1000, DELTA),
-            promised=0.38874,
-        ),
+    says = run.states(
+        "M-35", r"S(2000)=2\,(1+1999+\tbinom{1999}2)=3\,998\,002,\quad 2\sqrt{2(\log S(2n)+\log(2/\delta))/n}=0.38874"
+    )
+    says.equal(
+        [count, growth_halfspaces(2000, 2), first],
+        [3_998_002, 3_998_002, 0.38874],
+        5e-6,
+        where="lines in the plane, n = 1000, δ = 0.05",
+    )
+    says.fails(
+        "the growth function of n points instead of 2n",
+        growth_radius(math.log(growth_halfspaces(1000, 2)), 1000, DELTA),
+        promised=0.38874,
     )
     printed, sharp = vc_radius(3, 1000, DELTA), vc_radius(3, 1000, DELTA, sharp=True)
-    run.claim(
-        "M-39",
-        r"2\sqrt{2(h(\log(2n)+1)+\log(2/\delta))/n}=0.48573,\quad "
-        r"\text{with } h(\log(2n/h)+1):\ 0.45778",
-        promised=[0.48573, 0.45778],
-        relation="==",
-        measured=[printed, sharp],
-        tolerance=5e-6,
-        reason="h = 3, n = 1000, δ = 0.05",
-        control=Control("h = 2", vc_radius(2, 1000, DELTA), promised=0.48573),
+    says = run.states(
+        "M-39", r"2\sqrt{2(h(\log(2n)+1)+\log(2/\delta))/n}=0.48573,\quad \text{with } h(\log(2n/h)+1):\ 0.45778"
     )
+    says.equal([printed, sharp], [0.48573, 0.45778], 5e-6, where="h = 3, n = 1000, δ = 0.05")
+    says.fails("h = 2", vc_radius(2, 1000, DELTA), promised=0.48573)
     small, large, short = [], [], []
     for d in range(1, 9):
         for n in (5, 20, 100, 1000, 10_000):
@@ -105,16 +91,9 @@ def golden(run: Run) -> None:
             small += [exact, tight]
             large += [vc_radius(d + 1, n, DELTA, sharp=True), vc_radius(d + 1, n, DELTA)]
             short += [vc_radius(d, n, DELTA, sharp=True), vc_radius(d, n, DELTA)]
-    run.claim(
-        ["M-35", "M-39"],
-        r"\log S(2n)\le h(\log(2n/h)+1)\le h(\log(2n)+1)",
-        promised=large,
-        relation="<=",
-        measured=small,
-        tolerance=1e-12,
-        reason="half-spaces, h = d + 1; each step loses something",
-        control=Control("h = d", small, promised=short),
-    )
+    says = run.states(["M-35", "M-39"], r"\log S(2n)\le h(\log(2n/h)+1)\le h(\log(2n)+1)")
+    says.at_most(small, large, 1e-12, where="half-spaces, h = d + 1; each step loses something")
+    says.fails("h = d", small, promised=short)
 
 
 def risk(t: Tensor) -> Tensor:
@@ -161,24 +140,13 @@ def coverage(run: Run, gaps: dict[int, Tensor]) -> None:
             vc_radius(2, n, DELTA),
         ),
     ):
-        inside = clopper_pearson(int((found <= radius).sum()), len(found), 0.999)
         # right on the sample and wrong elsewhere: risk 1 - NOISE, empirical risk 0
         everything = torch.full_like(found, 1 - NOISE)
-        outside = clopper_pearson(int((everything <= radius).sum()), len(found), 0.999)
-        run.claim(
-            ids,
-            statement,
-            promised=1 - DELTA,
-            relation=">=",
-            measured=inside.estimate,
-            interval=inside,
-            reason=f"signed thresholds, h = 2, S(n) = 2n; n = {n}, {len(found)} samples",
-            control=Control(
-                "the class of all functions, charged as if its VC dimension were 2",
-                outside.estimate,
-                interval=outside,
-            ),
+        says = run.states(ids, statement)
+        says.share(
+            found <= radius, 1 - DELTA, where=f"signed thresholds, h = 2, S(n) = 2n; n = {n}, {len(found)} samples"
         )
+        says.fails("the class of all functions, charged as if its VC dimension were 2", everything <= radius)
 
 
 def calibration(run: Run, gaps: dict[int, Tensor]) -> None:
@@ -201,30 +169,20 @@ def calibration(run: Run, gaps: dict[int, Tensor]) -> None:
     n = max(gaps)
     found = gaps[n]
     radius = vc_rate(2, n, DELTA, constant=1.0)
-    inside = clopper_pearson(int((found <= radius).sum()), len(found), 0.999)
     outside = clopper_pearson(len(found) if radius >= 1 - NOISE else 0, len(found), 0.999)
-    run.claim(
+    says = run.states(
         "A-38",
         r"\Pr\bigl(\sup_f|R-R_S|\le c\sqrt{(h+\log(1/\delta))/n}\bigr)\ge1-\delta\ "
         r"\text{ for } c=1 \text{ in this example}",
-        promised=1 - DELTA,
-        relation=">=",
-        measured=inside.estimate,
-        interval=inside,
-        reason=f"the least constant here is {needed[-1]:.3f}; the theorem does not name one",
-        control=Control(
-            "the class of all functions, charged as if its VC dimension were 2",
-            outside.estimate,
-            interval=outside,
-        ),
     )
-    run.claim(
-        "A-38",
-        r"\varepsilon\ge1\ \text{ (vacuous) below } n=m(h):\quad m(h)\ge8h",
-        promised=[8 * h for h in (1, 10, 100, 1000)],
-        relation=">=",
-        measured=[vc_sample_size(h, 1.0, DELTA) for h in (1, 10, 100, 1000)],
-        reason="the first sample size at which the bound with its constants says anything",
+    says.share(
+        found <= radius, 1 - DELTA, where=f"the least constant here is {needed[-1]:.3f}; the theorem does not name one"
+    )
+    says.fails("the class of all functions, charged as if its VC dimension were 2", outside)
+    run.states("A-38", r"\varepsilon\ge1\ \text{ (vacuous) below } n=m(h):\quad m(h)\ge8h").at_least(
+        [vc_sample_size(h, 1.0, DELTA) for h in (1, 10, 100, 1000)],
+        [8 * h for h in (1, 10, 100, 1000)],
+        where="the first sample size at which the bound with its constants says anything",
     )
 
 
@@ -237,14 +195,12 @@ def degenerate(run: Run) -> None:
         # a fair coin: R = 1/2 and R_S is 0 or 1, so the gap is 1/2 always
         chances.append(float(radius >= 0.5))
         promises.append(1 - delta)
-    run.erratum(
+    run.refutes(
         "vc-theorem-without-confidence",
         r"\exists c\ \forall\mathcal F,Z,m,\delta\in(0,1):\ "
         r"\Pr\bigl(\sup_f|R-R_S|\le c\sqrt{(h+\log(1/\delta))/m}\bigr)\ge1-\delta",
-        promised=promises,
-        relation=">=",
-        measured=chances,
-        reason="one function, labels that are fair coins, m = 1, and δ near 1 after c was chosen",
+    ).at_least(
+        chances, promises, where="one function, labels that are fair coins, m = 1, and δ near 1 after c was chosen"
     )
 
 

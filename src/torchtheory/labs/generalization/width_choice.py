@@ -8,16 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.learning.width_choice import (
     approximation_bound,
     choose_width,
     estimation_order,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Interval, InvalidInput, Run, fit_slope, lab, mean_interval
 
 WIDTHS = (2, 4, 8, 16, 32, 64, 128)
 
@@ -30,9 +26,7 @@ WIDTHS = (2, 4, 8, 16, 32, 64, 128)
     title="Too narrow cannot say it, too wide cannot learn it: the total error has a least width",
     full={"seeds": 60, "samples": 1000, "points": 20000},
 )
-def width_choice_lab(
-    run: Run, seeds: int = 24, samples: int = 300, noise: float = 0.5, points: int = 2000
-) -> None:
+def width_choice_lab(run: Run, seeds: int = 24, samples: int = 300, noise: float = 0.5, points: int = 2000) -> None:
     """Networks of steps with sampled inner weights and least-squares outer weights.
 
     The target is a sum of plane waves, whose Barron constant is known. With the target given
@@ -74,9 +68,7 @@ class PlaneWaves:
         reach = self.frequencies.norm(dim=1)
         chosen: list[Tensor] = []
         while sum(len(c) for c in chosen) < count:
-            j = torch.multinomial(
-                self.amplitudes.abs() * reach, 4 * count, replacement=True, generator=run.generator
-            )
+            j = torch.multinomial(self.amplitudes.abs() * reach, 4 * count, replacement=True, generator=run.generator)
             u = (2 * run.rand(4 * count) - 1) * reach[j]
             kept = run.rand(4 * count) < (u + self.phases[j]).sin().abs()
             chosen.append(torch.cat([self.frequencies[j], u[:, None]], 1)[kept])
@@ -90,9 +82,7 @@ def ball(run: Run, points: int, dimension: int) -> Tensor:
     return inside
 
 
-def measure(
-    run: Run, target: PlaneWaves, seeds: int, samples: int, noise: float, points: int
-) -> tuple[Tensor, Tensor]:
+def measure(run: Run, target: PlaneWaves, seeds: int, samples: int, noise: float, points: int) -> tuple[Tensor, Tensor]:
     """Approximation and total error over the points, `[seeds, widths]`."""
     x = ball(run, points, target.dimension)
     f = target(x)[:, None]
@@ -118,43 +108,28 @@ def above_ends(errors: Tensor) -> Interval:
     return mean_interval(errors[:, end] - errors[:, middle], 0.99)
 
 
-def report(
-    run: Run, target: PlaneWaves, close: Tensor, total: Tensor, samples: int, noise: float
-) -> None:
+def report(run: Run, target: PlaneWaves, close: Tensor, total: Tensor, samples: int, noise: float) -> None:
     constant = target.barron_constant
     bounds = [approximation_bound(n, constant) for n in WIDTHS]
     cost = (total - close).mean(0)
     shape, without = above_ends(total), above_ends(close)
-    run.claim(
-        "S-39",
-        r"\text{U-shape: the error at the better end of the widths exceeds that inside by more "
-        r"than } 0",
-        promised=0.0,
-        relation=">",
-        measured=shape.low,
-        reason="lower end of a 99 % interval over networks and samples",
-        control=Control("the target given everywhere, without noise", without.low),
+    says = run.states(
+        "S-39", r"\text{U-shape: the error at the better end of the widths exceeds that inside by more than } 0"
     )
+    says.above(shape.low, 0.0, where="lower end of a 99 % interval over networks and samples")
+    says.fails("the target given everywhere, without noise", without.low)
     fall = fit_slope(WIDTHS, close.mean(0))
     growth = fit_slope(WIDTHS[:-1], cost[:-1].clamp_min(1e-12))
-    run.claim(
-        "S-39",
-        r"\text{estimation error grows with the width: its exponent}",
-        promised=0.0,
-        relation=">",
-        measured=growth.low,
-        reason="lower end of the 99 % interval of the slope on logarithms",
-        control=Control("the exponent of the approximation error", fall.high),
-    )
+    says = run.states("S-39", r"\text{estimation error grows with the width: its exponent}")
+    says.above(growth.low, 0.0, where="lower end of the 99 % interval of the slope on logarithms")
+    says.fails("the exponent of the approximation error", fall.high)
     order = [estimation_order(n, target.dimension, samples, noise**2) for n in WIDTHS]
     run.table(
         "errors",
         ("width", "approximation", "estimation", "total", "Barron's bound", "nd ln M / M times σ²"),
         [
             (n, float(a), float(e), float(t), b, o)
-            for n, a, e, t, b, o in zip(
-                WIDTHS, close.mean(0), cost, total.mean(0), bounds, order, strict=True
-            )
+            for n, a, e, t, b, o in zip(WIDTHS, close.mean(0), cost, total.mean(0), bounds, order, strict=True)
         ],
         caption=f"{len(close)} networks of steps, {samples} samples with noise {noise}. The "
         "inner weights are sampled, not learned, so the estimation error lacks d and ln M.",
@@ -165,13 +140,13 @@ def report(
         caption="Mean squared error against the width: what a network of that width can reach, "
         "what noisy samples add, and their sum, with the width where it is least.",
     )
-    run.erratum(
+    run.refutes(
         "total-error-called-estimation-error",
         r"\text{the sum of both terms is what the sample costs: it vanishes with all the data}",
-        promised=0.0,
-        relation="<=",
-        measured=float(close.mean(0)[2]),
-        reason=f"a network of {WIDTHS[2]} units with the target given everywhere, without noise",
+    ).at_most(
+        float(close.mean(0)[2]),
+        0.0,
+        where=f"a network of {WIDTHS[2]} units with the target given everywhere, without noise",
     )
 
 
@@ -186,33 +161,26 @@ def calculator(run: Run, target: PlaneWaves, samples: int, noise: float) -> None
         found.append(choice.total)
         half = max(1, choice.width // 4)
         naive.append(a / half + estimation_order(half, d, m, noise**2))
-    run.claim(
-        "S-39",
-        r"n^\star=\sqrt{AM/(Bd\ln M)} \text{ has the least } A/n+Bnd\ln M/M",
-        promised=listed,
-        relation="==",
-        measured=found,
-        tolerance=1e-12,
-        reason="against all widths below 20000",
-        control=Control("a quarter of that width", naive),
-    )
+    says = run.states("S-39", r"n^\star=\sqrt{AM/(Bd\ln M)} \text{ has the least } A/n+Bnd\ln M/M")
+    says.equal(found, listed, 1e-12, where="against all widths below 20000")
+    says.fails("a quarter of that width", naive)
     # sup-norm at most 1, yet a Barron constant that grows exponentially: products of waves
     dimensions = list(range(1, 13))
     constants = [product_constant(d) for d in dimensions]
     single = [math.sqrt(d) for d in dimensions]  # ∏ sin(x_j): all frequencies have length √d
     slope = fit_slope(dimensions, [math.log(c) for c in constants], log=False)
     flat = fit_slope(dimensions[4:], [math.log(c) for c in single[4:]], log=False)
-    run.claim(
+    says = run.states(
         "S-39",
         r"C_f \text{ can grow exponentially with } d \text{ at } \|f\|_\infty\le1: "
         r"\text{ exponent at least } \ln(\tfrac43/\|g\|_\infty)",
-        promised=math.log((4 / 3) / wave_height()),
-        relation=">=",
-        measured=slope.low,
-        reason="f(x) = ∏ g(x_j)/max|g| with g(t) = sin t + sin(3t)/3: the rate in n has no d, the "
-        "constant has",
-        control=Control("∏ sin(x_j), whose constant is √d", flat.high),
     )
+    says.at_least(
+        slope.low,
+        math.log((4 / 3) / wave_height()),
+        where="f(x) = ∏ g(x_j)/max|g| with g(t) = sin t + sin(3t)/3: the rate in n has no d, the constant has",
+    )
+    says.fails("∏ sin(x_j), whose constant is √d", flat.high)
 
 
 def wave_height() -> float:
@@ -223,10 +191,7 @@ def wave_height() -> float:
 def product_constant(dimension: int) -> float:
     r"""$C_f$ of $\prod_jg(x_j)/\max|g|$: weights $3^{-k}$, lengths
     $\sqrt{d+8k}$ for $k$ factors of frequency 3."""
-    total = sum(
-        math.comb(dimension, k) * 3.0**-k * math.sqrt(dimension + 8 * k)
-        for k in range(dimension + 1)
-    )
+    total = sum(math.comb(dimension, k) * 3.0**-k * math.sqrt(dimension + 8 * k) for k in range(dimension + 1))
     return total / wave_height() ** dimension
 
 

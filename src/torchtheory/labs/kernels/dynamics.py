@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.kernels.dynamics import DescentRule, HeavyBallRule, KernelTraining
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.momentum import HeavyBall
 
@@ -72,9 +69,7 @@ class Task:
         """Gradient flow in the space of parameters from `[..., p]`, by Runge-Kutta steps."""
         phi = self.train_features
         matrix, pull = phi.T @ phi, phi.T @ self.y
-        path: Tensor = odeint(
-            lambda _, point: pull - point @ matrix, theta, times, rtol=1e-9, atol=1e-11
-        )
+        path: Tensor = odeint(lambda _, point: pull - point @ matrix, theta, times, rtol=1e-9, atol=1e-11)
         return path
 
 
@@ -129,33 +124,15 @@ def from_zero(run: Run, task: Task, times: Tensor, paths: Tensor) -> None:
     def difference(points: Tensor) -> Tensor:
         return (points @ task.test_features.T - closed).abs().max()
 
-    run.claim(
-        "M-05",
-        r"\theta_0=0:\ f_{\theta_t}(x)=K_x^\top K^{-1}(I-e^{-Kt})y: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=difference(path),
-        tolerance=1e-6,
-        reason="from a Runge-Kutta solution in the parameters",
-        control=Control("the parameters start elsewhere", difference(elsewhere)),
-    )
-    run.erratum(
-        "kernel-flow-start-omitted",
-        r"f_{\theta_t}(x)=K_xK^{-1}(I-e^{-Kt})y \text{ for every } \theta_0",
-        promised=0,
-        relation="==",
-        measured=difference(elsewhere),
-        tolerance=1e-6,
-        reason="the flow from random parameters",
-    )
-    run.claim(
-        "M-05",
-        r"f_{\theta_0}=0: \text{ largest value at time 0}",
-        promised=0,
-        relation="==",
-        measured=training.test(task.cross, 0.0).abs().max(),
-        control=Control("at time 0.1", training.test(task.cross, 0.1).abs().max()),
-    )
+    says = run.states("M-05", r"\theta_0=0:\ f_{\theta_t}(x)=K_x^\top K^{-1}(I-e^{-Kt})y: \text{ largest difference}")
+    says.equal(difference(path), within=1e-6, where="from a Runge-Kutta solution in the parameters")
+    says.fails("the parameters start elsewhere", difference(elsewhere))
+    run.refutes(
+        "kernel-flow-start-omitted", r"f_{\theta_t}(x)=K_xK^{-1}(I-e^{-Kt})y \text{ for every } \theta_0"
+    ).equal(difference(elsewhere), within=1e-6, where="the flow from random parameters")
+    says = run.states("M-05", r"f_{\theta_0}=0: \text{ largest value at time 0}")
+    says.equal(training.test(task.cross, 0.0).abs().max())
+    says.fails("at time 0.1", training.test(task.cross, 0.1).abs().max())
     # the pseudo-inverse of the features, not of the kernel, whose condition is the square
     solution = torch.linalg.lstsq(task.train_features, task.y, driver="gelsd").solution
     limit = task.test_features @ solution
@@ -164,16 +141,13 @@ def from_zero(run: Run, task: Task, times: Tensor, paths: Tensor) -> None:
     def distance(time: float) -> float:
         return float((training.test(task.cross, time) - limit).abs().max())
 
-    run.claim(
-        "M-05",
-        r"t\to\infty:\ f_{\theta_t}(x)\to K_x^\top K^{-1}y: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=[distance(late), distance(math.inf)],
-        tolerance=1e-6,
-        reason=f"at t = 60/λ = {late:.2g} with the smallest eigenvalue λ, and at infinity",
-        control=Control("t = 1 is not infinity", distance(1.0)),
+    says = run.states("M-05", r"t\to\infty:\ f_{\theta_t}(x)\to K_x^\top K^{-1}y: \text{ largest difference}")
+    says.equal(
+        [distance(late), distance(math.inf)],
+        within=1e-6,
+        where=f"at t = 60/λ = {late:.2g} with the smallest eigenvalue λ, and at infinity",
     )
+    says.fails("t = 1 is not infinity", distance(1.0))
 
 
 def from_anywhere(run: Run, task: Task, times: Tensor, path: Tensor) -> None:
@@ -186,85 +160,56 @@ def from_anywhere(run: Run, task: Task, times: Tensor, path: Tensor) -> None:
     train = (path @ task.train_features.T - training.train(times)).abs().max()
     test = (numeric - closed).abs().max()
     forgetful = (numeric - training.test(task.cross, times)).abs().max()
-    run.claim(
+    says = run.states(
         "M-08",
         r"f(X,\theta_t)=y+e^{-K(X,X)t}(f(X,\theta_0)-y),\ f(x,\theta_t)-f(x,\theta_0)="
         r"K(x,X)K(X,X)^{-1}(e^{-K(X,X)t}-I)(f(X,\theta_0)-y): \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=torch.stack([train, test]),
-        tolerance=1e-6,
-        reason="from a Runge-Kutta solution in the parameters, on training and on test points",
-        control=Control("the start at test points is taken for zero", forgetful),
     )
+    says.equal(
+        torch.stack([train, test]),
+        within=1e-6,
+        where="from a Runge-Kutta solution in the parameters, on training and on test points",
+    )
+    says.fails("the start at test points is taken for zero", forgetful)
     # as many test points as training points: then K(x,X) is square and has an exponential
     print_time = float(times[2])
     printed = begin + task.cross @ torch.linalg.solve(
         task.kernel,
-        (torch.linalg.matrix_exp(-task.cross * print_time) - torch.eye(len(task.x)))
-        @ (training.start - task.y),
+        (torch.linalg.matrix_exp(-task.cross * print_time) - torch.eye(len(task.x))) @ (training.start - task.y),
     )
-    run.erratum(
+    run.refutes(
         "kernel-flow-exponential-of-cross-kernel",
         r"f(x,\theta_t)-f(x,\theta_0)=K(x,X)K(X,X)^{-1}(e^{-K(x,X)t}-I)(f(X,\theta_0)-y)",
-        promised=numeric[2],
-        relation="==",
-        measured=printed,
-        tolerance=1e-6,
-        reason=f"{len(task.x)} test points, so that K(x,X) is square, at t = {print_time:g}",
+    ).equal(
+        printed, numeric[2], 1e-6, where=f"{len(task.x)} test points, so that K(x,X) is square, at t = {print_time:g}"
     )
     error = (task.y - training.train(times)).norm(dim=1)
     rates = training.eigenvalues
-    run.claim(
-        "M-08",
-        r"\|f(X,\theta_t)-y\|\le e^{-\lambda_{\min}t}\|f(X,\theta_0)-y\|",
-        promised=torch.exp(-rates[0] * times) * error[0],
-        relation="<=",
-        measured=error,
-        tolerance=1e-9,
-        control=Control(
-            "the mean eigenvalue instead of the smallest",
-            error,
-            promised=torch.exp(-rates.mean() * times) * error[0],
-        ),
+    says = run.states("M-08", r"\|f(X,\theta_t)-y\|\le e^{-\lambda_{\min}t}\|f(X,\theta_0)-y\|")
+    says.at_most(error, torch.exp(-rates[0] * times) * error[0], 1e-9)
+    says.fails(
+        "the mean eigenvalue instead of the smallest", error, promised=torch.exp(-rates.mean() * times) * error[0]
     )
-    move = torch.linalg.lstsq(
-        task.train_features, task.y - task.train_features @ theta, driver="gelsd"
-    ).solution
+    move = torch.linalg.lstsq(task.train_features, task.y - task.train_features @ theta, driver="gelsd").solution
     closest = theta + move
     other = closest + _orthogonal_to(task.train_features, run.randn(len(theta)))
     final = training.test(task.cross, math.inf, begin)
-    run.claim(
-        "M-08",
-        r"f(\cdot,\theta_\infty) \text{ is the interpolant closest to } \theta_0:"
-        r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(final - task.test_features @ closest).abs().max(),
-        tolerance=1e-6,
-        control=Control(
-            "another interpolant, further from the start",
-            (final - task.test_features @ other).abs().max(),
-        ),
+    says = run.states(
+        "M-08", r"f(\cdot,\theta_\infty) \text{ is the interpolant closest to } \theta_0: \text{ largest difference}"
     )
+    says.equal((final - task.test_features @ closest).abs().max(), within=1e-6)
+    says.fails("another interpolant, further from the start", (final - task.test_features @ other).abs().max())
     fitted = training.time_to_fit(0.01)
-    run.claim(
-        "M-08",
-        r"e^{-\lambda_it}=0.01 \text{ at } t=\log(100)/\lambda_i",
-        promised=0.01,
-        relation="==",
-        measured=training.residual(fitted).diagonal(),
-        tolerance=1e-12,
-        control=Control("half the time", training.residual(fitted / 2).diagonal()),
-    )
+    says = run.states("M-08", r"e^{-\lambda_it}=0.01 \text{ at } t=\log(100)/\lambda_i")
+    says.equal(training.residual(fitted).diagonal(), 0.01, 1e-12)
+    says.fails("half the time", training.residual(fitted / 2).diagonal())
     run.table(
         "eigen-directions",
         ["direction", "eigenvalue", "time to 1 %", "share of the initial error"],
         [
             [k + 1, float(rates[-1 - k]), float(fitted[-1 - k]), float(share)]
             for k, share in enumerate(
-                training.coefficients.flip(0).flatten().square()
-                / training.coefficients.square().sum()
+                training.coefficients.flip(0).flatten().square() / training.coefficients.square().sum()
             )
         ],
         caption="One clock a direction: the time is log(100)/λ.",
@@ -279,24 +224,18 @@ def singular_kernel(run: Run, task: Task, times: Tensor) -> None:
     path = thin.integrate(torch.zeros(few, dtype=torch.float64), times)
     training = thin.training()
     fits = torch.linalg.lstsq(thin.train_features, thin.y).solution
-    run.claim(
-        "M-08",
-        r"p<n:\ K(X,X) \text{ is singular and the closed form holds: largest difference}",
-        promised=0,
-        relation="==",
-        measured=torch.stack(
+    says = run.states("M-08", r"p<n:\ K(X,X) \text{ is singular and the closed form holds: largest difference}")
+    says.equal(
+        torch.stack(
             [
                 (path @ thin.test_features.T - training.test(thin.cross, times)).abs().max(),
                 (training.test(thin.cross, math.inf) - thin.test_features @ fits).abs().max(),
             ]
         ),
-        tolerance=1e-6,
-        reason=f"{few} features for {len(task.x)} points; the limit is least squares",
-        control=Control(
-            "all of y is fitted, as if K(X,X) had an inverse",
-            (training.train(math.inf) - thin.y).abs().max(),
-        ),
+        within=1e-6,
+        where=f"{few} features for {len(task.x)} points; the limit is least squares",
     )
+    says.fails("all of y is fitted, as if K(X,X) had an inverse", (training.train(math.inf) - thin.y).abs().max())
 
 
 def descent_steps(run: Run, task: Task, steps: int, momentum: float) -> None:
@@ -309,17 +248,14 @@ def descent_steps(run: Run, task: Task, steps: int, momentum: float) -> None:
     numeric = path @ task.test_features.T
     closed = training.with_rule(DescentRule(eta)).test(task.cross, count, begin)
     flow = training.test(task.cross, eta * count, begin)
-    run.claim(
+    says = run.states(
         "M-08",
-        r"\text{gradient descent: }e_k=(1-\eta\lambda)^k \text{ along each eigenvector: largest}"
-        r"\text{ difference}",
-        promised=0,
-        relation="==",
-        measured=(numeric - closed).abs().max(),
-        tolerance=1e-8,
-        reason=f"{steps} steps of 0.9 times the limit, on test points",
-        control=Control("the flow at time ηk instead", (numeric - flow).abs().max()),
+        r"\text{gradient descent: }e_k=(1-\eta\lambda)^k \text{ along each eigenvector: largest}\text{ difference}",
     )
+    says.equal(
+        (numeric - closed).abs().max(), within=1e-8, where=f"{steps} steps of 0.9 times the limit, on test points"
+    )
+    says.fails("the flow at time ηk instead", (numeric - flow).abs().max())
     eta = 0.5 * training.stability_limit(momentum)
     moving = theta.clone().requires_grad_()
     optimizer = HeavyBall([moving], lr=eta, momentum=momentum)
@@ -332,17 +268,15 @@ def descent_steps(run: Run, task: Task, steps: int, momentum: float) -> None:
     numeric = torch.stack(iterates) @ task.test_features.T
     ball = training.with_rule(HeavyBallRule(eta, momentum)).test(task.cross, count, begin)
     plain = training.with_rule(DescentRule(eta)).test(task.cross, count[:20], begin)
-    run.claim(
-        "M-08",
-        r"\text{heavy ball: } e_{k}=U_{k+1}-\beta U_k,\ U_k=(z_1^k-z_2^k)/(z_1-z_2):"
-        r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(numeric - ball).abs().max(),
-        tolerance=1e-8,
-        reason=f"{steps} steps with β = {momentum:g}, half the limit, on test points",
-        control=Control("without the momentum", (numeric[:20] - plain).abs().max()),
+    says = run.states(
+        "M-08", r"\text{heavy ball: } e_{k}=U_{k+1}-\beta U_k,\ U_k=(z_1^k-z_2^k)/(z_1-z_2): \text{ largest difference}"
     )
+    says.equal(
+        (numeric - ball).abs().max(),
+        within=1e-8,
+        where=f"{steps} steps with β = {momentum:g}, half the limit, on test points",
+    )
+    says.fails("without the momentum", (numeric[:20] - plain).abs().max())
 
 
 def stability(run: Run, task: Task, steps: int, momentum: float) -> None:
@@ -357,15 +291,13 @@ def stability(run: Run, task: Task, steps: int, momentum: float) -> None:
         return losses[1] / losses[0]
 
     for beta, name in ((0.0, r"2/\lambda_{\max}"), (momentum, r"2(1+\beta)/\lambda_{\max}")):
-        run.claim(
-            ["M-05", "M-08"],
-            rf"\eta<{name}: \text{{ the loss does not grow: last over first}}",
-            promised=1,
-            relation="<=",
-            measured=torch.stack([growth(r, beta) for r in (0.5, 0.9, 0.99)]),
-            reason=f"{far} steps, β = {beta:g}; steps of 0.5, 0.9 and 0.99 times the limit",
-            control=Control("1.01 times the limit", growth(1.01, beta)),
+        says = run.states(["M-05", "M-08"], rf"\eta<{name}: \text{{ the loss does not grow: last over first}}")
+        says.at_most(
+            torch.stack([growth(r, beta) for r in (0.5, 0.9, 0.99)]),
+            1,
+            where=f"{far} steps, β = {beta:g}; steps of 0.5, 0.9 and 0.99 times the limit",
         )
+        says.fails("1.01 times the limit", growth(1.01, beta))
     losses = gradient_descent(
         task.loss,
         torch.zeros(len(task.model.weight), dtype=torch.float64),
@@ -373,21 +305,16 @@ def stability(run: Run, task: Task, steps: int, momentum: float) -> None:
         steps,
     ).values
     closed = training.with_rule(DescentRule(1.01 * training.stability_limit()))
-    run.claim(
-        "M-08",
-        r"\text{beyond the limit the closed form is exact as well: ratio of the losses}",
-        promised=1,
-        relation="==",
-        measured=losses / closed.loss(torch.arange(steps + 1)),
-        tolerance=1e-8,
-        reason=f"the loss of {steps} steps of gradient descent, 1 % above the limit",
-        control=Control(
-            "the closed form 1 % below the limit",
-            losses
-            / training.with_rule(DescentRule(0.99 * training.stability_limit())).loss(
-                torch.arange(steps + 1)
-            ),
-        ),
+    says = run.states("M-08", r"\text{beyond the limit the closed form is exact as well: ratio of the losses}")
+    says.equal(
+        losses / closed.loss(torch.arange(steps + 1)),
+        1,
+        1e-8,
+        where=f"the loss of {steps} steps of gradient descent, 1 % above the limit",
+    )
+    says.fails(
+        "the closed form 1 % below the limit",
+        losses / training.with_rule(DescentRule(0.99 * training.stability_limit())).loss(torch.arange(steps + 1)),
     )
 
 
@@ -437,7 +364,5 @@ def plot_flow(axes: Any, task: Task) -> None:
                 linewidth=1.2,
                 label=f"β = {beta:g}, {relative:g} × limit",
             )
-    right.set(
-        xlabel="steps", ylabel="loss", title="around the limit of stability", ylim=(1e-4, 1e6)
-    )
+    right.set(xlabel="steps", ylabel="loss", title="around the limit of stability", ylim=(1e-4, 1e6))
     right.legend(fontsize=7)

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.kernels.functions import (
     Kernel,
     from_features,
@@ -18,8 +16,7 @@ from torchtheory.kernels.functions import (
     polynomial,
     quadratic_features,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.separability import MaxMargin, max_margin, minimum_norm_point, separate
 
@@ -67,71 +64,49 @@ def named_kernels(run: Run) -> None:
     squares = (x * z).sum(1).square()
     plain = torch.stack([x[:, 0] ** 2, x[:, 1] ** 2, x[:, 0] * x[:, 1]], 1)
     other = torch.stack([z[:, 0] ** 2, z[:, 1] ** 2, z[:, 0] * z[:, 1]], 1)
-    run.claim(
-        "M-02",
-        r"\langle\phi(x),\phi(x')\rangle=(x^\top x')^2,\ \phi(x)=(x_1^2,x_2^2,\sqrt2x_1x_2)",
-        promised=squares,
-        relation="==",
-        measured=(quadratic_features(x) * quadratic_features(z)).sum(1),
-        tolerance=EXACT,
-        control=Control("the factor √2 left out", (plain * other).sum(1)),
-    )
+    says = run.states("M-02", r"\langle\phi(x),\phi(x')\rangle=(x^\top x')^2,\ \phi(x)=(x_1^2,x_2^2,\sqrt2x_1x_2)")
+    says.equal((quadratic_features(x) * quadratic_features(z)).sum(1), squares, EXACT)
+    says.fails("the factor √2 left out", (plain * other).sum(1))
     ends = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
-    run.claim(
-        "M-02",
-        r"K_{RBF}(0,1)=e^{-1/2}=0.60653",
-        promised=0.60653,
-        relation="==",
-        measured=gaussian()(ends)[0, 1],
-        tolerance=5e-6,
-        control=Control("the factor 1/2 left out", gaussian(math.sqrt(0.5))(ends)[0, 1]),
-    )
-    run.claim(
-        "M-02",
-        r"K_{RBF}(x,x)=1",
-        promised=1.0,
-        relation="==",
-        measured=torch.cat([gaussian()(x).diagonal(), gaussian()(100 * x).diagonal()]),
-        control=Control("the quadratic kernel", polynomial(2).diagonal(torch.cat([x, 100 * x]))),
-    )
+    says = run.states("M-02", r"K_{RBF}(0,1)=e^{-1/2}=0.60653")
+    says.equal(gaussian()(ends)[0, 1], 0.60653, 5e-6)
+    says.fails("the factor 1/2 left out", gaussian(math.sqrt(0.5))(ends)[0, 1])
+    says = run.states("M-02", r"K_{RBF}(x,x)=1")
+    says.equal(torch.cat([gaussian()(x).diagonal(), gaussian()(100 * x).diagonal()]), 1.0)
+    says.fails("the quadratic kernel", polynomial(2).diagonal(torch.cat([x, 100 * x])))
     t = torch.linspace(-2, 2, 41, dtype=torch.float64)
-    run.claim(
+    says = run.states(
         "M-02",
-        r"K_{RBF}(x,x')=\sum_{k=0}^\infty\phi_k(x)\phi_k(x'),\ \phi_k(x)=e^{-x^2/2}x^k/\sqrt{k!}"
-        r":\ \text{60 terms}",
-        promised=gaussian()(t),
-        relation="==",
-        measured=from_features(lambda v: gaussian_features(v, 60))(t),
-        tolerance=EXACT,
-        reason="on [-2, 2]: no finite number of features is exact, sixty are to rounding",
-        control=Control("the first 3", from_features(lambda v: gaussian_features(v, 3))(t)),
+        r"K_{RBF}(x,x')=\sum_{k=0}^\infty\phi_k(x)\phi_k(x'),\ \phi_k(x)=e^{-x^2/2}x^k/\sqrt{k!}:\ \text{60 terms}",
     )
+    says.equal(
+        from_features(lambda v: gaussian_features(v, 60))(t),
+        gaussian()(t),
+        EXACT,
+        where="on [-2, 2]: no finite number of features is exact, sixty are to rounding",
+    )
+    says.fails("the first 3", from_features(lambda v: gaussian_features(v, 3))(t))
 
 
 def before_and_after(run: Run, x: Tensor, y: Tensor) -> None:
     """The distance between the hulls of the classes, in both spaces."""
     phi = quadratic_features(x)
-    run.claim(
-        "M-03",
-        r"\text{circles of radius 1 and 2 in the plane: the distance of their hulls is 0}",
-        promised=0,
-        relation="==",
-        measured=hull_distance(x, y),
-        tolerance=1e-10,
-        reason="so no line separates them; the linear program's certificate: Σαy(x,1) = 0 up to "
+    says = run.states("M-03", r"\text{circles of radius 1 and 2 in the plane: the distance of their hulls is 0}")
+    says.equal(
+        hull_distance(x, y),
+        within=1e-10,
+        where="so no line separates them; the linear program's certificate: Σαy(x,1) = 0 up to "
         f"{separate(x, y).residual:.0e}",
-        control=Control("after the feature map", hull_distance(phi, y)),
     )
-    run.claim(
-        "M-03",
-        r"\text{after } \phi \text{ the largest margin is } \tfrac{4-1}{2\sqrt2}",
-        promised=3 / math.sqrt(8),
-        relation="==",
-        measured=max_margin(phi, y).margin,
-        tolerance=1e-10,
-        reason="the features of |x| = r lie in the plane u + v = r², around (r²/2, r²/2, 0)",
-        control=Control("without the feature map", hull_distance(x, y) / 2),
+    says.fails("after the feature map", hull_distance(phi, y))
+    says = run.states("M-03", r"\text{after } \phi \text{ the largest margin is } \tfrac{4-1}{2\sqrt2}")
+    says.equal(
+        max_margin(phi, y).margin,
+        3 / math.sqrt(8),
+        1e-10,
+        where="the features of |x| = r lie in the plane u + v = r², around (r²/2, r²/2, 0)",
     )
+    says.fails("without the feature map", hull_distance(x, y) / 2)
 
 
 def pulled_back(run: Run, x: Tensor, y: Tensor, best: MaxMargin) -> None:
@@ -139,30 +114,15 @@ def pulled_back(run: Run, x: Tensor, y: Tensor, best: MaxMargin) -> None:
     angle = torch.linspace(0, 2 * math.pi, 181, dtype=torch.float64)
     rays = torch.stack([angle.cos(), angle.sin()], 1)
     tilted = best.weight + torch.tensor([0.1, -0.1, 0.1], dtype=torch.float64)
-    run.claim(
-        "M-03",
-        r"\{x:w^\top\phi(x)+b=0\} \text{ is the circle of radius } \sqrt{5/2}",
-        promised=math.sqrt(2.5),
-        relation="==",
-        measured=boundary_radius(rays, best.weight, best.bias),
-        tolerance=1e-9,
-        reason="in 181 directions",
-        control=Control(
-            "another separating plane, not the one of largest margin",
-            boundary_radius(rays, tilted, best.bias),
-        ),
-    )
+    says = run.states("M-03", r"\{x:w^\top\phi(x)+b=0\} \text{ is the circle of radius } \sqrt{5/2}")
+    says.equal(boundary_radius(rays, best.weight, best.bias), math.sqrt(2.5), 1e-9, where="in 181 directions")
+    says.fails("another separating plane, not the one of largest margin", boundary_radius(rays, tilted, best.bias))
     grid = 2.5 * (2 * run.rand(300, 2) - 1)
-    run.claim(
-        "M-02, M-03",
-        r"w^\top\phi(x)=\sum_ic_iy_iK(x_i,x) \text{ with } K=(x^\top x')^2: "
-        r"\text{no features needed}",
-        promised=quadratic_features(grid) @ best.weight,
-        relation="==",
-        measured=decision(polynomial(2), x, y, best.combination, grid),
-        tolerance=1e-9,
-        control=Control("the linear kernel", decision(linear(), x, y, best.combination, grid)),
+    says = run.states(
+        "M-02, M-03", r"w^\top\phi(x)=\sum_ic_iy_iK(x_i,x) \text{ with } K=(x^\top x')^2: \text{no features needed}"
     )
+    says.equal(decision(polynomial(2), x, y, best.combination, grid), quadratic_features(grid) @ best.weight, 1e-9)
+    says.fails("the linear kernel", decision(linear(), x, y, best.combination, grid))
 
 
 def noisy(run: Run, points: int, trials: int) -> None:
@@ -184,14 +144,9 @@ def noisy(run: Run, points: int, trials: int) -> None:
         caption="Rings of radius 1 and 2 with uniform noise: they stay apart up to ±1/2.",
     )
     apart = [row for row in rows if row[0] < 0.5]
-    run.claim(
-        "M-03",
-        r"\text{noise below } \pm\tfrac12: \text{samples that are separable after } \phi",
-        promised=trials,
-        relation="==",
-        measured=[row[3] for row in apart],
-        control=Control("noise ±0.7, where the rings overlap", rows[-1][3]),
-    )
+    says = run.states("M-03", r"\text{noise below } \pm\tfrac12: \text{samples that are separable after } \phi")
+    says.equal([row[3] for row in apart], trials)
+    says.fails("noise ±0.7, where the rings overlap", rows[-1][3])
 
 
 def rings(points: int) -> tuple[Tensor, Tensor]:
@@ -246,9 +201,7 @@ def plot_spaces(axes: Any, x: Tensor, y: Tensor, best: MaxMargin) -> None:
     levels = [-best.margin, 0.0, best.margin]
     styles: Any = ["--", "-", "--"]
     red = COLORS[1]
-    left.contour(
-        u, v, (height + best.bias).reshape(u.shape), levels=levels, colors=red, linestyles=styles
-    )
+    left.contour(u, v, (height + best.bias).reshape(u.shape), levels=levels, colors=red, linestyles=styles)
     left.set_aspect("equal")
     left.set_xlabel("x₁")
     left.set_ylabel("x₂")

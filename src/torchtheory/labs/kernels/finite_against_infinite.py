@@ -9,15 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits
 from torchtheory.kernels.infinite_convolution import convolutional_kernels
 from torchtheory.kernels.infinite_width import LimitKernels, limit_kernels
 from torchtheory.kernels.parametrization import ntk_convolutional, ntk_mlp
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, clopper_pearson, lab, mean_interval
 from torchtheory.nets.labeled import at_least
 
 CLASSES = 10
@@ -93,10 +89,7 @@ def finite_against_infinite_width(
     run.table(
         "accuracy",
         ["architecture", "predictor", "test accuracy", "from", "to"],
-        [
-            (j.architecture, j.kind, j.accuracy.estimate, j.accuracy.low, j.accuracy.high)
-            for j in judged
-        ],
+        [(j.architecture, j.kind, j.accuracy.estimate, j.accuracy.low, j.accuracy.high) for j in judged],
         caption=f"{train} training and {test} test images of scikit-learn's digits; 95 % "
         f"Clopper-Pearson intervals. Kernels: depth 3, ReLU, ridge {RIDGE:g} times the mean "
         "diagonal, nothing tuned.",
@@ -130,23 +123,20 @@ def product_of_signs(run: Run, dimension: int = 30, train: int = 400) -> list[Ju
         if frozen:
             for parameter in net[:-1].parameters():
                 parameter.requires_grad_(False)
-        found.append(
-            Judged("product of signs", kind, trained(run, net, x, y, train, 200, batch=100))
-        )
+        found.append(Judged("product of signs", kind, trained(run, net, x, y, train, 200, batch=100)))
     by_kind = {j.kind: j.right for j in found}
     gap = mean_interval(by_kind["trained"] - by_kind["NTK"])
     broken = mean_interval(by_kind["frozen features"] - by_kind["NTK"])
-    run.claim(
-        "M-21",
-        r"y=x_1x_2: \text{ the trained network beats its tangent kernel (lower end of the "
-        r"difference)}",
-        promised=0.0,
-        relation=">",
-        measured=gap.low,
-        reason=f"{train} samples in {dimension} dimensions, 1000 test points, paired 99 % "
-        f"interval; the difference is {gap.estimate:.2f}",
-        control=Control("only the last layer is trained: the features stay", broken.low),
+    says = run.states(
+        "M-21", r"y=x_1x_2: \text{ the trained network beats its tangent kernel (lower end of the difference)}"
     )
+    says.above(
+        gap.low,
+        0.0,
+        where=f"{train} samples in {dimension} dimensions, 1000 test points, paired 99 % "
+        f"interval; the difference is {gap.estimate:.2f}",
+    )
+    says.fails("only the last layer is trained: the features stay", broken.low)
     return found
 
 
@@ -182,9 +172,7 @@ def kernel_predictors(name: str, x: Tensor, y: Tensor, train: int) -> list[Judge
     return regressions(name, within, across, y, CLASSES)
 
 
-def regressions(
-    name: str, within: LimitKernels, across: LimitKernels, y: Tensor, classes: int
-) -> list[Judged]:
+def regressions(name: str, within: LimitKernels, across: LimitKernels, y: Tensor, classes: int) -> list[Judged]:
     """Regression on the classes' indicators with either kernel."""
     train = len(within.ntk)
     targets = F.one_hot(y[:train], classes).double() - 1 / classes
@@ -199,9 +187,7 @@ def regressions(
     return made
 
 
-def trained(
-    run: Run, net: nn.Sequential, x: Tensor, y: Tensor, train: int, steps: int, batch: int = 50
-) -> Tensor:
+def trained(run: Run, net: nn.Sequential, x: Tensor, y: Tensor, train: int, steps: int, batch: int = 50) -> Tensor:
     """Adam on the cross-entropy of random batches; right or wrong on the test points."""
     moving = [p for p in net.parameters() if p.requires_grad]
     x = x.to(moving[0].dtype)
@@ -218,23 +204,14 @@ def trained(
 
 
 def compare(run: Run, finite: Judged, kernel: Judged, spoiled: Judged | None) -> None:
-    gap = mean_interval(finite.right - kernel.right)
-    control = None
-    if spoiled is not None:
-        broken = mean_interval(spoiled.right - kernel.right)
-        control = Control("trained on shuffled labels", broken.estimate, interval=broken)
-    run.claim(
+    says = run.states(
         "M-21",
         rf"\text{{digits, {finite.architecture}: accuracy of the trained network minus that of its "
         r"tangent kernel, 0 up to ten points}",
-        promised=0.0,
-        relation="~",
-        measured=gap.estimate,
-        interval=gap,
-        tolerance=0.1,
-        reason=f"paired 99 % interval on {len(finite.right)} test digits",
-        control=control,
     )
+    says.mean(finite.right - kernel.right, 0.0, 0.1, where=f"paired 99 % interval on {len(finite.right)} test digits")
+    if spoiled is not None:
+        says.fails("trained on shuffled labels", spoiled.right - kernel.right)
 
 
 def plot_both(axes: Any, judged: list[Judged], products: list[Judged]) -> None:

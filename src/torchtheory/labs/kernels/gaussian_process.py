@@ -9,14 +9,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.kernels.functions import Kernel, gaussian, laplace, matern, squared_distances
 from torchtheory.kernels.gaussian_process import posterior, sample_paths
 from torchtheory.kernels.regression import kernel_least_squares
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.labeled import at_least
 
 
@@ -64,39 +60,32 @@ def moments(run: Run, draws: int) -> None:
         scores.append(((centered.T @ centered / draws - covariance) / spread).abs())
     upper = torch.triu(torch.ones(len(t), len(t), dtype=torch.bool))
     pairs = int(upper.sum())
-    run.claim(
-        "M-09",
-        r"\Sigma_{ij}=K(t_i,t_j): \text{ distance of the draws' covariance, in standard errors}",
-        promised=4.0,
-        relation="<=",
-        measured=scores[0][upper],
-        reason=f"{pairs} entries, {draws} draws; true draws exceed 4 somewhere with probability "
+    says = run.states("M-09", r"\Sigma_{ij}=K(t_i,t_j): \text{ distance of the draws' covariance, in standard errors}")
+    says.at_most(
+        scores[0][upper],
+        4.0,
+        where=f"{pairs} entries, {draws} draws; true draws exceed 4 somewhere with probability "
         f"at most {pairs * 2 * stats.norm.sf(4):.1e}",
-        control=Control("independent values of the same variances", scores[1][upper]),
     )
-    f = sample_paths(
-        gaussian(), t, draws, mean=torch.cos, method="eigenvalues", generator=run.generator
-    )
+    says.fails("independent values of the same variances", scores[1][upper])
+    f = sample_paths(gaussian(), t, draws, mean=torch.cos, method="eigenvalues", generator=run.generator)
     error = math.sqrt(1 / draws)
-    run.claim(
-        "M-09",
-        r"\mu_i=\mu(t_i): \text{ distance of the draws' mean, in standard errors}",
-        promised=4.0,
-        relation="<=",
-        measured=(f.mean(0) - torch.cos(t)).abs() / error,
-        reason=f"mean function cos, eight points, {draws} draws by eigenvalues",
-        control=Control("the mean taken for 0", f.mean(0).abs() / error),
+    says = run.states("M-09", r"\mu_i=\mu(t_i): \text{ distance of the draws' mean, in standard errors}")
+    says.at_most(
+        (f.mean(0) - torch.cos(t)).abs() / error,
+        4.0,
+        where=f"mean function cos, eight points, {draws} draws by eigenvalues",
     )
+    says.fails("the mean taken for 0", f.mean(0).abs() / error)
     one, tenth = gaussian()(t), gaussian(0.1)(t)
-    run.erratum(
+    run.refutes(
         "gaussian-process-sigma",
         r"\text{standard deviations determine the law: two processes with the same } \mu,\sigma"
         r"\text{, largest difference of their covariances}",
-        promised=0,
-        relation="==",
-        measured=float((one - tenth).abs().max()),
-        tolerance=1e-6,
-        reason="Gaussian kernels of lengthscale 1 and 0.1: mean 0 and variance 1 everywhere",
+    ).equal(
+        float((one - tenth).abs().max()),
+        within=1e-6,
+        where="Gaussian kernels of lengthscale 1 and 0.1: mean 0 and variance 1 everywhere",
     )
 
 
@@ -110,17 +99,15 @@ def every_combination(run: Run, draws: int) -> None:
     # a random amplitude of mean square 1: same mean, same covariance, no Gaussian process
     amplitude = torch.where(run.rand(draws, 1) < 0.5, math.sqrt(0.2), math.sqrt(1.8)).double()
     delta = 1e-3
-    run.claim(
-        "M-09",
-        r"\sum_ia_if(t_i)\sim N(0,a^\top\Sigma a): \text{ Kolmogorov distance, five } a",
-        promised=math.sqrt(math.log(2 * 5 / delta) / (2 * draws)),
-        relation="<=",
-        measured=[kolmogorov(v) for v in values.T],
-        reason=f"{draws} draws; the bound holds for all five with probability {1 - delta:g}",
-        control=Control(
-            "draws times a random amplitude: the same covariance, no Gaussian process",
-            [kolmogorov(v) for v in (amplitude * values).T],
-        ),
+    says = run.states("M-09", r"\sum_ia_if(t_i)\sim N(0,a^\top\Sigma a): \text{ Kolmogorov distance, five } a")
+    says.at_most(
+        [kolmogorov(v) for v in values.T],
+        math.sqrt(math.log(2 * 5 / delta) / (2 * draws)),
+        where=f"{draws} draws; the bound holds for all five with probability {1 - delta:g}",
+    )
+    says.fails(
+        "draws times a random amplitude: the same covariance, no Gaussian process",
+        [kolmogorov(v) for v in (amplitude * values).T],
     )
 
 
@@ -128,35 +115,18 @@ def near_and_far(run: Run, draws: int) -> None:
     """The correlation at a hundredth of the lengthscale, and at five of them."""
     t = torch.tensor([0.0, 0.01, 5.0], dtype=torch.float64)
     k, rough, wide = gaussian()(t), laplace()(t), gaussian(2.0)(t)
-    run.claim(
-        "M-09",
-        r"\operatorname{corr}(f(x),f(x+0.01))=0.99995",
-        promised=0.99995,
-        relation="==",
-        measured=k[0, 1],
-        tolerance=5e-9,
-        control=Control("the Laplace kernel", rough[0, 1]),
-    )
-    run.claim(
-        "M-09",
-        r"\operatorname{corr}(f(x),f(x+5))<4\cdot10^{-6}",
-        promised=4e-6,
-        relation="<",
-        measured=k[0, 2],
-        control=Control("twice the lengthscale", wide[0, 2]),
-    )
+    says = run.states("M-09", r"\operatorname{corr}(f(x),f(x+0.01))=0.99995")
+    says.equal(k[0, 1], 0.99995, 5e-9)
+    says.fails("the Laplace kernel", rough[0, 1])
+    says = run.states("M-09", r"\operatorname{corr}(f(x),f(x+5))<4\cdot10^{-6}")
+    says.below(k[0, 2], 4e-6)
+    says.fails("twice the lengthscale", wide[0, 2])
     f = sample_paths(gaussian(), t, draws, generator=run.generator)
     g = sample_paths(laplace(), t, draws, generator=run.generator)
     moved, jumped = (mean_interval((v[:, 1] - v[:, 0]).square(), 0.999) for v in (f, g))
-    run.claim(
-        "M-09",
-        r"\mathbb E(f(x+0.01)-f(x))^2=2(1-e^{-0.01^2/2})",
-        promised=-2 * math.expm1(-0.5e-4),
-        relation="~",
-        measured=moved.estimate,
-        interval=moved,
-        control=Control("the Laplace kernel", jumped.estimate, interval=jumped),
-    )
+    says = run.states("M-09", r"\mathbb E(f(x+0.01)-f(x))^2=2(1-e^{-0.01^2/2})")
+    says.mean(moved, -2 * math.expm1(-0.5e-4))
+    says.fails("the Laplace kernel", jumped)
 
 
 def smoothness(run: Run, draws: int) -> None:
@@ -169,41 +139,25 @@ def smoothness(run: Run, draws: int) -> None:
         size = (f[:, 1:] - f[:, :1]).square().mean(0)
         rates.append(fit_slope(steps, size.tolist()))
     for name, rate in zip(("Gaussian", "Matérn 3/2"), rates, strict=False):
-        run.claim(
-            "M-09",
-            rf"\text{{{name}: }} \mathbb E(f(x+h)-f(x))^2\sim h^2 \text{{, exponent: "
-            r"draws are differentiable}",
-            promised=2.0,
-            relation="slope",
-            measured=rate.estimate,
-            interval=rate,
-            tolerance=0.02,
-            reason="h from 1/256 to 1/16; the tolerance is for the next term of the expansion",
-            control=Control(
-                "the Laplace kernel, whose draws are Brownian at small scale",
-                rates[2].estimate,
-                interval=rates[2],
-            ),
+        says = run.states(
+            "M-09", rf"\text{{{name}: }} \mathbb E(f(x+h)-f(x))^2\sim h^2 \text{{, exponent: draws are differentiable}}"
         )
+        says.slope(rate, 2.0, 0.02, where="h from 1/256 to 1/16; the tolerance is for the next term of the expansion")
+        says.fails("the Laplace kernel, whose draws are Brownian at small scale", rates[2])
 
 
 def valid_covariance(run: Run) -> None:
     """Symmetric is not enough."""
     t = torch.linspace(-2, 2, 40, dtype=torch.float64)
     kernels = (gaussian(), gaussian(0.2), matern(1.5), laplace())
-    quartic = Kernel(
-        lambda a, b: torch.exp(-squared_distances(a, b).square()), lambda a: a.new_ones(len(a))
-    )
-    run.claim(
+    quartic = Kernel(lambda a, b: torch.exp(-squared_distances(a, b).square()), lambda a: a.new_ones(len(a)))
+    says = run.states(
         "M-09",
         r"a^\top\Sigma a=\operatorname{Var}\textstyle\sum_ia_if(t_i)\ge0: "
         r"\text{ smallest eigenvalue of } \Sigma \text{ over its trace}",
-        promised=0,
-        relation=">=",
-        measured=[lowest(k, t) for k in kernels],
-        tolerance=1e-10,
-        control=Control("exp(-(x-x')⁴): symmetric, no covariance function", lowest(quartic, t)),
     )
+    says.at_least([lowest(k, t) for k in kernels], 0, 1e-10)
+    says.fails("exp(-(x-x')⁴): symmetric, no covariance function", lowest(quartic, t))
 
 
 def observations(run: Run, draws: int) -> None:
@@ -217,38 +171,24 @@ def observations(run: Run, draws: int) -> None:
     nearest = (new[:, None] - seen).abs().argmin(1)
     naive = f[:, 4:] - f[:, nearest]
     deviation = after.standard_deviation(new)
-    run.claim(
+    says = run.states(
         "M-09",
         r"\text{given } f(X): \text{ what } K(x,X)K^{-1}f(X) \text{ misses has the predicted "
         r"variance, in standard errors}",
-        promised=4.0,
-        relation="<=",
-        measured=variance_score(missed, deviation),
-        reason=f"four observed values, four others, {draws} draws",
-        control=Control("predicting the nearest observed value", variance_score(naive, deviation)),
     )
+    says.at_most(variance_score(missed, deviation), 4.0, where=f"four observed values, four others, {draws} draws")
+    says.fails("predicting the nearest observed value", variance_score(naive, deviation))
     correlation = (missed / deviation).T @ f[:, :4] / math.sqrt(draws)
     uncorrected = (naive / naive.std(0)).T @ f[:, :4] / math.sqrt(draws)
-    run.claim(
-        "M-09",
-        r"\text{and has nothing to do with } f(X): \text{ covariance in standard errors}",
-        promised=4.0,
-        relation="<=",
-        measured=correlation.abs(),
-        control=Control("predicting the nearest observed value", uncorrected.abs()),
-    )
+    says = run.states("M-09", r"\text{and has nothing to do with } f(X): \text{ covariance in standard errors}")
+    says.at_most(correlation.abs(), 4.0)
+    says.fails("predicting the nearest observed value", uncorrected.abs())
     y = f[0, :4]
     fit = kernel_least_squares(gaussian(), seen, y)
     ridged = kernel_least_squares(gaussian(), seen, y, ridge=0.1)
-    run.claim(
-        "M-09",
-        r"\text{the mean given } f(X)=y \text{ is the interpolant of least norm}",
-        promised=fit.predict(new),
-        relation="==",
-        measured=posterior(gaussian(), seen, y).mean(new),
-        tolerance=1e-10,
-        control=Control("observed with noise of variance 0.1", ridged.predict(new)),
-    )
+    says = run.states("M-09", r"\text{the mean given } f(X)=y \text{ is the interpolant of least norm}")
+    says.equal(posterior(gaussian(), seen, y).mean(new), fit.predict(new), 1e-10)
+    says.fails("observed with noise of variance 0.1", ridged.predict(new))
 
 
 def draw_figures(run: Run) -> None:
@@ -279,9 +219,7 @@ def draw_figures(run: Run) -> None:
         for axis in axes[:, 0]:
             axis.set_ylabel("f(x)")
         last = axes[1, 1]
-        last.fill_between(
-            t, middle - 2 * deviation, middle + 2 * deviation, color="0.85", label="mean ± 2 sd"
-        )
+        last.fill_between(t, middle - 2 * deviation, middle + 2 * deviation, color="0.85", label="mean ± 2 sd")
         last.plot(seen, y, "o", color=COLORS[6], ms=5, label="observed")
         last.legend(loc="upper right", fontsize=7)
 

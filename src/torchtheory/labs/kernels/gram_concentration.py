@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from torchtheory.core.intervals import clopper_pearson, fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.kernels.gram_concentration import (
     compare_gram,
     gram_radius,
@@ -27,8 +25,7 @@ from torchtheory.kernels.two_layer import (
     relu_gram_limit,
     sampled_gram,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.nets.activations import activation
 from torchtheory.nets.labeled import at_least
 
@@ -105,41 +102,28 @@ def definitions(run: Run, x: Tensor, width: int) -> None:
     net = TwoLayerNetwork.random(width, x.shape[1], activation="tanh", generator=run.generator)
     weight = net.weight.detach()
     uneven = TwoLayerNetwork(weight, 2 * run.rand(width) - 1, "tanh")
-    run.claim(
-        "M-53",
-        r"|a_k|=1:\ \hat G \text{ is the tangent kernel of the first layer}",
-        promised=sampled_gram(x, weight, "tanh"),
-        relation="==",
-        measured=empirical_ntk(net, x, outputs="trace"),
-        tolerance=1e-12,
-        control=Control(
-            "output weights in [-1, 1]: each term of the kernel has the factor aₖ²",
-            empirical_ntk(uneven, x, outputs="trace"),
-        ),
+    says = run.states("M-53", r"|a_k|=1:\ \hat G \text{ is the tangent kernel of the first layer}")
+    says.equal(empirical_ntk(net, x, outputs="trace"), sampled_gram(x, weight, "tanh"), 1e-12)
+    says.fails(
+        "output weights in [-1, 1]: each term of the kernel has the factor aₖ²",
+        empirical_ntk(uneven, x, outputs="trace"),
     )
-    run.claim(
+    says = run.states(
         ["M-53", "M-24"],
-        r"\text{ReLU: } G_{ij}=x_i^\top x_j\,\frac{\pi-\arccos(x_i^\top x_j)}{2\pi}, "
-        r"\text{ by quadrature}",
-        promised=relu_gram_limit(x),
-        relation="==",
-        measured=expected_gram(x, "relu"),
-        tolerance=1e-12,
-        control=Control("leaky ReLU in its place", expected_gram(x, "leaky relu")),
+        r"\text{ReLU: } G_{ij}=x_i^\top x_j\,\frac{\pi-\arccos(x_i^\top x_j)}{2\pi}, \text{ by quadrature}",
     )
+    says.equal(expected_gram(x, "relu"), relu_gram_limit(x), 1e-12)
+    says.fails("leaky ReLU in its place", expected_gram(x, "leaky relu"))
     inner = x @ x.T
     lengths = 1 + 2 * inner.diagonal()
     exact = inner * (4 / math.pi) / (torch.outer(lengths, lengths) - 4 * inner.square()).sqrt()
-    run.claim(
+    says = run.states(
         "M-53",
         r"\sigma=\operatorname{erf}:\ G_{ij}=\frac4\pi\,x_i^\top x_j\bigl((1+2\|x_i\|^2)"
         r"(1+2\|x_j\|^2)-4(x_i^\top x_j)^2\bigr)^{-1/2}",
-        promised=exact,
-        relation="==",
-        measured=expected_gram(x, torch.erf),
-        tolerance=1e-12,
-        control=Control("tanh in its place", expected_gram(x, "tanh")),
     )
+    says.equal(expected_gram(x, torch.erf), exact, 1e-12)
+    says.fails("tanh in its place", expected_gram(x, "tanh"))
 
 
 def bounds(run: Run, x: Tensor, width: int) -> None:
@@ -148,44 +132,23 @@ def bounds(run: Run, x: Tensor, width: int) -> None:
     weight = run.randn(width, x.shape[1])
     names = ("relu", "tanh", "logistic")
     squares = activation("power relu", k=2.0)
-    run.claim(
-        "M-54",
-        r"\|H_k\|_F\le B^2\|X\|_F^2:\ \|H_k\|_F/(B^2\|X\|_F^2)",
-        promised=1.0,
-        relation="<=",
-        measured=torch.cat([unit_gram_norms(x, weight, a) / slope_bound(a) ** 2 for a in names])
-        / size,
-        control=Control(
-            "squared ReLU, whose slope is not bounded by the B = 1 that was given",
-            unit_gram_norms(x, weight, squares) / size,
-        ),
+    says = run.states("M-54", r"\|H_k\|_F\le B^2\|X\|_F^2:\ \|H_k\|_F/(B^2\|X\|_F^2)")
+    says.at_most(torch.cat([unit_gram_norms(x, weight, a) / slope_bound(a) ** 2 for a in names]) / size, 1.0)
+    says.fails(
+        "squared ReLU, whose slope is not bounded by the B = 1 that was given",
+        unit_gram_norms(x, weight, squares) / size,
     )
-    complexity = {
-        a: mean_interval(rademacher_draws(x, weight, a, draws=200, generator=run.generator))
-        for a in names
-    }
-    steep = mean_interval(
-        rademacher_draws(x, 3 * weight, squares, draws=200, generator=run.generator)
-    )
+    complexity = {a: mean_interval(rademacher_draws(x, weight, a, draws=200, generator=run.generator)) for a in names}
+    steep = mean_interval(rademacher_draws(x, 3 * weight, squares, draws=200, generator=run.generator))
     for a in names:
-        run.claim(
+        says = run.states(
             "M-54",
             r"\mathcal R(\mathcal F|_{\mathcal H})=\frac1m\mathbb E\Bigl\|\sum_k\epsilon_kH_k"
             r"\Bigr\|_F\le\frac{B^2\|X\|_F^2}{\sqrt m}",
-            promised=slope_bound(a) ** 2 * size / math.sqrt(width),
-            relation="<=",
-            measured=complexity[a].estimate,
-            interval=complexity[a],
-            reason=f"{a}, 200 sign vectors",
-            control=Control(
-                "squared ReLU at three times the weights, with B = 1",
-                steep.estimate,
-                promised=size / math.sqrt(width),
-                interval=steep,
-            )
-            if a == "relu"
-            else None,
         )
+        says.at_most(complexity[a], slope_bound(a) ** 2 * size / math.sqrt(width), where=f"{a}, 200 sign vectors")
+        if a == "relu":
+            says.fails("squared ReLU at three times the weights, with B = 1", steep, promised=size / math.sqrt(width))
 
 
 def coverage(run: Run, x: Tensor, width: int, draws: int, delta: float) -> dict[str, Any]:
@@ -196,62 +159,42 @@ def coverage(run: Run, x: Tensor, width: int, draws: int, delta: float) -> dict[
     grams = torch.stack([sampled_gram(x, run.randn(width, x.shape[1])) for _ in range(draws)])
     distances = torch.linalg.matrix_norm(grams - expected, 2)
     values = torch.linalg.eigvalsh(grams)[:, [0, -1]]
-    other = torch.stack(
-        [sampled_gram(x, run.randn(40 * width, x.shape[1]) + 3 * x[0]) for _ in range(60)]
-    )
+    other = torch.stack([sampled_gram(x, run.randn(40 * width, x.shape[1]) + 3 * x[0]) for _ in range(60)])
     far = torch.linalg.matrix_norm(other - expected, 2)
     wide = gram_radius(x, 40 * width, delta=delta)
-    inside = clopper_pearson(int((distances <= radius).sum()), draws)
-    broken = clopper_pearson(int((far <= wide).sum()), len(far))
-    run.claim(
-        "M-55",
-        r"P\Bigl(\sup_{\|u\|\le1}|u^\top Gu-u^\top\hat Gu|\le\star\Bigr)\ge1-\delta",
-        promised=1 - delta,
-        relation=">=",
-        measured=inside.estimate,
-        interval=inside,
-        reason=f"ReLU, m = {width}, {draws} networks, Clopper-Pearson at 95%; ★ = {radius:.3g}, "
+    says = run.states("M-55", r"P\Bigl(\sup_{\|u\|\le1}|u^\top Gu-u^\top\hat Gu|\le\star\Bigr)\ge1-\delta")
+    says.share(
+        distances <= radius,
+        1 - delta,
+        confidence=0.95,
+        where=f"ReLU, m = {width}, {draws} networks, Clopper-Pearson at 95%; ★ = {radius:.3g}, "
         f"the largest distance was {float(distances.max()):.3g}",
-        control=Control(
-            f"weights drawn around 3x₁ instead of 0, m = {40 * width}",
-            broken.estimate,
-            interval=broken,
-        ),
     )
+    says.fails(f"weights drawn around 3x₁ instead of 0, m = {40 * width}", far <= wide)
     both = (values[:, 0] >= extremes[0] - radius) & (values[:, 1] <= extremes[1] + radius)
-    eigen = clopper_pearson(int(both.sum()), draws)
-    run.claim(
+    run.states(
         "M-56",
         r"P\bigl(\lambda_{\min}(\hat G)\ge\lambda_{\min}(G)-\star,\ "
         r"\lambda_{\max}(\hat G)\le\lambda_{\max}(G)+\star\bigr)\ge1-\delta",
-        promised=1 - delta,
-        relation=">=",
-        measured=eigen.estimate,
-        interval=eigen,
-        reason=f"★ = {radius:.3g} is far above λmin(G) = {float(extremes[0]):.3g}: the lower bound "
+    ).share(
+        both,
+        1 - delta,
+        confidence=0.95,
+        where=f"★ = {radius:.3g} is far above λmin(G) = {float(extremes[0]):.3g}: the lower bound "
         "is negative at this width",
     )
     needed = width_for_accuracy(x, float(extremes[0]) / 2, delta=delta)
-    run.claim(
-        ["M-55", "M-56"],
-        r"\star\le\tfrac12\lambda_{\min}(G) \text{ at the width asked for}",
-        promised=float(extremes[0]) / 2,
-        relation="<=",
-        measured=gram_radius(x, needed, delta=delta),
-        reason=f"m = {needed}",
-        control=Control("one unit less", gram_radius(x, needed - 1, delta=delta)),
-    )
+    says = run.states(["M-55", "M-56"], r"\star\le\tfrac12\lambda_{\min}(G) \text{ at the width asked for}")
+    says.at_most(gram_radius(x, needed, delta=delta), float(extremes[0]) / 2, where=f"m = {needed}")
+    says.fails("one unit less", gram_radius(x, needed - 1, delta=delta))
     shift = torch.maximum(extremes[0] - values[:, 0], values[:, 1] - extremes[1])
-    run.claim(
+    says = run.states(
         "M-56",
         r"\max\bigl(\lambda_{\min}(G)-\lambda_{\min}(\hat G),\lambda_{\max}(\hat G)-"
         r"\lambda_{\max}(G)\bigr)\le\|\hat G-G\|",
-        promised=distances,
-        relation="<=",
-        measured=shift,
-        tolerance=1e-12,
-        control=Control("the smallest next to the largest eigenvalue", values[:, 1] - extremes[0]),
     )
+    says.at_most(shift, distances, 1e-12)
+    says.fails("the smallest next to the largest eigenvalue", values[:, 1] - extremes[0])
     return {"distances": distances, "radius": radius, "width": width}
 
 
@@ -263,24 +206,12 @@ def weyl(run: Run, size: int, pairs: int) -> None:
         found.append(weyl_bounds(A + A.T, B + B.T))
     nilpotent = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
     top = float(torch.linalg.eigvals(nilpotent + nilpotent.T).real.max())
-    run.claim(
-        "M-56",
-        r"\lambda_1(A+B)\le\lambda_1(A)+\lambda_1(B)",
-        promised=[w.upper for w in found],
-        relation="<=",
-        measured=[w.largest for w in found],
-        tolerance=1e-12,
-        control=Control("A nilpotent and B its transpose: not symmetric", top, promised=0.0),
-    )
-    run.claim(
-        "M-56",
-        r"\lambda_n(A+B)\ge\lambda_n(A)+\lambda_n(B)",
-        promised=[w.lower for w in found],
-        relation=">=",
-        measured=[w.smallest for w in found],
-        tolerance=1e-12,
-        control=Control("A nilpotent and B its transpose: not symmetric", -top, promised=0.0),
-    )
+    says = run.states("M-56", r"\lambda_1(A+B)\le\lambda_1(A)+\lambda_1(B)")
+    says.at_most([w.largest for w in found], [w.upper for w in found], 1e-12)
+    says.fails("A nilpotent and B its transpose: not symmetric", top, promised=0.0)
+    says = run.states("M-56", r"\lambda_n(A+B)\ge\lambda_n(A)+\lambda_n(B)")
+    says.at_least([w.smallest for w in found], [w.lower for w in found], 1e-12)
+    says.fails("A nilpotent and B its transpose: not symmetric", -top, promised=0.0)
 
 
 def wrong_count(run: Run, draws: int, delta: float, points: int = 1000) -> None:
@@ -289,16 +220,14 @@ def wrong_count(run: Run, draws: int, delta: float, points: int = 1000) -> None:
     first = run.randn(draws) > 0  # the single unit's w·x_1, for a unit vector x_1
     deviations = 0.5 - first.double()
     radius = 3 * math.sqrt(math.log(2 / delta) / (2 * points))
-    holds = clopper_pearson(int((deviations <= radius).sum()), draws)
-    run.erratum(
+    run.refutes(
         "concentration-in-the-number-of-points",
-        r"P\Bigl(\mathbb Ef(H)-\frac1m\sum_kf(H_k)\le2\mathcal R+3(b-a)"
-        r"\sqrt{\log(2/\delta)/2n}\Bigr)\ge1-\delta",
-        promised=1 - delta,
-        relation=">=",
-        measured=holds.estimate,
-        interval=holds,
-        reason=f"ReLU, m = 1, n = {points}, f(H) = H₁₁, a fair coin: the printed bound is "
+        r"P\Bigl(\mathbb Ef(H)-\frac1m\sum_kf(H_k)\le2\mathcal R+3(b-a)\sqrt{\log(2/\delta)/2n}\Bigr)\ge1-\delta",
+    ).share(
+        deviations <= radius,
+        1 - delta,
+        confidence=0.95,
+        where=f"ReLU, m = 1, n = {points}, f(H) = H₁₁, a fair coin: the printed bound is "
         f"{radius:.3g}, the deviation is 1/2 half of the time",
     )
     correct = 3 * math.sqrt(math.log(2 / delta) / 2)
@@ -315,29 +244,15 @@ def decay(run: Run, x: Tensor, repeats: int = 20) -> list[tuple[int, float, floa
     rows = []
     for width in (50, 200, 800, 3200, 12800):
         far = [
-            float(
-                torch.linalg.matrix_norm(
-                    sampled_gram(x, run.randn(width, x.shape[1])) - expected, 2
-                )
-            )
+            float(torch.linalg.matrix_norm(sampled_gram(x, run.randn(width, x.shape[1])) - expected, 2))
             for _ in range(repeats)
         ]
         rows.append((width, sum(far) / repeats, gram_radius(x, width), smallest))
-    slope = fit_slope([r[0] for r in rows], [r[1] for r in rows])
-    run.claim(
-        "M-55",
-        r"\mathbb E\|\hat G-G\|\sim m^{-1/2}",
-        promised=-0.5,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-    )
+    run.states("M-55", r"\mathbb E\|\hat G-G\|\sim m^{-1/2}").slope([r[0] for r in rows], [r[1] for r in rows], -0.5)
     return rows
 
 
-def plot_concentration(
-    axes: Any, found: dict[str, Any], rows: list[tuple[int, float, float, float]]
-) -> None:
+def plot_concentration(axes: Any, found: dict[str, Any], rows: list[tuple[int, float, float, float]]) -> None:
     left, right = axes[0]
     low, high = float(found["distances"].min()), float(found["distances"].max())
     bins = torch.logspace(math.log10(low), math.log10(high), 20).tolist()

@@ -10,16 +10,12 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.kernels.dual_activations import activation_layer, dual_activation, dual_moments
 from torchtheory.kernels.infinite_width import limit_kernels, nngp
 from torchtheory.kernels.parametrization import ScaledLinear, ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.two_layer import slope_of
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.models.model import PureFunction
 from torchtheory.nets.labeled import at_least
 from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
@@ -41,9 +37,7 @@ def random_outputs(run: Run, net: nn.Module, x: Tensor, networks: int) -> Tensor
     return outputs[..., 0]
 
 
-def hidden_covariances(
-    run: Run, x: Tensor, hidden: Sequence[int], networks: int, *, copies: bool = False
-) -> Tensor:
+def hidden_covariances(run: Run, x: Tensor, hidden: Sequence[int], networks: int, *, copies: bool = False) -> Tensor:
     """Covariance `[networks, n, n]` of a ReLU network's output given its hidden layers.
 
     The weights of the last layer are integrated out: what is left is random through the hidden
@@ -71,9 +65,7 @@ def hidden_covariances(
     ],
     full={"networks": 60_000, "widths": (16, 32, 64, 128, 256)},
 )
-def nngp_recursion(
-    run: Run, networks: int = 20_000, widths: tuple[int, ...] = (16, 32, 64, 128)
-) -> None:
+def nngp_recursion(run: Run, networks: int = 20_000, widths: tuple[int, ...] = (16, 32, 64, 128)) -> None:
     """The outputs of a random network, as its width grows, against the recursion of Theorem 57.
 
     The expectation of each layer is checked against two-dimensional quadrature for eight
@@ -105,19 +97,20 @@ def golden(run: Run, x: Tensor) -> None:
     divided = nngp(x, depth=2, scaling="fan_in")
     angle = math.pi / 3
     by_hand = 2 * (2 / (2 * math.pi)) * (math.sin(angle) + (math.pi - angle) * math.cos(angle))
-    run.claim(
+    says = run.states(
         "M-18, A-57",
         r"\Sigma^2(x,x')=1.21800,\ \Sigma^2(x,x)=2 \text{ for ReLU, } \sigma_w^2=2,\ \sigma_b=0,\ "
         r"\|x\|=\|x'\|=1,\ \langle x,x'\rangle=\tfrac12",
-        promised=[by_hand, 2.0, 2.0],
-        relation="==",
-        measured=[float(two[0, 1]), float(two[0, 0]), float(two[1, 1])],
-        tolerance=1e-12,
-        reason="the first layer of Theorem 57 does not divide by the dimension",
-        control=Control(
-            "a first layer that divides by √d, as the second source has it",
-            [float(divided[0, 1]), float(divided[0, 0]), float(divided[1, 1])],
-        ),
+    )
+    says.equal(
+        [float(two[0, 1]), float(two[0, 0]), float(two[1, 1])],
+        [by_hand, 2.0, 2.0],
+        1e-12,
+        where="the first layer of Theorem 57 does not divide by the dimension",
+    )
+    says.fails(
+        "a first layer that divides by √d, as the second source has it",
+        [float(divided[0, 1]), float(divided[0, 0]), float(divided[1, 1])],
     )
 
 
@@ -141,17 +134,18 @@ def expectations(run: Run) -> None:
         kind = type(dual_activation(name)).__name__
         gaps = [float((a - b).abs().max()) for a, b in ((found.values, exact),)]
         rows.append((name, kind, gaps[0], float((found.slopes - exact_slopes).abs().max())))
-    run.claim(
+    says = run.states(
         "M-18, A-57",
         r"\mathbb E\varphi(z)\varphi(z') \text{ and } \mathbb E\varphi'(z)\varphi'(z') "
         r"\text{ for } (z,z')\sim N(0,\Sigma)",
-        promised=torch.cat(theirs),
-        relation="==",
-        measured=torch.cat(ours),
-        tolerance=1e-9,
-        reason=f"quadrature in polar coordinates; {len(NAMES)} activations at six covariances",
-        control=Control("z and z' taken as independent", torch.cat(alone)),
     )
+    says.equal(
+        torch.cat(ours),
+        torch.cat(theirs),
+        1e-9,
+        where=f"quadrature in polar coordinates; {len(NAMES)} activations at six covariances",
+    )
+    says.fails("z and z' taken as independent", torch.cat(alone))
     run.table(
         "activations",
         ["activation", "how", "error of E φφ'", "error of E φ'φ'"],
@@ -168,29 +162,17 @@ def one_hidden_layer(run: Run, x: Tensor, networks: int) -> None:
     sigma = nngp(x, depth=2, scaling="unscaled_input")
     halved = ntk_mlp([2, 8, 1], scaling="fan_in", dtype=torch.float64)
     other = mean_interval(random_outputs(run, halved, x, networks).prod(1))
-    run.claim(
-        "M-18, A-57, M-17",
-        r"\text{one hidden layer of 8 units: } \mathbb E f(x)f(x')=\Sigma^2(x,x')",
-        promised=float(sigma[0, 1]),
-        relation="~",
-        measured=products.estimate,
-        interval=products,
-        reason=f"{networks} networks, 99 % interval; with one hidden layer the covariance is exact "
-        "at every width",
-        control=Control(
-            "the first layer divided by √d: another kernel", other.estimate, interval=other
-        ),
+    says = run.states("M-18, A-57, M-17", r"\text{one hidden layer of 8 units: } \mathbb E f(x)f(x')=\Sigma^2(x,x')")
+    says.mean(
+        products,
+        float(sigma[0, 1]),
+        where=f"{networks} networks, 99 % interval; with one hidden layer the covariance is exact at every width",
     )
+    says.fails("the first layer divided by √d: another kernel", other)
     deeper = nngp(x, depth=3, scaling="unscaled_input")
-    run.erratum(
-        "wide-network-kernel-index",
-        r"\text{a network of } L=2 \text{ layers has the covariance } \Sigma^{L+1}",
-        promised=float(deeper[0, 1]),
-        relation="~",
-        measured=products.estimate,
-        interval=products,
-        reason=f"Σ³ = {float(deeper[0, 1]):.4f}, Σ² = {float(sigma[0, 1]):.4f}",
-    )
+    run.refutes(
+        "wide-network-kernel-index", r"\text{a network of } L=2 \text{ layers has the covariance } \Sigma^{L+1}"
+    ).mean(products, float(deeper[0, 1]), where=f"Σ³ = {float(deeper[0, 1]):.4f}, Σ² = {float(sigma[0, 1]):.4f}")
 
 
 def gaussianity(run: Run, networks: int) -> None:
@@ -202,47 +184,31 @@ def gaussianity(run: Run, networks: int) -> None:
         # given its hidden layer f is Gaussian: E f^4 is three times the square of its variance
         ratios[width] = mean_interval(variance.square())
     eight, two = ratios[8], ratios[2]
-    run.claim(
-        "M-18",
-        r"\text{ReLU, one hidden layer: } \mathbb E f^4=3\,\Sigma^2(x,x)^2\,(1+5/n),\ n=8",
-        promised=1 + 5 / 8,
-        relation="~",
-        measured=eight.estimate,
-        interval=eight,
-        reason=f"{networks} networks, 99 % interval, given the hidden layer; derived from "
-        "E max(z,0)⁴ = 3/2",
-        control=Control("n = 2", two.estimate, interval=two),
+    says = run.states("M-18", r"\text{ReLU, one hidden layer: } \mathbb E f^4=3\,\Sigma^2(x,x)^2\,(1+5/n),\ n=8")
+    says.mean(
+        eight,
+        1 + 5 / 8,
+        where=f"{networks} networks, 99 % interval, given the hidden layer; derived from E max(z,0)⁴ = 3/2",
     )
-    run.erratum(
-        "nngp-gaussian-at-finite-width",
-        r"f^2(x,\theta_0) \text{ is Gaussian, so } \mathbb E f^4=3\,(\mathbb E f^2)^2",
-        promised=1.0,
-        relation="~",
-        measured=two.estimate,
-        interval=two,
-        reason="two hidden units; the exact ratio is 1 + 5/2",
-    )
+    says.fails("n = 2", two)
+    run.refutes(
+        "nngp-gaussian-at-finite-width", r"f^2(x,\theta_0) \text{ is Gaussian, so } \mathbb E f^4=3\,(\mathbb E f^2)^2"
+    ).mean(two, 1.0, where="two hidden units; the exact ratio is 1 + 5/2")
     pieces = {}
     for width in (2, 256):
         chosen = min(networks, 4000)
         spread = hidden_covariances(run, x, [width], chosen)[:, 0, 0].sqrt()
         outputs = (spread * run.randn(chosen)) / math.sqrt(2)
         pieces[width] = float(stats.kstest(outputs.numpy(), "norm").pvalue)
-    run.claim(
+    says = run.states(
         "A-57, M-18",
-        r"\text{outputs of width 256 are not told from } N(0,\Sigma^2): \text{ p-value of the "
-        r"Kolmogorov-Smirnov test}",
-        promised=0.01,
-        relation=">=",
-        measured=pieces[256],
-        reason=f"{min(networks, 4000)} networks",
-        control=Control("width 2", pieces[2]),
+        r"\text{outputs of width 256 are not told from } N(0,\Sigma^2): \text{ p-value of the Kolmogorov-Smirnov test}",
     )
+    says.at_least(pieces[256], 0.01, where=f"{min(networks, 4000)} networks")
+    says.fails("width 2", pieces[2])
 
 
-def rates(
-    run: Run, x: Tensor, networks: int, widths: tuple[int, ...]
-) -> tuple[list[float], list[float]]:
+def rates(run: Run, x: Tensor, networks: int, widths: tuple[int, ...]) -> tuple[list[float], list[float]]:
     """Depth 3: the mean covariance is off by order 1/n, that of one network by 1/√n."""
     limit = nngp(x, depth=3, scaling="unscaled_input")[0, 1]
     second = nngp(x, depth=2, scaling="unscaled_input")
@@ -252,12 +218,7 @@ def rates(
     for width in widths:
         given = hidden_covariances(run, x, [width], networks)
         # the second hidden layer's mean is the recursion itself, applied to the random covariance
-        means = (
-            WEIGHT
-            * dual_moments(
-                "relu", given[:, 0, 0], given[:, 0, 1], given[:, 1, 1], slopes=False
-            ).values
-        )
+        means = WEIGHT * dual_moments("relu", given[:, 0, 0], given[:, 0, 1], given[:, 1, 1], slopes=False).values
         known = torch.stack([given[:, i, j] - second[i, j] for i, j in ((0, 0), (0, 1), (1, 1))], 1)
         design = torch.cat([torch.ones(networks, 1).double(), known], 1)
         intercept = torch.linalg.lstsq(design, means[:, None]).solution[0, 0]
@@ -268,34 +229,21 @@ def rates(
         spread.append(float(single[False][-1].square().mean().sqrt()))
     repeated = torch.tensor(widths).repeat_interleave(few)
     slow, fixed = (fit_slope(repeated, torch.cat(single[copies])) for copies in (False, True))
-    falling = fit_slope(widths, bias)
-    run.claim(
-        "A-57, M-18",
-        r"\text{depth 3: } |\mathbb E f(x)f(x')-\Sigma^3(x,x')|\sim n^{-1}",
-        promised=-1.0,
-        relation="slope",
-        measured=falling.estimate,
-        interval=falling,
-        tolerance=0.1,
-        reason=f"{networks} networks a width; the second hidden layer is integrated exactly and "
+    says = run.states("A-57, M-18", r"\text{depth 3: } |\mathbb E f(x)f(x')-\Sigma^3(x,x')|\sim n^{-1}")
+    says.slope(
+        widths,
+        bias,
+        -1.0,
+        0.1,
+        where=f"{networks} networks a width; the second hidden layer is integrated exactly and "
         "the first layer's known mean is used as a control variate",
-        control=Control("a single network's covariance", slow.estimate, interval=slow),
     )
-    run.claim(
-        "M-18",
-        r"\text{depth 3: a single network's covariance is off by } n^{-1/2}",
-        promised=-0.5,
-        relation="slope",
-        measured=slow.estimate,
-        interval=slow,
-        tolerance=0.05,
-        reason=f"{few} networks at each width from {min(widths)} to {max(widths)}, 99 % interval",
-        control=Control(
-            "hidden units that are copies of one: nothing averages out",
-            fixed.estimate,
-            interval=fixed,
-        ),
+    says.fails("a single network's covariance", slow)
+    says = run.states("M-18", r"\text{depth 3: a single network's covariance is off by } n^{-1/2}")
+    says.slope(
+        slow, -0.5, 0.05, where=f"{few} networks at each width from {min(widths)} to {max(widths)}, 99 % interval"
     )
+    says.fails("hidden units that are copies of one: nothing averages out", fixed)
     return bias, spread
 
 
@@ -309,14 +257,13 @@ def fan_out(run: Run) -> None:
         net = ntk_mlp([2, width, width, 1], **chosen)  # type: ignore[arg-type]
         outputs = random_outputs(run, net, x, 200 if width < 100 else 50)
         measured.append(float(outputs.square().mean()))
-    run.erratum(
-        "nngp-variance-by-fan-out",
-        r"\text{weights of variance } \sigma_w^2/N_\ell: \ \mathbb E f(x)^2\to\Sigma^3(x,x)",
-        promised=limit,
-        relation="==",
-        measured=measured,
-        tolerance=1.0,
-        reason="widths 16, 64, 256 with σ_b = 1; E f² was "
+    run.refutes(
+        "nngp-variance-by-fan-out", r"\text{weights of variance } \sigma_w^2/N_\ell: \ \mathbb E f(x)^2\to\Sigma^3(x,x)"
+    ).equal(
+        measured,
+        limit,
+        1.0,
+        where="widths 16, 64, 256 with σ_b = 1; E f² was "
         + ", ".join(f"{m:.0f}" for m in measured)
         + f", the limit with fan-in is {limit:.0f}",
     )
@@ -352,9 +299,7 @@ def plot_nngp(axes: Any, widths: tuple[int, ...], bias: list[float], spread: lis
     title="The tangent kernel of infinitely wide networks, layer by layer",
     full={"width": 2048, "networks": 40, "depth": 20},
 )
-def tangent_kernel_recursion(
-    run: Run, width: int = 512, networks: int = 10, depth: int = 8
-) -> None:
+def tangent_kernel_recursion(run: Run, width: int = 512, networks: int = 10, depth: int = 8) -> None:
     """The recursion of the tangent kernel, its golden values, and which kernel controls what.
 
     The recursion is compared with its value by hand and with the mean kernel of finite networks; on
@@ -388,20 +333,13 @@ def golden_tangent(run: Run) -> None:
     angle = math.pi / 3
     sigma = (2 / math.pi) * (math.sin(angle) + (math.pi - angle) * math.cos(angle))
     without = float(k2.nngp[0, 1])
-    run.claim(
+    says = run.states(
         "M-19, A-58",
         r"\dot\Sigma^2=\tfrac23,\ \Theta^1=1,\ \Theta^2=\Theta^1\dot\Sigma^2+\Sigma^2=1.88466 "
         r"\text{ for ReLU, } \sigma_w^2=2,\ \text{unit vectors at } 60^\circ",
-        promised=[2 / 3, 1.0, 2 / 3 + sigma],
-        relation="==",
-        measured=[slopes, float(k1.ntk[0, 1]), float(k2.ntk[0, 1])],
-        tolerance=1e-12,
-        control=Control(
-            "Θ^1 = 0, the base case left out",
-            [0.0, 0.0, without],
-            promised=[2 / 3, 1.0, 2 / 3 + sigma],
-        ),
     )
+    says.equal([slopes, float(k1.ntk[0, 1]), float(k2.ntk[0, 1])], [2 / 3, 1.0, 2 / 3 + sigma], 1e-12)
+    says.fails("Θ^1 = 0, the base case left out", [0.0, 0.0, without], promised=[2 / 3, 1.0, 2 / 3 + sigma])
 
 
 def diagonal(run: Run, depth: int) -> None:
@@ -414,16 +352,14 @@ def diagonal(run: Run, depth: int) -> None:
         with_bias = limit_kernels(x, depth=d, scaling="unscaled_input", bias_variance=0.1)
         biased.append(with_bias.ntk.diagonal())
         promised.append(2 * d * lengths)
-    run.claim(
-        "M-19",
-        r"\text{ReLU, } \sigma_w^2=2,\ \sigma_b=0: \ \Theta^l(x,x)=2l\,\|x\|^2",
-        promised=torch.cat(promised),
-        relation="==",
-        measured=torch.cat(measured),
-        tolerance=1e-12,
-        reason=f"five points, l = 1..{depth}: every layer contributes the same",
-        control=Control("with biases", torch.cat(biased)),
+    says = run.states("M-19", r"\text{ReLU, } \sigma_w^2=2,\ \sigma_b=0: \ \Theta^l(x,x)=2l\,\|x\|^2")
+    says.equal(
+        torch.cat(measured),
+        torch.cat(promised),
+        1e-12,
+        where=f"five points, l = 1..{depth}: every layer contributes the same",
     )
+    says.fails("with biases", torch.cat(biased))
 
 
 def finite_networks(run: Run, width: int, networks: int) -> None:
@@ -451,19 +387,9 @@ def finite_networks(run: Run, width: int, networks: int) -> None:
         return mean_interval(values)
 
     ours, other = sampled("unscaled_input"), sampled("fan_in")
-    run.claim(
-        "M-19, A-58",
-        r"\text{one hidden layer: } \mathbb E\,\nabla f(x)^\top\nabla f(x')=\Theta^2(x,x')",
-        promised=limit,
-        relation="~",
-        measured=ours.estimate,
-        interval=ours,
-        reason=f"{networks} networks of width {width}, 99 % interval; exact in the mean at any "
-        "width",
-        control=Control(
-            "the first layer divided by √d: another kernel", other.estimate, interval=other
-        ),
-    )
+    says = run.states("M-19, A-58", r"\text{one hidden layer: } \mathbb E\,\nabla f(x)^\top\nabla f(x')=\Theta^2(x,x')")
+    says.mean(ours, limit, where=f"{networks} networks of width {width}, 99 % interval; exact in the mean at any width")
+    says.fails("the first layer divided by √d: another kernel", other)
 
 
 def which_kernel(run: Run) -> None:
@@ -477,19 +403,9 @@ def which_kernel(run: Run) -> None:
         images = [readout.scale * features @ e for e in torch.eye(50).double()]
     initial = torch.stack(images, 1) @ torch.stack(images)
     network = limit_kernels(x, depth=2, bias_variance=0.1)
-    run.claim(
-        "M-17",
-        r"\text{feature regression: the kernel at initialization is the kernel of training}",
-        promised=initial,
-        relation="==",
-        measured=training,
-        tolerance=1e-12,
-        control=Control(
-            "a wide network with one hidden layer: Σ² against Θ²",
-            network.ntk,
-            promised=network.nngp,
-        ),
-    )
+    says = run.states("M-17", r"\text{feature regression: the kernel at initialization is the kernel of training}")
+    says.equal(training, initial, 1e-12)
+    says.fails("a wide network with one hidden layer: Σ² against Θ²", network.ntk, promised=network.nngp)
     run.table(
         "which-kernel",
         ["pair", "features: initial", "features: training", "network: NNGP", "network: NTK"],
@@ -520,15 +436,11 @@ def definiteness(run: Run, depth: int) -> None:
         least.append(values[1])
         same = limit_kernels(twice, depth=d).ntk
         repeated.append(float(torch.linalg.eigvalsh(same)[0] / same.diagonal().mean()))
-    run.claim(
-        "A-58",
-        r"\lambda_{\min}(\Theta)/\overline{\Theta(x,x)}>0 \text{ for distinct points of a sphere}",
-        promised=1e-10,
-        relation=">=",
-        measured=least,
-        reason="30 points in five dimensions; above rounding error",
-        control=Control("one point twice", repeated),
+    says = run.states(
+        "A-58", r"\lambda_{\min}(\Theta)/\overline{\Theta(x,x)}>0 \text{ for distinct points of a sphere}"
     )
+    says.at_least(least, 1e-10, where="30 points in five dimensions; above rounding error")
+    says.fails("one point twice", repeated)
     run.table(
         "smallest-eigenvalue",
         ["depth", "NNGP", "NTK"],

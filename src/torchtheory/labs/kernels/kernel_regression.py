@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.kernels.functions import (
     Features,
     Kernel,
@@ -25,8 +23,7 @@ from torchtheory.kernels.functions import (
     squared_distances,
 )
 from torchtheory.kernels.regression import SOLVERS, KernelFit, kernel_least_squares
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 
 KERNELS = (
@@ -74,50 +71,23 @@ def matrices(run: Run, samples: int) -> None:
     """Symmetric, positive semidefinite, and inner products of features."""
     x = run.randn(samples, 3)
     skew = run.randn(3, 3)
-    run.claim(
-        "M-01",
-        r"K(x,x')=K(x',x): \text{ largest difference over the largest value, ten kernels}",
-        promised=0,
-        relation="==",
-        measured=[skewness(k(x)) for k in KERNELS],
-        tolerance=1e-13,
-        control=Control(
-            "the bilinear form of a matrix that is not symmetric", skewness(x @ skew @ x.T)
-        ),
-    )
+    says = run.states("M-01", r"K(x,x')=K(x',x): \text{ largest difference over the largest value, ten kernels}")
+    says.equal([skewness(k(x)) for k in KERNELS], within=1e-13)
+    says.fails("the bilinear form of a matrix that is not symmetric", skewness(x @ skew @ x.T))
     line = 2 * x[:, :1]
-    quartic = Kernel(
-        lambda a, b: torch.exp(-squared_distances(a, b).square()), lambda a: a.new_ones(len(a))
-    )
-    run.claim(
-        "M-01",
-        r"\lambda_{\min}(K)\ge0: \text{ relative to the trace}",
-        promised=0,
-        relation=">=",
-        measured=[lowest(k, x) for k in KERNELS],
-        tolerance=1e-10,
-        control=Control("exp(-|x-x'|⁴), which is no kernel", lowest(quartic, line)),
-    )
+    quartic = Kernel(lambda a, b: torch.exp(-squared_distances(a, b).square()), lambda a: a.new_ones(len(a)))
+    says = run.states("M-01", r"\lambda_{\min}(K)\ge0: \text{ relative to the trace}")
+    says.at_least([lowest(k, x) for k in KERNELS], 0, 1e-10)
+    says.fails("exp(-|x-x'|⁴), which is no kernel", lowest(quartic, line))
     z = run.randn(samples, 3)
     affine = torch.cat([x.new_ones(samples, 1), math.sqrt(2) * x, quadratic_features(x)], 1)
     other = torch.cat([z.new_ones(samples, 1), math.sqrt(2) * z, quadratic_features(z)], 1)
-    run.claim(
-        "M-01",
-        r"K=\Phi\Phi'^\top \text{ with } \Phi \text{ written out: } (x^\top x'+1)^2",
-        promised=affine @ other.T,
-        relation="==",
-        measured=polynomial(2, 1.0)(x, z),
-        tolerance=1e-12,
-        control=Control("without the offset", polynomial(2)(x, z)),
-    )
-    run.claim(
-        "M-01",
-        r"\operatorname{rank}K\le p: \text{ the six quadratic features of } \mathbb R^3",
-        promised=6,
-        relation="<=",
-        measured=rank(polynomial(2), x),
-        control=Control("the Gaussian kernel has no finite p", rank(gaussian(), x)),
-    )
+    says = run.states("M-01", r"K=\Phi\Phi'^\top \text{ with } \Phi \text{ written out: } (x^\top x'+1)^2")
+    says.equal(polynomial(2, 1.0)(x, z), affine @ other.T, 1e-12)
+    says.fails("without the offset", polynomial(2)(x, z))
+    says = run.states("M-01", r"\operatorname{rank}K\le p: \text{ the six quadratic features of } \mathbb R^3")
+    says.at_most(rank(polynomial(2), x), 6)
+    says.fails("the Gaussian kernel has no finite p", rank(gaussian(), x))
 
 
 def closed_form(run: Run, samples: int, features: int) -> None:
@@ -134,50 +104,32 @@ def closed_form(run: Run, samples: int, features: int) -> None:
         theta = phi(x).T @ fit.coefficients
         gradients.append(phi(x).T @ (phi(x) @ theta - y))
     truncated = kernel_least_squares(from_features(phi), x, y, ridge=0.1)
-    run.claim(
-        "M-04",
-        r"K_x^\top K^+y=\phi(x)^\top\Phi^+y \text{ at new points}",
-        promised=torch.cat(expected),
-        relation="==",
-        measured=torch.cat(predicted),
-        tolerance=1e-6,
-        reason=f"{few}, {samples} and {many} random features of {samples} points",
-        control=Control("with a ridge of 0.1", truncated.predict(new), promised=expected[-1]),
+    says = run.states("M-04", r"K_x^\top K^+y=\phi(x)^\top\Phi^+y \text{ at new points}")
+    says.equal(
+        torch.cat(predicted),
+        torch.cat(expected),
+        1e-6,
+        where=f"{few}, {samples} and {many} random features of {samples} points",
     )
+    says.fails("with a ridge of 0.1", truncated.predict(new), promised=expected[-1])
     theta = phi(x).T @ truncated.coefficients
-    run.claim(
-        "M-04",
-        r"\nabla L(\theta^\star)=\Phi^\top(\Phi\theta^\star-y)=0,\ \theta^\star=\Phi^\top\alpha",
-        promised=0,
-        relation="==",
-        measured=torch.cat(gradients),
-        tolerance=1e-8,
-        control=Control("with a ridge of 0.1", phi(x).T @ (phi(x) @ theta - y)),
-    )
+    says = run.states("M-04", r"\nabla L(\theta^\star)=\Phi^\top(\Phi\theta^\star-y)=0,\ \theta^\star=\Phi^\top\alpha")
+    says.equal(torch.cat(gradients), within=1e-8)
+    says.fails("with a ridge of 0.1", phi(x).T @ (phi(x) @ theta - y))
     singular = from_features(random_map(run, samples, few))
     shortened = kernel_least_squares(singular, x, y, solver="pseudo-inverse")
-    run.claim(
-        "M-04, A-60",
-        r"K \text{ invertible: } f(x_i)=y_i",
-        promised=torch.cat([y, y]),
-        relation="==",
-        measured=torch.cat(
-            [kernel_least_squares(k, x, y).predict(x) for k in (laplace(), matern(1.5))]
-        ),
-        tolerance=1e-10,
-        control=Control(f"{few} features, so that K is singular", shortened.predict(x), promised=y),
+    says = run.states("M-04, A-60", r"K \text{ invertible: } f(x_i)=y_i")
+    says.equal(
+        torch.cat([kernel_least_squares(k, x, y).predict(x) for k in (laplace(), matern(1.5))]),
+        torch.cat([y, y]),
+        1e-10,
     )
+    says.fails(f"{few} features, so that K is singular", shortened.predict(x), promised=y)
     fits = [kernel_least_squares(laplace(), x, y, solver=s, tolerance=1e-13) for s in SOLVERS]
     ridged = kernel_least_squares(laplace(), x, y, ridge=1e-3)
-    run.claim(
-        "M-04",
-        r"\text{Cholesky, conjugate gradients and pseudo-inverse give one } \alpha",
-        promised=fits[0].coefficients.repeat(2),
-        relation="==",
-        measured=torch.cat([fits[1].coefficients, fits[2].coefficients]),
-        tolerance=1e-9,
-        control=Control("a ridge of 0.001", ridged.coefficients, promised=fits[0].coefficients),
-    )
+    says = run.states("M-04", r"\text{Cholesky, conjugate gradients and pseudo-inverse give one } \alpha")
+    says.equal(torch.cat([fits[1].coefficients, fits[2].coefficients]), fits[0].coefficients.repeat(2), 1e-9)
+    says.fails("a ridge of 0.001", ridged.coefficients, promised=fits[0].coefficients)
 
 
 def many_minimizers(run: Run, samples: int, features: int) -> None:
@@ -190,40 +142,34 @@ def many_minimizers(run: Run, samples: int, features: int) -> None:
     project = torch.eye(features, dtype=torch.float64) - torch.linalg.pinv(big) @ big
     moves = run.randn(100, features)
     blind = moves @ project
-    run.claim(
-        "M-04, A-60",
-        r"\Phi v=0 \Rightarrow \|\theta^\star+v\|\ge\|\theta^\star\|: "
-        r"\text{ no interpolant is shorter}",
-        promised=float(theta.norm()),
-        relation=">=",
-        measured=torch.cat([(theta + s * blind).norm(dim=1) for s in (1e-3, 0.1, 1.0)]),
-        tolerance=1e-12,
-        reason="100 directions that no point sees, three lengths each",
-        control=Control("shrunk by half, which no longer interpolates", (0.5 * theta).norm()),
+    says = run.states(
+        "M-04, A-60", r"\Phi v=0 \Rightarrow \|\theta^\star+v\|\ge\|\theta^\star\|: \text{ no interpolant is shorter}"
     )
+    says.at_least(
+        torch.cat([(theta + s * blind).norm(dim=1) for s in (1e-3, 0.1, 1.0)]),
+        float(theta.norm()),
+        1e-12,
+        where="100 directions that no point sees, three lengths each",
+    )
+    says.fails("shrunk by half, which no longer interpolates", (0.5 * theta).norm())
     other = theta + blind[0]
-    run.erratum(
+    run.refutes(
         "representer-without-regularizer",
         r"L(\theta)=\min L \Rightarrow f_\theta=\sum_i\alpha_iK(\cdot,x_i): "
         r"\text{ distance of } \theta \text{ from the span of the } \phi(x_i)",
-        promised=0,
-        relation="==",
-        measured=float((project @ other).norm()),
-        tolerance=1e-8,
-        reason=f"θ* + v has the loss {float((big @ other - y).square().sum() / 2):.0e}, as θ* has",
+    ).equal(
+        float((project @ other).norm()),
+        within=1e-8,
+        where=f"θ* + v has the loss {float((big @ other - y).square().sum() / 2):.0e}, as θ* has",
     )
-    run.claim(
-        "A-60",
-        r"\|f\|_K^2=y^\top K^{-1}y \text{ is } \|\theta^\star\|^2",
-        promised=float(theta.norm()) ** 2,
-        relation="==",
-        measured=float(y @ torch.linalg.solve(from_features(phi)(x), y)),
-        tolerance=1e-8,
-        reason=f"the fit's own norm is {float(fit.norm):.6g}",
-        control=Control(
-            "another interpolant", promised=float(other.norm()) ** 2, measured=float(fit.norm) ** 2
-        ),
+    says = run.states("A-60", r"\|f\|_K^2=y^\top K^{-1}y \text{ is } \|\theta^\star\|^2")
+    says.equal(
+        float(y @ torch.linalg.solve(from_features(phi)(x), y)),
+        float(theta.norm()) ** 2,
+        1e-8,
+        where=f"the fit's own norm is {float(fit.norm):.6g}",
     )
+    says.fails("another interpolant", float(fit.norm) ** 2, promised=float(other.norm()) ** 2)
 
 
 def least_norm(run: Run, samples: int) -> None:
@@ -241,45 +187,35 @@ def least_norm(run: Run, samples: int) -> None:
     added = (weights * (gram @ weights)).sum(0)
     seen = torch.cat([0 * corrections, torch.eye(len(extra), dtype=torch.float64)])
     unlike = ((own + seen) * (gram @ (own + seen))).sum(0)
-    run.claim(
-        "A-60",
-        r"g(x_i)=0 \Rightarrow \|f+g\|_K^2=\|f\|_K^2+\|g\|_K^2",
-        promised=float(fit.norm) ** 2 + added,
-        relation="==",
-        measured=norms,
-        tolerance=1e-9,
-        reason="Laplace kernel, twenty g; so no other interpolant in its space is as short",
-        control=Control(
-            "g = K(·,z), which does not vanish at the sample",
-            unlike,
-            promised=float(fit.norm) ** 2 + (seen * (gram @ seen)).sum(0),
-        ),
+    says = run.states("A-60", r"g(x_i)=0 \Rightarrow \|f+g\|_K^2=\|f\|_K^2+\|g\|_K^2")
+    says.equal(
+        norms,
+        float(fit.norm) ** 2 + added,
+        1e-9,
+        where="Laplace kernel, twenty g; so no other interpolant in its space is as short",
     )
-    run.claim(
-        "A-60",
-        r"\|f+g\|_K>\|f\|_K \text{ for other interpolants}",
-        promised=float(fit.norm),
-        relation=">",
-        measured=norms.sqrt(),
-        control=Control(
-            "a ridge of 0.1: shorter, no interpolant",
-            kernel_least_squares(kernel, x, y, ridge=0.1).norm,
-        ),
+    says.fails(
+        "g = K(·,z), which does not vanish at the sample",
+        unlike,
+        promised=float(fit.norm) ** 2 + (seen * (gram @ seen)).sum(0),
     )
+    says = run.states("A-60", r"\|f+g\|_K>\|f\|_K \text{ for other interpolants}")
+    says.above(norms.sqrt(), float(fit.norm))
+    says.fails("a ridge of 0.1: shorter, no interpolant", kernel_least_squares(kernel, x, y, ridge=0.1).norm)
     steps = 2**22
-    run.claim(
+    says = run.states(
         "M-04, A-60",
         r"\text{gradient descent on } \tfrac1m\textstyle\sum_i(f(x_i)-y_i)^2 \text{ from } f=0 "
         r"\text{ ends at } K_x^\top K^{-1}y",
-        promised=fit.predict(extra),
-        relation="==",
-        measured=kernel(extra, x) @ descend(kernel, x, y, steps),
-        tolerance=1e-6,
-        reason=f"at points outside the sample, after {steps} steps",
-        control=Control(
-            "from f = 1, which gradient steps leave as an offset",
-            1 + kernel(extra, x) @ descend(kernel, x, y - 1, steps),
-        ),
+    )
+    says.equal(
+        kernel(extra, x) @ descend(kernel, x, y, steps),
+        fit.predict(extra),
+        1e-6,
+        where=f"at points outside the sample, after {steps} steps",
+    )
+    says.fails(
+        "from f = 1, which gradient steps leave as an offset", 1 + kernel(extra, x) @ descend(kernel, x, y - 1, steps)
     )
 
 
@@ -290,36 +226,23 @@ def penalized(run: Run, samples: int, features: int) -> None:
     fit = kernel_least_squares(from_features(phi), x, y, ridge=ridge)
     direct = stacked_least_squares(phi(x), y, ridge, torch.zeros(features, 2).double())
     centered = stacked_least_squares(phi(x), y, ridge, run.randn(features, 2))
-    run.claim(
+    says = run.states(
         "M-04",
         r"\text{with the penalty } \tfrac\lambda2\|\theta\|^2:\ f=\sum_i\alpha_iK(\cdot,x_i),\ "
         r"\alpha=(K+\lambda I)^{-1}y",
-        promised=phi(new) @ direct,
-        relation="==",
-        measured=fit.predict(new),
-        tolerance=1e-9,
-        reason="against least squares in the parameters, two outputs",
-        control=Control(
-            "a penalty on the distance from a point other than 0",
-            fit.predict(new),
-            promised=phi(new) @ centered,
-        ),
     )
+    says.equal(fit.predict(new), phi(new) @ direct, 1e-9, where="against least squares in the parameters, two outputs")
+    says.fails("a penalty on the distance from a point other than 0", fit.predict(new), promised=phi(new) @ centered)
     refits = []
     for i in range(samples):
         rest = torch.arange(samples) != i
         part = kernel_least_squares(from_features(phi), x[rest], y[rest], ridge=ridge)
         refits.append(y[i] - part.predict(x[i : i + 1])[0])
-    run.claim(
-        "M-04",
-        r"y_i-f_{-i}(x_i)=\alpha_i/[(K+\lambda I)^{-1}]_{ii}: "
-        r"\text{ leave-one-out without a refit}",
-        promised=torch.stack(refits),
-        relation="==",
-        measured=fit.leave_one_out_residuals(),
-        tolerance=1e-9,
-        control=Control("the residuals of the fit itself", y - fit.fitted),
+    says = run.states(
+        "M-04", r"y_i-f_{-i}(x_i)=\alpha_i/[(K+\lambda I)^{-1}]_{ii}: \text{ leave-one-out without a refit}"
     )
+    says.equal(fit.leave_one_out_residuals(), torch.stack(refits), 1e-9)
+    says.fails("the residuals of the fit itself", y - fit.fitted)
 
 
 def pictures(run: Run) -> None:
@@ -351,9 +274,7 @@ def pictures(run: Run) -> None:
         left, right = axes[0]
         for color, fit in zip(COLORS, fits, strict=False):
             left.plot(dense, fit.predict(dense), color=color, label=repr(fit.kernel), lw=1.2)
-        left.plot(
-            dense, best.predict(dense), color=COLORS[6], ls="--", label=f"λ = {chosen:.2g}, Gauss"
-        )
+        left.plot(dense, best.predict(dense), color=COLORS[6], ls="--", label=f"λ = {chosen:.2g}, Gauss")
         left.plot(t, y, "o", color=COLORS[6], ms=4, label="data")
         left.set_ylim(-2.6, 2.6)
         left.set_xlabel("x")

@@ -10,14 +10,10 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.kernels.dynamics import KernelTraining
 from torchtheory.kernels.infinite_width import limit_kernels
 from torchtheory.kernels.laws import law_of_training
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.primer.gaussians import Gaussian
 from torchtheory.training.many_networks import fit_many
 
@@ -32,9 +28,7 @@ class WideNetwork(nn.Module):
     r"""$f(x)=N^{-1/2}\sum_kv_k\,\mathrm{erf}(w_k\cdot\tilde x)$, $\tilde x=s(x,1)$,
     all parameters standard Gaussian (the tangent parametrization) and all of them trained."""
 
-    def __init__(
-        self, width: int, generator: torch.Generator, steepness: float = STEEPNESS
-    ) -> None:
+    def __init__(self, width: int, generator: torch.Generator, steepness: float = STEEPNESS) -> None:
         super().__init__()
         self.steepness = steepness
         draw = torch.randn(width, 3, dtype=torch.float64, generator=generator)
@@ -147,24 +141,23 @@ def initial_law(run: Run, phi: Tensor, members: int) -> None:
     error = ((own[rows] * own[columns] + kernel[rows, columns].square()) / members).sqrt()
     limit = score_limit(len(pairs) + len(phi))
     halved = 0.5 * products
-    run.claim(
+    says = run.states(
         "M-10",
         r"\theta_0\sim N(0,I):\ \mathbb E f(x,\theta_0)=0,\ "
         r"\mathrm{Cov}[f(x,\theta_0),f(x',\theta_0)]=K(x,x'): \text{ largest standard score}",
-        promised=limit,
-        relation="<=",
-        measured=torch.stack(
+    )
+    says.at_most(
+        torch.stack(
             [
                 worst_score(products.mean(1), kernel[rows, columns], error),
                 worst_score(start.mean(1), torch.zeros_like(own), (own / members).sqrt()),
             ]
         ),
-        reason=f"{members} draws, {len(pairs)} covariances and {len(phi)} means; exceeded with "
+        limit,
+        where=f"{members} draws, {len(pairs)} covariances and {len(phi)} means; exceeded with "
         f"probability {1 - CONFIDENCE:g} at most",
-        control=Control(
-            "θ has variance ½", worst_score(halved.mean(1), kernel[rows, columns], error)
-        ),
     )
+    says.fails("θ has variance ½", worst_score(halved.mean(1), kernel[rows, columns], error))
     direction = run.randn(len(phi))
     spread = math.sqrt(float(direction @ kernel @ direction))
     # one scale for all parameters of a draw: uncorrelated, but not independent Gaussians
@@ -174,39 +167,21 @@ def initial_law(run: Run, phi: Tensor, members: int) -> None:
         projection = (direction @ values / spread).numpy()
         return float(stats.kstest(projection, "norm").pvalue)
 
-    run.claim(
-        "M-10",
-        r"\sum_ia_if(x_i,\theta_0)\sim N(0,a^\top Ka): \text{ p-value of Kolmogorov-Smirnov}",
-        promised=1 - CONFIDENCE,
-        relation=">=",
-        measured=normality(start),
-        reason=f"{members} draws of one random projection",
-        control=Control("all parameters of a draw share a random scale", normality(scaled)),
-    )
+    says = run.states("M-10", r"\sum_ia_if(x_i,\theta_0)\sim N(0,a^\top Ka): \text{ p-value of Kolmogorov-Smirnov}")
+    says.at_least(normality(start), 1 - CONFIDENCE, where=f"{members} draws of one random projection")
+    says.fails("all parameters of a draw share a random scale", normality(scaled))
     law = law_of_training(kernel, torch.ones(1, dtype=torch.float64), 0.0)
-    run.claim(
-        "M-10",
-        r"\text{the law at time 0 is } N(0,K): \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(law.covariance - kernel).abs().max(),
-        tolerance=1e-9,
-        control=Control(
-            "at time 0.1",
-            (law_of_training(kernel, torch.ones(1, dtype=torch.float64), 0.1).covariance - kernel)
-            .abs()
-            .max(),
-        ),
+    says = run.states("M-10", r"\text{the law at time 0 is } N(0,K): \text{ largest difference}")
+    says.equal((law.covariance - kernel).abs().max(), within=1e-9)
+    says.fails(
+        "at time 0.1",
+        (law_of_training(kernel, torch.ones(1, dtype=torch.float64), 0.1).covariance - kernel).abs().max(),
     )
-    unscaled = mean_interval((math.sqrt(phi.shape[1]) * start[0]).square(), confidence=CONFIDENCE)
-    run.erratum(
-        "feature-law-without-scale",
-        r"\mathrm{var}\,\theta_0^\top\phi(x)=K(x,x)",
-        promised=float(kernel[0, 0]),
-        relation="~",
-        measured=unscaled.estimate,
-        interval=unscaled,
-        reason=f"p = {phi.shape[1]} features: the variance is p K(x,x)",
+    run.refutes("feature-law-without-scale", r"\mathrm{var}\,\theta_0^\top\phi(x)=K(x,x)").mean(
+        (math.sqrt(phi.shape[1]) * start[0]).square(),
+        float(kernel[0, 0]),
+        confidence=CONFIDENCE,
+        where=f"p = {phi.shape[1]} features: the variance is p K(x,x)",
     )
 
 
@@ -234,74 +209,52 @@ def trained_features(run: Run, line: Line, phi: Tensor, members: int) -> tuple[T
     law = law_of_training(kernel, line.y)
     weights = torch.linalg.solve(kernel[:n, :n], kernel[:n, n:]).T
     posterior = kernel[n:, n:] - weights @ kernel[:n, n:]
-    run.claim(
+    says = run.states(
         "M-11",
         r"\mathbb E f(x,\theta_\infty)=K(x,X)K(X,X)^{-1}y,\ \mathrm{var}=K(x,x)-"
         r"K(x,X)K(X,X)^{-1}K(X,x): \text{ largest standard score}",
-        promised=limit,
-        relation="<=",
-        measured=scores(final, law),
-        reason=f"{members} members on {len(line.grid)} points, mean and variance; exceeded with "
+    )
+    says.at_most(
+        scores(final, law),
+        limit,
+        where=f"{members} members on {len(line.grid)} points, mean and variance; exceeded with "
         f"probability {1 - CONFIDENCE:g} at most",
-        control=Control("trained until t = 1 only", scores(members_at(1.0), law)),
     )
+    says.fails("trained until t = 1 only", scores(members_at(1.0), law))
     early = law_of_training(kernel, line.y, 1.0)
-    run.claim(
-        "M-11",
-        r"\text{at } t=1 \text{ the law is the affine image by } e^{-Kt}:"
-        r" \text{ largest standard score}",
-        promised=limit,
-        relation="<=",
-        measured=scores(members_at(1.0), early),
-        control=Control("members trained to the end", scores(final, early)),
+    says = run.states(
+        "M-11", r"\text{at } t=1 \text{ the law is the affine image by } e^{-Kt}: \text{ largest standard score}"
     )
-    run.claim(
-        "M-11",
-        r"\text{the law at } t=\infty \text{ is noise-free Gaussian process regression: largest"
-        r" difference}",
-        promised=0,
-        relation="==",
-        measured=torch.stack(
-            [
-                (law.mean[n:] - weights @ line.y).abs().max(),
-                (law.covariance[n:, n:] - posterior).abs().max(),
-            ]
-        ),
-        tolerance=1e-7,
-        control=Control("the law at t = 1", (early.covariance[n:, n:] - posterior).abs().max()),
+    says.at_most(scores(members_at(1.0), early), limit)
+    says.fails("members trained to the end", scores(final, early))
+    says = run.states(
+        "M-11", r"\text{the law at } t=\infty \text{ is noise-free Gaussian process regression: largest difference}"
     )
-    run.claim(
-        "M-11",
-        r"\mathrm{var}\,f(x_i,\theta_\infty)=0 \text{ at the training points}",
-        promised=0,
-        relation="==",
-        measured=torch.stack(
-            [law.covariance.diagonal()[:n].max(), training.train(math.inf).var(1).max()]
-        ),
-        tolerance=1e-12,
-        control=Control("at t = 1", early.covariance.diagonal()[:n].max()),
+    says.equal(
+        torch.stack([(law.mean[n:] - weights @ line.y).abs().max(), (law.covariance[n:, n:] - posterior).abs().max()]),
+        within=1e-7,
     )
+    says.fails("the law at t = 1", (early.covariance[n:, n:] - posterior).abs().max())
+    says = run.states("M-11", r"\mathrm{var}\,f(x_i,\theta_\infty)=0 \text{ at the training points}")
+    says.equal(torch.stack([law.covariance.diagonal()[:n].max(), training.train(math.inf).var(1).max()]), within=1e-12)
+    says.fails("at t = 1", early.covariance.diagonal()[:n].max())
     # the training points in reversed order: as many test points, where everything is known
     square = kernel[:n, :n]
     across = square.flip(0)
     printed = square.flip(0, 1) - across @ torch.linalg.solve(square, across)
-    run.erratum(
-        "trained-law-without-transposition",
-        r"\mathrm{var}\,f(x,\theta_\infty)=K(x,x)-K(x,X)K(X,X)^{-1}K(x,X)",
-        promised=training.train(math.inf).var(1).flip(0),
-        relation="==",
-        measured=printed.diagonal(),
-        tolerance=1e-9,
-        reason="x are the training points in reversed order: every member passes through them",
+    run.refutes(
+        "trained-law-without-transposition", r"\mathrm{var}\,f(x,\theta_\infty)=K(x,x)-K(x,X)K(X,X)^{-1}K(x,X)"
+    ).equal(
+        printed.diagonal(),
+        training.train(math.inf).var(1).flip(0),
+        1e-9,
+        where="x are the training points in reversed order: every member passes through them",
     )
-    run.erratum(
-        "trained-law-shift-of-training-points",
-        r"f(X,\theta_\infty)=0\cdot f(X,\theta_0)+0",
-        promised=torch.zeros(n, dtype=torch.float64),
-        relation="==",
-        measured=training.train(math.inf).mean(1),
-        tolerance=1e-9,
-        reason="the mean over the members after training is y",
+    run.refutes("trained-law-shift-of-training-points", r"f(X,\theta_\infty)=0\cdot f(X,\theta_0)+0").equal(
+        training.train(math.inf).mean(1),
+        torch.zeros(n, dtype=torch.float64),
+        1e-9,
+        where="the mean over the members after training is y",
     )
     return torch.cat([training.train(math.inf), final]), law
 
@@ -322,18 +275,9 @@ def averages(run: Run, line: Line, phi: Tensor) -> None:
 
     slope = fit_slope(sizes, [deviation(size, 0.0) for size in sizes])
     shifted = fit_slope(sizes, [deviation(size, 1.0) for size in sizes])
-    run.claim(
-        "M-12",
-        r"\|\tfrac1M\sum_jf_j-\mathbb E f\|\propto M^{-1/2}: \text{ exponent}",
-        promised=-0.5,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        reason=f"ensembles of {sizes} members, {groups} of each",
-        control=Control(
-            "the parameters start around 1 instead of 0", shifted.estimate, interval=shifted
-        ),
-    )
+    says = run.states("M-12", r"\|\tfrac1M\sum_jf_j-\mathbb E f\|\propto M^{-1/2}: \text{ exponent}")
+    says.slope(slope, -0.5, where=f"ensembles of {sizes} members, {groups} of each")
+    says.fails("the parameters start around 1 instead of 0", shifted)
 
 
 @dataclass(frozen=True)
@@ -372,30 +316,20 @@ def wide_ensemble(run: Run, line: Line, count: int, width: int, epochs: int) -> 
         "Σ": law_of_training(covariance, line.y),
         "Θ": law_of_training(tangent, line.y),
     }
-    run.claim(
+    says = run.states(
         "M-12",
-        r"\text{trained in all layers: } \mathrm{Cov}=\Sigma_{xx}+\Theta_{xX}\Theta^{-1}"
-        r"\Sigma_{XX}\Theta^{-1}\Theta_{Xx}-2\,\Theta_{xX}\Theta^{-1}\Sigma_{Xx}:"
-        r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(law.covariance[n:, n:] - terms).abs().max(),
-        tolerance=1e-7,
-        control=Control(
-            "the posterior of Σ instead",
-            (posterior["Σ"].covariance[n:, n:] - terms).abs().max(),
-        ),
+        r"\text{trained in all layers: } \mathrm{Cov}=\Sigma_{xx}+\Theta_{xX}\Theta^{-1}\Sigma_{XX}\Theta^{-1}"
+        r"\Theta_{Xx}-2\,\Theta_{xX}\Theta^{-1}\Sigma_{Xx}: \text{ largest difference}",
     )
-    run.claim(
-        "M-12",
-        r"\text{all members pass through the data: largest } |f(x_i)-y_i|",
-        promised=0,
-        relation="==",
-        measured=(final[:, :n] - line.y).abs().max(),
-        tolerance=1e-2,
-        reason=f"{count} networks of width {width}, {epochs} steps of gradient descent",
-        control=Control("before training", (start[:, :n] - line.y).abs().max()),
+    says.equal((law.covariance[n:, n:] - terms).abs().max(), within=1e-7)
+    says.fails("the posterior of Σ instead", (posterior["Σ"].covariance[n:, n:] - terms).abs().max())
+    says = run.states("M-12", r"\text{all members pass through the data: largest } |f(x_i)-y_i|")
+    says.equal(
+        (final[:, :n] - line.y).abs().max(),
+        within=1e-2,
+        where=f"{count} networks of width {width}, {epochs} steps of gradient descent",
     )
+    says.fails("before training", (start[:, :n] - line.y).abs().max())
     first = Gaussian(torch.zeros_like(law.mean), covariance)
     # near the data the law's variance is below what a finite width adds
     variance = law.covariance.diagonal()
@@ -405,19 +339,19 @@ def wide_ensemble(run: Run, line: Line, count: int, width: int, epochs: int) -> 
         spread = (of.covariance.diagonal()[far] / count).sqrt()
         return worst_score(values[:, far].mean(0), of.mean[far], spread)
 
-    run.claim(
+    says = run.states(
         "M-12",
         r"\text{an ensemble of wide networks starts with mean 0 and ends with mean } "
         r"\Theta_{xX}\Theta^{-1}y: \text{ largest standard score}",
-        promised=score_limit(2 * len(far)),
-        relation="<=",
-        measured=torch.stack([mean_score(start, first), mean_score(final, law)]),
-        reason=f"{count} networks of width {width} on {len(far)} points; exceeded with "
+    )
+    says.at_most(
+        torch.stack([mean_score(start, first), mean_score(final, law)]),
+        score_limit(2 * len(far)),
+        where=f"{count} networks of width {width} on {len(far)} points; exceeded with "
         f"probability {1 - CONFIDENCE:g} at most, up to the finite width",
-        control=Control(
-            "the mean of trained networks is 0",
-            mean_score(final, Gaussian(torch.zeros_like(law.mean), law.covariance)),
-        ),
+    )
+    says.fails(
+        "the mean of trained networks is 0", mean_score(final, Gaussian(torch.zeros_like(law.mean), law.covariance))
     )
 
     def ratio(values: Tensor, of: Gaussian) -> Interval:
@@ -437,17 +371,9 @@ def wide_ensemble(run: Run, line: Line, count: int, width: int, epochs: int) -> 
         ),
     ):
         measured, control = ratio(values, of), ratio(values, wrong)
-        run.claim(
-            "M-12",
-            words + r": \text{ mean of } (f(x)-\mathbb E f(x))^2/\mathrm{var}\,f(x)",
-            promised=1,
-            relation="~",
-            measured=measured.estimate,
-            interval=measured,
-            tolerance=0.05,
-            reason=f"{count} networks of width {width}; 5 % are for the finite width",
-            control=Control(broken, control.estimate, interval=control),
-        )
+        says = run.states("M-12", words + r": \text{ mean of } (f(x)-\mathbb E f(x))^2/\mathrm{var}\,f(x)")
+        says.mean(measured, 1, 0.05, where=f"{count} networks of width {width}; 5 % are for the finite width")
+        says.fails(broken, control)
     rows = []
     for x in (0, 4, 16, 23, 35, 39):
         at = n + x
@@ -470,9 +396,7 @@ def wide_ensemble(run: Run, line: Line, count: int, width: int, epochs: int) -> 
     return WideEnsemble(start, final, first, law)
 
 
-def plot_ensembles(
-    axes: Any, line: Line, sampled: tuple[Tensor, Gaussian], wide: WideEnsemble
-) -> None:
+def plot_ensembles(axes: Any, line: Line, sampled: tuple[Tensor, Gaussian], wide: WideEnsemble) -> None:
     order = line.points.flatten().argsort()
     x = line.points.flatten()[order]
     panels = (

@@ -10,17 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope
-from torchtheory.core.record import Control
 from torchtheory.kernels.dynamics import DescentRule, KernelTraining
 from torchtheory.kernels.infinite_width import ntk
 from torchtheory.kernels.laziness import Laziness, measure_laziness
 from torchtheory.kernels.linearization import linearize
 from torchtheory.kernels.parametrization import ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.models.model import PureFunction, flatten
 from torchtheory.nets.labeled import at_least
 from torchtheory.training.many_networks import fit_many
@@ -82,55 +78,32 @@ def linearization_gap_against_width(
     linear_training_is_kernel_training(run, x, y, x_test, steps, learning_rate)
     shapes = {"both layers wide": None, f"second layer of {bottleneck}": bottleneck}
     families = [
-        train_family(run, x, y, x_test, widths, narrow, seeds, steps, learning_rate)
-        for narrow in shapes.values()
+        train_family(run, x, y, x_test, widths, narrow, seeds, steps, learning_rate) for narrow in shapes.values()
     ]
     wide, narrow = families
     rate, stuck = slope(wide, "gap"), slope(narrow, "gap")
-    run.claim(
-        "M-16",
-        r"\max_x|f_{\rm lin}(x,\theta_t)-f(x,\tilde\theta_t)|=O(n^{-1/2}):\ "
-        r"\text{exponent at most } -1/2",
-        promised=-0.5,
-        relation="<=",
-        measured=rate.estimate,
-        interval=rate,
-        control=Control(f"only the first layer gets wide, the second has {bottleneck} units",
-                        stuck.estimate, interval=stuck),
-    )  # fmt: skip
+    says = run.states(
+        "M-16", r"\max_x|f_{\rm lin}(x,\theta_t)-f(x,\tilde\theta_t)|=O(n^{-1/2}):\ \text{exponent at most } -1/2"
+    )
+    says.at_most(rate, -0.5)
+    says.fails(f"only the first layer gets wide, the second has {bottleneck} units", stuck)
     for what, symbol in (
         ("kernel drift", r"\|\Theta_t-\Theta_0\|_F/\|\Theta_0\|_F"),
         ("relative gap", r"\sup|f-f_{\rm lin}|/\sup|f-f_0|"),
     ):
         found, broken = slope(wide, what), slope(narrow, what)
-        run.claim(
-            "A-61",
-            symbol + r" \text{ falls with the width: exponent at most } -1/2",
-            promised=-0.5,
-            relation="<=",
-            measured=found.estimate,
-            interval=found,
-            control=Control("a narrow second layer", broken.estimate, interval=broken),
-        )
+        says = run.states("A-61", symbol + r" \text{ falls with the width: exponent at most } -1/2")
+        says.at_most(found, -0.5)
+        says.fails("a narrow second layer", broken)
     moved = slope(wide, "movement")
-    run.claim(
-        "A-61",
-        r"\|\theta_t-\theta_0\|/\|\theta_0\| \text{ falls with the width: exponent at most } -1/2",
-        promised=-0.5,
-        relation="<=",
-        measured=moved.estimate,
-        interval=moved,
-    )
+    run.states(
+        "A-61", r"\|\theta_t-\theta_0\|/\|\theta_0\| \text{ falls with the width: exponent at most } -1/2"
+    ).at_most(moved, -0.5)
     in_parameters = slope(narrow, "gap", against="parameters")
-    run.erratum(
+    run.refutes(
         "linearization-rate-in-parameters",
         r"|f_{\rm lin}-f|=O(P^{-1/2}) \text{ for } P \text{ parameters: exponent at most } -1/2",
-        promised=-0.5,
-        relation="<=",
-        measured=in_parameters.estimate,
-        interval=in_parameters,
-        reason=f"widths n and {bottleneck}, n from {min(widths)} to {max(widths)}",
-    )
+    ).at_most(in_parameters, -0.5, where=f"widths n and {bottleneck}, n from {min(widths)} to {max(widths)}")
     report_gaps(run, dict(zip(shapes, families, strict=True)))
 
 
@@ -182,20 +155,12 @@ def linear_training_is_kernel_training(
     settings = {"epochs": steps, "batch_size": len(x), "task": "regression"}
     for model in (lin, other):
         fit(model, (x, y), optimizer="sgd", learning_rate=learning_rate, **settings)  # type: ignore[arg-type]
-    run.claim(
-        ["M-16", "A-61"],
-        r"f_{\rm lin}(x,\theta_t)=f_0(x)+K(x,X)K^{-1}(I-(I-\eta K)^t)(y-f_0(X))",
-        promised=linear_outputs(net, x, y, x_test, steps, learning_rate),
-        relation="==",
-        measured=lin(x_test),
-        tolerance=1e-9,
-        control=Control("the network itself, of width 12", other(x_test)),
-    )
+    says = run.states(["M-16", "A-61"], r"f_{\rm lin}(x,\theta_t)=f_0(x)+K(x,X)K^{-1}(I-(I-\eta K)^t)(y-f_0(X))")
+    says.equal(lin(x_test), linear_outputs(net, x, y, x_test, steps, learning_rate), 1e-9)
+    says.fails("the network itself, of width 12", other(x_test))
 
 
-def linear_outputs(
-    net: nn.Module, x: Tensor, y: Tensor, x_test: Tensor, steps: int, learning_rate: float
-) -> Tensor:
+def linear_outputs(net: nn.Module, x: Tensor, y: Tensor, x_test: Tensor, steps: int, learning_rate: float) -> Tensor:
     """Outputs of the linearized network after gradient descent on the mean squared error."""
     kernel = empirical_ntk(net, torch.cat([x, x_test]), x, outputs="trace")
     with torch.no_grad():
@@ -268,10 +233,7 @@ def plot_gaps(axes: Any, families: dict[str, Family]) -> None:
             sizes = family.widths if against == "widths" else family.parameters
             axis.loglog(sizes, family.gaps, ".", ms=5, alpha=0.5, color=color)
             ends = sorted(set(sizes))
-            means = [
-                mean([g for g, s in zip(family.gaps, sizes, strict=True) if s == size])
-                for size in ends
-            ]
+            means = [mean([g for g, s in zip(family.gaps, sizes, strict=True) if s == size]) for size in ends]
             power = slope(family, "gap", against).estimate
             axis.loglog(ends, means, "-", color=color, label=f"{name}: exponent {power:.2f}")
         if against == "widths":
@@ -358,47 +320,33 @@ def parameters_barely_move(
         for factor, net in zip((100, widths[0] ** 2, widths[1] ** 2), small, strict=True):
             for p in net.parameters():
                 p.div_(factor)
-    *journeys, shrunk, narrow, wide = travel(
-        [*starts, *small], x, y, grid, doublings, learning_rate
-    )
+    *journeys, shrunk, narrow, wide = travel([*starts, *small], x, y, grid, doublings, learning_rate)
     by_width = [journeys[k : k + seeds] for k in range(0, len(journeys), seeds)]
     distance = torch.tensor([mean([one.distances[-1] for one in same]) for same in by_width])
-    run.claim(
+    says = run.states(
         "A-121",
         r"\|\Theta^{(k)}-\Theta^{(0)}\|/\|\Theta^{(0)}\| \text{ at the end falls with } n:"
         r" \text{ ratios of neighboring widths}",
-        promised=1,
-        relation="<",
-        measured=distance[1:] / distance[:-1],
-        control=Control(
-            "the two narrowest started from parameters n² times smaller, which makes the start "
-            "shorter the wider the network",
-            wide.distances[-1] / narrow.distances[-1],
-        ),
+    )
+    says.below(distance[1:] / distance[:-1], 1)
+    says.fails(
+        "the two narrowest started from parameters n² times smaller, which makes the start "
+        "shorter the wider the network",
+        wide.distances[-1] / narrow.distances[-1],
     )
     errors = [float(one.errors[-1] / one.errors[0]) for one in journeys]
     early = [float(one.errors[2] / one.errors[0]) for one in journeys]
-    run.claim(
-        "A-121",
-        r"\text{every network fits the four points: training error relative to its start}",
-        promised=1e-3,
-        relation="<=",
-        measured=errors,
-        control=Control("after two steps", early),
-    )
+    says = run.states("A-121", r"\text{every network fits the four points: training error relative to its start}")
+    says.at_most(errors, 1e-3)
+    says.fails("after two steps", early)
     away = torch.tensor([mean([one.from_linear for one in same]) for same in by_width])
-    run.claim(
+    says = run.states(
         "A-121",
         r"\|\Phi-\Phi_0-k^\top K^{-1}(y-\Phi_0(X))\|/\|\Phi-\Phi_0\| \text{ falls with } n:"
         r" \text{ ratios of neighboring widths}",
-        promised=1,
-        relation="<",
-        measured=away[1:] / away[:-1],
-        control=Control(
-            "the widest network started from parameters 100 times smaller",
-            shrunk.from_linear / float(away[-2]),
-        ),
     )
+    says.below(away[1:] / away[:-1], 1)
+    says.fails("the widest network started from parameters 100 times smaller", shrunk.from_linear / float(away[-2]))
     rows = [
         [
             same[0].width,
@@ -493,9 +441,7 @@ def travel(
             for kernel in (own, both)
         )
         width = len(start.get_parameter("0.weight"))
-        journeys.append(
-            Journey(width, times, distances[k], losses[k], before, end, linear, limiting)
-        )
+        journeys.append(Journey(width, times, distances[k], losses[k], before, end, linear, limiting))
     return journeys
 
 

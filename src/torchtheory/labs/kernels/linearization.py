@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.kernels.linearization import (
     activation_smoothness,
     linearization_gap,
@@ -18,8 +15,7 @@ from torchtheory.kernels.linearization import (
     two_layer_gap_bound,
 )
 from torchtheory.kernels.two_layer import TwoLayerNetwork, slope_of
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.activations import as_layer, nth_derivative
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labeled import at_least, positive
@@ -87,15 +83,9 @@ def taylor_error(run: Run, x: Tensor) -> tuple[Tensor, dict[str, list[float]]]:
     away = {k: run.randn(*p.shape) for k, p in start.items()}
     moved = mlp([x.shape[1], 16, 16, 2], "tanh", generator=run.generator)
     set_parameters(moved, {k: start[k] + 0.1 * away[k] for k in start})
-    run.claim(
-        ["M-14", "L-166", "A-61"],
-        r"f_{\rm lin}(x,\theta_0)=f(x,\theta_0)",
-        promised=net(x),
-        relation="==",
-        measured=lin(x),
-        tolerance=1e-12,
-        control=Control("the network has moved by 0.1 in every parameter", moved(x)),
-    )
+    says = run.states(["M-14", "L-166", "A-61"], r"f_{\rm lin}(x,\theta_0)=f(x,\theta_0)")
+    says.equal(lin(x), net(x), 1e-12)
+    says.fails("the network has moved by 0.1 in every parameter", moved(x))
     # ReLU exactly on its kink: every unit has w·x = 0 at the first sample
     weight = run.randn(20, x.shape[1])
     weight = weight - torch.outer(weight @ x[0], x[0]) / (x[0] @ x[0])
@@ -104,17 +94,9 @@ def taylor_error(run: Run, x: Tensor) -> tuple[Tensor, dict[str, list[float]]]:
     sizes = torch.logspace(-4, -2, 9, dtype=torch.float64)
     smooth = [gap_along(net, away, float(s), x) for s in sizes]
     kink = [gap_along(kinked, direction, float(s), x[:1]) for s in sizes]
-    fitted, broken = fit_slope(sizes, smooth), fit_slope(sizes, kink)
-    run.claim(
-        ["M-14", "A-61"],
-        r"\max_x|f-f_{\rm lin}|(\theta_0+sv)\sim s^2",
-        promised=2,
-        relation="slope",
-        measured=fitted.estimate,
-        interval=fitted,
-        tolerance=0.01,
-        control=Control("ReLU units on their kink", broken.estimate, interval=broken),
-    )
+    says = run.states(["M-14", "A-61"], r"\max_x|f-f_{\rm lin}|(\theta_0+sv)\sim s^2")
+    says.slope(sizes, smooth, 2, 0.01)
+    says.fails("ReLU units on their kink", sizes, kink)
     return sizes, {"tanh network": smooth, "ReLU units on the kink": kink}
 
 
@@ -141,15 +123,9 @@ def gradient_by_hand(run: Run, x: Tensor) -> None:
     end = start + run.randn(*start.shape)
     (gradient,) = torch.autograd.grad(net(x[:1]).sum(), net.weight)
     point, far = x[0], end @ x[0]
-    run.claim(
-        "L-166",
-        r"\nabla f(W)=Da\,x^\top,\ D=\operatorname{diag}\sigma'(w_j^\top x)",
-        promised=gradient,
-        relation="==",
-        measured=torch.outer(slope(start @ point) * a, point),
-        tolerance=1e-12,
-        control=Control("D at other weights", torch.outer(slope(far) * a, point)),
-    )
+    says = run.states("L-166", r"\nabla f(W)=Da\,x^\top,\ D=\operatorname{diag}\sigma'(w_j^\top x)")
+    says.equal(torch.outer(slope(start @ point) * a, point), gradient, 1e-12)
+    says.fails("D at other weights", torch.outer(slope(far) * a, point))
 
     def by_hand(at: Tensor) -> Tensor:
         z = x @ start.T
@@ -159,15 +135,9 @@ def gradient_by_hand(run: Run, x: Tensor) -> None:
 
     lin = linearize(net)
     set_parameters(lin, {"displaced.weight": end})
-    run.claim(
-        ["L-166", "M-14"],
-        r"f_0(W)=f(W_0)+\sum_ja_j\sigma'(w_{0,j}^\top x)(w_j-w_{0,j})^\top x",
-        promised=lin(x)[:, 0],
-        relation="==",
-        measured=by_hand(start),
-        tolerance=1e-12,
-        control=Control("slopes at W instead of W₀", by_hand(end)),
-    )
+    says = run.states(["L-166", "M-14"], r"f_0(W)=f(W_0)+\sum_ja_j\sigma'(w_{0,j}^\top x)(w_j-w_{0,j})^\top x")
+    says.equal(by_hand(start), lin(x)[:, 0], 1e-12)
+    says.fails("slopes at W instead of W₀", by_hand(end))
 
 
 def smoothness_constants(run: Run) -> None:
@@ -177,17 +147,9 @@ def smoothness_constants(run: Run) -> None:
     measured = [float(nth_derivative(as_layer(a), grid, 2).abs().max()) for a in smooth]
     promised = [constant(a) for a in smooth]
     relu = slope_of("relu")(grid).diff().abs().max() / (grid[1] - grid[0])
-    run.claim(
-        "L-167",
-        r"\beta=\sup|\sigma''| \text{ of logistic, tanh, softplus, sin, arctan, SiLU, GELU}",
-        promised=promised,
-        relation="==",
-        measured=measured,
-        tolerance=1e-6,
-        control=Control(
-            "ReLU with the constant 1: its derivative jumps", float(relu), promised=1.0
-        ),
-    )
+    says = run.states("L-167", r"\beta=\sup|\sigma''| \text{ of logistic, tanh, softplus, sin, arctan, SiLU, GELU}")
+    says.equal(measured, promised, 1e-6)
+    says.fails("ReLU with the constant 1: its derivative jumps", float(relu), promised=1.0)
     names = ["logistic", "tanh", "softplus", "sin", "arctan", "SiLU", "GELU"]
     run.table(
         "smoothness-constants",
@@ -225,22 +187,19 @@ def bound_on_random_weights(run: Run, x: Tensor, widths: tuple[int, ...]) -> Non
     step = 1e-3 * run.randn(*weight.shape)
     kink = gap_along(kinked, {"weight": step}, 1.0, x[:1])
     tanh = two_layer_gap_bound(step, kinked.outputs / math.sqrt(50), x[:1], constant("tanh"))
-    run.claim(
-        "L-167",
-        r"|f(W)-f_0(W)|/\left(\frac{\beta}{2\sqrt m}\|W-W_0\|_F^2\|x\|^2\right)\le 1",
-        promised=1,
-        relation="<=",
-        measured=torch.cat(gaps) / torch.cat(bounds),
-        tolerance=1e-6,  # rounding of tiny gaps
-        reason=f"m from {min(widths)} to {max(widths)}, distances from {min(sizes)} to "
+    # rounding of tiny gaps
+    says = run.states("L-167", r"|f(W)-f_0(W)|/\left(\frac{\beta}{2\sqrt m}\|W-W_0\|_F^2\|x\|^2\right)\le 1")
+    says.at_most(
+        torch.cat(gaps) / torch.cat(bounds),
+        1,
+        1e-6,
+        where=f"m from {min(widths)} to {max(widths)}, distances from {min(sizes)} to "
         f"{max(sizes)}, logistic, tanh, softplus and sin",
-        control=Control("ReLU on its kink, with the constant of tanh", kink / float(tanh)),
     )
+    says.fails("ReLU on its kink, with the constant of tanh", kink / float(tanh))
 
 
-def worst_directions(
-    run: Run, dimension: int, radius: float, widths: tuple[int, ...], draws: int
-) -> list[list[float]]:
+def worst_directions(run: Run, dimension: int, radius: float, widths: tuple[int, ...], draws: int) -> list[list[float]]:
     """The largest gap at a fixed distance falls like the root of the width, and no faster."""
     x = run.randn(dimension)
     x /= x.norm()
@@ -265,27 +224,15 @@ def worst_directions(
     wide = [k for k, m in enumerate(m_all) if m >= 100]  # with few units, none may be curved
     fitted = fit_slope([m_all[k] for k in wide], [worst_all[k] for k in wide])
     broken = fit_slope([m_all[k] for k in wide], [unscaled_all[k] for k in wide])
-    run.claim(
-        "L-167",
-        r"\max_{\|W-W_0\|_F=R}|f-f_0|\sim m^{-1/2}",
-        promised=-0.5,
-        relation="slope",
-        measured=fitted.estimate,
-        interval=fitted,
-        tolerance=0.02,
-        control=Control("output weights ±1 instead of ±1/√m", broken.estimate, interval=broken),
-    )
-    run.claim(
-        "L-167",
-        r"\max_{\|W-W_0\|_F=R}|f-f_0| \le \beta R^2\|x\|^2/(2\sqrt m)",
-        promised=[row[3] for row in rows],
-        relation="<=",
-        measured=[row[2] for row in rows],
-        control=Control(
-            "m in place of √m: the rate of a random direction",
-            [row[2] for row in rows],
-            promised=[row[3] / math.sqrt(row[0]) for row in rows],
-        ),
+    says = run.states("L-167", r"\max_{\|W-W_0\|_F=R}|f-f_0|\sim m^{-1/2}")
+    says.slope(fitted, -0.5, 0.02)
+    says.fails("output weights ±1 instead of ±1/√m", broken)
+    says = run.states("L-167", r"\max_{\|W-W_0\|_F=R}|f-f_0| \le \beta R^2\|x\|^2/(2\sqrt m)")
+    says.at_most([row[2] for row in rows], [row[3] for row in rows])
+    says.fails(
+        "m in place of √m: the rate of a random direction",
+        [row[2] for row in rows],
+        promised=[row[3] / math.sqrt(row[0]) for row in rows],
     )
     return rows
 
@@ -318,9 +265,7 @@ def worst_gap(z: Tensor, a: Tensor, radius: float, steps: int = 20) -> float:
     return best
 
 
-def plot_gap(
-    axes: Any, sizes: Tensor, gaps: dict[str, list[float]], rows: list[list[float]]
-) -> None:
+def plot_gap(axes: Any, sizes: Tensor, gaps: dict[str, list[float]], rows: list[list[float]]) -> None:
     left, right = axes[0]
     for color, (name, values) in zip(COLORS, gaps.items(), strict=False):
         left.loglog(sizes, values, "o-", ms=3, color=color, label=name)

@@ -10,15 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits
 from torchtheory.kernels.deep_paths import PathFeatures, path_features
 from torchtheory.kernels.path_kernel import deep_path_kernel, number_of_paths, path_norms
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.training.trainer import fit
 
@@ -136,30 +131,12 @@ def against_the_list(run: Run, points: int) -> None:
             outputs.append(float((listed.outputs - net(x)).abs().max()))
         norms.append(relative(path_norms(net, shape), listed.weights.norm(dim=1)))
         rows.append((name, int(number_of_paths(net, shape)), listed.features.shape[1], apart[-1]))
-    run.claim(
-        "B-16",
-        r"K(x,x')=z(x)^\top z(x'):\ \text{largest relative difference, every path listed}",
-        promised=0.0,
-        relation="==",
-        measured=apart,
-        tolerance=1e-12,
-        control=Control("every unit counted as active", unaware),
-    )
-    run.claim(
-        "B-16",
-        r"f_k(x)=z(x)^\top\bar w_k:\ \text{largest difference}",
-        promised=0.0,
-        relation="==",
-        measured=outputs,
-        tolerance=1e-12,
-    )
-    run.claim(
-        "B-16",
-        r"\|\bar w_k\|_2 \text{ by one pass with squared weights: largest relative difference}",
-        promised=0.0,
-        relation="==",
-        measured=norms,
-        tolerance=1e-12,
+    says = run.states("B-16", r"K(x,x')=z(x)^\top z(x'):\ \text{largest relative difference, every path listed}")
+    says.equal(apart, within=1e-12)
+    says.fails("every unit counted as active", unaware)
+    run.states("B-16", r"f_k(x)=z(x)^\top\bar w_k:\ \text{largest difference}").equal(outputs, within=1e-12)
+    run.states("B-16", r"\|\bar w_k\|_2 \text{ by one pass with squared weights: largest relative difference}").equal(
+        norms, within=1e-12
     )
     run.table(
         "networks",
@@ -186,18 +163,15 @@ def dense_product(run: Run, points: int) -> None:
     x = run.randn(points, 5)
     nets = [mlp([5, *[8] * depth, 2], bias=False, generator=run.generator) for depth in range(5)]
     biased = [mlp([5, *[8] * depth, 2], generator=run.generator) for depth in range(5)]
-    run.claim(
+    says = run.states(
         "B-16",
         r"K(x,x')=x^\top x'\prod_\ell\dot\sigma^\ell(x)^\top\dot\sigma^\ell(x'):"
         r"\ \text{largest relative difference, 0 to 4 hidden layers}",
-        promised=0.0,
-        relation="==",
-        measured=[relative(product_formula(n, x), deep_path_kernel(n, x)) for n in nets],
-        tolerance=1e-12,
-        control=Control(
-            "with biases, from which paths start too",
-            [relative(product_formula(n, x), deep_path_kernel(n, x)) for n in biased],
-        ),
+    )
+    says.equal([relative(product_formula(n, x), deep_path_kernel(n, x)) for n in nets], within=1e-12)
+    says.fails(
+        "with biases, from which paths start too",
+        [relative(product_formula(n, x), deep_path_kernel(n, x)) for n in biased],
     )
 
 
@@ -212,17 +186,9 @@ def positive(run: Run, points: int) -> None:
     for values in (one, two):
         idle = (values <= 0).double()
         either = either * (8 - idle @ idle.mT)
-    run.claim(
-        "B-16",
-        r"K\succeq0:\ \lambda_{\min}(K)/\lambda_{\max}(K)",
-        promised=0.0,
-        relation=">=",
-        measured=smallest_share(kernel),
-        tolerance=1e-12,
-        control=Control(
-            "units active for either input counted, not for both", smallest_share(either)
-        ),
-    )
+    says = run.states("B-16", r"K\succeq0:\ \lambda_{\min}(K)/\lambda_{\max}(K)")
+    says.at_least(smallest_share(kernel), 0.0, 1e-12)
+    says.fails("units active for either input counted, not for both", smallest_share(either))
 
 
 def smallest_share(matrix: Tensor) -> float:
@@ -247,15 +213,9 @@ def spectrum(run: Run, points: int) -> None:
         listed.append(extreme(torch.linalg.eigvalsh(moments), count))
         found.append(extreme(torch.linalg.eigvals(difference[:, None] * kernel).real, count))
         summed.append(extreme(torch.linalg.eigvals(difference.abs()[:, None] * kernel).real, count))
-    run.claim(
-        "B-16",
-        r"\text{nonzero eigenvalues of } G=Z^\top DZ \text{ are those of } DK",
-        promised=torch.cat(listed),
-        relation="==",
-        measured=torch.cat(found),
-        tolerance=1e-10,
-        control=Control("the sample added to the population, not subtracted", torch.cat(summed)),
-    )
+    says = run.states("B-16", r"\text{nonzero eigenvalues of } G=Z^\top DZ \text{ are those of } DK")
+    says.equal(torch.cat(found), torch.cat(listed), 1e-10)
+    says.fails("the sample added to the population, not subtracted", torch.cat(summed))
 
 
 def extreme(values: Tensor, count: int) -> Tensor:
@@ -276,23 +236,15 @@ def invisible_weights(run: Run, points: int) -> None:
         change = float((other(x) - net(x)).abs().max())
         none = float((copy.deepcopy(net)(x) - net(x)).abs().max())
     before = deep_path_kernel(net, x)
-    run.claim(
-        "B-16",
-        r"K \text{ is the same for another last layer: largest relative difference}",
-        promised=0.0,
-        relation="==",
-        measured=relative(deep_path_kernel(other, x), before),
-        reason=f"the outputs change by up to {change:.3g}: they cannot be read off the kernel",
-        control=Control("another first layer", relative(deep_path_kernel(early, x), before)),
+    says = run.states("B-16", r"K \text{ is the same for another last layer: largest relative difference}")
+    says.equal(
+        relative(deep_path_kernel(other, x), before),
+        where=f"the outputs change by up to {change:.3g}: they cannot be read off the kernel",
     )
-    run.claim(
-        "B-16",
-        r"\ldots \text{ while the outputs differ: largest difference}",
-        promised=0.0,
-        relation=">",
-        measured=change,
-        control=Control("a copy with the same last layer", none),
-    )
+    says.fails("another first layer", relative(deep_path_kernel(early, x), before))
+    says = run.states("B-16", r"\ldots \text{ while the outputs differ: largest difference}")
+    says.above(change, 0.0)
+    says.fails("a copy with the same last layer", none)
     scales = 10 ** run.randn(6)
 
     def rescaled(factors: Tensor) -> nn.Sequential:
@@ -303,14 +255,9 @@ def invisible_weights(run: Run, points: int) -> None:
             layer(made, 2).weight.div_(factors)
         return made
 
-    run.claim(
-        "B-16",
-        r"K \text{ is the same for rescaled units, } a>0 \text{ in and } 1/a \text{ out}",
-        promised=0.0,
-        relation="==",
-        measured=relative(deep_path_kernel(rescaled(scales), x), before),
-        control=Control("a < 0", relative(deep_path_kernel(rescaled(-scales), x), before)),
-    )
+    says = run.states("B-16", r"K \text{ is the same for rescaled units, } a>0 \text{ in and } 1/a \text{ out}")
+    says.equal(relative(deep_path_kernel(rescaled(scales), x), before))
+    says.fails("a < 0", relative(deep_path_kernel(rescaled(-scales), x), before))
 
 
 def many_paths(run: Run, width: int, sampled: int) -> None:
@@ -330,20 +277,14 @@ def many_paths(run: Run, width: int, sampled: int) -> None:
                 value = net[layer](value).relu()
                 factor = factor * (value[0, end] > 0)
         features.append(factor)
-    estimate = mean_interval(features[0] * features[1], 0.999)
-    wrong = mean_interval(features[0].square(), 0.999)
-    run.claim(
-        "B-16",
-        r"K(x,x')/d_z=\mathbb E_j[z_j(x)z_j(x')] \text{ over paths } j \text{ drawn uniformly}",
-        promised=float(kernel[0, 1]) / total,
-        relation="~",
-        measured=estimate.estimate,
-        interval=estimate,
-        reason=f"{total:.3g} paths, {sampled} of them drawn; two handwritten digits",
-        control=Control(
-            "the features of one of the inputs with themselves", wrong.estimate, interval=wrong
-        ),
+    says = run.states("B-16", r"K(x,x')/d_z=\mathbb E_j[z_j(x)z_j(x')] \text{ over paths } j \text{ drawn uniformly}")
+    says.mean(
+        features[0] * features[1],
+        float(kernel[0, 1]) / total,
+        confidence=0.999,
+        where=f"{total:.3g} paths, {sampled} of them drawn; two handwritten digits",
     )
+    says.fails("the features of one of the inputs with themselves", features[0].square())
 
 
 def random_weights(run: Run, networks: int) -> dict[int, tuple[Tensor, Tensor]]:
@@ -360,18 +301,16 @@ def random_weights(run: Run, networks: int) -> dict[int, tuple[Tensor, Tensor]]:
             found.append(deep_path_kernel(net, x)[0, 1] / (width * angle.cos()))
         return torch.stack(found)
 
-    estimate, shifted = mean_interval(shares(0.0), 0.999), mean_interval(shares(1.0), 0.999)
-    run.claim(
-        "B-16",
-        r"\mathbb E\,K(x,x')=n\,x^\top x'\,(\pi-\theta)/2\pi,\ w\sim N(0,I):"
-        r"\ \mathbb E\,K/(n\,x^\top x')",
-        promised=float((math.pi - angle) / (2 * math.pi)),
-        relation="~",
-        measured=estimate.estimate,
-        interval=estimate,
-        reason=f"one hidden layer of {width} units, {networks} networks, inputs at an angle of 1",
-        control=Control("weights of mean 1", shifted.estimate, interval=shifted),
+    says = run.states(
+        "B-16", r"\mathbb E\,K(x,x')=n\,x^\top x'\,(\pi-\theta)/2\pi,\ w\sim N(0,I):\ \mathbb E\,K/(n\,x^\top x')"
     )
+    says.mean(
+        shares(0.0),
+        float((math.pi - angle) / (2 * math.pi)),
+        confidence=0.999,
+        where=f"one hidden layer of {width} units, {networks} networks, inputs at an angle of 1",
+    )
+    says.fails("weights of mean 1", shares(1.0))
     theta = torch.linspace(0.02, math.pi / 2, 24, dtype=torch.float64)
     circle = torch.stack([theta.cos(), theta.sin()], 1)
     circle = torch.cat([torch.tensor([[1.0, 0.0]]).double(), circle])
@@ -410,9 +349,7 @@ def digit_kernel(run: Run) -> tuple[Tensor, Tensor]:
     return normalized(deep_path_kernel(net, x[chosen])), y[chosen]
 
 
-def plot_kernels(
-    axes: Any, angles: dict[int, tuple[Tensor, Tensor]], kernel: Tensor, labels: Tensor
-) -> None:
+def plot_kernels(axes: Any, angles: dict[int, tuple[Tensor, Tensor]], kernel: Tensor, labels: Tensor) -> None:
     left, right = axes[0]
     fine = torch.linspace(0, math.pi / 2, 200, dtype=torch.float64)
     for (depth, (theta, values)), color in zip(angles.items(), COLORS, strict=False):

@@ -9,14 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import ShapeMismatch
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.kernels.functions import Kernel, arc_cosine, gaussian
 from torchtheory.kernels.random_features import RandomFeatures
 from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.models.model import PureFunction
 from torchtheory.nets.labeled import at_least
 
@@ -31,9 +27,7 @@ CONFIDENCE = 0.999
     errata=["kernel-domain", "fixed-kernel-of-k-layers"],
     full={"draws": 200, "largest": 2**15},
 )
-def random_feature_kernel(
-    run: Run, dimension: int = 3, draws: int = 24, largest: int = 2**11
-) -> None:
+def random_feature_kernel(run: Run, dimension: int = 3, draws: int = 24, largest: int = 2**11) -> None:
     """The model f(x, θ) = p^(-1/2) θ·φ(x), φᵢ(x) = s(wᵢ·x), of which only θ is trained.
 
     Its kernel is a mean over p independent features: right on average for every p, and off by
@@ -66,30 +60,22 @@ def domain(run: Run, dimension: int) -> None:
     """The kernel compares points of R^d."""
     count = dimension + 5
     model = RandomFeatures(dimension, count, generator=run.generator)
-    run.erratum(
+    run.refutes(
         "kernel-domain",
-        r"K:\mathbb R^p\times\mathbb R^p\to\mathbb R: "
-        r"\text{ coordinates of the points that } K \text{ takes}",
-        promised=count,
-        relation="==",
-        measured=[m for m in range(1, 2 * count) if takes(model.kernel, m)],
-        reason=f"d = {dimension}, p = {count}: points of 1 to {2 * count - 1} coordinates tried",
+        r"K:\mathbb R^p\times\mathbb R^p\to\mathbb R: \text{ coordinates of the points that } K \text{ takes}",
+    ).equal(
+        [m for m in range(1, 2 * count) if takes(model.kernel, m)],
+        count,
+        where=f"d = {dimension}, p = {count}: points of 1 to {2 * count - 1} coordinates tried",
     )
     x, y = run.randn(6, dimension), run.randn(4, dimension)
     by_hand = torch.tensor(
         [[sum(max(w @ a, 0.0) * max(w @ b, 0.0) for w in model.weights) for b in y] for a in x],
         dtype=torch.float64,
     )
-    run.claim(
-        "M-06",
-        r"K(x,x')=\tfrac1p\sum_is(w_i^\top x)s(w_i^\top x')",
-        promised=by_hand / count,
-        relation="==",
-        measured=model.kernel(x, y),
-        tolerance=1e-13,
-        reason="ReLU, summed feature by feature",
-        control=Control("the sum, without 1/p", model.kernel(x, y), promised=by_hand),
-    )
+    says = run.states("M-06", r"K(x,x')=\tfrac1p\sum_is(w_i^\top x)s(w_i^\top x')")
+    says.equal(model.kernel(x, y), by_hand / count, 1e-13, where="ReLU, summed feature by feature")
+    says.fails("the sum, without 1/p", model.kernel(x, y), promised=by_hand)
 
 
 def limit(run: Run, dimension: int, counts: list[int], draws: int) -> None:
@@ -106,37 +92,26 @@ def limit(run: Run, dimension: int, counts: list[int], draws: int) -> None:
     for name, (activation, target) in run.track(cases.items(), "limits"):
         expected = target(x)
         for p in counts:
-            gaps = torch.stack(
-                [made(run, dimension, p, activation).kernel(x) - expected for _ in range(draws)]
-            )
+            gaps = torch.stack([made(run, dimension, p, activation).kernel(x) - expected for _ in range(draws)])
             errors[name].append(float(gaps.square().mean().sqrt()))
             firsts.setdefault(name, gaps)
     wrong = list(cases)[-1]
     broken = fit_slope(counts, errors[wrong], CONFIDENCE)
     for name in list(cases)[:-1]:
-        rate = fit_slope(counts, errors[name], CONFIDENCE)
-        run.claim(
-            "M-06",
-            rf"\text{{{name}: }} \|K_p-K_\infty\|\sim p^{{-1/2}}\text{{, exponent}}",
-            promised=-0.5,
-            relation="slope",
-            measured=rate.estimate,
-            interval=rate,
-            reason=f"p from {counts[0]} to {counts[-1]}, {draws} draws of the weights each",
-            control=Control(f"{wrong}", broken.estimate, interval=broken),
+        says = run.states("M-06", rf"\text{{{name}: }} \|K_p-K_\infty\|\sim p^{{-1/2}}\text{{, exponent}}")
+        says.slope(
+            counts,
+            errors[name],
+            -0.5,
+            confidence=CONFIDENCE,
+            where=f"p from {counts[0]} to {counts[-1]}, {draws} draws of the weights each",
         )
+        says.fails(f"{wrong}", broken)
         average = mean_gap(firsts[name])
         other = mean_gap(firsts[wrong])
-        run.claim(
-            "M-06",
-            rf"\text{{{name}: }} \mathbb E K_p=K_\infty \text{{ for every }} p",
-            promised=0.0,
-            relation="~",
-            measured=average.estimate,
-            interval=average,
-            reason=f"p = {counts[0]}, the mean over all pairs of points, draw by draw",
-            control=Control(f"{wrong}", other.estimate, interval=other),
-        )
+        says = run.states("M-06", rf"\text{{{name}: }} \mathbb E K_p=K_\infty \text{{ for every }} p")
+        says.mean(average, 0.0, where=f"p = {counts[0]}, the mean over all pairs of points, draw by draw")
+        says.fails(f"{wrong}", other)
     run.table(
         "errors",
         ["p", *cases],
@@ -162,17 +137,13 @@ def scaling(run: Run, dimension: int, counts: list[int], draws: int) -> None:
             outputs = torch.stack([m(x) for m in models])
         sizes.append(float(outputs.square().mean().sqrt()))
     bare = [size * math.sqrt(p) for size, p in zip(sizes, counts, strict=True)]
-    rate, without = fit_slope(counts, sizes, CONFIDENCE), fit_slope(counts, bare, CONFIDENCE)
-    run.claim(
+    says = run.states(
         "M-06",
         r"\theta\sim N(0,I): \text{ the size of } p^{-1/2}\theta^\top\phi(x) "
         r"\text{ does not grow with } p\text{, exponent}",
-        promised=0.0,
-        relation="slope",
-        measured=rate.estimate,
-        interval=rate,
-        control=Control("without the factor p^(-1/2)", without.estimate, interval=without),
     )
+    says.slope(counts, sizes, 0.0, confidence=CONFIDENCE)
+    says.fails("without the factor p^(-1/2)", counts, bare)
 
 
 def tangent(run: Run, dimension: int) -> None:
@@ -187,33 +158,30 @@ def tangent(run: Run, dimension: int) -> None:
             expected.append(model.kernel(x, y))
     net = trained_below(run, dimension, 40)
     features = net[:2](x) @ net[:2](y).T
-    run.claim(
+    says = run.states(
         "M-07",
-        r"\nabla_\theta f(x)^\top\nabla_\theta f(x')=\tfrac1p\langle\phi(x),\phi(x')\rangle "
-        r"\text{ for every } \theta",
-        promised=torch.stack(expected),
-        relation="==",
-        measured=torch.stack(found),
-        tolerance=1e-12,
-        reason="by automatic differentiation at θ = 0 and at random θ of two sizes; 3 activations",
-        control=Control(
-            "the hidden layer trained as well",
-            empirical_ntk(net, x, y, outputs="trace"),
-            promised=features.detach(),
-        ),
+        r"\nabla_\theta f(x)^\top\nabla_\theta f(x')=\tfrac1p\langle\phi(x),\phi(x')\rangle \text{ for every } \theta",
+    )
+    says.equal(
+        torch.stack(found),
+        torch.stack(expected),
+        1e-12,
+        where="by automatic differentiation at θ = 0 and at random θ of two sizes; 3 activations",
+    )
+    says.fails(
+        "the hidden layer trained as well", empirical_ntk(net, x, y, outputs="trace"), promised=features.detach()
     )
     here = empirical_ntk(net, x, y, outputs="trace")
     moved = {name: p + run.randn(*p.shape) for name, p in PureFunction(net).parameters.items()}
     there = empirical_ntk(net, x, y, outputs="trace", parameters=moved)
-    run.erratum(
+    run.refutes(
         "fixed-kernel-of-k-layers",
         r"\text{a network with 2 trained layers: } \nabla_\theta f(x)^\top\nabla_\theta f(x') "
         r"\text{ at two } \theta\text{, relative difference}",
-        promised=0,
-        relation="==",
-        measured=float((there - here).norm() / here.norm()),
-        tolerance=1e-6,
-        reason="40 ReLU units, the parameters moved by independent N(0, 1)",
+    ).equal(
+        float((there - here).norm() / here.norm()),
+        within=1e-6,
+        where="40 ReLU units, the parameters moved by independent N(0, 1)",
     )
 
 
@@ -236,21 +204,17 @@ def one_step(run: Run, dimension: int) -> None:
         moved = (f(after, new) - f(f.parameters, new))[:, 0]
         results.append((-rate * kernel @ (f(f.parameters, x)[:, 0] - y), moved))
     (promised, measured), (control_promised, control_measured) = results
-    run.claim(
+    says = run.states(
         "M-07",
-        r"\theta\leftarrow\theta-\eta\nabla L(\theta): \text{ then } "
-        r"f(x) \text{ changes by } -\eta K(x,X)(f(X)-y)",
-        promised=promised.detach(),
-        relation="==",
-        measured=measured.detach(),
-        tolerance=1e-12,
-        reason=f"at points outside the sample, η = {rate}: exact for any step, as f is linear in θ",
-        control=Control(
-            "the hidden layer trained as well",
-            control_measured.detach(),
-            promised=control_promised.detach(),
-        ),
+        r"\theta\leftarrow\theta-\eta\nabla L(\theta): \text{ then } f(x) \text{ changes by } -\eta K(x,X)(f(X)-y)",
     )
+    says.equal(
+        measured.detach(),
+        promised.detach(),
+        1e-12,
+        where=f"at points outside the sample, η = {rate}: exact for any step, as f is linear in θ",
+    )
+    says.fails("the hidden layer trained as well", control_measured.detach(), promised=control_promised.detach())
 
 
 def made(run: Run, dimension: int, count: int, activation: Any) -> RandomFeatures:
@@ -278,9 +242,7 @@ def takes(kernel: Kernel, coordinates: int) -> bool:
 
 def trained_below(run: Run, dimension: int, count: int) -> nn.Sequential:
     """The same network as a plain one, of which all layers are trained."""
-    net = nn.Sequential(
-        nn.Linear(dimension, count, bias=False), nn.ReLU(), nn.Linear(count, 1, bias=False)
-    ).double()
+    net = nn.Sequential(nn.Linear(dimension, count, bias=False), nn.ReLU(), nn.Linear(count, 1, bias=False)).double()
     with torch.no_grad():
         for p in net.parameters():
             p.copy_(run.randn(*p.shape) / (math.sqrt(count) if len(p) == 1 else 1.0))

@@ -10,14 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.kernels.dynamics import KernelTraining
 from torchtheory.kernels.laws import law_of_training
 from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.labs.kernels.laws import CONFIDENCE, WideNetwork, lifted, wide_kernels
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
@@ -118,34 +114,20 @@ def flow_and_descent(run: Run, problem: Problem) -> ParameterPath:
     x, y = problem.train.x, problem.train.y
     jacobian = _jacobian(problem, problem.parameters, x)
     slopes = 2 * (problem.outputs(problem.train) - y).flatten()
-    run.claim(
+    says = run.states(
         "A-54",
         r"\nabla\hat{\mathcal R}(\theta)=\frac1m\sum_i\nabla_\theta\Phi(x^{(i)},\theta)D_i,"
         r"\ D_i=2(\Phi(x^{(i)},\theta)-y^{(i)}): \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(jacobian.T @ slopes / len(x) - gradient(problem)).abs().max(),
-        tolerance=1e-12,
-        control=Control(
-            "D without the factor 2",
-            (jacobian.T @ slopes / 2 / len(x) - gradient(problem)).abs().max(),
-        ),
     )
+    says.equal((jacobian.T @ slopes / len(x) - gradient(problem)).abs().max(), within=1e-12)
+    says.fails("D without the factor 2", (jacobian.T @ slopes / 2 / len(x) - gradient(problem)).abs().max())
     # the fastest direction has the rate 2 λ / m: a few of its times
     end = 2 * len(x) / (2 * float(torch.linalg.matrix_norm(jacobian, 2)) ** 2)
     path = gradient_flow(problem, end * torch.arange(0, 8.1, 0.5), rtol=1e-6, atol=1e-8)
     far = trajectory(direction, theta, [2 * end] * 3)
-    run.claim(
-        "A-54",
-        r"\hat{\mathcal R}_s(\Phi(\cdot,\Theta(t))) \text{ never increases: largest increase}",
-        promised=0,
-        relation="<=",
-        measured=path.losses.diff().max(),
-        control=Control(
-            f"steps of {2 * end:.2g} instead of the flow",
-            _losses(problem, far).diff().max(),
-        ),
-    )
+    says = run.states("A-54", r"\hat{\mathcal R}_s(\Phi(\cdot,\Theta(t))) \text{ never increases: largest increase}")
+    says.at_most(path.losses.diff().max(), 0)
+    says.fails(f"steps of {2 * end:.2g} instead of the flow", _losses(problem, far).diff().max())
     counts = [6, 12, 24, 48]
     euler = [_distance(trajectory(direction, theta, [end / k] * k)[-1], path) for k in counts]
 
@@ -156,18 +138,9 @@ def flow_and_descent(run: Run, problem: Problem) -> ParameterPath:
 
     better = [_distance(midpoint(theta, 2 * end / k, k // 2), path) for k in counts]
     sizes = [end / k for k in counts]
-    slope, control = fit_slope(sizes, euler), fit_slope(sizes, better)
-    run.claim(
-        "A-54",
-        r"\|\Theta^{(T/\eta)}-\Theta(T)\|=O(\eta) \text{ for gradient descent: exponent}",
-        promised=1,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        tolerance=0.1,
-        reason=f"T = {end:.3g} in {counts} steps",
-        control=Control("the midpoint rule, of order 2", control.estimate, interval=control),
-    )
+    says = run.states("A-54", r"\|\Theta^{(T/\eta)}-\Theta(T)\|=O(\eta) \text{ for gradient descent: exponent}")
+    says.slope(sizes, euler, 1, 0.1, where=f"T = {end:.3g} in {counts} steps")
+    says.fails("the midpoint rule, of order 2", sizes, better)
     run.table(
         "euler",
         ["steps", "step size", "distance of gradient descent from the flow"],
@@ -194,8 +167,7 @@ def at_any_point(run: Run, problem: Problem) -> None:
             here = one.function(start, x).detach().requires_grad_()
             slopes = torch.autograd.grad(loss(here, one.train.y, reduction="sum"), here)[0]
             kernel, cross = (
-                empirical_ntk(one.model, points, x, outputs="trace", parameters=start)
-                for points in (x, test)
+                empirical_ntk(one.model, points, x, outputs="trace", parameters=start) for points in (x, test)
             )
             wrong = empirical_ntk(one.model, test, x, outputs="trace", parameters=other)
             m, scale = len(x), 1 + cross.abs().max() * slopes.abs().max()
@@ -207,28 +179,23 @@ def at_any_point(run: Run, problem: Problem) -> None:
             changes["risk"].append((fallen - falls).abs() / falls.abs())
             changes["scaled"].append((fallen - m * falls).abs() / falls.abs())
     measured = {name: torch.stack(values) for name, values in changes.items()}
-    run.claim(
+    says = run.states(
         "A-55",
-        r"\frac{d\Phi(\cdot,\Theta)}{dt}=-\frac1m\sum_iK_\Theta(\cdot,x^{(i)})D_i:"
-        r" \text{ largest relative difference}",
-        promised=0,
-        relation="==",
-        measured=measured["outputs"],
-        tolerance=1e-5,
-        reason="differences along the flow from two random parameters, for squared and logistic "
-        "loss",
-        control=Control("the kernel at other parameters", measured["stale"]),
+        r"\frac{d\Phi(\cdot,\Theta)}{dt}=-\frac1m\sum_iK_\Theta(\cdot,x^{(i)})D_i: \text{ largest relative difference}",
     )
-    run.claim(
+    says.equal(
+        measured["outputs"],
+        within=1e-5,
+        where="differences along the flow from two random parameters, for squared and logistic loss",
+    )
+    says.fails("the kernel at other parameters", measured["stale"])
+    says = run.states(
         "A-55",
         r"\frac{d\hat{\mathcal R}}{dt}=-\frac1{m^2}\sum_{ij}D_iK_\Theta(x^{(i)},x^{(j)})D_j:"
         r" \text{ largest relative difference}",
-        promised=0,
-        relation="==",
-        measured=measured["risk"],
-        tolerance=1e-4,
-        control=Control("1/m instead of 1/m²", measured["scaled"]),
     )
+    says.equal(measured["risk"], within=1e-4)
+    says.fails("1/m instead of 1/m²", measured["scaled"])
 
 
 def risk_bound(run: Run, problem: Problem, path: ParameterPath) -> Tensor:
@@ -236,27 +203,26 @@ def risk_bound(run: Run, problem: Problem, path: ParameterPath) -> Tensor:
     x, m = problem.train.x, len(problem.train)
     spectra = torch.stack(
         [
-            torch.linalg.eigvalsh(
-                empirical_ntk(problem.model, x, outputs="trace", parameters=path.parameters(k))
-            )
+            torch.linalg.eigvalsh(empirical_ntk(problem.model, x, outputs="trace", parameters=path.parameters(k)))
             for k in range(0, len(path.times), 2)
         ]
     )
     least = spectra[:, 0].min()
     bound = path.losses[0] * torch.exp(-4 * least * path.times / m)
     steep = path.losses[0] * torch.exp(-4 * spectra[:, -1].min() * path.times / m)
-    run.claim(
+    says = run.states(
         "A-55",
         r"\hat{\mathcal R}(t)\le\hat{\mathcal R}(0)e^{-4\lambda_{\min}t/m},\ "
         r"\lambda_{\min}=\min_t\lambda_{\min}(\bar K_{\Theta(t)})",
-        promised=bound,
-        relation="<=",
-        measured=path.losses,
-        tolerance=1e-9,
-        reason=f"λ = {float(least):.3g}, from {len(spectra)} times; the kernel's largest "
-        f"eigenvalue moved from {float(spectra[0, -1]):.3g} to {float(spectra[-1, -1]):.3g}",
-        control=Control("λ is the largest eigenvalue", path.losses, promised=steep),
     )
+    says.at_most(
+        path.losses,
+        bound,
+        1e-9,
+        where=f"λ = {float(least):.3g}, from {len(spectra)} times; the kernel's largest "
+        f"eigenvalue moved from {float(spectra[0, -1]):.3g} to {float(spectra[-1, -1]):.3g}",
+    )
+    says.fails("λ is the largest eigenvalue", path.losses, promised=steep)
     return bound
 
 
@@ -269,39 +235,24 @@ def closed_form(run: Run, x: Tensor, y: Tensor, grid: Tensor) -> None:
     square, cross = kernel[:m, :m], kernel[m:, :m]
     training = KernelTraining(square, y, start[:m], rate=2 / m)
     times, h = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64), 1e-4
-    change = (
-        training.test(cross, times + h, start[m:]) - training.test(cross, times - h, start[m:])
-    ) / (2 * h)
+    change = (training.test(cross, times + h, start[m:]) - training.test(cross, times - h, start[m:])) / (2 * h)
 
     def right_side(rate: float) -> Tensor:
         return -rate * (training.train(times) - y) @ cross.T
 
-    run.claim(
+    says = run.states(
         "A-59",
         r"\Phi=C(t)y+(\Phi_0-C(t)\Phi_0(X)) \text{ solves } \dot\Phi=-\frac2m\sum_i"
         r"K^\infty(\cdot,x^{(i)})(\Phi(x^{(i)})-y^{(i)}): \text{ largest residual}",
-        promised=0,
-        relation="==",
-        measured=(change - right_side(2 / m)).abs().max(),
-        tolerance=1e-5,
-        control=Control("1/m instead of 2/m", (change - right_side(1 / m)).abs().max()),
     )
-    exponentials = torch.stack(
-        [torch.linalg.matrix_exp(-2 * square * t / m) for t in times.tolist()]
-    )
+    says.equal((change - right_side(2 / m)).abs().max(), within=1e-5)
+    says.fails("1/m instead of 2/m", (change - right_side(1 / m)).abs().max())
+    exponentials = torch.stack([torch.linalg.matrix_exp(-2 * square * t / m) for t in times.tolist()])
     halves = torch.stack([torch.linalg.matrix_exp(-square * t / m) for t in times.tolist()])
     error = training.train(times) - y
-    run.claim(
-        "A-59",
-        r"\Phi(X,\Theta(t))-y=e^{-2\bar Kt/m}(\Phi_0(X)-y): \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(error - exponentials @ (start[:m] - y)).abs().max(),
-        tolerance=1e-10,
-        control=Control(
-            "without the 2 in the exponent", (error - halves @ (start[:m] - y)).abs().max()
-        ),
-    )
+    says = run.states("A-59", r"\Phi(X,\Theta(t))-y=e^{-2\bar Kt/m}(\Phi_0(X)-y): \text{ largest difference}")
+    says.equal((error - exponentials @ (start[:m] - y)).abs().max(), within=1e-10)
+    says.fails("without the 2 in the exponent", (error - halves @ (start[:m] - y)).abs().max())
 
 
 def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 400) -> None:
@@ -316,41 +267,23 @@ def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 400) 
     left = (starts[m:] - influence @ starts[:m]).mean(0)
     first_term = (influence @ y).abs().mean()
     centered, shifted = (mean_interval(v, CONFIDENCE) for v in (left, left + first_term))
-    run.claim(
-        "A-59",
-        r"\mathbb E\bigl[\Phi(\cdot,\Theta_0)-C(t)\Phi_0(X)\bigr]=0 \text{ (average over inputs)}",
-        promised=0,
-        relation="~",
-        measured=centered.estimate,
-        interval=centered,
-        reason=f"{draws} networks of width 256 at t = 1",
-        control=Control(
-            "the first term, C(t)y in absolute value, is added",
-            shifted.estimate,
-            interval=shifted,
-        ),
+    says = run.states(
+        "A-59", r"\mathbb E\bigl[\Phi(\cdot,\Theta_0)-C(t)\Phi_0(X)\bigr]=0 \text{ (average over inputs)}"
     )
+    says.mean(centered, 0, where=f"{draws} networks of width 256 at t = 1")
+    says.fails("the first term, C(t)y in absolute value, is added", shifted)
 
     def spread(time: float) -> Tensor:
         law = law_of_training(kernel, y, time, initial=covariance, rate=2 / m)
         return law.covariance.diagonal()[:m]
 
     late = 20 / float(training.eigenvalues[0] * 2 / m)
-    run.claim(
-        "A-59",
-        r"\mathrm{var}\,\Phi(x^{(i)},\Theta(t))\to0 \text{ on the training inputs}",
-        promised=0,
-        relation="==",
-        measured=torch.stack([spread(late), spread(math.inf)]),
-        tolerance=1e-12,
-        reason=f"at t = {late:.3g} and at infinity",
-        control=Control("at t = 1", spread(1.0)),
-    )
+    says = run.states("A-59", r"\mathrm{var}\,\Phi(x^{(i)},\Theta(t))\to0 \text{ on the training inputs}")
+    says.equal(torch.stack([spread(late), spread(math.inf)]), within=1e-12, where=f"at t = {late:.3g} and at infinity")
+    says.fails("at t = 1", spread(1.0))
 
 
-def widening(
-    run: Run, x: Tensor, y: Tensor, grid: Tensor, widths: list[int], networks: int
-) -> WidthSweep:
+def widening(run: Run, x: Tensor, y: Tensor, grid: Tensor, widths: list[int], networks: int) -> WidthSweep:
     """Networks under gradient flow against the closed form with the kernel of infinite width."""
     m = len(y)
     points = torch.cat([x, grid])
@@ -365,9 +298,7 @@ def widening(
         path = gradient_flow(problem, networks * times, rtol=1e-5, atol=1e-6)
         with torch.no_grad():
             start = model(points)
-            flow = torch.stack(
-                [problem.function(path.parameters(k), points) for k in range(len(times))]
-            )
+            flow = torch.stack([problem.function(path.parameters(k), points) for k in range(len(times))])
         closed, other = (
             KernelTraining(k[:m, :m], targets, start[:m], rate=2 / m).test(k[:, :m], times, start)
             for k in (kernel, covariance)
@@ -378,18 +309,15 @@ def widening(
             torch.cat([start[None], flow])[..., 0],
             torch.cat([start[None], closed])[..., 0],
         )
-    slope, control = fit_slope(widths, deviations), fit_slope(widths, last_layer)
-    run.claim(
+    says = run.states(
         "A-59",
         r"\text{gradient flow of a network of width } N \text{ is within } O(N^{-1/2})"
         r" \text{ of the closed form: exponent}",
-        promised=-0.5,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        reason=f"{networks} networks of each width, root mean square over inputs and times",
-        control=Control("the kernel of the last layer only", control.estimate, interval=control),
     )
+    says.slope(
+        widths, deviations, -0.5, where=f"{networks} networks of each width, root mean square over inputs and times"
+    )
+    says.fails("the kernel of the last layer only", widths, last_layer)
     run.table(
         "widths",
         ["width", "distance from the closed form", "with the last layer's kernel"],
@@ -422,9 +350,7 @@ def _derivative(values: Tensor, h: float) -> Tensor:
     return (-11 * a + 18 * b - 9 * c + 2 * d) / (6 * h)
 
 
-def plot_dynamics(
-    axes: Any, problem: Problem, path: ParameterPath, bound: Tensor, sweep: WidthSweep
-) -> None:
+def plot_dynamics(axes: Any, problem: Problem, path: ParameterPath, bound: Tensor, sweep: WidthSweep) -> None:
     left, middle, right = axes[0]
     theta, direction = flatten(problem.parameters), descent_direction(problem)
     left.semilogy(path.times, path.losses, color=COLORS[0], label="gradient flow")

@@ -8,15 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.kernels.laziness import kernel_drift
 from torchtheory.kernels.linearization import linearize
 from torchtheory.kernels.parametrization import ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.models.model import Parameters
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labeled import at_least
@@ -28,8 +24,7 @@ from torchtheory.training.trainer import fit
     "tangent-kernel-of-a-network",
     room="kernels",
     covers=["M-15", "A-56"],
-    title="The tangent kernel is a Gram matrix of gradients, and only the linearized network's "
-    "never moves",
+    title="The tangent kernel is a Gram matrix of gradients, and only the linearized network's never moves",
     errata=["linearized-kernel-argument"],
     full={"widths": (16, 32, 64, 128, 256, 512, 1024), "seeds": 8, "samples": 40},
 )
@@ -60,25 +55,16 @@ def tangent_kernel_of_a_network(
     layers = {n: [k for k in names if k.startswith(n + ".")] for n in ("0", "2", "4")}
     parts = {n: flat(empirical_ntk(net, x, only=keys)) for n, keys in layers.items()}
     weights_only = flat(empirical_ntk(net, x, only=[k for k in names if k.endswith("weight")]))
-    run.claim(
-        "A-56",
-        r"K_\theta=\sum_\ell K_\theta^{(\ell)} \text{ over the layers}",
-        promised=kernel,
-        relation="==",
-        measured=sum(parts.values(), torch.zeros_like(kernel)),
-        tolerance=1e-10,
-        control=Control("the biases left out", weights_only),
-    )
+    says = run.states("A-56", r"K_\theta=\sum_\ell K_\theta^{(\ell)} \text{ over the layers}")
+    says.equal(sum(parts.values(), torch.zeros_like(kernel)), kernel, 1e-10)
+    says.fails("the biases left out", weights_only)
     linear_kernel_stays(run, net, x)
     family = drift_against_width(run, widths, seeds, steps)
     total = float(kernel.trace())
     run.table(
         "layers",
         ["layer", "share of the trace", "rank"],
-        [
-            [f"layer {k + 1}", float(part.trace()) / total, rank(part)]
-            for k, part in enumerate(parts.values())
-        ]
+        [[f"layer {k + 1}", float(part.trace()) / total, rank(part)] for k, part in enumerate(parts.values())]
         + [["all", 1.0, rank(kernel)]],
         caption=f"The kernel on {samples} samples and 2 outputs, layer by layer",
     )
@@ -116,39 +102,19 @@ def structure(run: Run, net: nn.Sequential, kernel: Tensor, x: Tensor) -> None:
     other = mlp([3, 10, 10, 2], "tanh", generator=run.generator)
     rows, elsewhere = jacobian(net, x), jacobian(other, x)
     mixed = rows @ elsewhere.T
-    run.claim(
-        ["A-56", "M-15"],
-        r"K_\theta(X,X)=J(X)J(X)^\top",
-        promised=rows @ rows.T,
-        relation="==",
-        measured=kernel,
-        tolerance=1e-10,
-        control=Control("one of the Jacobians at other parameters", mixed),
-    )
-    run.claim(
-        ["A-56", "M-15"],
-        r"\lambda_{\min}(K_\theta(X,X))\ge0",
-        promised=0,
-        relation=">=",
-        measured=torch.linalg.eigvalsh(kernel).min(),
-        tolerance=1e-10,
-        control=Control(
-            "one of the Jacobians at other parameters",
-            torch.linalg.eigvalsh((mixed + mixed.T) / 2).min(),
-        ),
-    )
+    says = run.states(["A-56", "M-15"], r"K_\theta(X,X)=J(X)J(X)^\top")
+    says.equal(kernel, rows @ rows.T, 1e-10)
+    says.fails("one of the Jacobians at other parameters", mixed)
+    says = run.states(["A-56", "M-15"], r"\lambda_{\min}(K_\theta(X,X))\ge0")
+    says.at_least(torch.linalg.eigvalsh(kernel).min(), 0, 1e-10)
+    says.fails("one of the Jacobians at other parameters", torch.linalg.eigvalsh((mixed + mixed.T) / 2).min())
     points = run.randn(40, 3)
     small, second = (mlp([3, 2, 1], "tanh", generator=run.generator) for _ in range(2))
     count = sum(p.numel() for p in small.parameters())
     found, more = (flat(empirical_ntk(one, points)) for one in (small, second))
-    run.claim(
-        "A-56",
-        r"\operatorname{rank}K_\theta(X,X)\le\min(m,P): \ m=40",
-        promised=count,
-        relation="<=",
-        measured=rank(found),
-        control=Control("the sum of the kernels of two networks", rank(found + more)),
-    )
+    says = run.states("A-56", r"\operatorname{rank}K_\theta(X,X)\le\min(m,P): \ m=40")
+    says.at_most(rank(found), count)
+    says.fails("the sum of the kernels of two networks", rank(found + more))
 
 
 def linear_kernel_stays(run: Run, net: nn.Sequential, x: Tensor) -> None:
@@ -159,27 +125,18 @@ def linear_kernel_stays(run: Run, net: nn.Sequential, x: Tensor) -> None:
     for model in (lin, trained):
         fit(model, (x, y), epochs=20, batch_size=len(x), optimizer="sgd", learning_rate=0.3)
     moved = max(float(step.abs().max()) for step in lin.displacement().values())
-    run.claim(
-        "M-15",
-        r"\|\hat\Theta_t^{\rm lin}-\hat\Theta_0\|_F/\|\hat\Theta_0\|_F=0 \text{ at any width}",
-        promised=0,
-        relation="==",
-        measured=kernel_drift(start, empirical_ntk(lin, x)),
-        tolerance=1e-12,
-        reason=f"after 20 steps that moved some parameter by {moved:.2g}",
-        control=Control("the network itself", kernel_drift(start, empirical_ntk(trained, x))),
+    says = run.states("M-15", r"\|\hat\Theta_t^{\rm lin}-\hat\Theta_0\|_F/\|\hat\Theta_0\|_F=0 \text{ at any width}")
+    says.equal(
+        kernel_drift(start, empirical_ntk(lin, x)),
+        within=1e-12,
+        where=f"after 20 steps that moved some parameter by {moved:.2g}",
     )
+    says.fails("the network itself", kernel_drift(start, empirical_ntk(trained, x)))
     same_point = start[:, :1, 0, 0]
     pair = empirical_ntk(lin, x[:1], x)[0, :, 0, 0]
-    run.erratum(
-        "linearized-kernel-argument",
-        r"\hat\Theta_t^{\rm lin}(x,x')=\nabla f(x,\theta_0)^\top\nabla f(x,\theta_0)",
-        promised=same_point[0].expand(len(x)),
-        relation="==",
-        measured=pair,
-        tolerance=1e-10,
-        reason="x the first sample, x' each of them",
-    )
+    run.refutes(
+        "linearized-kernel-argument", r"\hat\Theta_t^{\rm lin}(x,x')=\nabla f(x,\theta_0)^\top\nabla f(x,\theta_0)"
+    ).equal(pair, same_point[0].expand(len(x)), 1e-10, where="x the first sample, x' each of them")
 
 
 def drift_against_width(
@@ -211,22 +168,15 @@ def drift_against_width(
             learning_rate=0.2,
             task="regression",
         ).networks()
-        drifts = [
-            kernel_drift(empirical_ntk(a, x), empirical_ntk(b, x))
-            for a, b in zip(nets, ends, strict=True)
-        ]
+        drifts = [kernel_drift(empirical_ntk(a, x), empirical_ntk(b, x)) for a, b in zip(nets, ends, strict=True)]
         family[name] = (sizes, drifts)
     fitted, broken = (fit_slope(*pair) for pair in family.values())
-    run.claim(
+    says = run.states(
         "M-15",
-        r"\|\hat\Theta_t-\hat\Theta_0\|_F/\|\hat\Theta_0\|_F \text{ falls with the width:"
-        r" exponent at most } -1/2",
-        promised=-0.5,
-        relation="<=",
-        measured=fitted.estimate,
-        interval=fitted,
-        control=Control("the second layer keeps 4 units", broken.estimate, interval=broken),
+        r"\|\hat\Theta_t-\hat\Theta_0\|_F/\|\hat\Theta_0\|_F \text{ falls with the width: exponent at most } -1/2",
     )
+    says.at_most(fitted, -0.5)
+    says.fails("the second layer keeps 4 units", broken)
     return family
 
 
@@ -247,9 +197,7 @@ def plot_kernel(
     left.legend()
     for color, (name, (sizes, drifts)) in zip(COLORS, family.items(), strict=False):
         power = fit_slope(sizes, drifts).estimate
-        right.loglog(
-            sizes, drifts, "o", ms=4, alpha=0.6, color=color, label=f"{name}: exponent {power:.2f}"
-        )
+        right.loglog(sizes, drifts, "o", ms=4, alpha=0.6, color=color, label=f"{name}: exponent {power:.2f}")
     ticks = sorted({n for sizes, _ in family.values() for n in sizes})
     right.set_xticks(ticks, [str(n) for n in ticks])
     right.minorticks_off()

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits
 from torchtheory.kernels.complexity import (
     label_complexity,
@@ -26,8 +24,7 @@ from torchtheory.kernels.two_layer import (
     relu_gram_series,
     sampled_gram,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.nets.labeled import at_least
 from torchtheory.optimization.descent.iterates import gradient_of
 from torchtheory.primer.spectra import loewner_order
@@ -96,44 +93,26 @@ def gradient_and_flow(run: Run, net: TwoLayerNetwork, x: Tensor, y: Tensor) -> N
     def formula(residual: Tensor) -> Tensor:
         return (signs[:, None] / math.sqrt(width)) * ((active * residual[:, None]).T @ x)
 
-    run.claim(
-        "M-22",
-        r"\frac{\partial\ell}{\partial w_r}=\sum_i(u_i-y_i)\frac{\partial f(W,x_i)}{\partial w_r}",
-        promised=slope.flatten(),
-        relation="==",
-        measured=formula(u - y).flatten(),
-        tolerance=1e-12,
-        control=Control("the labels in place of the residuals", formula(-y).flatten()),
+    says = run.states(
+        "M-22", r"\frac{\partial\ell}{\partial w_r}=\sum_i(u_i-y_i)\frac{\partial f(W,x_i)}{\partial w_r}"
     )
+    says.equal(formula(u - y).flatten(), slope.flatten(), 1e-12)
+    says.fails("the labels in place of the residuals", formula(-y).flatten())
     gram = sampled_gram(x, weight)
     step = 1e-7
     motion = (outputs(start - step * slope.flatten()) - u) / step
-    run.claim(
-        "M-22",
-        r"\frac{u(W-\eta\nabla\ell)-u(W)}\eta\to H(y-u) \text{ as } \eta\to0",
-        promised=gram @ (y - u),
-        relation="==",
-        measured=motion,
-        tolerance=1e-6,
-        reason=f"a step of {step:g}",
-        control=Control(
-            "a kernel of linear units: every unit active", (x @ x.T) @ (y - u) + 0 * motion
-        ),
-    )
+    says = run.states("M-22", r"\frac{u(W-\eta\nabla\ell)-u(W)}\eta\to H(y-u) \text{ as } \eta\to0")
+    says.equal(motion, gram @ (y - u), 1e-6, where=f"a step of {step:g}")
+    says.fails("a kernel of linear units: every unit active", (x @ x.T) @ (y - u) + 0 * motion)
     automatic = empirical_ntk(net, x, outputs="trace")
-    run.claim(
+    says = run.states(
         ["M-22", "M-23"],
-        r"H_{ij}=\sum_r\Bigl\langle\frac{\partial f(x_i)}{\partial w_r},"
-        r"\frac{\partial f(x_j)}{\partial w_r}\Bigr\rangle=\frac1m\sum_rx_i^\top x_j"
-        r"\,1\{w_r^\top x_i\ge0,\,w_r^\top x_j\ge0\}",
-        promised=automatic,
-        relation="==",
-        measured=gram,
-        tolerance=1e-12,
-        control=Control(
-            "the units active on one of the two points",
-            (x @ x.T) * (active[:, None] + active[None] > 0).to(x).mean(2),
-        ),
+        r"H_{ij}=\sum_r\Bigl\langle\frac{\partial f(x_i)}{\partial w_r},\frac{\partial f(x_j)}{\partial "
+        r"w_r}\Bigr\rangle=\frac1m\sum_rx_i^\top x_j\,1\{w_r^\top x_i\ge0,\,w_r^\top x_j\ge0\}",
+    )
+    says.equal(gram, automatic, 1e-12)
+    says.fails(
+        "the units active on one of the two points", (x @ x.T) * (active[:, None] + active[None] > 0).to(x).mean(2)
     )
 
 
@@ -143,57 +122,33 @@ def initial_mean(run: Run, x: Tensor, width: int, draws: int) -> None:
     hidden = torch.relu(pre) / math.sqrt(width)
     ones = mean_interval(hidden.sum(1))
     signed = mean_interval((hidden * run.signs(draws, width)).sum(1))
-    run.claim(
-        "M-22",
-        r"a_r=1:\ \mathbb E\,f(W(0),x)=\sqrt{m/2\pi}\,\|x\|",
-        promised=math.sqrt(width / (2 * math.pi)) * float(x.norm()),
-        relation="~",
-        measured=ones.estimate,
-        interval=ones,
-        reason="it grows with the width: an infinitely wide network would start at infinity",
-        control=Control("random signs as output weights", signed.estimate, interval=signed),
+    says = run.states("M-22", r"a_r=1:\ \mathbb E\,f(W(0),x)=\sqrt{m/2\pi}\,\|x\|")
+    says.mean(
+        ones,
+        math.sqrt(width / (2 * math.pi)) * float(x.norm()),
+        where="it grows with the width: an infinitely wide network would start at infinity",
     )
-    run.claim(
-        "M-22",
-        r"a_r=\pm1 \text{ at random}:\ \mathbb E\,f(W(0),x)=0,\ \text{and the same } H",
-        promised=0,
-        relation="~",
-        measured=signed.estimate,
-        interval=signed,
-        control=Control("all output weights +1", ones.estimate, interval=ones),
-    )
+    says.fails("random signs as output weights", signed)
+    says = run.states("M-22", r"a_r=\pm1 \text{ at random}:\ \mathbb E\,f(W(0),x)=0,\ \text{and the same } H")
+    says.mean(signed, 0)
+    says.fails("all output weights +1", ones)
 
 
 def closed_form(run: Run, x: Tensor) -> None:
     """Golden values, and points of any length."""
     cosines = torch.tensor([0.5, 1.0, 0.0, -1.0], dtype=torch.float64)
     golden = torch.tensor([1 / 6, 1 / 2, 0.0, 0.0], dtype=torch.float64)
-    run.claim(
-        "M-24",
-        r"H^\infty=\tfrac16,\tfrac12,0,0 \text{ at } x^\top x'=\tfrac12,1,0,-1",
-        promised=golden,
-        relation="==",
-        measured=_limit(cosines),
-        tolerance=1e-15,
-        control=Control(
-            "the probability alone, without the factor x·x'",
-            (math.pi - cosines.acos()) / 2 / math.pi,
-        ),
-    )
+    says = run.states("M-24", r"H^\infty=\tfrac16,\tfrac12,0,0 \text{ at } x^\top x'=\tfrac12,1,0,-1")
+    says.equal(_limit(cosines), golden, 1e-15)
+    says.fails("the probability alone, without the factor x·x'", (math.pi - cosines.acos()) / 2 / math.pi)
     lengths = 0.1 + 3 * run.rand(len(x), 1)
     scaled = lengths * x
     inner = (scaled @ scaled.T).clamp(-1, 1)
-    run.claim(
-        "M-24",
-        r"H^\infty_{ij}=x_i^\top x_j\,\frac{\pi-\angle(x_i,x_j)}{2\pi} \text{ for any lengths}",
-        promised=(lengths @ lengths.T) * relu_gram_limit(x),
-        relation="==",
-        measured=relu_gram_limit(scaled),
-        tolerance=1e-12,
-        control=Control(
-            "the arc cosine of the inner product, which is the angle for unit vectors only",
-            (scaled @ scaled.T) * (math.pi - inner.acos()) / (2 * math.pi),
-        ),
+    says = run.states("M-24", r"H^\infty_{ij}=x_i^\top x_j\,\frac{\pi-\angle(x_i,x_j)}{2\pi} \text{ for any lengths}")
+    says.equal(relu_gram_limit(scaled), (lengths @ lengths.T) * relu_gram_limit(x), 1e-12)
+    says.fails(
+        "the arc cosine of the inner product, which is the angle for unit vectors only",
+        (scaled @ scaled.T) * (math.pi - inner.acos()) / (2 * math.pi),
     )
 
 
@@ -208,24 +163,12 @@ def concentration(run: Run, x: Tensor, widest: int) -> list[tuple[int, float]]:
         errors.append((width, float(torch.stack([(p - limit).norm() for p in parts]).mean())))
     sampled = sampled_gram(x, run.randn(widest, x.shape[1]))
     shifted = sampled_gram(x, run.randn(widest, x.shape[1]) + 0.3)
-    run.claim(
-        "M-24",
-        r"|H_{ij}(0)-H^\infty_{ij}|\le4\cdot\tfrac12/\sqrt m",
-        promised=2 / math.sqrt(widest),
-        relation="<=",
-        measured=(sampled - limit).abs().max(),
-        reason=f"four standard deviations at most, m = {widest}",
-        control=Control("weights with mean 0.3 in every coordinate", (shifted - limit).abs().max()),
+    says = run.states("M-24", r"|H_{ij}(0)-H^\infty_{ij}|\le4\cdot\tfrac12/\sqrt m")
+    says.at_most(
+        (sampled - limit).abs().max(), 2 / math.sqrt(widest), where=f"four standard deviations at most, m = {widest}"
     )
-    slope = fit_slope([m for m, _ in errors], [e for _, e in errors])
-    run.claim(
-        "M-24",
-        r"\|H(0)-H^\infty\|_F\sim m^{-1/2}",
-        promised=-0.5,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-    )
+    says.fails("weights with mean 0.3 in every coordinate", (shifted - limit).abs().max())
+    run.states("M-24", r"\|H(0)-H^\infty\|_F\sim m^{-1/2}").slope([m for m, _ in errors], [e for _, e in errors], -0.5)
     return errors
 
 
@@ -233,55 +176,36 @@ def series(run: Run, x: Tensor, terms: int = 200) -> None:
     """The power series, its positive coefficients, and how good it is."""
     coefficients = relu_gram_coefficients(terms)
     factorials = torch.tensor(
-        [
-            math.factorial(2 * k) / (2 ** (2 * k) * math.factorial(k) ** 2) / (2 * k + 1)
-            for k in range(terms)
-        ],
+        [math.factorial(2 * k) / (2 ** (2 * k) * math.factorial(k) ** 2) / (2 * k + 1) for k in range(terms)],
         dtype=torch.float64,
     )
-    run.claim(
-        "M-26",
-        r"\frac{(2l)!}{2^{2l}(l!)^2(2l+1)}:\ \text{relative difference of product and factorials}",
-        promised=0,
-        relation="==",
-        measured=(coefficients / factorials - 1).abs().max(),
-        tolerance=1e-12,
-        control=Control(
-            "(2l)! / (l!)² without the powers of 2",
-            (4.0 ** torch.arange(terms, dtype=torch.float64) * coefficients / factorials - 1).max(),
-        ),
+    says = run.states(
+        "M-26", r"\frac{(2l)!}{2^{2l}(l!)^2(2l+1)}:\ \text{relative difference of product and factorials}"
     )
-    run.claim(
-        "M-26",
-        r"	ext{the smallest of the first 200 coefficients is positive}",
-        promised=0,
-        relation=">",
-        measured=factorials.min(),
-        control=Control("the coefficients of arccos, which are minus these", (-factorials).min()),
+    says.equal((coefficients / factorials - 1).abs().max(), within=1e-12)
+    says.fails(
+        "(2l)! / (l!)² without the powers of 2",
+        (4.0 ** torch.arange(terms, dtype=torch.float64) * coefficients / factorials - 1).max(),
     )
+    says = run.states("M-26", r"	ext{the smallest of the first 200 coefficients is positive}")
+    says.above(factorials.min(), 0)
+    says.fails("the coefficients of arccos, which are minus these", (-factorials).min())
     z = torch.linspace(-0.9, 0.9, 181, dtype=torch.float64)
     exact, total = _limit(z), _partial_sum(z, terms)
-    run.claim(
+    says = run.states(
         "M-26",
         r"H^\infty=\frac z4+\frac1{2\pi}\sum_{l<200}\frac{(2l)!}{2^{2l}(l!)^2}"
         r"\frac{z^{2l+2}}{2l+1} \text{ for } |z|\le0.9",
-        promised=exact,
-        relation="==",
-        measured=total,
-        tolerance=1e-12,
-        control=Control("without the linear term z/4", total - z / 4),
     )
+    says.equal(total, exact, 1e-12)
+    says.fails("without the linear term z/4", total - z / 4)
     order = loewner_order(relu_gram_limit(x), x @ x.T / 4)
     wrong = loewner_order(relu_gram_limit(x), x @ x.T / 2)
-    run.claim(
-        ["M-26", "M-27"],
-        r"\lambda_{\min}(H^\infty-\tfrac14XX^\top)\ge0: \text{ all coefficients are positive}",
-        promised=0,
-        relation=">=",
-        measured=order.smallest,
-        tolerance=1e-10,
-        control=Control("a half in place of a quarter", wrong.smallest),
+    says = run.states(
+        ["M-26", "M-27"], r"\lambda_{\min}(H^\infty-\tfrac14XX^\top)\ge0: \text{ all coefficients are positive}"
     )
+    says.at_least(order.smallest, 0, 1e-10)
+    says.fails("a half in place of a quarter", wrong.smallest)
     run.table(
         "series",
         ["terms", "error at z = 0.5", "error at z = 0.9", "error at z = 1"],
@@ -317,9 +241,7 @@ def plot_kernel(axes: Any, arrival: list[tuple[int, float]]) -> None:
     left.legend()
     widths, errors = zip(*arrival, strict=True)
     right.loglog(widths, errors, "o-", label="measured")
-    right.loglog(
-        widths, [errors[0] * math.sqrt(widths[0] / m) for m in widths], "k:", label="$m^{-1/2}$"
-    )
+    right.loglog(widths, [errors[0] * math.sqrt(widths[0] / m) for m in widths], "k:", label="$m^{-1/2}$")
     right.set(xlabel="hidden units m", ylabel=r"$\|H-H^\infty\|_F$")
     right.legend()
 
@@ -380,36 +302,19 @@ def true_and_random_labels(run: Run, samples: int, shuffles: int) -> Mixing:
     y = 2 * (labels[chosen] % 2).double() - 1
     gram = relu_gram_limit(x)
     true = label_complexity(gram, y)
-    shuffled = [
-        label_complexity(gram, y[torch.randperm(samples, generator=run.generator)])
-        for _ in range(shuffles)
-    ]
+    shuffled = [label_complexity(gram, y[torch.randperm(samples, generator=run.generator)]) for _ in range(shuffles)]
     coins = [label_complexity(gram, run.signs(samples)) for _ in range(shuffles)]
     ratio = mean_interval([c / true for c in coins])
-    run.claim(
+    says = run.states(
         "M-25",
         r"\text{random labels are more complex than true ones: } "
         r"\frac{C(\text{random})}{C(\text{true})}\ge2 \text{ in the mean}",
-        promised=2.0,
-        relation=">=",
-        measured=ratio.estimate,
-        interval=ratio,
-        reason=f"{samples} digits, odd against even; true labels have C = {true:.3g}",
-        control=Control(
-            "the 'true' labels are coin flips as well",
-            (broken := mean_interval([c / coins[0] for c in coins[1:]])).estimate,
-            interval=broken,
-        ),
     )
-    run.claim(
-        "M-25",
-        r"C(\text{true labels})<C(\text{the same labels in random order})",
-        promised=min(shuffled),
-        relation="<",
-        measured=true,
-        reason=f"the smallest of {shuffles} random orders",
-        control=Control("a random order in place of the true labels", max(shuffled)),
-    )
+    says.at_least(ratio, 2.0, where=f"{samples} digits, odd against even; true labels have C = {true:.3g}")
+    says.fails("the 'true' labels are coin flips as well", mean_interval([c / coins[0] for c in coins[1:]]))
+    says = run.states("M-25", r"C(\text{true labels})<C(\text{the same labels in random order})")
+    says.below(true, min(shuffled), where=f"the smallest of {shuffles} random orders")
+    says.fails("a random order in place of the true labels", max(shuffled))
     mixing = []
     for share in (0.0, 0.05, 0.1, 0.25, 0.5, 1.0):
         found = []
@@ -418,20 +323,9 @@ def true_and_random_labels(run: Run, samples: int, shuffles: int) -> Mixing:
             found.append(label_complexity(gram, torch.where(flip, run.signs(samples), y)))
         mixing.append((share, found))
     expected = 2 * float(torch.linalg.inv(gram).diagonal().sum()) * float(gram.trace())
-    squares = mean_interval([c**2 for c in coins])
-    run.claim(
-        "M-25",
-        r"\mathbb E\,C(\text{random})^2=\frac2{n^2}\operatorname{tr}(H^{-1})\operatorname{tr}(H)",
-        promised=expected / samples**2,
-        relation="~",
-        measured=squares.estimate,
-        interval=squares,
-        control=Control(
-            "only a tenth of the labels are coin flips",
-            (broken := mean_interval([c**2 for c in mixing[2][1]])).estimate,
-            interval=broken,
-        ),
-    )
+    says = run.states("M-25", r"\mathbb E\,C(\text{random})^2=\frac2{n^2}\operatorname{tr}(H^{-1})\operatorname{tr}(H)")
+    says.mean([c**2 for c in coins], expected / samples**2)
+    says.fails("only a tenth of the labels are coin flips", [c**2 for c in mixing[2][1]])
     return mixing
 
 
@@ -459,38 +353,21 @@ def linear_targets(run: Run, dimension: int, sizes: tuple[int, ...], trials: int
             target *= (x @ beta).norm() / target.norm()
             off_range.append(label_complexity(gram, target))
         rows.append((n, dimension, max(found), 2 / math.sqrt(n), 2 * math.sqrt(2 / n)))
-    run.claim(
+    says = run.states(
         "M-27",
         r"\frac{\sqrt{2\,y^\top(H^\infty)^{-1}y\,\operatorname{tr}H^\infty}}n\le"
         r"\frac{2\sqrt2\,\|\beta\|}{\sqrt n},\quad y=X\beta",
-        promised=printed,
-        relation="<=",
-        measured=measures,
-        reason=f"d = {dimension}, n = {', '.join(map(str, sizes))}, {trials} draws each",
-        control=Control("targets of the same length that are no linear function of x", off_range),
     )
-    run.claim(
-        "M-27",
-        r"\frac{\sqrt{2\,y^\top(H^\infty)^{-1}y\,\operatorname{tr}H^\infty}}n\le"
-        r"\frac{2\|\beta\|}{\sqrt n}",
-        promised=bounds,
-        relation="<=",
-        measured=measures,
-        reason="sharper by √2, since the trace is n/2",
-        control=Control("targets of the same length that are no linear function of x", off_range),
+    says.at_most(measures, printed, where=f"d = {dimension}, n = {', '.join(map(str, sizes))}, {trials} draws each")
+    says.fails("targets of the same length that are no linear function of x", off_range)
+    says = run.states(
+        "M-27", r"\frac{\sqrt{2\,y^\top(H^\infty)^{-1}y\,\operatorname{tr}H^\infty}}n\le\frac{2\|\beta\|}{\sqrt n}"
     )
-    run.claim(
-        "M-27",
-        r"\operatorname{tr}H^\infty=\tfrac n2\le n \text{ for unit vectors}: \operatorname{tr}/n",
-        promised=0.5,
-        relation="==",
-        measured=halves,
-        tolerance=1e-12,
-        control=Control(
-            "points of length 2",
-            float(relu_gram_limit(2 * normalize(run.randn(9, 5), dim=1)).trace()) / 9,
-        ),
-    )
+    says.at_most(measures, bounds, where="sharper by √2, since the trace is n/2")
+    says.fails("targets of the same length that are no linear function of x", off_range)
+    says = run.states("M-27", r"\operatorname{tr}H^\infty=\tfrac n2\le n \text{ for unit vectors}: \operatorname{tr}/n")
+    says.equal(halves, 0.5, 1e-12)
+    says.fails("points of length 2", float(relu_gram_limit(2 * normalize(run.randn(9, 5), dim=1)).trace()) / 9)
     return rows
 
 
@@ -499,17 +376,9 @@ def facts(run: Run, dimension: int) -> None:
     few = normalize(run.randn(dimension // 2, dimension), dim=1)
     inverse_few = torch.linalg.inv(relu_gram_limit(few))
     kernel_inverse = torch.linalg.inv(few @ few.T)
-    run.claim(
-        "M-27",
-        r"n\le d:\ \lambda_{\min}(4K^{-1}-(H^\infty)^{-1})\ge0,\quad K=XX^\top",
-        promised=0,
-        relation=">=",
-        measured=loewner_order(4 * kernel_inverse, inverse_few).smallest,
-        tolerance=1e-10,
-        control=Control(
-            "without the factor 4", loewner_order(kernel_inverse, inverse_few).smallest
-        ),
-    )
+    says = run.states("M-27", r"n\le d:\ \lambda_{\min}(4K^{-1}-(H^\infty)^{-1})\ge0,\quad K=XX^\top")
+    says.at_least(loewner_order(4 * kernel_inverse, inverse_few).smallest, 0, 1e-10)
+    says.fails("without the factor 4", loewner_order(kernel_inverse, inverse_few).smallest)
     many = normalize(run.randn(3 * dimension, dimension), dim=1)
     gram = relu_gram_limit(many)
     pseudo = torch.linalg.pinv(many @ many.T, hermitian=True)
@@ -519,30 +388,21 @@ def facts(run: Run, dimension: int) -> None:
     def excess(y: Tensor) -> float:
         return squared_kernel_norm(gram, y) - 4 * float(y @ pseudo @ y)
 
-    run.claim(
-        "M-27",
-        r"n>d:\ y^\top(H^\infty)^{-1}y-4\,y^\top K^+y\le0 \text{ for } y\in\operatorname{range}K",
-        promised=0,
-        relation="<=",
-        measured=[excess(y) for y in inside],
-        reason="K is singular there, and 4K⁺ - H⁻¹ is not positive semidefinite",
-        control=Control("labels outside the range of K", [excess(y) for y in outside]),
+    says = run.states("M-27", r"n>d:\ y^\top(H^\infty)^{-1}y-4\,y^\top K^+y\le0 \text{ for } y\in\operatorname{range}K")
+    says.at_most(
+        [excess(y) for y in inside], 0, where="K is singular there, and 4K⁺ - H⁻¹ is not positive semidefinite"
     )
+    says.fails("labels outside the range of K", [excess(y) for y in outside])
 
 
 def printed_statements(run: Run, dimension: int) -> None:
     """What the source prints, refuted."""
     square = normalize(run.randn(8, 8), dim=1)
-    run.erratum(
-        "projection-with-x-transposed",
-        r"\|X(XX^\top)^{-1}X^\top\|\le1",
-        promised=1.0,
-        relation="<=",
-        measured=torch.linalg.matrix_norm(
-            square @ torch.linalg.inv(square @ square.T) @ square.T, 2
-        ),
-        tolerance=1e-6,
-        reason="n = d = 8, the only case in which the shapes fit",
+    run.refutes("projection-with-x-transposed", r"\|X(XX^\top)^{-1}X^\top\|\le1").at_most(
+        torch.linalg.matrix_norm(square @ torch.linalg.inv(square @ square.T) @ square.T, 2),
+        1.0,
+        1e-6,
+        where="n = d = 8, the only case in which the shapes fit",
     )
     x = normalize(run.randn(20, dimension), dim=1)
     fresh = normalize(run.randn(2000, dimension), dim=1)
@@ -551,16 +411,14 @@ def printed_statements(run: Run, dimension: int) -> None:
     coefficients = torch.linalg.solve(predict(x), x @ beta)
     wrong = (torch.sign(predict(fresh, x) @ coefficients) != torch.sign(fresh @ beta)).double()
     tiny = 0.01
-    run.erratum(
+    run.refutes(
         "complexity-bounds-classification-error",
         r"\text{classification error}\le\frac{\sqrt{2\,y^\top(H^\infty)^{-1}y\,"
         r"\operatorname{tr}H^\infty}}n\le\frac{2\sqrt2\,\|\beta\|}{\sqrt n}",
-        promised=linear_target_complexity(x, tiny * beta).printed_bound,
-        relation="<=",
-        measured=(error := mean_interval(wrong)).estimate,
-        interval=error,
-        reason=f"n = 20, d = {dimension}, |β| = {tiny}: the signs do not depend on |β|, the "
-        "'bound' does",
+    ).at_most(
+        mean_interval(wrong),
+        linear_target_complexity(x, tiny * beta).printed_bound,
+        where=f"n = 20, d = {dimension}, |β| = {tiny}: the signs do not depend on |β|, the 'bound' does",
     )
 
 

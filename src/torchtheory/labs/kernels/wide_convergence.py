@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.intervals import Interval, clopper_pearson, fit_slope
-from torchtheory.core.record import Control
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.wide_convergence import (
     WideDescent,
@@ -23,8 +21,7 @@ from torchtheory.kernels.wide_convergence import (
     wide_descent,
     wide_network,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Interval, Run, clopper_pearson, fit_slope, lab
 from torchtheory.models.model import PureFunction, flatten, unflatten
 from torchtheory.nets.labeled import at_least, homogeneous
 from torchtheory.nets.layer_features import last_hidden_features
@@ -105,28 +102,16 @@ def identity(run: Run, x: Tensor, y: Tensor) -> None:
 
     with torch.no_grad():
         residual, bent_residual = net(x)[:, 0] - y, bent(x)[:, 0] - y
-    run.claim(
-        "A-122",
-        r"\|\nabla_{\theta^{(2)}}r\|^2=\frac4{m^2}e^\top\bar K_\Theta e",
-        promised=4 / m**2 * float(residual @ kernel @ residual),
-        relation="==",
-        measured=by_autodiff(net),
-        tolerance=1e-12,
-        control=Control(
-            "an activation after the last layer",
-            by_autodiff(bent),
-            promised=4 / m**2 * float(bent_residual @ kernel @ bent_residual),
-        ),
+    says = run.states("A-122", r"\|\nabla_{\theta^{(2)}}r\|^2=\frac4{m^2}e^\top\bar K_\Theta e")
+    says.equal(by_autodiff(net), 4 / m**2 * float(residual @ kernel @ residual), 1e-12)
+    says.fails(
+        "an activation after the last layer",
+        by_autodiff(bent),
+        promised=4 / m**2 * float(bent_residual @ kernel @ bent_residual),
     )
-    run.claim(
-        "A-122",
-        r"\bar K_\Theta=\sum_kv_kv_k^\top \text{ is the tangent kernel of the last layer}",
-        promised=empirical_ntk(net, x, outputs="trace", only=["2.weight"]),
-        relation="==",
-        measured=kernel,
-        tolerance=1e-12,
-        control=Control("of all layers", empirical_ntk(net, x, outputs="trace")),
-    )
+    says = run.states("A-122", r"\bar K_\Theta=\sum_kv_kv_k^\top \text{ is the tangent kernel of the last layer}")
+    says.equal(kernel, empirical_ntk(net, x, outputs="trace", only=["2.weight"]), 1e-12)
+    says.fails("of all layers", empirical_ntk(net, x, outputs="trace"))
 
 
 def nonsingular(run: Run, trials: int, samples: int = 3) -> None:
@@ -143,18 +128,18 @@ def nonsingular(run: Run, trials: int, samples: int = 3) -> None:
     for blocks in (2, 4):
         found = count(blocks * samples, x)
         twice = count(blocks * samples, torch.tensor([-1.0, 0.5, 0.5], dtype=torch.float64))
-        run.claim(
+        says = run.states(
             "A-122",
             r"P(\bar K_\Theta \text{ regular})\ge1-(1-\delta)^{\lfloor n/m\rfloor},\ "
             r"\delta \text{ its probability at } n=m",
-            promised=1 - (1 - one.low) ** blocks,
-            relation=">=",
-            measured=found.estimate,
-            interval=found,
-            reason=f"ReLU, m = {samples}, n = {blocks * samples}; δ = {one.estimate:.3f}, at the "
-            "lower end of its interval; Clopper-Pearson at 99%",
-            control=Control("two equal samples", twice.estimate, interval=twice),
         )
+        says.at_least(
+            found,
+            1 - (1 - one.low) ** blocks,
+            where=f"ReLU, m = {samples}, n = {blocks * samples}; δ = {one.estimate:.3f}, at the "
+            "lower end of its interval; Clopper-Pearson at 99%",
+        )
+        says.fails("two equal samples", twice)
 
 
 def expected_features(x: Tensor) -> Tensor:
@@ -169,9 +154,7 @@ def expected_features(x: Tensor) -> Tensor:
 Growth = dict[str, list[float]]
 
 
-def smallest_eigenvalue(
-    run: Run, x: Tensor, widths: tuple[int, ...], draws: int
-) -> tuple[float, Growth]:
+def smallest_eigenvalue(run: Run, x: Tensor, widths: tuple[int, ...], draws: int) -> tuple[float, Growth]:
     """It grows like n if the first layer's law does not depend on n, and falls if it does."""
     expected = expected_features(x)
     limit = float(torch.linalg.eigvalsh(expected)[0])
@@ -188,43 +171,27 @@ def smallest_eigenvalue(
             growth[name] += values
     every = repeated(widths, draws)
     slopes = {name: fit_slope(every, growth[name]) for name in ("printed", "gap")}
-    run.claim(
+    run.states(
         "A-122",
-        r"\|\tfrac1n\bar K_\Theta-\mathbb E[vv^\top]\|\sim n^{-1/2} \text{ for } "
-        r"\Theta^{(1)}_j\sim\mathcal N(0,I)",
-        promised=-0.5,
-        relation="slope",
-        measured=slopes["gap"].estimate,
-        interval=slopes["gap"],
-    )
+        r"\|\tfrac1n\bar K_\Theta-\mathbb E[vv^\top]\|\sim n^{-1/2} \text{ for } \Theta^{(1)}_j\sim\mathcal N(0,I)",
+    ).slope(slopes["gap"], -0.5)
     growth = {name: means(values, draws) for name, values in growth.items()}
     shares = [value / n for value, n in zip(growth["right"], widths, strict=True)]
-    run.claim(
+    says = run.states(
         "A-122",
         r"\tfrac1n\lambda_{\min}(\bar K_\Theta)\to\lambda_{\min}(\mathbb E[vv^\top])>0: "
         r"\text{ at least } 0.8 \text{ of it}",
-        promised=0.8 * limit,
-        relation=">=",
-        measured=shares[-1],
-        reason=f"mean of {draws} draws at n = {widths[-1]}; the limit is {limit:.4g}",
-        control=Control("the first layer N(0, I/n)", growth["printed"][-1] / widths[-1]),
     )
-    run.erratum(
+    says.at_least(shares[-1], 0.8 * limit, where=f"mean of {draws} draws at n = {widths[-1]}; the limit is {limit:.4g}")
+    says.fails("the first layer N(0, I/n)", growth["printed"][-1] / widths[-1])
+    run.refutes(
         "initialization-shrinks-with-width",
         r"\Theta_j^{(1)}\sim\mathcal N(0,1/n)^{d+1}:\ \lambda_{\min}(\bar K_\Theta)\sim n",
-        promised=1.0,
-        relation="slope",
-        measured=slopes["printed"].estimate,
-        interval=slopes["printed"],
-        reason=f"{len(x)} samples of dimension {x.shape[1]}; the fitted exponent of n",
-    )
+    ).slope(slopes["printed"], 1.0, where=f"{len(x)} samples of dimension {x.shape[1]}; the fitted exponent of n")
     run.table(
         "smallest-eigenvalue",
         ["n", "N(0, I): λmin/n", "its limit", "N(0, I/n), as printed: λmin"],
-        [
-            (n, share, limit, printed)
-            for n, share, printed in zip(widths, shares, growth["printed"], strict=True)
-        ],
+        [(n, share, limit, printed) for n, share, printed in zip(widths, shares, growth["printed"], strict=True)],
         caption=f"Smallest eigenvalue of the last-layer kernel, mean of {draws} networks",
     )
     return limit, growth
@@ -249,14 +216,9 @@ def domination(run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], limit: f
         there = gradient_domination(net, x, y)
         found.append(there)
         first_only.append(there.squared_gradient - there.last_layer_part)
-    run.claim(
-        "A-123",
-        r"\|\nabla r(\Theta)\|^2\ge\frac4m\lambda_{\min}(\bar K_\Theta)\,r(\Theta)",
-        promised=[f.constant * f.risk for f in found],
-        relation=">=",
-        measured=[f.squared_gradient for f in found],
-        control=Control("the last layer is not trained", first_only),
-    )
+    says = run.states("A-123", r"\|\nabla r(\Theta)\|^2\ge\frac4m\lambda_{\min}(\bar K_\Theta)\,r(\Theta)")
+    says.at_least([f.squared_gradient for f in found], [f.constant * f.risk for f in found])
+    says.fails("the last layer is not trained", first_only)
     rows = []
     for n in widths:
         net = wide_network(n, d, generator=run.generator)
@@ -268,29 +230,29 @@ def domination(run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], limit: f
     n = widths[-1]
     shrunk = wide_network(n, d, first_deviation=n**-0.5, generator=run.generator)
     broken = ratio_in_ball(shrunk, x, y, samples=8, steps=12, generator=run.generator)
-    run.claim(
-        "A-123",
-        r"\inf_{B_1(\Theta)}\|\nabla r\|^2/r\ge c\,\tfrac nm,\quad "
-        r"c=2\lambda_{\min}(\mathbb E[vv^\top])",
-        promised=2 * limit,
-        relation=">=",
-        measured=[min(row[1:4]) for row in rows],
-        reason="the smallest ratio times m/n met by sampling and by descending on it, at every n",
-        control=Control("the first layer N(0, I/n)", broken.smallest * m / n),
+    says = run.states(
+        "A-123", r"\inf_{B_1(\Theta)}\|\nabla r\|^2/r\ge c\,\tfrac nm,\quad c=2\lambda_{\min}(\mathbb E[vv^\top])"
     )
-    run.claim(
+    says.at_least(
+        [min(row[1:4]) for row in rows],
+        2 * limit,
+        where="the smallest ratio times m/n met by sampling and by descending on it, at every n",
+    )
+    says.fails("the first layer N(0, I/n)", broken.smallest * m / n)
+    says = run.states(
         "A-123",
         r"\inf_{B_1(\Theta)}\|\nabla r\|^2/r\ge\frac4m\bigl(\sqrt{\lambda_{\min}}-"
         r"\|\tilde X\|_F\bigr)_+^2:\ \text{smallest ratio found over the certificate, times } m/n",
-        promised=[row[4] for row in rows],
-        relation=">=",
-        measured=[row[3] for row in rows],
-        reason="the certificate is for all points of the ball and any labels",
-        control=Control(
-            "outside the ball: the first layer is 0",
-            gradient_domination(without_first_layer(net), x, y).ratio * m / n,
-            promised=max(row[4] for row in rows),
-        ),
+    )
+    says.at_least(
+        [row[3] for row in rows],
+        [row[4] for row in rows],
+        where="the certificate is for all points of the ball and any labels",
+    )
+    says.fails(
+        "outside the ball: the first layer is 0",
+        gradient_domination(without_first_layer(net), x, y).ratio * m / n,
+        promised=max(row[4] for row in rows),
     )
     run.table(
         "ratio",
@@ -332,26 +294,20 @@ def perturbation(run: Run, x: Tensor, widths: tuple[int, ...], draws: int) -> No
             allowed.append(float(s[-1] - after) / float(tilde.norm()))
         drops += each
         bounds += allowed
-    slope = fit_slope(repeated(widths, draws), drops)
-    run.claim(
+    run.states(
         "A-123",
-        r"\bigl|\sqrt{\lambda_{\min}(\bar K_{\Theta+\bar\theta})}-\sqrt{\lambda_{\min}"
-        r"(\bar K_\Theta)}\bigr|\le\|\tilde X\|_F \text{ for } \|\bar\theta\|\le1: "
-        r"\text{ ratio of the two}",
-        promised=1.0,
-        relation="<=",
-        measured=bounds,
-        reason="steps of length 1 against the smallest singular vectors",
-    )
-    run.erratum(
+        r"\bigl|\sqrt{\lambda_{\min}(\bar K_{\Theta+\bar\theta})}-\sqrt{\lambda_{\min}(\bar "
+        r"K_\Theta)}\bigr|\le\|\tilde X\|_F \text{ for } \|\bar\theta\|\le1: \text{ ratio of the two}",
+    ).at_most(bounds, 1.0, where="steps of length 1 against the smallest singular vectors")
+    run.refutes(
         "eigenvalue-moves-by-a-constant",
         r"\lambda_{\min}(\bar K_{\Theta+\bar\theta})=\lambda_{\min}(\bar K_\Theta)+O(1) "
         r"\text{ for } \|\bar\theta\|\le1",
-        promised=0.0,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        reason="the fitted exponent of n in the drop; it is 1/2, and λmin itself has exponent 1",
+    ).slope(
+        repeated(widths, draws),
+        drops,
+        0.0,
+        where="the fitted exponent of n in the drop; it is 1/2, and λmin itself has exponent 1",
     )
 
 
@@ -363,36 +319,22 @@ def hessian(run: Run, x: Tensor, widths: tuple[int, ...]) -> None:
     point = flatten(f.parameters)
 
     def at(z: Tensor) -> Tensor:
-        hessian: Tensor = torch.func.hessian(
-            lambda theta: f(unflatten(theta, f.parameters), z[None])[0, 0]
-        )(point)
+        hessian: Tensor = torch.func.hessian(lambda theta: f(unflatten(theta, f.parameters), z[None])[0, 0])(point)
         return hessian
 
     exact = torch.stack([at(z) for z in x])
     last = slice(7 * (d + 1), None)
-    run.claim(
-        "A-124",
-        r"\frac{\partial^2\Phi}{\partial\theta_i^{(2)}\partial\theta_j^{(2)}}=0",
-        promised=0,
-        relation="==",
-        measured=exact[:, last, last].abs().max(),
-        tolerance=1e-14,
-        control=Control("of the first layer", exact[:, :7, :7].abs().max()),
-    )
+    says = run.states("A-124", r"\frac{\partial^2\Phi}{\partial\theta_i^{(2)}\partial\theta_j^{(2)}}=0")
+    says.equal(exact[:, last, last].abs().max(), within=1e-14)
+    says.fails("of the first layer", exact[:, :7, :7].abs().max())
     closed = two_layer_hessian_norms(small, x)
-    run.claim(
+    says = run.states(
         "A-124",
         r"\|\nabla^2\Phi\|=\max_j\tfrac12\bigl(|b_j|+\sqrt{b_j^2+4a_j^2}\bigr),\ "
         r"a_j=\varrho'\|\tilde x\|,\ b_j=\theta_j^{(2)}\varrho''\|\tilde x\|^2",
-        promised=torch.linalg.matrix_norm(exact, 2),
-        relation="==",
-        measured=closed,
-        tolerance=1e-12,
-        control=Control(
-            "the lengths of x in place of (x, 1)",
-            closed * x.norm(dim=1) / homogeneous(x).norm(dim=1),
-        ),
     )
+    says.equal(closed, torch.linalg.matrix_norm(exact, 2), 1e-12)
+    says.fails("the lengths of x in place of (x, 1)", closed * x.norm(dim=1) / homogeneous(x).norm(dim=1))
     lengths = homogeneous(x).norm(dim=1)
     many = repeated(widths, 4)
     nets = [wide_network(n, d, generator=run.generator) for n in many]
@@ -400,28 +342,17 @@ def hessian(run: Run, x: Tensor, widths: tuple[int, ...]) -> None:
     with torch.no_grad():
         for value in unscaled[2].parameters():
             value.mul_(math.sqrt(widths[-1]))
-    run.claim(
-        "A-124",
-        r"\|\nabla^2\Phi(x,\Theta)\|\le2\|(x,1)\| \text{ at every width}: \text{ norm}/\|(x,1)\|",
-        promised=2.0,
-        relation="<=",
-        measured=torch.stack([two_layer_hessian_norms(net, x) / lengths for net in nets]).max(),
-        reason=f"n = {', '.join(map(str, widths))}",
-        control=Control(
-            "the last layer N(0, 1) in place of N(0, 1/n)",
-            (two_layer_hessian_norms(unscaled, x) / lengths).max(),
-        ),
+    says = run.states(
+        "A-124", r"\|\nabla^2\Phi(x,\Theta)\|\le2\|(x,1)\| \text{ at every width}: \text{ norm}/\|(x,1)\|"
     )
+    says.at_most(
+        torch.stack([two_layer_hessian_norms(net, x) / lengths for net in nets]).max(),
+        2.0,
+        where=f"n = {', '.join(map(str, widths))}",
+    )
+    says.fails("the last layer N(0, 1) in place of N(0, 1/n)", (two_layer_hessian_norms(unscaled, x) / lengths).max())
     gradients = [float(empirical_ntk(net, x, outputs="trace").diagonal().mean()) for net in nets]
-    slope = fit_slope(many, gradients)
-    run.claim(
-        "A-124",
-        r"\|\nabla\Phi\|^2\sim n",
-        promised=1.0,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-    )
+    run.states("A-124", r"\|\nabla\Phi\|^2\sim n").slope(many, gradients, 1.0)
     lipschitz(run, x[0], nets[-1])
 
 
@@ -449,17 +380,12 @@ def lipschitz(run: Run, x: Tensor, net: nn.Sequential) -> None:
         offset = size * offset / offset.norm()
         promised.append(constant(size))
         measured.append(moved(net, offset) / size)
-    run.claim(
+    says = run.states(
         "A-124",
-        r"\|\nabla\Phi(\Theta)-\nabla\Phi(\Theta+v)\|\le\sup\|\nabla^2\Phi\|\cdot\|v\|: "
-        r"\text{ divided by } \|v\|",
-        promised=promised,
-        relation="<=",
-        measured=measured,
-        reason="the supremum is over all points of the ball, from sup|tanh''|",
-        control=Control("an activation with a kink, at a unit that crosses it", kink_jump(x),
-                        promised=promised[0]),
-    )  # fmt: skip
+        r"\|\nabla\Phi(\Theta)-\nabla\Phi(\Theta+v)\|\le\sup\|\nabla^2\Phi\|\cdot\|v\|: \text{ divided by } \|v\|",
+    )
+    says.at_most(measured, promised, where="the supremum is over all points of the ball, from sup|tanh''|")
+    says.fails("an activation with a kink, at a unit that crosses it", kink_jump(x), promised=promised[0])
 
 
 def kink_jump(x: Tensor, size: float = 1e-4) -> float:
@@ -479,9 +405,7 @@ def kink_jump(x: Tensor, size: float = 1e-4) -> float:
     return float((slope(point + step) - slope(point)).norm()) / size
 
 
-def convergence(
-    run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], steps: int
-) -> list[WideDescent]:
+def convergence(run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], steps: int) -> list[WideDescent]:
     """Measured against predicted, and the distance traveled."""
     d = x.shape[1]
     descents, distances = [], []
@@ -496,59 +420,43 @@ def convergence(
     net = wide_network(widths[0], d, generator=run.generator)
     eta = 1.5 * step_size_limit(net, x)
     wild = wide_descent(net, x, y, step=eta, steps=steps)
-    run.claim(
-        "A-125",
-        r"r(\Theta^{(k)})\le\bigl(1-\eta\,\tfrac4m\lambda_{\min}(1-\eta/\eta_{\max})\bigr)^k"
-        r"r(\Theta^{(0)})",
-        promised=torch.cat([g.predicted for g in descents]),
-        relation="<=",
-        measured=torch.cat([g.risks for g in descents]),
-        tolerance=1e-12,
-        reason=f"every step, n = {', '.join(map(str, widths))}, η half of its limit",
-        control=Control(
-            "a step of 1.5 times the limit",
-            torch.nan_to_num(wild.risks, posinf=1e300),
-            promised=descents[0].predicted,
-        ),
+    says = run.states(
+        "A-125", r"r(\Theta^{(k)})\le\bigl(1-\eta\,\tfrac4m\lambda_{\min}(1-\eta/\eta_{\max})\bigr)^kr(\Theta^{(0)})"
+    )
+    says.at_most(
+        torch.cat([g.risks for g in descents]),
+        torch.cat([g.predicted for g in descents]),
+        1e-12,
+        where=f"every step, n = {', '.join(map(str, widths))}, η half of its limit",
+    )
+    says.fails(
+        "a step of 1.5 times the limit", torch.nan_to_num(wild.risks, posinf=1e300), promised=descents[0].predicted
     )
     half = steps // 2
     for n, found in zip(widths, descents[::2], strict=True):
         rate = fit_slope(torch.arange(half, steps + 1), found.risks[half:].log(), log=False)
-        run.claim(
+        run.states(
             "A-125",
-            r"\log r \text{ falls by at least } \eta\,\tfrac4m\lambda_{\min}(1-\eta/\eta_{\max}) "
-            r"\text{ a step}",
-            promised=-found.step * found.constant * (1 - found.step / found.limit),
-            relation="<=",
-            measured=rate.estimate,
-            interval=rate,
-            reason=f"n = {n}, slope over the second half of {steps} steps",
+            r"\log r \text{ falls by at least } \eta\,\tfrac4m\lambda_{\min}(1-\eta/\eta_{\max}) \text{ a step}",
+        ).at_most(
+            rate,
+            -found.step * found.constant * (1 - found.step / found.limit),
+            where=f"n = {n}, slope over the second half of {steps} steps",
         )
-    slope = fit_slope(repeated(widths, 2), distances)
-    run.claim(
-        "A-125",
-        r"\|\Theta^{(K)}-\Theta^{(0)}\|\sim\sqrt{m/n}: \text{ exponent of } n",
-        promised=-0.5,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
+    run.states("A-125", r"\|\Theta^{(K)}-\Theta^{(0)}\|\sim\sqrt{m/n}: \text{ exponent of } n").slope(
+        repeated(widths, 2), distances, -0.5
     )
-    run.claim(
-        "A-125",
-        r"\|\Theta^{(k)}-\Theta^{(0)}\|\le1 \text{ for all } k \text{ at the largest width}",
-        promised=1.0,
-        relation="<=",
-        measured=descents[-1].distances,
-        control=Control(
-            "eight units in place of a wide layer, labels of size 10",
-            wide_descent(
-                small := wide_network(8, d, generator=run.generator),
-                x,
-                10 * y,
-                step=step_size_limit(small, x) / 8,
-                steps=steps,
-            ).distances,
-        ),
+    says = run.states("A-125", r"\|\Theta^{(k)}-\Theta^{(0)}\|\le1 \text{ for all } k \text{ at the largest width}")
+    says.at_most(descents[-1].distances, 1.0)
+    says.fails(
+        "eight units in place of a wide layer, labels of size 10",
+        wide_descent(
+            small := wide_network(8, d, generator=run.generator),
+            x,
+            10 * y,
+            step=step_size_limit(small, x) / 8,
+            steps=steps,
+        ).distances,
     )
     return descents[::2]
 
@@ -563,25 +471,16 @@ def step_size(run: Run, x: Tensor, y: Tensor, width: int) -> None:
         value = float(wide_descent(net, x, y, step=step, steps=steps).risks[-1])
         return value if math.isfinite(value) else 1e300
 
-    run.claim(
-        "A-125",
-        r"\eta=0.9\,\eta_{\max},\ \eta_{\max}=m/\lambda_{\max}(K): \text{ the risk falls}",
-        promised=start.risk,
-        relation="<",
-        measured=after(0.9 * limit, 20),
-        reason="after 20 steps",
-        control=Control("1.5 times the limit", after(1.5 * limit, 20)),
+    says = run.states("A-125", r"\eta=0.9\,\eta_{\max},\ \eta_{\max}=m/\lambda_{\max}(K): \text{ the risk falls}")
+    says.below(after(0.9 * limit, 20), start.risk, where="after 20 steps")
+    says.fails("1.5 times the limit", after(1.5 * limit, 20))
+    says = run.states("A-125", r"\eta=m/(cn) \text{ does not converge in one step: } r(\Theta^{(1)})>r(\Theta^{(0)})")
+    says.above(
+        after(1 / start.constant, 1),
+        start.risk,
+        where=f"cn/m = {start.constant:.3g}: a step of {1 / start.constant / limit:.3g} times the limit",
     )
-    run.claim(
-        "A-125",
-        r"\eta=m/(cn) \text{ does not converge in one step: } r(\Theta^{(1)})>r(\Theta^{(0)})",
-        promised=start.risk,
-        relation=">",
-        measured=after(1 / start.constant, 1),
-        reason=f"cn/m = {start.constant:.3g}: a step of {1 / start.constant / limit:.3g} times the "
-        "limit",
-        control=Control("half the limit", after(limit / 2, 1)),
-    )
+    says.fails("half the limit", after(limit / 2, 1))
 
 
 def leaving_the_ball(run: Run, x: Tensor, y: Tensor, width: int = 64) -> None:
@@ -601,24 +500,18 @@ def leaving_the_ball(run: Run, x: Tensor, y: Tensor, width: int = 64) -> None:
         right = math.floor(math.sqrt(m / (eta**2 * width * steepest * float(found.risks.max()))))
         rows.append((eta, right, left, printed))
         kept.append(float(found.distances[: right + 1].max()))
-    run.claim(
+    run.states(
         "A-125",
-        r"\|\nabla r\|^2\le C\tfrac nmr:\ \|\Theta^{(k)}-\Theta\|\le1 \text{ for } "
-        r"k\le\sqrt{m/(\eta^2nC\max r)}",
-        promised=1.0,
-        relation="<=",
-        measured=kept,
-        reason=f"n = {width}, three step sizes, C measured along the path",
-    )
+        r"\|\nabla r\|^2\le C\tfrac nmr:\ \|\Theta^{(k)}-\Theta\|\le1 \text{ for } k\le\sqrt{m/(\eta^2nC\max r)}",
+    ).at_most(kept, 1.0, where=f"n = {width}, three step sizes, C measured along the path")
     eta, _, left, printed = rows[-1]
-    run.erratum(
+    run.refutes(
         "iterates-stay-longer-than-they-do",
-        r"\|\Theta^{(k)}-\Theta\|\le1 \text{ for } k\le\sqrt m/(\eta^2n): "
-        r"\text{ the first } k \text{ outside}",
-        promised=printed,
-        relation=">",
-        measured=left,
-        reason=f"m = {m}, n = {width}, η = {eta:.3g}: with half of η they stay for twice as many "
+        r"\|\Theta^{(k)}-\Theta\|\le1 \text{ for } k\le\sqrt m/(\eta^2n): \text{ the first } k \text{ outside}",
+    ).above(
+        left,
+        printed,
+        where=f"m = {m}, n = {width}, η = {eta:.3g}: with half of η they stay for twice as many "
         "steps, while the printed number is four times as large",
     )
     run.table(
@@ -629,9 +522,7 @@ def leaving_the_ball(run: Run, x: Tensor, y: Tensor, width: int = 64) -> None:
     )
 
 
-def plot_convergence(
-    axes: Any, widths: tuple[int, ...], descents: list[WideDescent], growth: Growth
-) -> None:
+def plot_convergence(axes: Any, widths: tuple[int, ...], descents: list[WideDescent], growth: Growth) -> None:
     left, middle, right = axes[0]
     for n, found in zip(widths, descents, strict=True):
         (line,) = left.semilogy(found.risks, label=f"n = {n}")

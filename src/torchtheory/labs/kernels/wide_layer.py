@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits
 from torchtheory.kernels.wide_convergence import squared_risk
 from torchtheory.kernels.wide_layer import (
@@ -16,8 +15,7 @@ from torchtheory.kernels.wide_layer import (
     last_layer_path,
     layer_ranks,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab
 from torchtheory.models.model import PureFunction, flatten
 from torchtheory.nets.activations import Pointwise
 from torchtheory.nets.labeled import at_least
@@ -80,9 +78,7 @@ def dense_network(run: Run, width: int, activation: nn.Module) -> nn.Module:
 def deep_network(run: Run, width: int) -> nn.Module:
     return randomized(
         run,
-        nn.Sequential(
-            nn.Linear(64, 30), nn.Tanh(), nn.Linear(30, width), nn.Tanh(), nn.Linear(width, 1)
-        ),
+        nn.Sequential(nn.Linear(64, 30), nn.Tanh(), nn.Linear(30, width), nn.Tanh(), nn.Linear(width, 1)),
     )
 
 
@@ -107,30 +103,21 @@ def independence(run: Run, x: Tensor, draws: int) -> None:
         analytic = (nn.Tanh(), nn.Sigmoid(), nn.Softplus())
         ranks += [layer_ranks(dense_network(run, m, a), x)[1].rank for a in analytic]
         low.append(layer_ranks(dense_network(run, m, nn.Identity()), x)[1].rank)
-    run.claim(
+    says = run.states(
         "A-120",
-        r"\text{a layer of } m \text{ units and an analytic activation that is no polynomial: } "
-        r"\operatorname{rank}=m",
-        promised=m,
-        relation="==",
-        measured=ranks,
-        reason=f"tanh, logistic and softplus, {draws} draws each",
-        control=Control("the identity: the rank is at most that of the inputs", low),
+        r"\text{a layer of } m \text{ units and an analytic activation that is no polynomial: } \operatorname{rank}=m",
     )
+    says.equal(ranks, m, where=f"tanh, logistic and softplus, {draws} draws each")
+    says.fails("the identity: the rank is at most that of the inputs", low)
     line = torch.linspace(-1, 1, 20, dtype=torch.float64)[:, None]
     cubes = Pointwise(lambda z: z**3, "cube")
     cubic = randomized(run, nn.Sequential(nn.Linear(1, 200), cubes, nn.Linear(200, 1)))
     bent = randomized(run, nn.Sequential(nn.Linear(1, 200), nn.Tanh(), nn.Linear(200, 1)))
-    run.claim(
-        "A-120",
-        r"\varrho \text{ a polynomial of degree } 3,\ d=1:\ \operatorname{rank}\le4"
-        r" \text{ at any width}",
-        promised=4,
-        relation="<=",
-        measured=layer_ranks(cubic, line)[1].rank,
-        reason="20 points on a line, 200 units",
-        control=Control("tanh, which is none", layer_ranks(bent, line)[1].rank),
+    says = run.states(
+        "A-120", r"\varrho \text{ a polynomial of degree } 3,\ d=1:\ \operatorname{rank}\le4 \text{ at any width}"
     )
+    says.at_most(layer_ranks(cubic, line)[1].rank, 4, where="20 points on a line, 200 units")
+    says.fails("tanh, which is none", layer_ranks(bent, line)[1].rank)
 
 
 def any_labels(run: Run, x: Tensor, y: Tensor) -> list[tuple[str, str, int, int, float]]:
@@ -144,33 +131,25 @@ def any_labels(run: Run, x: Tensor, y: Tensor) -> list[tuple[str, str, int, int,
     }
     narrow = fit_last_layer(dense_network(run, m // 2, nn.Tanh()), x, y)
     fits = {name: fit_last_layer(net, x, y) for name, net in networks.items()}
-    run.claim(
-        "A-120",
-        r"\text{independent features: a last layer with } \max_i|\Phi(x^{(i)})-y^{(i)}|\le10^{-8}",
-        promised=1e-8,
-        relation="<=",
-        measured=[fit.residual for fit in fits.values()],
-        reason="coin-flip labels; a dense, a deep and a convolutional network",
-        control=Control("half as many units as samples", narrow.residual),
+    says = run.states(
+        "A-120", r"\text{independent features: a last layer with } \max_i|\Phi(x^{(i)})-y^{(i)}|\le10^{-8}"
     )
-    run.claim(
-        "A-120",
-        r"\text{the network with that last layer has risk } 0",
-        promised=0,
-        relation="==",
-        measured=[
-            float(squared_risk(fit.model, x, y)(flatten(PureFunction(fit.model).parameters)))
-            for fit in fits.values()
-        ],
-        tolerance=1e-15,
-        control=Control(
-            "half as many units as samples",
-            squared_risk(narrow.model, x, y)(flatten(PureFunction(narrow.model).parameters)),
-        ),
+    says.at_most(
+        [fit.residual for fit in fits.values()],
+        1e-8,
+        where="coin-flip labels; a dense, a deep and a convolutional network",
     )
-    found: dict[str, list[LayerRank]] = {
-        name: layer_ranks(net, x) for name, net in networks.items()
-    }
+    says.fails("half as many units as samples", narrow.residual)
+    says = run.states("A-120", r"\text{the network with that last layer has risk } 0")
+    says.equal(
+        [float(squared_risk(fit.model, x, y)(flatten(PureFunction(fit.model).parameters))) for fit in fits.values()],
+        within=1e-15,
+    )
+    says.fails(
+        "half as many units as samples",
+        squared_risk(narrow.model, x, y)(flatten(PureFunction(narrow.model).parameters)),
+    )
+    found: dict[str, list[LayerRank]] = {name: layer_ranks(net, x) for name, net in networks.items()}
     return [
         (name, layer.layer, layer.width, layer.rank, layer.smallest)
         for name, layers in found.items()
@@ -187,23 +166,12 @@ def straight_path(run: Run, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     start = flatten(PureFunction(net).parameters)
     end = flatten(PureFunction(fit_last_layer(deep_network(run, len(x)), x, y).model).parameters)
     across = torch.stack([risk((1 - float(s)) * start + float(s) * end) for s in t])
-    run.claim(
-        "A-120",
-        r"r(t)=(1-t)^2\,r(0) \text{ on the straight line in the last layer}",
-        promised=(1 - t).square() * risks[0],
-        relation="==",
-        measured=risks,
-        tolerance=1e-9,
-        control=Control("a straight line in all layers", across),
-    )
-    run.claim(
-        "A-120",
-        r"\text{a monotone path to risk } 0: \text{ largest increase } \max_t\,r(t+h)-r(t)\le0",
-        promised=0,
-        relation="<=",
-        measured=risks.diff().max(),
-        control=Control("a straight line in all layers", across.diff().max()),
-    )
+    says = run.states("A-120", r"r(t)=(1-t)^2\,r(0) \text{ on the straight line in the last layer}")
+    says.equal(risks, (1 - t).square() * risks[0], 1e-9)
+    says.fails("a straight line in all layers", across)
+    says = run.states("A-120", r"\text{a monotone path to risk } 0: \text{ largest increase } \max_t\,r(t+h)-r(t)\le0")
+    says.at_most(risks.diff().max(), 0)
+    says.fails("a straight line in all layers", across.diff().max())
     return {"t": t, "last": risks, "all": across}
 
 

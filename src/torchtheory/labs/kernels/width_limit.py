@@ -9,15 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.kernels.dynamics import DescentRule, KernelTraining
 from torchtheory.kernels.infinite_width import limit_kernels
 from torchtheory.kernels.parametrization import ScaledLinear, Scaling, ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labeled import at_least
 from torchtheory.training.initialization import initialize
@@ -108,28 +104,14 @@ def first_layer(run: Run) -> None:
         ("fan_in", r"\sigma_w^2\langle x,x'\rangle/d+\sigma_b^2 \text{ (divided by } \sqrt d)"),
     ):
         found = units(scaling, 20_000)  # type: ignore[arg-type]
-        run.claim(
-            "M-13",
-            rf"\mathbb E f^1_i(x)f^1_i(x')=\Sigma^1(x,x')={words}",
-            promised=promised[scaling],
-            relation="~",
-            measured=found.estimate,
-            interval=found,
-            reason="20000 independent units of one layer, 99 % interval",
-            control=Control(
-                "divided by the root of its own width", literal.estimate, interval=literal
-            ),
-        )
-    run.erratum(
+        says = run.states("M-13", rf"\mathbb E f^1_i(x)f^1_i(x')=\Sigma^1(x,x')={words}")
+        says.mean(found, promised[scaling], where="20000 independent units of one layer, 99 % interval")
+        says.fails("divided by the root of its own width", literal)
+    run.refutes(
         "ntk-parametrization-own-width",
         r"f^1=\frac{\sigma_w}{\sqrt{n_1}}W^1x+\sigma_bb^1 \text{ has the covariance } "
         r"\sigma_w^2\langle x,x'\rangle+\sigma_b^2",
-        promised=promised["unscaled_input"],
-        relation="~",
-        measured=literal.estimate,
-        interval=literal,
-        reason=f"width 20000: what is left is σ_b² = {BIAS:g}",
-    )
+    ).mean(literal, promised["unscaled_input"], where=f"width 20000: what is left is σ_b² = {BIAS:g}")
 
 
 def convergence(
@@ -166,42 +148,29 @@ def convergence(
     repeated = [w for w in widths for _ in range(networks)]
     fewer = [w for w in widths for _ in range(usual_networks)]
     falling = fit_slope(repeated, [e for row in errors for e in row])
-    flat = fit_slope(repeated, level)
     away = fit_slope(fewer, grown)
-    growing = fit_slope(fewer, [e for row in sizes for e in row])
-    run.claim(
-        "M-20, A-58",
-        r"\|\hat\Theta_0-\Theta\|_F/\|\Theta\|_F\sim n^{-1/2}",
-        promised=-0.5,
-        relation="slope",
-        measured=falling.estimate,
-        interval=falling,
-        reason=f"{networks} networks at each of the widths {min(widths)} to {max(widths)}, depth "
+    says = run.states("M-20, A-58", r"\|\hat\Theta_0-\Theta\|_F/\|\Theta\|_F\sim n^{-1/2}")
+    says.slope(
+        falling,
+        -0.5,
+        where=f"{networks} networks at each of the widths {min(widths)} to {max(widths)}, depth "
         "3, ReLU; the error halves when the width is quadrupled",
-        control=Control("the ordinary parametrization", away.estimate, interval=away),
     )
-    run.claim(
-        "A-58",
-        r"\text{ordinary parametrization: } K_{\Theta_0}(x,x)\sim n",
-        promised=1.0,
-        relation="slope",
-        measured=growing.estimate,
-        interval=growing,
-        tolerance=0.05,
-        reason="weights N(0, 2/N), the gradients of the hidden weights and of the last layer are "
-        "sums over the width",
-        control=Control("neural tangent parametrization", flat.estimate, interval=flat),
+    says.fails("the ordinary parametrization", away)
+    says = run.states("A-58", r"\text{ordinary parametrization: } K_{\Theta_0}(x,x)\sim n")
+    says.slope(
+        fewer,
+        [e for row in sizes for e in row],
+        1.0,
+        0.05,
+        where="weights N(0, 2/N), the gradients of the hidden weights and of the last layer are sums over the width",
     )
+    says.fails("neural tangent parametrization", repeated, level)
     first, last = (sum(row) / len(row) for row in (sizes[0], sizes[-1]))
-    run.erratum(
+    run.refutes(
         "tangent-kernel-ordinary-parametrization",
         rf"K_{{\Theta_0}} \text{{ converges: equal at widths {widths[0]} and {widths[-1]}}}",
-        promised=first,
-        relation="==",
-        measured=last,
-        tolerance=1.0,
-        reason=f"mean of K(x,x): {first:.0f} and {last:.0f}",
-    )
+    ).equal(last, first, 1.0, where=f"mean of K(x,x): {first:.0f} and {last:.0f}")
     return errors, sizes
 
 
@@ -211,17 +180,17 @@ def dynamics(run: Run, x: Tensor, trained: int) -> tuple[Course, Course]:
     y = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
     wide = train_beside(run, x, y, test, trained)
     narrow = train_beside(run, x, y, test, 8)
-    run.claim(
+    says = run.states(
         "M-20",
         r"\dot f_t(x)=-\Theta(x,X)\bigl(f_t(X)-y\bigr): \text{ largest distance of the trained "
         r"network from it, relative to how far it moves}",
-        promised=0.05,
-        relation="<=",
-        measured=wide.deviation,
-        reason=f"one hidden layer of {trained} ReLU units, gradient descent on all parameters, "
-        "three test points",
-        control=Control("8 units", narrow.deviation),
     )
+    says.at_most(
+        wide.deviation,
+        0.05,
+        where=f"one hidden layer of {trained} ReLU units, gradient descent on all parameters, three test points",
+    )
+    says.fails("8 units", narrow.deviation)
     return wide, narrow
 
 
@@ -284,9 +253,7 @@ def plot_limit(
         some = torch.linspace(1, len(course.times) - 1, 20).long()
         for point in range(course.limit.shape[1]):
             panel.plot(course.times, course.limit[:, point], color=COLORS[point])
-            panel.plot(
-                course.times[some], course.network[some, point], ".", color=COLORS[point], ms=5
-            )
+            panel.plot(course.times[some], course.network[some, point], ".", color=COLORS[point], ms=5)
         panel.set_title(title)
         panel.set_xlabel("step")
         panel.set_ylabel("output on test points")

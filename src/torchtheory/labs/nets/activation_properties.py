@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.activation_properties import (
     MOST_DERIVATIVES,
@@ -43,132 +41,97 @@ def activation_properties(run: Run, units: int = 200, samples: int = 12) -> None
     rows = list(ACTIVATIONS.values())
     found = {row.name: inspect_activation(row) for row in rows}
     ripple = [inspect_activation(rippled(row)) for row in rows]
-    run.claim(
-        "A-10",
-        r"\text{measured properties that differ from the known ones, per activation}",
-        promised=0,
-        relation="==",
-        measured=[len(found[row.name].differences(row.known)) for row in rows],
-        reason="18 properties each: range, limits, smoothness, Lipschitz constant, monotony, "
+    says = run.states("A-10", r"\text{measured properties that differ from the known ones, per activation}")
+    says.equal(
+        [len(found[row.name].differences(row.known)) for row in rows],
+        where="18 properties each: range, limits, smoothness, Lipschitz constant, monotony, "
         "convexity, symmetry, homogeneity, ϱ = xϱ', degree, pieces",
-        control=Control(
-            "0.01 sin 5x added: fewest differences over all activations",
-            min(len(p.differences(row.known)) for p, row in zip(ripple, rows, strict=True)),
-        ),
+    )
+    says.fails(
+        "0.01 sin 5x added: fewest differences over all activations",
+        min(len(p.differences(row.known)) for p, row in zip(ripple, rows, strict=True)),
     )
     smooth = [row for row in rows if math.isfinite(row.known.lipschitz)]
     alphas = (0.5, 1.0, 2.0, 3.0)
     elus = [inspect_activation(activation("elu", alpha=a)) for a in alphas]
-    run.claim(
-        ["A-10", "S-02"],
-        r"\mathrm{Lip}(\varrho)=\sup|\varrho'|;\ \mathrm{Lip}(\mathrm{ELU}_\alpha)=\max(1,\alpha)",
-        promised=[*(r.known.lipschitz for r in smooth), *(max(1.0, a) for a in alphas)],
-        relation="==",
-        measured=[*(found[r.name].lipschitz for r in smooth), *(p.lipschitz for p in elus)],
-        tolerance=1e-6,
-        control=Control("Heaviside", found["heaviside"].lipschitz, 1.0),
+    says = run.states(
+        ["A-10", "S-02"], r"\mathrm{Lip}(\varrho)=\sup|\varrho'|;\ \mathrm{Lip}(\mathrm{ELU}_\alpha)=\max(1,\alpha)"
     )
-    run.claim(
-        ["A-10", "S-02"],
-        r"\mathrm{ELU}_\alpha\in C^1\iff\alpha=1;\quad \max\{0,x\}^k\in C^{k-1}\setminus C^k",
-        promised=[0, 1, 0, 0, *range(4)],
-        relation="==",
-        measured=[
+    says.equal(
+        [*(found[r.name].lipschitz for r in smooth), *(p.lipschitz for p in elus)],
+        [*(r.known.lipschitz for r in smooth), *(max(1.0, a) for a in alphas)],
+        1e-6,
+    )
+    says.fails("Heaviside", found["heaviside"].lipschitz, promised=1.0)
+    says = run.states(
+        ["A-10", "S-02"], r"\mathrm{ELU}_\alpha\in C^1\iff\alpha=1;\quad \max\{0,x\}^k\in C^{k-1}\setminus C^k"
+    )
+    says.equal(
+        [
             *(p.smoothness for p in elus),
             *(inspect_activation(activation("power relu", k=k)).smoothness for k in range(1, 5)),
         ],
-        control=Control("softplus, a smooth ReLU", found["softplus"].smoothness, 0),
+        [0, 1, 0, 0, *range(4)],
     )
-    run.claim(
-        "A-10",
-        r"\max\{0,\lambda x\}^k=\lambda^k\max\{0,x\}^k:\ \text{degree of homogeneity}",
-        promised=[1, 2, 3, 4, 1, 1],
-        relation="==",
-        measured=[
+    says.fails("softplus, a smooth ReLU", found["softplus"].smoothness, promised=0)
+    says = run.states("A-10", r"\max\{0,\lambda x\}^k=\lambda^k\max\{0,x\}^k:\ \text{degree of homogeneity}")
+    says.equal(
+        [
             *(degree(activation("power relu", k=k)) for k in range(1, 5)),
             degree(activation("parametric relu", a=3.0)),
             degree(activation("leaky relu")),
         ],
-        control=Control("softplus (−1: none)", degree(activation("softplus")), 1),
+        [1, 2, 3, 4, 1, 1],
     )
+    says.fails("softplus (−1: none)", degree(activation("softplus")), promised=1)
     euler = ("relu", "parametric relu", "leaky relu", "linear")
-    run.claim(
-        "A-10",
-        r"\varrho(x)=x\varrho'(x)\text{ a.e. for ReLU, PReLU, leaky ReLU}",
-        promised=1,
-        relation="==",
-        measured=[found[name].euler for name in euler],
-        control=Control(
-            "power ReLU, k = 2, where xϱ' = 2ϱ", inspect_activation(activation("power relu")).euler
-        ),
-    )
-    run.claim(
-        "A-10",
-        r"\text{sigmoidal: the logistic function, and no other row}",
-        promised=[row.name == "logistic" for row in rows],
-        relation="==",
-        measured=[found[row.name].sigmoidal for row in rows],
-        control=Control("(1 + tanh)/2", inspect_activation(half_tanh).sigmoidal, 0),
-    )
+    says = run.states("A-10", r"\varrho(x)=x\varrho'(x)\text{ a.e. for ReLU, PReLU, leaky ReLU}")
+    says.equal([found[name].euler for name in euler], 1)
+    says.fails("power ReLU, k = 2, where xϱ' = 2ϱ", inspect_activation(activation("power relu")).euler)
+    says = run.states("A-10", r"\text{sigmoidal: the logistic function, and no other row}")
+    says.equal([found[row.name].sigmoidal for row in rows], [row.name == "logistic" for row in rows])
+    says.fails("(1 + tanh)/2", inspect_activation(half_tanh).sigmoidal, promised=0)
     polynomials = [polynomial(run, d) for d in range(7)]
-    run.claim(
-        "A-10",
-        r"\text{degree of random polynomials; every row but the linear one is no polynomial}",
-        promised=[*range(7), *(1 if row.name == "linear" else -1 for row in rows)],
-        relation="==",
-        measured=[
+    says = run.states("A-10", r"\text{degree of random polynomials; every row but the linear one is no polynomial}")
+    says.equal(
+        [
             *(none_is(inspect_activation(p).polynomial_degree) for p in polynomials),
             *(none_is(found[row.name].polynomial_degree) for row in rows),
         ],
-        reason="−1 stands for no polynomial of degree up to 8",
-        control=Control(
-            "x² with a kink of 1e-6 added",
-            none_is(inspect_activation(lambda x: x**2 + 1e-6 * torch.relu(x)).polynomial_degree),
-            2,
-        ),
+        [*range(7), *(1 if row.name == "linear" else -1 for row in rows)],
+        where="−1 stands for no polynomial of degree up to 8",
+    )
+    says.fails(
+        "x² with a kink of 1e-6 added",
+        none_is(inspect_activation(lambda x: x**2 + 1e-6 * torch.relu(x)).polynomial_degree),
+        promised=2,
     )
     ranks = [feature_rank(run, p, units, samples) for p in polynomials]
     nonlinear = [row for row in rows if row.known.universal]
-    run.claim(
-        "A-10",
-        r"\dim\mathrm{span}\{p(wx+b)\}\le\deg p+1\text{ on }\mathbb R,\text{ whatever the width}",
-        promised=[d + 1 for d in range(7)],
-        relation="<=",
-        measured=ranks,
-        reason=f"numerical rank of {units} random units at {samples} points",
-        control=Control("ReLU against degree 6", feature_rank(run, torch.relu, units, samples), 7),
-    )
-    run.claim(
-        "A-10",
-        r"\text{units of a non-polynomial activation span all functions on a finite set}",
-        promised=samples,
-        relation="==",
-        measured=[feature_rank(run, row, units, samples) for row in nonlinear],
-        control=Control("x ↦ x³", feature_rank(run, lambda x: x**3, units, samples)),
-    )
+    says = run.states("A-10", r"\dim\mathrm{span}\{p(wx+b)\}\le\deg p+1\text{ on }\mathbb R,\text{ whatever the width}")
+    says.at_most(ranks, [d + 1 for d in range(7)], where=f"numerical rank of {units} random units at {samples} points")
+    says.fails("ReLU against degree 6", feature_rank(run, torch.relu, units, samples), promised=7)
+    says = run.states("A-10", r"\text{units of a non-polynomial activation span all functions on a finite set}")
+    says.equal([feature_rank(run, row, units, samples) for row in nonlinear], samples)
+    says.fails("x ↦ x³", feature_rank(run, lambda x: x**3, units, samples))
     x = torch.linspace(-5, 5, 401, dtype=torch.float64)
     monotone = [row for row in rows if found[row.name].invertible]
-    run.claim(
-        ["A-10", "L-054"],
-        r"\varrho^{-1}(\varrho(x))=x\text{ for the strictly monotone ones; logit, artanh, tan}",
-        promised=0,
-        relation="==",
-        measured=[
+    run.states(
+        ["A-10", "L-054"], r"\varrho^{-1}(\varrho(x))=x\text{ for the strictly monotone ones; logit, artanh, tan}"
+    ).equal(
+        [
             *(gap(invert(row, row(x)), x) for row in monotone),
             *inverse_gaps(torch.linspace(-0.9, 0.9, 99, dtype=torch.float64)),
         ],
-        tolerance=1e-7,
-        reason="bisection on the values; where ϱ is flat rounding is magnified by 1/ϱ'",
+        within=1e-7,
+        where="bisection on the values; where ϱ is flat rounding is magnified by 1/ϱ'",
     )
     curved = {row.name: point_of_nonzero_derivative(row, 2) is not None for row in rows}
     flat = {name for name in curved if not curved[name]}
-    run.claim(
-        "A-10",
-        r"\exists\lambda:\varrho''(\lambda)\ne0\text{ except for the piecewise linear ones}",
-        promised=[(row.known.piece_degree or 9) > 1 for row in rows if row.known.piece_degree != 0],
-        relation="==",
-        measured=[curved[row.name] for row in rows if row.known.piece_degree != 0],
-        reason=f"none for {', '.join(sorted(flat))}",
+    run.states("A-10", r"\exists\lambda:\varrho''(\lambda)\ne0\text{ except for the piecewise linear ones}").equal(
+        [curved[row.name] for row in rows if row.known.piece_degree != 0],
+        [(row.known.piece_degree or 9) > 1 for row in rows if row.known.piece_degree != 0],
+        where=f"none for {', '.join(sorted(flat))}",
     )
     run.table(
         "properties",
@@ -181,10 +144,7 @@ def activation_properties(run: Run, units: int = 200, samples: int = 12) -> None
     run.table(
         "theorems",
         ["activation", *names.values()],
-        [
-            (row.name, *("yes" if t.applies else "" for t in applicable_theorems(row)))
-            for row in rows
-        ],
+        [(row.name, *("yes" if t.applies else "" for t in applicable_theorems(row))) for row in rows],
         caption="Which results cover networks with the activation: " + ", ".join(names),
     )
     run.figure(

@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.nets.activations import (
     ACTIVATIONS,
@@ -52,169 +49,82 @@ def activation_functions(run: Run, points: int = 4001) -> None:
         return gap((row(x + step) - row(x - step)) / (2 * step), slope(x))
 
     tanh, logistic = activation("tanh"), activation("logistic")
-    run.claim(
-        ["A-09", "S-02"],
-        r"\varrho'(x)=\lim_{h\to0}\frac{\varrho(x+h)-\varrho(x-h)}{2h}",
-        promised=0,
-        relation="==",
-        measured=[quotient_gap(row, row.slope) for row in rows],
-        tolerance=1e-8,
-        reason="difference quotients with h = 1e-5",
-        control=Control("the logistic derivative for tanh", quotient_gap(tanh, logistic.slope)),
-    )
+    says = run.states(["A-09", "S-02"], r"\varrho'(x)=\lim_{h\to0}\frac{\varrho(x+h)-\varrho(x-h)}{2h}")
+    says.equal([quotient_gap(row, row.slope) for row in rows], within=1e-8, where="difference quotients with h = 1e-5")
+    says.fails("the logistic derivative for tanh", quotient_gap(tanh, logistic.slope))
     far = torch.tensor([-1e12, 1e12], dtype=torch.float64)
     ends = [(row(far), (row.known.left_limit, row.known.right_limit)) for row in rows]
     finite = [(v, k) for pair, known in ends for v, k in zip(pair, known, strict=True)]
-    run.claim(
-        "A-09",
-        r"\text{finite limits of }\varrho\text{ at }\pm\infty",
-        promised=[k for _, k in finite if math.isfinite(k)],
-        relation="==",
-        measured=[float(v) for v, k in finite if math.isfinite(k)],
-        tolerance=1e-10,
-        control=Control(
-            "softsign without the bars, x/(1+x), at −∞", float(far[0] / (1 + far[0])), -1.0
-        ),
+    says = run.states("A-09", r"\text{finite limits of }\varrho\text{ at }\pm\infty")
+    says.equal([float(v) for v, k in finite if math.isfinite(k)], [k for _, k in finite if math.isfinite(k)], 1e-10)
+    says.fails("softsign without the bars, x/(1+x), at −∞", float(far[0] / (1 + far[0])), promised=-1.0)
+    says = run.states("A-09", r"\text{ELU, ISRLU: }|\varrho(0^+)-\varrho(0^-)|=|\varrho'(0^+)-\varrho'(0^-)|=0")
+    says.equal([j for name in ("elu", "isrlu") for j in jumps(activation(name))], within=1e-9)
+    says.fails("ELU with α = 2", jumps(activation("elu", alpha=2.0)))
+    run.states("S-02", r"\text{ELU: }|\varrho'(0^+)-\varrho'(0^-)|=|1-\alpha|").equal(
+        [jumps(activation("elu", alpha=a))[1] for a in (0.5, 1.0, 2.0)], [abs(1 - a) for a in (0.5, 1.0, 2.0)], 1e-9
     )
-    run.claim(
-        "A-09",
-        r"\text{ELU, ISRLU: }|\varrho(0^+)-\varrho(0^-)|=|\varrho'(0^+)-\varrho'(0^-)|=0",
-        promised=0,
-        relation="==",
-        measured=[j for name in ("elu", "isrlu") for j in jumps(activation(name))],
-        tolerance=1e-9,
-        control=Control("ELU with α = 2", jumps(activation("elu", alpha=2.0))),
-    )
-    run.claim(
-        "S-02",
-        r"\text{ELU: }|\varrho'(0^+)-\varrho'(0^-)|=|1-\alpha|",
-        promised=[abs(1 - a) for a in (0.5, 1.0, 2.0)],
-        relation="==",
-        measured=[jumps(activation("elu", alpha=a))[1] for a in (0.5, 1.0, 2.0)],
-        tolerance=1e-9,
-    )
-    run.claim(
-        "S-02",
-        r"\text{ELU}\to-\alpha\text{ at }-\infty;\ \text{leaky ReLU of slope 0 is ReLU}",
-        promised=[-0.5, -1.0, -2.0, 0.0],
-        relation="==",
-        measured=[
+    run.states("S-02", r"\text{ELU}\to-\alpha\text{ at }-\infty;\ \text{leaky ReLU of slope 0 is ReLU}").equal(
+        [
             *(float(activation("elu", alpha=a)(far[0])) for a in (0.5, 1.0, 2.0)),
             gap(activation("leaky relu", slope=0.0)(x), torch.relu(x)),
         ],
+        [-0.5, -1.0, -2.0, 0.0],
     )
-    run.claim(
-        "A-09",
-        r"\tfrac{d}{dx}\ln(1+e^x)=\frac{1}{1+e^{-x}}",
-        promised=0,
-        relation="==",
-        measured=gap(nth_derivative(activation("softplus"), x, 1), torch.sigmoid(x)),
-        tolerance=1e-15,
+    run.states("A-09", r"\tfrac{d}{dx}\ln(1+e^x)=\frac{1}{1+e^{-x}}").equal(
+        gap(nth_derivative(activation("softplus"), x, 1), torch.sigmoid(x)), within=1e-15
     )
-    run.claim(
-        ["L-055", "A-09"],
-        r"\tanh z=2\sigma(2z)-1",
-        promised=0,
-        relation="==",
-        measured=gap(torch.tanh(x), 2 * torch.sigmoid(2 * x) - 1),
-        tolerance=1e-15,
-        control=Control("2σ(z) − 1", gap(torch.tanh(x), 2 * torch.sigmoid(x) - 1)),
-    )
-    run.claim(
-        "L-055",
-        r"|\tanh z|<1",
-        promised=1,
-        relation="<",
-        measured=torch.tanh(x).abs(),
-        control=Control("arctan instead", torch.atan(x).abs()),
-    )
+    says = run.states(["L-055", "A-09"], r"\tanh z=2\sigma(2z)-1")
+    says.equal(gap(torch.tanh(x), 2 * torch.sigmoid(2 * x) - 1), within=1e-15)
+    says.fails("2σ(z) − 1", gap(torch.tanh(x), 2 * torch.sigmoid(x) - 1))
+    says = run.states("L-055", r"|\tanh z|<1")
+    says.below(torch.tanh(x).abs(), 1)
+    says.fails("arctan instead", torch.atan(x).abs())
     zero = torch.zeros(1, dtype=torch.float64)
     at_zero = [activation(n)(zero) for n in ("heaviside", "closed heaviside", "sign")]
-    run.claim(
-        ["A-09", "L-053"],
-        r"1_{(0,\infty)}(0)=0,\quad H(0)=1,\quad \mathrm{sign}(0)=1",
-        promised=[0, 1, 1],
-        relation="==",
-        measured=[float(v) for v in at_zero],
+    run.states(["A-09", "L-053"], r"1_{(0,\infty)}(0)=0,\quad H(0)=1,\quad \mathrm{sign}(0)=1").equal(
+        [float(v) for v in at_zero], [0, 1, 1]
     )
     whole = torch.cat([x, zero])
     sign = activation("sign")(whole)
-    run.claim(
-        "L-053",
-        r"\mathrm{sign}(z)=2H(z)-1",
-        promised=0,
-        relation="==",
-        measured=gap(sign, 2 * activation("closed heaviside")(whole) - 1),
-        control=Control(
-            "the open step of Table 1.1, at 0", gap(sign, 2 * activation("heaviside")(whole) - 1)
-        ),
-    )
-    run.claim(
-        "L-053",
-        r"\text{gradient descent leaves the weights into threshold units where they are}",
-        promised=0,
-        relation="==",
-        measured=[hidden_movement(run, name) for name in ("closed heaviside", "sign")],
-        control=Control("logistic units", hidden_movement(run, "logistic")),
-    )
+    says = run.states("L-053", r"\mathrm{sign}(z)=2H(z)-1")
+    says.equal(gap(sign, 2 * activation("closed heaviside")(whole) - 1))
+    says.fails("the open step of Table 1.1, at 0", gap(sign, 2 * activation("heaviside")(whole) - 1))
+    says = run.states("L-053", r"\text{gradient descent leaves the weights into threshold units where they are}")
+    says.equal([hidden_movement(run, name) for name in ("closed heaviside", "sign")])
+    says.fails("logistic units", hidden_movement(run, "logistic"))
     s = torch.sigmoid(x)
-    run.claim(
-        "L-054",
-        r"\sigma'=\sigma(1-\sigma)=\sigma(z)\sigma(-z)\le\tfrac14",
-        promised=0,
-        relation="==",
-        measured=[
+    run.states("L-054", r"\sigma'=\sigma(1-\sigma)=\sigma(z)\sigma(-z)\le\tfrac14").equal(
+        [
             gap(nth_derivative(torch.sigmoid, x, 1), s * (1 - s)),
             gap(s * (1 - s), s * torch.sigmoid(-x)),
             float((s * (1 - s)).max().clamp(min=0.25)) - 0.25,
             float(logistic.slope(zero)) - 0.25,
         ],
-        tolerance=1e-15,
+        within=1e-15,
     )
     orders = range(1, 7)
     sizes = [abs(c) for c in logistic_derivative_polynomial(orders[-1])]
     rounding = torch.finfo(torch.float64).eps * sum(sizes)
-    run.claim(
-        "L-054",
-        r"\sigma^{(k)}=P_k(\sigma),\ P_{k+1}(s)=P_k'(s)s(1-s),\ P_0(s)=s",
-        promised=0,
-        relation="==",
-        measured=[
-            gap(logistic_derivative(x, k), nth_derivative(torch.sigmoid, x, k)) for k in orders
-        ],
-        tolerance=rounding,
-        reason="orders 1 to 6 against repeated automatic differentiation; the tolerance is the "
+    says = run.states("L-054", r"\sigma^{(k)}=P_k(\sigma),\ P_{k+1}(s)=P_k'(s)s(1-s),\ P_0(s)=s")
+    says.equal(
+        [gap(logistic_derivative(x, k), nth_derivative(torch.sigmoid, x, k)) for k in orders],
+        within=rounding,
+        where="orders 1 to 6 against repeated automatic differentiation; the tolerance is the "
         "round-off of a polynomial with the coefficients of P₆",
-        control=Control(
-            "tanh's derivatives",
-            [gap(logistic_derivative(x, k), tanh_derivative(x, k)) for k in orders],
-        ),
     )
+    says.fails("tanh's derivatives", [gap(logistic_derivative(x, k), tanh_derivative(x, k)) for k in orders])
     t = torch.linspace(0.001, 0.999, 999, dtype=torch.float64)
-    run.claim(
-        "L-054",
-        r"\sigma(\ln\tfrac{t}{1-t})=t",
-        promised=0,
-        relation="==",
-        measured=gap(torch.sigmoid(logit(t)), t),
-        tolerance=1e-14,
-        control=Control("ln t alone", gap(torch.sigmoid(torch.log(t)), t)),
-    )
-    run.claim(
-        ["N-24", "S-02"],
-        r"\text{identity, }\sigma,\ (z)_+\text{ and the others are torch's own layers}",
-        promised=0,
-        relation="==",
-        measured=[gap(row(10 * x), row.layer()(10 * x)) for row in rows if row.module is not None],
-        tolerance=1e-14,
+    says = run.states("L-054", r"\sigma(\ln\tfrac{t}{1-t})=t")
+    says.equal(gap(torch.sigmoid(logit(t)), t), within=1e-14)
+    says.fails("ln t alone", gap(torch.sigmoid(torch.log(t)), t))
+    run.states(["N-24", "S-02"], r"\text{identity, }\sigma,\ (z)_+\text{ and the others are torch's own layers}").equal(
+        [gap(row(10 * x), row.layer()(10 * x)) for row in rows if row.module is not None], within=1e-14
     )
     run.table(
         "activations",
         ["name", "formula", "parameters", "torch"],
-        [
-            (row.name, f"${row.formula}$", parameters(row), str(row.layer()) if row.module else "")
-            for row in rows
-        ],
+        [(row.name, f"${row.formula}$", parameters(row), str(row.layer()) if row.module else "") for row in rows],
         caption="The fourteen of Table 1.1 of the monograph, the closed step and the sign of the "
         "lectures, and the slides' leaky ReLU.",
     )

@@ -10,10 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.nets.activations import ACTIVATIONS, activation
 from torchtheory.nets.feedforward import dense, layer_outputs, mlp
@@ -41,43 +38,24 @@ def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 
     rows = list(ACTIVATIONS.values())
     still = [residual(width, row.name) for row in rows]
     plain = [gap(row(torch.zeros_like(x)), x) for row in rows]
-    run.claim(
-        "N-27",
-        r"F[0,0]=\mathrm{Id}\text{ for every }\phi",
-        promised=0,
-        relation="==",
-        measured=[gap(layer(x), x) for layer in still],
-        reason="exactly, also where φ(0) ≠ 0 (logistic, softplus, Gaussian)",
-        control=Control("a plain layer with zero weights", plain),
+    says = run.states("N-27", r"F[0,0]=\mathrm{Id}\text{ for every }\phi")
+    says.equal(
+        [gap(layer(x), x) for layer in still], where="exactly, also where φ(0) ≠ 0 (logistic, softplus, Gaussian)"
     )
+    says.fails("a plain layer with zero weights", plain)
     shift = run.randn(width)
     moved = []
     for row, layer in zip(rows, still, strict=True):
         with torch.no_grad():
             layer.inner.bias.copy_(shift)
-        moved.append(
-            (gap(layer(x), x + row(shift) - row(torch.zeros(1).double())), gap(layer(x), x))
-        )
-    run.claim(
-        "N-27",
-        r"F[0,b](x)=x+\phi(b)-\phi(0):\ \text{a shift}",
-        promised=0,
-        relation="==",
-        measured=[m[0] for m in moved],
-        tolerance=1e-14,
-        control=Control("taken for the identity", [m[1] for m in moved]),
-    )
+        moved.append((gap(layer(x), x + row(shift) - row(torch.zeros(1).double())), gap(layer(x), x)))
+    says = run.states("N-27", r"F[0,b](x)=x+\phi(b)-\phi(0):\ \text{a shift}")
+    says.equal([m[0] for m in moved], within=1e-14)
+    says.fails("taken for the identity", [m[1] for m in moved])
     v = run.randn(5, width)
     projected = residual(width, "logistic", 5)
     projected.projection = dense(v)
-    run.claim(
-        "N-27",
-        r"F[V,0,0](x)=Vx,\ V\in\mathbb R^{m\times n}",
-        promised=0,
-        relation="==",
-        measured=gap(projected(x), x @ v.T),
-        tolerance=1e-14,
-    )
+    run.states("N-27", r"F[V,0,0](x)=Vx,\ V\in\mathbb R^{m\times n}").equal(gap(projected(x), x @ v.T), within=1e-14)
 
     bound = 0.2
     stacks = {
@@ -90,37 +68,23 @@ def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 
                 with torch.no_grad():
                     module.weight.mul_(bound / torch.linalg.matrix_norm(module.weight, 2))
     norms = {name: gradient_norms(stack, x) for name, stack in stacks.items()}
-    run.claim(
-        "N-27",
-        r"\|W\|\,\mathrm{Lip}(\phi)\le c:\ \|\nabla_{x^0}\|\ge(1-c)^L\|\nabla_{x^L}\|",
-        promised=(1 - bound) ** depth * norms["residual"][-1],
-        relation=">=",
-        measured=norms["residual"][0],
-        reason=f"tanh, c = {bound}, L = {depth}; gradient of a random linear functional",
-        control=Control(
-            "no shortcut", norms["plain"][0], (1 - bound) ** depth * norms["plain"][-1]
-        ),
+    says = run.states("N-27", r"\|W\|\,\mathrm{Lip}(\phi)\le c:\ \|\nabla_{x^0}\|\ge(1-c)^L\|\nabla_{x^L}\|")
+    says.at_least(
+        norms["residual"][0],
+        (1 - bound) ** depth * norms["residual"][-1],
+        where=f"tanh, c = {bound}, L = {depth}; gradient of a random linear functional",
     )
-    run.claim(
-        "N-27",
-        r"\|\nabla_{x^0}\|\le c^L\|\nabla_{x^L}\|\text{ without the shortcut: }\log_{10}",
-        promised=depth * math.log10(bound) + math.log10(norms["plain"][-1]),
-        relation="<=",
-        measured=math.log10(norms["plain"][0]),
-        control=Control(
-            "with it",
-            math.log10(norms["residual"][0]),
-            depth * math.log10(bound) + math.log10(norms["residual"][-1]),
-        ),
+    says.fails("no shortcut", norms["plain"][0], promised=(1 - bound) ** depth * norms["plain"][-1])
+    says = run.states("N-27", r"\|\nabla_{x^0}\|\le c^L\|\nabla_{x^L}\|\text{ without the shortcut: }\log_{10}")
+    says.at_most(math.log10(norms["plain"][0]), depth * math.log10(bound) + math.log10(norms["plain"][-1]))
+    says.fails(
+        "with it",
+        math.log10(norms["residual"][0]),
+        promised=depth * math.log10(bound) + math.log10(norms["residual"][-1]),
     )
     ratios = torch.tensor(norms["residual"])
-    run.claim(
-        "N-27",
-        r"(1-c)\le\|\nabla_{x^{\ell-1}}\|/\|\nabla_{x^\ell}\|\le1+c\text{ for every layer}",
-        promised=bound,
-        relation="<=",
-        measured=(ratios[:-1] / ratios[1:] - 1).abs(),
-        tolerance=1e-12,
+    run.states("N-27", r"(1-c)\le\|\nabla_{x^{\ell-1}}\|/\|\nabla_{x^\ell}\|\le1+c\text{ for every layer}").at_most(
+        (ratios[:-1] / ratios[1:] - 1).abs(), bound, 1e-12
     )
     densely(run)
     run.figure(
@@ -135,16 +99,13 @@ def densely(run: Run) -> None:
     """N-28: widths, parameters and the plain network inside."""
     cases = [(2, (3, 4, 1)), (5, (2, 2, 2, 2, 3)), (1, (7,))]
     nets = [DenselyConnected(n, m, "tanh", generator=run.generator) for n, m in cases]
-    run.claim(
-        "N-28",
-        r"\text{layer }\ell+1\text{ has }n+\sum_{j\le\ell}m_j\text{ inputs: parameters}",
-        promised=[DenselyConnected.parameter_count(n, m) for n, m in cases],
-        relation="==",
-        measured=[sum(p.numel() for p in net.parameters()) for net in nets],
-        control=Control(
-            "the plain network of the same widths",
-            [sum(p.numel() for p in mlp((n, *m)).parameters()) for n, m in cases],
-        ),
+    says = run.states("N-28", r"\text{layer }\ell+1\text{ has }n+\sum_{j\le\ell}m_j\text{ inputs: parameters}")
+    says.equal(
+        [sum(p.numel() for p in net.parameters()) for net in nets],
+        [DenselyConnected.parameter_count(n, m) for n, m in cases],
+    )
+    says.fails(
+        "the plain network of the same widths", [sum(p.numel() for p in mlp((n, *m)).parameters()) for n, m in cases]
     )
     x = run.randn(30, 5)
     net = nets[1]
@@ -154,27 +115,15 @@ def densely(run: Run) -> None:
         state = net.layers[i].state_dict()
         layers += [dense(state["weight"][:, :m], state["bias"]), nn.Tanh()]
     plain = nn.Sequential(*layers[:-1])
-    run.claim(
-        "N-28",
-        r"\text{shortcut blocks set to }0:\ \text{the plain network}",
-        promised=0,
-        relation="==",
-        measured=gap(net.without_shortcuts()(x), plain(x)),
-        tolerance=1e-14,
-        control=Control("the shortcuts left in", gap(net(x), plain(x))),
-    )
+    says = run.states("N-28", r"\text{shortcut blocks set to }0:\ \text{the plain network}")
+    says.equal(gap(net.without_shortcuts()(x), plain(x)), within=1e-14)
+    says.fails("the shortcuts left in", gap(net(x), plain(x)))
     values = layer_outputs(net, x)
     inputs = [torch.tanh(values[f"layers.{i}"]) for i in range(4)]
     last = torch.cat([*inputs[::-1], x], 1)
-    run.claim(
-        "N-28",
-        r"x^{\ell+1}=F^{\ell+1}(x^\ell,\dots,x^1,x)",
-        promised=0,
-        relation="==",
-        measured=gap(net.layers[4](last), net(x)),
-        tolerance=1e-14,
-        control=Control("the order reversed", gap(net.layers[4](last.flip(1)), net(x))),
-    )
+    says = run.states("N-28", r"x^{\ell+1}=F^{\ell+1}(x^\ell,\dots,x^1,x)")
+    says.equal(gap(net.layers[4](last), net(x)), within=1e-14)
+    says.fails("the order reversed", gap(net.layers[4](last.flip(1)), net(x)))
 
 
 @lab(
@@ -198,31 +147,15 @@ def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
     for i in (1, 2, 3):
         state = linear_layer(net, 2 * i - 2).state_dict()
         linear_layer(chain.vertex(i), 0).load_state_dict(state)
-    run.claim(
-        ["A-07", "A-08"],
-        r"\text{a chain graph is the dense network, bit for bit}",
-        promised=0,
-        relation="==",
-        measured=gap(chain(x), net(x)),
-        control=Control(
-            "other weights", gap(GraphNetwork(layered_graph([3, 4, 6, 1], "tanh"))(x), net(x))
-        ),
-    )
+    says = run.states(["A-07", "A-08"], r"\text{a chain graph is the dense network, bit for bit}")
+    says.equal(gap(chain(x), net(x)))
+    says.fails("other weights", gap(GraphNetwork(layered_graph([3, 4, 6, 1], "tanh"))(x), net(x)))
     neurons = neuron_graph(net)
-    run.claim(
-        ["A-07", "A-08"],
-        r"\text{the graph of its single neurons computes the same}",
-        promised=0,
-        relation="==",
-        measured=gap(neurons(x), net(x)),
-        tolerance=1e-14,
+    run.states(["A-07", "A-08"], r"\text{the graph of its single neurons computes the same}").equal(
+        gap(neurons(x), net(x)), within=1e-14
     )
-    run.claim(
-        "A-07",
-        r"\#\text{vertices}=\sum N_\ell,\ \#\text{edges}=\sum N_\ell N_{\ell-1}",
-        promised=[14, 42],
-        relation="==",
-        measured=[neurons.graph.number_of_nodes(), neurons.graph.number_of_edges()],
+    run.states("A-07", r"\#\text{vertices}=\sum N_\ell,\ \#\text{edges}=\sum N_\ell N_{\ell-1}").equal(
+        [neurons.graph.number_of_nodes(), neurons.graph.number_of_edges()], [14, 42]
     )
     shortcut = DenselyConnected(3, [4, 6, 1], "tanh", generator=run.generator)
     every = layered_graph([3, 4, 6, 1], "tanh")
@@ -232,38 +165,19 @@ def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
     for i in (1, 2, 3):
         state = shortcut.layers[i - 1].state_dict()
         linear_layer(joined.vertex(i), 0).load_state_dict(state)
-    run.claim(
-        ["A-07", "N-28"],
-        r"\text{with all shortcut edges it is the densely connected network}",
-        promised=0,
-        relation="==",
-        measured=gap(joined(x), shortcut(x)),
-        tolerance=1e-14,
-        control=Control("without them", gap(chain(x), shortcut(x))),
-    )
+    says = run.states(["A-07", "N-28"], r"\text{with all shortcut edges it is the densely connected network}")
+    says.equal(gap(joined(x), shortcut(x)), within=1e-14)
+    says.fails("without them", gap(chain(x), shortcut(x)))
     graph = random_graph(run, vertices)
     built = GraphNetwork(graph, generator=run.generator)
     z = run.randn(5, built.features)
-    run.claim(
-        "A-07",
-        r"\text{gradient of a random graph network = difference quotients}",
-        promised=0,
-        relation="==",
-        measured=quotient_gap(built, z),
-        tolerance=1e-8,
-        control=Control(
-            "gradients of the network with one edge's weights set to 0",
-            quotient_gap(built, z, cut=True),
-        ),
-    )
+    says = run.states("A-07", r"\text{gradient of a random graph network = difference quotients}")
+    says.equal(quotient_gap(built, z), within=1e-8)
+    says.fails("gradients of the network with one edge's weights set to 0", quotient_gap(built, z, cut=True))
     values = built.values(z)
     again = by_recursion(built, z)
-    run.claim(
-        "A-07",
-        r"\text{the value of a vertex depends on its predecessors only, not on the order taken}",
-        promised=0,
-        relation="==",
-        measured=[gap(values[v], again[v]) for v in graph],
+    run.states("A-07", r"\text{the value of a vertex depends on its predecessors only, not on the order taken}").equal(
+        [gap(values[v], again[v]) for v in graph]
     )
     run.figure(
         "neurons",
@@ -302,55 +216,25 @@ def maxout(run: Run, samples: int = 500, features: int = 4, pieces: int = 5) -> 
         unit = Maxout(features, 1)
         unit.set_pieces(weights.unsqueeze(0), biases.double().unsqueeze(0))
         found[name] = gap(unit(x)[:, 0], wanted)
-    run.claim(
-        "S-03",
-        r"\max(0,w^\top x+b),\ \max(w^\top x,-w^\top x),\ \max(0.1w^\top x,w^\top x)",
-        promised=0,
-        relation="==",
-        measured=list(found.values()),
-        tolerance=1e-14,
-        reason="ReLU, absolute value, leaky ReLU",
-        control=Control("ReLU against |·|", gap(cases["relu"][2], cases["absolute value"][2])),
-    )
+    says = run.states("S-03", r"\max(0,w^\top x+b),\ \max(w^\top x,-w^\top x),\ \max(0.1w^\top x,w^\top x)")
+    says.equal(list(found.values()), within=1e-14, where="ReLU, absolute value, leaky ReLU")
+    says.fails("ReLU against |·|", gap(cases["relu"][2], cases["absolute value"][2]))
     units = Maxout(features, 10, pieces, generator=run.generator)
     y, t = run.randn(samples, features), run.rand(samples, 1)
-    run.claim(
-        "S-03",
-        r"f(tx+(1-t)y)\le tf(x)+(1-t)f(y)",
-        promised=0,
-        relation="<=",
-        measured=(units(t * x + (1 - t) * y) - t * units(x) - (1 - t) * units(y)).detach(),
-        tolerance=1e-13,
-        control=Control(
-            "tanh units",
-            torch.tanh(t * x + (1 - t) * y) - t * torch.tanh(x) - (1 - t) * torch.tanh(y),
-        ),
-    )
+    says = run.states("S-03", r"f(tx+(1-t)y)\le tf(x)+(1-t)f(y)")
+    says.at_most((units(t * x + (1 - t) * y) - t * units(x) - (1 - t) * units(y)).detach(), 0, 1e-13)
+    says.fails("tanh units", torch.tanh(t * x + (1 - t) * y) - t * torch.tanh(x) - (1 - t) * torch.tanh(y))
     by_hand = torch.stack(
         [
-            (x @ units.affine.weight.T + units.affine.bias)[:, i * pieces : (i + 1) * pieces]
-            .max(1)
-            .values
+            (x @ units.affine.weight.T + units.affine.bias)[:, i * pieces : (i + 1) * pieces].max(1).values
             for i in range(10)
         ],
         dim=1,
     )
-    run.claim(
-        "S-03",
-        r"\text{unit }i=\max_j(w_{ij}^\top x+b_{ij})",
-        promised=0,
-        relation="==",
-        measured=gap(units(x), by_hand),
-        tolerance=1e-14,
-    )
-    run.claim(
-        "S-03",
-        r"\text{parameters: }k(d+1)m,\ k\text{ times those of a pointwise layer}",
-        promised=pieces * (features + 1) * 10,
-        relation="==",
-        measured=sum(p.numel() for p in units.parameters()),
-        control=Control("a ReLU layer", sum(p.numel() for p in mlp([features, 10]).parameters())),
-    )
+    run.states("S-03", r"\text{unit }i=\max_j(w_{ij}^\top x+b_{ij})").equal(gap(units(x), by_hand), within=1e-14)
+    says = run.states("S-03", r"\text{parameters: }k(d+1)m,\ k\text{ times those of a pointwise layer}")
+    says.equal(sum(p.numel() for p in units.parameters()), pieces * (features + 1) * 10)
+    says.fails("a ReLU layer", sum(p.numel() for p in mlp([features, 10]).parameters()))
     knots = torch.linspace(-4, 4, 8).double() + 0.6 * (run.rand(8) - 0.5)
     values = run.randn(8)
     slopes = run.randn(2).tolist()
@@ -358,16 +242,9 @@ def maxout(run: Run, samples: int = 500, features: int = 4, pieces: int = 5) -> 
     grid = torch.linspace(-6, 6, 2001, dtype=torch.float64)
     wanted = torch.from_numpy(piecewise(grid.numpy(), knots.numpy(), values.numpy(), *slopes))
     got = (up(grid.unsqueeze(1)) - down(grid.unsqueeze(1)))[:, 0].detach()
-    run.claim(
-        "S-03",
-        r"f=\max_j(a_jx+b_j)-\max_j(c_jx+d_j)\text{ for any continuous piecewise linear }f",
-        promised=0,
-        relation="==",
-        measured=gap(got, wanted),
-        tolerance=1e-11,
-        reason="eight random knots, against numpy's interpolation",
-        control=Control("one convex unit alone", gap(up(grid.unsqueeze(1))[:, 0], wanted)),
-    )
+    says = run.states("S-03", r"f=\max_j(a_jx+b_j)-\max_j(c_jx+d_j)\text{ for any continuous piecewise linear }f")
+    says.equal(gap(got, wanted), within=1e-11, where="eight random knots, against numpy's interpolation")
+    says.fails("one convex unit alone", gap(up(grid.unsqueeze(1))[:, 0], wanted))
     run.figure(
         "difference",
         lambda axes: plot_difference(axes, grid, got, up, down, knots, values),
@@ -500,9 +377,7 @@ def plot_graphs(axes: Any, neurons: nx.DiGraph, graph: nx.DiGraph) -> None:
         axis.axis("off")
 
 
-def plot_difference(
-    axes: Any, x: Tensor, got: Tensor, up: Maxout, down: Maxout, knots: Tensor, values: Tensor
-) -> None:
+def plot_difference(axes: Any, x: Tensor, got: Tensor, up: Maxout, down: Maxout, knots: Tensor, values: Tensor) -> None:
     column = x.unsqueeze(1)
     left, right = axes[0]
     left.plot(x, up(column)[:, 0].detach(), color=COLORS[0], label="first unit")

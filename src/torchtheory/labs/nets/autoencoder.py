@@ -8,11 +8,8 @@ import torch
 from sklearn.decomposition import PCA, TruncatedSVD
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.autoencoder import LinearAutoencoder, least_loss, low_rank
 
@@ -47,30 +44,19 @@ def linear_autoencoder(
     by_sample = 0.5 * (x - x @ c.T @ d.T).square().sum(1)
     frobenius = float((x - x @ c.T @ d.T).norm() ** 2)
     loss = float(net.loss(x).detach())
-    run.claim(
-        "L-047",
-        r"L=\tfrac1n\sum_i\ell_{x_i}=\tfrac1{2n}\|X-DCX\|_F^2,\quad \ell_x=\tfrac12\|x-DCx\|^2",
-        promised=loss,
-        relation="==",
-        measured=[float(by_sample.mean()), frobenius / (2 * samples)],
-        tolerance=1e-12,
-        control=Control("the Frobenius form without 1/n", frobenius / 2),
+    says = run.states("L-047", r"L=\tfrac1n\sum_i\ell_{x_i}=\tfrac1{2n}\|X-DCX\|_F^2,\quad \ell_x=\tfrac12\|x-DCx\|^2")
+    says.equal([float(by_sample.mean()), frobenius / (2 * samples)], loss, 1e-12)
+    says.fails("the Frobenius form without 1/n", frobenius / 2)
+    run.refutes(
+        "autoencoder-loss-normalized-twice", r"\tfrac1{2n}\sum_i\ell_{x_i}=\tfrac1{2n}\sum_i\|x_i-DCx_i\|^2"
+    ).equal(
+        float(by_sample.sum()) / (2 * samples),
+        frobenius / (2 * samples),
+        1e-12,
+        where="the left side is half the right one: ℓ has its own factor ½",
     )
-    run.erratum(
-        "autoencoder-loss-normalized-twice",
-        r"\tfrac1{2n}\sum_i\ell_{x_i}=\tfrac1{2n}\sum_i\|x_i-DCx_i\|^2",
-        promised=frobenius / (2 * samples),
-        relation="==",
-        measured=float(by_sample.sum()) / (2 * samples),
-        tolerance=1e-12,
-        reason="the left side is half the right one: ℓ has its own factor ½",
-    )
-    run.claim(
-        "L-047",
-        r"z=Cx\in\mathbb R^m,\ y=Dz\in\mathbb R^d:\ \text{shapes}",
-        promised=[code, features],
-        relation="==",
-        measured=[net.encode(x).shape[1], net.decode(net.encode(x)).shape[1]],
+    run.states("L-047", r"z=Cx\in\mathbb R^m,\ y=Dz\in\mathbb R^d:\ \text{shapes}").equal(
+        [net.encode(x).shape[1], net.decode(net.encode(x)).shape[1]], [code, features]
     )
     gradients(run, net, x)
     ranks(run, features, code, x)
@@ -87,26 +73,16 @@ def gradients(run: Run, net: LinearAutoencoder, x: Tensor) -> None:
     residual = x @ c.T @ d.T - x
     entries_c = torch.einsum("si,jk,sj->ki", x, d, residual) / len(x)
     entries_d = torch.einsum("sj,ki,si->jk", residual, c, x) / len(x)
-    run.claim(
-        "L-048",
-        r"\partial\ell/\partial C=D^\top(y-x)x^\top,\ \partial\ell/\partial D=(y-x)x^\top C^\top",
-        promised=0,
-        relation="==",
-        measured=[gap(a, b) for a, b in zip(auto, written, strict=True)],
-        tolerance=1e-13,
-        control=Control(
-            "x − y for y − x", [gap(a, -b) for a, b in zip(auto, written, strict=True)]
-        ),
+    says = run.states(
+        "L-048", r"\partial\ell/\partial C=D^\top(y-x)x^\top,\ \partial\ell/\partial D=(y-x)x^\top C^\top"
     )
-    run.claim(
+    says.equal([gap(a, b) for a, b in zip(auto, written, strict=True)], within=1e-13)
+    says.fails("x − y for y − x", [gap(a, -b) for a, b in zip(auto, written, strict=True)])
+    run.states(
         "L-048",
         r"\partial\ell/\partial C_{ki}=x_i\sum_jD_{jk}(y_j-x_j),\quad "
         r"\partial\ell/\partial D_{jk}=(y_j-x_j)\sum_iC_{ki}x_i",
-        promised=0,
-        relation="==",
-        measured=[gap(auto[0], entries_c), gap(auto[1], entries_d)],
-        tolerance=1e-13,
-    )
+    ).equal([gap(auto[0], entries_c), gap(auto[1], entries_d)], within=1e-13)
 
 
 def ranks(run: Run, features: int, code: int, x: Tensor) -> None:
@@ -118,18 +94,14 @@ def ranks(run: Run, features: int, code: int, x: Tensor) -> None:
     def rank(matrix: Tensor) -> int:
         return int(torch.linalg.matrix_rank(matrix))
 
-    run.claim(
-        "L-049",
-        r"\mathrm{rank}(DC),\mathrm{rank}(DCX)\le\min\{\mathrm{rank}\,C,\mathrm{rank}\,D\}\le m",
-        promised=[min(rank(c), rank(d)) for c, d in pairs for _ in range(2)],
-        relation="<=",
-        measured=[r for c, d in pairs for r in (rank(d @ c), rank(x @ (d @ c).T))],
-        reason="one pair has an encoder of rank 1",
-        control=Control(
-            "DC + I, a shortcut around the bottleneck",
-            rank(pairs[0][1] @ pairs[0][0] + torch.eye(features)),
-            1,
-        ),
+    says = run.states("L-049", r"\mathrm{rank}(DC),\mathrm{rank}(DCX)\le\min\{\mathrm{rank}\,C,\mathrm{rank}\,D\}\le m")
+    says.at_most(
+        [r for c, d in pairs for r in (rank(d @ c), rank(x @ (d @ c).T))],
+        [min(rank(c), rank(d)) for c, d in pairs for _ in range(2)],
+        where="one pair has an encoder of rank 1",
+    )
+    says.fails(
+        "DC + I, a shortcut around the bottleneck", rank(pairs[0][1] @ pairs[0][0] + torch.eye(features)), promised=1
     )
 
 
@@ -137,19 +109,9 @@ def eckart_young(run: Run, x: Tensor, code: int) -> None:
     """L-050: nothing of that rank comes closer."""
     sizes = range(1, min(x.shape))
     best = {r: low_rank(x, r) for r in sizes}
-    run.claim(
-        "L-050",
-        r"\|X-X_r\|_F=\sqrt{\sum_{i>r}\sigma_i^2}",
-        promised=[best[r].error for r in sizes],
-        relation="==",
-        measured=[float((x - best[r].matrix).norm()) for r in sizes],
-        tolerance=1e-12,
-        control=Control(
-            "the largest r singular values thrown away",
-            float(best[code].matrix.norm()),
-            best[code].error,
-        ),
-    )
+    says = run.states("L-050", r"\|X-X_r\|_F=\sqrt{\sum_{i>r}\sigma_i^2}")
+    says.equal([float((x - best[r].matrix).norm()) for r in sizes], [best[r].error for r in sizes], 1e-12)
+    says.fails("the largest r singular values thrown away", float(best[code].matrix.norm()), promised=best[code].error)
     others = []
     for r in sizes:
         noise = best[r].matrix + 1e-3 * run.randn(*x.shape)
@@ -160,28 +122,15 @@ def eckart_young(run: Run, x: Tensor, code: int) -> None:
             low_rank(noise, r).matrix,
         ]
         others += [float((x - rival).norm()) - best[r].error for rival in rivals]
-    run.claim(
-        "L-050",
-        r"\mathrm{rank}\,Y\le r\Rightarrow\|X-Y\|_F\ge\|X-X_r\|_F",
-        promised=0,
-        relation=">=",
-        measured=others,
-        tolerance=1e-12,
-        reason="random factors, random projections, alternating least squares, perturbed X_r",
-        control=Control("rank r + 1", best[code + 1].error - best[code].error),
+    says = run.states("L-050", r"\mathrm{rank}\,Y\le r\Rightarrow\|X-Y\|_F\ge\|X-X_r\|_F")
+    says.at_least(
+        others, 0, 1e-12, where="random factors, random projections, alternating least squares, perturbed X_r"
     )
+    says.fails("rank r + 1", best[code + 1].error - best[code].error)
     svd = TruncatedSVD(n_components=code, algorithm="arpack", random_state=0)
     theirs = torch.from_numpy(svd.inverse_transform(svd.fit_transform(x.numpy())))
-    run.claim(
-        ["L-050", "L-051"],
-        r"X_r\text{ and }DCX\text{ equal scikit-learn's TruncatedSVD}",
-        promised=0,
-        relation="==",
-        measured=[
-            gap(theirs, best[code].matrix),
-            gap(theirs, LinearAutoencoder.optimal(x, code)(x)),
-        ],
-        tolerance=1e-10,
+    run.states(["L-050", "L-051"], r"X_r\text{ and }DCX\text{ equal scikit-learn's TruncatedSVD}").equal(
+        [gap(theirs, best[code].matrix), gap(theirs, LinearAutoencoder.optimal(x, code)(x))], within=1e-10
     )
 
 
@@ -192,57 +141,26 @@ def optimum(run: Run, x: Tensor, code: int, steps: int) -> None:
     mixing = run.randn(code, code) + 3 * torch.eye(code).double()
     mixed = LinearAutoencoder.optimal(x, code, mixing)
     wrong = LinearAutoencoder.optimal(x, x.shape[1]).encoder.weight.detach()[-code:]
-    run.claim(
-        "L-051",
-        r"C=U_m^\top,\ D=U_m:\ L=\tfrac1{2n}\sum_{i>m}\sigma_i^2",
-        promised=wanted,
-        relation="==",
-        measured=float(best.loss(x).detach()),
-        tolerance=1e-12,
-        control=Control(
-            "the last m singular vectors",
-            float(LinearAutoencoder.from_matrices(wrong, wrong.T).loss(x).detach()),
-        ),
-    )
-    run.claim(
-        "L-051",
-        r"C=M^{-1}U_m^\top,\ D=U_mM\text{ for invertible }M:\ \text{same map}",
-        promised=0,
-        relation="==",
-        measured=gap(mixed(x), best(x)),
-        tolerance=1e-12,
-        reason="the optimum is not unique",
-        control=Control("C = MU_mᵀ, D = U_mM", gap(twice(best, mixing)(x), best(x))),
-    )
+    says = run.states("L-051", r"C=U_m^\top,\ D=U_m:\ L=\tfrac1{2n}\sum_{i>m}\sigma_i^2")
+    says.equal(float(best.loss(x).detach()), wanted, 1e-12)
+    says.fails("the last m singular vectors", float(LinearAutoencoder.from_matrices(wrong, wrong.T).loss(x).detach()))
+    says = run.states("L-051", r"C=M^{-1}U_m^\top,\ D=U_mM\text{ for invertible }M:\ \text{same map}")
+    says.equal(gap(mixed(x), best(x)), within=1e-12, where="the optimum is not unique")
+    says.fails("C = MU_mᵀ, D = U_mM", gap(twice(best, mixing)(x), best(x)))
     u = torch.linalg.svd(x.T, full_matrices=True).U
     product = u[:, :code].T @ u
-    run.claim(
-        "L-051",
-        r"U_m^\top U=(I_m\ \ 0)",
-        promised=0,
-        relation="==",
-        measured=gap(product, torch.eye(code, x.shape[1]).double()),
-        tolerance=1e-13,
+    run.states("L-051", r"U_m^\top U=(I_m\ \ 0)").equal(
+        gap(product, torch.eye(code, x.shape[1]).double()), within=1e-13
     )
-    run.erratum(
-        "truncated-product-is-identity",
-        r"U_m^\top U=I_m:\ \text{columns of the product}",
-        promised=code,
-        relation="==",
-        measured=product.shape[1],
-        reason="it is an m×d matrix, (I_m 0)",
+    run.refutes("truncated-product-is-identity", r"U_m^\top U=I_m:\ \text{columns of the product}").equal(
+        product.shape[1], code, where="it is an m×d matrix, (I_m 0)"
     )
     losses = descend(run, x, code, steps)
-    run.claim(
-        ["L-051", "L-048"],
-        r"\text{gradient descent from random weights reaches }\tfrac1{2n}\sum_{i>m}\sigma_i^2",
-        promised=wanted,
-        relation="==",
-        measured=losses[-1],
-        tolerance=1e-6,
-        reason=f"{steps} full steps",
-        control=Control("stopped after 5 steps", losses[5]),
+    says = run.states(
+        ["L-051", "L-048"], r"\text{gradient descent from random weights reaches }\tfrac1{2n}\sum_{i>m}\sigma_i^2"
     )
+    says.equal(losses[-1], wanted, 1e-6, where=f"{steps} full steps")
+    says.fails("stopped after 5 steps", losses[5])
 
 
 def real_digits(run: Run, used: int) -> None:
@@ -255,15 +173,9 @@ def real_digits(run: Run, used: int) -> None:
     theirs = torch.from_numpy(pca.inverse_transform(pca.fit_transform(pixels.numpy())))
     ours = LinearAutoencoder.optimal(centered, code)(centered) + mean
     raw = LinearAutoencoder.optimal(pixels, code)(pixels)
-    run.claim(
-        ["L-051", "L-047"],
-        r"\text{on centered data the optimum is PCA (scikit-learn, digits)}",
-        promised=0,
-        relation="==",
-        measured=gap(ours, theirs),
-        tolerance=1e-10,
-        control=Control("nothing centered", gap(raw, theirs)),
-    )
+    says = run.states(["L-051", "L-047"], r"\text{on centered data the optimum is PCA (scikit-learn, digits)}")
+    says.equal(gap(ours, theirs), within=1e-10)
+    says.fails("nothing centered", gap(raw, theirs))
     lengths = list(range(1, 41))
     bound = [least_loss(pixels, m) for m in lengths]
     reached = [float(LinearAutoencoder.optimal(pixels, m).loss(pixels).detach()) for m in lengths]
@@ -314,9 +226,7 @@ def descend(run: Run, x: Tensor, code: int, steps: int) -> list[float]:
     return losses
 
 
-def plot_digits(
-    axes: Any, pixels: Tensor, lengths: list[int], bound: list[float], reached: list[float]
-) -> None:
+def plot_digits(axes: Any, pixels: Tensor, lengths: list[int], bound: list[float], reached: list[float]) -> None:
     left, right = axes[0]
     left.semilogy(lengths, bound, color="0.75", linewidth=5, label="Eckart-Young")
     left.semilogy(lengths, reached, color=COLORS[0], marker="o", markersize=3, label="optimum")

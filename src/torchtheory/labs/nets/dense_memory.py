@@ -9,11 +9,7 @@ import torch
 from scipy import stats
 from torch.nn.functional import scaled_dot_product_attention
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.nets.dense_memory import (
     DenseMemory,
     Exponential,
@@ -59,63 +55,37 @@ def dense_associative_memory(
     square, cube = DenseMemory(stored, Power(2)), DenseMemory(stored, Power(3))
     kept = Hopfield(hebbian(stored, zero_diagonal=False, normalize=False))
     hebb = Hopfield(hebbian(stored, normalize=False))
-    run.claim(
-        "N-19",
-        r"F(z) = z^2:\ E(x) = 2n\,H(x) \text{ with Hebb's weights, diagonal kept}",
-        promised=2 * kept.energy(states),
-        relation="==",
-        measured=square.energy(states),
-        reason="all states of ten neurons, whole numbers",
-        control=Control("F(z) = z^3", measured=cube.energy(states)),
+    says = run.states("N-19", r"F(z) = z^2:\ E(x) = 2n\,H(x) \text{ with Hebb's weights, diagonal kept}")
+    says.equal(square.energy(states), 2 * kept.energy(states), where="all states of ten neurons, whole numbers")
+    says.fails("F(z) = z^3", cube.energy(states))
+    says = run.states("N-19", r"F(z) = z^2:\ \text{bits in which its update and Hebb's with zero diagonal differ}")
+    says.equal(
+        int((square.step(states) != sign(hebb.field(states))).sum()),
+        where="the energy comparison leaves the diagonal out by itself",
     )
-    run.claim(
-        "N-19",
-        r"F(z) = z^2:\ \text{bits in which its update and Hebb's with zero diagonal differ}",
-        promised=0,
-        relation="==",
-        measured=int((square.step(states) != sign(hebb.field(states))).sum()),
-        reason="the energy comparison leaves the diagonal out by itself",
-        control=Control(
-            "Hebb's rule with the diagonal kept",
-            measured=int((square.step(states) != sign(kept.field(states))).sum()),
-        ),
-    )
+    says.fails("Hebb's rule with the diagonal kept", int((square.step(states) != sign(kept.field(states))).sum()))
 
     # the energy falls
     crowd, start = run.signs(3 * n, n), run.signs(20, n)
     kinds = (Power(3), Power(4), Power(3, rectified=True), Exponential())
-    walks = [
-        DenseMemory(crowd, kind).recall(start, trace=True, generator=run.generator)
-        for kind in kinds
-    ]
+    walks = [DenseMemory(crowd, kind).recall(start, trace=True, generator=run.generator) for kind in kinds]
     # as rounding is relative, so is the comparison
     rises = torch.stack([(w.energies.diff(dim=0) / w.energies[:-1].abs()).max() for w in walks])
     together = DenseMemory(crowd, Power(2)).recall(start, mode="synchronous", max_sweeps=20)
-    run.claim(
+    says = run.states(
         "N-19",
         r"\max_k E(x^{k+1}) - E(x^k) \le 0 \text{ one neuron at a time, relative to } |E|;\ "
         r"F = z^3, z^4, \max(z,0)^3, e^z",
-        promised=0.0,
-        relation="<=",
-        measured=rises,
-        tolerance=1e-12,
-        control=Control(
-            "all neurons at once, F(z) = z^2",
-            measured=(together.energies.diff(dim=0) / together.energies[:-1].abs()).max(),
-        ),
     )
-    run.claim(
-        "N-19",
-        r"\text{the asynchronous dynamics stops: walks that end in a fixed point}",
-        promised=1.0,
-        relation="==",
-        measured=torch.stack([w.fixed_point for w in walks]).double(),
-        control=Control(
-            "both neurons at once, F(z) = z^2, stored (+1, +1), started at (+1, -1): a two-cycle",
-            measured=DenseMemory(torch.ones(1, 2), Power(2))
-            .recall(torch.tensor([1.0, -1.0]), mode="synchronous")
-            .fixed_point.double(),
-        ),
+    says.at_most(rises, 0.0, 1e-12)
+    says.fails("all neurons at once, F(z) = z^2", (together.energies.diff(dim=0) / together.energies[:-1].abs()).max())
+    says = run.states("N-19", r"\text{the asynchronous dynamics stops: walks that end in a fixed point}")
+    says.equal(torch.stack([w.fixed_point for w in walks]).double(), 1.0)
+    says.fails(
+        "both neurons at once, F(z) = z^2, stored (+1, +1), started at (+1, -1): a two-cycle",
+        DenseMemory(torch.ones(1, 2), Power(2))
+        .recall(torch.tensor([1.0, -1.0]), mode="synchronous")
+        .fixed_point.double(),
     )
 
     # how much they hold
@@ -131,41 +101,35 @@ def dense_associative_memory(
     }
     for p in (3, 4):
         sweep = sweeps[p]
-        seen = mean_interval(sweep.bit_error[2], 0.999)
-        hebbs = dense_capacity_sweep(
-            n, [sweep.patterns[2]], Power(2), trials, generator=run.generator
-        )
-        other = mean_interval(hebbs.bit_error[0], 0.999)
-        run.claim(
+        hebbs = dense_capacity_sweep(n, [sweep.patterns[2]], Power(2), trials, generator=run.generator)
+        says = run.states(
             "N-19",
             rf"F(z) = z^{p}:\ P(\text{{bit flips}}) \approx "
             r"Q\big((F(n)-F(n-2))/\sqrt{(s-1)\,\mathbb E[(F(z+1)-F(z-1))^2]}\big)",
-            promised=dense_bit_error(n, sweep.patterns[2], Power(p)),
-            relation="~",
-            measured=seen.estimate,
-            interval=seen,
-            reason=f"n = {n}, s = {sweep.patterns[2]}, {trials} memories, 99.9 %",
-            control=Control("F(z) = z^2", measured=other.estimate, interval=other),
         )
+        says.mean(
+            sweep.bit_error[2],
+            dense_bit_error(n, sweep.patterns[2], Power(p)),
+            confidence=0.999,
+            where=f"n = {n}, s = {sweep.patterns[2]}, {trials} memories, 99.9 %",
+        )
+        says.fails("F(z) = z^2", hebbs.bit_error[0])
     left = {
         p: mean_interval(
-            dense_capacity_sweep(
-                n, [n], Power(p), trials, flip=0.1, generator=run.generator
-            ).bit_error[0],
+            dense_capacity_sweep(n, [n], Power(p), trials, flip=0.1, generator=run.generator).bit_error[0],
             0.99,
         )
         for p in (2, 3)
     }
-    run.claim(
+    says = run.states(
         "N-19",
         r"F(z)=z^3 \text{ at load } 1\ (7 \text{ times } 0.138):\ \text{one update repairs three "
         r"quarters of the flipped bits (upper end of a 99 \% interval of what is left)}",
-        promised=round(0.1 * n) / n / 4,
-        relation="<=",
-        measured=left[3].high,
-        reason=f"n = s = {n}, a tenth of the bits flipped, {trials} memories",
-        control=Control("F(z) = z^2", measured=left[2].high),
     )
+    says.at_most(
+        left[3].high, round(0.1 * n) / n / 4, where=f"n = s = {n}, a tenth of the bits flipped, {trials} memories"
+    )
+    says.fails("F(z) = z^2", left[2].high)
     bits = 20
     many = 2 ** (bits // 2)
     held = {
@@ -175,16 +139,13 @@ def dense_associative_memory(
         )
         for kind in (Exponential(), Power(2))
     }
-    run.claim(
+    says = run.states(
         "N-19",
         r"F(z) = e^z \text{ with } s = 2^{n/2}:\ \text{share of patterns stable in every bit "
         r"(lower end of a 99 \% interval)}",
-        promised=0.9,
-        relation=">=",
-        measured=held[Exponential()].low,
-        reason=f"n = {bits}, s = {many}, {trials} memories",
-        control=Control("F(z) = z^2", measured=held[Power(2)].low),
     )
+    says.at_least(held[Exponential()].low, 0.9, where=f"n = {bits}, s = {many}, {trials} memories")
+    says.fails("F(z) = z^2", held[Power(2)].low)
     growth: dict[int, list[float]] = {
         p: [_patterns_at(size, p, 0.01, trials, run.generator) for size in sizes] for p in (2, 3, 4)
     }
@@ -206,70 +167,50 @@ def dense_associative_memory(
     patterns, query = run.randn(40, dim), 1.5 * run.randn(60, dim)
     beta = 1 / math.sqrt(dim)
     attention = scaled_dot_product_attention(query[None], patterns[None], patterns[None])[0]
-    run.claim(
+    says = run.states(
         "N-19, N-82",
-        r"X^\top\operatorname{softmax}(\beta X\xi) = \operatorname{attention}(\xi, X, X)"
-        r"\text{ at } \beta = 1/\sqrt{d}",
-        promised=attention,
-        relation="==",
-        measured=modern_hopfield_update(patterns, query, beta),
-        tolerance=1e-12,
-        reason="against torch's scaled_dot_product_attention",
-        control=Control("beta = 1", measured=modern_hopfield_update(patterns, query, 1.0)),
+        r"X^\top\operatorname{softmax}(\beta X\xi) = \operatorname{attention}(\xi, X, X)\text{ at } \beta = 1/\sqrt{d}",
     )
+    says.equal(
+        modern_hopfield_update(patterns, query, beta),
+        attention,
+        1e-12,
+        where="against torch's scaled_dot_product_attention",
+    )
+    says.fails("beta = 1", modern_hopfield_update(patterns, query, 1.0))
     path, energies, others = [query], [], []
     for _ in range(12):
         energies.append(modern_hopfield_energy(patterns, path[-1], beta))
         others.append(modern_hopfield_energy(patterns, path[-1], 4 * beta))
         path.append(modern_hopfield_update(patterns, path[-1], beta))
     trace, foreign = torch.stack(energies), torch.stack(others)
-    run.claim(
+    says = run.states(
         "N-19",
-        r"E(\xi^{k+1}) \le E(\xi^k),\quad E = -\operatorname{lse}(\beta, X\xi) + \tfrac12\|\xi\|^2"
-        r" + \text{const}",
-        promised=0.0,
-        relation="<=",
-        measured=trace.diff(dim=0).max(),
-        tolerance=1e-12,
-        reason="60 starts, 12 updates",
-        control=Control(
-            "the energy of another temperature, 4 beta", measured=foreign.diff(dim=0).max()
-        ),
+        r"E(\xi^{k+1}) \le E(\xi^k),\quad E = -\operatorname{lse}(\beta, X\xi) + \tfrac12\|\xi\|^2 + \text{const}",
     )
+    says.at_most(trace.diff(dim=0).max(), 0.0, 1e-12, where="60 starts, 12 updates")
+    says.fails("the energy of another temperature, 4 beta", foreign.diff(dim=0).max())
     largest = float(patterns.square().sum(-1).max())
     hull = torch.stack([modern_hopfield_energy(patterns, x, beta) for x in path[1:]])
-    run.claim(
-        "N-19",
-        r"\|\xi\| \le M \implies E(\xi) \le 2M^2",
-        promised=2 * largest,
-        relation="<=",
-        measured=hull.max(),
-        reason="every updated state is an average of patterns, so it lies in that ball",
-        control=Control(
-            "states of norm 4M",
-            measured=modern_hopfield_energy(
-                patterns, -4 * math.sqrt(largest) * patterns / patterns.norm(dim=-1, keepdim=True)
-            ).max(),
-        ),
+    says = run.states("N-19", r"\|\xi\| \le M \implies E(\xi) \le 2M^2")
+    says.at_most(
+        hull.max(), 2 * largest, where="every updated state is an average of patterns, so it lies in that ball"
+    )
+    says.fails(
+        "states of norm 4M",
+        modern_hopfield_energy(
+            patterns, -4 * math.sqrt(largest) * patterns / patterns.norm(dim=-1, keepdim=True)
+        ).max(),
     )
     index = torch.arange(len(patterns))
     near = patterns + 0.2 * run.randn(len(patterns), dim)
     betas = [0.02 * 2**k for k in range(8)]
-    errors = torch.stack(
-        [(modern_hopfield_update(patterns, near, b) - patterns).norm(dim=-1) for b in betas]
-    )
+    errors = torch.stack([(modern_hopfield_update(patterns, near, b) - patterns).norm(dim=-1) for b in betas])
     bounds = torch.stack([modern_retrieval_bound(patterns, near, index, b) for b in betas])
     keen = torch.stack([modern_retrieval_bound(patterns, near, index, 2 * b) for b in betas])
-    run.claim(
-        "N-19",
-        r"\|X^\top\operatorname{softmax}(\beta X\xi) - x_t\| \le 2M(s-1)e^{-\beta\Delta}",
-        promised=bounds,
-        relation="<=",
-        measured=errors,
-        tolerance=1e-13,
-        reason="40 noisy patterns at eight temperatures",
-        control=Control("the bound of 2 beta", measured=errors, promised=keen),
-    )
+    says = run.states("N-19", r"\|X^\top\operatorname{softmax}(\beta X\xi) - x_t\| \le 2M(s-1)e^{-\beta\Delta}")
+    says.at_most(errors, bounds, 1e-13, where="40 noisy patterns at eight temperatures")
+    says.fails("the bound of 2 beta", errors, promised=keen)
 
     def loads(axes: Any) -> None:
         for color, (p, sweep) in zip(COLORS, sweeps.items(), strict=False):
@@ -319,9 +260,7 @@ def dense_associative_memory(
             )
             axes.plot(sizes, values, "o", ms=4, color=color)
         axes.plot(line, 0.138 * line, color="0.4", lw=0.8, ls=":", label="0.138 n")
-        axes.set(
-            xscale="log", yscale="log", xlabel="neurons n", ylabel="patterns at 1 % bit errors"
-        )
+        axes.set(xscale="log", yscale="log", xlabel="neurons n", ylabel="patterns at 1 % bit errors")
         axes.set_xticks(sizes, [str(v) for v in sizes])
         axes.minorticks_off()
         low, high = axes.get_ylim()
@@ -396,9 +335,7 @@ def dense_associative_memory(
     )
 
 
-def _patterns_at(
-    n: int, degree: int, level: float, trials: int, generator: torch.Generator
-) -> float:
+def _patterns_at(n: int, degree: int, level: float, trials: int, generator: torch.Generator) -> float:
     """Number of stored patterns at which one update flips that share of the bits, measured."""
     guess = _predicted_patterns_at(n, degree, level)
     counts = sorted({max(2, round(guess * f)) for f in (0.5, 0.7, 1.0, 1.4, 2.0)})

@@ -7,11 +7,8 @@ from typing import Any
 import torch
 from scipy import stats
 
-from torchtheory.core.intervals import Interval, clopper_pearson
-from torchtheory.core.record import Control
 from torchtheory.data.synthetic import xor
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Interval, Run, clopper_pearson, lab
 from torchtheory.nets.dichotomies import (
     capacity_curve,
     count_dichotomies,
@@ -79,75 +76,42 @@ def formula(run: Run) -> None:
     most_points, most_dimensions = 60, 20
     table = recursion(most_points, most_dimensions)
     cells = sorted(table)
-    run.claim(
+    says = run.states(
         "N-10",
         r"C(s+1,n)=C(s,n)+C(s,n-1),\ C(1,n)=C(s,1)=2 \text{ gives } 2\sum_{i<n}\binom{s-1}{i}:"
         r"\text{ cells that differ}",
-        promised=0,
-        relation="==",
-        measured=sum(table[s, n] != cover_count(s, n) for s, n in cells),
-        control=Control(
-            "the recursion started from C(s,1) = 1: a hyperplane used on one side only",
-            sum(
-                value != cover_count(s, n)
-                for (s, n), value in recursion(most_points, most_dimensions, edge=1).items()
-            ),
-        ),
+    )
+    says.equal(sum(table[s, n] != cover_count(s, n) for s, n in cells))
+    says.fails(
+        "the recursion started from C(s,1) = 1: a hyperplane used on one side only",
+        sum(value != cover_count(s, n) for (s, n), value in recursion(most_points, most_dimensions, edge=1).items()),
     )
     known = {(4, 2): 8, (4, 3): 14, (5, 3): 22, (6, 3): 32, (8, 4): 128}
-    run.claim(
-        "N-10",
-        r"C(4,2)=8,\ C(4,3)=14,\ C(5,3)=22,\ C(6,3)=32,\ C(8,4)=128",
-        promised=list(known.values()),
-        relation="==",
-        measured=[cover_count(s, n) for s, n in known],
+    run.states("N-10", r"C(4,2)=8,\ C(4,3)=14,\ C(5,3)=22,\ C(6,3)=32,\ C(8,4)=128").equal(
+        [cover_count(s, n) for s, n in known], list(known.values())
     )
-    run.claim(
-        "N-10",
-        r"C(s,n)/2^s = P(\mathrm{Bin}(s-1,\tfrac12)\le n-1)",
-        promised=[float(stats.binom.cdf(n - 1, s - 1, 0.5)) for s, n in cells],
-        relation="==",
-        measured=[cover_fraction(s, n) for s, n in cells],
-        tolerance=1e-12,
+    run.states("N-10", r"C(s,n)/2^s = P(\mathrm{Bin}(s-1,\tfrac12)\le n-1)").equal(
+        [cover_fraction(s, n) for s, n in cells], [float(stats.binom.cdf(n - 1, s - 1, 0.5)) for s, n in cells], 1e-12
     )
     dimensions = range(1, 101)
-    run.claim(
-        "N-10",
-        r"C(2n,n)/2^{2n}=\tfrac12",
-        promised=0.5,
-        relation="==",
-        measured=[cover_fraction(2 * n, n) for n in dimensions],
-        control=Control(
-            "a bias as well, so that the hyperplanes need not pass through the origin",
-            [cover_fraction(2 * n, n, bias=True) for n in dimensions],
-        ),
+    says = run.states("N-10", r"C(2n,n)/2^{2n}=\tfrac12")
+    says.equal([cover_fraction(2 * n, n) for n in dimensions], 0.5)
+    says.fails(
+        "a bias as well, so that the hyperplanes need not pass through the origin",
+        [cover_fraction(2 * n, n, bias=True) for n in dimensions],
     )
     loads = [(s, n) for s, n in cells if s <= 2 * n]
-    run.claim(
-        "N-10",
-        r"C(s,n)=2^s \text{ exactly when } s\le n:\ \text{exceptions}",
-        promised=0,
-        relation="==",
-        measured=sum((cover_count(s, n) == 2**s) != (s <= n) for s, n in loads),
+    run.states("N-10", r"C(s,n)=2^s \text{ exactly when } s\le n:\ \text{exceptions}").equal(
+        sum((cover_count(s, n) == 2**s) != (s <= n) for s, n in loads)
     )
     growth = [cover_count(s + 1, n) - cover_count(s, n) for s, n in cells if n > 1]
-    run.claim(
-        "N-10",
-        r"n\ge2:\ C(s+1,n)>C(s,n)",
-        promised=0,
-        relation=">",
-        measured=[float(g) for g in growth],
-        control=Control(
-            "n = 1", [float(cover_count(s + 1, 1) - cover_count(s, 1)) for s in (1, 9)]
-        ),
-    )
-    run.erratum(
-        "cover-number-decreases",
-        r"s\ge2n:\ C(s+1,n)<C(s,n)",
-        promised=[float(cover_count(2 * n, n)) for n in (2, 5, 10)],
-        relation="<",
-        measured=[float(cover_count(2 * n + 1, n)) for n in (2, 5, 10)],
-        reason="the number keeps growing; its share of all labelings falls",
+    says = run.states("N-10", r"n\ge2:\ C(s+1,n)>C(s,n)")
+    says.above([float(g) for g in growth], 0)
+    says.fails("n = 1", [float(cover_count(s + 1, 1) - cover_count(s, 1)) for s in (1, 9)])
+    run.refutes("cover-number-decreases", r"s\ge2n:\ C(s+1,n)<C(s,n)").below(
+        [float(cover_count(2 * n + 1, n)) for n in (2, 5, 10)],
+        [float(cover_count(2 * n, n)) for n in (2, 5, 10)],
+        where="the number keeps growing; its share of all labelings falls",
     )
 
 
@@ -169,51 +133,30 @@ def enumeration(run: Run, points: int, dimension: int, programs: int) -> dict[tu
     special = {cell: clouds[cell].clone() for cell in cells if cell[0] > cell[1] > 1}
     for cloud in special.values():
         cloud[-1] = -2 * cloud[0]
-    run.claim(
-        "N-11, N-10",
-        r"\text{general position: } \#\{\operatorname{sgn}(Xw)\} = C(s,n)",
-        promised=[cover_count(s, n) for s, n in cells],
-        relation="==",
-        measured=[found[cell] for cell in cells],
-        control=Control(
-            "two points on one line through the origin",
-            [count_dichotomies(cloud) for cloud in special.values()],
-            promised=[cover_count(s, n) for s, n in special],
-        ),
-    )
-    run.claim(
-        "N-11",
-        r"\text{special position: } \#\{\operatorname{sgn}(Xw)\} < C(s,n)",
+    says = run.states("N-11, N-10", r"\text{general position: } \#\{\operatorname{sgn}(Xw)\} = C(s,n)")
+    says.equal([found[cell] for cell in cells], [cover_count(s, n) for s, n in cells])
+    says.fails(
+        "two points on one line through the origin",
+        [count_dichotomies(cloud) for cloud in special.values()],
         promised=[cover_count(s, n) for s, n in special],
-        relation="<",
-        measured=[count_dichotomies(cloud) for cloud in special.values()],
-        control=Control(
-            "the same number of points in general position",
-            [found[cell] for cell in special],
-            promised=[cover_count(s, n) for s, n in special],
-        ),
+    )
+    says = run.states("N-11", r"\text{special position: } \#\{\operatorname{sgn}(Xw)\} < C(s,n)")
+    says.below([count_dichotomies(cloud) for cloud in special.values()], [cover_count(s, n) for s, n in special])
+    says.fails(
+        "the same number of points in general position",
+        [found[cell] for cell in special],
+        promised=[cover_count(s, n) for s, n in special],
     )
     generic = [in_general_position(clouds[cell]) for cell in special]
-    run.claim(
-        "N-10",
-        r"\text{Gaussian points are in general position}",
-        promised=True,
-        relation="==",
-        measured=generic,
-        control=Control(
-            "two points on one line through the origin",
-            [in_general_position(cloud) for cloud in special.values()],
-        ),
-    )
+    says = run.states("N-10", r"\text{Gaussian points are in general position}")
+    says.equal(generic, True)
+    says.fails("two points on one line through the origin", [in_general_position(cloud) for cloud in special.values()])
     small = [(programs, n) for n in range(2, dimension + 1)]
-    run.claim(
-        "N-11",
-        r"\text{the same count by } 2^s \text{ linear programs}",
-        promised=[found[cell] for cell in small] + [count_dichotomies(special[programs, 2])],
-        relation="==",
-        measured=[count_dichotomies_by_programs(clouds[cell]) for cell in small]
+    run.states("N-11", r"\text{the same count by } 2^s \text{ linear programs}").equal(
+        [count_dichotomies_by_programs(clouds[cell]) for cell in small]
         + [count_dichotomies_by_programs(special[programs, 2])],
-        reason="the last one is a degenerate point set",
+        [found[cell] for cell in small] + [count_dichotomies(special[programs, 2])],
+        where="the last one is a degenerate point set",
     )
     return found
 
@@ -222,26 +165,13 @@ def corners(run: Run) -> None:
     """The four corners of the square with a bias."""
     x, y = xor()
     found = realizable_dichotomies(x, bias=True)
-    run.claim(
-        "N-11",
-        r"\text{the corners of the square have 14 labelings with a bias}",
-        promised=14,
-        relation="==",
-        measured=len(found),
-        control=Control("no bias: the corner (0,0) is on no side", count_dichotomies(x)),
-    )
+    says = run.states("N-11", r"\text{the corners of the square have 14 labelings with a bias}")
+    says.equal(len(found), 14)
+    says.fails("no bias: the corner (0,0) is on no side", count_dichotomies(x))
     listed = [(found.labels == labels).all(1).any() for labels in (y, -y)]
-    run.claim(
-        "N-11",
-        r"\text{the two that are missing are XOR and XNOR}",
-        promised=0,
-        relation="==",
-        measured=[float(found) for found in listed],
-        control=Control(
-            "AND in place of XOR",
-            float((found.labels == torch.tensor([-1.0, 1.0, -1.0, -1.0])).all(1).any()),
-        ),
-    )
+    says = run.states("N-11", r"\text{the two that are missing are XOR and XNOR}")
+    says.equal([float(found) for found in listed])
+    says.fails("AND in place of XOR", float((found.labels == torch.tensor([-1.0, 1.0, -1.0, -1.0])).all(1).any()))
 
 
 def random_labelings(run: Run, trials: int, features: int) -> list[tuple[int, Interval]]:
@@ -259,23 +189,15 @@ def random_labelings(run: Run, trials: int, features: int) -> list[tuple[int, In
         x = run.randn(loads[-1], features)
         planted += bool(separate(x, torch.sign(x @ run.randn(features)), bias=False))
     for s, interval in measured:
-        control = None
-        if s == loads[-1]:
-            control = Control(
-                "labels that are not random but those of a hyperplane",
-                planted / controls,
-                interval=clopper_pearson(planted, controls, 0.999),
-            )
-        run.claim(
+        says = run.states(
             "N-11, N-10",
-            rf"P(\text{{{s} random labels in }} \mathbb R^{{{features}}}\text{{ are separable}})"
-            r" = C(s,n)/2^s",
-            promised=cover_fraction(s, features),
-            relation="~",
-            measured=interval.estimate,
-            interval=interval,
-            control=control,
+            rf"P(\text{{{s} random labels in }} \mathbb R^{{{features}}}\text{{ are separable}}) = C(s,n)/2^s",
         )
+        says.mean(interval, cover_fraction(s, features))
+        if s == loads[-1]:
+            says.fails(
+                "labels that are not random but those of a hyperplane", clopper_pearson(planted, controls, 0.999)
+            )
     return measured
 
 

@@ -9,10 +9,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.nets.activations import ACTIVATIONS, activation
@@ -48,29 +45,13 @@ def dense_networks(run: Run, samples: int = 200, hypotheses: int = 20) -> None:
     widths = ((3, 4, 6, 1), (2, 1), (5, 5, 5, 5, 3))
     x = {n: run.randn(samples, n) for n in (2, 3, 5)}
     figure = Architecture((3, 4, 6, 1), activation("relu"))
-    run.claim(
-        "A-08",
-        r"P(3,4,6,1)=53,\ \text{width }6,\ \text{depth }3",
-        promised=[53, 6, 3],
-        relation="==",
-        measured=[
-            sum(p.numel() for p in mlp(figure.widths).parameters()),
-            figure.width,
-            figure.depth,
-        ],
+    run.states("A-08", r"P(3,4,6,1)=53,\ \text{width }6,\ \text{depth }3").equal(
+        [sum(p.numel() for p in mlp(figure.widths).parameters()), figure.width, figure.depth], [53, 6, 3]
     )
     drawn = [tuple(torch.randint(1, 9, (4,), generator=run.generator).tolist()) for _ in range(20)]
-    run.claim(
-        "A-08",
-        r"P(N)=\sum_{\ell=1}^L N_\ell N_{\ell-1}+N_\ell",
-        promised=[parameter_count(n) for n in drawn],
-        relation="==",
-        measured=[sum(p.numel() for p in mlp(n).parameters()) for n in drawn],
-        control=Control(
-            "layers without biases",
-            [sum(p.numel() for p in mlp(n, bias=False).parameters()) for n in drawn],
-        ),
-    )
+    says = run.states("A-08", r"P(N)=\sum_{\ell=1}^L N_\ell N_{\ell-1}+N_\ell")
+    says.equal([sum(p.numel() for p in mlp(n).parameters()) for n in drawn], [parameter_count(n) for n in drawn])
+    says.fails("layers without biases", [sum(p.numel() for p in mlp(n, bias=False).parameters()) for n in drawn])
     compared, wrong, recursion, last, unhooked, trips = [], [], [], [], [], []
     for name, row in ACTIVATIONS.items():
         for n in widths:
@@ -84,63 +65,28 @@ def dense_networks(run: Run, samples: int = 200, hypotheses: int = 20) -> None:
             values = layer_outputs(net, x[n[0]])
             before = list(shape.preactivations(theta, x[n[0]]))
             recursion += [gap(values[str(2 * i)], phi) for i, phi in enumerate(before)]
-            recursion += [
-                gap(values[str(2 * i + 1)], row(phi)) for i, phi in enumerate(before[:-1])
-            ]
+            recursion += [gap(values[str(2 * i + 1)], row(phi)) for i, phi in enumerate(before[:-1])]
             last.append(gap(list(values.values())[-1], out))
             unhooked.append(sum(len(m._forward_hooks) for m in net.modules()))
             trips.append(gap(shape.join(shape.layers(theta)), theta))
             trips.append(gap(flatten(unflatten(theta, dict(net.named_parameters()))), theta))
-    run.claim(
-        ["A-08", "N-22"],
-        r"\Phi^{(\ell+1)}=W^{(\ell+1)}\varrho(\Phi^{(\ell)})+b^{(\ell+1)}\text{ is nn.Sequential}",
-        promised=0,
-        relation="==",
-        measured=compared,
-        tolerance=1e-13,
-        reason="every activation of the table, three architectures",
-        control=Control("an activation on the last layer too", wrong),
+    says = run.states(
+        ["A-08", "N-22"], r"\Phi^{(\ell+1)}=W^{(\ell+1)}\varrho(\Phi^{(\ell)})+b^{(\ell+1)}\text{ is nn.Sequential}"
     )
-    run.claim(
-        ["N-22", "A-08"],
-        r"x^\ell=F^\ell(x^{\ell-1});\ x^L=\text{output; recorded values of every layer}",
-        promised=0,
-        relation="==",
-        measured=[*recursion, *last],
-        tolerance=1e-13,
-    )
-    run.claim(
-        "N-22",
-        r"\text{hooks left behind by the recorder}",
-        promised=0,
-        relation="==",
-        measured=unhooked,
-    )
-    run.claim(
-        "A-08",
-        r"\theta\mapsto((W^{(\ell)},b^{(\ell)}))_\ell\mapsto\theta\text{ is the identity}",
-        promised=0,
-        relation="==",
-        measured=trips,
-    )
+    says.equal(compared, within=1e-13, where="every activation of the table, three architectures")
+    says.fails("an activation on the last layer too", wrong)
+    run.states(
+        ["N-22", "A-08"], r"x^\ell=F^\ell(x^{\ell-1});\ x^L=\text{output; recorded values of every layer}"
+    ).equal([*recursion, *last], within=1e-13)
+    run.states("N-22", r"\text{hooks left behind by the recorder}").equal(unhooked)
+    run.states("A-08", r"\theta\mapsto((W^{(\ell)},b^{(\ell)}))_\ell\mapsto\theta\text{ is the identity}").equal(trips)
     single = mlp([5, 3], generator=run.generator)
     weight, bias = linear_layer(single, 0).weight, linear_layer(single, 0).bias
-    run.claim(
-        "A-08",
-        r"L=1:\ \Phi(x)=Wx+b",
-        promised=0,
-        relation="==",
-        measured=gap(single(x[5]), x[5] @ weight.T + bias),
-        tolerance=1e-14,
-    )
-    run.erratum(
+    run.states("A-08", r"L=1:\ \Phi(x)=Wx+b").equal(gap(single(x[5]), x[5] @ weight.T + bias), within=1e-14)
+    run.refutes(
         "bias-of-a-layer-has-input-length",
         r"W\in\mathbb R^{m\times n}\Rightarrow b\in\mathbb R^n:\ \text{length of }b,\ n=5,\ m=3",
-        promised=5,
-        relation="==",
-        measured=len(bias),
-        reason="a bias of length 5 cannot be added to Wx, which has 3 entries",
-    )
+    ).equal(len(bias), 5, where="a bias of length 5 cannot be added to Wx, which has 3 entries")
     hypothesis_sets(run, x[2], hypotheses)
     generalized_linear(run, x[3])
 
@@ -151,34 +97,21 @@ def hypothesis_sets(run: Run, x: Tensor, hypotheses: int) -> None:
     thetas = run.randn(hypotheses, shape.parameters)
     together = shape.realize(thetas, x)
     alone = torch.stack([shape.network(theta)(x).detach() for theta in thetas])
-    run.claim(
-        "A-13",
-        r"\mathcal F_a=\{\Phi_a(\cdot,\theta)\}:\ \text{many }\theta\text{ at once as one by one}",
-        promised=0,
-        relation="==",
-        measured=gap(together, alone),
-        tolerance=1e-13,
-    )
+    run.states(
+        "A-13", r"\mathcal F_a=\{\Phi_a(\cdot,\theta)\}:\ \text{many }\theta\text{ at once as one by one}"
+    ).equal(gap(together, alone), within=1e-13)
     edge = torch.tensor([[-1e-300], [0.0], [1e-300]], dtype=torch.float64)
-    run.claim(
-        "A-13",
-        r"\mathrm{sgn}(-\varepsilon)=-1,\ \mathrm{sgn}(0)=1,\ \mathrm{sgn}(\varepsilon)=1",
-        promised=[-1, 1, 1],
-        relation="==",
-        measured=decide(edge),
-        control=Control("torch.sign", torch.sign(edge[:, 0])),
-    )
+    says = run.states("A-13", r"\mathrm{sgn}(-\varepsilon)=-1,\ \mathrm{sgn}(0)=1,\ \mathrm{sgn}(\varepsilon)=1")
+    says.equal(decide(edge), [-1, 1, 1])
+    says.fails("torch.sign", torch.sign(edge[:, 0]))
     signs = shape.classify(thetas, x)
     pair = torch.cat([torch.zeros_like(together), together], dim=-1)
-    run.claim(
-        "A-13",
-        r"\arg\max(0,u)=2\text{nd}\iff\mathrm{sgn}(u)=1\ (u\ne0):\ \text{disagreements}",
-        promised=0,
-        relation="==",
-        measured=int((2 * decide(pair) - 1 != signs)[together[..., 0] != 0].sum()),
-        reason="at u = 0 the argmax takes the first of two equals, while sgn(0) = 1",
-        control=Control("the argmax of (0, |u|)", int((2 * decide(pair.abs()) - 1 != signs).sum())),
+    says = run.states("A-13", r"\arg\max(0,u)=2\text{nd}\iff\mathrm{sgn}(u)=1\ (u\ne0):\ \text{disagreements}")
+    says.equal(
+        int((2 * decide(pair) - 1 != signs)[together[..., 0] != 0].sum()),
+        where="at u = 0 the argmax takes the first of two equals, while sgn(0) = 1",
     )
+    says.fails("the argmax of (0, |u|)", int((2 * decide(pair.abs()) - 1 != signs).sum()))
 
 
 def generalized_linear(run: Run, x: Tensor) -> None:
@@ -187,26 +120,16 @@ def generalized_linear(run: Run, x: Tensor) -> None:
     value = x
     for model in generalized_linear_models(net):
         value = model(value)
-    run.claim(
-        ["S-04", "N-22"],
-        r"\hat\phi(x;\theta)=f^{(L)}(\dots f^{(1)}(x,\theta^{(1)})\dots,\theta^{(L)})",
-        promised=0,
-        relation="==",
-        measured=gap(value, net(x)),
-        tolerance=1e-14,
+    run.states(["S-04", "N-22"], r"\hat\phi(x;\theta)=f^{(L)}(\dots f^{(1)}(x,\theta^{(1)})\dots,\theta^{(L)})").equal(
+        gap(value, net(x)), within=1e-14
     )
     labels = (x @ run.randn(3) + 0.5 * run.randn(len(x)) > 0).numpy()
     fitted = LogisticRegression().fit(x.numpy(), labels)
     unit = mlp([3, 1], output="logistic")
     state = {"0.weight": torch.tensor(fitted.coef_), "0.bias": torch.tensor(fitted.intercept_)}
     unit.load_state_dict(state)
-    run.claim(
-        "S-04",
-        r"L=1\text{ with a logistic output is logistic regression (scikit-learn)}",
-        promised=0,
-        relation="==",
-        measured=gap(unit(x)[:, 0], torch.tensor(fitted.predict_proba(x.numpy())[:, 1])),
-        tolerance=1e-12,
+    run.states("S-04", r"L=1\text{ with a logistic output is logistic regression (scikit-learn)}").equal(
+        gap(unit(x)[:, 0], torch.tensor(fitted.predict_proba(x.numpy())[:, 1])), within=1e-12
     )
     t = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(1)
     curve = torch.sin(4 * t) + 0.3 * t
@@ -215,15 +138,13 @@ def generalized_linear(run: Run, x: Tensor) -> None:
     best = float((line - curve).square().mean())
     fits = {name: fit_curve(run, name, t, curve) for name in ("tanh", "linear")}
     errors = {name: float((f - curve).square().mean()) for name, f in fits.items()}
-    run.claim(
-        "S-04",
-        r"\text{composed models fit a curve better than the best affine function}",
-        promised=best * (1 - 1e-6),
-        relation="<",
-        measured=errors["tanh"],
-        reason="mean squared error on 60 samples of sin 4t + 0.3t; widths 1, 12, 12, 1",
-        control=Control("identity as activation", errors["linear"]),
+    says = run.states("S-04", r"\text{composed models fit a curve better than the best affine function}")
+    says.below(
+        errors["tanh"],
+        best * (1 - 1e-6),
+        where="mean squared error on 60 samples of sin 4t + 0.3t; widths 1, 12, 12, 1",
     )
+    says.fails("identity as activation", errors["linear"])
     run.figure(
         "curve",
         lambda axis: plot_curve(axis, t, curve, line, fits),
@@ -264,41 +185,20 @@ def bias_removal(run: Run, samples: int = 100) -> None:
         rows.append((name, one, gap(value, out), gap(general(x), out), left))
     faithful = [r for r in rows if math.isclose(r[1], 1.0)]
     others = [r for r in rows if not math.isclose(r[1], 1.0)]
-    run.claim(
-        "A-11",
-        r"\varrho(1)=1:\ \text{the printed network on }(x,1)\text{ equals the network with biases}",
-        promised=0,
-        relation="==",
-        measured=[r[2] for r in faithful],
-        tolerance=1e-12,
-        reason=", ".join(r[0] for r in faithful),
-        control=Control("ϱ(1) ≠ 1: " + ", ".join(r[0] for r in others), [r[2] for r in others]),
+    says = run.states(
+        "A-11", r"\varrho(1)=1:\ \text{the printed network on }(x,1)\text{ equals the network with biases}"
     )
-    run.claim(
-        "A-11",
-        r"\text{rows }(0\ \ c/v),\ \text{columns }b/v,\ v=\varrho(c)\ne0:\ \text{equal always}",
-        promised=0,
-        relation="==",
-        measured=[r[3] for r in rows],
-        tolerance=1e-12,
+    says.equal([r[2] for r in faithful], within=1e-12, where=", ".join(r[0] for r in faithful))
+    says.fails("ϱ(1) ≠ 1: " + ", ".join(r[0] for r in others), [r[2] for r in others])
+    run.states("A-11", r"\text{rows }(0\ \ c/v),\ \text{columns }b/v,\ v=\varrho(c)\ne0:\ \text{equal always}").equal(
+        [r[3] for r in rows], within=1e-12
     )
-    run.claim(
-        "A-11",
-        r"\text{biases left}",
-        promised=0,
-        relation="==",
-        measured=[r[4] for r in rows],
-    )
+    run.states("A-11", r"\text{biases left}").equal([r[4] for r in rows])
     logistic = next(r for r in rows if r[0] == "logistic")
-    run.erratum(
+    run.refutes(
         "bias-removal-needs-fixed-point",
         r"\text{any network can be written without biases as printed: the logistic network}",
-        promised=0,
-        relation="==",
-        measured=logistic[2],
-        tolerance=1e-12,
-        reason="ϱ(1) = 0.731, so 0.731 arrives where 1 was supposed to",
-    )
+    ).equal(logistic[2], within=1e-12, where="ϱ(1) = 0.731, so 0.731 arrives where 1 was supposed to")
     run.table(
         "carried-constants",
         ["activation", "ϱ(1)", "error as printed", "error in general"],

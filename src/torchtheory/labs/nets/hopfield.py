@@ -8,12 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, clopper_pearson
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, clopper_pearson, lab
 from torchtheory.nets.dense_memory import (
     DenseMemory,
     Power,
@@ -37,9 +33,7 @@ from torchtheory.nets.hopfield import (
     errata=["hebbian-diagonal"],
     full={"small": 12, "n": 200, "starts": 200},
 )
-def hopfield_dynamics(
-    run: Run, small: int = 9, n: int = 80, starts: int = 40, patterns: int = 10
-) -> None:
+def hopfield_dynamics(run: Run, small: int = 9, n: int = 80, starts: int = 40, patterns: int = 10) -> None:
     """One neuron at a time, symmetric weights without a negative diagonal: the energy falls.
 
     On a small network every one of its states is tried; on a larger one the energy is recorded
@@ -54,27 +48,14 @@ def hopfield_dynamics(
     net, lopsided = Hopfield(weights, bias), Hopfield(skewed, bias, strict=False)
     change, field_says = _flips(net, states)
     skewed_change, skewed_says = _flips(lopsided, states)
-    run.claim(
-        "N-13",
-        r"H(x^{(i)}) - H(x) = -(x_i' - x_i)\,h_i(x) \text{ for every } x \text{ and } i",
-        promised=field_says,
-        relation="==",
-        measured=change,
-        control=Control(
-            "weights that are not symmetric", measured=skewed_change, promised=skewed_says
-        ),
-    )
+    says = run.states("N-13", r"H(x^{(i)}) - H(x) = -(x_i' - x_i)\,h_i(x) \text{ for every } x \text{ and } i")
+    says.equal(change, field_says)
+    says.fails("weights that are not symmetric", skewed_change, promised=skewed_says)
 
     heavy = Hopfield(weights + 3 * torch.eye(small), bias)
-    run.claim(
-        "N-13",
-        r"\text{states and neurons where the rule by energy and the rule by field disagree}",
-        promised=0,
-        relation="==",
-        measured=_disagreements(net, states),
-        reason=f"all {len(states)} states of {small} neurons",
-        control=Control("a positive diagonal, w_ii = 3", measured=_disagreements(heavy, states)),
-    )
+    says = run.states("N-13", r"\text{states and neurons where the rule by energy and the rule by field disagree}")
+    says.equal(_disagreements(net, states), where=f"all {len(states)} states of {small} neurons")
+    says.fails("a positive diagonal, w_ii = 3", _disagreements(heavy, states))
 
     start = run.signs(starts, n)
     wide = torch.randint(-9, 10, (n, n), generator=run.generator).double()
@@ -86,151 +67,93 @@ def hopfield_dynamics(
     negative = Hopfield(symmetric - 60 * torch.eye(n), strict=False).recall(
         start, trace=True, max_sweeps=descent.sweeps, generator=run.generator
     )
-    run.claim(
-        "N-13",
-        r"\max_k H(x^{k+1}) - H(x^k) \le 0 \text{ one neuron at a time}",
-        promised=0,
-        relation="<=",
-        measured=descent.energies.diff(dim=0).max(),
-        reason=f"{starts} random starts, {len(descent.energies) - 1} updates each",
-        control=Control(
-            "weights that are not symmetric", measured=asymmetric.energies.diff(dim=0).max()
-        ),
+    says = run.states("N-13", r"\max_k H(x^{k+1}) - H(x^k) \le 0 \text{ one neuron at a time}")
+    says.at_most(
+        descent.energies.diff(dim=0).max(), 0, where=f"{starts} random starts, {len(descent.energies) - 1} updates each"
     )
-    run.claim(
-        "N-13",
-        r"w_{ii} \ge 0 \implies \max_k H(x^{k+1}) - H(x^k) \le 0",
-        promised=0,
-        relation="<=",
-        measured=descent.energies.diff(dim=0).max(),
-        reason="the diagonal of these weights is positive in places; a flip then gains 2 w_ii more",
-        control=Control(
-            "a negative diagonal, 60 below", measured=negative.energies.diff(dim=0).max()
-        ),
+    says.fails("weights that are not symmetric", asymmetric.energies.diff(dim=0).max())
+    says = run.states("N-13", r"w_{ii} \ge 0 \implies \max_k H(x^{k+1}) - H(x^k) \le 0")
+    says.at_most(
+        descent.energies.diff(dim=0).max(),
+        0,
+        where="the diagonal of these weights is positive in places; a flip then gains 2 w_ii more",
     )
-    pair = Hopfield(torch.tensor([[0.0, 1.0], [1.0, 0.0]])).recall(
-        torch.tensor([1.0, -1.0]), mode="synchronous"
-    )
+    says.fails("a negative diagonal, 60 below", negative.energies.diff(dim=0).max())
+    pair = Hopfield(torch.tensor([[0.0, 1.0], [1.0, 0.0]])).recall(torch.tensor([1.0, -1.0]), mode="synchronous")
     small_walk = net.recall(states, generator=run.generator)
-    run.claim(
-        "N-13",
-        r"\text{the asynchronous dynamics stops: share of starts that end in a fixed point}",
-        promised=1.0,
-        relation="==",
-        measured=torch.cat([small_walk.fixed_point, descent.fixed_point]).double(),
-        reason="every state of the small network, and the random starts of the large one",
-        control=Control(
-            "both neurons at once, w_12 = 1, x = (+1, -1): a two-cycle",
-            measured=pair.fixed_point.double(),
-        ),
+    says = run.states("N-13", r"\text{the asynchronous dynamics stops: share of starts that end in a fixed point}")
+    says.equal(
+        torch.cat([small_walk.fixed_point, descent.fixed_point]).double(),
+        1.0,
+        where="every state of the small network, and the random starts of the large one",
     )
+    says.fails("both neurons at once, w_12 = 1, x = (+1, -1): a two-cycle", pair.fixed_point.double())
     together = net.recall(states, mode="synchronous", max_sweeps=200)
     rotation = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
     circling = Hopfield(rotation, strict=False).recall(all_states(2), mode="synchronous")
-    run.claim(
-        "N-13",
-        r"W = W^\top:\ \text{all neurons at once end in a fixed point or a two-cycle}",
-        promised=1.0,
-        relation="==",
-        measured=(together.fixed_point | together.two_cycle).double(),
-        reason=f"{int(together.two_cycle.sum())} of {len(states)} states end in a two-cycle",
-        control=Control(
-            "w_12 = 1, w_21 = -1: a cycle of four",
-            measured=(circling.fixed_point | circling.two_cycle).double(),
-        ),
+    says = run.states("N-13", r"W = W^\top:\ \text{all neurons at once end in a fixed point or a two-cycle}")
+    says.equal(
+        (together.fixed_point | together.two_cycle).double(),
+        1.0,
+        where=f"{int(together.two_cycle.sum())} of {len(states)} states end in a two-cycle",
     )
+    says.fails("w_12 = 1, w_21 = -1: a cycle of four", (circling.fixed_point | circling.two_cycle).double())
 
     one = run.signs(1, n)
     kept = Hopfield(hebbian(one, normalize=False))
-    run.claim(
-        "N-14",
-        r"\text{one stored pattern: } x \text{ and } -x \text{ are fixed points}",
-        promised=1.0,
-        relation="==",
-        measured=kept.is_fixed_point(torch.cat([one, -one])).double(),
-        control=Control(
-            "a state that was not stored: x with one sign changed",
-            measured=kept.is_fixed_point(flip_bits(one, 1, generator=run.generator)).double(),
-        ),
+    says = run.states("N-14", r"\text{one stored pattern: } x \text{ and } -x \text{ are fixed points}")
+    says.equal(kept.is_fixed_point(torch.cat([one, -one])).double(), 1.0)
+    says.fails(
+        "a state that was not stored: x with one sign changed",
+        kept.is_fixed_point(flip_bits(one, 1, generator=run.generator)).double(),
     )
     hadamard = _hadamard(4)[:7]
     stored = run.signs(7, 16)
     both = torch.stack([hadamard, stored])
     images = torch.stack([x @ hebbian(x, zero_diagonal=False) for x in both])
-    run.claim(
-        "N-14",
-        r"x_r^\top x_t = 0\ (r \ne t) \implies W x_t = x_t \text{, diagonal kept}",
-        promised=hadamard,
-        relation="==",
-        measured=images[0],
-        reason="7 of the 16 rows of a Hadamard matrix",
-        control=Control("7 random patterns", measured=images[1], promised=stored),
-    )
+    says = run.states("N-14", r"x_r^\top x_t = 0\ (r \ne t) \implies W x_t = x_t \text{, diagonal kept}")
+    says.equal(images[0], hadamard, where="7 of the 16 rows of a Hadamard matrix")
+    says.fails("7 random patterns", images[1], promised=stored)
     memory = run.signs(patterns, n)
-    run.erratum(
-        "hebbian-diagonal",
-        r"w_{ii} = 0 \text{ for } W = \tfrac1n\sum_t x_t x_t^\top",
-        promised=0.0,
-        relation="==",
-        measured=hebbian(memory, zero_diagonal=False).diagonal(),
-        reason=f"s/n with s = {patterns}, n = {n}",
+    run.refutes("hebbian-diagonal", r"w_{ii} = 0 \text{ for } W = \tfrac1n\sum_t x_t x_t^\top").equal(
+        hebbian(memory, zero_diagonal=False).diagonal(), where=f"s/n with s = {patterns}, n = {n}"
     )
 
     report, loose = crosstalk(memory), crosstalk(memory, zero_diagonal=False)
     shift = (patterns - 1) * memory
-    run.claim(
+    says = run.states(
         "N-15",
-        r"n\,h_i(x_t) = n\,x_{t,i} + n\,C_{t,i}"
-        r"\text{, and } (n-1)\,x_{t,i} + n\,C^0_{t,i} \text{ with zero diagonal}",
-        promised=torch.stack([n * memory + loose.scaled, (n - 1) * memory + report.scaled]),
-        relation="==",
-        measured=torch.stack(
-            [
-                memory @ hebbian(memory, zero_diagonal=False, normalize=False),
-                memory @ hebbian(memory, normalize=False),
-            ]
+        r"n\,h_i(x_t) = n\,x_{t,i} + n\,C_{t,i}\text{, and } (n-1)\,x_{t,i} + n\,C^0_{t,i} \text{ with zero diagonal}",
+    )
+    says.equal(
+        torch.stack(
+            [memory @ hebbian(memory, zero_diagonal=False, normalize=False), memory @ hebbian(memory, normalize=False)]
         ),
-        reason="in whole numbers; the weights are formed on one side and not on the other",
-        control=Control(
-            "the cross-talk of the other diagonal",
-            measured=torch.stack(
-                [
-                    memory @ hebbian(memory, zero_diagonal=False, normalize=False),
-                    memory @ hebbian(memory, normalize=False),
-                ]
-            ),
-            promised=torch.stack(
-                [n * memory + loose.scaled - shift, (n - 1) * memory + report.scaled + shift]
-            ),
+        torch.stack([n * memory + loose.scaled, (n - 1) * memory + report.scaled]),
+        where="in whole numbers; the weights are formed on one side and not on the other",
+    )
+    says.fails(
+        "the cross-talk of the other diagonal",
+        torch.stack(
+            [memory @ hebbian(memory, zero_diagonal=False, normalize=False), memory @ hebbian(memory, normalize=False)]
         ),
+        promised=torch.stack([n * memory + loose.scaled - shift, (n - 1) * memory + report.scaled + shift]),
     )
     crowd = run.signs(3 * n // 4, n)
     crowded = crosstalk(crowd, zero_diagonal=False)
     size = crowded.scaled.abs()
-    run.claim(
-        "N-15",
-        r"|C_{t,i}| < 1 \implies x_{t,i} \text{ is stable: number of counterexamples}",
-        promised=0,
-        relation="==",
-        measured=int((crowded.unstable & (size < n)).sum()),
-        reason=f"{len(crowd)} patterns on {n} neurons",
-        control=Control(
-            "1 < |C| < 2", measured=int((crowded.unstable & (size > n) & (size < 2 * n)).sum())
-        ),
-    )
+    says = run.states("N-15", r"|C_{t,i}| < 1 \implies x_{t,i} \text{ is stable: number of counterexamples}")
+    says.equal(int((crowded.unstable & (size < n)).sum()), where=f"{len(crowd)} patterns on {n} neurons")
+    says.fails("1 < |C| < 2", int((crowded.unstable & (size > n) & (size < 2 * n)).sum()))
     against = -crowd * crowded.scaled
     exact = (against < n) | ((against == n) & (crowd > 0))
-    run.claim(
+    says = run.states(
         "N-15",
         r"x_{t,i} \text{ is stable iff } -x_{t,i}C_{t,i} < 1\ (\text{or} = 1 \text{ and } "
         r"x_{t,i} = +1)\text{: number of exceptions}",
-        promised=0,
-        relation="==",
-        measured=int((exact == crowded.unstable).sum()),
-        control=Control(
-            "|C| < 1 taken for the condition", measured=int(((size < n) == crowded.unstable).sum())
-        ),
     )
+    says.equal(int((exact == crowded.unstable).sum()))
+    says.fails("|C| < 1 taken for the condition", int(((size < n) == crowded.unstable).sum()))
     harmless = int((~crowded.unstable & (size >= n)).sum())
     run.note(
         f"{harmless} of {crowd.numel()} bits have |C| >= 1 and are stable all the same: cross-talk "
@@ -250,8 +173,7 @@ def hopfield_dynamics(
             ]
             for name, r in (("zero", crosstalk(crowd)), ("kept", crowded))
         ],
-        caption=f"{len(crowd)} random patterns on {n} neurons: the kept diagonal supports every "
-        "bit by (s-1)/n.",
+        caption=f"{len(crowd)} random patterns on {n} neurons: the kept diagonal supports every bit by (s-1)/n.",
     )
 
     def energies(axes: Any) -> None:
@@ -342,59 +264,37 @@ def hopfield_recall(run: Run, draws: int = 150, flips: int = 6, threshold: float
         )
     }
     unit = f"{draws} independent noisy copies of each image, {flips} of {n} pixels flipped; 99 %"
-    run.claim(
-        "N-18",
-        r"\text{three almost uncorrelated images: share of exact recalls "
-        r"(lower end of the interval)}",
-        promised=0.95,
-        relation=">=",
-        measured=exact["three"].low,
-        reason=unit,
-        control=Control("all ten digits, correlated", measured=exact["ten"].low),
+    says = run.states(
+        "N-18", r"\text{three almost uncorrelated images: share of exact recalls (lower end of the interval)}"
     )
-    run.claim(
-        "N-18",
-        r"\text{three almost uncorrelated images: mean overlap after recall } \to 1",
-        promised=1.0,
-        relation="==",
-        measured=float(overlap(back_few, few).mean()),
-        tolerance=0.01,
-        reason=unit + f"; it starts at {1 - 2 * flips / n:.4f}",
-        control=Control(
-            "all ten digits, correlated", measured=float(overlap(back_ten, ten).mean())
-        ),
+    says.at_least(exact["three"].low, 0.95, where=unit)
+    says.fails("all ten digits, correlated", exact["ten"].low)
+    says = run.states("N-18", r"\text{three almost uncorrelated images: mean overlap after recall } \to 1")
+    says.equal(float(overlap(back_few, few).mean()), 1.0, 0.01, where=unit + f"; it starts at {1 - 2 * flips / n:.4f}")
+    says.fails("all ten digits, correlated", float(overlap(back_ten, ten).mean()))
+    says = run.states("N-18", r"\text{ten digits by Hebb's rule: share of exact recalls (upper end of the interval)}")
+    says.at_most(
+        exact["ten"].high, 0.05, where=unit + f"; {int(hebb_ten.is_fixed_point(ten).sum())} of the ten are fixed points"
     )
-    run.claim(
-        "N-18",
-        r"\text{ten digits by Hebb's rule: share of exact recalls (upper end of the interval)}",
-        promised=0.05,
-        relation="<=",
-        measured=exact["ten"].high,
-        reason=unit + f"; {int(hebb_ten.is_fixed_point(ten).sum())} of the ten are fixed points",
-        control=Control("three almost uncorrelated images", measured=exact["three"].high),
-    )
-    run.claim(
+    says.fails("three almost uncorrelated images", exact["three"].high)
+    says = run.states(
         "N-18, N-19",
         r"\text{the same ten in a dense memory, } F(z) = z^{10}\text{: share of exact recalls "
         r"(lower end of the interval)}",
-        promised=0.95,
-        relation=">=",
-        measured=exact["dense"].low,
-        reason=unit,
-        control=Control("the same memory with F(z) = z^3", measured=exact["cubic"].low),
     )
+    says.at_least(exact["dense"].low, 0.95, where=unit)
+    says.fails("the same memory with F(z) = z^3", exact["cubic"].low)
     shuffled = run.signs(10, n)
     likeness = {name: _mean_square_overlap(x) for name, x in (("ten", ten), ("random", shuffled))}
-    run.claim(
-        "N-18",
-        r"\text{mean squared overlap of the ten digits, against } 1/n \text{ of independent signs}",
-        promised=3 / n,
-        relation=">",
-        measured=likeness["ten"],
-        reason="three times what independence would give; Hebb's rule assumes patterns without "
-        "correlation",
-        control=Control("ten random patterns of that size", measured=likeness["random"]),
+    says = run.states(
+        "N-18", r"\text{mean squared overlap of the ten digits, against } 1/n \text{ of independent signs}"
     )
+    says.above(
+        likeness["ten"],
+        3 / n,
+        where="three times what independence would give; Hebb's rule assumes patterns without correlation",
+    )
+    says.fails("ten random patterns of that size", likeness["random"])
     # a state is spurious when it is neither a stored image nor the negative of one
     agreement = (back_ten @ ten.T / n).abs().amax(-1)
     spurious = float((agreement < 1).double().mean())
@@ -478,8 +378,7 @@ def hopfield_recall(run: Run, draws: int = 150, flips: int = 6, threshold: float
     run.figure(
         "noise",
         noise,
-        caption="Recall against noise. Hebb's rule with ten digits does not even keep the clean "
-        "images.",
+        caption="Recall against noise. Hebb's rule with ten digits does not even keep the clean images.",
     )
 
 

@@ -8,11 +8,7 @@ from typing import Any
 import torch
 from scipy import integrate
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab, mean_interval
 from torchtheory.nets.hopfield_capacity import (
     capacity_sweep,
     critical_load,
@@ -43,67 +39,48 @@ def hopfield_capacity_lab(
     """
     special = (0.08, 0.11, 0.138, 0.17, 0.2)
     grid = sorted({round(0.2 * (k + 1) / loads, 6) for k in range(loads)} | set(special))
-    sweeps = {
-        n: capacity_sweep(n, grid, trials, generator=run.generator)
-        for n in run.track(sizes, "capacity sweep")
-    }
+    sweeps = {n: capacity_sweep(n, grid, trials, generator=run.generator) for n in run.track(sizes, "capacity sweep")}
     n = max(sizes)
     large = sweeps[n]
-    kept = capacity_sweep(
-        n, grid, trials, zero_diagonal=False, probes=1, max_sweeps=1, generator=run.generator
-    )
+    kept = capacity_sweep(n, grid, trials, zero_diagonal=False, probes=1, max_sweeps=1, generator=run.generator)
     at = {a: grid.index(a) for a in special}
 
     # one step
     s = large.patterns[at[0.138]]
     zero_error = mean_interval(large.bit_error[at[0.138]], 0.999)
     kept_error = mean_interval(kept.bit_error[at[0.138]], 0.999)
-    run.claim(
+    says = run.states(
         "N-16",
         r"P(\text{bit flips}) = P(S < 1-n) + \tfrac12 P(S = 1-n) \approx "
         r"Q\big((n-1)/\sqrt{(s-1)(n-1)}\big),\ w_{ii} = 0",
-        promised=hopfield_bit_error(n, s, method="exact"),
-        relation="~",
-        measured=zero_error.estimate,
-        interval=zero_error,
-        reason=f"n = {n}, s = {s}; S is a sum of (s-1)(n-1) fair signs, exactly",
-        control=Control("the diagonal kept", measured=kept_error.estimate, interval=kept_error),
     )
-    run.claim(
-        "N-16",
-        r"P(\text{bit flips}) \approx Q\big((n+s-1)/\sqrt{(s-1)(n-1)}\big),\ w_{ii} = s/n",
-        promised=hopfield_bit_error(n, s, zero_diagonal=False, method="exact"),
-        relation="~",
-        measured=kept_error.estimate,
-        interval=kept_error,
-        reason=f"n = {n}, s = {s}",
-        control=Control("zero diagonal", measured=zero_error.estimate, interval=zero_error),
+    says.mean(
+        zero_error,
+        hopfield_bit_error(n, s, method="exact"),
+        where=f"n = {n}, s = {s}; S is a sum of (s-1)(n-1) fair signs, exactly",
     )
+    says.fails("the diagonal kept", kept_error)
+    says = run.states("N-16", r"P(\text{bit flips}) \approx Q\big((n+s-1)/\sqrt{(s-1)(n-1)}\big),\ w_{ii} = s/n")
+    says.mean(kept_error, hopfield_bit_error(n, s, zero_diagonal=False, method="exact"), where=f"n = {n}, s = {s}")
+    says.fails("zero diagonal", zero_error)
     huge = 10**6
     limit = hopfield_bit_error(huge, round(0.138 * huge), method="asymptotic")
-    run.claim(
-        "N-16",
-        r"P(\text{bit flips}) / Q(\sqrt{n/s}) \to 1 \text{ at fixed load } s/n = 0.138",
-        promised=1.0,
-        relation="==",
-        measured=hopfield_bit_error(huge, round(0.138 * huge)) / limit,
-        tolerance=1e-4,
-        reason="at a million neurons; the difference is of the order 1/n",
-        control=Control(
-            "the diagonal kept: the mean of the cross-talk is s/n, not 0",
-            measured=hopfield_bit_error(huge, round(0.138 * huge), zero_diagonal=False) / limit,
-        ),
+    says = run.states("N-16", r"P(\text{bit flips}) / Q(\sqrt{n/s}) \to 1 \text{ at fixed load } s/n = 0.138")
+    says.equal(
+        hopfield_bit_error(huge, round(0.138 * huge)) / limit,
+        1.0,
+        1e-4,
+        where="at a million neurons; the difference is of the order 1/n",
+    )
+    says.fails(
+        "the diagonal kept: the mean of the cross-talk is s/n, not 0",
+        hopfield_bit_error(huge, round(0.138 * huge), zero_diagonal=False) / limit,
     )
     area, _ = integrate.quad(lambda z: math.exp(-z * z / (2 * 0.138)), 1, math.inf)
-    run.erratum(
+    run.refutes(
         "hopfield-tail-not-normalized",
         r"\int_1^\infty e^{-nz^2/(2s)}dz = \tfrac12\big(1-\operatorname{erf}\sqrt{n/(2s)}\big)",
-        promised=limit,
-        relation="==",
-        measured=area,
-        tolerance=1e-6,
-        reason=f"s/n = 0.138; their ratio is {area / limit:.4f}, the missing sqrt(2 pi s/n)",
-    )
+    ).equal(area, limit, 1e-6, where=f"s/n = 0.138; their ratio is {area / limit:.4f}, the missing sqrt(2 pi s/n)")
 
     # the end of the dynamics
     needed = retrieval_overlap(critical_load() - 1e-9)
@@ -113,91 +90,55 @@ def hopfield_capacity_lab(
         f"n = {n}, {trials} networks; {needed:.3f} is the smallest overlap a retrieval state has "
         "as n grows without bound"
     )
-    run.claim(
+    says = run.states(
         "N-16",
         r"\text{load } 0.11:\ \text{the dynamics ends with an overlap above } m_c "
         r"\text{ (lower end of a 99 \% interval)}",
-        promised=needed,
-        relation=">",
-        measured=below.low,
-        reason=finite,
-        control=Control("load 0.17, above the transition", measured=above.low),
     )
-    run.claim(
-        "N-16",
-        r"\text{load } 0.17:\ \text{it ends below } m_c \text{ (upper end of a 99 \% interval)}",
-        promised=needed,
-        relation="<",
-        measured=above.high,
-        reason=finite,
-        control=Control("load 0.11, below the transition", measured=below.high),
-    )
+    says.above(below.low, needed, where=finite)
+    says.fails("load 0.17, above the transition", above.low)
+    says = run.states("N-16", r"\text{load } 0.17:\ \text{it ends below } m_c \text{ (upper end of a 99 \% interval)}")
+    says.below(above.high, needed, where=finite)
+    says.fails("load 0.11, below the transition", below.high)
     least = min(sizes)
-    growth = {
-        a: mean_interval(large.overlap[at[a]] - sweeps[least].overlap[at[a]], 0.99)
-        for a in (0.08, 0.2)
-    }
-    run.claim(
+    growth = {a: mean_interval(large.overlap[at[a]] - sweeps[least].overlap[at[a]], 0.99) for a in (0.08, 0.2)}
+    says = run.states(
         "N-16",
         r"\text{load } 0.2:\ \text{the larger network ends with an overlap smaller by } 0.1 "
         r"\text{ (upper end of a 99 \% interval of the difference)}",
-        promised=-0.1,
-        relation="<",
-        measured=growth[0.2].high,
-        reason=f"n = {n} against n = {least}: the collapse is a transition of large networks, "
-        "and a small one blurs it",
-        control=Control("load 0.08, below the transition", measured=growth[0.08].high),
     )
-    drift = {
-        a: float((1 - large.overlap[at[a]].mean()) / 2 / large.bit_error[at[a]].mean())
-        for a in (0.08, 0.17)
-    }
-    run.claim(
-        "N-16",
-        r"\text{load } 0.17:\ \text{bits wrong at the end over bits wrong after one step}",
-        promised=10.0,
-        relation=">",
-        measured=drift[0.17],
-        reason="an avalanche: the one-step error is still below 1 %, so no one-step formula "
-        "sees the transition",
-        control=Control("load 0.08", measured=drift[0.08]),
+    says.below(
+        growth[0.2].high,
+        -0.1,
+        where=f"n = {n} against n = {least}: the collapse is a transition of large networks, and a small one blurs it",
     )
-    run.claim(
-        "N-16",
-        r"\alpha_c = \max_y \tfrac12\big(\operatorname{erf}(y)/y-\tfrac{2}{\sqrt\pi}e^{-y^2}\big)^2"
-        r" = 0.138",
-        promised=0.138,
-        relation="==",
-        measured=critical_load(),
-        tolerance=0.0005,
-        reason="the quoted number has three digits",
-        control=Control(
-            "the term by which the noise reacts to the state left out",
-            measured=2 / math.pi,
-        ),
+    says.fails("load 0.08, below the transition", growth[0.08].high)
+    drift = {a: float((1 - large.overlap[at[a]].mean()) / 2 / large.bit_error[at[a]].mean()) for a in (0.08, 0.17)}
+    says = run.states("N-16", r"\text{load } 0.17:\ \text{bits wrong at the end over bits wrong after one step}")
+    says.above(
+        drift[0.17],
+        10.0,
+        where="an avalanche: the one-step error is still below 1 %, so no one-step formula sees the transition",
     )
-    meanfield = mean_interval(large.overlap[at[0.08]], 0.999)
-    crowded = mean_interval(large.overlap[at[0.17]], 0.999)
-    run.claim(
-        "N-16",
-        r"\text{load } 0.08:\ \text{final overlap } = \operatorname{erf}(y)"
-        r" \text{ of the mean-field equation}",
-        promised=retrieval_overlap(0.08),
-        relation="~",
-        measured=meanfield.estimate,
-        interval=meanfield,
-        control=Control("load 0.17", measured=crowded.estimate, interval=crowded),
+    says.fails("load 0.08", drift[0.08])
+    says = run.states(
+        "N-16", r"\alpha_c = \max_y \tfrac12\big(\operatorname{erf}(y)/y-\tfrac{2}{\sqrt\pi}e^{-y^2}\big)^2 = 0.138"
     )
+    says.equal(critical_load(), 0.138, 0.0005, where="the quoted number has three digits")
+    says.fails("the term by which the noise reacts to the state left out", 2 / math.pi)
+    says = run.states(
+        "N-16", r"\text{load } 0.08:\ \text{final overlap } = \operatorname{erf}(y) \text{ of the mean-field equation}"
+    )
+    says.mean(large.overlap[at[0.08]], retrieval_overlap(0.08), confidence=0.999)
+    says.fails("load 0.17", large.overlap[at[0.17]])
     blocks = capacity_sweep(125, [0.17], 8 * trials, blocks=1, generator=run.generator)
-    run.claim(
-        "N-16",
-        r"\text{share of the walks that end in a fixed point}",
-        promised=1.0,
-        relation="==",
-        measured=torch.stack([v.settled.min() for v in sweeps.values()]),
-        reason="neurons are updated in 32 groups, in a fresh random order every sweep",
-        control=Control("all neurons at once: two-cycles", measured=blocks.settled.min()),
+    says = run.states("N-16", r"\text{share of the walks that end in a fixed point}")
+    says.equal(
+        torch.stack([v.settled.min() for v in sweeps.values()]),
+        1.0,
+        where="neurons are updated in 32 groups, in a fresh random order every sweep",
     )
+    says.fails("all neurons at once: two-cycles", blocks.settled.min())
 
     # patterns stable to the last bit
     counts = {
@@ -218,74 +159,44 @@ def hopfield_capacity_lab(
     stable = dict(zip(counts, fine.stable, strict=True))
     intervals = {k: mean_interval(v, 0.99) for k, v in stable.items()}
     union = 1 - n * hopfield_bit_error(n, counts["one_pattern"], method="exact")
-    run.claim(
-        "N-17",
-        r"s = n/(2\ln n):\ P(x_t \text{ stable}) \ge 1 - n\,P(\text{bit flips})",
-        promised=union,
-        relation=">=",
-        measured=intervals["one_pattern"].estimate,
-        interval=intervals["one_pattern"],
-        reason=f"n = {n}, s = {counts['one_pattern']}, {4 * trials} networks, 99 %",
-        control=Control(
-            "load 0.138",
-            measured=intervals["transition"].estimate,
-            interval=intervals["transition"],
-        ),
+    says = run.states("N-17", r"s = n/(2\ln n):\ P(x_t \text{ stable}) \ge 1 - n\,P(\text{bit flips})")
+    says.at_least(
+        intervals["one_pattern"], union, where=f"n = {n}, s = {counts['one_pattern']}, {4 * trials} networks, 99 %"
     )
+    says.fails("load 0.138", intervals["transition"])
     whole = {k: int((stable[k] == 1).sum()) for k in stable}
     every = {k: clopper_pearson(v, 4 * trials, 0.99) for k, v in whole.items()}
-    all_union = 1 - n * counts["all_patterns"] * hopfield_bit_error(
-        n, counts["all_patterns"], method="exact"
+    all_union = 1 - n * counts["all_patterns"] * hopfield_bit_error(n, counts["all_patterns"], method="exact")
+    says = run.states("N-17", r"s = n/(4\ln n):\ P(\text{all patterns stable}) \ge 1 - sn\,P(\text{bit flips})")
+    says.at_least(every["all_patterns"], all_union, where=f"n = {n}, s = {counts['all_patterns']}")
+    says.fails("s = n/(2 ln n), enough for one pattern only", every["one_pattern"])
+    says = run.states(
+        "N-17", r"n\,Q(\sqrt{c\ln n}) \to 0 \text{ for } c = 2: \text{its value at } 10^{12} \text{ over that at } 10^3"
     )
-    run.claim(
-        "N-17",
-        r"s = n/(4\ln n):\ P(\text{all patterns stable}) \ge 1 - sn\,P(\text{bit flips})",
-        promised=all_union,
-        relation=">=",
-        measured=every["all_patterns"].estimate,
-        interval=every["all_patterns"],
-        reason=f"n = {n}, s = {counts['all_patterns']}",
-        control=Control(
-            "s = n/(2 ln n), enough for one pattern only",
-            measured=every["one_pattern"].estimate,
-            interval=every["one_pattern"],
-        ),
+    says.below(
+        _expected_errors(10**12, 2, False) / _expected_errors(10**3, 2, False),
+        1.0,
+        where="it falls like 1/sqrt(4 pi ln n): slowly, so the constant is sharp",
     )
-    run.claim(
-        "N-17",
-        r"n\,Q(\sqrt{c\ln n}) \to 0 \text{ for } c = 2: \text{its value at } 10^{12} "
-        r"\text{ over that at } 10^3",
-        promised=1.0,
-        relation="<",
-        measured=_expected_errors(10**12, 2, False) / _expected_errors(10**3, 2, False),
-        reason="it falls like 1/sqrt(4 pi ln n): slowly, so the constant is sharp",
-        control=Control(
-            "c = 1.9",
-            measured=_expected_errors(10**12, 1.9, False) / _expected_errors(10**3, 1.9, False),
-        ),
-    )
+    says.fails("c = 1.9", _expected_errors(10**12, 1.9, False) / _expected_errors(10**3, 1.9, False))
     printed = 2 / math.log(2)
-    run.claim(
+    says = run.states(
         "N-17",
-        r"s\,n\,Q(\sqrt{c\ln n}) \to 0 \text{ for } c = 4: \text{its value at } 10^{12} "
-        r"\text{ over that at } 10^3",
-        promised=1.0,
-        relation="<",
-        measured=_expected_errors(10**12, 4, True) / _expected_errors(10**3, 4, True),
-        control=Control(
-            "the printed n/(2 log2 n), c = 2.885: too many for all patterns at once",
-            measured=_expected_errors(10**12, printed, True)
-            / _expected_errors(10**3, printed, True),
-        ),
+        r"s\,n\,Q(\sqrt{c\ln n}) \to 0 \text{ for } c = 4: \text{its value at } 10^{12} \text{ over that at } 10^3",
     )
-    run.erratum(
+    says.below(_expected_errors(10**12, 4, True) / _expected_errors(10**3, 4, True), 1.0)
+    says.fails(
+        "the printed n/(2 log2 n), c = 2.885: too many for all patterns at once",
+        _expected_errors(10**12, printed, True) / _expected_errors(10**3, printed, True),
+    )
+    run.refutes(
         "hopfield-capacity-logarithm",
         r"\text{a pattern is stable with probability } 0.9 \text{ only if } s \le n/(2\log_2 n):"
         r"\ P(x_t \text{ stable}) < 0.9 \text{ at } 1.2 \text{ times as many}",
-        promised=0.9,
-        relation="<",
-        measured=intervals["beyond"].low,
-        reason=f"n = {n}, s = {counts['beyond']}, against {pattern_capacity(n, 'printed'):.1f}; "
+    ).below(
+        intervals["beyond"].low,
+        0.9,
+        where=f"n = {n}, s = {counts['beyond']}, against {pattern_capacity(n, 'printed'):.1f}; "
         "lower end of a 99 % interval",
     )
     run.table(
@@ -349,9 +260,7 @@ def hopfield_capacity_lab(
             )
         asymptotic = [hopfield_bit_error(n, round(a * n), method="asymptotic") for a in fine_loads]
         axes.plot(fine_loads, asymptotic, color=COLORS[6], lw=1, ls="--", label="Q(√(n/s))")
-        axes.set(
-            yscale="log", ylim=(1e-7, 0.05), xlabel="load s/n", ylabel="bits flipped in one step"
-        )
+        axes.set(yscale="log", ylim=(1e-7, 0.05), xlabel="load s/n", ylabel="bits flipped in one step")
         axes.minorticks_off()
         axes.legend(loc="lower right")
 
@@ -401,10 +310,7 @@ def hopfield_capacity_lab(
 
     def stable_share(axes: Any) -> None:
         for k, (size, sweep) in enumerate(sweeps.items()):
-            law = [
-                (1 - hopfield_bit_error(size, c, method="exact")) ** size
-                for c in range(1, round(0.2 * size) + 1)
-            ]
+            law = [(1 - hopfield_bit_error(size, c, method="exact")) ** size for c in range(1, round(0.2 * size) + 1)]
             ratio = [c * math.log(size) / size for c in range(1, round(0.2 * size) + 1)]
             axes.plot(ratio, law, color=COLORS[k % 6], label=f"n = {size}")
             axes.plot(

@@ -10,12 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, drawn_linear
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.normalization import chain_step_coefficients, standardize
@@ -49,9 +45,7 @@ def layer_coupling(run: Run, depth: int = 6, repeats: int = 200, steps: int = 80
     def plot(axes: Any) -> None:
         left, right = axes[0]
         sizes = torch.tensor(noise["sizes"], dtype=torch.float64).log2()
-        left.plot(
-            sizes, torch.tensor(noise["batch"]).log2(), "o-", color=COLORS[0], label="batch norm"
-        )
+        left.plot(sizes, torch.tensor(noise["batch"]).log2(), "o-", color=COLORS[0], label="batch norm")
         left.plot(
             sizes,
             math.log2(noise["batch"][0]) - (sizes - sizes[0]),
@@ -79,8 +73,7 @@ def layer_coupling(run: Run, depth: int = 6, repeats: int = 200, steps: int = 80
     run.figure(
         "batch-size",
         plot,
-        caption="Batch statistics are noisy in small batches. With two samples a batch every "
-        "normalized value is ±1.",
+        caption="Batch statistics are noisy in small batches. With two samples a batch every normalized value is ±1.",
         grid=(1, 2),
         size=(10.0, 3.4),
     )
@@ -97,29 +90,14 @@ def scalar_chain(run: Run, depth: int) -> None:
     rates = torch.linspace(-1, 1, depth + 3, dtype=torch.float64)
     stepped = torch.stack([(w - eta * gradient).prod() * x for eta in rates])
     powers = rates[:, None] ** torch.arange(depth + 1)
-    run.claim(
-        "M-92",
-        r"y^{\rm new}=\prod_l(w_l-\eta g_l)\,x=\sum_{k=0}^Lc_k\eta^k",
-        promised=powers @ coefficients,
-        relation="==",
-        measured=stepped,
-        tolerance=EXACT,
-        reason=f"L = {depth}, {len(rates)} step sizes",
-        control=Control(
-            "cut after the linear term", stepped, promised=powers[:, :2] @ coefficients[:2]
-        ),
-    )
+    says = run.states("M-92", r"y^{\rm new}=\prod_l(w_l-\eta g_l)\,x=\sum_{k=0}^Lc_k\eta^k")
+    says.equal(stepped, powers @ coefficients, EXACT, where=f"L = {depth}, {len(rates)} step sizes")
+    says.fails("cut after the linear term", stepped, promised=powers[:, :2] @ coefficients[:2])
     first = -sum(float(gradient[i] * x * w[torch.arange(depth) != i].prod()) for i in range(depth))
     last = float((-gradient).prod() * x)
-    run.claim(
-        "M-92",
-        r"c_0=y,\quad c_1=-\sum_lg_l\prod_{k\ne l}w_kx,\quad c_L=\prod_l(-g_l)x",
-        promised=[float(output.detach()), first, last],
-        relation="==",
-        measured=coefficients[[0, 1, -1]],
-        tolerance=EXACT,
-        control=Control("the coefficients in reverse order", coefficients.flip(0)[[0, 1, -1]]),
-    )
+    says = run.states("M-92", r"c_0=y,\quad c_1=-\sum_lg_l\prod_{k\ne l}w_kx,\quad c_L=\prod_l(-g_l)x")
+    says.equal(coefficients[[0, 1, -1]], [float(output.detach()), first, last], EXACT)
+    says.fails("the coefficients in reverse order", coefficients.flip(0)[[0, 1, -1]])
     # in exact fractions: the coefficient of order L is far below rounding error in a deep chain
     pairs = [(Fraction(float(a)), Fraction(float(g))) for a, g in zip(w, gradient, strict=True)]
     values = [math.prod((a - k * g for a, g in pairs), start=Fraction(x)) for k in range(depth + 2)]
@@ -127,16 +105,13 @@ def scalar_chain(run: Run, depth: int) -> None:
     for _ in range(depth + 1):
         last_row = differences[-1]
         differences.append([b - a for a, b in pairwise(last_row)])
-    run.claim(
+    says = run.states(
         "M-92",
         r"y^{\rm new} \text{ is a polynomial of degree exactly } L \text{ in } \eta\text{: its }"
         r"(L+1)\text{-st difference}",
-        promised=0.0,
-        relation="==",
-        measured=[float(d) for d in differences[-1]],
-        reason="step sizes 0, 1, ..., L+1, in exact fractions",
-        control=Control("the L-th difference", [float(d) for d in differences[-2]]),
     )
+    says.equal([float(d) for d in differences[-1]], where="step sizes 0, 1, ..., L+1, in exact fractions")
+    says.fails("the L-th difference", [float(d) for d in differences[-2]])
     run.table(
         "chain",
         ["order in η", "coefficient", "share of |change| at η = 0.5"],
@@ -144,15 +119,11 @@ def scalar_chain(run: Run, depth: int) -> None:
             (
                 k,
                 float(c),
-                float(
-                    (c * 0.5**k).abs()
-                    / (coefficients[1:] * 0.5 ** torch.arange(1, depth + 1)).abs().sum()
-                ),
+                float((c * 0.5**k).abs() / (coefficients[1:] * 0.5 ** torch.arange(1, depth + 1)).abs().sum()),
             )
             for k, c in enumerate(coefficients)
         ][1:],
-        caption="What a gradient step changes, by order: the linear term is what gradient descent "
-        "reckons with.",
+        caption="What a gradient step changes, by order: the linear term is what gradient descent reckons with.",
     )
 
 
@@ -170,19 +141,17 @@ def normalized_chain(run: Run, depth: int) -> None:
 
     weights = run.rand(depth) + 0.5
     factors = 10 ** (2 * run.rand(20, depth) - 1)
-    run.claim(
-        "M-92",
-        r"\text{normalized after every layer, } y \text{ does not depend on any } |w_l|",
-        promised=torch.stack([outputs(weights, True)] * 20),
-        relation="==",
-        measured=torch.stack([outputs(weights * c, True) for c in factors]),
-        tolerance=1e-11,
-        reason="20 random rescalings of every layer by 0.1 to 10",
-        control=Control(
-            "without normalization",
-            torch.stack([outputs(weights * c, False) for c in factors]),
-            promised=torch.stack([outputs(weights, False)] * 20),
-        ),
+    says = run.states("M-92", r"\text{normalized after every layer, } y \text{ does not depend on any } |w_l|")
+    says.equal(
+        torch.stack([outputs(weights * c, True) for c in factors]),
+        torch.stack([outputs(weights, True)] * 20),
+        1e-11,
+        where="20 random rescalings of every layer by 0.1 to 10",
+    )
+    says.fails(
+        "without normalization",
+        torch.stack([outputs(weights * c, False) for c in factors]),
+        promised=torch.stack([outputs(weights, False)] * 20),
     )
 
 
@@ -208,46 +177,24 @@ def batch_noise(run: Run, repeats: int) -> dict[str, list[float]]:
         ("the batch variance", spreads, "of variance"),
         ("a sample's normalized value", outputs, "of output"),
     ):
-        rate = fit_slope(sizes, values)
-        constant = fit_slope(sizes, [v * s for v, s in zip(values, sizes, strict=True)])
-        run.claim(
-            "M-95",
-            rf"\text{{variance over batches of {name}}}\propto1/B\text{{, exponent}}",
-            promised=-1.0,
-            relation="slope",
-            measured=rate.estimate,
-            interval=rate,
-            tolerance=0.05,
-            reason=f"B from {sizes[0]} to {sizes[-1]}, {repeats} batches each; {rest} at small B "
+        says = run.states("M-95", rf"\text{{variance over batches of {name}}}\propto1/B\text{{, exponent}}")
+        says.slope(
+            sizes,
+            values,
+            -1.0,
+            0.05,
+            where=f"B from {sizes[0]} to {sizes[-1]}, {repeats} batches each; {rest} at small B "
             "there is a correction of relative order 1/B",
-            control=Control(
-                "sums over the batch in place of means",
-                constant.estimate,
-                interval=constant,
-            ),
         )
-    run.claim(
-        "M-95, M-94",
-        r"\text{layer normalization: a sample's output is the same in every batch}",
-        promised=0.0,
-        relation="==",
-        measured=largest,
-        tolerance=EXACT,
-        reason=f"batches of {sizes[0]} to {sizes[-1]}",
-        control=Control("batch normalization, largest deviation", math.sqrt(max(outputs))),
-    )
+        says.fails("sums over the batch in place of means", sizes, [v * s for v, s in zip(values, sizes, strict=True)])
+    says = run.states("M-95, M-94", r"\text{layer normalization: a sample's output is the same in every batch}")
+    says.equal(largest, within=EXACT, where=f"batches of {sizes[0]} to {sizes[-1]}")
+    says.fails("batch normalization, largest deviation", math.sqrt(max(outputs)))
     pair = standardize(run.randn(500, 2, features), 1)
     three = standardize(run.randn(500, 3, features), 1)
-    run.claim(
-        "M-95",
-        r"B=2:\ \text{every normalized value is } \pm1",
-        promised=1.0,
-        relation="==",
-        measured=pair.abs(),
-        tolerance=1e-9,
-        reason="all that is left of a pair is which of the two is larger",
-        control=Control("B = 3", three.abs()),
-    )
+    says = run.states("M-95", r"B=2:\ \text{every normalized value is } \pm1")
+    says.equal(pair.abs(), 1.0, 1e-9, where="all that is left of a pair is which of the two is larger")
+    says.fails("B = 3", three.abs())
     return {"sizes": [float(s) for s in sizes], "batch": outputs}
 
 
@@ -282,7 +229,6 @@ def trained(run: Run, steps: int) -> dict[str, dict[int, float]]:
         "batch-or-layer",
         ["batch size", "test error, batch norm", "test error, layer norm"],
         [(s, errors["batch norm"][s], errors["layer norm"][s]) for s in (2, 8, 64)],
-        caption=f"8 × 8 digits, 64-32-10 network, {steps} steps of SGD from the same weights, in "
-        "single precision.",
+        caption=f"8 × 8 digits, 64-32-10 network, {steps} steps of SGD from the same weights, in single precision.",
     )
     return errors

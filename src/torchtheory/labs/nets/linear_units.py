@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.activations import ACTIVATIONS, activation
 from torchtheory.nets.feedforward import dense, mlp
@@ -37,54 +35,26 @@ def linear_networks(run: Run, samples: int = 200, trials: int = 200) -> None:
     n, m = 6, 4
     x, theta, b = run.randn(samples, n), run.randn(n), run.randn(1)
     joined = torch.cat([theta, b])
-    run.claim(
-        "L-043",
-        r"x^\top\theta+b=\binom{x}{1}\cdot\binom{\theta}{b}",
-        promised=0,
-        relation="==",
-        measured=gap(homogeneous(x) @ joined, x @ theta + b),
-        tolerance=1e-13,
-        control=Control(
-            "0 instead of 1 appended", gap(torch.cat([x, 0 * x[:, :1]], 1) @ joined, x @ theta + b)
-        ),
-    )
+    says = run.states("L-043", r"x^\top\theta+b=\binom{x}{1}\cdot\binom{\theta}{b}")
+    says.equal(gap(homogeneous(x) @ joined, x @ theta + b), within=1e-13)
+    says.fails("0 instead of 1 appended", gap(torch.cat([x, 0 * x[:, :1]], 1) @ joined, x @ theta + b))
     directions = run.randn(samples, n)
     directions = directions / directions.norm(dim=1, keepdim=True)
     rates = (unit(x + 1e-3 * directions, theta, b) - unit(x, theta, b)) / 1e-3
-    run.claim(
-        "L-043",
-        r"\partial_u(x^\top\theta)=u^\top\theta\ (\|u\|=1)",
-        promised=0,
-        relation="==",
-        measured=gap(rates, directions @ theta),
-        tolerance=1e-10,
+    run.states("L-043", r"\partial_u(x^\top\theta)=u^\top\theta\ (\|u\|=1)").equal(
+        gap(rates, directions @ theta), within=1e-10
     )
     steepest = theta / theta.norm()
-    run.claim(
-        "L-043",
-        r"u^\top\theta\le\|\theta\|,\text{ with equality for }u=\theta/\|\theta\|",
-        promised=float(theta.norm()),
-        relation="<=",
-        measured=torch.cat([rates, (steepest @ theta).reshape(1)]),
-        tolerance=1e-10,
-        control=Control("u = 2θ/‖θ‖, no unit vector", float(2 * steepest @ theta)),
-    )
+    says = run.states("L-043", r"u^\top\theta\le\|\theta\|,\text{ with equality for }u=\theta/\|\theta\|")
+    says.at_most(torch.cat([rates, (steepest @ theta).reshape(1)]), float(theta.norm()), 1e-10)
+    says.fails("u = 2θ/‖θ‖, no unit vector", float(2 * steepest @ theta))
     layer = nn.Linear(n, m, bias=False, device="meta").to_empty(device="cpu").double()
     with torch.no_grad():
         layer.weight.copy_(run.randn(m, n))
     out = layer(x).detach()
-    run.claim(
-        "L-044",
-        r"L(x;\Theta)_j=x\cdot\theta_j,\ \theta_j^\top\text{ the rows of }\Theta\ (m\times n)",
-        promised=0,
-        relation="==",
-        measured=[gap(out[:, j], x @ layer.weight[j]) for j in range(m)],
-        tolerance=1e-14,
-        control=Control(
-            "rows taken in reverse order",
-            [gap(out[:, j], x @ layer.weight[m - 1 - j]) for j in range(m)],
-        ),
-    )
+    says = run.states("L-044", r"L(x;\Theta)_j=x\cdot\theta_j,\ \theta_j^\top\text{ the rows of }\Theta\ (m\times n)")
+    says.equal([gap(out[:, j], x @ layer.weight[j]) for j in range(m)], within=1e-14)
+    says.fails("rows taken in reverse order", [gap(out[:, j], x @ layer.weight[m - 1 - j]) for j in range(m)])
     superposition(run, layer, n, m, trials)
     collapse(run, samples)
 
@@ -97,107 +67,63 @@ def superposition(run: Run, layer: nn.Linear, n: int, m: int, trials: int) -> No
         return probe_linearity(box, n, trials=trials, generator=run.generator)
 
     linear_test, affine_test, relu_test = probe(layer), probe(affine), probe(torch.relu)
-    run.claim(
-        "L-045",
-        r"f(\alpha x+\beta y)=\alpha f(x)+\beta f(y):\ \text{violation, linear layer}",
-        promised=0,
-        relation="==",
-        measured=linear_test.linear_violation,
-        tolerance=linear_test.tolerance,
-        control=Control("an affine layer", affine_test.linear_violation),
-    )
-    run.claim(
-        "L-045",
-        r"f(\alpha x+(1-\alpha)y)=\alpha f(x)+(1-\alpha)f(y):\ \text{affine and linear layer}",
-        promised=0,
-        relation="==",
-        measured=[affine_test.affine_violation, linear_test.affine_violation],
-        tolerance=affine_test.tolerance,
-        control=Control("ReLU", relu_test.affine_violation),
-    )
+    says = run.states("L-045", r"f(\alpha x+\beta y)=\alpha f(x)+\beta f(y):\ \text{violation, linear layer}")
+    says.equal(linear_test.linear_violation, within=linear_test.tolerance)
+    says.fails("an affine layer", affine_test.linear_violation)
+    says = run.states("L-045", r"f(\alpha x+(1-\alpha)y)=\alpha f(x)+(1-\alpha)f(y):\ \text{affine and linear layer}")
+    says.equal([affine_test.affine_violation, linear_test.affine_violation], within=affine_test.tolerance)
+    says.fails("ReLU", relu_test.affine_violation)
     x, y, alpha = relu_test.witness
     mixed = torch.relu(alpha * x + (1 - alpha) * y)
-    run.claim(
-        "L-045",
-        r"\text{the test hands over a counterexample: ReLU's violation at it}",
-        promised=1e-3,
-        relation=">=",
-        measured=gap(mixed, alpha * torch.relu(x) + (1 - alpha) * torch.relu(y)),
+    run.states("L-045", r"\text{the test hands over a counterexample: ReLU's violation at it}").at_least(
+        gap(mixed, alpha * torch.relu(x) + (1 - alpha) * torch.relu(y)), 1e-3
     )
-    run.claim(
-        "L-045",
-        r"A e_i=f(e_i)-f(0)\text{ recovers the matrix, }f(0)\text{ the offset}",
-        promised=0,
-        relation="==",
-        measured=[
+    run.states("L-045", r"A e_i=f(e_i)-f(0)\text{ recovers the matrix, }f(0)\text{ the offset}").equal(
+        [
             gap(linear_test.matrix, layer.weight),
             gap(affine_test.matrix, affine.weight),
             gap(affine_test.offset, affine.bias),
         ],
-        tolerance=1e-14,
+        within=1e-14,
     )
     points = run.randn(2, n)
     constants = [one_constant(affine, points[:1], points[1:], a, b) for a, b in ((1, 1), (2, 3))]
-    run.erratum(
-        "affine-with-one-constant",
-        r"f(\alpha x+\beta y)-\alpha f(x)-\beta f(y)=b\text{ for one }b",
-        promised=constants[0][0],
-        relation="==",
-        measured=constants[1][0],
-        tolerance=1e-9,
-        reason="f(x) = Ax + c leaves (1−α−β)c: −c for α = β = 1, −4c for α = 2, β = 3",
+    run.refutes("affine-with-one-constant", r"f(\alpha x+\beta y)-\alpha f(x)-\beta f(y)=b\text{ for one }b").equal(
+        constants[1][0],
+        constants[0][0],
+        1e-9,
+        where="f(x) = Ax + c leaves (1−α−β)c: −c for α = β = 1, −4c for α = 2, β = 3",
     )
-    run.erratum(
+    run.refutes(
         "matrix-of-a-linear-map-transposed",
-        r"f:\mathbb R^6\to\mathbb R^4\text{ linear}\Rightarrow f(x)=Ax,\ A\in\mathbb R^{6\times4}:"
-        r"\ \text{rows of }A",
-        promised=n,
-        relation="==",
-        measured=len(linear_test.matrix),
-        reason="the columns are f(e_i), vectors of length 4",
-    )
+        r"f:\mathbb R^6\to\mathbb R^4\text{ linear}\Rightarrow f(x)=Ax,\ A\in\mathbb R^{6\times4}:\ \text{rows of }A",
+    ).equal(len(linear_test.matrix), n, where="the columns are f(e_i), vectors of length 4")
 
 
 def collapse(run: Run, samples: int) -> None:
     """L-046, N-26: chains of linear maps as one, and the rank they can have."""
     a, b = run.randn(5, 4), run.randn(3, 5)
     x = run.randn(samples, 4)
-    run.claim(
-        "L-046",
-        r"g(f(x))=(BA)x\text{ for }f(x)=Ax,\ g(z)=Bz",
-        promised=0,
-        relation="==",
-        measured=gap((x @ a.T) @ b.T, x @ (b @ a).T),
-        tolerance=1e-13,
-        control=Control("a ReLU between them", gap(torch.relu(x @ a.T) @ b.T, x @ (b @ a).T)),
-    )
+    says = run.states("L-046", r"g(f(x))=(BA)x\text{ for }f(x)=Ax,\ g(z)=Bz")
+    says.equal(gap((x @ a.T) @ b.T, x @ (b @ a).T), within=1e-13)
+    says.fails("a ReLU between them", gap(torch.relu(x @ a.T) @ b.T, x @ (b @ a).T))
     shapes = [(4, 7, 2, 6, 5), (4, 5), (4, 9, 9, 9, 1), (4, 1, 8)]
     nets = [mlp(w, "linear", generator=run.generator) for w in shapes]
     flat = [collapse_linear(net) for net in nets]
     rectified = mlp(shapes[0], "relu", generator=run.generator)
     linearized = collapse_linear(nn.Sequential(*(m for m in rectified if isinstance(m, nn.Linear))))
-    run.claim(
-        ["N-26", "L-046"],
-        r"W=W^L\cdots W^1,\ b=\sum_\ell W^L\cdots W^{\ell+1}b^\ell:\ \text{same outputs}",
-        promised=0,
-        relation="==",
-        measured=[gap(one(x), net(x)) for one, net in zip(flat, nets, strict=True)],
-        tolerance=1e-13,
-        control=Control("ReLU layers collapsed as if linear", gap(linearized(x), rectified(x))),
+    says = run.states(
+        ["N-26", "L-046"], r"W=W^L\cdots W^1,\ b=\sum_\ell W^L\cdots W^{\ell+1}b^\ell:\ \text{same outputs}"
     )
+    says.equal([gap(one(x), net(x)) for one, net in zip(flat, nets, strict=True)], within=1e-13)
+    says.fails("ReLU layers collapsed as if linear", gap(linearized(x), rectified(x)))
     bottlenecks = range(1, 9)
-    ranks = [
-        collapse_linear(mlp([8, 8, k, 8, 8], "linear", generator=run.generator)).rank
-        for k in bottlenecks
-    ]
-    run.claim(
-        ["N-26", "L-046"],
-        r"\mathrm{rank}(W^L\cdots W^1)\le\min_\ell\mathrm{rank}(W^\ell)\le\min_\ell m_\ell",
-        promised=[*(f.bottleneck for f in flat), *bottlenecks],
-        relation="<=",
-        measured=[*(f.rank for f in flat), *ranks],
-        control=Control("a sum instead of a product of layers, rank-1 each", rank_of_sum(run), 1),
+    ranks = [collapse_linear(mlp([8, 8, k, 8, 8], "linear", generator=run.generator)).rank for k in bottlenecks]
+    says = run.states(
+        ["N-26", "L-046"], r"\mathrm{rank}(W^L\cdots W^1)\le\min_\ell\mathrm{rank}(W^\ell)\le\min_\ell m_\ell"
     )
+    says.at_most([*(f.rank for f in flat), *ranks], [*(f.bottleneck for f in flat), *bottlenecks])
+    says.fails("a sum instead of a product of layers, rank-1 each", rank_of_sum(run), promised=1)
     run.figure(
         "bottleneck",
         lambda axis: plot_ranks(axis, list(bottlenecks), ranks),
@@ -232,90 +158,40 @@ def ridge_functions(run: Run, samples: int = 200, features: int = 5) -> None:
     def two(v: Tensor) -> Tensor:
         return torch.tanh(v @ theta) + torch.tanh(v @ second)
 
-    run.claim(
-        "L-052",
-        r"\phi((x+\Delta)^\top\theta)=\phi(x^\top\theta)\text{ for }\Delta\perp\theta",
-        promised=0,
-        relation="==",
-        measured=moved,
-        tolerance=1e-12,
-        control=Control("the sum of two units with different θ", gap(two(x + 10 * across), two(x))),
-    )
+    says = run.states("L-052", r"\phi((x+\Delta)^\top\theta)=\phi(x^\top\theta)\text{ for }\Delta\perp\theta")
+    says.equal(moved, within=1e-12)
+    says.fails("the sum of two units with different θ", gap(two(x + 10 * across), two(x)))
     gradients = [(Ridge(theta, r), autograd(Ridge(theta, r), x)) for r in rows]
-    run.claim(
-        "L-052",
-        r"\|\nabla_xf\|=|\phi'(x^\top\theta)|\,\|\theta\|",
-        promised=0,
-        relation="==",
-        measured=[gap(g.norm(dim=1), unit.rate(x)) for unit, g in gradients],
-        tolerance=1e-13,
-        control=Control(
-            "the length of θ forgotten", gap(gradients[0][1].norm(dim=1), torch.ones(samples))
-        ),
-    )
-    run.claim(
-        "L-052",
-        r"\nabla_xf=\phi'(x^\top\theta)\,\theta",
-        promised=0,
-        relation="==",
-        measured=[gap(g, unit.gradient(x)) for unit, g in gradients],
-        tolerance=1e-13,
+    says = run.states("L-052", r"\|\nabla_xf\|=|\phi'(x^\top\theta)|\,\|\theta\|")
+    says.equal([gap(g.norm(dim=1), unit.rate(x)) for unit, g in gradients], within=1e-13)
+    says.fails("the length of θ forgotten", gap(gradients[0][1].norm(dim=1), torch.ones(samples)))
+    run.states("L-052", r"\nabla_xf=\phi'(x^\top\theta)\,\theta").equal(
+        [gap(g, unit.gradient(x)) for unit, g in gradients], within=1e-13
     )
     y = run.randn(samples)
     cosines, factors = learning_directions(x, y, theta)
-    run.claim(
-        "L-052",
-        r"\nabla_\theta(\ell\circ\phi)(x^\top\theta)=(\ell\circ\phi)'(x^\top\theta)\,x:\ |\cos|",
-        promised=1,
-        relation="==",
-        measured=cosines,
-        tolerance=1e-13,
-        reason="squared loss and tanh, one sample at a time",
-        control=Control("the mean gradient of all samples", batch_cosines(x, y, theta)),
-    )
-    run.claim(
-        "L-052",
-        r"\text{length of that gradient over }\|x\|:\ |(\ell\circ\phi)'(x^\top\theta)|",
-        promised=0,
-        relation="==",
-        measured=gap(factors, (torch.tanh(x @ theta) - y).abs() * (1 - torch.tanh(x @ theta) ** 2)),
-        tolerance=1e-13,
+    says = run.states("L-052", r"\nabla_\theta(\ell\circ\phi)(x^\top\theta)=(\ell\circ\phi)'(x^\top\theta)\,x:\ |\cos|")
+    says.equal(cosines, 1, 1e-13, where="squared loss and tanh, one sample at a time")
+    says.fails("the mean gradient of all samples", batch_cosines(x, y, theta))
+    run.states("L-052", r"\text{length of that gradient over }\|x\|:\ |(\ell\circ\phi)'(x^\top\theta)|").equal(
+        gap(factors, (torch.tanh(x @ theta) - y).abs() * (1 - torch.tanh(x @ theta) ** 2)), within=1e-13
     )
     found = find_ridge(Ridge(theta, activation("softplus")), features, generator=run.generator)
-    run.claim(
-        "L-052",
-        r"f\text{ ridge}\iff\mathrm{rank}\{\nabla f(x)\}=1:\ \sigma_2/\sigma_1",
-        promised=0,
-        relation="==",
-        measured=float(found.singular_values[1] / found.singular_values[0]),
-        tolerance=1e-12,
-        control=Control("two units", spread(two, features)),
-    )
-    run.claim(
-        "L-052",
-        r"\text{the direction found is }\pm\theta/\|\theta\|:\ |\cos|",
-        promised=1,
-        relation="==",
-        measured=float((found.direction @ theta).abs() / theta.norm()),
-        tolerance=1e-12,
+    says = run.states("L-052", r"f\text{ ridge}\iff\mathrm{rank}\{\nabla f(x)\}=1:\ \sigma_2/\sigma_1")
+    says.equal(float(found.singular_values[1] / found.singular_values[0]), within=1e-12)
+    says.fails("two units", spread(two, features))
+    run.states("L-052", r"\text{the direction found is }\pm\theta/\|\theta\|:\ |\cos|").equal(
+        float((found.direction @ theta).abs() / theta.norm()), 1, 1e-12
     )
     layer = dense(run.randn(4, features))
-    run.claim(
-        "L-052",
-        r"F(x;\Theta)=\phi(\Theta x)\text{ is a ridge function in every entry}",
-        promised=0,
-        relation="==",
-        measured=[
-            gap(torch.tanh(layer(x))[:, j], Ridge(layer.weight[j].detach(), activation("tanh"))(x))
-            for j in range(4)
-        ],
-        tolerance=1e-13,
+    run.states("L-052", r"F(x;\Theta)=\phi(\Theta x)\text{ is a ridge function in every entry}").equal(
+        [gap(torch.tanh(layer(x))[:, j], Ridge(layer.weight[j].detach(), activation("tanh"))(x)) for j in range(4)],
+        within=1e-13,
     )
     run.figure(
         "ridges",
         lambda axes: plot_ridges(axes, two),
-        caption="Level lines on a plane: straight and parallel for one unit (left), bent for the "
-        "sum of two (right).",
+        caption="Level lines on a plane: straight and parallel for one unit (left), bent for the sum of two (right).",
         grid=(1, 2),
         size=(7, 3.2),
     )

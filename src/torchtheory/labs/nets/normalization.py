@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import linear_layer
 from torchtheory.nets.feedforward import dense, drawn_linear
 from torchtheory.nets.labeled import at_least
@@ -60,25 +57,16 @@ def golden(run: Run) -> None:
     batch = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
     hand = torch.tensor([-3.0, -1.0, 1.0, 3.0], dtype=torch.float64)
     biased, unbiased = standardize(batch, 0), standardize(batch, 0, unbiased=True)
-    run.claim(
-        "M-93, N-129",
-        r"(1,2,3,4)\mapsto(-3,-1,1,3)/\sqrt5=(-1.3416,-0.4472,0.4472,1.3416) \text{ with } 1/n",
-        promised=hand / math.sqrt(5),
-        relation="==",
-        measured=biased,
-        tolerance=EXACT,
-        control=Control("1/(n-1) instead", unbiased),
+    says = run.states(
+        "M-93, N-129", r"(1,2,3,4)\mapsto(-3,-1,1,3)/\sqrt5=(-1.3416,-0.4472,0.4472,1.3416) \text{ with } 1/n"
     )
-    run.claim(
-        "M-118",
-        r"(1,2,3,4)\mapsto(-3,-1,1,3)/\sqrt{20/3}=(-1.1619,-0.3873,0.3873,1.1619)"
-        r" \text{ with } 1/(n-1)",
-        promised=hand / math.sqrt(20 / 3),
-        relation="==",
-        measured=unbiased,
-        tolerance=EXACT,
-        control=Control("1/n instead", biased),
+    says.equal(biased, hand / math.sqrt(5), EXACT)
+    says.fails("1/(n-1) instead", unbiased)
+    says = run.states(
+        "M-118", r"(1,2,3,4)\mapsto(-3,-1,1,3)/\sqrt{20/3}=(-1.1619,-0.3873,0.3873,1.1619) \text{ with } 1/(n-1)"
     )
+    says.equal(unbiased, hand / math.sqrt(20 / 3), EXACT)
+    says.fails("1/n instead", biased)
 
 
 def batch_statistics(run: Run, x: Tensor) -> None:
@@ -90,61 +78,30 @@ def batch_statistics(run: Run, x: Tensor) -> None:
         layer.weight.copy_(gamma)
         layer.bias.copy_(shift)
     with_eps = standardize(x, 0, eps=eps)
-    run.claim(
+    says = run.states(
         "N-129, M-93",
-        r"\texttt{nn.BatchNorm1d} \text{ in training}=\gamma\tilde z+\mu"
-        r"\text{, variance } 1/|\mathcal B|",
-        promised=(gamma * with_eps + shift).detach(),
-        relation="==",
-        measured=layer(x).detach(),
-        tolerance=EXACT,
-        control=Control(
-            "variance 1/(|B|-1)", (gamma * standardize(x, 0, eps=eps, unbiased=True) + shift)
-        ),
+        r"\texttt{nn.BatchNorm1d} \text{ in training}=\gamma\tilde z+\mu\text{, variance } 1/|\mathcal B|",
     )
+    says.equal(layer(x).detach(), (gamma * with_eps + shift).detach(), EXACT)
+    says.fails("variance 1/(|B|-1)", gamma * standardize(x, 0, eps=eps, unbiased=True) + shift)
     out = gamma * standardize(x, 0) + shift
     flat = gamma * with_eps + shift
-    run.claim(
-        "N-129",
-        r"\text{mean } \mu \text{ and variance } \gamma^2 \text{ over the batch } (\delta=0)",
-        promised=torch.stack([shift, gamma.square()]),
-        relation="==",
-        measured=torch.stack([out.mean(0), out.var(0, correction=0)]),
-        tolerance=EXACT,
-        control=Control("δ = 0.001", torch.stack([flat.mean(0), flat.var(0, correction=0)])),
-    )
+    says = run.states("N-129", r"\text{mean } \mu \text{ and variance } \gamma^2 \text{ over the batch } (\delta=0)")
+    says.equal(torch.stack([out.mean(0), out.var(0, correction=0)]), torch.stack([shift, gamma.square()]), EXACT)
+    says.fails("δ = 0.001", torch.stack([flat.mean(0), flat.var(0, correction=0)]))
     spread = torch.logspace(-3, 1, 9, dtype=torch.float64)
     data = standardize(run.randn(50, 9), 0) * spread
     normalized = standardize(data, 0, eps=eps).var(0, correction=0)
-    run.claim(
-        "M-93",
-        r"\operatorname{Var}\tilde z=s^2/(s^2+\delta)",
-        promised=spread**2 / (spread**2 + eps),
-        relation="==",
-        measured=normalized,
-        tolerance=EXACT,
-        reason="features of deviation 0.001 to 10, δ = 0.001",
-        control=Control("δ = 0", standardize(data, 0).var(0, correction=0)),
-    )
-    run.erratum(
-        "batch-norm-unit-variance",
-        r"\operatorname{Var}\tilde z=1 \text{ with } \delta>0",
-        promised=1.0,
-        relation="==",
-        measured=normalized,
-        tolerance=1e-6,
-        reason="a feature of deviation 0.001 with δ = 0.001 has variance 0.001 afterwards",
+    says = run.states("M-93", r"\operatorname{Var}\tilde z=s^2/(s^2+\delta)")
+    says.equal(normalized, spread**2 / (spread**2 + eps), EXACT, where="features of deviation 0.001 to 10, δ = 0.001")
+    says.fails("δ = 0", standardize(data, 0).var(0, correction=0))
+    run.refutes("batch-norm-unit-variance", r"\operatorname{Var}\tilde z=1 \text{ with } \delta>0").equal(
+        normalized, 1.0, 1e-6, where="a feature of deviation 0.001 with δ = 0.001 has variance 0.001 afterwards"
     )
     scale, offset = run.rand(features) + 0.1, run.randn(features)
-    run.claim(
-        "N-129",
-        r"\mathrm{BN}(cz+d)=\mathrm{BN}(z) \text{ for } c>0 \text{ (feature by feature)}",
-        promised=standardize(x, 0),
-        relation="==",
-        measured=standardize(scale * x + offset, 0),
-        tolerance=EXACT,
-        control=Control("c < 0", standardize(-scale * x + offset, 0)),
-    )
+    says = run.states("N-129", r"\mathrm{BN}(cz+d)=\mathrm{BN}(z) \text{ for } c>0 \text{ (feature by feature)}")
+    says.equal(standardize(scale * x + offset, 0), standardize(x, 0), EXACT)
+    says.fails("c < 0", standardize(-scale * x + offset, 0))
     direction = run.randn(*x.shape)
 
     def objective(z: Tensor) -> Tensor:
@@ -156,15 +113,9 @@ def batch_statistics(run: Run, x: Tensor) -> None:
     with torch.no_grad():
         differences = central_differences(objective, x)
         frozen = gamma * direction / (x.var(0, correction=0) + eps).sqrt()
-    run.claim(
-        "M-93",
-        r"\text{back-propagation through batch normalization equals central differences}",
-        promised=differences,
-        relation="==",
-        measured=gradient,
-        tolerance=1e-7,
-        control=Control("mean and variance taken for constants", frozen),
-    )
+    says = run.states("M-93", r"\text{back-propagation through batch normalization equals central differences}")
+    says.equal(gradient, differences, 1e-7)
+    says.fails("mean and variance taken for constants", frozen)
 
 
 def inference(run: Run, x: Tensor) -> None:
@@ -180,31 +131,21 @@ def inference(run: Run, x: Tensor) -> None:
         variance = (1 - momentum) * variance + momentum * batch.var(0, correction=1)
         biased = (1 - momentum) * biased + momentum * batch.var(0, correction=0)
     layer.eval()
-    run.claim(
+    says = run.states(
         "N-129, M-93",
         r"\text{evaluation: } (z-\hat\mu)/\sqrt{\hat\sigma^2+\delta}"
         r" \text{ with running averages of mean and of the } 1/(n-1) \text{ variance}",
-        promised=(x - mean) / (variance + eps).sqrt(),
-        relation="==",
-        measured=layer(x).detach(),
-        tolerance=EXACT,
-        reason="20 batches, momentum 0.1",
-        control=Control(
-            "averages of the 1/n variance, which training uses",
-            layer(x).detach(),
-            promised=(x - mean) / (biased + eps).sqrt(),
-        ),
+    )
+    says.equal(layer(x).detach(), (x - mean) / (variance + eps).sqrt(), EXACT, where="20 batches, momentum 0.1")
+    says.fails(
+        "averages of the 1/n variance, which training uses",
+        layer(x).detach(),
+        promised=(x - mean) / (biased + eps).sqrt(),
     )
     alone = torch.cat([layer(row[None]) for row in x])
-    run.claim(
-        "N-129",
-        r"\text{evaluation: a sample's output does not depend on its batch}",
-        promised=alone.detach(),
-        relation="==",
-        measured=layer(x).detach(),
-        tolerance=EXACT,
-        control=Control("training mode", standardize(x, 0, eps=eps)),
-    )
+    says = run.states("N-129", r"\text{evaluation: a sample's output does not depend on its batch}")
+    says.equal(layer(x).detach(), alone.detach(), EXACT)
+    says.fails("training mode", standardize(x, 0, eps=eps))
 
 
 def reparametrization(run: Run, x: Tensor) -> None:
@@ -217,44 +158,28 @@ def reparametrization(run: Run, x: Tensor) -> None:
     second = x.T @ x / len(x)  # E[x xᵀ], as printed
     lengths = torch.einsum("mi,ij,mj->m", weight, second, weight).sqrt()
     printed = shift + gamma * ((x - x.mean(0)) @ weight.T) / lengths
-    run.claim(
+    says = run.states(
         "N-130",
         r"\mu+\gamma\tfrac{w^\top x-\mathbb E[w^\top x]}{\sqrt{\operatorname{Var}[w^\top x]}}"
         r"=\mu+\gamma\tfrac{w^\top(x-\mathbb Ex)}{\|w\|_\Sigma},\ \Sigma=\operatorname{Cov}(x)",
-        promised=x @ unit.weight.T + unit.bias,
-        relation="==",
-        measured=normalized,
-        tolerance=EXACT,
-        control=Control("Σ = E[xxᵀ], inputs not centered", normalized, promised=printed),
     )
-    run.erratum(
+    says.equal(normalized, x @ unit.weight.T + unit.bias, EXACT)
+    says.fails("Σ = E[xxᵀ], inputs not centered", normalized, promised=printed)
+    run.refutes(
         "covariance-not-centered",
-        r"\mu+\gamma\tfrac{w^\top(x-\mathbb Ex)}{\|w\|_\Sigma}"
-        r" \text{ with } \Sigma=\mathbb E[xx^\top]",
-        promised=printed,
-        relation="==",
-        measured=normalized,
-        tolerance=1e-6,
-        reason="inputs whose mean is not 0",
-    )
+        r"\mu+\gamma\tfrac{w^\top(x-\mathbb Ex)}{\|w\|_\Sigma} \text{ with } \Sigma=\mathbb E[xx^\top]",
+    ).equal(normalized, printed, 1e-6, where="inputs whose mean is not 0")
     centered = x - x.mean(0)
     parts = reparametrize(weight, centered, gamma, shift)
     directions = weight / weight.norm(dim=1, keepdim=True)
     expected = shift + gamma * (centered @ directions.T) * parts.norm_ratio
-    run.claim(
-        "N-130",
-        r"\mathbb Ex=0:\ =\mu+\gamma\bigl(\tfrac w{\|w\|_2}\bigr)^\top x\,"
-        r"\tfrac{\|w\|_I}{\|w\|_\Sigma}",
-        promised=expected,
-        relation="==",
-        measured=gamma * standardize(centered @ weight.T, 0) + shift,
-        tolerance=EXACT,
-        control=Control("the ratio of norms left out", shift + gamma * (centered @ directions.T)),
+    says = run.states(
+        "N-130", r"\mathbb Ex=0:\ =\mu+\gamma\bigl(\tfrac w{\|w\|_2}\bigr)^\top x\,\tfrac{\|w\|_I}{\|w\|_\Sigma}"
     )
+    says.equal(gamma * standardize(centered @ weight.T, 0) + shift, expected, EXACT)
+    says.fails("the ratio of norms left out", shift + gamma * (centered @ directions.T))
 
-    net = nn.Sequential(
-        dense(weight), nn.BatchNorm1d(units, eps=TINY, dtype=torch.float64), nn.Tanh()
-    )
+    net = nn.Sequential(dense(weight), nn.BatchNorm1d(units, eps=TINY, dtype=torch.float64), nn.Tanh())
     plain = nn.Sequential(dense(weight), nn.Tanh())
     factors = (0.01, 0.5, 3.0, 100.0)
 
@@ -262,19 +187,17 @@ def reparametrization(run: Run, x: Tensor) -> None:
         outputs: Tensor = model[1:](x @ (factor * weight).T)
         return outputs.detach()
 
-    run.claim(
-        "N-130, M-93",
-        r"f(cw)=f(w) \text{ for every } c>0",
-        promised=torch.stack([net(x).detach()] * len(factors)),
-        relation="==",
-        measured=torch.stack([scaled(net, c) for c in factors]),
-        tolerance=1e-10,
-        reason="c = 0.01, 0.5, 3, 100; δ = 0",
-        control=Control(
-            "without batch normalization",
-            torch.stack([scaled(plain, c) for c in factors]),
-            promised=torch.stack([plain(x).detach()] * len(factors)),
-        ),
+    says = run.states("N-130, M-93", r"f(cw)=f(w) \text{ for every } c>0")
+    says.equal(
+        torch.stack([scaled(net, c) for c in factors]),
+        torch.stack([net(x).detach()] * len(factors)),
+        1e-10,
+        where="c = 0.01, 0.5, 3, 100; δ = 0",
+    )
+    says.fails(
+        "without batch normalization",
+        torch.stack([scaled(plain, c) for c in factors]),
+        promised=torch.stack([plain(x).detach()] * len(factors)),
     )
     target = run.randn(len(x), units)
     gradients = []
@@ -282,15 +205,9 @@ def reparametrization(run: Run, x: Tensor) -> None:
         first = linear_layer(model, 0).weight
         (gradient,) = torch.autograd.grad((model(x) - target).square().mean(), first)
         gradients.append((gradient * first.detach()).sum(1) / gradient.norm(dim=1))
-    run.claim(
-        "N-130",
-        r"\langle\nabla_w\ell,w\rangle/\|\nabla_w\ell\|=0 \text{ for every unit}",
-        promised=0.0,
-        relation="==",
-        measured=gradients[0],
-        tolerance=1e-10,
-        control=Control("without batch normalization", gradients[1]),
-    )
+    says = run.states("N-130", r"\langle\nabla_w\ell,w\rangle/\|\nabla_w\ell\|=0 \text{ for every unit}")
+    says.equal(gradients[0], within=1e-10)
+    says.fails("without batch normalization", gradients[1])
 
 
 def folding(run: Run) -> None:
@@ -317,17 +234,15 @@ def folding(run: Run) -> None:
     training = net(images).detach()
     folded = fold_batch_norm(net)
     truth = net.eval()(images).detach()
-    run.claim(
-        "N-130",
-        r"\text{folded network}=\text{network in evaluation mode}",
-        promised=truth,
-        relation="==",
-        measured=folded(images).detach(),
-        tolerance=EXACT,
-        reason="a grouped convolution and a dense layer, each with batch normalization; "
+    says = run.states("N-130", r"\text{folded network}=\text{network in evaluation mode}")
+    says.equal(
+        folded(images).detach(),
+        truth,
+        EXACT,
+        where="a grouped convolution and a dense layer, each with batch normalization; "
         f"{sum(isinstance(m, nn.Identity) for m in folded.modules())} layers folded away",
-        control=Control("the same network in training mode", training),
     )
+    says.fails("the same network in training mode", training)
 
 
 def layer_normalization(run: Run, x: Tensor) -> None:
@@ -336,59 +251,30 @@ def layer_normalization(run: Run, x: Tensor) -> None:
     layer = nn.LayerNorm(features, eps=eps, dtype=torch.float64).requires_grad_(False)
     layer.weight.copy_(run.randn(features))
     layer.bias.copy_(run.randn(features))
-    run.claim(
-        "N-131, M-94",
-        r"\texttt{nn.LayerNorm}=\mu+\gamma\odot\tilde x\text{, statistics over the features}",
-        promised=layer.weight * standardize(x, 1, eps=eps) + layer.bias,
-        relation="==",
-        measured=layer(x),
-        tolerance=EXACT,
-        control=Control(
-            "statistics over the batch",
-            layer(x),
-            promised=layer.weight * standardize(x, 0, eps=eps) + layer.bias,
-        ),
+    says = run.states(
+        "N-131, M-94", r"\texttt{nn.LayerNorm}=\mu+\gamma\odot\tilde x\text{, statistics over the features}"
     )
+    says.equal(layer(x), layer.weight * standardize(x, 1, eps=eps) + layer.bias, EXACT)
+    says.fails("statistics over the batch", layer(x), promised=layer.weight * standardize(x, 0, eps=eps) + layer.bias)
     out, over_batch = standardize(x, 1), standardize(x, 0)
     zeros = torch.zeros(len(x), dtype=torch.float64)
-    run.claim(
-        "N-131",
-        r"\text{every sample has mean } 0 \text{ and variance } 1",
-        promised=torch.stack([zeros, zeros + 1]),
-        relation="==",
-        measured=torch.stack([out.mean(1), out.var(1, correction=0)]),
-        tolerance=1e-10,
-        control=Control(
-            "statistics over the batch",
-            torch.stack([over_batch.mean(1), over_batch.var(1, correction=0)]),
-        ),
-    )
+    says = run.states("N-131", r"\text{every sample has mean } 0 \text{ and variance } 1")
+    says.equal(torch.stack([out.mean(1), out.var(1, correction=0)]), torch.stack([zeros, zeros + 1]), 1e-10)
+    says.fails("statistics over the batch", torch.stack([over_batch.mean(1), over_batch.var(1, correction=0)]))
     alone = torch.cat([layer(row[None]) for row in x])
     pairs = torch.cat([standardize(x[i : i + 2], 0, eps=eps) for i in range(0, len(x) - 1, 2)])
-    run.claim(
-        "N-131, M-94",
-        r"\text{a sample's output does not depend on the batch}",
-        promised=alone,
-        relation="==",
-        measured=layer(x),
-        tolerance=EXACT,
-        control=Control(
-            "batch normalization in batches of 2 against one batch",
-            pairs,
-            promised=standardize(x, 0, eps=eps)[: len(pairs)],
-        ),
+    says = run.states("N-131, M-94", r"\text{a sample's output does not depend on the batch}")
+    says.equal(layer(x), alone, EXACT)
+    says.fails(
+        "batch normalization in batches of 2 against one batch",
+        pairs,
+        promised=standardize(x, 0, eps=eps)[: len(pairs)],
     )
     factor, offset = run.rand(len(x), 1) + 0.1, run.randn(len(x), 1)
     by_feature = run.rand(features) + 0.1
-    run.claim(
-        "N-131",
-        r"\mathrm{LN}(ax+c\mathbf 1)=\mathrm{LN}(x) \text{ for } a>0",
-        promised=out,
-        relation="==",
-        measured=standardize(factor * x + offset, 1),
-        tolerance=1e-10,
-        control=Control("a factor for each feature", standardize(by_feature * x, 1)),
-    )
+    says = run.states("N-131", r"\mathrm{LN}(ax+c\mathbf 1)=\mathrm{LN}(x) \text{ for } a>0")
+    says.equal(standardize(factor * x + offset, 1), out, 1e-10)
+    says.fails("a factor for each feature", standardize(by_feature * x, 1))
 
 
 def role_of_scale(run: Run) -> None:
@@ -400,64 +286,38 @@ def role_of_scale(run: Run) -> None:
         return torch.tanh(hidden)
 
     values = (0.1, 1.0, 10.0)
-    run.claim(
-        "M-118",
-        r"\phi(\mathrm{BN}(w_1x)) \text{ without rescaling is the same for } w_1=0.1,\,1,\,10",
-        promised=torch.stack([network(1.0)] * 3),
-        relation="==",
-        measured=torch.stack([network(w) for w in values]),
-        tolerance=EXACT,
-        control=Control(
-            "without batch normalization", torch.stack([torch.tanh(w * x) for w in values])
-        ),
+    says = run.states("M-118", r"\phi(\mathrm{BN}(w_1x)) \text{ without rescaling is the same for } w_1=0.1,\,1,\,10")
+    says.equal(torch.stack([network(w) for w in values]), torch.stack([network(1.0)] * 3), EXACT)
+    says.fails("without batch normalization", torch.stack([torch.tanh(w * x) for w in values]))
+    says = run.states("M-118", r"=\phi(\operatorname{sign}(w_1)(x-\mu_x)/\sigma_x)")
+    says.equal(
+        torch.stack([network(s * 7.3) for s in (1, -1)]),
+        torch.stack([torch.tanh(s * standardize(x, 0, unbiased=True)) for s in (1, -1)]),
+        EXACT,
+        where="two functions are left, one for each sign",
     )
-    run.claim(
-        "M-118",
-        r"=\phi(\operatorname{sign}(w_1)(x-\mu_x)/\sigma_x)",
-        promised=torch.stack([torch.tanh(s * standardize(x, 0, unbiased=True)) for s in (1, -1)]),
-        relation="==",
-        measured=torch.stack([network(s * 7.3) for s in (1, -1)]),
-        tolerance=EXACT,
-        reason="two functions are left, one for each sign",
-        control=Control(
-            "γ = 2 gives a third", torch.stack([network(s * 7.3, gamma=2.0) for s in (1, -1)])
-        ),
-    )
+    says.fails("γ = 2 gives a third", torch.stack([network(s * 7.3, gamma=2.0) for s in (1, -1)]))
     slopes = []
     for normalized in (True, False):
         w = torch.tensor(1.7, dtype=torch.float64, requires_grad=True)
         output = network(w) if normalized else torch.tanh(w * x)
         (slope,) = torch.autograd.grad((output - 0.3).square().mean(), w)
         slopes.append(float(slope))
-    run.claim(
-        "M-118",
-        r"\partial\ell/\partial|w_1|=0",
-        promised=0.0,
-        relation="==",
-        measured=slopes[0],
-        tolerance=EXACT,
-        control=Control("without batch normalization", slopes[1]),
-    )
+    says = run.states("M-118", r"\partial\ell/\partial|w_1|=0")
+    says.equal(slopes[0], within=EXACT)
+    says.fails("without batch normalization", slopes[1])
     pre = 1.7 * x
     restored = network(1.7, gamma=float(pre.std()), shift=float(pre.mean()))
-    run.claim(
-        "M-118",
-        r"\gamma=\sigma,\ \theta=\mu \text{ restores the network without normalization}",
-        promised=torch.tanh(pre),
-        relation="==",
-        measured=restored,
-        tolerance=EXACT,
-        control=Control("γ = 1, θ = 0", network(1.7)),
-    )
+    says = run.states("M-118", r"\gamma=\sigma,\ \theta=\mu \text{ restores the network without normalization}")
+    says.equal(restored, torch.tanh(pre), EXACT)
+    says.fails("γ = 1, θ = 0", network(1.7))
 
     def plot(axes: Any) -> None:
         order = x.argsort()
         left, middle, right = axes[0]
         for k, w in enumerate(values):
             left.plot(x[order], torch.tanh(w * x)[order], color=COLORS[k], label=f"w = {w:g}")
-            middle.plot(
-                x[order], network(w)[order], color=COLORS[k], lw=5 - 1.8 * k, label=f"w = {w:g}"
-            )
+            middle.plot(x[order], network(w)[order], color=COLORS[k], lw=5 - 1.8 * k, label=f"w = {w:g}")
             right.plot(x[order], network(1.0, gamma=w)[order], color=COLORS[k], label=f"γ = {w:g}")
         middle.plot(x[order], network(-1.0)[order], ":", color=COLORS[6], label="w = -1")
         for panel, title in zip(

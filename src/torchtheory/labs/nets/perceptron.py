@@ -7,11 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.data.synthetic import PlantedSample, separable_gaussians, unit_vectors
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least, homogeneous, positive
 from torchtheory.nets.perceptron import (
     Perceptron,
@@ -33,9 +30,7 @@ SWEEPS = 100_000
     errata=["novikoff-fewer-than-floor", "novikoff-fewer-than-ceiling"],
     full={"samples": 2000, "dimension": 20, "gap": 0.05, "trials": 50},
 )
-def perceptron_novikoff(
-    run: Run, samples: int = 200, dimension: int = 10, gap: float = 0.1, trials: int = 8
-) -> None:
+def perceptron_novikoff(run: Run, samples: int = 200, dimension: int = 10, gap: float = 0.1, trials: int = 8) -> None:
     """A perceptron is trained on Gaussian points that a hyperplane separates by at least `gap`.
 
     First the unit: its hyperplane in Hesse normal form, and the signed distance whose sign says
@@ -84,38 +79,18 @@ def hyperplane(run: Run, dimension: int) -> None:
     unit = Perceptron(w, b)
     _, offset = unit.hesse_form()
     nearest = unit.nearest_to_origin()
-    run.claim(
-        "N-03",
-        r"-\frac{b}{\|w\|^2}w \text{ lies on the hyperplane: } w^\top x+b=0",
-        promised=0,
-        relation="==",
-        measured=w @ nearest + b,
-        tolerance=1e-12,
-        control=Control("b taken for the threshold, which is -b", w @ -nearest + b),
-    )
+    says = run.states("N-03", r"-\frac{b}{\|w\|^2}w \text{ lies on the hyperplane: } w^\top x+b=0")
+    says.equal(w @ nearest + b, within=1e-12)
+    says.fails("b taken for the threshold, which is -b", w @ -nearest + b)
     along = 0.1 * project_out(run.randn(10_000, dimension), w)
-    run.claim(
-        "N-03",
-        r"\|x\|\ge|\delta|=|b|/\|w\| \text{ on the hyperplane}",
-        promised=abs(float(offset)),
-        relation=">=",
-        measured=(nearest + along).norm(dim=1),
-        tolerance=1e-12,
-        control=Control("halfway to the origin", (nearest / 2 + along).norm(dim=1)),
-    )
+    says = run.states("N-03", r"\|x\|\ge|\delta|=|b|/\|w\| \text{ on the hyperplane}")
+    says.at_least((nearest + along).norm(dim=1), abs(float(offset)), 1e-12)
+    says.fails("halfway to the origin", (nearest / 2 + along).norm(dim=1))
     labels = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     on_plane = unit_with_zero_score(w)
-    run.claim(
-        "N-03",
-        r"\operatorname{sgn}(0)=0 \text{ is a mistake for either label: labels it agrees with}",
-        promised=0,
-        relation="==",
-        measured=(torch.sign(w @ on_plane) == labels).sum(),
-        control=Control(
-            "a two-valued sign, +1 at 0",
-            (torch.where(w @ on_plane >= 0, 1.0, -1.0) == labels).sum(),
-        ),
-    )
+    says = run.states("N-03", r"\operatorname{sgn}(0)=0 \text{ is a mistake for either label: labels it agrees with}")
+    says.equal((torch.sign(w @ on_plane) == labels).sum())
+    says.fails("a two-valued sign, +1 at 0", (torch.where(w @ on_plane >= 0, 1.0, -1.0) == labels).sum())
 
 
 def unit_with_zero_score(w: Tensor) -> Tensor:
@@ -136,38 +111,18 @@ def signed_distance(run: Run, dimension: int, samples: int = 1000) -> None:
     correct = Perceptron(w, b)(x) == y
     zero_one = (y + 1) / 2
     raw = zero_one * (x @ w + b) / w.norm()
-    run.claim(
-        "N-04",
-        r"f[w,b](x)=y \iff \gamma[w,b](x,y)>0:\ \text{exceptions}",
-        promised=0,
-        relation="==",
-        measured=((margin(w, b, x, y).distances > 0) != correct).sum(),
-        control=Control(
-            "labels 0 and 1 in place of ±1",
-            ((raw > 0) != ((x @ w + b > 0) == (zero_one == 1))).sum(),
-        ),
-    )
+    says = run.states("N-04", r"f[w,b](x)=y \iff \gamma[w,b](x,y)>0:\ \text{exceptions}")
+    says.equal(((margin(w, b, x, y).distances > 0) != correct).sum())
+    says.fails("labels 0 and 1 in place of ±1", ((raw > 0) != ((x @ w + b > 0) == (zero_one == 1))).sum())
     scaled = [margin(c * w, c * b, x, y).distances for c in (1e-3, 0.7, 2.0, 1e4)]
-    run.claim(
-        "N-04",
-        r"\gamma[cw,cb]=\gamma[w,b] \text{ for } c>0",
-        promised=margin(w, b, x, y).distances.repeat(4),
-        relation="==",
-        measured=torch.cat(scaled),
-        tolerance=1e-12,
-        control=Control("c = -1", margin(-w, -b, x, y).distances.repeat(4)),
-    )
+    says = run.states("N-04", r"\gamma[cw,cb]=\gamma[w,b] \text{ for } c>0")
+    says.equal(torch.cat(scaled), margin(w, b, x, y).distances.repeat(4), 1e-12)
+    says.fails("c = -1", margin(-w, -b, x, y).distances.repeat(4))
     foot = x - torch.outer((x @ w + b) / (w @ w), w)
     elsewhere = foot + project_out(run.randn(samples, dimension), w)
-    run.claim(
-        "N-04",
-        r"|\gamma[w,b](x,y)| \text{ is the distance from } x \text{ to the hyperplane}",
-        promised=margin(w, b, x, y).distances.abs(),
-        relation="==",
-        measured=(x - foot).norm(dim=1),
-        tolerance=1e-12,
-        control=Control("to another point of the hyperplane", (x - elsewhere).norm(dim=1)),
-    )
+    says = run.states("N-04", r"|\gamma[w,b](x,y)| \text{ is the distance from } x \text{ to the hyperplane}")
+    says.equal((x - foot).norm(dim=1), margin(w, b, x, y).distances.abs(), 1e-12)
+    says.fails("to another point of the hyperplane", (x - elsewhere).norm(dim=1))
 
 
 def algorithm(run: Run, planted: PlantedSample) -> None:
@@ -176,45 +131,25 @@ def algorithm(run: Run, planted: PlantedSample) -> None:
     fit = perceptron_fit(x, y, max_sweeps=SWEEPS)
     contradiction = with_contradiction(x, y)
     stuck = perceptron_fit(*contradiction, max_sweeps=200)
-    run.claim(
-        "N-06",
-        r"S \text{ separable: no training errors at the end}",
-        promised=0,
-        relation="==",
-        measured=errors(fit.weight, fit.bias, x, y),
-        control=Control(
-            "one point given twice, with both labels",
-            errors(stuck.weight, stuck.bias, *contradiction),
-        ),
-    )
+    says = run.states("N-06", r"S \text{ separable: no training errors at the end}")
+    says.equal(errors(fit.weight, fit.bias, x, y))
+    says.fails("one point given twice, with both labels", errors(stuck.weight, stuck.bias, *contradiction))
     counts = torch.bincount(fit.mistakes, minlength=len(x)).double()
     shifted, shifted_steps = literal_perceptron(homogeneous(x), y, start=run.randn(x.shape[1] + 1))
     shifted_counts = torch.bincount(torch.tensor(shifted_steps), minlength=len(x)).double()
-    run.claim(
-        "N-06",
-        r"w=\sum_i m_iy_ix_i,\ m_i \text{ the mistakes made on } x_i: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(fit.weight - (counts * y) @ x).abs().max(),
-        tolerance=1e-9,
-        control=Control(
-            "started from weights other than 0",
-            (shifted[:-1] - (shifted_counts * y) @ x).abs().max(),
-        ),
-    )
+    says = run.states("N-06", r"w=\sum_i m_iy_ix_i,\ m_i \text{ the mistakes made on } x_i: \text{ largest difference}")
+    says.equal((fit.weight - (counts * y) @ x).abs().max(), within=1e-9)
+    says.fails("started from weights other than 0", (shifted[:-1] - (shifted_counts * y) @ x).abs().max())
     path = fit.trajectory(x, y, bias=True)
     longer = homogeneous(x)
     longer[:, -1] = 5.0
-    run.claim(
+    says = run.states(
         "N-06",
         r"(w_t,b_t) \text{ on } x \text{ is } \tilde w_t \text{ on } (x,1) \text{ at every } t:"
         r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=apart(path, literal_path(homogeneous(x), y)),
-        tolerance=1e-9,
-        control=Control("the constant feature is 5", apart(path, literal_path(longer, y))),
     )
+    says.equal(apart(path, literal_path(homogeneous(x), y)), within=1e-9)
+    says.fails("the constant feature is 5", apart(path, literal_path(longer, y)))
 
 
 def with_contradiction(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,9 +174,7 @@ def literal_path(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(z[:1]), z[steps].cumsum(0)])
 
 
-def literal_perceptron(
-    x: Tensor, y: Tensor, start: Tensor | None = None
-) -> tuple[Tensor, list[int]]:
+def literal_perceptron(x: Tensor, y: Tensor, start: Tensor | None = None) -> tuple[Tensor, list[int]]:
     """Algorithm 1 without bias, line by line as printed."""
     w = torch.zeros_like(x[0]) if start is None else start
     steps = []
@@ -269,60 +202,40 @@ def lemmas(run: Run, samples: int, dimension: int, gap: float, trials: int) -> N
         # every example teaches, mistaken or not
         always = torch.cat([torch.zeros_like(x[:1]), (y.unsqueeze(1) * x).cumsum(0)])
         hebbian.append(trajectory_bounds(always, best, x, y))
-    run.claim(
-        "N-07",
-        r"\|w\|=1:\ w^\top w_t\ge t\gamma \text{ at every } t",
-        promised=torch.cat([f.alignment_bound for f in found]),
-        relation=">=",
-        measured=torch.cat([f.alignment for f in found]),
-        tolerance=1e-10,
-        control=Control("‖w‖ = 1/10", torch.cat(short_aligned)),
+    says = run.states("N-07", r"\|w\|=1:\ w^\top w_t\ge t\gamma \text{ at every } t")
+    says.at_least(torch.cat([f.alignment for f in found]), torch.cat([f.alignment_bound for f in found]), 1e-10)
+    says.fails("‖w‖ = 1/10", torch.cat(short_aligned))
+    says = run.states("N-07", r"\|w_t\|\le R\sqrt t \text{ at every } t")
+    says.at_most(torch.cat([f.norm for f in found]), torch.cat([f.norm_bound for f in found]), 1e-10)
+    says.fails(
+        "updates on every example, mistaken or not",
+        torch.cat([f.norm for f in hebbian]),
+        promised=torch.cat([f.norm_bound for f in hebbian]),
     )
-    run.claim(
-        "N-07",
-        r"\|w_t\|\le R\sqrt t \text{ at every } t",
-        promised=torch.cat([f.norm_bound for f in found]),
-        relation="<=",
-        measured=torch.cat([f.norm for f in found]),
-        tolerance=1e-10,
-        control=Control(
-            "updates on every example, mistaken or not",
-            torch.cat([f.norm for f in hebbian]),
-            promised=torch.cat([f.norm_bound for f in hebbian]),
-        ),
+    run.states("N-07", r"w^\top w_{t+1}\ge w^\top w_t+\gamma").at_least(
+        torch.cat([f.alignment_steps for f in found]),
+        torch.cat([torch.full_like(f.alignment_steps, f.margin) for f in found]),
+        1e-10,
     )
-    run.claim(
-        "N-07",
-        r"w^\top w_{t+1}\ge w^\top w_t+\gamma",
-        promised=torch.cat([torch.full_like(f.alignment_steps, f.margin) for f in found]),
-        relation=">=",
-        measured=torch.cat([f.alignment_steps for f in found]),
-        tolerance=1e-10,
+    says = run.states("N-07", r"\|w_{t+1}\|^2\le\|w_t\|^2+R^2")
+    says.at_most(
+        torch.cat([f.norm_steps for f in found]),
+        torch.cat([torch.full_like(f.norm_steps, f.radius**2) for f in found]),
+        1e-10,
     )
-    run.claim(
-        "N-07",
-        r"\|w_{t+1}\|^2\le\|w_t\|^2+R^2",
-        promised=torch.cat([torch.full_like(f.norm_steps, f.radius**2) for f in found]),
-        relation="<=",
-        measured=torch.cat([f.norm_steps for f in found]),
-        tolerance=1e-10,
-        control=Control(
-            "updates on every example, mistaken or not",
-            torch.cat([f.norm_steps for f in hebbian]),
-            promised=torch.cat([torch.full_like(f.norm_steps, f.radius**2) for f in hebbian]),
-        ),
+    says.fails(
+        "updates on every example, mistaken or not",
+        torch.cat([f.norm_steps for f in hebbian]),
+        promised=torch.cat([torch.full_like(f.norm_steps, f.radius**2) for f in hebbian]),
     )
     x, y = run.randn(samples, dimension), run.signs(samples)
     steps = perceptron_fit(x, y, bias=False, max_sweeps=50).trajectory(x, y)
     time = torch.arange(len(steps)).double()
-    run.claim(
-        "N-07",
-        r"\|w_t\|\le R\sqrt t \text{ on random labels as well}",
-        promised=x.norm(dim=1).max() * time.sqrt(),
-        relation="<=",
-        measured=steps.norm(dim=1),
-        tolerance=1e-10,
-        reason=f"{samples} random labels in {dimension} dimensions; only mistakes are needed",
+    run.states("N-07", r"\|w_t\|\le R\sqrt t \text{ on random labels as well}").at_most(
+        steps.norm(dim=1),
+        x.norm(dim=1).max() * time.sqrt(),
+        1e-10,
+        where=f"{samples} random labels in {dimension} dimensions; only mistakes are needed",
     )
 
 
@@ -333,46 +246,25 @@ def mistake_bound(
     rows = []
     for k in run.track(range(trials), "bounds"):
         spread = 10 ** (k / trials - 0.5)
-        x, y, *_ = separable_gaussians(
-            samples, dimension, margin=gap * spread, generator=run.generator
-        )
+        x, y, *_ = separable_gaussians(samples, dimension, margin=gap * spread, generator=run.generator)
         plain, biased = novikoff_bound(x, y, bias=False), novikoff_bound(x, y)
         made = [perceptron_fit(x, y, bias=b, max_sweeps=SWEEPS).updates for b in (False, True)]
         rows.append((plain.margin, plain.radius, made[0], plain.updates, made[1], biased.updates))
     stuck = perceptron_fit(*with_contradiction(x, y), bias=False, max_sweeps=rows[-1][3] + 2)
-    run.claim(
-        "N-08",
-        r"\text{updates}\le\lfloor R^2/\gamma^2\rfloor",
-        promised=[row[3] for row in rows],
-        relation="<=",
-        measured=[row[2] for row in rows],
-        control=Control(
-            "not separable: one point given twice, with both labels",
-            stuck.updates,
-            promised=rows[-1][3],
-        ),
-    )
-    run.claim(
-        "N-08",
-        r"\text{with bias: updates}\le\lfloor\tilde R^2/\tilde\gamma^2\rfloor,\ \tilde x=(x,1)",
-        promised=[row[5] for row in rows],
-        relation="<=",
-        measured=[row[4] for row in rows],
+    says = run.states("N-08", r"\text{updates}\le\lfloor R^2/\gamma^2\rfloor")
+    says.at_most([row[2] for row in rows], [row[3] for row in rows])
+    says.fails("not separable: one point given twice, with both labels", stuck.updates, promised=rows[-1][3])
+    run.states("N-08", r"\text{with bias: updates}\le\lfloor\tilde R^2/\tilde\gamma^2\rfloor,\ \tilde x=(x,1)").at_most(
+        [row[4] for row in rows], [row[5] for row in rows]
     )
     x, y, *_ = separable_gaussians(samples, dimension, margin=gap, generator=run.generator)
     best = max_margin(x, y, bias=False)
     steps = perceptron_fit(x, y, bias=False, max_sweeps=SWEEPS).trajectory(x, y)[1:]
     cosine = (steps @ best.weight) / steps.norm(dim=1)
     root = torch.arange(1, len(steps) + 1).double().sqrt()
-    run.claim(
-        "N-08",
-        r"\cos\angle(w,w_t)\ge\sqrt t\,\gamma/R",
-        promised=root * best.margin / x.norm(dim=1).max(),
-        relation=">=",
-        measured=cosine,
-        tolerance=1e-10,
-        control=Control("w does not separate the sample: its negative", -cosine),
-    )
+    says = run.states("N-08", r"\cos\angle(w,w_t)\ge\sqrt t\,\gamma/R")
+    says.at_least(cosine, root * best.margin / x.norm(dim=1).max(), 1e-10)
+    says.fails("w does not separate the sample: its negative", -cosine)
     return rows
 
 
@@ -385,38 +277,19 @@ def tight_family(run: Run) -> None:
         made.append(perceptron_fit(x, y, bias=False, max_sweeps=9).updates)
         bounds.append(novikoff_bound(x, y, bias=False).updates)
     biased = [perceptron_fit(*unit_vectors(d), max_sweeps=9).updates for d in sizes]
-    run.claim(
-        "N-08",
-        r"(e_1,+1),\dots,(e_d,+1):\ \text{updates}=\lfloor R^2/\gamma^2\rfloor=d",
-        promised=sizes + sizes,
-        relation="==",
-        measured=made + bounds,
-        control=Control("with a bias, which the proof excludes", biased, promised=sizes),
+    says = run.states("N-08", r"(e_1,+1),\dots,(e_d,+1):\ \text{updates}=\lfloor R^2/\gamma^2\rfloor=d")
+    says.equal(made + bounds, sizes + sizes)
+    says.fails("with a bias, which the proof excludes", biased, promised=sizes)
+    run.refutes("novikoff-fewer-than-floor", r"\text{updates}<\lfloor R^2/\gamma^2\rfloor").below(
+        made, bounds, where="the unit vectors of 1, 2, 3, 5, 10 and 50 dimensions attain the bound"
     )
-    run.erratum(
-        "novikoff-fewer-than-floor",
-        r"\text{updates}<\lfloor R^2/\gamma^2\rfloor",
-        promised=bounds,
-        relation="<",
-        measured=made,
-        reason="the unit vectors of 1, 2, 3, 5, 10 and 50 dimensions attain the bound",
-    )
-    run.erratum(
-        "novikoff-fewer-than-ceiling",
-        r"\text{updates}<\lceil R^2/\gamma^2\rceil",
-        promised=sizes,
-        relation="<",
-        measured=made,
-        reason="R²/γ² = d is a whole number there, and so its own ceiling",
+    run.refutes("novikoff-fewer-than-ceiling", r"\text{updates}<\lceil R^2/\gamma^2\rceil").below(
+        made, sizes, where="R²/γ² = d is a whole number there, and so its own ceiling"
     )
     x = torch.tensor([[1.0], [1.2]], dtype=torch.float64)
     y = torch.ones(2, dtype=torch.float64)
-    run.claim(
-        "N-08",
-        r"\text{equality also where } R^2/\gamma^2=1.44 \text{ is not whole}",
-        promised=novikoff_bound(x, y, bias=False).updates,
-        relation="==",
-        measured=perceptron_fit(x, y, bias=False, max_sweeps=9).updates,
+    run.states("N-08", r"\text{equality also where } R^2/\gamma^2=1.44 \text{ is not whole}").equal(
+        perceptron_fit(x, y, bias=False, max_sweeps=9).updates, novikoff_bound(x, y, bias=False).updates
     )
 
 

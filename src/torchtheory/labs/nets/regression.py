@@ -9,11 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.data.synthetic import linear_sample, logistic_sample, separable_gaussians
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import (
     NoMinimizer,
@@ -105,47 +102,23 @@ def linear(run: Run, samples: int, dimension: int) -> None:
     fit = least_squares(x, y)
     fresh_x = run.randn(samples, dimension)
     fresh = fresh_x @ planted + 0.1 * run.randn(samples) - fresh_x @ fit.weight
-    run.claim(
-        "N-20",
-        r"X(y-X^\top w^\star)=0:\ \text{the residual is orthogonal to every feature}",
-        promised=0,
-        relation="==",
-        measured=x.T @ fit.residual,
-        tolerance=1e-9,
-        control=Control("residual on data it was not fitted to", fresh_x.T @ fresh),
-    )
+    says = run.states("N-20", r"X(y-X^\top w^\star)=0:\ \text{the residual is orthogonal to every feature}")
+    says.equal(x.T @ fit.residual, within=1e-9)
+    says.fails("residual on data it was not fitted to", fresh_x.T @ fresh)
     w = run.randn(dimension)
-    run.claim(
-        "N-20",
-        r"\nabla\tfrac12\|X^\top w-y\|^2=X(X^\top w-y)",
-        promised=gradient_of(half_sum_of_squares, w, x, y),
-        relation="==",
-        measured=x.T @ (x @ w - y),
-        tolerance=1e-10,
+    run.states("N-20", r"\nabla\tfrac12\|X^\top w-y\|^2=X(X^\top w-y)").equal(
+        x.T @ (x @ w - y), gradient_of(half_sum_of_squares, w, x, y), 1e-10
     )
     nearby = fit.weight + 0.01 * run.randn(1000, dimension)
     losses = ((nearby @ x.T - y) ** 2).sum(1) / 2
-    run.claim(
-        "N-20",
-        r"\ell(w)\ge\ell(w^\star)",
-        promised=fit.loss,
-        relation=">=",
-        measured=losses,
-        tolerance=1e-12,
-        control=Control(
-            "the weights that made the data in place of the minimizer",
-            fit.loss,
-            promised=half_sum_of_squares(planted, x, y),
-        ),
+    says = run.states("N-20", r"\ell(w)\ge\ell(w^\star)")
+    says.at_least(losses, fit.loss, 1e-12)
+    says.fails(
+        "the weights that made the data in place of the minimizer",
+        fit.loss,
+        promised=half_sum_of_squares(planted, x, y),
     )
-    run.claim(
-        "N-20",
-        r"w^\star=(XX^\top)^{-1}Xy",
-        promised=torch.linalg.solve(x.T @ x, x.T @ y),
-        relation="==",
-        measured=fit.weight,
-        tolerance=1e-9,
-    )
+    run.states("N-20", r"w^\star=(XX^\top)^{-1}Xy").equal(fit.weight, torch.linalg.solve(x.T @ x, x.T @ y), 1e-9)
 
 
 def minimum_norm(run: Run, dimension: int) -> None:
@@ -159,27 +132,15 @@ def minimum_norm(run: Run, dimension: int) -> None:
         for _ in range(3000):
             w = w - step * x.T @ (x @ w - y)
         ends.append(w)
-    run.claim(
-        "N-20",
-        r"XX^\top \text{ singular: gradient descent from } 0 \text{ ends at } X^{\top+}y",
-        promised=fit.weight,
-        relation="==",
-        measured=ends[0],
-        tolerance=1e-7,
-        control=Control("started elsewhere", ends[1]),
-    )
+    says = run.states("N-20", r"XX^\top \text{ singular: gradient descent from } 0 \text{ ends at } X^{\top+}y")
+    says.equal(ends[0], fit.weight, 1e-7)
+    says.fails("started elsewhere", ends[1])
     blind = run.randn(200, x.shape[1])
     blind = blind - blind @ torch.linalg.pinv(x) @ x
     others = fit.weight + blind
-    run.claim(
-        "N-20",
-        r"\|w\|\ge\|X^{\top+}y\| \text{ for every } w \text{ that fits as well}",
-        promised=fit.weight.norm(),
-        relation=">=",
-        measured=others.norm(dim=1),
-        tolerance=1e-12,
-        control=Control("w that does not fit: half of it", (fit.weight / 2).norm()),
-    )
+    says = run.states("N-20", r"\|w\|\ge\|X^{\top+}y\| \text{ for every } w \text{ that fits as well}")
+    says.at_least(others.norm(dim=1), fit.weight.norm(), 1e-12)
+    says.fails("w that does not fit: half of it", (fit.weight / 2).norm())
 
 
 def printed_formula(run: Run, dimension: int) -> None:
@@ -191,92 +152,57 @@ def printed_formula(run: Run, dimension: int) -> None:
     def loss(w: Tensor) -> Tensor:
         return (columns.T @ w - y).square().sum() / 2
 
-    run.erratum(
-        "least-squares-transposed",
-        r"X\in\mathbb R^{d\times s}:\ \nabla\tfrac12\|X^\top w-y\|^2=X^\top Xw-X^\top y",
-        promised=columns.T @ columns @ w - columns.T @ y,
-        relation="==",
-        measured=gradient_of(loss, w),
-        tolerance=1e-9,
-        reason=f"d = s = {dimension}; for d ≠ s the printed product is not defined",
+    run.refutes(
+        "least-squares-transposed", r"X\in\mathbb R^{d\times s}:\ \nabla\tfrac12\|X^\top w-y\|^2=X^\top Xw-X^\top y"
+    ).equal(
+        gradient_of(loss, w),
+        columns.T @ columns @ w - columns.T @ y,
+        1e-9,
+        where=f"d = s = {dimension}; for d ≠ s the printed product is not defined",
     )
     printed = torch.linalg.solve(columns.T @ columns, columns.T @ y)
     right = torch.linalg.solve(columns @ columns.T, columns @ y)
-    run.claim(
-        "N-20",
-        r"X\in\mathbb R^{d\times s}:\ \nabla\ell=0 \text{ at } (XX^\top)^{-1}Xy",
-        promised=0,
-        relation="==",
-        measured=gradient_of(loss, right),
-        tolerance=1e-9,
-        control=Control("at the printed (XᵀX)⁻¹Xᵀy", gradient_of(loss, printed)),
-    )
+    says = run.states("N-20", r"X\in\mathbb R^{d\times s}:\ \nabla\ell=0 \text{ at } (XX^\top)^{-1}Xy")
+    says.equal(gradient_of(loss, right), within=1e-9)
+    says.fails("at the printed (XᵀX)⁻¹Xᵀy", gradient_of(loss, printed))
 
 
 def calculus(run: Run, samples: int, dimension: int) -> None:
     """The logistic loss, its gradient, its curvature."""
     x, y, *_ = logistic_sample(samples, dimension, signal=2.0, generator=run.generator)
     w = run.randn(dimension)
-    run.claim(
-        "N-21",
-        r"-\log\sigma((2y-1)w^\top x)=-y\log p-(1-y)\log(1-p)",
-        promised=binary_cross_entropy(torch.sigmoid(x @ w), y),
-        relation="==",
-        measured=logistic_loss(w, x, y),
-        tolerance=1e-12,
+    run.states("N-21", r"-\log\sigma((2y-1)w^\top x)=-y\log p-(1-y)\log(1-p)").equal(
+        logistic_loss(w, x, y), binary_cross_entropy(torch.sigmoid(x @ w), y), 1e-12
     )
     signs = 2 * y - 1
-    run.claim(
-        "N-21",
-        r"\nabla\ell=\tfrac1s\textstyle\sum_i(\sigma(w^\top x_i)-y_i)x_i",
-        promised=gradient_of(logistic_loss, w, x, y),
-        relation="==",
-        measured=logistic_gradient(w, x, y),
-        tolerance=1e-12,
-        control=Control(
-            "labels ±1 in place of 0 and 1", x.T @ (torch.sigmoid(x @ w) - signs) / samples
-        ),
-    )
+    says = run.states("N-21", r"\nabla\ell=\tfrac1s\textstyle\sum_i(\sigma(w^\top x_i)-y_i)x_i")
+    says.equal(logistic_gradient(w, x, y), gradient_of(logistic_loss, w, x, y), 1e-12)
+    says.fails("labels ±1 in place of 0 and 1", x.T @ (torch.sigmoid(x @ w) - signs) / samples)
     places = 3 * run.randn(200, dimension)
     lowest = torch.stack([torch.linalg.eigvalsh(logistic_hessian(v, x))[0] for v in places])
     squared = torch.stack([squared_error_curvature(v, x, y) for v in places])
-    run.claim(
-        "N-21",
-        r"\nabla^2\ell\succeq0:\ \lambda_{\min}\ge0",
-        promised=0,
-        relation=">=",
-        measured=lowest,
-        tolerance=1e-12,
-        control=Control("squared error in place of cross-entropy", squared),
-    )
-    run.claim(
-        "N-21",
-        r"\nabla^2\ell \text{ by automatic differentiation is } \tfrac1s\sum p(1-p)xx^\top",
-        promised=torch.autograd.functional.hessian(  # type: ignore[no-untyped-call]
+    says = run.states("N-21", r"\nabla^2\ell\succeq0:\ \lambda_{\min}\ge0")
+    says.at_least(lowest, 0, 1e-12)
+    says.fails("squared error in place of cross-entropy", squared)
+    run.states("N-21", r"\nabla^2\ell \text{ by automatic differentiation is } \tfrac1s\sum p(1-p)xx^\top").equal(
+        logistic_hessian(w, x),
+        torch.autograd.functional.hessian(  # type: ignore[no-untyped-call]
             lambda v: logistic_loss(v, x, y), w
         ),
-        relation="==",
-        measured=logistic_hessian(w, x),
-        tolerance=1e-12,
+        1e-12,
     )
-    largest = torch.stack(
-        [torch.linalg.eigvalsh(logistic_hessian(v, x))[-1] for v in (0 * w, *places)]
-    )
+    largest = torch.stack([torch.linalg.eigvalsh(logistic_hessian(v, x))[-1] for v in (0 * w, *places)])
     radius = float(x.square().sum(1).max())
-    run.claim(
-        "N-21",
-        r"\lambda_{\max}(\nabla^2\ell)\le L=\lambda_{\max}(XX^\top)/4s\le\max\|x\|^2/4",
-        promised=torch.cat(
-            [torch.full_like(largest, logistic_smoothness(x)), largest.new_tensor([radius / 4])]
-        ),
-        relation="<=",
-        measured=torch.cat([largest, largest.new_tensor([logistic_smoothness(x)])]),
-        tolerance=1e-12,
-        control=Control(
-            "exponential in place of logistic loss",
-            torch.stack([exponential_curvature(v, x, y) for v in places]),
-            promised=radius / 4,
-        ),
+    says = run.states("N-21", r"\lambda_{\max}(\nabla^2\ell)\le L=\lambda_{\max}(XX^\top)/4s\le\max\|x\|^2/4")
+    says.at_most(
+        torch.cat([largest, largest.new_tensor([logistic_smoothness(x)])]),
+        torch.cat([torch.full_like(largest, logistic_smoothness(x)), largest.new_tensor([radius / 4])]),
+        1e-12,
+    )
+    says.fails(
+        "exponential in place of logistic loss",
+        torch.stack([exponential_curvature(v, x, y) for v in places]),
+        promised=radius / 4,
     )
 
 
@@ -301,65 +227,31 @@ def minimizer(run: Run, samples: int, dimension: int, epochs: int) -> dict[str, 
     newton = logistic_regression(x, y)
     first = logistic_regression(x, y, steps=1)
     descent = logistic_regression(x, y, method="gradient")
-    stochastic = logistic_regression(
-        x, y, method="stochastic", steps=epochs, generator=run.generator
+    stochastic = logistic_regression(x, y, method="stochastic", steps=epochs, generator=run.generator)
+    says = run.states("N-21", r"\nabla\ell(w^\star)=0 \text{ at the minimizer Newton's method finds}")
+    says.equal(logistic_gradient(newton.weight, x, y), within=1e-9)
+    says.fails("after one step only", logistic_gradient(first.weight, x, y))
+    run.states("N-21", r"\text{gradient descent at step } 1/L \text{ ends at the same } w^\star").equal(
+        descent.weight, newton.weight, 1e-6
     )
-    run.claim(
-        "N-21",
-        r"\nabla\ell(w^\star)=0 \text{ at the minimizer Newton's method finds}",
-        promised=0,
-        relation="==",
-        measured=logistic_gradient(newton.weight, x, y),
-        tolerance=1e-9,
-        control=Control("after one step only", logistic_gradient(first.weight, x, y)),
-    )
-    run.claim(
-        "N-21",
-        r"\text{gradient descent at step } 1/L \text{ ends at the same } w^\star",
-        promised=newton.weight,
-        relation="==",
-        measured=descent.weight,
-        tolerance=1e-6,
-    )
-    run.claim(
-        "N-21",
-        r"\ell(w_{t+1})\le\ell(w_t) \text{ at step } 1/L",
-        promised=descent.losses[:-1],
-        relation="<=",
-        measured=descent.losses[1:],
-        tolerance=1e-14,
-        control=Control(
-            "step 30/L",
-            *now_and_before(
-                logistic_regression(
-                    x, y, method="gradient", step=30 / logistic_smoothness(x), steps=50
-                ).losses
-            ),
-        ),
-    )
-    wild = logistic_regression(
-        x, y, method="stochastic", steps=2, step=100.0, generator=run.generator
-    )
-    run.claim(
+    says = run.states("N-21", r"\ell(w_{t+1})\le\ell(w_t) \text{ at step } 1/L")
+    says.at_most(descent.losses[1:], descent.losses[:-1], 1e-14)
+    wild = logistic_regression(x, y, method="gradient", step=30 / logistic_smoothness(x), steps=50).losses
+    says.fails("step 30/L", wild[1:], promised=wild[:-1])
+    wild = logistic_regression(x, y, method="stochastic", steps=2, step=100.0, generator=run.generator)
+    says = run.states(
         "N-21",
         r"\text{SGD, one example a step, lowers the loss: the excess } \ell(w_t)-\ell(w^\star)"
         r"\text{ at the end is below that at the start}",
-        promised=newton.losses[0] - newton.losses[-1],
-        relation="<",
-        measured=stochastic.losses[-1] - newton.losses[-1],
-        control=Control("step 100", wild.losses[-1] - newton.losses[-1]),
     )
+    says.below(stochastic.losses[-1] - newton.losses[-1], newton.losses[0] - newton.losses[-1])
+    says.fails("step 100", wild.losses[-1] - newton.losses[-1])
     best = newton.losses[-1]
     return {
         "Newton (iterations)": newton.losses - best,
         "gradient descent (iterations)": descent.losses - best,
         "SGD (epochs)": stochastic.losses - best,
     }
-
-
-def now_and_before(losses: Tensor) -> tuple[Tensor, Tensor]:
-    """What is measured (each loss) and what is promised (the one before)."""
-    return losses[1:], losses[:-1]
 
 
 def existence(run: Run, trials: int) -> None:
@@ -370,40 +262,26 @@ def existence(run: Run, trials: int) -> None:
         direction = weakly_separating_direction(x, signs, bias=False)
         disagree.append(float((balance(x, signs) > 1e-6) != (direction is not None)))
         without += direction is not None
-    run.claim(
+    run.states(
         "N-21",
         r"\text{a minimizer exists iff no } v \text{ has } (2y_i-1)v^\top x_i\ge0, \text{ not all }"
         r"0: \text{ exceptions}",
-        promised=0,
-        relation="==",
-        measured=disagree,
-        reason=f"{trials} random labelings of 24 points in 12 dimensions, {without} without one",
-    )
+    ).equal(disagree, where=f"{trials} random labelings of 24 points in 12 dimensions, {without} without one")
     x, signs = run.randn(100, 5), run.signs(100)
     planted = separable_gaussians(100, 5, margin=0.1, generator=run.generator)
-    run.claim(
+    says = run.states(
         "N-21",
         r"\text{the pulls } |p_i-y_i| \text{ of a minimizer cancel: }"
         r"\|\textstyle\sum|p_i-y_i|(2y_i-1)x_i\|/\sum|p_i-y_i|=0",
-        promised=0,
-        relation="==",
-        measured=balance(x, signs),
-        tolerance=1e-8,
-        control=Control(
-            "separable classes: never below their margin", balance(planted.x, planted.y)
-        ),
     )
+    says.equal(balance(x, signs), within=1e-8)
+    says.fails("separable classes: never below their margin", balance(planted.x, planted.y))
     x = torch.tensor([[0.0], [1.0], [1.0], [2.0]], dtype=torch.float64)
     touching = torch.tensor([-1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
     mixed = torch.tensor([-1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
-    run.claim(
-        "N-21",
-        r"\text{classes that touch have no minimizer either}",
-        promised=True,
-        relation="==",
-        measured=weakly_separating_direction(x, touching) is not None,
-        control=Control("overlapping classes", weakly_separating_direction(x, mixed) is not None),
-    )
+    says = run.states("N-21", r"\text{classes that touch have no minimizer either}")
+    says.equal(weakly_separating_direction(x, touching) is not None, True)
+    says.fails("overlapping classes", weakly_separating_direction(x, mixed) is not None)
 
 
 def balance(x: Tensor, signs: Tensor) -> float:
@@ -427,28 +305,17 @@ def divergence(run: Run, steps: int) -> dict[str, Tensor]:
     t = torch.tensor(marks, dtype=torch.float64)
     # gradient descent is never worse than L‖u‖²/2t above any u; take u = w* log(t)/γ
     ceiling = 1 / t + logistic_smoothness(x) * (t.log() / best.margin).square() / (2 * t)
-    run.claim(
-        "N-21",
-        r"\text{separable: } \ell(w_t)\to0, \text{ as } \ell(w_t)\le\tfrac1t+"
-        r"\tfrac{L\log^2t}{2\gamma^2t}",
-        promised=ceiling,
-        relation="<=",
-        measured=losses,
-        control=Control(
-            "random labels",
-            torch.stack([logistic_loss(w, noisy_x, noisy_y) for w in overlap]),
-        ),
+    says = run.states(
+        "N-21", r"\text{separable: } \ell(w_t)\to0, \text{ as } \ell(w_t)\le\tfrac1t+\tfrac{L\log^2t}{2\gamma^2t}"
     )
+    says.at_most(losses, ceiling)
+    says.fails("random labels", torch.stack([logistic_loss(w, noisy_x, noisy_y) for w in overlap]))
     floor = -torch.log(torch.expm1(ceiling)) / x.norm(dim=1).max()
-    run.claim(
-        "N-21",
-        r"\text{separable: } \|w_t\|\to\infty, \text{ as } \|w_t\|\ge"
-        r"-\log(e^{\ell(w_t)}-1)/\max\|x\|",
-        promised=floor,
-        relation=">=",
-        measured=path.norm(dim=1),
-        control=Control("random labels", overlap.norm(dim=1)),
+    says = run.states(
+        "N-21", r"\text{separable: } \|w_t\|\to\infty, \text{ as } \|w_t\|\ge-\log(e^{\ell(w_t)}-1)/\max\|x\|"
     )
+    says.at_least(path.norm(dim=1), floor)
+    says.fails("random labels", overlap.norm(dim=1))
     angle = direction(run, marks)
     return {"steps": torch.tensor(marks), "loss": losses, "norm": path.norm(dim=1), "angle": angle}
 
@@ -468,18 +335,13 @@ def direction(run: Run, marks: list[int]) -> Tensor:
 
     found = angles(x, signs)
     decades = slice(0, None, 4)
-    run.claim(
-        "N-21",
-        r"\text{separable: } \angle(w_t,w^*) \text{ to the largest margin falls, decade by decade}",
-        promised=0,
-        relation="<",
-        measured=found[decades].diff(),
-        reason="20 points at ±e₁ and one at ±e₂: the mean is near e₁, w* is between the two",
-        control=Control(
-            "not separable: the point at ±e₂ once more, with the other label",
-            angles(*undecided)[decades].diff(),
-        ),
+    says = run.states(
+        "N-21", r"\text{separable: } \angle(w_t,w^*) \text{ to the largest margin falls, decade by decade}"
     )
+    says.below(
+        found[decades].diff(), 0, where="20 points at ±e₁ and one at ±e₂: the mean is near e₁, w* is between the two"
+    )
+    says.fails("not separable: the point at ±e₂ once more, with the other label", angles(*undecided)[decades].diff())
     return found
 
 
@@ -501,9 +363,7 @@ def plot_least_squares(axes: Any, x: Tensor, y: Tensor) -> None:
     fit = least_squares(x, y, intercept=True)
     line = torch.linspace(float(x.min()) - 0.2, float(x.max()) + 0.2, 2, dtype=x.dtype)
     fitted = x[:, 0] * fit.weight[0] + fit.bias
-    left.vlines(
-        x[:, 0], torch.minimum(y, fitted), torch.maximum(y, fitted), color="0.6", linewidth=1
-    )
+    left.vlines(x[:, 0], torch.minimum(y, fitted), torch.maximum(y, fitted), color="0.6", linewidth=1)
     left.plot(x[:, 0], y, "o", markersize=4, label="data")
     left.plot(line, line * fit.weight[0] + fit.bias, color=COLORS[1], label="least squares")
     left.set(xlabel="x", ylabel="y")
@@ -512,9 +372,7 @@ def plot_least_squares(axes: Any, x: Tensor, y: Tensor) -> None:
     grid = torch.linspace(-reach, reach, 121, dtype=x.dtype)
     slope, offset = torch.meshgrid(grid, grid, indexing="xy")
     errors = slope[..., None] * x[:, 0] + offset[..., None] - y
-    right.contour(
-        slope, offset, errors.square().sum(-1) / 2, levels=14, cmap="Greys_r", linewidths=0.8
-    )
+    right.contour(slope, offset, errors.square().sum(-1) / 2, levels=14, cmap="Greys_r", linewidths=0.8)
     design = torch.cat([x, torch.ones_like(x)], 1)
     rate = 0.15 / torch.linalg.matrix_norm(design, ord=2) ** 2
     w = torch.zeros(2, dtype=x.dtype)

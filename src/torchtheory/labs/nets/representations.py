@@ -9,11 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.data.synthetic import xor
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.feedforward import layer_outputs, mlp
 from torchtheory.nets.labeled import homogeneous
@@ -41,60 +38,41 @@ def separating_coordinates(run: Run, samples: int = 120, steps: int = 150) -> No
     x, y = rings(run, samples, noise=0.15)
     polar = polar_coordinates(x)
     corners = xor()
-    run.claim(
-        "L-042",
-        r"\text{XOR and two rings are not linearly separable}",
-        promised=0,
-        relation="==",
-        measured=[bool(separate(*corners)), bool(separate(x, y))],
-        control=Control("AND", bool(separate(corners.x, torch.tensor([-1, 1, -1, -1])))),
-    )
+    says = run.states("L-042", r"\text{XOR and two rings are not linearly separable}")
+    says.equal([bool(separate(*corners)), bool(separate(x, y))])
+    says.fails("AND", bool(separate(corners.x, torch.tensor([-1, 1, -1, -1]))))
     answer = separate(x, y)
     assert answer.combination is not None
     z = y.unsqueeze(1) * homogeneous(x)
-    run.claim(
-        "L-042",
-        r"\text{certificate: }\alpha\ge0,\ \sum_i\alpha_i=1,\ \sum_i\alpha_iy_i(x_i,1)=0",
-        promised=0,
-        relation="==",
-        measured=[
+    run.states("L-042", r"\text{certificate: }\alpha\ge0,\ \sum_i\alpha_i=1,\ \sum_i\alpha_iy_i(x_i,1)=0").equal(
+        [
             float((answer.combination @ z).norm()),
             float(answer.combination.sum()) - 1,
             float(answer.combination.clamp(max=0).sum()),
         ],
-        tolerance=1e-12,
+        within=1e-12,
     )
     by_polar = separate(polar, y)
     assert by_polar.weight is not None
     assert by_polar.bias is not None
-    run.claim(
-        "L-042",
-        r"\text{two rings are separable in }(r,\varphi)",
-        promised=1,
-        relation="==",
-        measured=bool(by_polar),
-        control=Control("rings that overlap in radius", overlapping(run, samples)),
-    )
-    run.claim(
-        "L-042",
-        r"y_i(w^\top(r_i,\varphi_i)+b)>0\text{ for the hyperplane found}",
-        promised=0,
-        relation=">",
-        measured=y * (polar @ by_polar.weight + by_polar.bias),
-        control=Control("the same weights on (x₁, x₂)", y * (x @ by_polar.weight + by_polar.bias)),
-    )
+    says = run.states("L-042", r"\text{two rings are separable in }(r,\varphi)")
+    says.equal(bool(by_polar), 1)
+    says.fails("rings that overlap in radius", overlapping(run, samples))
+    says = run.states("L-042", r"y_i(w^\top(r_i,\varphi_i)+b)>0\text{ for the hyperplane found}")
+    says.above(y * (polar @ by_polar.weight + by_polar.bias), 0)
+    says.fails("the same weights on (x₁, x₂)", y * (x @ by_polar.weight + by_polar.bias))
     net, accuracy = train(run, x, y, steps)
     rows = layerwise_separability(net, x, y)
     flat = layerwise_separability(mlp([2, 8, 2, 1], "linear", generator=run.seed), x, y)
-    run.claim(
-        "L-042",
-        r"\text{a network that classifies the sample has made it separable before its last layer}",
-        promised=[0, 1, 1],
-        relation="==",
-        measured=[bool(rows[0].separable), bool(rows[-2].separable), accuracy],
-        reason="input, last hidden layer, share of the sample classified correctly",
-        control=Control("a linear network of the same widths", [0, bool(flat[-2].separable), 1]),
+    says = run.states(
+        "L-042", r"\text{a network that classifies the sample has made it separable before its last layer}"
     )
+    says.equal(
+        [bool(rows[0].separable), bool(rows[-2].separable), accuracy],
+        [0, 1, 1],
+        where="input, last hidden layer, share of the sample classified correctly",
+    )
+    says.fails("a linear network of the same widths", [0, bool(flat[-2].separable), 1])
     run.table(
         "layers",
         ["layer", "kind", "features", "linearly separable"],
@@ -119,9 +97,7 @@ def separating_coordinates(run: Run, samples: int = 120, steps: int = 150) -> No
     title="One hidden layer of sigmoids: gradients by hand, SGD, and what biases are for",
     full={"samples": 300, "epochs": 200, "units": 20},
 )
-def sigmoid_perceptron(
-    run: Run, samples: int = 60, units: int = 8, epochs: int = 60, rate: float = 0.2
-) -> None:
+def sigmoid_perceptron(run: Run, samples: int = 60, units: int = 8, epochs: int = 60, rate: float = 0.2) -> None:
     """The gradients written out in the lectures against automatic ones, then SGD with them.
 
     Without biases f(x) + f(−x) is the constant Σβ, whatever the weights: an even function such as
@@ -135,57 +111,32 @@ def sigmoid_perceptron(
     auto = torch.autograd.grad(net.loss(x, y), [net.beta, net.w])
     z = x @ net.w.T
     unfinished = ((net(x) - y).unsqueeze(1) * torch.sigmoid(z) * net.beta).T @ x / samples
-    run.claim(
+    says = run.states(
         "L-059",
-        r"\frac{\partial\mathcal L}{\partial\beta_j}=\frac{f-y}{1+e^{-w_jx}},\quad "
-        r"\frac{\partial\mathcal L}{\partial w_{ji}}"
-        r"=\frac{(f-y)\,\beta_jx_i}{(1+e^{-w_jx})(1+e^{w_jx})}",
-        promised=0,
-        relation="==",
-        measured=[gap(by_beta, auto[0]), gap(by_w, auto[1])],
-        tolerance=1e-14,
-        control=Control("the factor 1/(1+e^{wx}) left out", gap(unfinished, auto[1])),
+        r"\frac{\partial\mathcal L}{\partial\beta_j}=\frac{f-y}{1+e^{-w_jx}},\quad \frac{\partial\mathcal L}{\partial "
+        r"w_{ji}}=\frac{(f-y)\,\beta_jx_i}{(1+e^{-w_jx})(1+e^{w_jx})}",
     )
+    says.equal([gap(by_beta, auto[0]), gap(by_w, auto[1])], within=1e-14)
+    says.fails("the factor 1/(1+e^{wx}) left out", gap(unfinished, auto[1]))
     with torch.no_grad():
         quotients = difference_quotients(net, x, y)
-    run.claim(
-        "L-059",
-        r"\text{the same against difference quotients}",
-        promised=0,
-        relation="==",
-        measured=[gap(by_beta, quotients[0]), gap(by_w, quotients[1])],
-        tolerance=1e-7,
+    run.states("L-059", r"\text{the same against difference quotients}").equal(
+        [gap(by_beta, quotients[0]), gap(by_w, quotients[1])], within=1e-7
     )
     one = [net.gradients(x[i : i + 1], y[i : i + 1]) for i in range(samples)]
-    run.claim(
-        "L-059",
-        r"\text{the mean of the samples' gradients is the gradient of the mean}",
-        promised=0,
-        relation="==",
-        measured=[
-            gap(torch.stack([g[0] for g in one]).mean(0), by_beta),
-            gap(torch.stack([g[1] for g in one]).mean(0), by_w),
-        ],
-        tolerance=1e-14,
+    run.states("L-059", r"\text{the mean of the samples' gradients is the gradient of the mean}").equal(
+        [gap(torch.stack([g[0] for g in one]).mean(0), by_beta), gap(torch.stack([g[1] for g in one]).mean(0), by_w)],
+        within=1e-14,
     )
-    run.claim(
-        "L-059",
-        r"f(x)+f(-x)=\sum_j\beta_j",
-        promised=0,
-        relation="==",
-        measured=gap(net(x) + net(-x), net.beta.sum()),
-        tolerance=1e-13,
-        control=Control("with biases", gap(biased(net, x) + biased(net, -x), net.beta.sum())),
-    )
+    says = run.states("L-059", r"f(x)+f(-x)=\sum_j\beta_j")
+    says.equal(gap(net(x) + net(-x), net.beta.sum()), within=1e-13)
+    says.fails("with biases", gap(biased(net, x) + biased(net, -x), net.beta.sum()))
     descents = {eta: small_steps(run, features, units, x, y, eta) for eta in (0.01, 0.1, 1000.0)}
-    run.claim(
-        "L-059",
-        r"\text{small }\eta:\ \mathcal L\text{ falls at every full gradient step (largest change)}",
-        promised=0,
-        relation="<",
-        measured=[descents[0.01], descents[0.1]],
-        control=Control("η = 1000", descents[1000.0]),
+    says = run.states(
+        "L-059", r"\text{small }\eta:\ \mathcal L\text{ falls at every full gradient step (largest change)}"
     )
+    says.below([descents[0.01], descents[0.1]], 0)
+    says.fails("η = 1000", descents[1000.0])
     t = torch.linspace(-2, 2, samples, dtype=torch.float64).unsqueeze(1)
     square = t[:, 0].square()
     fits, errors = {}, {}
@@ -195,28 +146,18 @@ def sigmoid_perceptron(
         fits[name] = made(inputs).detach()
         errors[name] = float(made.loss(inputs, square).detach())
     constant = float(0.5 * square.var(correction=0))
-    run.claim(
-        "L-059",
-        r"\text{an even target: without biases no better than the best constant}",
-        promised=constant,
-        relation=">=",
-        measured=errors["without bias"],
-        reason="on a symmetric sample ½E(f−y)² ≥ ½Var(y) whatever the weights",
-        control=Control("a constant feature appended", errors["with a constant feature"]),
+    says = run.states("L-059", r"\text{an even target: without biases no better than the best constant}")
+    says.at_least(
+        errors["without bias"], constant, where="on a symmetric sample ½E(f−y)² ≥ ½Var(y) whatever the weights"
     )
-    run.claim(
-        "L-059",
-        r"\text{with a constant feature SGD gets below it}",
-        promised=0.5 * constant,
-        relation="<",
-        measured=errors["with a constant feature"],
-        control=Control("without it", errors["without bias"]),
-    )
+    says.fails("a constant feature appended", errors["with a constant feature"])
+    says = run.states("L-059", r"\text{with a constant feature SGD gets below it}")
+    says.below(errors["with a constant feature"], 0.5 * constant)
+    says.fails("without it", errors["without bias"])
     run.figure(
         "square",
         lambda axis: plot_square(axis, t, square, fits),
-        caption="Fitting x². Without biases f(x) + f(−x) is constant, so an even target leaves "
-        "only a constant.",
+        caption="Fitting x². Without biases f(x) + f(−x) is constant, so an even target leaves only a constant.",
     )
 
 
@@ -284,9 +225,7 @@ def plot_coordinates(axes: Any, y: Tensor, *panels: Tensor) -> None:
     for axis, points, (across, up) in zip(axes[0], panels, titles, strict=True):
         for color, marker, label in ((COLORS[0], "o", -1), (COLORS[1], "^", 1)):
             chosen = points[y == label]
-            axis.scatter(
-                chosen[:, 0], chosen[:, 1], s=12, color=color, marker=marker, label=f"y = {label}"
-            )
+            axis.scatter(chosen[:, 0], chosen[:, 1], s=12, color=color, marker=marker, label=f"y = {label}")
         found = separate(points, y)
         if found.weight is not None and found.bias is not None:
             draw_line(axis, found.weight, found.bias, points)

@@ -8,12 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians, xor
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab
 from torchtheory.nets.labeled import at_least, homogeneous
 from torchtheory.nets.perceptron import perceptron_fit
 from torchtheory.nets.separability import (
@@ -83,9 +79,7 @@ def decided(run: Run, samples: int, dimension: int, trials: int) -> None:
     """A witness or a certificate, each checked for what it says."""
     lowest, lowest_broken, residuals, nearest = [], [], [], []
     for _ in run.track(range(trials), "deciding"):
-        x, y, *_ = separable_gaussians(
-            samples, dimension, margin=0.01, bias=0.3, generator=run.generator
-        )
+        x, y, *_ = separable_gaussians(samples, dimension, margin=0.01, bias=0.3, generator=run.generator)
         found = separate(x, y)
         assert found.weight is not None
         assert found.bias is not None
@@ -102,24 +96,15 @@ def decided(run: Run, samples: int, dimension: int, trials: int) -> None:
         residuals.append(float((refuted.combination @ z).norm()))
         z = y.unsqueeze(1) * homogeneous(x)
         nearest.append(float(minimum_norm_point(z)[0].norm()))
-    run.claim(
+    says = run.states("N-05", r"S \text{ separable: the witness has } y_i(w^\top x_i+b)>0")
+    says.above(lowest, 0)
+    says.fails("one label flipped after the witness was found", lowest_broken)
+    says = run.states(
         "N-05",
-        r"S \text{ separable: the witness has } y_i(w^\top x_i+b)>0",
-        promised=0,
-        relation=">",
-        measured=lowest,
-        control=Control("one label flipped after the witness was found", lowest_broken),
+        r"S \text{ not separable: } \alpha\ge0,\ \mathbf 1^\top\alpha=1,\ \|\textstyle\sum_i\alpha_iy_i(x_i,1)\|=0",
     )
-    run.claim(
-        "N-05",
-        r"S \text{ not separable: } \alpha\ge0,\ \mathbf 1^\top\alpha=1,\ "
-        r"\|\textstyle\sum_i\alpha_iy_i(x_i,1)\|=0",
-        promised=0,
-        relation="==",
-        measured=residuals,
-        tolerance=1e-12,
-        control=Control("S separable: the smallest norm there is", nearest),
-    )
+    says.equal(residuals, within=1e-12)
+    says.fails("S separable: the smallest norm there is", nearest)
 
 
 def margins(run: Run, samples: int, dimension: int, trials: int) -> None:
@@ -136,39 +121,21 @@ def margins(run: Run, samples: int, dimension: int, trials: int) -> None:
         long.append(float(best_margin(2 * nearby, x, y).max()))
         part = half_of_each_class(y)
         falls.append(best.margin - max_margin(x[part], y[part]).margin)
-    run.claim(
-        "N-05",
-        r"\gamma^*=\tfrac12\operatorname{dist}(\operatorname{conv}S_+,\operatorname{conv}S_-)",
-        promised=bound,
-        relation="==",
-        measured=reached,
-        tolerance=1e-10,
+    run.states("N-05", r"\gamma^*=\tfrac12\operatorname{dist}(\operatorname{conv}S_+,\operatorname{conv}S_-)").equal(
+        reached, bound, 1e-10
     )
-    run.claim(
-        "N-05",
-        r"\min_i y_i(w^\top x_i+b)\le\gamma^* \text{ for } \|w\|=1, \text{ close to the best one}",
-        promised=bound,
-        relation="<=",
-        measured=challengers,
-        tolerance=1e-12,
-        control=Control("‖w‖ = 2", long),
+    says = run.states(
+        "N-05", r"\min_i y_i(w^\top x_i+b)\le\gamma^* \text{ for } \|w\|=1, \text{ close to the best one}"
     )
+    says.at_most(challengers, bound, 1e-12)
+    says.fails("‖w‖ = 2", long)
     fresh = []
     for _ in range(20):
-        one, other = (
-            separable_gaussians(samples, dimension, margin=0.1, generator=run.generator)
-            for _ in range(2)
-        )
+        one, other = (separable_gaussians(samples, dimension, margin=0.1, generator=run.generator) for _ in range(2))
         fresh.append(max_margin(one.x, one.y).margin - max_margin(other.x, other.y).margin)
-    run.claim(
-        "N-05",
-        r"S\subseteq S':\ \gamma^*(S')-\gamma^*(S)\le0",
-        promised=0,
-        relation="<=",
-        measured=falls,
-        tolerance=1e-12,
-        control=Control("two samples that are not nested", fresh),
-    )
+    says = run.states("N-05", r"S\subseteq S':\ \gamma^*(S')-\gamma^*(S)\le0")
+    says.at_most(falls, 0, 1e-12)
+    says.fails("two samples that are not nested", fresh)
 
 
 def half_of_each_class(y: Tensor) -> Tensor:
@@ -197,14 +164,9 @@ def version_space(run: Run, directions: int) -> None:
             for k in range(1, 13)
         ]
     )
-    run.claim(
-        "N-05",
-        r"|\mathcal V(S_{k+1})|-|\mathcal V(S_k)|\le0 \text{ for nested } S_k",
-        promised=0,
-        relation="<=",
-        measured=shares.diff(),
-        control=Control("samples that are not nested", scattered.diff()),
-    )
+    says = run.states("N-05", r"|\mathcal V(S_{k+1})|-|\mathcal V(S_k)|\le0 \text{ for nested } S_k")
+    says.at_most(shares.diff(), 0)
+    says.fails("samples that are not nested", scattered.diff())
     z = y.unsqueeze(1) * homogeneous(x)
     v = run.randn(200_000, 3)
     inside = v[(v @ z.T > 0).all(1)][:200]
@@ -212,35 +174,26 @@ def version_space(run: Run, directions: int) -> None:
     i, j = torch.randint(len(inside), (2, 1000), generator=run.generator)
     mixed = pairs[:, :1] * inside[i] + pairs[:, 1:] * inside[j]
     signed = mixed - 2 * pairs[:, 1:] * inside[j]
-    run.claim(
+    says = run.states(
         "N-05",
         r"v,v'\in\mathcal V,\ \lambda,\mu>0 \Rightarrow \lambda v+\mu v'\in\mathcal V:\ "
         r"\min_i z_i^\top(\lambda v+\mu v')>0",
-        promised=0,
-        relation=">",
-        measured=(mixed @ z.T).min(1).values,
-        control=Control("a negative coefficient", (signed @ z.T).min(1).values),
     )
+    says.above((mixed @ z.T).min(1).values, 0)
+    says.fails("a negative coefficient", (signed @ z.T).min(1).values)
     v = run.randn(directions, 2)
     planar = y.unsqueeze(1) * x
     share = int((v @ planar.T > 0).all(1).sum())
     skewed = v * torch.tensor([1.0, 0.2], dtype=torch.float64)
     skewed_share = int((skewed @ planar.T > 0).all(1).sum())
     interval = clopper_pearson(share, directions, 0.999)
-    run.claim(
+    says = run.states(
         "N-05",
         r"d=2,\ \text{no bias: the version space is a cone of angle } \phi,\ \text{a share "
         r"} \phi/2\pi \text{ of all directions}",
-        promised=cone_angle(planar) / (2 * math.pi),
-        relation="~",
-        measured=interval.estimate,
-        interval=interval,
-        control=Control(
-            "directions that are not isotropic",
-            skewed_share / directions,
-            interval=clopper_pearson(skewed_share, directions, 0.999),
-        ),
     )
+    says.mean(interval, cone_angle(planar) / (2 * math.pi))
+    says.fails("directions that are not isotropic", clopper_pearson(skewed_share, directions, 0.999))
 
 
 def cone_angle(z: Tensor) -> float:
@@ -259,51 +212,26 @@ def exclusive_or(run: Run) -> None:
     assert alpha is not None
     quarter = torch.full((4,), 0.25, dtype=torch.float64)
     z = homogeneous(x)
-    run.claim(
-        "N-09",
-        r"\tfrac14\textstyle\sum_i y_i(x_i,1)=0,\ \text{so XOR is not separable}",
-        promised=0,
-        relation="==",
-        measured=(quarter @ (y.unsqueeze(1) * z)).abs().max(),
-        control=Control("AND", (quarter @ (conjunction.unsqueeze(1) * z)).abs().max()),
-    )
-    run.claim(
-        "N-09",
-        r"\text{the linear program finds } \alpha=(\tfrac14,\tfrac14,\tfrac14,\tfrac14)",
-        promised=quarter,
-        relation="==",
-        measured=alpha,
-        tolerance=1e-12,
+    says = run.states("N-09", r"\tfrac14\textstyle\sum_i y_i(x_i,1)=0,\ \text{so XOR is not separable}")
+    says.equal((quarter @ (y.unsqueeze(1) * z)).abs().max())
+    says.fails("AND", (quarter @ (conjunction.unsqueeze(1) * z)).abs().max())
+    run.states("N-09", r"\text{the linear program finds } \alpha=(\tfrac14,\tfrac14,\tfrac14,\tfrac14)").equal(
+        alpha, quarter, 1e-12
     )
     cap = 1000
     stuck = perceptron_fit(x, y, max_sweeps=cap)
     ends = perceptron_fit(x, conjunction, max_sweeps=cap)
-    run.claim(
-        "N-09",
-        r"\text{the perceptron makes mistakes in every sweep: clean sweeps}",
-        promised=0,
-        relation="==",
-        measured=float(stuck.converged),
-        control=Control("AND", float(ends.converged)),
-    )
+    says = run.states("N-09", r"\text{the perceptron makes mistakes in every sweep: clean sweeps}")
+    says.equal(float(stuck.converged))
+    says.fails("AND", float(ends.converged))
     total = x.sum(1)
-    run.claim(
-        "N-09",
-        r"y=1-2(x_1+x_2)_++4(x_1+x_2-1)_+",
-        promised=y,
-        relation="==",
-        measured=1 - 2 * total.relu() + 4 * (total - 1).relu(),
-        control=Control("the same weights without the ReLU", 1 - 2 * total + 4 * (total - 1)),
-    )
+    says = run.states("N-09", r"y=1-2(x_1+x_2)_++4(x_1+x_2-1)_+")
+    says.equal(1 - 2 * total.relu() + 4 * (total - 1).relu(), y)
+    says.fails("the same weights without the ReLU", 1 - 2 * total + 4 * (total - 1))
     hidden = torch.stack([total.relu(), (total - 1).relu()], 1)
-    run.claim(
-        "N-09",
-        r"\text{the two hidden units make XOR separable}",
-        promised=True,
-        relation="==",
-        measured=bool(separate(hidden, y)),
-        control=Control("without them", bool(separate(x, y))),
-    )
+    says = run.states("N-09", r"\text{the two hidden units make XOR separable}")
+    says.equal(bool(separate(hidden, y)), True)
+    says.fails("without them", bool(separate(x, y)))
 
 
 def scatter(axis: Any, x: Tensor, y: Tensor) -> None:
@@ -414,9 +342,7 @@ def plot_xor(axes: Any) -> None:
     h1 = torch.linspace(-0.4, 2.5, 200, dtype=torch.float64)
     h2 = torch.linspace(-0.4, 1.4, 200, dtype=torch.float64)
     a, b = torch.meshgrid(h1, h2, indexing="xy")
-    right.contourf(
-        a, b, 1 - 2 * a + 4 * b, levels=[-20, 0, 20], colors=[COLORS[1], COLORS[0]], alpha=0.18
-    )
+    right.contourf(a, b, 1 - 2 * a + 4 * b, levels=[-20, 0, 20], colors=[COLORS[1], COLORS[0]], alpha=0.18)
     scatter(right, hidden, y)
     for point, name in (((0, 0), "(0,0)"), ((1, 0), "(0,1) and (1,0)"), ((2, 1), "(1,1)")):
         right.annotate(name, point, xytext=(0, -16), textcoords="offset points", ha="center")

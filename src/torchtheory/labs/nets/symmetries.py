@@ -9,10 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.models.model import Parameters, flatten
 from torchtheory.nets.activations import ACTIVATIONS
@@ -69,24 +66,12 @@ def network_symmetries(run: Run, samples: int = 100, width: int = 8) -> None:
         w, b = linear_layer(net, 0).weight.detach(), linear_layer(net, 0).bias.detach()
         permuted = row(x @ (p @ w).T + p @ b) @ torch.linalg.inv(p).T
         matrix_form.append(gap(permuted, row(x @ w.T + b)))
-    run.claim(
-        ["N-23", "A-12"],
-        r"(W^\ell,b^\ell,W^{\ell+1})\to(PW^\ell,Pb^\ell,W^{\ell+1}P^\top)\text{: same function}",
-        promised=0,
-        relation="==",
-        measured=kept,
-        tolerance=1e-13,
-        reason="every activation of the table, both hidden layers permuted",
-        control=Control("the outgoing weights left as they were", half),
+    says = run.states(
+        ["N-23", "A-12"], r"(W^\ell,b^\ell,W^{\ell+1})\to(PW^\ell,Pb^\ell,W^{\ell+1}P^\top)\text{: same function}"
     )
-    run.claim(
-        "N-23",
-        r"F[W,b](x)=P^{-1}F[PW,Pb](x)",
-        promised=0,
-        relation="==",
-        measured=matrix_form,
-        tolerance=1e-13,
-    )
+    says.equal(kept, within=1e-13, where="every activation of the table, both hidden layers permuted")
+    says.fails("the outgoing weights left as they were", half)
+    run.states("N-23", r"F[W,b](x)=P^{-1}F[PW,Pb](x)").equal(matrix_form, within=1e-13)
     orbit(run)
     permutation_matrices(run)
     canonical(run, x, sizes)
@@ -99,14 +84,9 @@ def network_symmetries(run: Run, samples: int = 100, width: int = 8) -> None:
     with torch.no_grad():
         linear_layer(changed, 0).weight.copy_(run.randn(4, 3))
     bias = linear_layer(constant, -1).bias.detach()
-    run.claim(
-        "A-12",
-        r"W^{(L)}=0\Rightarrow\Phi\equiv b^{(L)}\text{ whatever the other parameters}",
-        promised=0,
-        relation="==",
-        measured=[gap(constant(x), bias.expand(samples, 2)), gap(changed(x), constant(x))],
-        control=Control("another layer set to 0 instead: W⁽¹⁾ = 0", first_layer_zero(net, x, bias)),
-    )
+    says = run.states("A-12", r"W^{(L)}=0\Rightarrow\Phi\equiv b^{(L)}\text{ whatever the other parameters}")
+    says.equal([gap(constant(x), bias.expand(samples, 2)), gap(changed(x), constant(x))])
+    says.fails("another layer set to 0 instead: W⁽¹⁾ = 0", first_layer_zero(net, x, bias))
     run.figure(
         "between",
         lambda axis: plot_between(axis, run),
@@ -126,31 +106,16 @@ def orbit(run: Run) -> None:
             p[1] = p[0]
         linear_layer(double, 2).weight[:, 1] = linear_layer(double, 2).weight[:, 0]
     sizes = [math.prod(math.factorial(m) for m in s[1:-1]) for s in shapes]
-    run.claim(
-        ["N-23", "A-12"],
-        r"\prod_\ell m_\ell!\text{ different parameter vectors with the same function}",
-        promised=sizes,
-        relation="==",
-        measured=[distinct(net) for net in nets],
-        control=Control("two equal units", distinct(double), sizes[0]),
-    )
+    says = run.states(["N-23", "A-12"], r"\prod_\ell m_\ell!\text{ different parameter vectors with the same function}")
+    says.equal([distinct(net) for net in nets], sizes)
+    says.fails("two equal units", distinct(double), promised=sizes[0])
     x = run.randn(20, 2)
     members = [with_parameters(nets[1], theta)(x) for theta in permutation_orbit(nets[1])]
-    run.claim(
-        "A-12",
-        r"\text{all of the orbit compute the same}",
-        promised=0,
-        relation="==",
-        measured=[gap(m, nets[1](x)) for m in members],
-        tolerance=1e-14,
+    run.states("A-12", r"\text{all of the orbit compute the same}").equal(
+        [gap(m, nets[1](x)) for m in members], within=1e-14
     )
-    run.claim(
-        "N-23",
-        r"\log_{10}\prod_\ell m_\ell!",
-        promised=[math.log10(s) for s in sizes],
-        relation="==",
-        measured=[log10_equivalent_parameters(hidden_layers(net)) for net in nets],
-        tolerance=1e-12,
+    run.states("N-23", r"\log_{10}\prod_\ell m_\ell!").equal(
+        [log10_equivalent_parameters(hidden_layers(net)) for net in nets], [math.log10(s) for s in sizes], 1e-12
     )
 
 
@@ -159,23 +124,17 @@ def permutation_matrices(run: Run) -> None:
     n = 6
     p = torch.eye(n).double()[torch.randperm(n, generator=run.generator)]
     mixed = torch.full((2, 2), 0.5).double()
-    run.claim(
-        "N-23",
-        r"\text{entries in }\{0,1\},\text{ rows and columns summing to 1: a permutation matrix}",
-        promised=1,
-        relation="==",
-        measured=[is_permutation_matrix(p), is_permutation_matrix(torch.eye(3))],
-        control=Control("½(1 1; 1 1)", is_permutation_matrix(mixed)),
-    )
+    says = run.states("N-23", r"\text{entries in }\{0,1\},\text{ rows and columns summing to 1: a permutation matrix}")
+    says.equal([is_permutation_matrix(p), is_permutation_matrix(torch.eye(3))], 1)
+    says.fails("½(1 1; 1 1)", is_permutation_matrix(mixed))
     units = torch.tensor([1.0, 2.0]).double()
-    run.erratum(
-        "permutation-matrix-by-sums",
-        r"\text{rows and columns sum to 1}\Rightarrow P\text{ permutes: }|\det P|",
-        promised=1,
-        relation="==",
-        measured=float(torch.linalg.det(mixed).abs()),
-        tolerance=1e-12,
-        reason=f"½(1 1; 1 1) has these sums and sends (1, 2) to {tuple((mixed @ units).tolist())}",
+    run.refutes(
+        "permutation-matrix-by-sums", r"\text{rows and columns sum to 1}\Rightarrow P\text{ permutes: }|\det P|"
+    ).equal(
+        float(torch.linalg.det(mixed).abs()),
+        1,
+        1e-12,
+        where=f"½(1 1; 1 1) has these sums and sends (1, 2) to {tuple((mixed @ units).tolist())}",
     )
 
 
@@ -188,29 +147,14 @@ def canonical(run: Run, x: Tensor, sizes: list[int]) -> None:
     same = with_parameters(net, theta)
     stranger = mlp(sizes, "tanh", generator=run.generator)
     form = flatten(canonical_form(net))
-    run.claim(
-        ["N-23", "A-12"],
-        r"\text{canonical forms of permuted networks are equal}",
-        promised=0,
-        relation="==",
-        measured=gap(flatten(canonical_form(same)), form),
-        control=Control("another network", gap(flatten(canonical_form(stranger)), form)),
-    )
-    run.claim(
-        ["N-23", "A-12"],
-        r"\text{distance after matching the units, layer by layer}",
-        promised=0,
-        relation="==",
-        measured=permutation_distance(net, same),
-        control=Control("another network", permutation_distance(net, stranger)),
-    )
-    run.claim(
-        "A-12",
-        r"\text{the canonical form computes the same function}",
-        promised=0,
-        relation="==",
-        measured=gap(with_parameters(net, canonical_form(net))(x), net(x)),
-        tolerance=1e-13,
+    says = run.states(["N-23", "A-12"], r"\text{canonical forms of permuted networks are equal}")
+    says.equal(gap(flatten(canonical_form(same)), form))
+    says.fails("another network", gap(flatten(canonical_form(stranger)), form))
+    says = run.states(["N-23", "A-12"], r"\text{distance after matching the units, layer by layer}")
+    says.equal(permutation_distance(net, same))
+    says.fails("another network", permutation_distance(net, stranger))
+    run.states("A-12", r"\text{the canonical form computes the same function}").equal(
+        gap(with_parameters(net, canonical_form(net))(x), net(x)), within=1e-13
     )
 
 
@@ -233,34 +177,20 @@ def rescaling(run: Run, x: Tensor, sizes: list[int]) -> None:
                 flatten(canonical_form(net, rescaling=True)),
             )
     homogeneous = [r.name for r in ACTIVATIONS.values() if r.known.positively_homogeneous]
-    run.claim(
+    says = run.states(
         "A-12",
         r"\varrho(\lambda z)=\lambda\varrho(z):\ "
         r"(\Lambda W^\ell,\Lambda b^\ell,W^{\ell+1}\Lambda^{-1})\text{: same function}",
-        promised=0,
-        relation="==",
-        measured=[found[name] for name in homogeneous],
-        tolerance=1e-12,
-        reason=", ".join(homogeneous),
-        control=Control("tanh", found["tanh"]),
     )
+    says.equal([found[name] for name in homogeneous], within=1e-12, where=", ".join(homogeneous))
+    says.fails("tanh", found["tanh"])
     detected = {r.name: len(rescalable_layers(mlp(sizes, r))) == 2 for r in ACTIVATIONS.values()}
-    run.claim(
-        "A-12",
-        r"\text{rescalable layers are found by measuring homogeneity}",
-        promised=[name in homogeneous for name in detected],
-        relation="==",
-        measured=list(detected.values()),
+    run.states("A-12", r"\text{rescalable layers are found by measuring homogeneity}").equal(
+        list(detected.values()), [name in homogeneous for name in detected]
     )
-    run.claim(
-        "A-12",
-        r"\text{canonical form with units of length 1: rescaled ReLU networks are recognized}",
-        promised=0,
-        relation="==",
-        measured=forms["scaled"],
-        tolerance=1e-12,
-        control=Control("sorted without rescaling", forms["plain"]),
-    )
+    says = run.states("A-12", r"\text{canonical form with units of length 1: rescaled ReLU networks are recognized}")
+    says.equal(forms["scaled"], within=1e-12)
+    says.fails("sorted without rescaling", forms["plain"])
 
 
 @lab(
@@ -286,9 +216,7 @@ def sigmoid_tanh(run: Run, samples: int = 200) -> None:
             mlp([4, 6, 5, 7, 3, 2], start, generator=run.generator),
             mlp([4, 6, 6, 1], start, bias=False, generator=run.generator),
             mlp([4, 6, 3], start, output=start, generator=run.generator),
-            nn.Sequential(
-                ACTIVATIONS[start].layer(), mlp([4, 3, 1], start, generator=run.generator)
-            ),
+            nn.Sequential(ACTIVATIONS[start].layer(), mlp([4, 3, 1], start, generator=run.generator)),
             nn.Sequential(
                 *mlp([4, 5, 6], start, output=start, generator=run.generator),
                 nn.Dropout(0.5),
@@ -304,49 +232,30 @@ def sigmoid_tanh(run: Run, samples: int = 200) -> None:
             if to == "tanh"
             else r"v^\top\tanh(Wx+b)=2v^\top\sigma(2(Wx+b))-\mathbf 1^\top v"
         )
-        run.claim(
-            ["N-29", "L-055"],
-            formula,
-            promised=0,
-            relation="==",
-            measured=[gap(a(x), b(x)) for a, b in zip(nets, turned, strict=True)],
-            tolerance=1e-13,
-            reason="six networks of depth 2 to 5",
-            control=Control(
-                "the activation swapped, the weights kept", gap(swapped(x), nets[0](x))
-            ),
+        says = run.states(["N-29", "L-055"], formula)
+        says.equal(
+            [gap(a(x), b(x)) for a, b in zip(nets, turned, strict=True)],
+            within=1e-13,
+            where="six networks of depth 2 to 5",
         )
+        says.fails("the activation swapped, the weights kept", gap(swapped(x), nets[0](x)))
         back = [convert_activation(net, "sigmoid" if to == "tanh" else "tanh") for net in turned]
-        run.claim(
-            "N-29",
-            rf"\text{{converted to {to} and back again}}",
-            promised=0,
-            relation="==",
-            measured=[gap(a(x), b(x)) for a, b in zip(nets, back, strict=True)],
-            tolerance=1e-13,
+        run.states("N-29", rf"\text{{converted to {to} and back again}}").equal(
+            [gap(a(x), b(x)) for a, b in zip(nets, back, strict=True)], within=1e-13
         )
-        run.claim(
-            "N-29",
-            rf"\text{{activations of the old kind left after converting to {to}}}",
-            promised=0,
-            relation="==",
-            measured=[sum(isinstance(m, old) for m in net.modules()) for net in turned],
+        run.states("N-29", rf"\text{{activations of the old kind left after converting to {to}}}").equal(
+            [sum(isinstance(m, old) for m in net.modules()) for net in turned]
         )
     net = mlp([4, 6, 1], "logistic", last_bias=False, generator=run.generator)
     unit = extra_unit(net)
     plain = convert_activation(net, "tanh")
-    run.claim(
-        "N-29",
-        r"v^\top\sigma(Wx+b)\in\mathcal G_{n,m+1}(\tanh)\text{: one more unit, with }w=0",
-        promised=0,
-        relation="==",
-        measured=gap(unit(x), net(x)),
-        tolerance=1e-14,
-        reason="the class has no output bias; a unit that is constant stands in for it",
-        control=Control(
-            "the constant dropped", gap(plain(x) - linear_layer(plain, -1).bias, net(x))
-        ),
+    says = run.states("N-29", r"v^\top\sigma(Wx+b)\in\mathcal G_{n,m+1}(\tanh)\text{: one more unit, with }w=0")
+    says.equal(
+        gap(unit(x), net(x)),
+        within=1e-14,
+        where="the class has no output bias; a unit that is constant stands in for it",
     )
+    says.fails("the constant dropped", gap(plain(x) - linear_layer(plain, -1).bias, net(x)))
     z = torch.linspace(-4, 4, 201, dtype=torch.float64)
     run.figure(
         "identity",

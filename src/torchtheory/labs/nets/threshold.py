@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.dichotomies import realizable_dichotomies
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.threshold_neuron import (
@@ -62,78 +58,47 @@ def threshold_neuron(run: Run, inputs: int = 6, cube: int = 4) -> None:
         for name, compute in GATES.items()
     ]
     wrong.append(int((truth_table(logic_gate("not", 1)) != torch.tensor([1, 0])).sum()))
-    run.claim(
-        "N-02",
-        r"\text{AND, OR, NAND, NOR, NOT are one neuron each: wrong rows of the truth table}",
-        promised=0,
-        relation="==",
-        measured=wrong,
+    run.states("N-02", r"\text{AND, OR, NAND, NOR, NOT are one neuron each: wrong rows of the truth table}").equal(
+        wrong
     )
 
     literals = [distance(at_least_of_literals(n), functions[n]).max() for n in sizes]
-    run.claim(
-        "N-02",
-        r"\text{“at least } j \text{ of } n \text{ literals” is one neuron: rows the best neuron"
-        r" has wrong}",
-        promised=0,
-        relation="==",
-        measured=torch.stack(literals),
-        control=Control("XOR is not of that form", distance(parities(2), functions[2])[0]),
+    says = run.states(
+        "N-02", r"\text{“at least } j \text{ of } n \text{ literals” is one neuron: rows the best neuron has wrong}"
     )
-    run.claim(
-        "N-02",
-        r"\#\{f[\sigma,\theta]\} = n2^n+2",
-        promised=[count_neuron_functions(n) for n in sizes],
-        relation="==",
-        measured=[len(functions[n]) for n in sizes],
-        control=Control(
-            "a synapse may be 0 as well, n = 2",
-            len(functions_with_weights(2, (-1, 0, 1))),
-            promised=count_neuron_functions(2),
-        ),
+    says.equal(torch.stack(literals))
+    says.fails("XOR is not of that form", distance(parities(2), functions[2])[0])
+    says = run.states("N-02", r"\#\{f[\sigma,\theta]\} = n2^n+2")
+    says.equal([len(functions[n]) for n in sizes], [count_neuron_functions(n) for n in sizes])
+    says.fails(
+        "a synapse may be 0 as well, n = 2",
+        len(functions_with_weights(2, (-1, 0, 1))),
+        promised=count_neuron_functions(2),
     )
 
     pair: tuple[Gate, Gate] = ("and", "nand")
     separable = {n: hyperplane_functions(n) for n in range(1, cube + 1)}
     known = {1: 4, 2: 14, 3: 104, 4: 1882}
-    run.claim(
-        "N-02",
-        r"\#\{\mathbb 1\{w^\top x\ge\theta\}: w\in\mathbb R^n\} = 4, 14, 104, 1882",
-        promised=[known[n] for n in separable],
-        relation="==",
-        measured=[len(found) for found in separable.values()],
-        reason="counted by cutting the corners of the cube; the numbers are the known ones",
+    run.states("N-02", r"\#\{\mathbb 1\{w^\top x\ge\theta\}: w\in\mathbb R^n\} = 4, 14, 104, 1882").equal(
+        [len(found) for found in separable.values()],
+        [known[n] for n in separable],
+        where="counted by cutting the corners of the cube; the numbers are the known ones",
     )
-    run.claim(
-        "N-02",
-        r"n\ge2:\ \text{fewer functions with synapses } \pm1 \text{ than with real weights}",
-        promised=[len(separable[n]) for n in separable if n >= 2],
-        relation="<",
-        measured=[len(functions[n]) for n in separable if n >= 2],
-        control=Control("n = 1", len(functions[1]), len(separable[1])),
-    )
-    run.claim(
-        "N-02",
-        r"n\ge2:\ x\mapsto x_1 \text{ is not one neuron: rows the best neuron has wrong}",
-        promised=1,
-        relation=">=",
-        measured=[int(distance(projection(n), functions[n]).min()) for n in sizes if n >= 2],
-        control=Control("n = 1", int(distance(projection(1), functions[1]).min())),
-    )
+    says = run.states("N-02", r"n\ge2:\ \text{fewer functions with synapses } \pm1 \text{ than with real weights}")
+    says.below([len(functions[n]) for n in separable if n >= 2], [len(separable[n]) for n in separable if n >= 2])
+    says.fails("n = 1", len(functions[1]), promised=len(separable[1]))
+    says = run.states("N-02", r"n\ge2:\ x\mapsto x_1 \text{ is not one neuron: rows the best neuron has wrong}")
+    says.at_least([int(distance(projection(n), functions[n]).min()) for n in sizes if n >= 2], 1)
+    says.fails("n = 1", int(distance(projection(1), functions[1]).min()))
 
-    run.claim(
+    says = run.states(
         "N-02",
         r"\text{XOR and XNOR are no threshold function, with } \sigma \text{ or with real } w:"
         r"\text{ rows the best one has wrong}",
-        promised=1,
-        relation=">=",
-        measured=torch.cat(
-            [distance(parities(n), found[n]) for found in (functions, separable) for n in (2, 3)]
-        ),
-        control=Control(
-            "AND and NAND instead",
-            distance(torch.stack([truth_table(logic_gate(g, 3)) for g in pair]), functions[3]),
-        ),
+    )
+    says.at_least(torch.cat([distance(parities(n), found[n]) for found in (functions, separable) for n in (2, 3)]), 1)
+    says.fails(
+        "AND and NAND instead", distance(torch.stack([truth_table(logic_gate(g, 3)) for g in pair]), functions[3])
     )
 
     run.table(

@@ -10,11 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.normalization import central_differences
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.labeled import at_least
@@ -47,32 +43,24 @@ def weight_normalization(run: Run, samples: int = 4000, steps: int = 60) -> None
         layer.parametrizations.weight.original0.copy_(gamma[:, None])
         layer.parametrizations.weight.original1.copy_(v)
     weight = gamma[:, None] * v / v.norm(dim=1, keepdim=True)
-    run.claim(
-        "N-132",
-        r"w=\tfrac\gamma{\|v\|}v \text{ is torch's } \texttt{weight\_norm}\text{; } \|w\|=|\gamma|",
-        promised=torch.cat([weight, gamma.abs()[:, None].expand(-1, n)]),
-        relation="==",
-        measured=torch.cat(
-            [layer.weight.detach(), layer.weight.detach().norm(dim=1)[:, None].expand(-1, n)]
-        ),
-        tolerance=EXACT,
-        control=Control("v itself", torch.cat([v, v.norm(dim=1)[:, None].expand(-1, n)])),
+    says = run.states(
+        "N-132", r"w=\tfrac\gamma{\|v\|}v \text{ is torch's } \texttt{weight\_norm}\text{; } \|w\|=|\gamma|"
     )
+    says.equal(
+        torch.cat([layer.weight.detach(), layer.weight.detach().norm(dim=1)[:, None].expand(-1, n)]),
+        torch.cat([weight, gamma.abs()[:, None].expand(-1, n)]),
+        EXACT,
+    )
+    says.fails("v itself", torch.cat([v, v.norm(dim=1)[:, None].expand(-1, n)]))
     outputs = layer(x).detach()
     with torch.no_grad():
         layer.parametrizations.weight.original1.mul_(7.0)
     stretched = layer(x).detach()
     with torch.no_grad():
         layer.parametrizations.weight.original1.div_(7.0)
-    run.claim(
-        "N-132",
-        r"f[cv,\gamma]=f[v,\gamma] \text{ for } c>0",
-        promised=outputs,
-        relation="==",
-        measured=stretched,
-        tolerance=EXACT,
-        control=Control("7w instead of 7v", 7 * outputs),
-    )
+    says = run.states("N-132", r"f[cv,\gamma]=f[v,\gamma] \text{ for } c>0")
+    says.equal(stretched, outputs, EXACT)
+    says.fails("7w instead of 7v", 7 * outputs)
 
     loss = (torch.tanh(layer(x)) - y).square().mean()
     originals = layer.parametrizations.weight
@@ -81,78 +69,46 @@ def weight_normalization(run: Run, samples: int = 4000, steps: int = 60) -> None
     (g_w,) = torch.autograd.grad((torch.tanh(x @ free.T) - y).square().mean(), free)
     ours_gamma, ours_v = weight_norm_gradient(g_w, v, gamma)
     unprojected = (gamma / v.norm(dim=1))[:, None] * g_w
-    run.claim(
-        "N-133",
-        r"\tfrac{\partial\ell}{\partial\gamma}=\tfrac{\partial\ell}{\partial w}\tfrac v{\|v\|}",
-        promised=ours_gamma,
-        relation="==",
-        measured=g_gamma[:, 0],
-        tolerance=EXACT,
-        reason="against torch's automatic differentiation",
-        control=Control("‖∂ℓ/∂w‖", g_gamma[:, 0], promised=g_w.norm(dim=1)),
-    )
-    run.claim(
+    says = run.states("N-133", r"\tfrac{\partial\ell}{\partial\gamma}=\tfrac{\partial\ell}{\partial w}\tfrac v{\|v\|}")
+    says.equal(g_gamma[:, 0], ours_gamma, EXACT, where="against torch's automatic differentiation")
+    says.fails("‖∂ℓ/∂w‖", g_gamma[:, 0], promised=g_w.norm(dim=1))
+    says = run.states(
         "N-133",
         r"\tfrac{\partial\ell}{\partial v}=\tfrac\gamma{\|v\|}\tfrac{\partial\ell}{\partial w}"
         r"\bigl(I-\tfrac{ww^\top}{\|w\|^2}\bigr)",
-        promised=ours_v,
-        relation="==",
-        measured=g_v,
-        tolerance=EXACT,
-        control=Control("without the projection", g_v, promised=unprojected),
     )
+    says.equal(g_v, ours_v, EXACT)
+    says.fails("without the projection", g_v, promised=unprojected)
 
     def objective(directions: Tensor) -> Tensor:
         w = gamma[:, None] * directions / directions.norm(dim=1, keepdim=True)
         return (torch.tanh(x @ w.T) - y).square().mean()
 
-    run.claim(
-        "N-133",
-        r"\text{the same by central differences}",
-        promised=central_differences(objective, v),
-        relation="==",
-        measured=ours_v,
-        tolerance=1e-8,
-        control=Control("without the projection", unprojected),
-    )
-    run.claim(
-        "N-133",
-        r"\langle\partial\ell/\partial v,v\rangle=0",
-        promised=0.0,
-        relation="==",
-        measured=(ours_v * v).sum(1),
-        tolerance=EXACT,
-        control=Control("∂ℓ/∂w in place of it", (g_w * v).sum(1)),
-    )
-    projector = (
-        torch.eye(n, dtype=torch.float64) - torch.outer(weight[0], weight[0]) / gamma[0] ** 2
-    )
+    says = run.states("N-133", r"\text{the same by central differences}")
+    says.equal(ours_v, central_differences(objective, v), 1e-8)
+    says.fails("without the projection", unprojected)
+    says = run.states("N-133", r"\langle\partial\ell/\partial v,v\rangle=0")
+    says.equal((ours_v * v).sum(1), within=EXACT)
+    says.fails("∂ℓ/∂w in place of it", (g_w * v).sum(1))
+    projector = torch.eye(n, dtype=torch.float64) - torch.outer(weight[0], weight[0]) / gamma[0] ** 2
     half = torch.eye(n, dtype=torch.float64) - torch.outer(weight[0], weight[0])
-    run.claim(
-        "N-133",
-        r"P=I-\tfrac{ww^\top}{\|w\|^2}:\ P^2=P,\ Pw=0",
-        promised=torch.cat([projector, torch.zeros(1, n, dtype=torch.float64)]),
-        relation="==",
-        measured=torch.cat([projector @ projector, (projector @ weight[0])[None]]),
-        tolerance=EXACT,
-        control=Control(
-            "I - wwᵀ without the norm",
-            torch.cat([half @ half, (half @ weight[0])[None]]),
-            promised=torch.cat([half, torch.zeros(1, n, dtype=torch.float64)]),
-        ),
+    says = run.states("N-133", r"P=I-\tfrac{ww^\top}{\|w\|^2}:\ P^2=P,\ Pw=0")
+    says.equal(
+        torch.cat([projector @ projector, (projector @ weight[0])[None]]),
+        torch.cat([projector, torch.zeros(1, n, dtype=torch.float64)]),
+        EXACT,
+    )
+    says.fails(
+        "I - wwᵀ without the norm",
+        torch.cat([half @ half, (half @ weight[0])[None]]),
+        promised=torch.cat([half, torch.zeros(1, n, dtype=torch.float64)]),
     )
     lengths(run, layer, x, y, steps)
     restored = remove_parametrizations(layer, "weight")
     assert isinstance(restored, nn.Linear)
-    run.claim(
-        "N-132",
-        r"\text{back to a plain weight: the same outputs}",
-        promised=x @ restored.weight.detach().T,
-        relation="==",
-        measured=restored(x).detach(),
-        tolerance=EXACT,
-        control=Control("v as the plain weight", restored(x).detach(), promised=x @ v.T),
-    )
+    says = run.states("N-132", r"\text{back to a plain weight: the same outputs}")
+    says.equal(restored(x).detach(), x @ restored.weight.detach().T, EXACT)
+    says.fails("v as the plain weight", restored(x).detach(), promised=x @ v.T)
     like_batch_norm(run, samples)
     projection_picture(run)
 
@@ -176,18 +132,14 @@ def lengths(run: Run, layer: nn.Module, x: Tensor, y: Tensor, steps: int) -> Non
             free -= rate * slope
             grown.append(second.square().sum())
             shrunk.append(free.square().sum())
-    run.claim(
-        "N-133",
-        r"\|v_{t+1}\|^2=\|v_t\|^2+\eta^2\|\nabla_v\|^2",
-        promised=torch.stack(promised),
-        relation="==",
-        measured=torch.stack(grown),
-        tolerance=EXACT,
-        reason=f"{steps} steps of gradient descent: the norm never decreases",
-        control=Control(
-            "gradient descent on w itself", torch.stack(shrunk), promised=torch.stack(wrong)
-        ),
+    says = run.states("N-133", r"\|v_{t+1}\|^2=\|v_t\|^2+\eta^2\|\nabla_v\|^2")
+    says.equal(
+        torch.stack(grown),
+        torch.stack(promised),
+        EXACT,
+        where=f"{steps} steps of gradient descent: the norm never decreases",
     )
+    says.fails("gradient descent on w itself", torch.stack(shrunk), promised=torch.stack(wrong))
 
 
 def like_batch_norm(run: Run, samples: int) -> None:
@@ -208,34 +160,21 @@ def like_batch_norm(run: Run, samples: int) -> None:
             others.append(float((other - 1).square().mean()))
         errors.append(math.sqrt(sum(gaps) / repeats))
         colored.append(math.sqrt(sum(others) / repeats))
-    rate, flat = fit_slope(sizes, errors), fit_slope(sizes, colored)
-    run.claim(
-        "N-132",
-        r"\text{white inputs: } \|w\|_I/\|w\|_\Sigma-1 \text{ goes like } s^{-1/2}"
-        r"\text{, so BN}\to\text{WN}",
-        promised=-0.5,
-        relation="slope",
-        measured=rate.estimate,
-        interval=rate,
-        reason=f"root mean square over {repeats} batches of {sizes[0]} to {sizes[-1]} samples",
-        control=Control("inputs that are not white", flat.estimate, interval=flat),
+    says = run.states(
+        "N-132", r"\text{white inputs: } \|w\|_I/\|w\|_\Sigma-1 \text{ goes like } s^{-1/2}\text{, so BN}\to\text{WN}"
     )
+    says.slope(
+        sizes, errors, -0.5, where=f"root mean square over {repeats} batches of {sizes[0]} to {sizes[-1]} samples"
+    )
+    says.fails("inputs that are not white", sizes, colored)
     x = run.randn(400, n)
     white = torch.linalg.solve_triangular(
         torch.linalg.cholesky(torch.cov(x.T, correction=0)), (x - x.mean(0)).T, upper=False
     ).T
-    run.claim(
-        "N-132",
-        r"\text{inputs whitened by their own covariance: BN}=\text{WN exactly}",
-        promised=white @ direction.T,
-        relation="==",
-        measured=standardize(white @ weight.T, 0),
-        tolerance=1e-10,
-        control=Control(
-            "the same inputs before whitening",
-            standardize(x @ mixing @ weight.T, 0),
-            promised=x @ mixing @ direction.T,
-        ),
+    says = run.states("N-132", r"\text{inputs whitened by their own covariance: BN}=\text{WN exactly}")
+    says.equal(standardize(white @ weight.T, 0), white @ direction.T, 1e-10)
+    says.fails(
+        "the same inputs before whitening", standardize(x @ mixing @ weight.T, 0), promised=x @ mixing @ direction.T
     )
 
 

@@ -9,11 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.labs.optimization.example_losses import error_bars, half_square, logistic
 from torchtheory.nets.feedforward import dense
 from torchtheory.optimization.certificates.convergence import averaged_descent_bound
@@ -114,34 +110,20 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
     for intervals, how in ((free, "r convex on all of ℝ³"), (inside, "projected onto the ball")):
         for count, found in intervals.items():
             if count in inside:
-                run.claim(
+                says = run.states(
                     "A-24",
                     r"\mathbb E\,r(\bar\Theta)-r(\theta^*)\le1/\sqrt K,\ \bar\Theta=\tfrac1K"
                     r"\sum_{k=0}^{K-1}\Theta^{(k)}",
-                    promised=averaged_descent_bound(count),
-                    relation="<=",
-                    measured=found.estimate,
-                    interval=found,
-                    reason=f"{how}; K = {count}, {trials} runs",
-                    control=Control(
-                        "the last of 100 iterates with steps of length 1",
-                        broken.estimate,
-                        promised=averaged_descent_bound(100),
-                        interval=broken,
-                    ),
+                )
+                says.at_most(found, averaged_descent_bound(count), where=f"{how}; K = {count}, {trials} runs")
+                says.fails(
+                    "the last of 100 iterates with steps of length 1", broken, promised=averaged_descent_bound(100)
                 )
     rate = fit_slope(sizes, [g.estimate for g in free.values()])
     flat = fit_slope(few, heights[few].mean(1))
-    run.claim(
-        "A-24",
-        r"\text{the gap falls at least like } K^{-1/2}: \text{ slope on logarithmic scales}",
-        promised=-0.5,
-        relation="<=",
-        measured=rate.estimate,
-        interval=rate,
-        reason=f"r(θ) = ½√(‖θ-c‖² + 10⁻⁶), directions of length 1, K = {sizes[0]} to {sizes[-1]}",
-        control=Control("steps of length 1 and the last iterate", flat.estimate, interval=flat),
-    )
+    says = run.states("A-24", r"\text{the gap falls at least like } K^{-1/2}: \text{ slope on logarithmic scales}")
+    says.at_most(rate, -0.5, where=f"r(θ) = ½√(‖θ-c‖² + 10⁻⁶), directions of length 1, K = {sizes[0]} to {sizes[-1]}")
+    says.fails("steps of length 1 and the last iterate", flat)
     return list(free.items())
 
 
@@ -154,9 +136,7 @@ def real_problem(run: Run, trials: int) -> None:
     def risk(theta: Tensor) -> Tensor:
         return logistic(theta[..., None, :], x, y).mean(-1)
 
-    best = last_iterate(
-        gradient_of(risk), torch.zeros(3, dtype=torch.float64), [4.0] * 400, onto_ball(1.0)
-    )
+    best = last_iterate(gradient_of(risk), torch.zeros(3, dtype=torch.float64), [4.0] * 400, onto_ball(1.0))
     count = 100
     chosen = draw_batches(50, 1, count, trials=(trials,), generator=run.generator)
 
@@ -167,19 +147,13 @@ def real_problem(run: Run, trials: int) -> None:
         return mean_interval(risk(mean) - risk(best), SURE)
 
     real, biased = gap(y), gap(-y)
-    run.claim(
+    says = run.states(
         "A-24",
         r"\text{logistic regression, } \|x\|=1, \text{ one example a step: } \mathbb E\,"
         r"r(\bar\Theta)-r(\theta^*)\le1/\sqrt K",
-        promised=averaged_descent_bound(count),
-        relation="<=",
-        measured=real.estimate,
-        interval=real,
-        reason=f"K = {count}, {trials} runs",
-        control=Control(
-            "biased directions: those of the other labels", biased.estimate, interval=biased
-        ),
     )
+    says.at_most(real, averaged_descent_bound(count), where=f"K = {count}, {trials} runs")
+    says.fails("biased directions: those of the other labels", biased)
 
 
 def printed_theorem(run: Run) -> None:
@@ -187,30 +161,21 @@ def printed_theorem(run: Run) -> None:
     coin = torch.tensor([[0.9], [-0.9]], dtype=torch.float64)
     start = torch.zeros(2, 1, dtype=torch.float64)
     end = last_iterate(lambda _t, _k: coin, start, [1.0])
-    run.erratum(
-        "averaged-descent-index",
-        r"\mathbb E\,r\bigl(\tfrac1K\sum_{k=1}^K\Theta^{(k)}\bigr)-r(\theta^*)\le1/\sqrt K",
-        promised=averaged_descent_bound(1),
-        relation="<=",
-        measured=(100 * end.square()).mean(),
-        reason="K = 1, r(θ) = 100 θ², D = ±0.9 with probability 1/2, whose mean is r'(0) = 0",
+    run.refutes(
+        "averaged-descent-index", r"\mathbb E\,r\bigl(\tfrac1K\sum_{k=1}^K\Theta^{(k)}\bigr)-r(\theta^*)\le1/\sqrt K"
+    ).at_most(
+        (100 * end.square()).mean(),
+        averaged_descent_bound(1),
+        where="K = 1, r(θ) = 100 θ², D = ±0.9 with probability 1/2, whose mean is r'(0) = 0",
     )
-    run.claim(
-        "A-24",
-        r"\text{the same with } \bar\Theta=\tfrac1K\sum_{k=0}^{K-1}\Theta^{(k)}",
-        promised=averaged_descent_bound(1),
-        relation="<=",
-        measured=(100 * average_iterate(lambda _t, _k: coin, start, [1.0]).square()).mean(),
-        reason="K = 1: the average is the start",
+    run.states("A-24", r"\text{the same with } \bar\Theta=\tfrac1K\sum_{k=0}^{K-1}\Theta^{(k)}").at_most(
+        (100 * average_iterate(lambda _t, _k: coin, start, [1.0]).square()).mean(),
+        averaged_descent_bound(1),
+        where="K = 1: the average is the start",
     )
     path = trajectory(lambda t, _: -torch.ones_like(t), torch.zeros(1).double(), root_steps(100))
-    run.erratum(
-        "averaged-descent-leaves-ball",
-        r"\bar\Theta\in B_1(0), \text{ where } r \text{ is defined}",
-        promised=1,
-        relation="<=",
-        measured=path[1:].mean(),
-        reason="r(θ) = -θ, D = -1, K = 100",
+    run.refutes("averaged-descent-leaves-ball", r"\bar\Theta\in B_1(0), \text{ where } r \text{ is defined}").at_most(
+        path[1:].mean(), 1, where="r(θ) = -θ, D = -1, K = 100"
     )
     scaled = []
     for count in (10, 100, 1000):
@@ -224,15 +189,11 @@ def printed_theorem(run: Run) -> None:
         )
         gap = height * (r(path[:-1].mean(0)) - 5e-7)
         scaled.append(float(gap) * math.sqrt(count))
-    run.erratum(
+    run.refutes(
         "averaged-descent-strict-convexity",
         r"r \text{ strictly convex} \implies \sqrt K\,(\mathbb E\,r(\bar\Theta)-r(\theta^*))\to0:"
         r" \text{ its value at } K=10^3 \text{ is below half of that at } K=10",
-        promised=scaled[0] / 2,
-        relation="<=",
-        measured=scaled[-1],
-        reason="r = √((θ-1)² + ε²)/(2√K), the exact gradient as direction",
-    )
+    ).at_most(scaled[-1], scaled[0] / 2, where="r = √((θ-1)² + ε²)/(2√K), the exact gradient as direction")
 
 
 Errors = dict[str, LeastSquaresError]
@@ -252,17 +213,17 @@ def recursion(run: Run) -> None:
                 layer.weight.copy_(point[None])
             averaged.update_parameters(layer)
     means = [m.module.get_parameter("weight").detach()[0] for m in (after, before)]
-    run.claim(
+    says = run.states(
         "L-139",
         r"\bar x_{k+1}=\tfrac k{k+1}\bar x_k+\tfrac1{k+1}x_{k+1} \text{ is } \tfrac1K(x_1+\dots+"
         r"x_K): \text{ largest difference}",
-        promised=0.0,
-        relation="==",
-        measured=(means[0] - points[1:].mean(0)).abs().max(),
-        tolerance=1e-12,
-        reason="torch's AveragedModel, updated after each step",
-        control=Control("updated before each step", (means[1] - points[1:].mean(0)).abs().max()),
     )
+    says.equal(
+        (means[0] - points[1:].mean(0)).abs().max(),
+        within=1e-12,
+        where="torch's AveragedModel, updated after each step",
+    )
+    says.fails("updated before each step", (means[1] - points[1:].mean(0)).abs().max())
 
 
 def polyak_ruppert(run: Run, steps: int) -> Errors:
@@ -281,41 +242,38 @@ def polyak_ruppert(run: Run, steps: int) -> Errors:
     with_noise, without = found.values()
     # how long the error of the last iterate is more than rounding
     clear = int((without.distance[1:] > 1e-12 * without.distance[0]).sum())
-    run.claim(
-        "L-139",
-        r"\text{targets with noise: } \mathbb E\|\bar x_K-x_\star\|^2\,/\,\mathbb E\|x_K-x_\star"
-        r"\|^2<1",
-        promised=1.0,
-        relation="<",
-        measured=with_noise.averaged[-1] / with_noise.distance[-1],
-        reason=f"least squares, constant step, K = {steps}, exact expectations",
-        control=Control(
-            "no noise at the solution: the last iterate has converged, the average drags its past",
-            without.averaged[clear - 1] / without.distance[clear],
-        ),
+    says = run.states(
+        "L-139", r"\text{targets with noise: } \mathbb E\|\bar x_K-x_\star\|^2\,/\,\mathbb E\|x_K-x_\star\|^2<1"
+    )
+    says.below(
+        with_noise.averaged[-1] / with_noise.distance[-1],
+        1.0,
+        where=f"least squares, constant step, K = {steps}, exact expectations",
+    )
+    says.fails(
+        "no noise at the solution: the last iterate has converged, the average drags its past",
+        without.averaged[clear - 1] / without.distance[clear],
     )
     limit = stationary_least_squares_error(x, noisy, eta)
     counts = [steps // 2**k for k in (3, 2, 1, 0)]
 
     def exponent(values: Tensor) -> Interval:
-        return fit_slope(
-            counts, [abs(k * float(values[k - 1]) / limit.averaged - 1) for k in counts]
-        )
+        return fit_slope(counts, [abs(k * float(values[k - 1]) / limit.averaged - 1) for k in counts])
 
     rate, stuck = exponent(with_noise.averaged), exponent(with_noise.distance[1:])
-    run.claim(
+    says = run.states(
         "L-139",
         r"K\,\mathbb E\|\bar x_K-x_\star\|^2\to\operatorname{tr}H^{-1}\Sigma H^{-1}:"
         r" \text{ exponent of the relative distance}",
-        promised=-1.0,
-        relation="slope",
-        measured=rate.estimate,
-        interval=rate,
-        tolerance=0.02,
-        reason=f"K = {counts[0]} to {counts[-1]}, exact expectations; Σ, the covariance of the "
-        "noise at rest, from a linear equation",
-        control=Control("the last iterate", stuck.estimate, interval=stuck),
     )
+    says.slope(
+        rate,
+        -1.0,
+        0.02,
+        where=f"K = {counts[0]} to {counts[-1]}, exact expectations; Σ, the covariance of the "
+        "noise at rest, from a linear equation",
+    )
+    says.fails("the last iterate", stuck)
     return found
 
 

@@ -10,9 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab
 from torchtheory.optimization.certificates.assumptions import Assumptions
 from torchtheory.optimization.certificates.certify import ConvergenceCertificate, certify
 from torchtheory.optimization.certificates.recorded_runs import (
@@ -63,9 +61,7 @@ def certificates_of_methods(run: Run, size: int = 6, steps: int = 60, trials: in
     )
 
 
-def losses_of(
-    f: Function, start: Tensor, optimizer: type[Optimizer], steps: int, **settings: Any
-) -> RecordedRun:
+def losses_of(f: Function, start: Tensor, optimizer: type[Optimizer], steps: int, **settings: Any) -> RecordedRun:
     """What a user would write down: the loss before every step, and nothing else."""
     x = start.clone().requires_grad_()
     method = optimizer([x], **settings)
@@ -101,65 +97,40 @@ def momentum(run: Run, size: int, steps: int) -> list[tuple[str, ConvergenceCert
     known: dict[str, Any] = {"smoothness": big, "convexity": mu, "minimum": 0.0}
     ball = losses_of(f, start, HeavyBall, steps, lr=eta, momentum=beta)
     kept = certify(ball, Assumptions("heavy ball", eta, momentum=beta, **known))
-    circle = losses_of(
-        three_parabolas, torch.tensor([3.3]).double(), HeavyBall, steps, lr=eta, momentum=beta
-    )
+    circle = losses_of(three_parabolas, torch.tensor([3.3]).double(), HeavyBall, steps, lr=eta, momentum=beta)
     cycling = certify(circle, Assumptions("heavy ball", eta, momentum=beta, **known))
-    run.claim(
-        "N-49",
-        kept.statement,
-        promised=kept.promised,
-        relation="<=",
-        measured=kept.measured,
-        tolerance=1e-14,
-        reason="a quadratic of condition 25 with the best step and momentum, from losses alone",
-        control=Control(
-            "a strongly convex function with the same constants that is no quadratic",
-            cycling.measured,
-            cycling.promised,
-        ),
+    says = run.states("N-49", kept.statement)
+    says.at_most(
+        kept.measured,
+        kept.promised,
+        1e-14,
+        where="a quadratic of condition 25 with the best step and momentum, from losses alone",
+    )
+    says.fails(
+        "a strongly convex function with the same constants that is no quadratic",
+        cycling.measured,
+        promised=cycling.promised,
     )
     distance = float(start.norm())
     fast = losses_of(f, start, Nesterov, steps, lr=1 / big)
-    convex = certify(
-        fast, Assumptions("nesterov", 1 / big, smoothness=big, minimum=0.0, distance=distance)
-    )
+    convex = certify(fast, Assumptions("nesterov", 1 / big, smoothness=big, minimum=0.0, distance=distance))
     slow = certify(
         gradient_descent(huber_like, torch.full((1,), 40.0).double(), 1.0, steps),
         Assumptions("nesterov", 1.0, smoothness=1.0, minimum=0.0, distance=40.0),
     )
-    run.claim(
-        "N-48",
-        convex.statement,
-        promised=convex.promised,
-        relation="<=",
-        measured=convex.measured,
-        control=Control(
-            "plain gradient descent, on a function that is linear far out",
-            slow.measured,
-            slow.promised,
-        ),
-    )
+    says = run.states("N-48", convex.statement)
+    says.at_most(convex.measured, convex.promised)
+    says.fails("plain gradient descent, on a function that is linear far out", slow.measured, promised=slow.promised)
     root = math.sqrt(mu / big)
     tuned = losses_of(f, start, Nesterov, steps, lr=1 / big, momentum=(1 - root) / (1 + root))
-    strong = certify(
-        tuned, Assumptions("nesterov strongly convex", 1 / big, distance=distance, **known)
-    )
+    strong = certify(tuned, Assumptions("nesterov strongly convex", 1 / big, distance=distance, **known))
     plain = certify(
         gradient_descent(f, basis[:, 0], 1 / big, steps),
         Assumptions("nesterov strongly convex", 1 / big, distance=1.0, **known),
     )
-    run.claim(
-        "N-48",
-        strong.statement,
-        promised=strong.promised,
-        relation="<=",
-        measured=strong.measured,
-        tolerance=1e-14,
-        control=Control(
-            "plain gradient descent along the slowest direction", plain.measured, plain.promised
-        ),
-    )
+    says = run.states("N-48", strong.statement)
+    says.at_most(strong.measured, strong.promised, 1e-14)
+    says.fails("plain gradient descent along the slowest direction", plain.measured, promised=plain.promised)
     return [
         ("heavy ball, quadratic", kept),
         ("heavy ball, three parabolas", cycling),
@@ -172,9 +143,7 @@ def huber_like(x: Tensor) -> Tensor:
     return F.huber_loss(x, torch.zeros_like(x), reduction="none").sum(-1)
 
 
-def stochastic(
-    run: Run, size: int, steps: int, trials: int
-) -> list[tuple[str, ConvergenceCertificate]]:
+def stochastic(run: Run, size: int, steps: int, trials: int) -> list[tuple[str, ConvergenceCertificate]]:
     # ten noisy examples a parameter: far from separable, so that there is a minimizer
     x = run.randn(10 * size, size)
     x = x / x.norm(dim=1, keepdim=True)
@@ -192,9 +161,7 @@ def stochastic(
     big = float(torch.linalg.matrix_norm(x, 2)) ** 2 / (4 * len(x))
     kinds: dict[str, Assumptions] = {
         "L-140": Assumptions("stochastic", eta, smoothness=big, minimum=least, gradient_bound=1.0),
-        "L-139, A-24": Assumptions(
-            "averaged", eta, minimum=least, distance=float(best.norm()), gradient_bound=1.0
-        ),
+        "L-139, A-24": Assumptions("averaged", eta, minimum=least, distance=float(best.norm()), gradient_bound=1.0),
     }
 
     chosen = draw_batches(len(x), 1, steps, trials=[trials], generator=run.generator)
@@ -210,19 +177,16 @@ def stochastic(
     for ids, assumed in kinds.items():
         good, bad = certify(fair, assumed), certify(wild, assumed)
         shown.append(good)
-        run.claim(
-            ids,
-            good.statement,
-            promised=good.promised,
-            relation="<=",
-            measured=good.measured + 5 * error_of_mean(fair, assumed),
-            reason=f"logistic regression with ‖x‖ = 1, mean of {trials} runs plus five standard "
-            "errors",
-            control=Control(
-                "noise of size 10 is added: the directions are not bounded by σ = 1",
-                bad.measured + 5 * error_of_mean(wild, assumed),
-                bad.promised,
-            ),
+        says = run.states(ids, good.statement)
+        says.at_most(
+            good.measured + 5 * error_of_mean(fair, assumed),
+            good.promised,
+            where=f"logistic regression with ‖x‖ = 1, mean of {trials} runs plus five standard errors",
+        )
+        says.fails(
+            "noise of size 10 is added: the directions are not bounded by σ = 1",
+            bad.measured + 5 * error_of_mean(wild, assumed),
+            promised=bad.promised,
         )
     return [
         ("stochastic descent, gradients", shown[0]),
@@ -297,14 +261,9 @@ def faults(run: Run, size: int) -> None:
         first = next((c for c in said if c.assumption == fault), None)
         rows.append((fault, "" if first is None else first.time,
                      "not named" if first is None else first.sentence))  # fmt: skip
-    run.claim(
-        ["L-131", "L-133"],
-        r"\text{nine planted faults: how many the certificate names}",
-        promised=len(cases),
-        relation="==",
-        measured=named,
-        control=Control("the same records with sound assumptions", spurious),
-    )
+    says = run.states(["L-131", "L-133"], r"\text{nine planted faults: how many the certificate names}")
+    says.equal(named, len(cases))
+    says.fails("the same records with sound assumptions", spurious)
     run.table(
         "faults",
         ["fault", "seen at step", "what the certificate says"],

@@ -9,9 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab
 from torchtheory.models.model import unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.optimization.certificates.assumptions import Assumptions
@@ -45,9 +43,7 @@ PENALTY = 0.1
     errata=["smoothness-from-above-only"],
     full={"samples": 500, "features": 30, "steps": 400, "width": 10},
 )
-def convergence_certificates(
-    run: Run, samples: int = 60, features: int = 6, steps: int = 100, width: int = 4
-) -> None:
+def convergence_certificates(run: Run, samples: int = 60, features: int = 6, steps: int = 100, width: int = 4) -> None:
     """Gradient descent on regressions, on functions without convexity and on a small network.
 
     Each run is certified: the promise of the theorem at every step, beside what was measured.
@@ -67,10 +63,7 @@ def convergence_certificates(
     run.table(
         "certificates",
         ["function", "promise for", "largest share of the promise used", "first broken"],
-        [
-            (name, PROMISES[c.kind].title, c.share, "never" if c.kept else c.first_broken)
-            for name, c in shown
-        ],
+        [(name, PROMISES[c.kind].title, c.share, "never" if c.kept else c.first_broken) for name, c in shown],
         caption="Measured over promised, largest over all steps; nothing above 1",
     )
     run.figure(
@@ -129,35 +122,17 @@ def constants(run: Run, x: Tensor, y: Tensor) -> None:
         low.append(float(spectra[:, 0].min()))
         high.append(float(spectra[:, -1].max()))
     unpenalized = torch.func.vmap(torch.func.hessian(logistic(x, y, 0.0)))(points)
-    bent = torch.func.vmap(
-        torch.func.hessian(lambda w: ridge(x, y, PENALTY)(w) + w.square().square().sum())
-    )(points)
-    run.claim(
-        "L-127",
-        r"\mu I\preceq\nabla^2f: \text{ smallest eigenvalue met, ridge and penalized logistic}",
-        promised=least,
-        relation=">=",
-        measured=low,
-        tolerance=1e-10,
-        control=Control(
-            "the logistic regression has no penalty",
-            float(torch.linalg.eigvalsh(unpenalized)[:, 0].min()),
-            PENALTY,
-        ),
+    bent = torch.func.vmap(torch.func.hessian(lambda w: ridge(x, y, PENALTY)(w) + w.square().square().sum()))(points)
+    says = run.states("L-127", r"\mu I\preceq\nabla^2f: \text{ smallest eigenvalue met, ridge and penalized logistic}")
+    says.at_least(low, least, 1e-10)
+    says.fails(
+        "the logistic regression has no penalty",
+        float(torch.linalg.eigvalsh(unpenalized)[:, 0].min()),
+        promised=PENALTY,
     )
-    run.claim(
-        "L-127",
-        r"\nabla^2f\preceq LI, \text{ attained: largest eigenvalue met}",
-        promised=largest,
-        relation="==",
-        measured=high,
-        tolerance=1e-9,
-        reason="the logistic Hessian is largest at 0, which is among the points",
-        control=Control(
-            "a quartic term is added to the ridge regression",
-            [float(torch.linalg.eigvalsh(bent)[:, -1].max())] * 2,
-        ),
-    )
+    says = run.states("L-127", r"\nabla^2f\preceq LI, \text{ attained: largest eigenvalue met}")
+    says.equal(high, largest, 1e-9, where="the logistic Hessian is largest at 0, which is among the points")
+    says.fails("a quartic term is added to the ridge regression", [float(torch.linalg.eigvalsh(bent)[:, -1].max())] * 2)
     # Definition 19 and its restatement are not the same without convexity
     a, b = run.randn(200, 1), run.randn(200, 1)
 
@@ -168,26 +143,19 @@ def constants(run: Run, x: Tensor, y: Tensor) -> None:
         return 5 * z.square().sum(-1)
 
     above = -tangent_excess(cap, a, b) - (a - b).square().sum(1) / 2
-    run.claim(
+    says = run.states(
         "L-127",
         r"f=-5x^2:\ f(x+\Delta)\le f(x)+f'(x)\Delta+\tfrac12\Delta^2"
         r"\text{: the upper parabola with } L=1 \text{ holds, excess}",
-        promised=0,
-        relation="<=",
-        measured=above,
-        tolerance=1e-12,
-        control=Control("f = 5x²", -tangent_excess(bowl, a, b) - (a - b).square().sum(1) / 2),
     )
+    says.at_most(above, 0, 1e-12)
+    says.fails("f = 5x²", -tangent_excess(bowl, a, b) - (a - b).square().sum(1) / 2)
     slopes = (gradient_of(cap)(a, 0) - gradient_of(cap)(b, 0)).abs() / (a - b).abs()
-    run.erratum(
+    run.refutes(
         "smoothness-from-above-only",
         r"f(x+\Delta)\le f(x)+\nabla f(x)\cdot\Delta+\tfrac L2\|\Delta\|^2 \implies"
         r" \|\nabla f(x)-\nabla f(y)\|\le L\|x-y\|",
-        promised=1.0,
-        relation="<=",
-        measured=slopes,
-        reason="f = -5x² satisfies the left side with L = 1; its derivative has slope 10",
-    )
+    ).at_most(slopes, 1.0, where="f = -5x² satisfies the left side with L = 1; its derivative has slope 10")
 
 
 # ----------------------------------------------------------------------------- certificates
@@ -202,30 +170,23 @@ def kept(
 ) -> None:
     """All certificates against their promise; the control is a certificate that is broken."""
     statement = found[0][1].statement
-    run.claim(
-        ids,
-        statement,
-        promised=torch.cat([c.promised for _, c in found]),
-        relation="<=",
-        measured=torch.cat([c.measured for _, c in found]),
-        tolerance=1e-13,
-        reason=", ".join(name for name, _ in found) + f": every step up to {found[0][1].times[-1]}",
-        control=Control(broken, bad.measured.nan_to_num(math.inf), bad.promised),
+    says = run.states(ids, statement)
+    says.at_most(
+        torch.cat([c.measured for _, c in found]),
+        torch.cat([c.promised for _, c in found]),
+        1e-13,
+        where=", ".join(name for name, _ in found) + f": every step up to {found[0][1].times[-1]}",
     )
-    run.claim(
-        ids,
-        r"\text{and no assumption is contradicted by the runs: contradictions}",
-        promised=0,
-        relation="==",
-        measured=sum(len(c.contradictions) for _, c in found),
-        reason="steps, curvature, minimum and inequalities, checked from the records alone",
-        control=Control(broken, len(bad.contradictions)),
+    says.fails(broken, bad.measured.nan_to_num(math.inf), promised=bad.promised)
+    says = run.states(ids, r"\text{and no assumption is contradicted by the runs: contradictions}")
+    says.equal(
+        sum(len(c.contradictions) for _, c in found),
+        where="steps, curvature, minimum and inequalities, checked from the records alone",
     )
+    says.fails(broken, len(bad.contradictions))
 
 
-def strongly_convex(
-    run: Run, x: Tensor, y: Tensor, steps: int
-) -> list[tuple[str, ConvergenceCertificate]]:
+def strongly_convex(run: Run, x: Tensor, y: Tensor, steps: int) -> list[tuple[str, ConvergenceCertificate]]:
     d = x.shape[1]
     matrix = torch.diag(torch.logspace(-1, 1, d, dtype=torch.float64))
     basis, _ = torch.linalg.qr(run.randn(d, d))
@@ -326,9 +287,7 @@ def nonconvex(run: Run, width: int, steps: int) -> list[tuple[str, ConvergenceCe
     guess = 4 * hessian_norm(f, theta[None])
     trained = gradient_descent(f, theta, 1 / guess, steps)
     met = hessian_norm(f, trained.points[:: max(1, steps // 12)])
-    certificate = certify(
-        trained, Assumptions("smooth", 1 / guess, smoothness=max(met, guess), minimum=0.0)
-    )
+    certificate = certify(trained, Assumptions("smooth", 1 / guess, smoothness=max(met, guess), minimum=0.0))
     found.append(("tanh network", certificate))
     fast = gradient_descent(rosenbrock, start, 20 / big, steps)
     bad = certify(fast, Assumptions("smooth", 20 / big, smoothness=big / 20, minimum=0.0))
@@ -336,23 +295,16 @@ def nonconvex(run: Run, width: int, steps: int) -> list[tuple[str, ConvergenceCe
         run,
         ["L-132"],
         found,
-        "Rosenbrock with L assumed 20 times too small and the step 1/L: the run leaves the "
-        "sublevel set",
+        "Rosenbrock with L assumed 20 times too small and the step 1/L: the run leaves the sublevel set",
         bad,
     )
     changed = float((problem.parameters["0.weight"] - network).abs().max())
-    run.claim(
-        "L-119",
-        r"\text{descending a network leaves it as it was: largest change of its weights}",
-        promised=0,
-        relation="==",
-        measured=changed,
-        control=Control(
-            "the last iterate is loaded into it",
-            float((unflatten(trained.points[-1], problem.parameters)["0.weight"] - network)
-                  .abs().max()),
-        ),
-    )  # fmt: skip
+    says = run.states("L-119", r"\text{descending a network leaves it as it was: largest change of its weights}")
+    says.equal(changed)
+    says.fails(
+        "the last iterate is loaded into it",
+        float((unflatten(trained.points[-1], problem.parameters)["0.weight"] - network).abs().max()),
+    )
     descent_lemma(run, problem, trained, 1 / guess, done, 1 / big)
     return found
 
@@ -374,44 +326,35 @@ def hessian_norm(f: Function, points: Tensor) -> float:
     return float(torch.linalg.eigvalsh(hessians).abs().max())
 
 
-def descent_lemma(
-    run: Run, problem: Problem, trained: Descent, eta: float, valley: Descent, small: float
-) -> None:
+def descent_lemma(run: Run, problem: Problem, trained: Descent, eta: float, valley: Descent, small: float) -> None:
     def slack(done: Descent, step: float) -> Tensor:
         fall = done.values[:-1] - done.values[1:]
         return fall - step / 2 * done.gradient_norms[:-1].square()
 
     wild = gradient_descent(rosenbrock, valley.points[0], 8 * small, 20)
-    run.claim(
-        "L-131",
-        r"\eta\le1/L:\ f(x_{k+1})-f(x_k)\le-\tfrac\eta2\|\nabla f(x_k)\|^2: \text{ slack}",
-        promised=0,
-        relation=">=",
-        measured=torch.cat([slack(trained, eta), slack(valley, small)]),
-        tolerance=1e-14,
-        reason="a tanh network and Rosenbrock's function",
-        control=Control("Rosenbrock with a step of 8/L", slack(wild, 8 * small)),
+    says = run.states("L-131", r"\eta\le1/L:\ f(x_{k+1})-f(x_k)\le-\tfrac\eta2\|\nabla f(x_k)\|^2: \text{ slack}")
+    says.at_least(
+        torch.cat([slack(trained, eta), slack(valley, small)]),
+        0,
+        1e-14,
+        where="a tanh network and Rosenbrock's function",
     )
+    says.fails("Rosenbrock with a step of 8/L", slack(wild, 8 * small))
     # what the run itself shows of L, against the Hessian on the segments it visited
     shown = smoothness_from_run(as_recorded(trained), eta)
     assert shown is not None
     pieces = torch.stack([trained.points[:-1], trained.points[1:]])
     stops = pieces[:, :: max(1, pieces.shape[1] // 6)].flatten(0, 1)
     norm = hessian_norm(objective_of(problem)[0], stops)
-    run.claim(
+    says = run.states(
         "L-131",
-        r"\text{the run's own lower estimate of } L \text{ is at most } \max\|\nabla^2f\|"
-        r" \text{ where it went}",
-        promised=1.05 * norm,
-        relation="<=",
-        measured=shown.value,
-        reason="5% for what lies between the points where the Hessian was taken",
-        control=Control(
-            "the record of steps five times as long is read as one of this length",
-            smoothness_value(gradient_descent(objective_of(problem)[0], trained.points[0],
-                                              5 * eta, 30), eta),
-        ),
-    )  # fmt: skip
+        r"\text{the run's own lower estimate of } L \text{ is at most } \max\|\nabla^2f\| \text{ where it went}",
+    )
+    says.at_most(shown.value, 1.05 * norm, where="5% for what lies between the points where the Hessian was taken")
+    says.fails(
+        "the record of steps five times as long is read as one of this length",
+        smoothness_value(gradient_descent(objective_of(problem)[0], trained.points[0], 5 * eta, 30), eta),
+    )
 
 
 def smoothness_value(done: Descent, eta: float) -> float:
@@ -438,19 +381,12 @@ def lower_bound_on_gap(run: Run, x: Tensor, y: Tensor, steps: int) -> None:
         return (z.square() + 1e-24).pow(0.75).sum(-1)
 
     near = torch.logspace(-6, 0, 30, dtype=torch.float64)[:, None]
-    run.claim(
-        "L-129",
-        r"f(x)-f^\star\ge\frac{\|\nabla f(x)\|^2}{2L} \text{ at every iterate}",
-        promised=torch.cat(bound),
-        relation=">=",
-        measured=torch.cat(gaps),
-        tolerance=1e-14,
-        reason="ridge and penalized logistic regression",
-        control=Control(
-            "|x|^1.5, whose gradient is not Lipschitz at 0, with L = 2",
-            root(near),
-            gradient_of(root)(near, 0).square().sum(1) / 4,
-        ),
+    says = run.states("L-129", r"f(x)-f^\star\ge\frac{\|\nabla f(x)\|^2}{2L} \text{ at every iterate}")
+    says.at_least(torch.cat(gaps), torch.cat(bound), 1e-14, where="ridge and penalized logistic regression")
+    says.fails(
+        "|x|^1.5, whose gradient is not Lipschitz at 0, with L = 2",
+        root(near),
+        promised=gradient_of(root)(near, 0).square().sum(1) / 4,
     )
     # |f''| = |12x² - 4| is at most 46 on [-2, 2]
     wells = torch.linspace(-1.5, -0.5, 21, dtype=torch.float64)[:, None]
@@ -458,34 +394,22 @@ def lower_bound_on_gap(run: Run, x: Tensor, y: Tensor, steps: int) -> None:
     # without convexity: L on a box that holds the points and their steps
     box = torch.cartesian_prod(*[torch.linspace(-2.0, 2.0, 61, dtype=torch.float64)] * 2)
     big = hessian_norm(rosenbrock, box)
-    run.claim(
-        "L-129",
-        r"\text{and without convexity (Rosenbrock, global minimum 0)}",
-        promised=valley.gradient_norms.square() / (2 * big),
-        relation=">=",
-        measured=valley.values,
-        control=Control(
-            "f* is the value at a minimum that is not global: (x² - 1)² + 0.3x in its other well",
-            tilted(wells) - tilted(local),
-            promised=gradient_of(tilted)(wells, 0).square().sum(1) / (2 * 46),
-        ),
+    says = run.states("L-129", r"\text{and without convexity (Rosenbrock, global minimum 0)}")
+    says.at_least(valley.values, valley.gradient_norms.square() / (2 * big))
+    says.fails(
+        "f* is the value at a minimum that is not global: (x² - 1)² + 0.3x in its other well",
+        tilted(wells) - tilted(local),
+        promised=gradient_of(tilted)(wells, 0).square().sum(1) / (2 * 46),
     )
     w = run.randn(50, d)
-    run.claim(
-        "L-129",
-        r"f=\tfrac L2\|x\|^2: \text{ equality}",
-        promised=1.5 * w.square().sum(1),
-        relation="==",
-        measured=gradient_of(lambda v: 1.5 * v.square().sum(-1))(w, 0).square().sum(1) / 6,
-        tolerance=1e-12,
-        control=Control(
-            "f has another curvature in one coordinate",
-            gradient_of(lambda v: 1.5 * v.square().sum(-1) - v[..., 0].square())(w, 0)
-            .square()
-            .sum(1)
-            / 6,
-            promised=1.5 * w.square().sum(1) - w[:, 0].square(),
-        ),
+    says = run.states("L-129", r"f=\tfrac L2\|x\|^2: \text{ equality}")
+    says.equal(
+        gradient_of(lambda v: 1.5 * v.square().sum(-1))(w, 0).square().sum(1) / 6, 1.5 * w.square().sum(1), 1e-12
+    )
+    says.fails(
+        "f has another curvature in one coordinate",
+        gradient_of(lambda v: 1.5 * v.square().sum(-1) - v[..., 0].square())(w, 0).square().sum(1) / 6,
+        promised=1.5 * w.square().sum(1) - w[:, 0].square(),
     )
 
 

@@ -10,10 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.problem import Problem
 from torchtheory.optimization.certificates.convexity import (
     ConvexityProbe,
@@ -93,42 +90,30 @@ def verdicts(run: Run, dim: int, pairs: int, width: int) -> None:
     found = [(n, probe(f, size)) for n, f, size in convex]
     caught = [(n, probe(f, size)) for n, f, size in bent]
     flipped = [probe(lambda x, f=f: -f(x)) for _, f, _ in convex]  # type: ignore[misc]
-    run.claim(
-        "L-116",
-        r"f \text{ convex: no chord lies below the graph: excess of the graph}",
-        promised=0,
-        relation="<=",
-        measured=[p.worst.excess for _, p in found],
-        tolerance=1e-11,
-        reason=", ".join(n for n, _ in found),
-        control=Control("-f", [p.worst.excess for p in flipped]),
+    says = run.states("L-116", r"f \text{ convex: no chord lies below the graph: excess of the graph}")
+    says.at_most([p.worst.excess for _, p in found], 0, 1e-11, where=", ".join(n for n, _ in found))
+    says.fails("-f", [p.worst.excess for p in flipped])
+    says = run.states("L-116", r"\text{a counterexample is found for every function that is not convex}")
+    says.below(
+        [-p.worst.excess for _, p in caught],
+        0,
+        where=", ".join(n for n, _ in caught) + "; minus the excess of the worst chord",
     )
-    run.claim(
-        "L-116",
-        r"\text{a counterexample is found for every function that is not convex}",
-        promised=0,
-        relation="<",
-        measured=[-p.worst.excess for _, p in caught],
-        reason=", ".join(n for n, _ in caught) + "; minus the excess of the worst chord",
-        control=Control("convex functions", [-p.worst.excess for _, p in found]),
-    )
+    says.fails("convex functions", [-p.worst.excess for _, p in found])
     # a counterexample has to stand on its own
     chord = caught[-1][1].counterexample
     assert chord is not None
     straight = found[0][1].worst
-    run.claim(
+    says = run.states(
         "L-116",
         r"\text{network: } f(\alpha w+(1-\alpha)v)>\alpha f(w)+(1-\alpha)f(v)"
         r" \text{ at the weights that were returned}",
-        promised=chord.weight * network(chord.start) + (1 - chord.weight) * network(chord.end),
-        relation=">",
-        measured=network(chord.between),
-        control=Control(
-            "the worst chord of ‖Ax - y‖²",
-            convex[0][1](straight.between),
-            promised=straight.weight * convex[0][1](straight.start)
-            + (1 - straight.weight) * convex[0][1](straight.end),
-        ),
+    )
+    says.above(network(chord.between), chord.weight * network(chord.start) + (1 - chord.weight) * network(chord.end))
+    says.fails(
+        "the worst chord of ‖Ax - y‖²",
+        convex[0][1](straight.between),
+        promised=straight.weight * convex[0][1](straight.start) + (1 - straight.weight) * convex[0][1](straight.end),
     )
     run.table(
         "functions",
@@ -152,21 +137,12 @@ def sets(run: Run, dim: int, pairs: int) -> None:
     }
 
     def found(named: dict[str, Callable[[Tensor], Tensor]]) -> int:
-        made = [
-            probe_convex_set(contains, points, pairs=pairs, generator=run.generator)
-            for contains in named.values()
-        ]
+        made = [probe_convex_set(contains, points, pairs=pairs, generator=run.generator) for contains in named.values()]
         return sum(m is not None for m in made)
 
-    run.claim(
-        "L-116",
-        r"\text{convex sets: points between two of their points that lie outside}",
-        promised=0,
-        relation="==",
-        measured=found(convex),
-        reason=", ".join(convex),
-        control=Control(", ".join(bent), found(bent)),
-    )
+    says = run.states("L-116", r"\text{convex sets: points between two of their points that lie outside}")
+    says.equal(found(convex), where=", ".join(convex))
+    says.fails(", ".join(bent), found(bent))
 
 
 def characterizations(run: Run, dim: int, pairs: int) -> None:
@@ -187,41 +163,20 @@ def characterizations(run: Run, dim: int, pairs: int) -> None:
         flat = weights[:, 0]
         return each(weights * x + (1 - weights) * y) - flat * each(x) - (1 - flat) * each(y)
 
-    run.claim(
-        "L-142",
-        r"\ell(\alpha x+(1-\alpha)x')\le\alpha\ell(x)+(1-\alpha)\ell(x'): \text{ excess}",
-        promised=0,
-        relation="<=",
-        measured=chord(f),
-        tolerance=1e-13,
-        reason="logistic regression",
-        control=Control("Σ cos w", chord(wavy)),
-    )
-    run.claim(
-        "L-142",
-        r"\ell(x)\ge\ell(x')+\nabla\ell(x')^\top(x-x'): \text{ excess of the tangent}",
-        promised=0,
-        relation="<=",
-        measured=tangent_excess(f, y, x),
-        tolerance=1e-13,
-        control=Control("Σ cos w", tangent_excess(wavy, y, x)),
-    )
+    says = run.states("L-142", r"\ell(\alpha x+(1-\alpha)x')\le\alpha\ell(x)+(1-\alpha)\ell(x'): \text{ excess}")
+    says.at_most(chord(f), 0, 1e-13, where="logistic regression")
+    says.fails("Σ cos w", chord(wavy))
+    says = run.states("L-142", r"\ell(x)\ge\ell(x')+\nabla\ell(x')^\top(x-x'): \text{ excess of the tangent}")
+    says.at_most(tangent_excess(f, y, x), 0, 1e-13)
+    says.fails("Σ cos w", tangent_excess(wavy, y, x))
     big = float(torch.linalg.matrix_norm(matrix, 2)) ** 2 / (4 * len(matrix))
     _, values, above = parabola_bounds(f, y[0], x, big)
     _, _, low = parabola_bounds(f, torch.zeros_like(y[0]), x / 20, big / 4)
-    run.claim(
-        "L-142",
-        r"\ell\ L\text{-smooth}: \ell(x)\le\ell(x')+\nabla\ell(x')^\top(x-x')+\tfrac L2\|x-x'\|^2",
-        promised=above,
-        relation="<=",
-        measured=values,
-        tolerance=1e-13,
-        control=Control(
-            "a quarter of L, near the point of largest curvature",
-            torch.func.vmap(f)(x / 20),
-            promised=low,
-        ),
+    says = run.states(
+        "L-142", r"\ell\ L\text{-smooth}: \ell(x)\le\ell(x')+\nabla\ell(x')^\top(x-x')+\tfrac L2\|x-x'\|^2"
     )
+    says.at_most(values, above, 1e-13)
+    says.fails("a quarter of L, near the point of largest curvature", torch.func.vmap(f)(x / 20), promised=low)
     # the three tests agree on each function: the equivalence, case by case
     agree, disagree = 0, 0
     for name in ("x²", "x⁴", "exp x", "sin x", "x⁴ - x²", "x exp(-x²)", "log cosh x", "x³"):
@@ -231,15 +186,9 @@ def characterizations(run: Run, dim: int, pairs: int) -> None:
         tests = (probe.violated, probe.tangent_excess > 1e-12, probe.smallest_curvature < -1e-12)
         agree += len(set(tests)) == 1
         disagree += len({tests[0], bool(g(at[45]) > g(at[15]))}) == 1
-    run.claim(
-        "L-142",
-        r"\text{chord, tangent and curvature give the same verdict: functions on which they do}",
-        promised=len(LINES),
-        relation="==",
-        measured=agree,
-        reason="x², x⁴, eˣ, log cosh x (convex on [-1.5, 1.5]); sin x, x⁴ - x², x e^(-x²), x³",
-        control=Control("monotonicity in place of the tangent test", disagree),
-    )
+    says = run.states("L-142", r"\text{chord, tangent and curvature give the same verdict: functions on which they do}")
+    says.equal(agree, len(LINES), where="x², x⁴, eˣ, log cosh x (convex on [-1.5, 1.5]); sin x, x⁴ - x², x e^(-x²), x³")
+    says.fails("monotonicity in place of the tangent test", disagree)
 
 
 LINES: dict[str, Function] = {
@@ -264,38 +213,30 @@ def directions(run: Run, dim: int) -> None:
     facing = [s if float(slope @ s) < 0 else -s for s in tried]
     ahead = [descent_report(f, point, s) for s in facing]
     back = [descent_report(f, point, -s) for s in facing]
-    run.claim(
-        "L-117",
-        r"\nabla f(x)^\top s<0 \implies f(x+\alpha s)<f(x) \text{ for small } \alpha>0:"
-        r" \text{ smallest reach}",
-        promised=0,
-        relation=">",
-        measured=[r.decreases_up_to for r in ahead],
-        reason="x² + 3 sin² x in every coordinate, 40 directions; the largest α up to which all do",
-        control=Control("the opposite directions", [r.decreases_up_to for r in back]),
+    says = run.states(
+        "L-117", r"\nabla f(x)^\top s<0 \implies f(x+\alpha s)<f(x) \text{ for small } \alpha>0: \text{ smallest reach}"
     )
+    says.above(
+        [r.decreases_up_to for r in ahead],
+        0,
+        where="x² + 3 sin² x in every coordinate, 40 directions; the largest α up to which all do",
+    )
+    says.fails("the opposite directions", [r.decreases_up_to for r in back])
     angles = torch.tensor([math.acos(r.cosine) for r in ahead])
-    run.claim(
-        "L-117",
-        r"\text{their angle with } -\nabla f \text{ is below } \pi/2",
-        promised=math.pi / 2,
-        relation="<",
-        measured=angles,
-        control=Control("the opposite directions", [math.acos(r.cosine) for r in back]),
-    )
-    run.claim(
-        "L-117",
-        r"\nabla f(x)^\top s\ge-\|\nabla f(x)\|\|s\|, \text{ attained by } s=-\nabla f(x)",
-        promised=[-float(slope.norm())] * len(facing) + [0.0],
-        relation=">=",
-        measured=[r.slope / float(s.norm()) for r, s in zip(ahead, facing, strict=True)]
+    says = run.states("L-117", r"\text{their angle with } -\nabla f \text{ is below } \pi/2")
+    says.below(angles, math.pi / 2)
+    says.fails("the opposite directions", [math.acos(r.cosine) for r in back])
+    says = run.states("L-117", r"\nabla f(x)^\top s\ge-\|\nabla f(x)\|\|s\|, \text{ attained by } s=-\nabla f(x)")
+    says.at_least(
+        [r.slope / float(s.norm()) for r, s in zip(ahead, facing, strict=True)]
         + [float(slope.norm()) + descent_report(f, point, -slope).slope / float(slope.norm())],
-        tolerance=1e-12,
-        control=Control(
-            "the gradient is taken close to the minimum, at x/100",
-            [r.slope / float(s.norm()) for r, s in zip(ahead, facing, strict=True)] + [0.0],
-            promised=[-float(torch.func.grad(f)(point / 100).norm())] * len(facing) + [0.0],
-        ),
+        [-float(slope.norm())] * len(facing) + [0.0],
+        1e-12,
+    )
+    says.fails(
+        "the gradient is taken close to the minimum, at x/100",
+        [r.slope / float(s.norm()) for r, s in zip(ahead, facing, strict=True)] + [0.0],
+        promised=[-float(torch.func.grad(f)(point / 100).norm())] * len(facing) + [0.0],
     )
 
     def bowl(x: Tensor) -> Tensor:
@@ -303,23 +244,19 @@ def directions(run: Run, dim: int) -> None:
 
     east = torch.tensor([1.0, 0.0], dtype=torch.float64)
     side = descent_report(bowl, east, torch.tensor([0.0, 1.0], dtype=torch.float64))
-    run.erratum(
+    run.refutes(
         "descent-direction-right-angle",
         r"\langle-\nabla f,s\rangle=\pi/2 \text{ is a descent direction}: f(x+\alpha s)<f(x)",
-        promised=0,
-        relation="<",
-        measured=side.changes,
-        reason=f"‖x‖² at (1, 0) along (0, 1), cosine {side.cosine:g}: it rises for every α",
-    )
+    ).below(side.changes, 0, where=f"‖x‖² at (1, 0) along (0, 1), cosine {side.cosine:g}: it rises for every α")
     along = -torch.func.grad(bowl)(east)
     alphas = -torch.logspace(-6, -1, 10, dtype=torch.float64)
-    run.erratum(
+    run.refutes(
         "descent-direction-negative-step",
         r"\nabla f^\top s<0 \implies f(x+\alpha s)<f(x)\ \forall\alpha \text{ sufficiently small}",
-        promised=0,
-        relation="<",
-        measured=torch.func.vmap(bowl)(east + alphas[:, None] * along) - bowl(east),
-        reason="‖x‖² at (1, 0), s = -∇f, α from -0.1 to -10⁻⁶",
+    ).below(
+        torch.func.vmap(bowl)(east + alphas[:, None] * along) - bowl(east),
+        0,
+        where="‖x‖² at (1, 0), s = -∇f, α from -0.1 to -10⁻⁶",
     )
 
 
@@ -355,9 +292,7 @@ def plot(axes: Any) -> None:
     middle.legend(loc="upper center")
 
     random = torch.Generator().manual_seed(3)
-    network, size = network_loss(
-        lambda *s: torch.randn(*s, dtype=torch.float64, generator=random), 3
-    )
+    network, size = network_loss(lambda *s: torch.randn(*s, dtype=torch.float64, generator=random), 3)
     points = torch.randn(60, size, dtype=torch.float64, generator=random)
     worst = probe_convexity(network, points, pairs=400, curvature_points=0, generator=random).worst
     shares = torch.linspace(0, 1, 80, dtype=torch.float64)[:, None]

@@ -9,11 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab
 from torchtheory.optimization.descent.iterates import Function, gradient_descent
 from torchtheory.optimization.landscape.spin_glass import (
     CriticalSet,
@@ -31,9 +27,7 @@ from torchtheory.optimization.landscape.spin_glass import (
     title="High critical points of a random landscape are saddles; its minima lie low",
     full={"spins": 50, "starts": 600, "network_starts": 300, "hidden": 4},
 )
-def critical_index(
-    run: Run, spins: int = 20, starts: int = 150, network_starts: int = 120, hidden: int = 3
-) -> None:
+def critical_index(run: Run, spins: int = 20, starts: int = 150, network_starts: int = 120, hidden: int = 3) -> None:
     """The index of a critical point is the share of directions in which the function curves down.
 
     For the spherical spin glass with p = 3, critical points are searched with a method that does
@@ -85,18 +79,10 @@ def rank_correlation(values: Tensor, index: Tensor) -> Interval:
 
 def spin_glass(run: Run, glass: SphericalSpinGlass, found: CriticalSet) -> None:
     energy = found.values / glass.size
-    run.claim(
-        "A-116",
-        r"P\nabla H(s)=0 \text{ on the sphere } \|s\|^2=n: \text{ gradient norm}",
-        promised=0,
-        relation="<=",
-        measured=found.gradient_norms,
-        tolerance=1e-7,
-        reason=f"{len(energy)} different critical points, {glass.size} spins",
-        control=Control(
-            "random points of the sphere",
-            glass.derivatives(glass.to_sphere(run.randn(20, glass.size)))[0].norm(dim=-1),
-        ),
+    says = run.states("A-116", r"P\nabla H(s)=0 \text{ on the sphere } \|s\|^2=n: \text{ gradient norm}")
+    says.at_most(found.gradient_norms, 0, 1e-7, where=f"{len(energy)} different critical points, {glass.size} spins")
+    says.fails(
+        "random points of the sphere", glass.derivatives(glass.to_sphere(run.randn(20, glass.size)))[0].norm(dim=-1)
     )
     # the Hessian of the polynomial alone, without the curvature of the sphere it lives on
     _, hessians = glass.derivatives(found.points)
@@ -107,43 +93,31 @@ def spin_glass(run: Run, glass: SphericalSpinGlass, found: CriticalSet) -> None:
     eigenvalues = torch.linalg.eigvalsh(bare)
     flat = (eigenvalues < -1e-8).sum(-1) / (n - 1)
     rank = rank_correlation(energy, found.index)
-    run.claim(
-        "A-116",
-        r"p=3: \text{ index and energy of critical points rise together: rank correlation}",
-        promised=0.8,
-        relation=">",
-        measured=rank.estimate,
-        reason=f"99% interval {rank.low:.2f} to {rank.high:.2f}; 0.8 was set beforehand",
-        control=Control(
-            "the Hessian without the sphere's curvature", rank_correlation(energy, flat).estimate
-        ),
-    )
+    says = run.states("A-116", r"p=3: \text{ index and energy of critical points rise together: rank correlation}")
+    says.above(rank.estimate, 0.8, where=f"99% interval {rank.low:.2f} to {rank.high:.2f}; 0.8 was set beforehand")
+    says.fails("the Hessian without the sphere's curvature", rank_correlation(energy, flat).estimate)
     expected = expected_index(energy, 3)
     other = expected_index(-energy, 3)
-    run.claim(
+    says = run.states(
         "A-116",
         r"\text{index}\approx F(e\sqrt{p/(p-1)}), F \text{ of Wigner's semicircle: root mean "
         r"square difference below two eigenvalues}",
-        promised=2 / (n - 1),
-        relation="<=",
-        measured=(found.index - expected).square().mean().sqrt(),
-        reason="nothing is fitted; fluctuations are of the order of log n eigenvalues",
-        control=Control(
-            "the energy with the wrong sign", (found.index - other).square().mean().sqrt()
-        ),
     )
+    says.at_most(
+        (found.index - expected).square().mean().sqrt(),
+        2 / (n - 1),
+        where="nothing is fitted; fluctuations are of the order of log n eigenvalues",
+    )
+    says.fails("the energy with the wrong sign", (found.index - other).square().mean().sqrt())
     minima = energy[found.index == 0]
     high = energy[found.index >= 0.25]
-    run.claim(
+    says = run.states(
         "A-116",
-        r"\text{minima lie low: each below every critical point with a quarter of its directions "
-        r"downwards}",
-        promised=high.min(),
-        relation="<",
-        measured=minima,
-        reason=f"{len(minima)} minima, {len(high)} such saddles",
-        control=Control("a sum of double wells, one a coordinate: no random couplings", *wells()),
+        r"\text{minima lie low: each below every critical point with a quarter of its directions downwards}",
     )
+    says.below(minima, high.min(), where=f"{len(minima)} minima, {len(high)} such saddles")
+    depths, lowest = wells()
+    says.fails("a sum of double wells, one a coordinate: no random couplings", depths, promised=lowest)
     bands = [(0.0, 0.0), (1e-9, 0.1), (0.1, 0.25), (0.25, 0.4), (0.4, 1.0)]
     rows = []
     for low, top in bands:
@@ -191,35 +165,26 @@ def without_copies(found: CriticalSet) -> CriticalSet:
     """One of each value: units exchanged or turned over give the same network again."""
     new = torch.ones(len(found.values), dtype=torch.bool)
     new[1:] = found.values.diff() > 1e-6
-    return CriticalSet(
-        found.points[new], found.values[new], found.index[new], found.gradient_norms[new]
-    )
+    return CriticalSet(found.points[new], found.values[new], found.index[new], found.gradient_norms[new])
 
 
 def network(run: Run, loss: Function, found: CriticalSet, starts: Tensor) -> None:
     size = found.points.shape[1]
-    run.claim(
-        "A-116",
-        r"\text{a network: index of its critical points, from values of the loss alone}",
-        promised=index_by_differences(loss, found.points),
-        relation="==",
-        measured=found.index,
-        tolerance=1e-9,
-        reason=f"{len(found.points)} different critical points in {size} dimensions",
-        control=Control(
-            "the values at the points the search began from",
-            found.index,
-            promised=index_by_differences(loss, starts[: len(found.points)]),
-        ),
+    says = run.states("A-116", r"\text{a network: index of its critical points, from values of the loss alone}")
+    says.equal(
+        found.index,
+        index_by_differences(loss, found.points),
+        1e-9,
+        where=f"{len(found.points)} different critical points in {size} dimensions",
+    )
+    says.fails(
+        "the values at the points the search began from",
+        found.index,
+        promised=index_by_differences(loss, starts[: len(found.points)]),
     )
     rank = rank_correlation(found.values, found.index)
-    run.claim(
-        "A-116",
-        r"\text{a network: index and loss of critical points rise together: rank correlation}",
-        promised=0,
-        relation=">",
-        measured=rank.low,
-        reason=f"lower end of the 99% interval around {rank.estimate:.2f}",
+    run.states("A-116", r"\text{a network: index and loss of critical points rise together: rank correlation}").above(
+        rank.low, 0, where=f"lower end of the 99% interval around {rank.estimate:.2f}"
     )
 
 

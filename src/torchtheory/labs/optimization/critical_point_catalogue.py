@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import dense
 from torchtheory.optimization.descent.iterates import gradient_descent
@@ -75,16 +72,11 @@ def critical_point_catalogue(run: Run, starts: int = 50, width: int = 2) -> None
     both curves, and at where gradient descent ends on them.
     """
     probes = [probe(run, x) for _, x, _ in LETTERS]
-    run.claim(
-        "B-28",
-        r"\text{all eight points of Figure 4.1 get their label}",
-        promised=len(LETTERS),
-        relation="==",
-        measured=sum(p.label == label for p, (_, _, label) in zip(probes, LETTERS, strict=True)),
-        control=Control(
-            "the infimum not known: a global minimum cannot be told from a local one",
-            sum(probe(run, x, infimum=None).label == label for _, x, label in LETTERS),
-        ),
+    says = run.states("B-28", r"\text{all eight points of Figure 4.1 get their label}")
+    says.equal(sum(p.label == label for p, (_, _, label) in zip(probes, LETTERS, strict=True)), len(LETTERS))
+    says.fails(
+        "the infimum not known: a global minimum cannot be told from a local one",
+        sum(probe(run, x, infimum=None).label == label for _, x, label in LETTERS),
     )
     examples(run)
     two_layers(run, width)
@@ -153,19 +145,12 @@ def examples(run: Run) -> None:
         ("two factors", product_risk(1.0, 1.0, 1.0), pair, "strict saddle"),
     ]
     found = [landscape_probe(f, at, generator=run.generator) for _, f, at, _ in cases]
-    one_start = [
-        landscape_probe(f, at, radius=1e-7, generator=run.generator) for _, f, at, _ in cases
-    ]
-    run.claim(
-        ["B-28", "L-145"],
-        r"\text{labels at the origin of eleven functions, degenerate ones among them}",
-        promised=len(cases),
-        relation="==",
-        measured=sum(p.label == c[3] for p, c in zip(found, cases, strict=True)),
-        control=Control(
-            "a ball so small that its values differ by less than rounding",
-            sum(p.label == c[3] for p, c in zip(one_start, cases, strict=True)),
-        ),
+    one_start = [landscape_probe(f, at, radius=1e-7, generator=run.generator) for _, f, at, _ in cases]
+    says = run.states(["B-28", "L-145"], r"\text{labels at the origin of eleven functions, degenerate ones among them}")
+    says.equal(sum(p.label == c[3] for p, c in zip(found, cases, strict=True)), len(cases))
+    says.fails(
+        "a ball so small that its values differ by less than rounding",
+        sum(p.label == c[3] for p, c in zip(one_start, cases, strict=True)),
     )
     run.table(
         "examples",
@@ -177,25 +162,15 @@ def examples(run: Run) -> None:
     )
     three = found[9]
     assert three.lower is not None
-    run.claim(
-        "L-145",
-        r"(1-w_3w_2w_1)^2 \text{ is lower somewhere near the origin, where its Hessian is } 0",
-        promised=three.value,
-        relation="<",
-        measured=float(product_risk(1.0, 1.0, 1.0)(three.lower)),
-        reason="a saddle is a stationary point that is neither minimum nor maximum",
-        control=Control(
-            "1 + (w₃w₂w₁)², of which the origin is a minimum, at the same place",
-            float(1 + three.lower.prod() ** 2),
-        ),
+    says = run.states("L-145", r"(1-w_3w_2w_1)^2 \text{ is lower somewhere near the origin, where its Hessian is } 0")
+    says.below(
+        float(product_risk(1.0, 1.0, 1.0)(three.lower)),
+        three.value,
+        where="a saddle is a stationary point that is neither minimum nor maximum",
     )
-    run.erratum(
-        "saddle-needs-indefinite-hessian",
-        r"\text{the Hessian at a saddle has a negative eigenvalue}",
-        promised=0,
-        relation="<",
-        measured=float(three.eigenvalues[0]),
-        reason="the origin of (1 - w₃w₂w₁)², which has lower and higher points around it",
+    says.fails("1 + (w₃w₂w₁)², of which the origin is a minimum, at the same place", float(1 + three.lower.prod() ** 2))
+    run.refutes("saddle-needs-indefinite-hessian", r"\text{the Hessian at a saddle has a negative eigenvalue}").below(
+        float(three.eigenvalues[0]), 0, where="the origin of (1 - w₃w₂w₁)², which has lower and higher points around it"
     )
 
 
@@ -209,33 +184,14 @@ def two_layers(run: Run, width: int) -> None:
     infimum = reduced_rank_regression(moments, width).value
     points = [p for r in range(width + 1) for p in linear_critical_points(moments, width, rank=r)]
     probes = [
-        landscape_probe(
-            function, flat_layers([p.V.T, p.U]), infimum=infimum, generator=run.generator
-        )
-        for p in points
+        landscape_probe(function, flat_layers([p.V.T, p.U]), infimum=infimum, generator=run.generator) for p in points
     ]
-    beside = [
-        landscape_probe(function, flat_layers([p.V.T, p.U + 0.1]), infimum=infimum) for p in points
-    ]
-    run.claim(
-        ["B-28", "L-145"],
-        r"\text{labels of all critical points of a two-layer linear network}",
-        promised=len(points),
-        relation="==",
-        measured=sum(p.label == q.label for p, q in zip(points, probes, strict=True)),
-        control=Control(
-            "beside the points",
-            sum(p.label == q.label for p, q in zip(points, beside, strict=True)),
-        ),
-    )
+    beside = [landscape_probe(function, flat_layers([p.V.T, p.U + 0.1]), infimum=infimum) for p in points]
+    says = run.states(["B-28", "L-145"], r"\text{labels of all critical points of a two-layer linear network}")
+    says.equal(sum(p.label == q.label for p, q in zip(points, probes, strict=True)), len(points))
+    says.fails("beside the points", sum(p.label == q.label for p, q in zip(points, beside, strict=True)))
     wrong = [not q.index[0] <= p.index <= q.index[1] for p, q in zip(points, probes, strict=True)]
-    run.claim(
-        "B-28",
-        r"\text{the number of negative eigenvalues is within what rounding allows}",
-        promised=0,
-        relation="==",
-        measured=sum(wrong),
-    )
+    run.states("B-28", r"\text{the number of negative eigenvalues is within what rounding allows}").equal(sum(wrong))
     saddle = points[1]
     net = nn.Sequential(dense(saddle.V.T), dense(saddle.U))
     kept = [p.clone() for p in net.parameters()]
@@ -245,15 +201,9 @@ def two_layers(run: Run, width: int) -> None:
     down = [float(loss(theta + t * own.direction).detach()) for t in (0.05, -0.05)]
     up = [float(loss(theta - t * theta / theta.norm()).detach()) for t in (0.05, -0.05)]
     same = all(bool((a == b).all()) for a, b in zip(kept, net.parameters(), strict=True))
-    run.claim(
-        "L-145",
-        r"\text{at a saddle of a network in torch the loss falls along the direction found}",
-        promised=own.value,
-        relation="<",
-        measured=down,
-        reason=f"found to be a {own.label}; the network is {'as it was' if same else 'changed'}",
-        control=Control("along the weights themselves", up),
-    )
+    says = run.states("L-145", r"\text{at a saddle of a network in torch the loss falls along the direction found}")
+    says.below(down, own.value, where=f"found to be a {own.label}; the network is {'as it was' if same else 'changed'}")
+    says.fails("along the weights themselves", up)
 
 
 def descent_on_curve(run: Run, starts: int) -> Tensor:
@@ -264,19 +214,9 @@ def descent_on_curve(run: Run, starts: int) -> Tensor:
     low, high = NODES[1][0], NODES[2][0]
     flat = ((start[:, 0] > low) & (start[:, 0] < high)).nonzero()[:, 0]
     edge = torch.tensor([[high + 0.15]]).double()
-    run.claim(
-        "B-28",
-        r"\text{gradient descent does not leave the inside of a plateau}",
-        promised=start[flat, 0],
-        relation="==",
-        measured=ends[flat],
-        tolerance=1e-9,
-        control=Control(
-            "from just beyond its edge",
-            gradient_descent(curve, edge, 0.05, 250).points[-1, 0],
-            promised=edge[0],
-        ),
-    )
+    says = run.states("B-28", r"\text{gradient descent does not leave the inside of a plateau}")
+    says.equal(ends[flat], start[flat, 0], 1e-9)
+    says.fails("from just beyond its edge", gradient_descent(curve, edge, 0.05, 250).points[-1, 0], promised=edge[0])
     return ends
 
 
@@ -299,16 +239,12 @@ def never_rising(run: Run) -> None:
         left, right = one_way(values), one_way(values[::-1])[::-1]
         return sum(map(max, left, right)) / len(x)
 
-    run.claim(
+    says = run.states(
         "B-28",
-        r"\text{Figure 4.2: from every point a path that never rises leads to a global minimum: "
-        r"share of the points}",
-        promised=1,
-        relation="==",
-        measured=lead_down(ALLOWED),
-        reason=f"{len(x)} points; plateaus are slid along",
-        control=Control("the curve of Figure 4.1, with local minima", lead_down(NODES)),
+        r"\text{Figure 4.2: from every point a path that never rises leads to a global minimum: share of the points}",
     )
+    says.equal(lead_down(ALLOWED), 1, where=f"{len(x)} points; plateaus are slid along")
+    says.fails("the curve of Figure 4.1, with local minima", lead_down(NODES))
 
 
 def plot_curves(axes: Any, ends: Tensor, stopped: Tensor) -> None:

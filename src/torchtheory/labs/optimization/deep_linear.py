@@ -10,11 +10,7 @@ import torch
 from scipy import optimize
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.labs.optimization.two_layer_linear import regression, settled, weighted_fit
 from torchtheory.nets.feedforward import dense
 from torchtheory.optimization.descent.iterates import Function, gradient_descent
@@ -88,25 +84,19 @@ def closed_forms(run: Run, x: Tensor, y: Tensor, moments: Covariances, values: T
         wrong += [g.reshape(-1) for g in deep_linear_gradients(layers, shuffled)]
         risks.append(moments.risk(product_of(layers)))
         direct.append(loss.detach())
-    run.claim(
-        "B-35",
-        r"\nabla_{W_\ell}R=2(W_L\cdots W_{\ell+1})^\top(P\Sigma_{xx}-\Sigma_{yx})(W_{\ell-1}\cdots "
-        r"W_1)^\top",
-        promised=torch.cat(automatic),
-        relation="==",
-        measured=torch.cat(closed),
-        tolerance=1e-9,
-        reason="automatic differentiation of an nn.Sequential, 2 to 4 layers",
-        control=Control("targets given to the wrong inputs", torch.cat(wrong)),
+    says = run.states(
+        "B-35", r"\nabla_{W_\ell}R=2(W_L\cdots W_{\ell+1})^\top(P\Sigma_{xx}-\Sigma_{yx})(W_{\ell-1}\cdots W_1)^\top"
     )
-    run.claim(
-        "B-35",
-        r"\frac1m\|Y-PX\|_F^2=\operatorname{tr}(\Sigma_{yy}-2\Sigma_{yx}P^\top+P\Sigma_{xx}P^\top)",
-        promised=torch.stack(direct),
-        relation="==",
-        measured=torch.stack(risks),
-        tolerance=1e-10,
+    says.equal(
+        torch.cat(closed),
+        torch.cat(automatic),
+        1e-9,
+        where="automatic differentiation of an nn.Sequential, 2 to 4 layers",
     )
+    says.fails("targets given to the wrong inputs", torch.cat(wrong))
+    run.states(
+        "B-35", r"\frac1m\|Y-PX\|_F^2=\operatorname{tr}(\Sigma_{yy}-2\Sigma_{yx}P^\top+P\Sigma_{xx}P^\top)"
+    ).equal(torch.stack(risks), torch.stack(direct), 1e-10)
     total = float(y.square().sum(1).mean())
     promised, measured, narrower, unbalanced = [], [], [], []
     for widths in ((4, 2, 3), (4, 3, 2, 3), (4, 1, 3, 3, 3), (4, 4, 3, 3)):
@@ -118,24 +108,15 @@ def closed_forms(run: Run, x: Tensor, y: Tensor, moments: Covariances, values: T
         below = balanced_layers(deep_linear_optimum(moments, less).map, less)
         narrower.append((y - x @ product_of(below).T).square().sum(1).mean())
         unbalanced += [(b.T @ b - a @ a.T).reshape(-1) for a, b in pairwise(layers)]
-    run.claim(
+    says = run.states(
         "B-35",
         r"\min R=\operatorname{tr}\Sigma_{yy}-\sum_{i\le r}\lambda_i,\ r=\min_\ell n_\ell, "
         r"\text{ reached by balanced layers}",
-        promised=promised,
-        relation="==",
-        measured=torch.stack(measured),
-        tolerance=1e-9,
-        reason="mean squared error on the samples, 2 to 4 layers",
-        control=Control("one unit in the narrowest layer", torch.stack(narrower)),
     )
-    run.claim(
-        "B-35",
-        r"W_{\ell+1}^\top W_{\ell+1}=W_\ell W_\ell^\top \text{ for the balanced factorization}",
-        promised=0,
-        relation="==",
-        measured=torch.cat(unbalanced),
-        tolerance=1e-9,
+    says.equal(torch.stack(measured), promised, 1e-9, where="mean squared error on the samples, 2 to 4 layers")
+    says.fails("one unit in the narrowest layer", torch.stack(narrower))
+    run.states("B-35", r"W_{\ell+1}^\top W_{\ell+1}=W_\ell W_\ell^\top \text{ for the balanced factorization}").equal(
+        torch.cat(unbalanced), within=1e-9
     )
 
 
@@ -160,25 +141,19 @@ def critical_formula(run: Run, moments: Covariances, starts: int) -> list[list[T
         # a gradient of 1e-8 decides on directions in which C exceeds 1e-4, up to an error of 1e-4
         return float((product_of(layers) - critical_product(layers, moments, 1e-4)).abs().max())
 
-    run.claim(
+    says = run.states(
         "L-151",
-        r"\nabla L=0\Rightarrow W_{H+1}\cdots W_1=C(C^\top C)^-C^\top YX^\top(XX^\top)^{-1},\ "
-        r"C=W_{H+1}\cdots W_2",
-        promised=0,
-        relation="==",
-        measured=[off(layers) for layers in [*searched, *written]],
-        tolerance=1e-3,
-        reason="H = 1, 2, 3; zeros of the gradient found from random starts, and written down",
-        control=Control("at the starts", [off(layers) for layers in anywhere]),
+        r"\nabla L=0\Rightarrow W_{H+1}\cdots W_1=C(C^\top C)^-C^\top YX^\top(XX^\top)^{-1},\ C=W_{H+1}\cdots W_2",
     )
+    says.equal(
+        [off(layers) for layers in [*searched, *written]],
+        within=1e-3,
+        where="H = 1, 2, 3; zeros of the gradient found from random starts, and written down",
+    )
+    says.fails("at the starts", [off(layers) for layers in anywhere])
     least = [torch.linalg.svdvals(product_of(layers[1:]))[-1] for layers in deficient]
-    run.erratum(
-        "deep-critical-product-inverse",
-        r"C^\top C \text{ is invertible at critical points}",
-        promised=1e-9,
-        relation=">",
-        measured=torch.stack(least),
-        reason="least singular value of C at critical points that use one eigenvector of two",
+    run.refutes("deep-critical-product-inverse", r"C^\top C \text{ is invertible at critical points}").above(
+        torch.stack(least), 1e-9, where="least singular value of C at critical points that use one eigenvector of two"
     )
     return searched
 
@@ -194,15 +169,11 @@ def zero_of(gradient: Function, start: Tensor) -> tuple[Tensor, float]:
         here = torch.from_numpy(theta)
         return ((gradient(here + shifts) - gradient(here - shifts)) / 2e-5).T.numpy()
 
-    done = optimize.least_squares(
-        value, start.numpy(), derivative, gtol=1e-14, xtol=1e-14, max_nfev=80
-    )
+    done = optimize.least_squares(value, start.numpy(), derivative, gtol=1e-14, xtol=1e-14, max_nfev=80)
     return torch.from_numpy(done.x), float(np.linalg.norm(done.fun))
 
 
-def strictness(
-    run: Run, moments: Covariances, searched: list[list[Tensor]]
-) -> list[tuple[str, SaddleReport]]:
+def strictness(run: Run, moments: Covariances, searched: list[list[Tensor]]) -> list[tuple[str, SaddleReport]]:
     """Critical points of a network with two hidden layers of two units, and those found."""
     widths = (4, 2, 2, 3)
     reports: list[tuple[str, SaddleReport]] = []
@@ -218,16 +189,13 @@ def strictness(
     saddles = [(n, r) for n, r in reports if r.value > r.optimum + 1e-6]
     guaranteed = [r.smallest_eigenvalue for _, r in saddles if r.guarantee == "strict"]
     short = [r.smallest_eigenvalue for _, r in saddles if r.guarantee != "strict"]
-    run.claim(
+    says = run.states(
         ["B-36", "L-152"],
         r"\operatorname{rank}(W_{L-1}\cdots W_2)=\min_\ell n_\ell \text{ at a saddle}\Rightarrow"
         r"\lambda_{\min}(\nabla^2R)<0",
-        promised=-1e-6,
-        relation="<",
-        measured=guaranteed,
-        reason="saddles written down with middle layers of full rank",
-        control=Control("middle layers of smaller rank", short),
     )
+    says.below(guaranteed, -1e-6, where="saddles written down with middle layers of full rank")
+    says.fails("middle layers of smaller rank", short)
     ended = gradient_descent(weighted_fit, run.randn(20, 4), 0.1, 600)
     last = ended.values[-1]
     bad = landscape_probe(
@@ -237,36 +205,24 @@ def strictness(
         generator=run.generator,
     )
     strict_all_the_same = [e for e in short if e < -1e-6]
-    run.claim(
-        "B-36",
-        r"\text{a smaller rank decides nothing: some of those saddles are strict, some are not}",
-        promised=[1, 1],
-        relation=">=",
-        measured=[len(strict_all_the_same), len(short) - len(strict_all_the_same)],
-    )
+    run.states(
+        "B-36", r"\text{a smaller rank decides nothing: some of those saddles are strict, some are not}"
+    ).at_least([len(strict_all_the_same), len(short) - len(strict_all_the_same)], [1, 1])
     others = [deep_saddle_report(w, moments, generator=run.generator) for w in searched]
     above = [*(r for _, r in saddles), *(r for r in others if r.value > r.optimum + 1e-6)]
-    run.claim(
-        ["B-36", "L-152"],
-        r"\text{every critical point above the optimum is a saddle: no other label occurs}",
-        promised=0,
-        relation="==",
-        measured=sum("saddle" not in r.label for r in above),
-        reason=f"{len(saddles)} written down, and {len(above) - len(saddles)} above the optimum "
+    says = run.states(
+        ["B-36", "L-152"], r"\text{every critical point above the optimum is a saddle: no other label occurs}"
+    )
+    says.equal(
+        sum("saddle" not in r.label for r in above),
+        where=f"{len(saddles)} written down, and {len(above) - len(saddles)} above the optimum "
         f"among {len(others)} zeros of the gradient found from random starts",
-        control=Control(
-            "every entry of the residual has its own weight: the worst end of 20 descents",
-            int("saddle" not in bad.label and bad.value > float(last.min()) + 1e-6),
-        ),
     )
-    run.claim(
-        "B-36",
-        r"\text{the points written down are critical}",
-        promised=0,
-        relation="==",
-        measured=torch.cat(slopes),
-        tolerance=1e-9,
+    says.fails(
+        "every entry of the residual has its own weight: the worst end of 20 descents",
+        int("saddle" not in bad.label and bad.value > float(last.min()) + 1e-6),
     )
+    run.states("B-36", r"\text{the points written down are critical}").equal(torch.cat(slopes), within=1e-9)
     run.table(
         "critical-points",
         ["eigenvectors, middle rank", "risk", "label", "theorem says", "least eigenvalue"],
@@ -283,16 +239,13 @@ def origin(run: Run, x: Tensor, y: Tensor, moments: Covariances) -> None:
     spectrum = critical_point(deep_linear_function(two, moments), torch.zeros(14).double())
     deeper = critical_point(deep_linear_function(three, moments), torch.zeros(18).double())
     both = torch.cat([2 * sigma, -2 * sigma, torch.zeros(2).double()]).sort().values
-    run.claim(
+    says = run.states(
         "L-152",
         r"H=1: \text{ the Hessian at the origin has the eigenvalues } \pm2\sigma_i(\Sigma_{yx}), "
         r"p \text{ times each, and } 0",
-        promised=both,
-        relation="==",
-        measured=spectrum.eigenvalues,
-        tolerance=1e-9,
-        control=Control("H = 2", deeper.eigenvalues[:14]),
     )
+    says.equal(spectrum.eigenvalues, both, 1e-9)
+    says.fails("H = 2", deeper.eigenvalues[:14])
     gains = {}
     steps = torch.tensor([0.2, 0.1, 0.05, 0.025]).double()
     for widths in (two, three, (4, 2, 2, 2, 3)):
@@ -304,42 +257,30 @@ def origin(run: Run, x: Tensor, y: Tensor, moments: Covariances) -> None:
         gains[len(widths) - 1] = function(zero) - function(steps[:, None] * down)
     fits = {depth: fit_slope(steps, gain) for depth, gain in gains.items()}
     for depth in (3, 4):
-        run.claim(
+        says = run.states(
             ["B-36", "L-152"],
-            rf"L={depth}: \text{{ some step of size }} t \text{{ from the origin gains }} "
-            rf"\propto t^{{{depth}}}",
-            promised=depth,
-            relation="slope",
-            measured=fits[depth].estimate,
-            interval=fits[depth],
-            tolerance=0.02,
-            control=Control("L = 2", fits[2].estimate, interval=fits[2]),
+            rf"L={depth}: \text{{ some step of size }} t \text{{ from the origin gains }} \propto t^{{{depth}}}",
         )
+        says.slope(fits[depth], depth, 0.02)
+        says.fails("L = 2", fits[2])
     best = balanced_layers(deep_linear_optimum(moments, three).map, three)
     flipped = [-best[0], -best[1], best[2]]
     ends = [moments.risk(product_of(layers)) for layers in (best, flipped)]
     middle = moments.risk(product_of([(a + b) / 2 for a, b in zip(best, flipped, strict=True)]))
     line = least_squares_map(moments)
     other = line + run.randn(*line.shape)
-    run.claim(
-        "L-152",
-        r"R \text{ is not convex: } R(\tfrac{W+W'}2)>\tfrac12(R(W)+R(W')) \text{ for two minima}",
-        promised=float(sum(ends)) / 2,
-        relation=">",
-        measured=middle,
-        control=Control(
-            "no hidden layer",
-            moments.risk((line + other) / 2),
-            promised=float(moments.risk(line) + moments.risk(other)) / 2,
-        ),
+    says = run.states(
+        "L-152", r"R \text{ is not convex: } R(\tfrac{W+W'}2)>\tfrac12(R(W)+R(W')) \text{ for two minima}"
+    )
+    says.above(middle, float(sum(ends)) / 2)
+    says.fails(
+        "no hidden layer",
+        moments.risk((line + other) / 2),
+        promised=float(moments.risk(line) + moments.risk(other)) / 2,
     )
     at_best = critical_point(deep_linear_function(three, moments), flat_layers(best))
-    run.claim(
-        "L-152",
-        r"R \text{ is not concave: } \lambda_{\max}(\nabla^2R)>0 \text{ at a minimum}",
-        promised=1e-6,
-        relation=">",
-        measured=at_best.eigenvalues[-1],
+    run.states("L-152", r"R \text{ is not concave: } \lambda_{\max}(\nabla^2R)>0 \text{ at a minimum}").above(
+        at_best.eigenvalues[-1], 1e-6
     )
     net = nn.Sequential(*(dense(0 * layer) for layer in best))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
@@ -349,15 +290,13 @@ def origin(run: Run, x: Tensor, y: Tensor, moments: Covariances) -> None:
         optimizer.step()
     with torch.no_grad():
         after = (net(x) - y).square().sum(1).mean()
-    run.erratum(
-        "deep-linear-escape-needs-strictness",
-        r"\text{stochastic gradient descent ends at the global minimum}",
-        promised=deep_linear_optimum(moments, three).value,
-        relation="==",
-        measured=after,
-        tolerance=1e-2,
-        reason="two hidden layers, started at 0: the gradient of every example is 0, and so is the "
-        "Hessian",
+    run.refutes(
+        "deep-linear-escape-needs-strictness", r"\text{stochastic gradient descent ends at the global minimum}"
+    ).equal(
+        after,
+        deep_linear_optimum(moments, three).value,
+        1e-2,
+        where="two hidden layers, started at 0: the gradient of every example is 0, and so is the Hessian",
     )
 
 
@@ -384,26 +323,16 @@ def certified(run: Run, samples: int, starts: int, steps: int) -> None:
                 at_zero.append(ends[-1:] - best)
             worst = float(ends[:-1].max()) - best
             rows.append((kind, str(widths), ", ".join(theorems) or "none", worst))
-    run.claim(
-        ["B-38", "B-36", "B-35"],
-        r"\text{descent ends at the optimum wherever a theorem excludes bad minima}",
-        promised=0,
-        relation="==",
-        measured=torch.cat(gaps),
-        tolerance=1e-6,
-        reason="gradient descent from random starts; gap to the reduced-rank optimum",
-        control=Control("started at 0, a saddle", torch.cat(at_zero)),
+    says = run.states(
+        ["B-38", "B-36", "B-35"], r"\text{descent ends at the optimum wherever a theorem excludes bad minima}"
     )
-    run.claim(
-        "B-38",
-        r"\text{two narrow hidden layers with singular } \Sigma_{xx}: \text{ no theorem applies}",
-        promised=0,
-        relation="==",
-        measured=uncovered["singular Σxx", (4, 2, 2, 3)],
-        control=Control(
-            "hidden layers as wide as the output", uncovered["singular Σxx", (4, 3, 3, 3)]
-        ),
+    says.equal(
+        torch.cat(gaps), within=1e-6, where="gradient descent from random starts; gap to the reduced-rank optimum"
     )
+    says.fails("started at 0, a saddle", torch.cat(at_zero))
+    says = run.states("B-38", r"\text{two narrow hidden layers with singular } \Sigma_{xx}: \text{ no theorem applies}")
+    says.equal(uncovered["singular Σxx", (4, 2, 2, 3)])
+    says.fails("hidden layers as wide as the output", uncovered["singular Σxx", (4, 3, 3, 3)])
     run.table(
         "certificates",
         ["data", "widths", "theorems that apply", "worst end above the optimum"],

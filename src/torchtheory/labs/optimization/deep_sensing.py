@@ -9,15 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.implicit_bias.layer_balance import (
     balanced_weights,
     layer_balance_of,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature.operators import gradient
@@ -136,19 +132,9 @@ def expectation(run: Run, factors: list[Tensor], target: Tensor, draws: int) -> 
     lower = torch.tril(torch.ones(size, size)).bool()
     tied = torch.where(lower, A, A.mT)
     seen_tied = torch.einsum("noi,oi->n", tied, gap).square() / (2 * depth)
-    interval, other = mean_interval(seen), mean_interval(seen_tied)
-    run.claim(
-        "L-161",
-        r"\tfrac1{2L}\mathbb E_A\langle W-W^\star,A\rangle_F^2=\tfrac1{2L}\|W-W^\star\|_F^2",
-        promised=promised,
-        relation="~",
-        measured=interval.estimate,
-        interval=interval,
-        reason=f"99% interval of the mean over {draws} Gaussian measurements",
-        control=Control(
-            "A symmetric: its entries are not independent", other.estimate, interval=other
-        ),
-    )
+    says = run.states("L-161", r"\tfrac1{2L}\mathbb E_A\langle W-W^\star,A\rangle_F^2=\tfrac1{2L}\|W-W^\star\|_F^2")
+    says.mean(seen, promised, where=f"99% interval of the mean over {draws} Gaussian measurements")
+    says.fails("A symmetric: its entries are not independent", seen_tied)
 
 
 def gradients(run: Run, target: Tensor, size: int) -> None:
@@ -162,22 +148,17 @@ def gradients(run: Run, target: Tensor, size: int) -> None:
         residual = (product_of(factors) - target).T / len(factors)
         wrong = product_gradients(factors, product_of(factors) - residual * len(factors))
         untransposed.append(torch.cat([g.flatten() for g in wrong]))
-    run.claim(
+    says = run.states(
         "L-161",
-        r"\frac{\partial\mathcal L}{\partial W_k}=\tfrac1L(W_L\cdots W_{k+1})^\top(W-W^\star)"
-        r"(W_{k-1}\cdots W_1)^\top",
-        promised=torch.cat(automatic),
-        relation="==",
-        measured=torch.cat(formula),
-        tolerance=1e-12,
-        reason="1 to 4 factors, also rectangular ones, against autograd",
-        control=Control("the residual W - W* transposed", torch.cat(untransposed)),
+        r"\frac{\partial\mathcal L}{\partial W_k}=\tfrac1L(W_L\cdots W_{k+1})^\top(W-W^\star)(W_{k-1}\cdots W_1)^\top",
     )
+    says.equal(
+        torch.cat(formula), torch.cat(automatic), 1e-12, where="1 to 4 factors, also rectangular ones, against autograd"
+    )
+    says.fails("the residual W - W* transposed", torch.cat(untransposed))
 
 
-def conservation(
-    run: Run, paths: dict[str, ParameterPath], bent: ParameterPath, few: Problem
-) -> None:
+def conservation(run: Run, paths: dict[str, ParameterPath], bent: ParameterPath, few: Problem) -> None:
     weights = [w.detach() for w in few.parameters.values()]
     moves = list(unflatten(-gradient(few), few.parameters).values())
     # the last factor learns twice as fast: no gradient flow of any loss of the product
@@ -191,50 +172,34 @@ def conservation(
 
     left, right = sides(moves)
     left_uneven, right_uneven = sides(uneven)
-    run.claim(
-        "L-162",
-        r"W_{k+1}^\top\dot W_{k+1}=\dot W_kW_k^\top",
-        promised=right,
-        relation="==",
-        measured=left,
-        tolerance=1e-12,
-        reason="at factors that are not balanced, for fewer measurements than entries, by autograd",
-        control=Control("the last factor learns twice as fast", left_uneven, promised=right_uneven),
+    says = run.states("L-162", r"W_{k+1}^\top\dot W_{k+1}=\dot W_kW_k^\top")
+    says.equal(
+        left, right, 1e-12, where="at factors that are not balanced, for fewer measurements than entries, by autograd"
     )
-    run.claim(
-        "L-162",
-        r"W_{k+1}^\top W_{k+1}-W_kW_k^\top \text{ is conserved by gradient flow: drift}",
-        promised=0,
-        relation="<=",
-        measured=torch.stack([drift(path)[-1] for path in paths.values()]),
-        tolerance=1e-6,
-        reason=f"until t = {float(bent.times[-1]):g}: balanced, not balanced, few measurements; "
+    says.fails("the last factor learns twice as fast", left_uneven, promised=right_uneven)
+    says = run.states("L-162", r"W_{k+1}^\top W_{k+1}-W_kW_k^\top \text{ is conserved by gradient flow: drift}")
+    says.at_most(
+        torch.stack([drift(path)[-1] for path in paths.values()]),
+        0,
+        1e-6,
+        where=f"until t = {float(bent.times[-1]):g}: balanced, not balanced, few measurements; "
         "the solver's relative error is 1e-7 a step",
-        control=Control("tanh between the factors", drift(bent)[-1]),
     )
+    says.fails("tanh between the factors", drift(bent)[-1])
     moments = range(len(paths["balanced"].times))
     kept = torch.stack([balance(factors_at(paths["balanced"], k)) for k in moments])
-    run.claim(
-        "L-162",
-        r"W_{k+1}^\top(0)W_{k+1}(0)=W_k(0)W_k^\top(0)\implies W_{k+1}^\top(t)W_{k+1}(t)=W_k(t)"
-        r"W_k^\top(t)",
-        promised=0,
-        relation="==",
-        measured=kept,
-        tolerance=1e-6,
-        reason=f"{len(moments)} times along the flow",
-        control=Control(
-            "a start that is not balanced", balance(factors_at(paths["not balanced"], -1))
-        ),
+    says = run.states(
+        "L-162", r"W_{k+1}^\top(0)W_{k+1}(0)=W_k(0)W_k^\top(0)\implies W_{k+1}^\top(t)W_{k+1}(t)=W_k(t)W_k^\top(t)"
     )
-    run.erratum(
+    says.equal(kept, within=1e-6, where=f"{len(moments)} times along the flow")
+    says.fails("a start that is not balanced", balance(factors_at(paths["not balanced"], -1)))
+    run.refutes(
         "balanced-without-a-balanced-start",
         r"W_{k+1}^\top(t)W_{k+1}(t)=W_k(t)W_k^\top(t) \text{ for all } t, \text{ from any start}",
-        promised=0,
-        relation="==",
-        measured=balance(factors_at(paths["not balanced"], -1)).abs().max(),
-        tolerance=1e-3,
-        reason="largest entry of the difference at the last time, from random factors",
+    ).equal(
+        balance(factors_at(paths["not balanced"], -1)).abs().max(),
+        within=1e-3,
+        where="largest entry of the difference at the last time, from random factors",
     )
 
 
@@ -249,9 +214,7 @@ def by_steps(run: Run, start: list[Tensor], target: Tensor) -> dict[float, Tenso
         return fit + decay / 2 * theta.square().sum()
 
     def changes(step: float, decay: float = 0.0) -> tuple[Tensor, Tensor, float, float]:
-        done = gradient_descent(
-            lambda theta: loss(theta, decay), flatten(like), step, round(1 / step)
-        )
+        done = gradient_descent(lambda theta: loss(theta, decay), flatten(like), step, round(1 / step))
         rows = [list(unflatten(p, like).values()) for p in done.points]
         added = torch.zeros_like(balance(start))
         for here, there in pairwise(rows):
@@ -266,31 +229,33 @@ def by_steps(run: Run, start: list[Tensor], target: Tensor) -> dict[float, Tenso
 
     found = {step: changes(step) for step in (0.04, 0.02, 0.01)}
     decayed = changes(0.01, decay=0.1)
-    run.claim(
+    says = run.states(
         "L-162",
         r"\text{descent changes it by } \eta^2\textstyle\sum_t(G_{k+1}^\top G_{k+1}-G_kG_k^\top),\ "
         r"G_k=\partial\mathcal L/\partial W_k",
-        promised=torch.cat([added for _, added, *_ in found.values()]),
-        relation="==",
-        measured=torch.cat([moved[-1] for moved, *_ in found.values()]),
-        tolerance=1e-10,
-        reason="steps of 0.04, 0.02 and 0.01 until time 1",
-        control=Control("with weight decay 0.1", decayed[0][-1], promised=decayed[1]),
     )
+    says.equal(
+        torch.cat([moved[-1] for moved, *_ in found.values()]),
+        torch.cat([added for _, added, *_ in found.values()]),
+        1e-10,
+        where="steps of 0.04, 0.02 and 0.01 until time 1",
+    )
+    says.fails("with weight decay 0.1", decayed[0][-1], promised=decayed[1])
     bounds = [2 * step * fallen for step, (_, _, fallen, gain) in found.items() if gain >= 0]
-    run.claim(
+    says = run.states(
         "L-162",
         r"\text{which is } O(\eta): \text{ entries of at most } 2\eta(\mathcal L_0-\mathcal L_T)"
         r" \text{ where each step gains } \tfrac\eta2\|\nabla\mathcal L\|^2",
-        promised=bounds,
-        relation="<=",
-        measured=[float(m[-1].abs().max()) for m, _, _, gain in found.values() if gain >= 0],
-        reason=f"{len(bounds)} of the three steps are small enough for that gain",
-        control=Control(
-            "with weight decay 0.1, which shrinks the difference at any η",
-            float(decayed[0][-1].abs().max()),
-            promised=2 * 0.01 * decayed[2],
-        ),
+    )
+    says.at_most(
+        [float(m[-1].abs().max()) for m, _, _, gain in found.values() if gain >= 0],
+        bounds,
+        where=f"{len(bounds)} of the three steps are small enough for that gain",
+    )
+    says.fails(
+        "with weight decay 0.1, which shrinks the difference at any η",
+        float(decayed[0][-1].abs().max()),
+        promised=2 * 0.01 * decayed[2],
     )
     return {step: moved.abs().amax(1) for step, (moved, *_) in found.items()}
 
@@ -298,72 +263,63 @@ def by_steps(run: Run, start: list[Tensor], target: Tensor) -> dict[float, Tenso
 def alignment(run: Run, paths: dict[str, ParameterPath]) -> None:
     moments = range(len(paths["balanced"].times))
     residuals = {
-        name: torch.tensor(
-            [align_factors(factors_at(path, k)).residual for k in moments], dtype=torch.float64
-        )
+        name: torch.tensor([align_factors(factors_at(path, k)).residual for k in moments], dtype=torch.float64)
         for name, path in paths.items()
         if name != "few measurements"
     }
     values = {
-        name: torch.stack(
-            [torch.stack([torch.linalg.svdvals(w) for w in factors_at(p, k)]) for k in moments]
-        )
+        name: torch.stack([torch.stack([torch.linalg.svdvals(w) for w in factors_at(p, k)]) for k in moments])
         for name, p in paths.items()
     }
-    run.claim(
-        "L-163",
-        r"\Sigma_{k+1}=\Sigma_k: \text{ all factors have the same singular values}",
-        promised=values["balanced"][:, :1].expand_as(values["balanced"]),
-        relation="==",
-        measured=values["balanced"],
-        tolerance=1e-6,
-        reason="along the flow from a balanced start",
-        control=Control(
-            "a start that is not balanced",
-            values["not balanced"],
-            promised=values["not balanced"][:, :1].expand_as(values["not balanced"]),
-        ),
+    says = run.states("L-163", r"\Sigma_{k+1}=\Sigma_k: \text{ all factors have the same singular values}")
+    says.equal(
+        values["balanced"],
+        values["balanced"][:, :1].expand_as(values["balanced"]),
+        1e-6,
+        where="along the flow from a balanced start",
+    )
+    says.fails(
+        "a start that is not balanced",
+        values["not balanced"],
+        promised=values["not balanced"][:, :1].expand_as(values["not balanced"]),
     )
     gaps = -values["balanced"][:, 0].diff(dim=-1)
-    run.claim(
+    says = run.states(
         "L-163",
         r"U_k=V_{k+1}: \text{ one chain of frames decomposes all factors: largest entry of } W_k-"
         r"Q_k\Sigma Q_{k-1}^\top",
-        promised=0,
-        relation="<=",
-        measured=residuals["balanced"],
-        tolerance=1e-6,
-        reason=f"singular values at least {float(gaps.min()):.3f} apart along the flow",
-        control=Control("a start that is not balanced", residuals["not balanced"]),
     )
+    says.at_most(
+        residuals["balanced"], 0, 1e-6, where=f"singular values at least {float(gaps.min()):.3f} apart along the flow"
+    )
+    says.fails("a start that is not balanced", residuals["not balanced"])
     first, second, *_ = factors_at(paths["balanced"], -1)
     found = align_factors([first, second])
     rotation = torch.linalg.qr(run.randn(*first.shape)).Q
-    run.claim(
+    says = run.states(
         "L-163",
         r"\text{two decompositions differ by a sign } s_i=\pm1 \text{ for each pair of vectors: } "
         r"|U^\top U'|=|V^\top V'|=I,\ (U^\top U')_{ii}(V^\top V')_{ii}=1",
-        promised=torch.eye(len(first)).expand(3, -1, -1),
-        relation="==",
-        measured=compare_decompositions(first, run),
-        tolerance=1e-6,
-        reason="one decomposition of W₁ itself, one of W₁ after random rotations, rotated back",
-        control=Control("all singular values equal", compare_decompositions(rotation, run)),
     )
+    says.equal(
+        compare_decompositions(first, run),
+        torch.eye(len(first)).expand(3, -1, -1),
+        1e-6,
+        where="one decomposition of W₁ itself, one of W₁ after random rotations, rotated back",
+    )
+    says.fails("all singular values equal", compare_decompositions(rotation, run))
     signs = torch.ones_like(found.singular_values)
     signs[0] = -1
     # both vectors of the first pair change sign: the same matrix, an equally good decomposition
     again_u, again_v = found.frames[1] * signs, found.frames[0] * signs
     gap = float((again_u * found.singular_values @ again_v.T - first).abs().max())
-    run.erratum(
-        "singular-decomposition-not-unique",
-        r"U_k=V_{k+1} \text{ for `the (unique)' decompositions of } W_k, W_{k+1}",
-        promised=found.frames[1],
-        relation="==",
-        measured=again_u,
-        tolerance=1e-3,
-        reason="V₂ against the left vectors of another decomposition of the same W₁, which gives "
-        f"it up to {gap:.0e}",
+    run.refutes(
+        "singular-decomposition-not-unique", r"U_k=V_{k+1} \text{ for `the (unique)' decompositions of } W_k, W_{k+1}"
+    ).equal(
+        again_u,
+        found.frames[1],
+        1e-3,
+        where=f"V₂ against the left vectors of another decomposition of the same W₁, which gives it up to {gap:.0e}",
     )
 
 
@@ -386,9 +342,7 @@ def completion(run: Run, steps: int, size: int = 8, step: float = 0.05) -> Tenso
     scales = torch.tensor([1e-3, 1.0], dtype=torch.float64)[:, None, None]
     errors, moved, rows = [], [], []
     for depth in (1, 2, 3):
-        factors = [
-            scales ** (1 / depth) * torch.linalg.qr(run.randn(size, size)).Q for _ in range(depth)
-        ]
+        factors = [scales ** (1 / depth) * torch.linalg.qr(run.randn(size, size)).Q for _ in range(depth)]
         start = product_of(factors)
         path = [start]
         for _ in range(steps):
@@ -402,25 +356,19 @@ def completion(run: Run, steps: int, size: int = 8, step: float = 0.05) -> Tenso
             sigma = torch.linalg.svdvals(path[-1][k])
             seen = (path[-1][k] - target)[shown].norm() / target[shown].norm()
             rows.append((depth, name, float(seen), float(gaps[k, -1]), float(sigma[1] / sigma[0])))
-    run.claim(
-        "L-161",
-        r"\text{completion, } L=1: W_{ij}(t)=W_{ij}(0) \text{ at the entries that are not shown}",
-        promised=0,
-        relation="==",
-        measured=moved[0],
-        control=Control("two factors", moved[1]),
+    says = run.states(
+        "L-161", r"\text{completion, } L=1: W_{ij}(t)=W_{ij}(0) \text{ at the entries that are not shown}"
     )
+    says.equal(moved[0])
+    says.fails("two factors", moved[1])
     small, large = (torch.stack([e[k, -1] for e in errors]) for k in (0, 1))
-    run.claim(
+    says = run.states(
         "L-161",
         r"\text{completion of rank one from a small start: the error at hidden entries falls from }"
         r" L=1 \text{ to } 2 \text{ to } 3",
-        promised=small[:-1],
-        relation="<",
-        measured=small[1:],
-        reason=f"{int(shown.sum())} of {size * size} entries shown, start of size 0.001",
-        control=Control("a start of size 1", large[1:]),
     )
+    says.below(small[1:], small[:-1], where=f"{int(shown.sum())} of {size * size} entries shown, start of size 0.001")
+    says.fails("a start of size 1", large[1:])
     run.table(
         "completion",
         ["factors", "start", "error at shown entries", "at hidden entries", "σ₂/σ₁ of the product"],
@@ -442,12 +390,8 @@ def plot(
     left.semilogy(bent.times[1:], drift(bent)[1:], color=COLORS[1], label="flow, tanh between")
     for (step, moved), shade in zip(changes.items(), (1.0, 0.65, 0.35), strict=True):
         times = step * torch.arange(len(moved))
-        left.semilogy(
-            times[1:], moved[1:], color=COLORS[0], alpha=shade, label=f"descent, η = {step:g}"
-        )
-    left.semilogy(
-        paths["not balanced"].times[1:], flow[1:].clamp_min(1e-16), color="0.4", label="flow"
-    )
+        left.semilogy(times[1:], moved[1:], color=COLORS[0], alpha=shade, label=f"descent, η = {step:g}")
+    left.semilogy(paths["not balanced"].times[1:], flow[1:].clamp_min(1e-16), color="0.4", label="flow")
     left.set(
         title="What the flow conserves", xlabel="time",
         ylabel=r"change of $W_{k+1}^\top W_{k+1}-W_kW_k^\top$", ylim=(1e-10, 3e2),
@@ -464,9 +408,7 @@ def plot(
         path = paths[name]
         depth = len(factors_at(path, 0))
         for k in range(depth):
-            values = torch.stack(
-                [torch.linalg.svdvals(factors_at(path, t)[k]) for t in range(len(path.times))]
-            )
+            values = torch.stack([torch.linalg.svdvals(factors_at(path, t)[k]) for t in range(len(path.times))])
             lines = axis.plot(
                 path.times,
                 values,

@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.optimization.descent.iterates import (
     Function,
     gradient_descent,
@@ -83,62 +79,37 @@ def derivatives(run: Run) -> None:
         zero, one = torch.zeros(depth).double(), torch.ones(depth).double()
         return first_derivative_order(function, zero, one, most=5)
 
-    run.claim(
+    says = run.states(
         ["B-37"],
-        r"\text{the first derivative at } 0 \text{ along } (1,\dots,1) \text{ that is not } 0 "
-        r"\text{ has order } L",
-        promised=list(depths),
-        relation="==",
-        measured=[order(risk, d) for d in depths],
-        control=Control("targets uncorrelated with inputs", [order(unrelated, d) for d in depths]),
+        r"\text{the first derivative at } 0 \text{ along } (1,\dots,1) \text{ that is not } 0 \text{ has order } L",
     )
+    says.equal([order(risk, d) for d in depths], list(depths))
+    says.fails("targets uncorrelated with inputs", [order(unrelated, d) for d in depths])
     third = torch.func.jacfwd(torch.func.hessian(risk))(torch.zeros(3).double())
     off_center = torch.func.jacfwd(torch.func.hessian(risk))(torch.full((3,), 0.5).double())
-    run.claim(
-        "B-37",
-        r"\partial^3R/\partial w_1\partial w_2\partial w_3=-2\sigma_{yx} \text{ at } 0",
-        promised=-2 * slope,
-        relation="==",
-        measured=float(third[0, 1, 2]),
-        tolerance=1e-12,
-        control=Control("at (½, ½, ½)", float(off_center[0, 1, 2])),
-    )
+    says = run.states("B-37", r"\partial^3R/\partial w_1\partial w_2\partial w_3=-2\sigma_{yx} \text{ at } 0")
+    says.equal(float(third[0, 1, 2]), -2 * slope, 1e-12)
+    says.fails("at (½, ½, ½)", float(off_center[0, 1, 2]))
     flat = [torch.func.hessian(risk)(torch.zeros(d).double()).reshape(-1) for d in (3, 4, 5)]
-    run.claim(
-        "B-37",
-        r"\nabla^2R(0)=0 \text{ for } L\ge3",
-        promised=0,
-        relation="==",
-        measured=torch.cat(flat),
-        control=Control("L = 2", torch.func.hessian(risk)(torch.zeros(2).double())),
-    )
+    says = run.states("B-37", r"\nabla^2R(0)=0 \text{ for } L\ge3")
+    says.equal(torch.cat(flat))
+    says.fails("L = 2", torch.func.hessian(risk)(torch.zeros(2).double()))
     zero, one = torch.zeros(1).double(), torch.ones(1).double()
     powers = {p: lambda u, p=p: (1 - u[0] ** p) ** 2 for p in (2, 3)}
-    run.claim(
-        "B-37",
-        r"(1-u^2)^2 \text{ has } f''(0)=-4;\ (1-u^3)^2 \text{ has } f''(0)=0,\ f'''(0)=-12",
-        promised=[-4, 0, -12],
-        relation="==",
-        measured=[
+    run.states("B-37", r"(1-u^2)^2 \text{ has } f''(0)=-4;\ (1-u^3)^2 \text{ has } f''(0)=0,\ f'''(0)=-12").equal(
+        [
             derivative_along(powers[2], zero, one, 2),
             derivative_along(powers[3], zero, one, 2),
             derivative_along(powers[3], zero, one, 3),
         ],
-        tolerance=1e-12,
+        [-4, 0, -12],
+        1e-12,
     )
     starts = 0.3 + run.rand(20, 3)
     done = gradient_descent(risk, starts, 0.05, 400)
-    run.claim(
-        "B-37",
-        r"\min R=\sigma_{yy}-\sigma_{yx}^2/\sigma_{xx}",
-        promised=total - slope**2 / square,
-        relation="==",
-        measured=done.values[-1],
-        tolerance=1e-8,
-        control=Control(
-            "from the origin", gradient_descent(risk, 0 * starts[0], 0.05, 5).values[-1]
-        ),
-    )
+    says = run.states("B-37", r"\min R=\sigma_{yy}-\sigma_{yx}^2/\sigma_{xx}")
+    says.equal(done.values[-1], total - slope**2 / square, 1e-8)
+    says.fails("from the origin", gradient_descent(risk, 0 * starts[0], 0.05, 5).values[-1])
 
 
 def escapes(run: Run, scales: int) -> dict[int, tuple[Tensor, Tensor]]:
@@ -164,74 +135,49 @@ def escapes(run: Run, scales: int) -> dict[int, tuple[Tensor, Tensor]]:
     deep = [d for d in found if d > 2]
     taken = torch.cat([times for _, times in found.values()])
     leading = torch.cat([predicted[d] for d in found])
-    run.claim(
+    says = run.states(
         "B-44",
         r"\text{descent needs at least } \frac{\epsilon^{2-L}-h^{2-L}}{2\sigma_{yx}(L-2)},\ "
         r"\frac1{2\sigma_{yx}}\ln\frac h\epsilon \text{ for } L=2",
-        promised=leading,
-        relation=">=",
-        measured=taken,
-        reason="the speed grows on the way, so a step is behind the flow; all depths and scales",
-        control=Control(
-            "started further away than ε",
-            torch.cat([times[:-1] for _, times in found.values()]),
-            promised=torch.cat([predicted[d][1:] for d in found]),
-        ),
+    )
+    says.at_least(
+        taken, leading, where="the speed grows on the way, so a step is behind the flow; all depths and scales"
+    )
+    says.fails(
+        "started further away than ε",
+        torch.cat([times[:-1] for _, times in found.values()]),
+        promised=torch.cat([predicted[d][1:] for d in found]),
     )
     # from one step to the next the speed 2(1-w^L)w^(L-1) grows at most by this factor
     slower = {d: (1 + 2 * RATE * LEFT ** (d - 2)) ** (d - 1) / (1 - LEFT**d) for d in found}
-    strict_time = {
-        d: torch.tensor([plateau_time(2, float(s), 1.0, LEFT) for s in found[d][0]]) for d in deep
-    }
-    run.claim(
-        "B-44",
-        r"\text{and at most } \frac{(1+2\eta h^{L-2})^{L-1}}{1-h^L} \text{ times that, and a step}",
-        promised=torch.cat([slower[d] * predicted[d] + RATE for d in found]),
-        relation="<=",
-        measured=taken,
-        reason="what the quadratic term and the length of a step can add",
-        control=Control(
-            "the logarithm of a strict saddle, for L > 2",
-            torch.cat([found[d][1] for d in deep]),
-            promised=torch.cat([slower[d] * strict_time[d] + RATE for d in deep]),
-        ),
+    strict_time = {d: torch.tensor([plateau_time(2, float(s), 1.0, LEFT) for s in found[d][0]]) for d in deep}
+    says = run.states(
+        "B-44", r"\text{and at most } \frac{(1+2\eta h^{L-2})^{L-1}}{1-h^L} \text{ times that, and a step}"
+    )
+    says.at_most(
+        taken,
+        torch.cat([slower[d] * predicted[d] + RATE for d in found]),
+        where="what the quadratic term and the length of a step can add",
+    )
+    says.fails(
+        "the logarithm of a strict saddle, for L > 2",
+        torch.cat([found[d][1] for d in deep]),
+        promised=torch.cat([slower[d] * strict_time[d] + RATE for d in deep]),
     )
     logarithms = {d: fit_slope(-found[d][0].log(), found[d][1], log=False) for d in (2, 3)}
-    run.claim(
-        "B-44",
-        r"L=2: \text{ time}=\frac\eta{\ln(1+2\eta)}\ln\tfrac1\epsilon+\text{const}",
-        promised=RATE / math.log(1 + 2 * RATE),
-        relation="slope",
-        measured=logarithms[2].estimate,
-        interval=logarithms[2],
-        tolerance=0.01,
-        reason="a step multiplies small factors by 1 + 2η",
-        control=Control("L = 3", logarithms[3].estimate, interval=logarithms[3]),
-    )
+    says = run.states("B-44", r"L=2: \text{ time}=\frac\eta{\ln(1+2\eta)}\ln\tfrac1\epsilon+\text{const}")
+    says.slope(logarithms[2], RATE / math.log(1 + 2 * RATE), 0.01, where="a step multiplies small factors by 1 + 2η")
+    says.fails("L = 3", logarithms[3])
     for depth in deep:
         sizes, times = found[depth]
         small = slice(scales // 2, None)
-        fit = fit_slope(sizes[small], times[small])
-        strict = fit_slope(found[2][0][small], found[2][1][small])
-        run.claim(
-            "B-44",
-            rf"\text{{time}}\propto\epsilon^{{-(L-2)}} \text{{ for }} L={depth}",
-            promised=-(depth - 2),
-            relation="slope",
-            measured=fit.estimate,
-            interval=fit,
-            tolerance=0.1,
-            reason="fitted to the smaller half of the scales",
-            control=Control("L = 2, a strict saddle", strict.estimate, interval=strict),
-        )
+        says = run.states("B-44", rf"\text{{time}}\propto\epsilon^{{-(L-2)}} \text{{ for }} L={depth}")
+        says.slope(sizes[small], times[small], -(depth - 2), 0.1, where="fitted to the smaller half of the scales")
+        says.fails("L = 2, a strict saddle", found[2][0][small], found[2][1][small])
     run.table(
         "escape-times",
         ["layers", "distance ε", "time measured", "time predicted"],
-        [
-            (d, float(s), float(t), float(p))
-            for d in found
-            for s, t, p in zip(*found[d], predicted[d], strict=True)
-        ],
+        [(d, float(s), float(t), float(p)) for d in found for s, t, p in zip(*found[d], predicted[d], strict=True)],
         caption="Rate times steps until the factors exceed 0.4, on (1 - w₁⋯w_L)²",
     )
     return found
@@ -256,28 +202,13 @@ def two_layers(run: Run, starts: int, steps: int) -> None:
         return last_iterate(lambda theta, _: slope(theta), start, [RATE] * steps)
 
     done, stay = end(0.5 * run.randn(starts, 16), steps), end(at, steps // 3)
-    run.claim(
-        "B-44",
-        r"\text{two layers: every random start ends within } 10^{-6} \text{ of the optimum}",
-        promised=starts,
-        relation="==",
-        measured=int((function(done) < best + 1e-6).sum()),
-        control=Control(
-            "started exactly at saddles",
-            int((function(stay) < best + 1e-6).sum()),
-            promised=len(saddles),
-        ),
-    )
+    says = run.states("B-44", r"\text{two layers: every random start ends within } 10^{-6} \text{ of the optimum}")
+    says.equal(int((function(done) < best + 1e-6).sum()), starts)
+    says.fails("started exactly at saddles", int((function(stay) < best + 1e-6).sum()), promised=len(saddles))
     nudged = end(at + 1e-6 * run.randn(*at.shape), steps // 3)
-    run.claim(
-        "B-44",
-        r"\text{a perturbation of } 10^{-6} \text{ makes descent leave every saddle}",
-        promised=0.1,
-        relation=">",
-        measured=(nudged - at).norm(dim=1),
-        reason="distance from the saddle after the run",
-        control=Control("without it", (stay - at).norm(dim=1)),
-    )
+    says = run.states("B-44", r"\text{a perturbation of } 10^{-6} \text{ makes descent leave every saddle}")
+    says.above((nudged - at).norm(dim=1), 0.1, where="distance from the saddle after the run")
+    says.fails("without it", (stay - at).norm(dim=1))
 
 
 def iterates(slope: Function, start: Tensor, rate: float, steps: int) -> Tensor:
@@ -291,9 +222,7 @@ def staircase(run: Run) -> tuple[list[float], dict[int, Tensor]]:
     paths, flat, steep = {}, [], []
     for depth, scale in ((2, 1e-3), (3, 0.05), (4, 0.15)):
         widths = (4, *[3] * (depth - 1), 4)
-        start = torch.cat(
-            [scale * torch.eye(b, a).double().reshape(-1) for a, b in pairwise(widths)]
-        )
+        start = torch.cat([scale * torch.eye(b, a).double().reshape(-1) for a, b in pairwise(widths)])
         start = start + 1e-2 * scale * run.randn(len(start))
         slope = deep_linear_slope(widths, moments)
         path = iterates(slope, start, 0.03, 750)
@@ -309,17 +238,13 @@ def staircase(run: Run) -> tuple[list[float], dict[int, Tensor]]:
     def nearest(values: list[float]) -> Tensor:
         return (torch.tensor(values).double()[:, None] - known).abs().amin(1) / levels[0]
 
-    run.claim(
+    says = run.states(
         "B-44",
         r"\text{where the gradient is smallest on the way, the loss is at a level } "
         r"\operatorname{tr}\Sigma_{yy}-\sum_{i\le r}\lambda_i",
-        promised=0,
-        relation="==",
-        measured=nearest(flat),
-        tolerance=0.03,
-        reason="distance to the nearest level, as a share of the loss at 0",
-        control=Control("where it is largest", nearest(steep)),
     )
+    says.equal(nearest(flat), within=0.03, where="distance to the nearest level, as a share of the loss at 0")
+    says.fails("where it is largest", nearest(steep))
     return levels, paths
 
 

@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.optimization.certificates.convergence import (
     first_critical,
     iterations_to_critical_point,
@@ -33,9 +30,7 @@ from torchtheory.primer.smoothness import smoothness_from_below
     ],
     full={"starts": 300, "samples": 500, "features": 20, "steps": 500},
 )
-def descent(
-    run: Run, starts: int = 100, samples: int = 60, features: int = 8, steps: int = 150
-) -> None:
+def descent(run: Run, starts: int = 100, samples: int = 60, features: int = 8, steps: int = 150) -> None:
     """Gradient descent from many starts at once, on quadratics, logistic regression and functions
     that are not convex.
 
@@ -88,55 +83,36 @@ def quadratic_regimes(run: Run, size: int) -> None:
     factors = (1 - eta * eigenvalues) ** times[:, None]
     closed = factors * (start @ basis) @ basis.T
     bent = gradient_descent(lambda x: h(x) + 0.1 * torch.cos(x).sum(-1), start, eta, steps).points
-    run.claim(
-        "N-42",
-        r"h=\tfrac12\theta^\top A\theta:\ \theta^t=(I-\eta A)^t\theta^0:"
-        r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(path - closed).abs().max(),
-        tolerance=1e-10,
-        control=Control("h is not quadratic: 0.1 Σ cos θ is added", (bent - closed).abs().max()),
+    says = run.states(
+        "N-42", r"h=\tfrac12\theta^\top A\theta:\ \theta^t=(I-\eta A)^t\theta^0: \text{ largest difference}"
     )
+    says.equal((path - closed).abs().max(), within=1e-10)
+    says.fails("h is not quadratic: 0.1 Σ cos θ is added", (bent - closed).abs().max())
 
     def growth(relative: float) -> Tensor:
         """How the component along the top eigenvector changes over all steps."""
         top = gradient_descent(h, start, relative / largest, steps).points @ basis[:, -1]
         return (top[-1] / top[0]).abs()
 
-    run.claim(
-        "N-42",
-        r"\eta<2/\lambda_{\max}: \text{ the top component shrinks}",
-        promised=1,
-        relation="<",
-        measured=torch.stack([growth(r) for r in (0.5, 1.0, 1.5, 1.9)]),
-        reason=f"ratio of its size after {steps} steps; η = 0.5, 1, 1.5, 1.9 in units of 1/λ",
-        control=Control("η = 2.1/λ", growth(2.1)),
+    says = run.states("N-42", r"\eta<2/\lambda_{\max}: \text{ the top component shrinks}")
+    says.below(
+        torch.stack([growth(r) for r in (0.5, 1.0, 1.5, 1.9)]),
+        1,
+        where=f"ratio of its size after {steps} steps; η = 0.5, 1, 1.5, 1.9 in units of 1/λ",
     )
-    run.claim(
-        "N-42",
-        r"\eta=2/\lambda_{\max}: \text{ the top component keeps its size}",
-        promised=1,
-        relation="==",
-        measured=growth(2.0),
-        tolerance=1e-9,
-        control=Control("η = 2.1/λ", growth(2.1)),
-    )
+    says.fails("η = 2.1/λ", growth(2.1))
+    says = run.states("N-42", r"\eta=2/\lambda_{\max}: \text{ the top component keeps its size}")
+    says.equal(growth(2.0), 1, 1e-9)
+    says.fails("η = 2.1/λ", growth(2.1))
     theta = start.clone().requires_grad_()
     optimizer = torch.optim.SGD([theta], lr=eta)
     for _ in range(steps):
         optimizer.zero_grad()
         h(theta).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    run.claim(
-        "N-42",
-        r"\text{torch.optim.SGD is } \theta^{t+1}=\theta^t-\eta\nabla h(\theta^t):"
-        r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(theta.detach() - path[-1]).abs().max(),
-        tolerance=1e-12,
-    )
+    run.states(
+        "N-42", r"\text{torch.optim.SGD is } \theta^{t+1}=\theta^t-\eta\nabla h(\theta^t): \text{ largest difference}"
+    ).equal((theta.detach() - path[-1]).abs().max(), within=1e-12)
 
 
 def logistic_regression(run: Run, samples: int, features: int) -> tuple[Function, float]:
@@ -159,19 +135,13 @@ def smoothness(run: Run, samples: int, features: int) -> None:
         return (theta @ patterns - y).square().sum(-1) / 2
 
     found = smoothness_from_below(squares, points, ascent_steps=0)
-    run.claim(
-        "N-43",
-        r"\text{least squares: } \|\nabla^2h\|_2=\lambda_{\max}(XX^\top)",
-        promised=exact,
-        relation="==",
-        measured=found.from_derivatives,
-        tolerance=1e-10,
-        control=Control(
-            "a quartic term is added",
-            smoothness_from_below(
-                lambda t: squares(t) + t.square().square().sum(), points, ascent_steps=0
-            ).from_derivatives,
-        ),
+    says = run.states("N-43", r"\text{least squares: } \|\nabla^2h\|_2=\lambda_{\max}(XX^\top)")
+    says.equal(found.from_derivatives, exact, 1e-10)
+    says.fails(
+        "a quartic term is added",
+        smoothness_from_below(
+            lambda t: squares(t) + t.square().square().sum(), points, ascent_steps=0
+        ).from_derivatives,
     )
     logistic, bound = logistic_regression(run, samples, features)
     pieces = torch.cat([points, torch.zeros(1, features, dtype=torch.float64)])
@@ -182,56 +152,44 @@ def smoothness(run: Run, samples: int, features: int) -> None:
         return torch.relu(theta).sum() * bound
 
     close = torch.cat([points, -1e-3 * points.abs(), 1e-3 * points.abs()])
-    run.claim(
+    says = run.states(
         "N-43",
         r"\text{logistic regression: } \frac{\|\nabla h(\theta_1)-\nabla h(\theta_2)\|}"
         r"{\|\theta_1-\theta_2\|}\le\lambda_{\max}\bigl(\tfrac1{4s}XX^\top\bigr)",
-        promised=bound,
-        relation="<=",
-        measured=[measured.from_pairs, measured.from_derivatives],
-        tolerance=1e-10,
-        reason="largest difference quotient over pairs of points, and largest Hessian norm met",
-        control=Control(
-            "ReLUs, which are not smooth: the gradient jumps",
-            smoothness_from_below(kinked, close, ascent_steps=0).from_pairs,
-        ),
     )
-    run.claim(
+    says.at_most(
+        [measured.from_pairs, measured.from_derivatives],
+        bound,
+        1e-10,
+        where="largest difference quotient over pairs of points, and largest Hessian norm met",
+    )
+    says.fails(
+        "ReLUs, which are not smooth: the gradient jumps",
+        smoothness_from_below(kinked, close, ascent_steps=0).from_pairs,
+    )
+    says = run.states(
         "N-43",
         r"\text{logistic regression: } \|\nabla^2h(0)\|_2=\lambda_{\max}"
         r"\bigl(\tfrac1{4s}XX^\top\bigr): \text{ the bound is attained}",
-        promised=bound,
-        relation="==",
-        measured=smoothness_from_below(logistic, pieces, ascent_steps=0).from_derivatives,
-        tolerance=1e-10,
-        control=Control(
-            "θ = 0 is not among the points",
-            smoothness_from_below(logistic, points, ascent_steps=0).from_derivatives,
-        ),
+    )
+    says.equal(smoothness_from_below(logistic, pieces, ascent_steps=0).from_derivatives, bound, 1e-10)
+    says.fails(
+        "θ = 0 is not among the points", smoothness_from_below(logistic, points, ascent_steps=0).from_derivatives
     )
     # on a domain of two pieces the Hessian knows nothing of what lies between them
     path = torch.linspace(0, 4, 400, dtype=torch.float64)[:, None]
     quotients = torch.cdist(-path.sin(), -path.sin()) / torch.cdist(path, path)
     split = torch.cat([path[:40], path[-40:]])
     step = torch.where(split > 2, 10.0, 0.0)  # h' on the two pieces
-    run.claim(
-        "N-43",
-        r"\Theta \text{ convex}, \|\nabla^2h\|\le1 \implies \text{difference quotients}\le1",
-        promised=1.0,
-        relation="<=",
-        measured=torch.nan_to_num(quotients),
-        tolerance=1e-9,
-        reason="h = cos on [0, 4]",
-        control=Control(
-            "the domain is two intervals; h = 0 on one and 10 θ on the other has Hessian 0",
-            torch.nan_to_num(torch.cdist(step, step) / torch.cdist(split, split)),
-        ),
+    says = run.states("N-43", r"\Theta \text{ convex}, \|\nabla^2h\|\le1 \implies \text{difference quotients}\le1")
+    says.at_most(torch.nan_to_num(quotients), 1.0, 1e-9, where="h = cos on [0, 4]")
+    says.fails(
+        "the domain is two intervals; h = 0 on one and 10 θ on the other has Hessian 0",
+        torch.nan_to_num(torch.cdist(step, step) / torch.cdist(split, split)),
     )
 
 
-def decrease(
-    run: Run, logistic: Function, constant: float, features: int, starts: int, steps: int
-) -> None:
+def decrease(run: Run, logistic: Function, constant: float, features: int, starts: int, steps: int) -> None:
     def slack(h: Function, at: Tensor, eta: float, assumed: float) -> Tensor:
         done = gradient_descent(h, at, eta, steps)
         return sufficient_decrease(done.values, done.gradient_norms, eta, assumed)
@@ -241,78 +199,55 @@ def decrease(
 
     at = 3 * run.randn(starts, features)
     small = constant / 4
-    run.claim(
+    says = run.states(
         ["N-44", "L-131"],
         r"h(\theta-\eta\nabla h)\le h(\theta)-\eta(1-\tfrac{L\eta}2)\|\nabla h(\theta)\|^2:"
         r" \text{ slack of every step}",
-        promised=0,
-        relation=">=",
-        measured=torch.stack(
+    )
+    says.at_least(
+        torch.stack(
             [slack(logistic, at, r / constant, constant) for r in (0.5, 1.0, 1.9)]
             + [slack(cosines, at, r, 1.0) for r in (0.5, 1.0, 1.9)]
         ),
-        tolerance=1e-12,
-        reason="logistic regression and Σ cos θ, steps of 0.5, 1 and 1.9 in units of 1/L",
-        control=Control(
-            "L is taken four times too small",
-            slack(logistic, at / 30, 1 / small, small),
-        ),
+        0,
+        1e-12,
+        where="logistic regression and Σ cos θ, steps of 0.5, 1 and 1.9 in units of 1/L",
     )
-    run.claim(
-        "N-44",
-        r"h=\tfrac L2\|\theta\|^2: \text{ equality}",
-        promised=0,
-        relation="==",
-        measured=slack(lambda t: 1.5 * t.square().sum(-1), at[:1], 0.2, 3.0),
-        tolerance=1e-10,
-        control=Control("logistic regression", slack(logistic, at, 1 / constant, constant)),
-    )
+    says.fails("L is taken four times too small", slack(logistic, at / 30, 1 / small, small))
+    says = run.states("N-44", r"h=\tfrac L2\|\theta\|^2: \text{ equality}")
+    says.equal(slack(lambda t: 1.5 * t.square().sum(-1), at[:1], 0.2, 3.0), within=1e-10)
+    says.fails("logistic regression", slack(logistic, at, 1 / constant, constant))
     ends = gradient_descent(cosines, at, 1.999, 1).values
     far = gradient_descent(lambda t: t.square().sum(-1) / 2, at, 2.001, 1).values
-    run.claim(
-        "N-44",
-        r"0<\eta<2/L: \text{ the function decreases strictly}",
-        promised=ends[0],
-        relation="<",
-        measured=ends[1],
-        reason="Σ cos θ, one step of 1.999/L",
-        control=Control("η = 2.001/L on ½‖θ‖²", far[1], promised=far[0]),
-    )
+    says = run.states("N-44", r"0<\eta<2/L: \text{ the function decreases strictly}")
+    says.below(ends[1], ends[0], where="Σ cos θ, one step of 1.999/L")
+    says.fails("η = 2.001/L on ½‖θ‖²", far[1], promised=far[0])
 
 
 def printed_lines(run: Run, logistic: Function, constant: float, features: int) -> None:
     """The three lines of the printed derivation that are not true."""
     one, two = math.cos(1.0), math.cos(2.0)
-    run.erratum(
+    run.refutes(
         "sufficient-decrease-taylor",
         r"h(\theta_2)-h(\theta_1)=\nabla h(\theta_1)^\top(\theta_2-\theta_1)+\tfrac12(\theta_2-"
         r"\theta_1)^\top\nabla^2h(\theta_1)(\theta_2-\theta_1)",
-        promised=-math.sin(1.0) - math.cos(1.0) / 2,
-        relation="==",
-        measured=two - one,
-        tolerance=1e-3,
-        reason="h = cos from 1 to 2",
-    )
+    ).equal(two - one, -math.sin(1.0) - math.cos(1.0) / 2, 1e-3, where="h = cos from 1 to 2")
     at = run.randn(features)
     done = gradient_descent(logistic, at, 1 / constant, 1)
     moved = (done.points[1] - done.points[0]).norm()
-    run.erratum(
-        "sufficient-decrease-missing-gradient",
-        r"\tfrac L2\|\theta_2-\theta_1\|^2=\tfrac{L\eta^2}2\|h(\theta_1)\|^2",
-        promised=done.values[0].square() / (2 * constant),
-        relation="==",
-        measured=constant / 2 * moved.square(),
-        tolerance=1e-3,
-        reason="a step of logistic regression, η = 1/L",
+    run.refutes(
+        "sufficient-decrease-missing-gradient", r"\tfrac L2\|\theta_2-\theta_1\|^2=\tfrac{L\eta^2}2\|h(\theta_1)\|^2"
+    ).equal(
+        constant / 2 * moved.square(),
+        done.values[0].square() / (2 * constant),
+        1e-3,
+        where="a step of logistic regression, η = 1/L",
     )
-    run.erratum(
-        "sufficient-decrease-equality",
-        r"h(\theta_2)=h(\theta_1)-\tfrac1{2L}\|\nabla h(\theta_1)\|^2",
-        promised=done.values[0] - done.gradient_norms[0].square() / (2 * constant),
-        relation="==",
-        measured=done.values[1],
-        tolerance=1e-4,
-        reason="a step of logistic regression, η = 1/L: it gains more",
+    run.refutes("sufficient-decrease-equality", r"h(\theta_2)=h(\theta_1)-\tfrac1{2L}\|\nabla h(\theta_1)\|^2").equal(
+        done.values[1],
+        done.values[0] - done.gradient_norms[0].square() / (2 * constant),
+        1e-4,
+        where="a step of logistic regression, η = 1/L: it gains more",
     )
 
 
@@ -335,9 +270,7 @@ def critical_points(run: Run, starts: int) -> list[tuple[str, Tensor, Tensor]]:
         gaps = done.values[0] - infimum
         for epsilon in (0.3, 0.1, 0.03):
             hit = first_critical(done.gradient_norms, epsilon).double()
-            bound = torch.tensor(
-                [iterations_to_critical_point(constant, float(g), epsilon) for g in gaps]
-            ).double()
+            bound = torch.tensor([iterations_to_critical_point(constant, float(g), epsilon) for g in gaps]).double()
             # times are counted from 0: the first T iterates are 0, ..., T - 1
             needed.append(hit + 1)
             allowed.append(bound)
@@ -351,34 +284,26 @@ def critical_points(run: Run, starts: int) -> list[tuple[str, Tensor, Tensor]]:
         return -theta.sum(-1)
 
     run_away = gradient_descent(endless, run.randn(1, 1), 1.0, 500)
-    run.claim(
+    says = run.states(
         "N-45",
         r"\eta=1/L: \text{ one of the first } \lceil 2L(h(\theta^0)-\inf h)/\epsilon^2\rceil"
         r" \text{ iterates has } \|\nabla h\|\le\epsilon",
-        promised=torch.cat(allowed),
-        relation="<=",
-        measured=torch.cat(needed),
-        control=Control(
-            "h = -θ is not bounded below; the value at step 1 is taken for the infimum",
-            first_critical(run_away.gradient_norms, 0.3).double() + 1,
-            promised=iterations_to_critical_point(1.0, 1.0, 0.3),
-        ),
+    )
+    says.at_most(torch.cat(needed), torch.cat(allowed))
+    says.fails(
+        "h = -θ is not bounded below; the value at step 1 is taken for the infimum",
+        first_critical(run_away.gradient_norms, 0.3).double() + 1,
+        promised=iterations_to_critical_point(1.0, 1.0, 0.3),
     )
     # from close to a maximum the gradient first grows: the last iterate is not the best
     late = gradient_descent(cosines, torch.full((1, 1), 1e-3, dtype=torch.float64), 1.0, 30)
     times = torch.arange(1, len(late.values) + 1).double()[:, None]
-    run.claim(
-        ["N-45", "L-132"],
-        r"\min_{t<T}\|\nabla h(\theta^t)\|^2\le\frac{2L}T(h(\theta^0)-\inf h)",
-        promised=torch.cat(promised, 1),
-        relation="<=",
-        measured=torch.cat(best, 1),
-        tolerance=1e-12,
-        control=Control(
-            "the last iterate instead of the best, from close to a maximum",
-            late.gradient_norms.square(),
-            promised=2 / times * (late.values[0] + 1),
-        ),
+    says = run.states(["N-45", "L-132"], r"\min_{t<T}\|\nabla h(\theta^t)\|^2\le\frac{2L}T(h(\theta^0)-\inf h)")
+    says.at_most(torch.cat(best, 1), torch.cat(promised, 1), 1e-12)
+    says.fails(
+        "the last iterate instead of the best, from close to a maximum",
+        late.gradient_norms.square(),
+        promised=2 / times * (late.values[0] + 1),
     )
     run.table(
         "critical-points",

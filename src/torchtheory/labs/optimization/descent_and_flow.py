@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.linalg.eigenvalues import extremal_eigenvalues
 from torchtheory.models.model import unflatten
 from torchtheory.models.problem import Problem
@@ -95,15 +92,9 @@ def paths(run: Run, side: int) -> list[tuple[str, Function, Tensor, list[float]]
     for name, f in (("convex", bowl), ("not convex", valleys), ("flat", trench)):
         found.append((name, f, function_flow(f, starts, times), times))
     counts = {name: distinct(path[-1]) for name, _, path, _ in found}
-    run.claim(
-        "L-120",
-        r"f \text{ strictly convex: all trajectories end at one point: different ends}",
-        promised=1,
-        relation="==",
-        measured=counts["convex"],
-        reason=f"{len(starts)} starts, time 12",
-        control=Control("a function that is not convex", counts["not convex"]),
-    )
+    says = run.states("L-120", r"f \text{ strictly convex: all trajectories end at one point: different ends}")
+    says.equal(counts["convex"], 1, where=f"{len(starts)} starts, time 12")
+    says.fails("a function that is not convex", counts["not convex"])
 
     def judged(f: Function, path: Tensor) -> list[float]:
         """Different ends, how many of them are minima, and the largest gradient there."""
@@ -113,23 +104,15 @@ def paths(run: Run, side: int) -> list[tuple[str, Function, Tensor, list[float]]
 
     # a start on the line of symmetry runs into the saddle at 0
     ridge = function_flow(valleys, torch.cat([starts[:-1], 0 * starts[:1]]), times)
-    run.claim(
-        ["L-120", "L-118"],
-        r"f \text{ not convex: four different ends, all of them minima, with gradient } 0",
-        promised=[4, len(starts), 0],
-        relation="==",
-        measured=judged(valleys, found[1][2]),
-        tolerance=1e-4,
-        control=Control("one of the starts is the maximum at 0", judged(valleys, ridge)),
+    says = run.states(
+        ["L-120", "L-118"], r"f \text{ not convex: four different ends, all of them minima, with gradient } 0"
     )
-    run.erratum(
+    says.equal(judged(valleys, found[1][2]), [4, len(starts), 0], 1e-4)
+    says.fails("one of the starts is the maximum at 0", judged(valleys, ridge))
+    run.refutes(
         "flow-unique-minimizer",
         r"f \text{ convex} \implies \text{all trajectories end at one minimizer: different ends}",
-        promised=1,
-        relation="<=",
-        measured=counts["flat"],
-        reason="x₁² in the plane: convex, and the second coordinate does not move",
-    )
+    ).at_most(counts["flat"], 1, where="x₁² in the plane: convex, and the second coordinate does not move")
     return found[:2]
 
 
@@ -144,25 +127,12 @@ def energy(run: Run, flows: list[tuple[str, Function, Tensor, list[float]]]) -> 
         rates.append((f(ahead[1]) - f(at)) / (2 * width))
         promised.append(-gradient_of(f)(ahead[0], 0).square().sum(-1))
         others.append((other(ahead[1]) - other(at)) / (2 * width))
-    run.claim(
-        "L-120",
-        r"f \text{ does not increase along the flow: largest rise between two times}",
-        promised=0,
-        relation="<=",
-        measured=torch.stack(rises),
-        tolerance=1e-8,
-        control=Control("along the flow of the other function", torch.stack(up)),
-    )
-    run.claim(
-        "L-120",
-        r"\frac{d}{dt}f(x(t))=-\|\nabla f(x(t))\|^2",
-        promised=torch.cat(promised),
-        relation="==",
-        measured=torch.cat(rates),
-        tolerance=1e-4,
-        reason="central differences over 0.002",
-        control=Control("the other function along the flow", torch.cat(others)),
-    )
+    says = run.states("L-120", r"f \text{ does not increase along the flow: largest rise between two times}")
+    says.at_most(torch.stack(rises), 0, 1e-8)
+    says.fails("along the flow of the other function", torch.stack(up))
+    says = run.states("L-120", r"\frac{d}{dt}f(x(t))=-\|\nabla f(x(t))\|^2")
+    says.equal(torch.cat(rates), torch.cat(promised), 1e-4, where="central differences over 0.002")
+    says.fails("the other function along the flow", torch.cat(others))
 
 
 def discretization(run: Run) -> list[tuple[float, float, float]]:
@@ -184,26 +154,15 @@ def discretization(run: Run) -> list[tuple[float, float, float]]:
         found.append((eta, away, eta * longest / 2 * (math.exp(smooth) - 1)))
     fast = gradient_descent(f, start, 1 / 40, 80).points[::2][:41]
     twice = float((fast - along).norm(dim=-1).max())
-    run.claim(
-        "L-120",
-        r"\max_{k\eta\le1}\|x_k-x(k\eta)\|\le\tfrac\eta2G(e^{L}-1)",
-        promised=[b for _, _, b in found],
-        relation="<=",
-        measured=[a for _, a, _ in found],
-        reason="η = 1/5 to 1/40; ‖∇f‖ ≤ G and ‖∇²f‖ ≤ L",
-        control=Control("time is counted at twice its speed", twice, promised=found[-1][2]),
-    )
+    says = run.states("L-120", r"\max_{k\eta\le1}\|x_k-x(k\eta)\|\le\tfrac\eta2G(e^{L}-1)")
+    says.at_most([a for _, a, _ in found], [b for _, _, b in found], where="η = 1/5 to 1/40; ‖∇f‖ ≤ G and ‖∇²f‖ ≤ L")
+    says.fails("time is counted at twice its speed", twice, promised=found[-1][2])
     ratios = [a[1] / b[1] for a, b in pairwise(found)]
-    run.claim(
-        "L-120",
-        r"\text{distance } O(\eta): \text{ half the step, half of it: ratio at the smallest steps}",
-        promised=2.0,
-        relation="==",
-        measured=ratios[-1],
-        tolerance=0.02,
-        reason="criterion set beforehand: within 4% of 2 at η = 1/20 against 1/40",
-        control=Control("η = 1/40 at twice the speed, against itself", twice / found[-1][1]),
+    says = run.states(
+        "L-120", r"\text{distance } O(\eta): \text{ half the step, half of it: ratio at the smallest steps}"
     )
+    says.equal(ratios[-1], 2.0, 0.02, where="criterion set beforehand: within 4% of 2 at η = 1/20 against 1/40")
+    says.fails("η = 1/40 at twice the speed, against itself", twice / found[-1][1])
     return found
 
 
@@ -221,23 +180,13 @@ def critical(run: Run, width: int) -> None:
         critical_point(lambda x: x.square().sum(-1) + cubic(x), zero).kind,
         critical_point(lambda x: x.square().sum(-1) + quartic(x), zero).kind,
     ]
-    run.claim(
-        "L-118",
-        r"x^3 \text{ and } x^4 \text{ at } 0: f'=f''=0, \text{ second order does not decide}",
-        promised=2,
-        relation="==",
-        measured=kinds.count("degenerate"),
-        control=Control("x² is added", bent.count("degenerate")),
-    )
+    says = run.states("L-118", r"x^3 \text{ and } x^4 \text{ at } 0: f'=f''=0, \text{ second order does not decide}")
+    says.equal(kinds.count("degenerate"), 2)
+    says.fails("x² is added", bent.count("degenerate"))
     near = torch.linspace(-0.1, 0.1, 41, dtype=torch.float64)[:, None]
-    run.claim(
-        "L-118",
-        r"0 \text{ is a minimizer of } x^4: \text{ smallest value nearby}",
-        promised=0,
-        relation=">=",
-        measured=quartic(near),
-        control=Control("x³", cubic(near)),
-    )
+    says = run.states("L-118", r"0 \text{ is a minimizer of } x^4: \text{ smallest value nearby}")
+    says.at_least(quartic(near), 0)
+    says.fails("x³", cubic(near))
     # necessary: at a minimum of a random quartic well no curvature is negative
     pull = run.randn(4)
     matrix = run.randn(4, 4)
@@ -250,25 +199,19 @@ def critical(run: Run, width: int) -> None:
     lowest = torch.linalg.eigvalsh(torch.func.vmap(torch.func.hessian(well))(ends))[:, 0]
     starts = run.randn(20, 4) / 20
     between = torch.linalg.eigvalsh(torch.func.vmap(torch.func.hessian(well))(starts))[:, 0]
-    run.claim(
+    says = run.states(
         "L-118",
-        r"x^\star \text{ a local minimizer} \implies \nabla f=0,\ \nabla^2f\succeq0:"
-        r" \text{ smallest eigenvalue}",
-        promised=0,
-        relation=">=",
-        measured=lowest,
-        tolerance=1e-6,
-        reason="Σx⁴ + xᵀAx + bᵀx with a random A, 20 descents",
-        control=Control("points near 0", between),
+        r"x^\star \text{ a local minimizer} \implies \nabla f=0,\ \nabla^2f\succeq0: \text{ smallest eigenvalue}",
     )
+    says.at_least(lowest, 0, 1e-6, where="Σx⁴ + xᵀAx + bᵀx with a random A, 20 descents")
+    says.fails("points near 0", between)
     step = run.randn(20, 4)
-    run.erratum(
-        "definite-at-zero",
-        r"\nabla^2f \text{ positive definite, i.e. } s^\top\nabla^2f\,s>0 \text{ for all } s",
-        promised=0,
-        relation=">",
-        measured=(0 * step[0]) @ torch.eye(4, dtype=torch.float64) @ (0 * step[0]),
-        reason="s = 0, with the identity for the Hessian",
+    run.refutes(
+        "definite-at-zero", r"\nabla^2f \text{ positive definite, i.e. } s^\top\nabla^2f\,s>0 \text{ for all } s"
+    ).above(
+        (0 * step[0]) @ torch.eye(4, dtype=torch.float64) @ (0 * step[0]),
+        0,
+        where="s = 0, with the identity for the Hessian",
     )
     network(run, width)
 
@@ -293,18 +236,12 @@ def network(run: Run, width: int) -> None:
     by_lanczos, dense = kinds(zero)
     slope = float(gradient_of(f)(zero, 0).norm())
     moved = zero + 0.3 * run.randn(len(zero))
-    run.claim(
-        "L-118",
-        r"\text{a network with all weights 0: stationary, and a saddle by Lanczos as by the dense "
-        r"Hessian}",
-        promised=[0.0, 1.0, 1.0],
-        relation="==",
-        measured=[slope, float(by_lanczos == "saddle"), float(dense == "saddle")],
-        tolerance=1e-9,
-        control=Control(
-            "weights that are not 0",
-            [float(gradient_of(f)(moved, 0).norm()), 1.0, float(kinds(moved)[1] == "saddle")],
-        ),
+    says = run.states(
+        "L-118", r"\text{a network with all weights 0: stationary, and a saddle by Lanczos as by the dense Hessian}"
+    )
+    says.equal([slope, float(by_lanczos == "saddle"), float(dense == "saddle")], [0.0, 1.0, 1.0], 1e-9)
+    says.fails(
+        "weights that are not 0", [float(gradient_of(f)(moved, 0).norm()), 1.0, float(kinds(moved)[1] == "saddle")]
     )
 
 

@@ -9,11 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, clopper_pearson, fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, clopper_pearson, fit_slope, lab
 from torchtheory.optimization.descent.iterates import (
     Direction,
     Function,
@@ -35,9 +31,7 @@ STEP = 0.02
     title="Gradient descent stays in its valley and on its ridge; noise may leave both",
     full={"trials": 5000, "steps": 3000, "grid": 201},
 )
-def double_well(
-    run: Run, trials: int = 400, steps: int = 500, noise: float = 4.7, grid: int = 25
-) -> None:
+def double_well(run: Run, trials: int = 400, steps: int = 500, noise: float = 4.7, grid: int = 25) -> None:
     """On r(θ) = (θ² - 1)² + 0.3 θ, with a global minimum on the left and another on the right,
     gradient descent ends in the valley it starts in. With noise of size `noise` the same start
     ends sometimes here and sometimes there.
@@ -64,8 +58,7 @@ def double_well(
     run.figure(
         "basins",
         lambda axis: plot_basins(axis, outcomes, top),
-        caption="Share of runs that end in the global valley, by their start; bars are 99% "
-        "intervals.",
+        caption="Share of runs that end in the global valley, by their start; bars are 99% intervals.",
     )
 
 
@@ -83,39 +76,20 @@ def points_of_rest(run: Run, roots: tuple[float, float, float]) -> None:
     at = torch.tensor(roots, dtype=torch.float64)[:, None]
     end = last_iterate(gradient_of(well), at, [STEP] * 50)
     moved = last_iterate(gradient_of(well), at + 0.01, [STEP] * 50)
-    run.claim(
-        "A-26",
-        r"\nabla r(\theta)=0: \text{ gradient descent does not move: distance after 50 steps}",
-        promised=0,
-        relation="<=",
-        measured=(end - at).abs(),
-        tolerance=1e-9,
-        reason="the two minima and the maximum of the double well",
-        control=Control("0.01 beside the maximum", (moved - at)[1].abs()),
-    )
+    says = run.states("A-26", r"\nabla r(\theta)=0: \text{ gradient descent does not move: distance after 50 steps}")
+    says.at_most((end - at).abs(), 0, 1e-9, where="the two minima and the maximum of the double well")
+    says.fails("0.01 beside the maximum", (moved - at)[1].abs())
     kinds = [critical_point(well, point).kind for point in at]
-    run.claim(
+    says = run.states(
         "A-25, A-26",
-        r"r=(\theta^2-1)^2+0.3\,\theta \text{ has two minima and between them a maximum:"
-        r" points of another kind}",
-        promised=0,
-        relation="==",
-        measured=sum(a != b for a, b in zip(kinds, ["minimum", "maximum", "minimum"], strict=True)),
-        control=Control(
-            "the second derivative has the wrong sign",
-            sum(
-                critical_point(lambda t: -well(t), point).kind != kind
-                for point, kind in zip(at, kinds, strict=True)
-            ),
-        ),
+        r"r=(\theta^2-1)^2+0.3\,\theta \text{ has two minima and between them a maximum: points of another kind}",
     )
-    run.claim(
-        "A-25",
-        r"\text{the left one is global: } r(\theta_-)<r(\theta_+)",
-        promised=well(at[2]),
-        relation="<",
-        measured=well(at[0]),
+    says.equal(sum(a != b for a, b in zip(kinds, ["minimum", "maximum", "minimum"], strict=True)))
+    says.fails(
+        "the second derivative has the wrong sign",
+        sum(critical_point(lambda t: -well(t), point).kind != kind for point, kind in zip(at, kinds, strict=True)),
     )
+    run.states("A-25", r"\text{the left one is global: } r(\theta_-)<r(\theta_+)").below(well(at[0]), well(at[2]))
 
 
 def ends(direction: Direction, starts: Tensor, steps: int) -> Tensor:
@@ -137,44 +111,24 @@ def valleys(
     decided = starts < top
     wrong = (outcomes[0.0][1].bool() != decided).sum()
     shares = outcomes[noise][1] / outcomes[noise][2]
-    run.claim(
+    says = run.states(
         "A-25",
         r"\text{gradient descent reaches the global minimum if and only if } \theta^0<"
         r"\theta_{\max}: \text{ starts that do not}",
-        promised=0,
-        relation="==",
-        measured=wrong,
-        reason=f"{grid} starts from -1.9 to 1.9",
-        control=Control(
-            f"noise of size {noise:g}: starts with a run in the other valley",
-            (shares != decided).sum(),
-        ),
     )
+    says.equal(wrong, where=f"{grid} starts from -1.9 to 1.9")
+    says.fails(f"noise of size {noise:g}: starts with a run in the other valley", (shares != decided).sum())
     at = torch.full((trials, 1), right, dtype=torch.float64)
     reached = int((ends(with_gaussian_noise(slope, noise, run.generator), at, steps) < top).sum())
     still = int((ends(slope, at, steps) < top).sum())
     other = int((ends(slope, -at, steps) < top).sum())
     chance = clopper_pearson(reached, trials, 0.99)
-    run.claim(
-        "A-25",
-        r"\text{from the other minimum, with noise: } P(\text{global valley})>0",
-        promised=0,
-        relation=">",
-        measured=chance.low,
-        reason=f"lower end of the 99% interval; {reached} of {trials} runs of {steps} steps",
-        control=Control("no noise", clopper_pearson(still, trials, 0.99).low),
-    )
-    run.claim(
-        "A-25",
-        r"\text{and } P(\text{global valley})<1",
-        promised=1,
-        relation="<",
-        measured=chance.high,
-        reason="upper end of the same interval",
-        control=Control(
-            "no noise, and a start in the global valley", clopper_pearson(other, trials, 0.99).high
-        ),
-    )
+    says = run.states("A-25", r"\text{from the other minimum, with noise: } P(\text{global valley})>0")
+    says.above(chance.low, 0, where=f"lower end of the 99% interval; {reached} of {trials} runs of {steps} steps")
+    says.fails("no noise", clopper_pearson(still, trials, 0.99).low)
+    says = run.states("A-25", r"\text{and } P(\text{global valley})<1")
+    says.below(chance.high, 1, where="upper end of the same interval")
+    says.fails("no noise, and a start in the global valley", clopper_pearson(other, trials, 0.99).high)
     return outcomes
 
 
@@ -194,37 +148,28 @@ def classification(run: Run) -> None:
         found = critical_point(form, torch.zeros(size, dtype=torch.float64))
         wrong += (found.kind, found.index) != (kind, negative)
         flipped += (found.kind, found.index) != (kind, size - negative)
-    run.claim(
-        "A-26",
-        r"x^\top Ax \text{ at } 0: \text{ kind and index from the signs of } A: \text{ wrong ones}",
-        promised=0,
-        relation="==",
-        measured=wrong,
-        reason="all signatures in 5 dimensions, random bases",
-        control=Control("the positive eigenvalues are counted", flipped),
+    says = run.states(
+        "A-26", r"x^\top Ax \text{ at } 0: \text{ kind and index from the signs of } A: \text{ wrong ones}"
     )
+    says.equal(wrong, where="all signatures in 5 dimensions, random bases")
+    says.fails("the positive eigenvalues are counted", flipped)
     zero = torch.zeros(2, dtype=torch.float64)
     flat = [
         critical_point(lambda x: x[0] ** 3 - 3 * x[0] * x[1] ** 2, zero),
         critical_point(lambda x: x[0] ** 2 + x[1] ** 4, zero),
     ]
-    run.claim(
-        "A-26",
-        r"\text{a singular Hessian does not decide: } x^3-3xy^2 \text{ and } x^2+y^4"
-        r" \text{ are degenerate}",
-        promised=2,
-        relation="==",
-        measured=sum(p.kind == "degenerate" for p in flat),
-        reason="the first is a saddle, the second a minimum",
-        control=Control(
-            "a quadratic term removes the degeneracy",
-            sum(
-                p.kind == "degenerate"
-                for p in (
-                    critical_point(lambda x: x[0] ** 2 - x[1] ** 2 + x[0] ** 3, zero),
-                    critical_point(lambda x: x[0] ** 2 + x[1] ** 2 + x[1] ** 4, zero),
-                )
-            ),
+    says = run.states(
+        "A-26", r"\text{a singular Hessian does not decide: } x^3-3xy^2 \text{ and } x^2+y^4 \text{ are degenerate}"
+    )
+    says.equal(sum(p.kind == "degenerate" for p in flat), 2, where="the first is a saddle, the second a minimum")
+    says.fails(
+        "a quadratic term removes the degeneracy",
+        sum(
+            p.kind == "degenerate"
+            for p in (
+                critical_point(lambda x: x[0] ** 2 - x[1] ** 2 + x[0] ** 3, zero),
+                critical_point(lambda x: x[0] ** 2 + x[1] ** 2 + x[1] ** 4, zero),
+            )
         ),
     )
 
@@ -246,15 +191,9 @@ def saddle(run: Run, trials: int) -> None:
     start = torch.tensor([1.0, 0.0], dtype=torch.float64)
     rest = last_iterate(slope, start, [eta] * 300)
     gone = last_iterate(slope, start + torch.tensor([0.0, 1e-6]).double(), [eta] * 300)
-    run.claim(
-        "A-26",
-        r"r=x^2-y^2 \text{ from } (1,0): \text{ gradient descent converges to the saddle}",
-        promised=1e-9,
-        relation="<=",
-        measured=rest.norm(),
-        reason="distance from it after 300 steps",
-        control=Control("started at (1, 10⁻⁶)", gone.norm()),
-    )
+    says = run.states("A-26", r"r=x^2-y^2 \text{ from } (1,0): \text{ gradient descent converges to the saddle}")
+    says.at_most(rest.norm(), 1e-9, where="distance from it after 300 steps")
+    says.fails("started at (1, 10⁻⁶)", gone.norm())
 
     def noisy_path(direction: Direction, size: float, steps: int) -> Tensor:
         oracle = with_gaussian_noise(direction, size, run.generator)
@@ -262,22 +201,21 @@ def saddle(run: Run, trials: int) -> None:
 
     size, steps = 0.01, 30
     path = noisy_path(slope, size, steps)
-    spread = mean_interval(path[-1, :, 1].square(), confidence=0.999)
-    run.claim(
+    says = run.states(
         "A-26",
         r"\mathbb E\,y_T^2=\eta^2s^2\,\frac{a^{2T}-1}{a^2-1},\ a=1+2\eta:"
         r" \text{ noise grows along the unstable direction}",
-        promised=accumulated_variance(-2.0, eta, size, steps),
-        relation="~",
-        measured=spread.estimate,
-        interval=spread,
-        reason=f"from the saddle, T = {steps}, s = {size}, {trials} runs",
-        control=Control(
-            "the formula for a minimum, a = 1 - 2η",
-            spread.estimate,
-            promised=accumulated_variance(2.0, eta, size, steps),
-            interval=spread,
-        ),
+    )
+    says.mean(
+        path[-1, :, 1].square(),
+        accumulated_variance(-2.0, eta, size, steps),
+        confidence=0.999,
+        where=f"from the saddle, T = {steps}, s = {size}, {trials} runs",
+    )
+    says.fails(
+        "the formula for a minimum, a = 1 - 2η",
+        path[-1, :, 1].square(),
+        promised=accumulated_variance(2.0, eta, size, steps),
     )
     sizes, longest = [1e-1, 1e-2, 1e-3, 1e-4], 200
 
@@ -294,25 +232,12 @@ def saddle(run: Run, trials: int) -> None:
         return fit_slope(logs.repeat_interleave(trials), waiting.flatten(), 0.999, log=False)
 
     waiting, kept, quick = times(ridge), times(bowl), times(sharper)
-    run.claim(
-        "A-26",
-        rf"\text{{with noise the runs leave the saddle: share within {longest} steps}}",
-        promised=0.99,
-        relation=">=",
-        measured=within(waiting).estimate,
-        interval=within(waiting),
-        reason="noise of size 10⁻¹ to 10⁻⁴",
-        control=Control("x² + y², a minimum", within(kept).estimate, interval=within(kept)),
-    )
-    run.claim(
-        "A-26",
-        r"\text{mean escape time}=\frac{\log(1/s)}{\log(1+2\eta)}+\text{const}: \text{ slope}",
-        promised=1 / math.log(1 + 2 * eta),
-        relation="slope",
-        measured=growth(waiting).estimate,
-        interval=growth(waiting),
-        control=Control("x² - 2y², twice as steep", growth(quick).estimate, interval=growth(quick)),
-    )
+    says = run.states("A-26", rf"\text{{with noise the runs leave the saddle: share within {longest} steps}}")
+    says.at_least(within(waiting), 0.99, where="noise of size 10⁻¹ to 10⁻⁴")
+    says.fails("x² + y², a minimum", within(kept))
+    says = run.states("A-26", r"\text{mean escape time}=\frac{\log(1/s)}{\log(1+2\eta)}+\text{const}: \text{ slope}")
+    says.slope(growth(waiting), 1 / math.log(1 + 2 * eta))
+    says.fails("x² - 2y², twice as steep", growth(quick))
     run.table(
         "escape",
         ["noise s", "mean escape time", "shortest", "longest"],
@@ -321,9 +246,7 @@ def saddle(run: Run, trials: int) -> None:
     )
 
 
-def runs_of_both_kinds(
-    start: float, noise: float, top: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def runs_of_both_kinds(start: float, noise: float, top: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Of 32 noisy runs from one start, the first that ends on either side."""
     at = torch.full((32, 1), start, dtype=torch.float64)
     direction = with_gaussian_noise(gradient_of(well), noise, generator)
@@ -343,9 +266,7 @@ def plot_runs(axes: Any, noise: float, top: float, seed: int) -> None:
         for column, (axis, path) in enumerate(zip(axes[row], panels, strict=True)):
             shown = path[::4]
             axis.plot(grid, well(grid[:, None]), color="0.6", linewidth=1)
-            axis.scatter(
-                shown, well(shown[:, None]), c=range(len(shown)), cmap="Blues", s=12, vmin=-40
-            )
+            axis.scatter(shown, well(shown[:, None]), c=range(len(shown)), cmap="Blues", s=12, vmin=-40)
             axis.plot(path[-1], well(path[-1:]), "*", color=COLORS[1], markersize=13)
             name = "stochastic gradient descent" if column >= 2 else "gradient descent"
             axis.set_title(f"{name}, from {float(path[0]):g}", fontsize=9)

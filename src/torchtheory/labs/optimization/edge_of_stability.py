@@ -10,10 +10,7 @@ from torch import Tensor
 from torch.func import hessian, vmap
 from torch.optim import SGD
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.optimization.curvature.edge_of_stability import stability_limit
 from torchtheory.optimization.descent.iterates import (
     Function,
@@ -79,16 +76,11 @@ def limits_of_sgd(run: Run) -> None:
 
     below = [growth(options, 0.97) for _, options in settings]
     above = [growth(options, 1.03) for _, options in settings]
-    run.claim(
-        "L-125",
-        r"\text{SGD on } \tfrac\lambda2x^2 \text{ with } \lambda=0.97 \text{ of its limit}:"
-        r" |x_{300}/x_0|<1",
-        promised=1,
-        relation="<",
-        measured=below,
-        reason=", ".join(name for name, _ in settings),
-        control=Control("1.03 of the limit", above),
+    says = run.states(
+        "L-125", r"\text{SGD on } \tfrac\lambda2x^2 \text{ with } \lambda=0.97 \text{ of its limit}: |x_{300}/x_0|<1"
     )
+    says.below(below, 1, where=", ".join(name for name, _ in settings))
+    says.fails("1.03 of the limit", above)
     run.table(
         "limits",
         ["SGD with", "left at 0.97 of the limit", "left at 1.03 of the limit"],
@@ -116,18 +108,19 @@ def displacement(run: Run) -> None:
         made: Tensor = (path[-1] - minima).norm(dim=1) / away
         return made
 
-    run.claim(
+    says = run.states(
         "L-125",
         r"\text{next to a minimum: } \|x_k-x^\star\|=|1-\eta\lambda_{\max}|^k\,\|x_0-x^\star\|"
         r" \text{ along the top eigenvector}",
-        promised=(1 - eta * sharpness).abs() ** steps,
-        relation="==",
-        measured=factor(top),
-        tolerance=1e-4,
-        reason=f"minima of ½(ab - 1)² of sharpness 2 to {float(sharpness[-1]):.3g}, η = {eta:g}, "
-        f"{steps} steps from a distance of 10⁻⁷",
-        control=Control("along the minima instead", factor(flat)),
     )
+    says.equal(
+        factor(top),
+        (1 - eta * sharpness).abs() ** steps,
+        1e-4,
+        where=f"minima of ½(ab - 1)² of sharpness 2 to {float(sharpness[-1]):.3g}, η = {eta:g}, "
+        f"{steps} steps from a distance of 10⁻⁷",
+    )
+    says.fails("along the minima instead", factor(flat))
 
 
 def product(run: Run, starts: int) -> list[tuple[float, Tensor, Tensor]]:
@@ -143,19 +136,15 @@ def product(run: Run, starts: int) -> list[tuple[float, Tensor, Tensor]]:
 
     found = [(eta, of_flow, ends(eta)) for eta in (0.5, 0.4)]
     slow = ends(0.05, time=30.0)
-    run.claim(
-        "L-125",
-        r"\tfrac12(ab-1)^2: \text{ gradient descent ends at minima of sharpness}\le2/\eta",
-        promised=torch.cat([torch.full_like(of_flow, 2 / eta) for eta, _, _ in found]),
-        relation="<=",
-        measured=torch.cat([end for _, _, end in found]),
-        tolerance=1e-6,
-        reason=f"{starts} starts, η = 0.5 and 0.4; gradient flow would end at sharpness "
+    says = run.states("L-125", r"\tfrac12(ab-1)^2: \text{ gradient descent ends at minima of sharpness}\le2/\eta")
+    says.at_most(
+        torch.cat([end for _, _, end in found]),
+        torch.cat([torch.full_like(of_flow, 2 / eta) for eta, _, _ in found]),
+        1e-6,
+        where=f"{starts} starts, η = 0.5 and 0.4; gradient flow would end at sharpness "
         f"{float(of_flow.min()):.3g} to {float(of_flow.max()):.3g}",
-        control=Control(
-            "the same starts with η = 0.05, against the limit of η = 0.5", slow, promised=4.0
-        ),
     )
+    says.fails("the same starts with η = 0.05, against the limit of η = 0.5", slow, promised=4.0)
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from torchtheory.core.intervals import Interval
+from torchtheory.labs.engine import Interval
 
 
 def half_square(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -9,11 +9,8 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.generalization.implicit_bias.layer_balance import balanced_weights
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.optimization.linear_networks.deep import flat_layers, layers_of
 from torchtheory.optimization.linear_networks.deep_factorization import (
     align_factors,
@@ -114,43 +111,42 @@ def velocities(run: Run, size: int) -> None:
         @ chain.frames[k - 1].T
         for k in (1, 2, 3)
     ]
-    run.claim(
-        "L-164",
-        r"\dot W_k=\tfrac1LV_{k+1}\Sigma^{L-k}U_L^\top(W^\star-W)V_1\Sigma^{k-1}V_k^\top",
-        promised=torch.stack(automatic),
-        relation="==",
-        measured=torch.stack(by_frames),
-        tolerance=1e-10,
-        reason="balanced factors, depths 1 to 4, against the gradient",
-        control=Control(
-            "factors that are not balanced, with the frames nearest to theirs",
-            torch.stack(pretended),
-            promised=-torch.stack(product_gradients(loose, target)),
-        ),
+    says = run.states("L-164", r"\dot W_k=\tfrac1LV_{k+1}\Sigma^{L-k}U_L^\top(W^\star-W)V_1\Sigma^{k-1}V_k^\top")
+    says.equal(
+        torch.stack(by_frames),
+        torch.stack(automatic),
+        1e-10,
+        where="balanced factors, depths 1 to 4, against the gradient",
     )
-    run.erratum(
+    says.fails(
+        "factors that are not balanced, with the frames nearest to theirs",
+        torch.stack(pretended),
+        promised=-torch.stack(product_gradients(loose, target)),
+    )
+    run.refutes(
         "factor-velocity-last-frame",
         r"\dot W_k=\tfrac1LV_{k+1}\Sigma^{L-k}U_L^\top(W^\star-W)V_1\Sigma^{k-1}V_{k-1}^\top",
-        promised=torch.stack([right for right, _ in printed]),
-        relation="==",
-        measured=torch.stack([wrong for _, wrong in printed]),
-        tolerance=1e-3,
-        reason="every k > 1 for 2 to 4 balanced factors; the right side is minus the gradient",
+    ).equal(
+        torch.stack([wrong for _, wrong in printed]),
+        torch.stack([right for right, _ in printed]),
+        1e-3,
+        where="every k > 1 for 2 to 4 balanced factors; the right side is minus the gradient",
     )
-    run.claim(
+    says = run.states(
         "L-164",
         r"\dot W=\tfrac1L\sum_kU_L\Sigma^{2L-2k}U_L^\top(W^\star-W)V_1\Sigma^{2k-2}V_1^\top="
         r"\tfrac1L\sum_k[WW^\top]^{\frac{L-k}L}(W^\star-W)[W^\top W]^{\frac{k-1}L}",
-        promised=torch.stack([*rule, *rule]),
-        relation="==",
-        measured=torch.stack([*in_frames, *closed]),
-        tolerance=1e-10,
-        reason="against the product rule, depths 1 to 4",
-        control=Control(
-            "factors that are not balanced",
-            end_to_end_velocity(product_of(loose), target, 3),
-            promised=product_velocity(loose, target),
-        ),
+    )
+    says.equal(
+        torch.stack([*in_frames, *closed]),
+        torch.stack([*rule, *rule]),
+        1e-10,
+        where="against the product rule, depths 1 to 4",
+    )
+    says.fails(
+        "factors that are not balanced",
+        end_to_end_velocity(product_of(loose), target, 3),
+        promised=product_velocity(loose, target),
     )
 
 
@@ -165,26 +161,18 @@ def flows(run: Run, size: int, until: float) -> None:
     # the same product, written with one factor ten times as large as it should be
     first, second = balanced(W, 2, run)
     uneven = follow([10 * first, second / 10], target, times)
-    run.claim(
-        "L-164",
-        r"\text{the product of balanced factors and the end-to-end equation: the same } W(t)",
-        promised=torch.stack(direct),
-        relation="==",
-        measured=torch.stack(products),
-        tolerance=1e-5,
-        reason=f"depths 1 to 4, five times until {until:g}; solvers' relative errors are 1e-8",
-        control=Control("the same product of factors 10 and 1/10 as large", uneven, direct[1]),
+    says = run.states("L-164", r"\text{the product of balanced factors and the end-to-end equation: the same } W(t)")
+    says.equal(
+        torch.stack(products),
+        torch.stack(direct),
+        1e-5,
+        where=f"depths 1 to 4, five times until {until:g}; solvers' relative errors are 1e-8",
     )
+    says.fails("the same product of factors 10 and 1/10 as large", uneven, promised=direct[1])
     closed = target + (W - target) * (-times)[:, None, None].exp()
-    run.claim(
-        "L-164",
-        r"L=1: W(t)=W^\star+(W(0)-W^\star)e^{-t}",
-        promised=torch.stack([closed, closed]),
-        relation="==",
-        measured=torch.stack([direct[0], products[0]]),
-        tolerance=1e-5,
-        control=Control("two factors", torch.stack([direct[1], products[1]])),
-    )
+    says = run.states("L-164", r"L=1: W(t)=W^\star+(W(0)-W^\star)e^{-t}")
+    says.equal(torch.stack([direct[0], products[0]]), torch.stack([closed, closed]), 1e-5)
+    says.fails("two factors", torch.stack([direct[1], products[1]]))
 
 
 def follow(factors: list[Tensor], target: Tensor, times: Tensor) -> Tensor:
@@ -229,52 +217,38 @@ def singular_values(run: Run, targets: Tensor) -> None:
         seen.append(left.T @ path @ right)
         promised.append(torch.diag_embed(mode_flow(start, targets, depth, times)))
     turned = follow(balanced(other_left * start @ other_right.T, 2, run), target, times)
-    run.claim(
+    says = run.states(
         "L-165",
         r"W(0), W^\star \text{ share singular vectors: } U^\top W(t)V \text{ is diagonal, with } "
         r"\dot s=s^{2-2/L}(s^\star-s)",
-        promised=torch.stack(promised),
-        relation="==",
-        measured=torch.stack(seen),
-        tolerance=1e-5,
-        reason="flow of 2 and of 4 factors, four times until 1.5",
-        control=Control(
-            "a start with other singular vectors: their values against the equation's",
-            torch.linalg.svdvals(turned),
-            promised=mode_flow(start, targets, 2, times),
-        ),
+    )
+    says.equal(torch.stack(seen), torch.stack(promised), 1e-5, where="flow of 2 and of 4 factors, four times until 1.5")
+    says.fails(
+        "a start with other singular vectors: their values against the equation's",
+        torch.linalg.svdvals(turned),
+        promised=mode_flow(start, targets, 2, times),
     )
     grid = torch.linspace(0, 3, 31, dtype=torch.float64)
     logistic = targets / (1 + (targets / start - 1) * torch.exp(-targets * grid[:, None]))
-    run.claim(
-        "L-165",
-        r"L=2: s(t)=\frac{s^\star}{1+(s^\star/s_0-1)e^{-s^\star t}}",
-        promised=logistic,
-        relation="==",
-        measured=mode_flow(start, targets, 2, grid),
-        tolerance=1e-6,
-        control=Control("three factors", mode_flow(start, targets, 3, grid)),
-    )
+    says = run.states("L-165", r"L=2: s(t)=\frac{s^\star}{1+(s^\star/s_0-1)e^{-s^\star t}}")
+    says.equal(mode_flow(start, targets, 2, grid), logistic, 1e-6)
+    says.fails("three factors", mode_flow(start, targets, 3, grid))
     reached, taken = [], []
     for depth in DEPTHS:
         levels = mode_flow(start, targets, depth, grid)[1:]
         reached.append(mode_time(start.expand_as(levels), levels, targets, depth))
         taken.append(grid[1:, None].expand_as(levels))
     levels = mode_flow(start, targets, 3, grid)[1:]
-    run.claim(
+    says = run.states(
         "L-165",
         r"t=(s^\star)^{b-1}\Bigl[\tfrac{u^b}b\,{}_2F_1(1,b;b+1;u)\Bigr]_{s_0/s^\star}^{s/s^\star},"
         r"\ b=\tfrac2L-1: \text{ the time until } s",
-        promised=torch.stack(taken),
-        relation="==",
-        measured=torch.stack(reached),
-        tolerance=1e-5,
-        reason="levels of the solver's curves, depths 1 to 4",
-        control=Control(
-            "the formula of four factors for three",
-            mode_time(start.expand_as(levels), levels, targets, 4),
-            promised=taken[2],
-        ),
+    )
+    says.equal(torch.stack(reached), torch.stack(taken), 1e-5, where="levels of the solver's curves, depths 1 to 4")
+    says.fails(
+        "the formula of four factors for three",
+        mode_time(start.expand_as(levels), levels, targets, 4),
+        promised=taken[2],
     )
 
 
@@ -313,20 +287,19 @@ def modes(run: Run, targets: Tensor, small: float, step: float) -> dict[int, tup
             for s in mode_flow(start, targets, depth, [0.0, until])
         ]
         predicted.append(-speeds[1] / 2 * (speeds[1] / speeds[0]).log())
-    run.claim(
+    says = run.states(
         "L-165",
         r"\text{descent on the factors follows the mode equation: its error a step is } -\tfrac12"
         r"f(w_T)\log\tfrac{f(w_T)}{f(w_0)},\ w=s^{1/L},\ \dot w=f(w)",
-        promised=torch.stack(predicted),
-        relation="==",
-        measured=torch.stack([error(depth, left) for depth in DEPTHS[1:]]),
-        tolerance=20 * step**2,
-        reason=f"2, 3 and 4 factors until time 1, extrapolated from steps of {step:g} and "
-        f"{step / 2:g}: what is left is of the order of the step squared",
-        control=Control(
-            "a start with other singular vectors", error(2, turned), promised=predicted[0]
-        ),
     )
+    says.equal(
+        torch.stack([error(depth, left) for depth in DEPTHS[1:]]),
+        torch.stack(predicted),
+        20 * step**2,
+        where=f"2, 3 and 4 factors until time 1, extrapolated from steps of {step:g} and "
+        f"{step / 2:g}: what is left is of the order of the step squared",
+    )
+    says.fails("a start with other singular vectors", error(2, turned), promised=predicted[0])
     return kept
 
 
@@ -334,9 +307,7 @@ def ends(targets: Tensor, small: float, share: float) -> tuple[Tensor, Tensor, T
     return torch.full_like(targets, small), share * targets, targets
 
 
-def descend(
-    factors: list[Tensor], target: Tensor, step: float, until: float
-) -> tuple[Tensor, Tensor]:
+def descend(factors: list[Tensor], target: Tensor, step: float, until: float) -> tuple[Tensor, Tensor]:
     """Gradient descent on the factors: times and products."""
     products = [product_of(factors)]
     for _ in range(round(until / step)):
@@ -352,48 +323,39 @@ def waiting(run: Run, targets: Tensor, small: float) -> None:
     low = {L: mode_time(*ends(targets, small, 0.1), L) for L in DEPTHS}
     high = {L: mode_time(*ends(targets, small, 0.9), L) for L in DEPTHS}
     deep = DEPTHS[1:]
-    run.claim(
-        "L-165",
-        r"L\ge2: \text{ the larger } s^\star, \text{ the sooner it is half learned}",
-        promised=torch.stack([half[L][1:] for L in deep]),
-        relation="<",
-        measured=torch.stack([half[L][:-1] for L in deep]),
-        reason=f"targets 3, 2, 1; all modes start at {small:g}",
-        control=Control("one factor: all at about log 2", half[1][:-1], promised=half[1][1:]),
+    says = run.states("L-165", r"L\ge2: \text{ the larger } s^\star, \text{ the sooner it is half learned}")
+    says.below(
+        torch.stack([half[L][:-1] for L in deep]),
+        torch.stack([half[L][1:] for L in deep]),
+        where=f"targets 3, 2, 1; all modes start at {small:g}",
     )
-    run.claim(
-        "L-165",
-        r"\text{one after the other: a mode is at nine tenths before the next one is at one tenth}",
-        promised=torch.stack([low[L][1:] for L in deep[1:]]),
-        relation="<",
-        measured=torch.stack([high[L][:-1] for L in deep[1:]]),
-        reason="3 and 4 factors",
-        control=Control("one factor", high[1][:-1], promised=low[1][1:]),
+    says.fails("one factor: all at about log 2", half[1][:-1], promised=half[1][1:])
+    says = run.states(
+        "L-165", r"\text{one after the other: a mode is at nine tenths before the next one is at one tenth}"
     )
+    says.below(
+        torch.stack([high[L][:-1] for L in deep[1:]]),
+        torch.stack([low[L][1:] for L in deep[1:]]),
+        where="3 and 4 factors",
+    )
+    says.fails("one factor", high[1][:-1], promised=low[1][1:])
     # a start at half of the target: depth then has nothing to wait for
     near = {L: mode_time(0.5 * targets, 0.75 * targets, targets, L) for L in DEPTHS}
-    run.claim(
-        "L-165",
-        r"\text{deeper is later: the time until } s^\star/2 \text{ grows with } L",
-        promised=torch.stack([half[L] for L in DEPTHS[:-1]]),
-        relation=">",
-        measured=torch.stack([half[L] for L in deep]),
-        reason="from depth to depth",
-        control=Control(
-            "a start at half of the target, until three quarters",
-            torch.stack([near[L] for L in deep]),
-            promised=torch.stack([near[L] for L in DEPTHS[:-1]]),
-        ),
+    says = run.states("L-165", r"\text{deeper is later: the time until } s^\star/2 \text{ grows with } L")
+    says.above(
+        torch.stack([half[L] for L in deep]), torch.stack([half[L] for L in DEPTHS[:-1]]), where="from depth to depth"
+    )
+    says.fails(
+        "a start at half of the target, until three quarters",
+        torch.stack([near[L] for L in deep]),
+        promised=torch.stack([near[L] for L in DEPTHS[:-1]]),
     )
     sharp = {L: (high[L] - low[L]) / half[L] for L in DEPTHS}
-    run.claim(
+    run.states(
         "L-165",
         r"\text{and sharper: the time from } \tfrac1{10} \text{ to } \tfrac9{10}, \text{ relative "
         r"to the time until } \tfrac12, \text{ falls with } L",
-        promised=torch.stack([sharp[L] for L in DEPTHS[:-1]]),
-        relation="<",
-        measured=torch.stack([sharp[L] for L in deep]),
-    )
+    ).below(torch.stack([sharp[L] for L in deep]), torch.stack([sharp[L] for L in DEPTHS[:-1]]))
     rows = [
         (L, float(s), float(low[L][k]), float(half[L][k]), float(high[L][k]))
         for L in DEPTHS
@@ -407,9 +369,7 @@ def waiting(run: Run, targets: Tensor, small: float) -> None:
     )
 
 
-def plot_modes(
-    axes: Any, targets: Tensor, small: float, descent: dict[int, tuple[Tensor, Tensor]]
-) -> None:
+def plot_modes(axes: Any, targets: Tensor, small: float, descent: dict[int, tuple[Tensor, Tensor]]) -> None:
     start = torch.full_like(targets, small)
     for axis, depth in zip(axes.flat, DEPTHS, strict=True):
         times, products = descent[depth]

@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.homogeneity import measure_homogeneity
 from torchtheory.optimization.parallel_networks.nondegenerate_pairs import (
@@ -81,29 +77,14 @@ def degree(model: nn.Module, x: Tensor) -> float:
 def degrees_of_networks(run: Run, depths: tuple[int, ...]) -> list[float]:
     x = run.randn(7, 3)
     measured = [degree(plain(depth, run), x) for depth in depths]
-    run.claim(
-        "B-45",
-        r"\text{a ReLU network without biases is homogeneous of degree } L \text{, its layers}",
-        promised=list(depths),
-        relation="==",
-        measured=measured,
-        control=Control(
-            "with biases", [degree(plain(depth, run, bias=True), x) for depth in depths]
-        ),
-    )
+    says = run.states("B-45", r"\text{a ReLU network without biases is homogeneous of degree } L \text{, its layers}")
+    says.equal(measured, list(depths))
+    says.fails("with biases", [degree(plain(depth, run, bias=True), x) for depth in depths])
     hidden = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2, bias=False)).double()
-    deeper = nn.Sequential(
-        nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 2, bias=False)
-    ).double()
-    run.claim(
-        "B-45",
-        r"\text{biases in the only hidden layer are admissible: the degree is 2}",
-        promised=2,
-        relation="==",
-        measured=degree(hidden, x),
-        reason="a bias is the weight of an input that is always 1",
-        control=Control("two hidden layers with biases", degree(deeper, x)),
-    )
+    deeper = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 2, bias=False)).double()
+    says = run.states("B-45", r"\text{biases in the only hidden layer are admissible: the degree is 2}")
+    says.equal(degree(hidden, x), 2, where="a bias is the weight of an input that is always 1")
+    says.fails("two hidden layers with biases", degree(deeper, x))
     images = run.randn(4, 1, 6, 6)
     blocks: list[tuple[nn.Module, Tensor, float]] = [
         (
@@ -118,17 +99,14 @@ def degrees_of_networks(run: Run, depths: tuple[int, ...]) -> list[float]:
         (nn.Sequential(nn.Linear(3, 4, bias=False), Square(), nn.Linear(4, 2, bias=False)), x, 3.0),
     ]  # fmt: skip
     saturating = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 2, bias=False))
-    run.claim(
-        "B-45",
-        r"\|\phi(aw)-a^p\phi(w)\|/(a^p\|\phi(w)\|) \text{ for } a=0,\tfrac12,2,10",
-        promised=0,
-        relation="==",
-        measured=[departure(model.double(), inputs, p) for model, inputs, p in blocks],
-        tolerance=1e-10,
-        reason="convolution with max-pooling and leaky ReLU, p = 2; three layers, p = 3; two "
+    says = run.states("B-45", r"\|\phi(aw)-a^p\phi(w)\|/(a^p\|\phi(w)\|) \text{ for } a=0,\tfrac12,2,10")
+    says.equal(
+        [departure(model.double(), inputs, p) for model, inputs, p in blocks],
+        within=1e-10,
+        where="convolution with max-pooling and leaky ReLU, p = 2; three layers, p = 3; two "
         "layers with squares between, p = 3",
-        control=Control("tanh between two layers", departure(saturating.double(), x, 2.0)),
     )
+    says.fails("tanh between two layers", departure(saturating.double(), x, 2.0))
     return measured
 
 
@@ -159,8 +137,7 @@ def departure(model: nn.Module, x: Tensor, p: float) -> float:
     with torch.no_grad():
         here = outputs(1.0)
         return max(
-            float((outputs(a) - a**p * here).norm() / (max(a**p, 1.0) * here.norm()))
-            for a in (0.0, 0.5, 2.0, 10.0)
+            float((outputs(a) - a**p * here).norm() / (max(a**p, 1.0) * here.norm())) for a in (0.0, 0.5, 2.0, 10.0)
         )
 
 
@@ -190,18 +167,11 @@ def refused(run: Run) -> None:
         "identity": two_layers(nn.Identity()),
     }
     verdicts = {name: match_degrees(model, x) for name, model in [*bad.items(), *good.items()]}
-    run.claim(
-        "B-45",
-        r"\text{tanh, sigmoid, batch normalization, output bias, skip connection: how many are "
-        r"refused}",
-        promised=len(bad),
-        relation="==",
-        measured=sum(not verdicts[name].matches for name in bad),
-        control=Control(
-            "admissible ones: " + ", ".join(good),
-            sum(not verdicts[name].matches for name in good),
-        ),
+    says = run.states(
+        "B-45", r"\text{tanh, sigmoid, batch normalization, output bias, skip connection: how many are refused}"
     )
+    says.equal(sum(not verdicts[name].matches for name in bad), len(bad))
+    says.fails("admissible ones: " + ", ".join(good), sum(not verdicts[name].matches for name in good))
     run.table(
         "networks",
         ["network", "covered", "reason"],
@@ -223,27 +193,20 @@ def degrees_of_penalties(run: Run, depths: tuple[int, ...]) -> dict[str, list[fl
             net = deep_subnetwork([3, *[4] * (depth - 1), 2], penalty=name)
             found = degree_of(net.penalty, run.randn(4, net.size)).degree
             measured[name].append(math.nan if found is None else found)
-    run.claim(
-        "B-45",
-        r"\prod_l\|W_l\| \text{ and } \tfrac1L\sum_l\|W_l\|^L \text{ have the degree } L "
-        r"\text{ of the network}",
-        promised=[*depths, *depths],
-        relation="==",
-        measured=measured["product"] + measured["powers"],
-        control=Control("weight decay", [*measured["decay"], *measured["decay"]]),
+    says = run.states(
+        "B-45", r"\prod_l\|W_l\| \text{ and } \tfrac1L\sum_l\|W_l\|^L \text{ have the degree } L \text{ of the network}"
     )
+    says.equal(measured["product"] + measured["powers"], [*depths, *depths])
+    says.fails("weight decay", [*measured["decay"], *measured["decay"]])
     x = run.randn(6, 3)
-    run.claim(
-        "B-45",
-        r"\text{weight decay matches two layers, and no other number}",
-        promised=[1.0 if depth == 2 else 0.0 for depth in depths],
-        relation="==",
-        measured=[float(match_degrees(plain(depth, run), x).matches) for depth in depths],
-        reason="theorems that ask for one degree do not cover deeper networks with weight decay",
-        control=Control(
-            "the product of the norms of all layers instead",
-            [float(product_matches(run, depth, x)) for depth in depths],
-        ),
+    says = run.states("B-45", r"\text{weight decay matches two layers, and no other number}")
+    says.equal(
+        [float(match_degrees(plain(depth, run), x).matches) for depth in depths],
+        [1.0 if depth == 2 else 0.0 for depth in depths],
+        where="theorems that ask for one degree do not cover deeper networks with weight decay",
+    )
+    says.fails(
+        "the product of the norms of all layers instead", [float(product_matches(run, depth, x)) for depth in depths]
     )
     return measured
 
@@ -281,34 +244,18 @@ def definition(run: Run) -> None:
         "ReLU unit, root of weight decay": power_of(unit, 0.5),
         "ReLU unit, first layer decayed only": half_forgotten(unit, 2),
     }
-    found = {
-        name: check_pair(pair, x, generator=0, starts=8, steps=120) for name, pair in pairs.items()
-    }
+    found = {name: check_pair(pair, x, generator=0, starts=8, steps=120) for name, pair in pairs.items()}
     good, bad = list(pairs)[:5], list(pairs)[5:]
-    run.claim(
-        "B-47",
-        r"\text{degree, sign and compactness hold for these pairs: how many}",
-        promised=len(good),
-        relation="==",
-        measured=sum(found[name].nondegenerate for name in good),
-        reason="; ".join(good),
-        control=Control("; ".join(bad), sum(found[name].nondegenerate for name in bad)),
-    )
+    says = run.states("B-47", r"\text{degree, sign and compactness hold for these pairs: how many}")
+    says.equal(sum(found[name].nondegenerate for name in good), len(good), where="; ".join(good))
+    says.fails("; ".join(bad), sum(found[name].nondegenerate for name in bad))
     angles = torch.arange(3600).double() * 2 * math.pi / 3600
     largest = torch.relu(x @ torch.stack([angles.cos(), angles.sin()])).norm(dim=0).max()
-    run.claim(
-        "B-47",
-        r"\max\{\|\phi(X,w)\|:\theta(w)\le1\} \text{ of a ReLU unit: the search against all "
-        r"directions}",
-        promised=float(largest),
-        relation="==",
-        measured=found["ReLU unit, weight decay"].largest_output,
-        tolerance=1e-4,
-        control=Control(
-            "the penalty forgets a layer",
-            found["ReLU unit, first layer decayed only"].largest_output,
-        ),
+    says = run.states(
+        "B-47", r"\max\{\|\phi(X,w)\|:\theta(w)\le1\} \text{ of a ReLU unit: the search against all directions}"
     )
+    says.equal(found["ReLU unit, weight decay"].largest_output, float(largest), 1e-4)
+    says.fails("the penalty forgets a layer", found["ReLU unit, first layer decayed only"].largest_output)
     run.table(
         "pairs",
         ["pair", "nondegenerate", "reason"],
@@ -332,30 +279,26 @@ def splitting(run: Run, copies: list[int]) -> dict[int, list[float]]:
             network = parallel_network(charged, (w / math.sqrt(r)).expand(r, 3).clone())
             drift.append(float((network(x) - whole).abs().max()))
             costs[p].append(float(network.penalties().sum()))
-    run.claim(
+    says = run.states(
         "B-47",
         r"\theta \text{ of degree 4, } \phi \text{ of degree 2: } r \text{ units in the place of "
         r"one cost } 1/r, \text{ so } \Omega=0",
-        promised=[1 / r for r in copies],
-        relation="==",
-        measured=costs[4],
-        tolerance=1e-12,
-        reason=f"the outputs stay the same up to {max(drift):.0e}",
-        control=Control("weight decay, of degree 2", costs[2]),
     )
+    says.equal(costs[4], [1 / r for r in copies], 1e-12, where=f"the outputs stay the same up to {max(drift):.0e}")
+    says.fails("weight decay, of degree 2", costs[2])
     half = unit.outputs(x, w / math.sqrt(2))
     assert bool(torch.allclose(half, whole / 2))
-    run.claim(
+    says = run.states(
         "B-47",
         r"\theta \text{ of degree 1: half the function costs more than half, } "
-        r"\Omega(\tfrac12Z)>\tfrac12\Omega(Z)+\tfrac12\Omega(0), \text{ so } \Omega "
-        r"\text{ is not convex}",
-        promised=0.5 + 1e-9,
-        relation=">",
-        measured=float(power_of(unit, 0.5).penalty(w / math.sqrt(2))),
-        reason="splitting a unit only costs more under it, so one unit is the best",
-        control=Control("weight decay", float(unit.penalty(w / math.sqrt(2)))),
+        r"\Omega(\tfrac12Z)>\tfrac12\Omega(Z)+\tfrac12\Omega(0), \text{ so } \Omega \text{ is not convex}",
     )
+    says.above(
+        float(power_of(unit, 0.5).penalty(w / math.sqrt(2))),
+        0.5 + 1e-9,
+        where="splitting a unit only costs more under it, so one unit is the best",
+    )
+    says.fails("weight decay", float(unit.penalty(w / math.sqrt(2))))
     return costs
 
 

@@ -11,11 +11,7 @@ from scipy.optimize import linprog
 from scipy.spatial import ConvexHull
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.feedforward import dense
 from torchtheory.optimization.parallel_networks.induced_regularizer import (
     InducedPenalty,
@@ -97,28 +93,16 @@ def sums_of_networks(run: Run) -> None:
         objective = float((reference - y).square().sum()) / 2 + strength * decay
     loudest = units.parts(x).flatten(1).norm(dim=1).argmax()
     fewer = replace(units, weights=units.weights[torch.arange(6) != loudest])
-    run.claim(
-        "B-46",
-        r"\Phi_{n_1}(X)=\sum_i w_i^{[2]}\mathrm{ReLU}(w_i^{[1]\top}X+b_i) \text{ is the dense "
-        r"network}",
-        promised=0,
-        relation="==",
-        measured=(units(x) - reference).abs().max(),
-        tolerance=1e-12,
-        reason="hidden biases are weights of an input that is always 1",
-        control=Control("one unit dropped", (fewer(x) - reference).abs().max()),
+    says = run.states(
+        "B-46", r"\Phi_{n_1}(X)=\sum_i w_i^{[2]}\mathrm{ReLU}(w_i^{[1]\top}X+b_i) \text{ is the dense network}"
     )
-    run.claim(
-        "B-46",
-        r"\mathcal L(Y,\Phi_r)+\lambda\sum_i\theta(W_i) \text{ is its loss with weight decay}",
-        promised=objective,
-        relation="==",
-        measured=units.objective(x, HalfSquares(y), strength),
-        tolerance=1e-12,
-        control=Control(
-            "one unit dropped", fewer.objective(x, HalfSquares(y), strength)
-        ),
-    )  # fmt: skip
+    says.equal(
+        (units(x) - reference).abs().max(), within=1e-12, where="hidden biases are weights of an input that is always 1"
+    )
+    says.fails("one unit dropped", (fewer(x) - reference).abs().max())
+    says = run.states("B-46", r"\mathcal L(Y,\Phi_r)+\lambda\sum_i\theta(W_i) \text{ is its loss with weight decay}")
+    says.equal(units.objective(x, HalfSquares(y), strength), objective, 1e-12)
+    says.fails("one unit dropped", fewer.objective(x, HalfSquares(y), strength))
     deep = deep_subnetwork([3, 4, 4, 4, 2], penalty="powers")
     drawn = parallel_network(deep, run.randn(3, deep.size))
     # the loudest first: a deep ReLU network of random weights may be silent
@@ -127,18 +111,9 @@ def sums_of_networks(run: Run) -> None:
     stacked = block_network(three, [3, 4, 4, 4, 2])
     with torch.no_grad():
         whole = stacked(x)
-    run.claim(
-        "B-46",
-        r"\text{three subnetworks of four layers are a dense network with block-diagonal layers}",
-        promised=0,
-        relation="==",
-        measured=(three(x) - whole).abs().max() / whole.abs().max(),
-        tolerance=1e-12,
-        control=Control(
-            "without the first of them",
-            (replace(three, weights=three.weights[1:])(x) - whole).abs().max(),
-        ),
-    )
+    says = run.states("B-46", r"\text{three subnetworks of four layers are a dense network with block-diagonal layers}")
+    says.equal((three(x) - whole).abs().max() / whole.abs().max(), within=1e-12)
+    says.fails("without the first of them", (replace(three, weights=three.weights[1:])(x) - whole).abs().max())
     scaling(run, x, units, three)
 
 
@@ -174,30 +149,22 @@ def scaling(run: Run, x: Tensor, units: ParallelNetwork, deep: ParallelNetwork) 
             found += [(ratio - 1).abs(), (after[1:] - before[1:]).abs().max()]
         return torch.stack(found)
 
-    run.claim(
+    says = run.states(
         "B-46",
         r"W_i\to aW_i: \text{ the } i\text{-th part of } \Phi_r \text{ and of } \Theta_r "
         r"\text{ becomes } a^p \text{ times as large, the others stay}",
-        promised=0,
-        relation="==",
-        measured=torch.cat([departures(units), departures(deep)]),
-        tolerance=1e-12,
-        reason="a hidden unit, p = 2; four layers with the penalty of fourth powers, p = 4",
-        control=Control(
-            "four layers with plain weight decay, which has p = 2", departures(decayed)
-        ),
     )
+    says.equal(
+        torch.cat([departures(units), departures(deep)]),
+        within=1e-12,
+        where="a hidden unit, p = 2; four layers with the penalty of fourth powers, p = 4",
+    )
+    says.fails("four layers with plain weight decay, which has p = 2", departures(decayed))
     padded = deep.append(torch.zeros(2, deep.subnetwork.size).double())
-    run.claim(
-        "B-46",
-        r"\text{zero subnetworks change nothing, and are dropped again: outputs, and number}",
-        promised=[0.0, 3.0],
-        relation="==",
-        measured=[float((padded(x) - deep(x)).abs().max()), len(padded.without_zeros())],
-        control=Control(
-            "appended subnetworks that are not zero",
-            [float((deep.append(deep.weights[0])(x) - deep(x)).abs().max()), 3.0],
-        ),
+    says = run.states("B-46", r"\text{zero subnetworks change nothing, and are dropped again: outputs, and number}")
+    says.equal([float((padded(x) - deep(x)).abs().max()), len(padded.without_zeros())], [0.0, 3.0])
+    says.fails(
+        "appended subnetworks that are not zero", [float((deep.append(deep.weights[0])(x) - deep(x)).abs().max()), 3.0]
     )
 
 
@@ -211,139 +178,82 @@ def penalties(run: Run, x: Tensor, trials: int) -> list[tuple[Tensor, InducedPen
         return induced_penalty(unit, x, z)
 
     # any outputs, whose best units bend at the samples, and outputs of two units, whose best do not
-    drawn = [
-        run.randn(len(x), 1) if i % 2 else parallel_network(unit, run.randn(2, 3))(x)
-        for i in range(trials)
-    ]
+    drawn = [run.randn(len(x), 1) if i % 2 else parallel_network(unit, run.randn(2, 3))(x) for i in range(trials)]
     known = [(z, omega(z)) for z in drawn]
     upper = torch.tensor([o.upper for _, o in known], dtype=torch.float64)
     lower = torch.tensor([o.lower for _, o in known], dtype=torch.float64)
-    run.claim(
-        "B-48",
-        r"\Omega(Z)>0 \text{ for } Z\ne0,\ \Omega(0)=0",
-        promised=0,
-        relation=">",
-        measured=lower,
-        reason="by the dual certificate",
-        control=Control("Z = 0", omega(0 * known[0][0]).lower),
-    )
+    says = run.states("B-48", r"\Omega(Z)>0 \text{ for } Z\ne0,\ \Omega(0)=0")
+    says.above(lower, 0, where="by the dual certificate")
+    says.fails("Z = 0", omega(0 * known[0][0]).lower)
     # a unit along the first sample: it answers that one for certain
     one = unit.outputs(x, torch.cat([nn.functional.normalize(x[0], dim=0), x.new_ones(1)]))
     factors = [0.25, 3.0]
     scaled = [omega(a * z).upper / (a * o.upper) for a in factors for z, o in known]
     # the same units, charged θ²: of degree 4 where the network has degree 2
     squared = [
-        float(
-            o.network.scaled(torch.full((len(o.network),), a).double()).penalties().square().sum()
-        )
+        float(o.network.scaled(torch.full((len(o.network),), a).double()).penalties().square().sum())
         / (a * float(o.network.penalties().square().sum()))
         for a in factors
         for _, o in known
     ]
-    run.claim(
-        "B-48",
-        r"\Omega(aZ)=a\,\Omega(Z) \text{ for } a>0",
-        promised=1,
-        relation="==",
-        measured=scaled,
-        tolerance=1e-5,
-        control=Control("the penalty θ², of another degree than the network", squared),
-    )
-    run.claim(
+    says = run.states("B-48", r"\Omega(aZ)=a\,\Omega(Z) \text{ for } a>0")
+    says.equal(scaled, 1, 1e-5)
+    says.fails("the penalty θ², of another degree than the network", squared)
+    says = run.states(
         "B-48",
         r"\Omega(-Z)=\Omega(Z): \text{ the sign } s=(1,-1) \text{ turns } \phi \text{ and keeps } "
         r"\theta, \text{ so it is a norm}",
-        promised=1,
-        relation="==",
-        measured=[omega(-z).upper / o.upper for z, o in known],
-        tolerance=1e-5,
-        control=Control(
-            "outgoing weights kept positive, Z the outputs of a unit: -Z costs this much more",
-            one_sided(x, one, omega(one)),
-        ),
+    )
+    says.equal([omega(-z).upper / o.upper for z, o in known], 1, 1e-5)
+    says.fails(
+        "outgoing weights kept positive, Z the outputs of a unit: -Z costs this much more",
+        one_sided(x, one, omega(one)),
     )
     pairs = [(known[i], known[(i + 1) % trials]) for i in range(trials)]
     sums = torch.tensor([omega(a[0] + b[0]).upper for a, b in pairs], dtype=torch.float64)
     bound = upper + upper.roll(-1)
-    run.claim(
-        "B-48",
-        r"\Omega(Q+Z)\le\Omega(Q)+\Omega(Z)",
-        promised=bound,
-        relation="<=",
-        measured=sums,
-        tolerance=1e-5,
-        control=Control(
-            "the penalty θ², with the same units, for Z + Z",
-            [4 * float(o.network.penalties().square().sum()) for _, o in known],
-            promised=[2 * float(o.network.penalties().square().sum()) for _, o in known],
-        ),
+    says = run.states("B-48", r"\Omega(Q+Z)\le\Omega(Q)+\Omega(Z)")
+    says.at_most(sums, bound, 1e-5)
+    says.fails(
+        "the penalty θ², with the same units, for Z + Z",
+        [4 * float(o.network.penalties().square().sum()) for _, o in known],
+        promised=[2 * float(o.network.penalties().square().sum()) for _, o in known],
     )
     middle = [omega(0.3 * a[0] + 0.7 * b[0]).upper for a, b in pairs]
     single = omega(one).network
-    run.claim(
-        "B-48",
-        r"\Omega(tQ+(1-t)Z)\le t\,\Omega(Q)+(1-t)\,\Omega(Z)",
-        promised=0.3 * upper + 0.7 * upper.roll(-1),
-        relation="<=",
-        measured=middle,
-        tolerance=1e-5,
-        control=Control(
-            "the penalty √θ, of degree 1, on the way from 0 to the outputs of a unit",
-            float(single.scaled(torch.full((len(single),), 0.5).double()).penalties().sqrt().sum()),
-            promised=0.5 * float(single.penalties().sqrt().sum()),
-        ),
+    says = run.states("B-48", r"\Omega(tQ+(1-t)Z)\le t\,\Omega(Q)+(1-t)\,\Omega(Z)")
+    says.at_most(middle, 0.3 * upper + 0.7 * upper.roll(-1), 1e-5)
+    says.fails(
+        "the penalty √θ, of degree 1, on the way from 0 to the outputs of a unit",
+        float(single.scaled(torch.full((len(single),), 0.5).double()).penalties().sqrt().sum()),
+        promised=0.5 * float(single.penalties().sqrt().sum()),
     )
-    run.claim(
-        "B-48",
-        r"\text{the minimum needs at most as many units as } Z \text{ has entries}",
-        promised=len(x),
-        relation="<=",
-        measured=[len(o.network) for _, o in known],
-        reason="outputs are met up to "
-        f"{max(float((o.network(x) - z).abs().max()) for z, o in known):.0e}",
+    run.states("B-48", r"\text{the minimum needs at most as many units as } Z \text{ has entries}").at_most(
+        [len(o.network) for _, o in known],
+        len(x),
+        where=f"outputs are met up to {max(float((o.network(x) - z).abs().max()) for z, o in known):.0e}",
     )
-    run.claim(
-        "B-48",
-        r"\text{both bounds meet: } 1-\langle Q,Z\rangle/\Theta_r(W) \text{ for a feasible } Q",
-        promised=0,
-        relation="==",
-        measured=1 - lower / upper,
-        tolerance=1e-5,
-        control=Control(
-            "the dual of other outputs",
-            [1 - float((b[1].dual * a[0]).sum()) / a[1].upper for a, b in pairs],
-        ),
-    )
+    says = run.states("B-48", r"\text{both bounds meet: } 1-\langle Q,Z\rangle/\Theta_r(W) \text{ for a feasible } Q")
+    says.equal(1 - lower / upper, within=1e-5)
+    says.fails("the dual of other outputs", [1 - float((b[1].dual * a[0]).sum()) / a[1].upper for a, b in pairs])
     trial = [run.randn(len(x), 1) for _ in range(10)] + [o.dual for _, o in known]
-    inner = torch.tensor(
-        [[float((q * z).sum()) for z, _ in known] for q in trial], dtype=torch.float64
-    )
+    inner = torch.tensor([[float((q * z).sum()) for z, _ in known] for q in trial], dtype=torch.float64)
     polars = torch.tensor([polar(unit, x, q).value for q in trial], dtype=torch.float64)
     lone = torch.tensor([abs(float((q * one).sum())) for q in trial], dtype=torch.float64)
-    run.claim(
-        "B-48",
-        r"\langle Q,Z\rangle\le\Omega^\circ(Q)\,\Omega(Z)",
-        promised=polars[:, None] * upper,
-        relation="<=",
-        measured=inner,
-        tolerance=1e-9,
-        control=Control(
-            "Ω° from one unit instead of the best", inner, promised=lone[:, None] * upper
-        ),
-    )
+    says = run.states("B-48", r"\langle Q,Z\rangle\le\Omega^\circ(Q)\,\Omega(Z)")
+    says.at_most(inner, polars[:, None] * upper, 1e-9)
+    says.fails("Ω° from one unit instead of the best", inner, promised=lone[:, None] * upper)
     balanced_penalties(run, x)
     twice = torch.cat([x, x[:1]])
     different = torch.cat([known[0][0], known[0][0][:1] + 1])
     same = torch.cat([known[0][0], known[0][0][:1]])
-    run.claim(
-        "B-48",
-        r"\Omega(Z)=\infty \text{ where no network has the outputs } Z",
-        promised=math.inf,
-        relation="==",
-        measured=induced_penalty(unit, twice, different).lower,
-        reason="two outputs for one input: Ω is a norm only of outputs that can be reached",
-        control=Control("one output for that input", induced_penalty(unit, twice, same).lower),
+    says = run.states("B-48", r"\Omega(Z)=\infty \text{ where no network has the outputs } Z")
+    says.equal(
+        induced_penalty(unit, twice, different).lower,
+        math.inf,
+        where="two outputs for one input: Ω is a norm only of outputs that can be reached",
     )
+    says.fails("one output for that input", induced_penalty(unit, twice, same).lower)
     return known
 
 
@@ -368,17 +278,18 @@ def balanced_penalties(run: Run, x: Tensor) -> None:
         after.append(balanced.penalties().sum())
         moved.append((balanced(x) - network(x)).abs().max())
         promised.append(replace(network, subnetwork=product).penalties().sum())
-    run.claim(
+    says = run.states(
         "B-48",
         r"(\|w_1\|^2+\|w_2\|^2)/2 \text{ and } \|w_1\|\|w_2\| \text{ induce the same } \Omega: "
         r"\text{ equal once the layers are balanced}",
-        promised=torch.stack(promised),
-        relation="==",
-        measured=torch.stack(after),
-        tolerance=1e-12,
-        reason=f"balancing moves the outputs by {float(torch.stack(moved).max()):.0e}",
-        control=Control("before balancing", torch.stack(before)),
     )
+    says.equal(
+        torch.stack(after),
+        torch.stack(promised),
+        1e-12,
+        where=f"balancing moves the outputs by {float(torch.stack(moved).max()):.0e}",
+    )
+    says.fails("before balancing", torch.stack(before))
 
 
 def linear_units(run: Run) -> None:
@@ -389,20 +300,19 @@ def linear_units(run: Run) -> None:
     feasible = [float(torch.linalg.matrix_norm(o.dual, 2)) for o in found]
     misses = [float((o.network(eye) - z).abs().max()) for o, z in zip(found, matrices, strict=True)]
     charged = [float(o.network.penalties().sum()) for o in found]
-    run.claim(
-        "B-48",
-        r"\text{linear units, } X=I:\ \Omega=\|Z\|_*, \text{ by a network and by a dual of norm 1}",
-        promised=nuclear + nuclear,
-        relation="==",
-        measured=charged + [o.lower / s for o, s in zip(found, feasible, strict=True)],
-        tolerance=1e-10,
-        reason=f"the networks have the outputs up to {max(misses):.0e}",
-        control=Control(
-            "another X",
-            [float(induced_penalty(unit, run.randn(4, 4), z).network.penalties().sum())
-             for z in matrices + matrices],
-        ),
-    )  # fmt: skip
+    says = run.states(
+        "B-48", r"\text{linear units, } X=I:\ \Omega=\|Z\|_*, \text{ by a network and by a dual of norm 1}"
+    )
+    says.equal(
+        charged + [o.lower / s for o, s in zip(found, feasible, strict=True)],
+        nuclear + nuclear,
+        1e-10,
+        where=f"the networks have the outputs up to {max(misses):.0e}",
+    )
+    says.fails(
+        "another X",
+        [float(induced_penalty(unit, run.randn(4, 4), z).network.penalties().sum()) for z in matrices + matrices],
+    )
 
 
 def grid_penalty(x: Tensor, z: Tensor, directions: int, kinks: bool) -> float:
@@ -434,29 +344,16 @@ def against_grids(
     with_kinks = [worst(x, n, True) for n in sizes]
     without = [worst(x, n, False) for n in sizes]
     promised = [1 / math.cos(math.pi / n) for n in sizes]
-    run.claim(
+    says = run.states(
         "B-48",
         r"\Omega\le\Omega_N\le\Omega/\cos(\pi/N) \text{ for units along } N \text{ directions and "
         r"the kinks, by a linear program}",
-        promised=promised,
-        relation="<=",
-        measured=with_kinks,
-        tolerance=1e-6,
-        reason=f"N from {sizes[0]} to {sizes[-1]}",
-        control=Control("the directions of the kinks left out", without),
     )
-    run.claim(
-        "B-48",
-        r"\text{no grid does better: } \Omega_N/\Omega\ge1",
-        promised=1,
-        relation=">=",
-        measured=with_kinks + without,
-        tolerance=1e-6,
-        control=Control(
-            "units of norm 1.1 counted as norm 1",
-            [worst(1.1 * x, n, True) for n in sizes],
-        ),
-    )
+    says.at_most(with_kinks, promised, 1e-6, where=f"N from {sizes[0]} to {sizes[-1]}")
+    says.fails("the directions of the kinks left out", without)
+    says = run.states("B-48", r"\text{no grid does better: } \Omega_N/\Omega\ge1")
+    says.at_least(with_kinks + without, 1, 1e-6)
+    says.fails("units of norm 1.1 counted as norm 1", [worst(1.1 * x, n, True) for n in sizes])
     return sizes, with_kinks, without, promised
 
 
@@ -472,19 +369,11 @@ def three_dimensions(run: Run) -> None:
     turned = found.network.weights[:, :3] + 0.3 * run.randn(len(found.network), 3)
     half = nn.functional.normalize(turned, dim=1)
     worst = (torch.relu(x @ half.T).T @ found.dual).abs().min().clamp(min=1e-3)
-    run.claim(
-        "B-48",
-        r"\text{three inputs, over all cells: } \Omega\le\text{ a linear program over "
-        r"1500 random units}",
-        promised=float(upper),
-        relation="<=",
-        measured=found.lower,
-        tolerance=1e-9,
-        reason=f"within {float(upper) / found.upper - 1:.1e} of it",
-        control=Control(
-            "the dual scaled by what one other unit allows", found.lower / float(worst)
-        ),
+    says = run.states(
+        "B-48", r"\text{three inputs, over all cells: } \Omega\le\text{ a linear program over 1500 random units}"
     )
+    says.at_most(found.lower, float(upper), 1e-9, where=f"within {float(upper) / found.upper - 1:.1e} of it")
+    says.fails("the dual scaled by what one other unit allows", found.lower / float(worst))
 
 
 # -- figures ------------------------------------------------------------------------------------

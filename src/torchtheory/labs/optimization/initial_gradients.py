@@ -8,11 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
 from torchtheory.optimization.initial_scale import (
@@ -44,9 +40,7 @@ SCALES = (0.5, 0.9, 1.0, 1.1, 2.0)
     errata=["deep-linear-gradient-inner-vector", "dominating-term-threshold"],
     full={"draws": 40_000, "networks": 1000, "width": 32, "deepest": 16},
 )
-def gradient_norms(
-    run: Run, draws: int = 6000, networks: int = 250, width: int = 20, deepest: int = 10
-) -> None:
+def gradient_norms(run: Run, draws: int = 6000, networks: int = 250, width: int = 20, deepest: int = 10) -> None:
     """The gradient of a deep linear network in each weight matrix has an exact mean square over
     random weights: the source's bound without its factors 2 is an equality, as the mixed term has
     mean 0.
@@ -95,46 +89,36 @@ def gradient_map(run: Run) -> None:
     truth = torch.func.grad(loss, argnums=tuple(range(4)))(*layers)
     found = sample_gradients(layers, x, y)
     flipped = sample_gradients(layers, x, -y)
-    run.claim(
-        "L-155",
-        r"\partial\ell/\partial W^k=(W^{k+1})^\top\cdots(W^L)^\top(\hat y-y)\,(W^{k-1}\cdots"
-        r"W^1x)^\top",
-        promised=torch.cat([g.flatten() for g in truth]),
-        relation="==",
-        measured=torch.cat([g.flatten() for g in found]),
-        tolerance=1e-12,
-        reason="automatic differentiation; widths 4, 3, 5, 2, 3",
-        control=Control("y of the other sign", torch.cat([g.flatten() for g in flipped])),
+    says = run.states(
+        "L-155", r"\partial\ell/\partial W^k=(W^{k+1})^\top\cdots(W^L)^\top(\hat y-y)\,(W^{k-1}\cdotsW^1x)^\top"
     )
+    says.equal(
+        torch.cat([g.flatten() for g in found]),
+        torch.cat([g.flatten() for g in truth]),
+        1e-12,
+        where="automatic differentiation; widths 4, 3, 5, 2, 3",
+    )
+    says.fails("y of the other sign", torch.cat([g.flatten() for g in flipped]))
     more = sample_gradients(layers, run.randn(4), y)
     two = [a + b for a, b in zip(found, more, strict=True)]
 
     def second_singular(gradients: list[Tensor]) -> list[float]:
         return [float(s[1] / s[0]) for s in map(torch.linalg.svdvals, gradients)]
 
-    run.claim(
-        "L-155",
-        r"\text{the gradient of one sample has rank 1: second over first singular value}",
-        promised=0.0,
-        relation="==",
-        measured=second_singular(found),
-        tolerance=1e-12,
-        control=Control("two samples", second_singular(two)),
-    )
+    says = run.states("L-155", r"\text{the gradient of one sample has rank 1: second over first singular value}")
+    says.equal(second_singular(found), within=1e-12)
+    says.fails("two samples", second_singular(two))
     # the chain rule in Kronecker form: the derivative of the output in vec W², columns stacked
     after = layers[3] @ layers[2]
     z = layers[0] @ x
     whole = torch.func.jacrev(lambda w: after @ (w @ z))(layers[1])
-    run.claim(
+    says = run.states(
         "L-155",
         r"\partial\hat y/\partial\operatorname{vec}W^k=z^\top\otimes W^{L:k+1}=W^{L:k+1}(z^\top"
         r"\otimes I),\ z=W^{k-1:1}x",
-        promised=whole.mT.reshape(3, -1),
-        relation="==",
-        measured=torch.kron(z[None], after),
-        tolerance=1e-12,
-        control=Control("x in place of z", torch.kron(x[None, :3], after)),
     )
+    says.equal(torch.kron(z[None], after), whole.mT.reshape(3, -1), 1e-12)
+    says.fails("x in place of z", torch.kron(x[None, :3], after))
     square = [run.randn(3, 3) for _ in range(4)]
     x, y = run.randn(3), run.randn(3)
     z = square[0] @ x
@@ -144,14 +128,14 @@ def gradient_map(run: Run) -> None:
         @ (torch.outer(square[3] @ square[2] @ square[1] @ z, z) - torch.outer(y, x))
         @ square[0].T
     )
-    run.erratum(
+    run.refutes(
         "deep-linear-gradient-inner-vector",
         r"\partial\ell/\partial W^k=W^{k+1:L}[W^{L:1}xz^\top-yx^\top]W^{1:k-1},\ z=W^{k-1:1}x",
-        promised=sample_gradients(square, x, y)[1],
-        relation="==",
-        measured=printed,
-        tolerance=1e-6,
-        reason="four 3 × 3 matrices, k = 2; with x in place of z it is right",
+    ).equal(
+        printed,
+        sample_gradients(square, x, y)[1],
+        1e-6,
+        where="four 3 × 3 matrices, k = 2; with x in place of z it is right",
     )
 
 
@@ -181,101 +165,83 @@ def every_network(run: Run) -> None:
     for depth in (1, 2, 3):
         found = enumerated(depth, 3.0, sigma, x, y)
         heavy = enumerated(depth, 9.0, sigma, x, y) if depth == 2 else None
-        run.claim(
+        says = run.states(
             "L-158",
             r"\mathbb E\|\partial\ell/\partial W^k\|_F^2=\tfrac{\rho\sigma^{4L-2}}3(d(d+2))^{k-1}"
             r"\bigl[(d(d+2))^{L-k+1}-(d(d-1))^{L-k+1}\bigr]+\gamma(\sigma^2d)^{L-1}",
-            promised=[
-                gaussian_gradient_moment(k, depth, 2, sigma, rho, gamma)
-                for k in range(1, depth + 1)
-            ],
-            relation="==",
-            measured=found,
-            tolerance=1e-12,
-            reason=f"L = {depth}, d = 2: all {81**depth} networks with three-valued entries, which "
+        )
+        says.equal(
+            found,
+            [gaussian_gradient_moment(k, depth, 2, sigma, rho, gamma) for k in range(1, depth + 1)],
+            1e-12,
+            where=f"L = {depth}, d = 2: all {81**depth} networks with three-valued entries, which "
             "have the moments of normal ones up to the fifth",
-            control=None
-            if heavy is None
-            else Control("entries of kurtosis 9 in place of 3", heavy),
         )
+        if heavy is not None:
+            says.fails("entries of kurtosis 9 in place of 3", heavy)
     for kappa in (1.0, 9.0):
-        run.claim(
+        says = run.states(
             "L-158",
-            r"\mathbb E\|\partial\ell/\partial W^k\|_F^2=\sigma^2\,\mathbb E\|W^{k-1:1}x\|^4\;"
-            r"\mathbb E\|W^{k+1:L}W^{L:k+1}\|_F^2+(d\sigma^2)^{L-1}\|x\|^2\|y\|^2:"
-            r" \text{ equality, without factors 2}",
-            promised=gradient_second_moments(x, y, [2] * 4, sigma, kappa),
-            relation="==",
-            measured=enumerated(3, kappa, sigma, x, y),
-            tolerance=1e-12,
-            reason=f"kurtosis {kappa:g}, L = 3, d = 2, all networks",
-            control=Control(
-                "layers not independent: the same matrix three times",
-                tied_networks(3, kappa, sigma, x, y),
-            ),
+            r"\mathbb E\|\partial\ell/\partial W^k\|_F^2=\sigma^2\,\mathbb E\|W^{k-1:1}x\|^4\;\mathbb "
+            r"E\|W^{k+1:L}W^{L:k+1}\|_F^2+(d\sigma^2)^{L-1}\|x\|^2\|y\|^2: \text{ equality, without factors 2}",
         )
+        says.equal(
+            enumerated(3, kappa, sigma, x, y),
+            gradient_second_moments(x, y, [2] * 4, sigma, kappa),
+            1e-12,
+            where=f"kurtosis {kappa:g}, L = 3, d = 2, all networks",
+        )
+        says.fails("layers not independent: the same matrix three times", tied_networks(3, kappa, sigma, x, y))
     matrices, chance = three_valued_matrices(2, 2, 3.0)
     products = matrices[:, None] @ matrices[None]
     norms = squared_norm(products.mT @ products)
     flat = squared_norm(matrices.mT @ matrices)
     tied = squared_norm((matrices @ matrices).mT @ (matrices @ matrices))
-    run.claim(
-        "L-158",
-        r"\mathbb E\|W^{1:m}W^{m:1}\|_F^2=\tfrac{\sigma^{4m}}3\bigl[(d(d+2))^{m+1}-(d(d-1))^{m+1}"
-        r"\bigr]",
-        promised=[(8.0**2 - 2.0**2) / 3, (8.0**3 - 2.0**3) / 3],
-        relation="==",
-        measured=torch.stack([chance @ flat, (chance[:, None] * chance * norms).sum()]),
-        tolerance=1e-12,
-        reason="d = 2, m = 1, 2; all matrices",
-        control=Control("the same matrix twice", torch.stack([chance @ flat, chance @ tied])),
+    says = run.states(
+        "L-158", r"\mathbb E\|W^{1:m}W^{m:1}\|_F^2=\tfrac{\sigma^{4m}}3\bigl[(d(d+2))^{m+1}-(d(d-1))^{m+1}\bigr]"
     )
+    says.equal(
+        torch.stack([chance @ flat, (chance[:, None] * chance * norms).sum()]),
+        [(8.0**2 - 2.0**2) / 3, (8.0**3 - 2.0**3) / 3],
+        1e-12,
+        where="d = 2, m = 1, 2; all matrices",
+    )
+    says.fails("the same matrix twice", torch.stack([chance @ flat, chance @ tied]))
 
 
 def bound(run: Run) -> None:
     """Theorem 52: for every layer, with room to spare, and only for weights like normal ones."""
-    grid = [
-        (d, depth, scale / math.sqrt(d))
-        for d in (2, 5, 20)
-        for depth in (1, 3, 8)
-        for scale in SCALES
-    ]
+    grid = [(d, depth, scale / math.sqrt(d)) for d in (2, 5, 20) for depth in (1, 3, 8) for scale in SCALES]
     ratios = [
-        gaussian_gradient_moment(k, depth, d, s, 1.0, 1.0)
-        / gaussian_gradient_bound(depth, d, s, 1.0, 1.0)
+        gaussian_gradient_moment(k, depth, d, s, 1.0, 1.0) / gaussian_gradient_bound(depth, d, s, 1.0, 1.0)
         for d, depth, s in grid
         for k in range(1, depth + 1)
     ]
     x = torch.tensor([1.0, 0.0], dtype=torch.float64)
     heavy = enumerated(2, 30.0, 1.0, x, x)
-    run.claim(
+    says = run.states(
         "L-158",
         r"\mathbb E\|\partial\ell/\partial W^k\|_F^2\,/\,\bigl(\tfrac{2\rho}{3\sigma^2}[\sigma^4"
         r"d(d+2)]^L+2\gamma(\sigma^2d)^{L-1}\bigr)\le\tfrac12",
-        promised=0.5,
-        relation="<=",
-        measured=ratios,
-        tolerance=1e-12,
-        reason="d = 2, 5, 20; L = 1, 3, 8; σ√d = 0.5 to 2; every layer: the bound is at least "
-        "twice the truth",
-        control=Control(
-            "weights not normal: three-valued of kurtosis 30, d = 2, L = 2",
-            [v / gaussian_gradient_bound(2, 2, 1.0, 1.0, 1.0) for v in heavy],
-        ),
+    )
+    says.at_most(
+        ratios,
+        0.5,
+        1e-12,
+        where="d = 2, 5, 20; L = 1, 3, 8; σ√d = 0.5 to 2; every layer: the bound is at least twice the truth",
+    )
+    says.fails(
+        "weights not normal: three-valued of kurtosis 30, d = 2, L = 2",
+        [v / gaussian_gradient_bound(2, 2, 1.0, 1.0, 1.0) for v in heavy],
     )
     d, depth = 4, 6
     sigma = (4 / (d * (d + 2))) ** 0.25
     own = gaussian_gradient_moment(depth, depth, d, sigma, 1.0, 0.0)
     target = gaussian_gradient_moment(depth, depth, d, sigma, 0.0, 1.0)
-    run.erratum(
+    run.refutes(
         "dominating-term-threshold",
-        r"\sigma^4\le d(d+2) \implies \text{the term with } y \text{ is at least that with }"
-        r" \hat y \quad(\rho=\gamma)",
-        promised=own,
-        relation=">=",
-        measured=target,
-        reason=f"d = {d}, L = {depth}, σ⁴ = 4/(d(d+2)) = {sigma**4:.3g}",
-    )
+        r"\sigma^4\le d(d+2) \implies \text{the term with } y \text{ is at least that with } \hat y \quad(\rho=\gamma)",
+    ).at_least(target, own, where=f"d = {d}, L = {depth}, σ⁴ = 4/(d(d+2)) = {sigma**4:.3g}")
 
 
 def sampled(run: Run, draws: int) -> None:
@@ -298,9 +264,7 @@ def sampled(run: Run, draws: int) -> None:
                 layers.append(sigma * run.signs(draws, p, q))
             else:
                 kind: Any = law
-                layers.append(
-                    draw_weight((draws, p, q), sigma**2, distribution=kind, generator=run.generator)
-                )
+                layers.append(draw_weight((draws, p, q), sigma**2, distribution=kind, generator=run.generator))
         norms = [squared_norm(g) for g in sample_gradients(layers, x, y)]
         shifted = [w + s for w, s in zip(layers, sigmas, strict=True)]
         biased = [squared_norm(g) for g in sample_gradients(shifted, x, y)]
@@ -308,17 +272,13 @@ def sampled(run: Run, draws: int) -> None:
             found = mean_interval(norms[k - 1], SURE)
             spoiled = mean_interval(biased[k - 1], SURE)
             rows.append((law, "-".join(map(str, widths)), k, exact[k - 1], found.estimate))
-            run.claim(
+            says = run.states(
                 "L-158",
                 rf"\mathbb E\|\partial\ell/\partial W^{k}\|_F^2 \text{{, {law} weights, widths "
                 rf"{'-'.join(map(str, widths))}}}",
-                promised=exact[k - 1],
-                relation="~",
-                measured=found.estimate,
-                interval=found,
-                reason=f"{draws} networks, σ²·fan-in = {scale**2:.2f}",
-                control=Control("weights of mean σ", spoiled.estimate, interval=spoiled),
             )
+            says.mean(found, exact[k - 1], where=f"{draws} networks, σ²·fan-in = {scale**2:.2f}")
+            says.fails("weights of mean σ", spoiled)
     run.table(
         "mean-squared-gradients",
         ["weights", "widths", "layer", "exact", "sampled"],
@@ -333,28 +293,18 @@ def wide_limit(run: Run) -> None:
 
     def gaps(layer: int, power: float) -> list[float]:
         return [
-            abs(
-                gaussian_gradient_moment(layer, depth, d, d**-power, rho, gamma)
-                - (rho * (depth - layer + 1) + gamma)
-            )
+            abs(gaussian_gradient_moment(layer, depth, d, d**-power, rho, gamma) - (rho * (depth - layer + 1) + gamma))
             for d in widths
         ]
 
     for layer in (1, depth):
-        rate = fit_slope(widths, gaps(layer, 0.5))
-        other = fit_slope(widths, gaps(layer, 0.45))
-        run.claim(
+        says = run.states(
             "L-158, L-159",
             r"\sigma^2=\tfrac1d:\ \mathbb E\|\partial\ell/\partial W^k\|_F^2\to\rho(L-k+1)+\gamma"
             r" \text{ as } d\to\infty: \text{ exponent of the distance}",
-            promised=-1.0,
-            relation="slope",
-            measured=rate.estimate,
-            interval=rate,
-            tolerance=0.05,
-            reason=f"L = {depth}, k = {layer}, d = 100 to 100 000",
-            control=Control("σ = d^-0.45", other.estimate, interval=other),
         )
+        says.slope(widths, gaps(layer, 0.5), -1.0, 0.05, where=f"L = {depth}, k = {layer}, d = 100 to 100 000")
+        says.fails("σ = d^-0.45", widths, gaps(layer, 0.45))
 
 
 Fans = dict[float, list[tuple[int, float, Interval, float, Interval]]]
@@ -385,27 +335,22 @@ def growth_with_depth(run: Run, networks: int, width: int, deepest: int) -> Fans
             )
     for place, name in ((2, r"\hat y"), (4, "y")):
         slopes = {
-            s: fit_slope(
-                depths, [math.log(_interval(r, place).estimate) for r in rows], SURE, log=False
-            )
+            s: fit_slope(depths, [math.log(_interval(r, place).estimate) for r in rows], SURE, log=False)
             for s, rows in fans.items()
         }
         for scale, found in slopes.items():
             far = 2.0 if scale < 2 else 0.5
             formula = r"\log\sigma^4d(d+2)" if place == 2 else r"\log\sigma^2d"
-            run.claim(
+            says = run.states(
                 "L-159",
-                rf"\text{{the term of }} {name} \text{{ grows with depth like }} e^{{L\beta}},\ "
-                rf"\beta={formula}",
-                promised=math.log(scale**4 * (1 + 2 / width) if place == 2 else scale**2),
-                relation="slope",
-                measured=found.estimate,
-                interval=found,
-                reason=f"σ√d = {scale}, d = {width}, L = 1 to {depths[-1]}, {networks} networks",
-                control=Control(
-                    f"another deviation: σ√d = {far}", slopes[far].estimate, interval=slopes[far]
-                ),
+                rf"\text{{the term of }} {name} \text{{ grows with depth like }} e^{{L\beta}},\ \beta={formula}",
             )
+            says.slope(
+                found,
+                math.log(scale**4 * (1 + 2 / width) if place == 2 else scale**2),
+                where=f"σ√d = {scale}, d = {width}, L = 1 to {depths[-1]}, {networks} networks",
+            )
+            says.fails(f"another deviation: σ√d = {far}", slopes[far])
     return fans
 
 
@@ -425,76 +370,57 @@ def deep_relu(run: Run) -> InitializationReport:
     assert report.factor is not None
     linear = nn.Sequential(*[m for m in net if isinstance(m, nn.Linear)])
     straight = initialization_report(Problem(linear, (x, targets), task="regression"), draws=4)
-    run.claim(
-        "L-159",
-        r"\text{ReLU, torch's default } \sigma^2=\tfrac1{3n}: \text{ growth a layer} =\log"
-        r"\sqrt{n\sigma^2/2}",
-        promised=math.log(math.sqrt(1 / 6)),
-        relation="==",
-        measured=report.growth,
-        tolerance=0.05,
-        reason=f"{depth} layers of {width}, 4 draws, 64 samples; within 0.05 a layer",
-        control=Control("no ReLU between the layers", straight.growth),
+    says = run.states(
+        "L-159", r"\text{ReLU, torch's default } \sigma^2=\tfrac1{3n}: \text{ growth a layer} =\log\sqrt{n\sigma^2/2}"
     )
-    run.claim(
-        "L-159",
-        r"\text{growth a layer, predicted from the norms of the weights}",
-        promised=report.growth_predicted,
-        relation="==",
-        measured=report.growth,
-        tolerance=0.05,
-        reason="the recursion of second moments, whose corrections are of order 1/width",
-        control=Control("no ReLU between the layers", straight.growth),
+    says.equal(
+        report.growth,
+        math.log(math.sqrt(1 / 6)),
+        0.05,
+        where=f"{depth} layers of {width}, 4 draws, 64 samples; within 0.05 a layer",
     )
+    says.fails("no ReLU between the layers", straight.growth)
+    says = run.states("L-159", r"\text{growth a layer, predicted from the norms of the weights}")
+    says.equal(
+        report.growth,
+        report.growth_predicted,
+        0.05,
+        where="the recursion of second moments, whose corrections are of order 1/width",
+    )
+    says.fails("no ReLU between the layers", straight.growth)
     he = math.sqrt(2 / width)
     hidden = report.layers[1]
     other = straight.layers[1]
     assert hidden.advised is not None
     assert other.advised is not None
-    run.claim(
-        "L-159",
-        r"\text{the deviation advised, over } \sqrt{2/n}",
-        promised=1.0,
-        relation="==",
-        measured=hidden.advised / he,
-        tolerance=0.05,
-        reason=f"found from measured gradients: {hidden.advised:.4f}; torch drew "
-        f"{hidden.deviation:.4f}",
-        control=Control("no ReLU between the layers: 1/√n is advised", other.advised / he),
+    says = run.states("L-159", r"\text{the deviation advised, over } \sqrt{2/n}")
+    says.equal(
+        hidden.advised / he,
+        1.0,
+        0.05,
+        where=f"found from measured gradients: {hidden.advised:.4f}; torch drew {hidden.deviation:.4f}",
     )
-    run.claim(
-        "L-159",
-        r"\text{linear layers: the deviation advised, over } 1/\sqrt n",
-        promised=1.0,
-        relation="==",
-        measured=other.advised * math.sqrt(width),
-        tolerance=0.05,
-        control=Control("ReLU between the layers", hidden.advised * math.sqrt(width)),
-    )
+    says.fails("no ReLU between the layers: 1/√n is advised", other.advised / he)
+    says = run.states("L-159", r"\text{linear layers: the deviation advised, over } 1/\sqrt n")
+    says.equal(other.advised * math.sqrt(width), 1.0, 0.05)
+    says.fails("ReLU between the layers", hidden.advised * math.sqrt(width))
     others = [
         mean_interval(fresh_growths(problem, factor=scale, draws=8, seed=run.seed + 4), SURE)
         for scale in (report.factor, 1.0)
     ]
-    run.claim(
-        "L-159",
-        r"\text{with that deviation, at other draws: growth a layer}",
-        promised=0.0,
-        relation="==",
-        measured=others[0].estimate,
-        tolerance=0.05,
-        reason=f"8 draws the deviation was not found with, from {others[0].low:.3f} to "
+    says = run.states("L-159", r"\text{with that deviation, at other draws: growth a layer}")
+    says.equal(
+        others[0].estimate,
+        within=0.05,
+        where=f"8 draws the deviation was not found with, from {others[0].low:.3f} to "
         f"{others[0].high:.3f} at 99.99%; within 0.05 a layer",
-        control=Control("torch's default", others[1].estimate),
     )
+    says.fails("torch's default", others[1].estimate)
     run.table(
         "initialization",
         ["layer", "fan-in", "deviation", "advised", "predicted", "fresh", "repaired"],
-        [
-            (r.layer, r.fan_in, r.deviation, r.advised, r.predicted, r.fresh, r.repaired)
-            for r in report.layers
-        ],
-        caption="Deviation of the weights, and length of the loss's gradient in each layer's "
-        "output.",
+        [(r.layer, r.fan_in, r.deviation, r.advised, r.predicted, r.fresh, r.repaired) for r in report.layers],
+        caption="Deviation of the weights, and length of the loss's gradient in each layer's output.",
     )
     return report
 
@@ -526,9 +452,7 @@ def plot(axes: Any, fans: Fans, report: InitializationReport, width: int) -> Non
         label="torch's default",
         markersize=4,
     )
-    right.semilogy(
-        layers, [r.predicted for r in report.layers], "--", color="0.4", label="predicted"
-    )
+    right.semilogy(layers, [r.predicted for r in report.layers], "--", color="0.4", label="predicted")
     right.semilogy(
         layers,
         [r.repaired for r in report.layers],

@@ -16,11 +16,7 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.labs.optimization.example_losses import half_square
 from torchtheory.optimization.descent.iterates import last_iterate, trajectory
 from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
@@ -70,23 +66,23 @@ def conditions(run: Run) -> None:
 
     exact = [robbins_monro(PowerLaw(p)).satisfied for p in exponents]
     fitted = [robbins_monro(power(p)).satisfied for p in exponents]
-    run.claim(
+    says = run.states(
         "S-22",
         r"c/i^p \text{ satisfies } \sum\eta_i=\infty,\ \sum\eta_i^2<\infty \text{ if and only if }"
         r" \tfrac12<p\le1: \text{ wrong verdicts}",
-        promised=0,
-        relation="==",
-        measured=[
+    )
+    says.equal(
+        [
             sum(a is not b for a, b in zip(exact, truth, strict=True)),
             sum(a is not b for a, b in zip(fitted, truth, strict=True)),
         ],
-        reason="decided exactly, and from a fit of the tail; p = 0, 0.25, 0.5, 0.51, ..., 2",
-        control=Control(
-            "the tail is replaced by partial sums up to 1000 against 100",
-            sum(
-                (_partial(p, 1) > 100 and _partial(p, 2) < 100) is not wanted
-                for p, wanted in zip(exponents, truth, strict=True)
-            ),
+        where="decided exactly, and from a fit of the tail; p = 0, 0.25, 0.5, 0.51, ..., 2",
+    )
+    says.fails(
+        "the tail is replaced by partial sums up to 1000 against 100",
+        sum(
+            (_partial(p, 1) > 100 and _partial(p, 2) < 100) is not wanted
+            for p, wanted in zip(exponents, truth, strict=True)
         ),
     )
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
@@ -105,30 +101,20 @@ def conditions(run: Run) -> None:
     for name, schedule, diverges, converge in schedulers:
         found = robbins_monro(schedule)
         wrong += (found.sum_diverges, found.squares_converge) != (diverges, converge)
-        rows.append(
-            (name, found.exponent.estimate, found.sum_diverges, found.squares_converge, found.exact)
-        )
-    run.claim(
+        rows.append((name, found.exponent.estimate, found.sum_diverges, found.squares_converge, found.exact))
+    run.states(
         "S-22",
         r"\text{constant fails the second condition, } cq^i \text{ the first, and so on:"
         r" wrong verdicts on torch's schedulers and others}",
-        promised=0,
-        relation="==",
-        measured=wrong,
-    )
+    ).equal(wrong)
     run.table(
         "schedules",
         ["schedule", "p in t⁻ᵖ", "Σ η = ∞", "Σ η² < ∞", "exact"],
         rows,
         caption="The conditions of Robbins and Monro",
     )
-    run.erratum(
-        "robbins-monro-finite-sum",
-        r"\sum_{i=1}^k\eta_i=\infty",
-        promised=math.inf,
-        relation="==",
-        measured=sum(1 / i for i in range(1, 10**5 + 1)),
-        reason="η = 1/i, which satisfies the conditions, and k = 10⁵",
+    run.refutes("robbins-monro-finite-sum", r"\sum_{i=1}^k\eta_i=\infty").equal(
+        sum(1 / i for i in range(1, 10**5 + 1)), math.inf, where="η = 1/i, which satisfies the conditions, and k = 10⁵"
     )
 
 
@@ -153,55 +139,27 @@ def noisy_quadratic(run: Run, trials: int, horizon: int) -> dict[str, Tensor]:
     constant = path([0.2] * horizon)
     geometric = path([0.5**i for i in times])
     means = goal - xi.cumsum(0) / torch.arange(1, horizon + 1).double()[:, None]
-    run.claim(
-        "S-22",
-        r"\eta_i=1/i:\ \theta_i=\theta^\star-\tfrac1i\sum_{j\le i}\xi_j:"
-        r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(shrinking[1:] - means).abs().max(),
-        tolerance=1e-11,
-        control=Control("constant η = 0.2", (constant[1:] - means).abs().max()),
+    says = run.states(
+        "S-22", r"\eta_i=1/i:\ \theta_i=\theta^\star-\tfrac1i\sum_{j\le i}\xi_j: \text{ largest difference}"
     )
+    says.equal((shrinking[1:] - means).abs().max(), within=1e-11)
+    says.fails("constant η = 0.2", (constant[1:] - means).abs().max())
 
     def error(paths: Tensor) -> Interval:
         return mean_interval((paths[-1] - goal).square(), SURE)
 
-    run.claim(
-        "S-22",
-        r"\eta_i=1/i:\ \mathbb E(\theta_i-\theta^\star)^2=\sigma^2/i",
-        promised=1 / horizon,
-        relation="~",
-        measured=error(shrinking).estimate,
-        interval=error(shrinking),
-        reason=f"i = {horizon}, {runs} runs",
-        control=Control(
-            "constant η = 0.2: Σ η² = ∞", error(constant).estimate, interval=error(constant)
-        ),
-    )
-    run.claim(
-        "S-22",
-        r"\text{constant } \eta:\ \mathbb E(\theta-\theta^\star)^2\to\frac\eta{2-\eta}\sigma^2",
-        promised=accumulated_variance(1.0, 0.2, 1.0),
-        relation="~",
-        measured=error(constant).estimate,
-        interval=error(constant),
-        control=Control("η = 1/i", error(shrinking).estimate, interval=error(shrinking)),
-    )
+    says = run.states("S-22", r"\eta_i=1/i:\ \mathbb E(\theta_i-\theta^\star)^2=\sigma^2/i")
+    says.mean(error(shrinking), 1 / horizon, where=f"i = {horizon}, {runs} runs")
+    says.fails("constant η = 0.2: Σ η² = ∞", error(constant))
+    says = run.states("S-22", r"\text{constant } \eta:\ \mathbb E(\theta-\theta^\star)^2\to\frac\eta{2-\eta}\sigma^2")
+    says.mean(error(constant), accumulated_variance(1.0, 0.2, 1.0))
+    says.fails("η = 1/i", error(shrinking))
     left = math.prod(1 - 0.5**i for i in times) * (start - goal)
-    bias = mean_interval(geometric[-1] - goal, SURE)
-    none = mean_interval(shrinking[-1] - goal, SURE)
-    run.claim(
-        "S-22",
-        r"\eta_i=2^{-i}:\ \mathbb E\theta_\infty-\theta^\star=\prod_i(1-2^{-i})\,"
-        r"(\theta_0-\theta^\star)\ne0",
-        promised=left,
-        relation="~",
-        measured=bias.estimate,
-        interval=bias,
-        reason="Σ η < ∞: the start is never forgotten",
-        control=Control("η = 1/i", none.estimate, interval=none),
+    says = run.states(
+        "S-22", r"\eta_i=2^{-i}:\ \mathbb E\theta_\infty-\theta^\star=\prod_i(1-2^{-i})\,(\theta_0-\theta^\star)\ne0"
     )
+    says.mean(geometric[-1] - goal, left, confidence=SURE, where="Σ η < ∞: the start is never forgotten")
+    says.fails("η = 1/i", shrinking[-1] - goal)
     return {
         name: (paths[1:] - goal).square().mean(1)
         for name, paths in (
@@ -220,14 +178,14 @@ def interpolation(run: Run) -> None:
     direction = minibatch_direction(half_square, [x, x @ goal], chosen)
     start = torch.zeros(20, 3, dtype=torch.float64)
     end = last_iterate(direction, start, [1.0] * 800)
-    run.erratum(
+    run.refutes(
         "robbins-monro-necessary",
         r"\sum\eta_i^2=\infty \implies \text{no convergence: } \|\theta_{800}-\theta^\star\|\ge"
         r"10^{-6}\|\theta_0-\theta^\star\|",
-        promised=1e-6,
-        relation=">=",
-        measured=((end - goal).norm(dim=1) / goal.norm()).max(),
-        reason="least squares without noise, η = 1, one example a step, the worst of 20 runs",
+    ).at_least(
+        ((end - goal).norm(dim=1) / goal.norm()).max(),
+        1e-6,
+        where="least squares without noise, η = 1, one example a step, the worst of 20 runs",
     )
 
 

@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.optimization.example_losses import half_square
 from torchtheory.optimization.certificates.stochastic_rates import (
     LeastSquaresError,
@@ -73,18 +70,18 @@ def last_iterates(run: Run, trials: int, steps: int) -> Plateau:
     }
     found = {k: expected_least_squares_error(x, y, start, s).gradient for k, s in paths.items()}
     tail = steps // 4
-    run.claim(
+    says = run.states(
         "L-141",
-        r"\text{constant } \eta:\ \mathbb E\|\nabla\ell(w_k)\|^2 \text{ of the last iterate over"
-        r" its stationary value}",
-        promised=torch.ones(tail, dtype=torch.float64),
-        relation="==",
-        measured=found["constant step"][-tail:] / level,
-        tolerance=0.01,
-        reason=f"the last quarter of {steps} iterations, exact expectations; the stationary "
-        "value from a linear equation",
-        control=Control("shrinking steps: no plateau", found["step 1/√k"][-tail:] / level),
+        r"\text{constant } \eta:\ \mathbb E\|\nabla\ell(w_k)\|^2 \text{ of the last iterate over its stationary value}",
     )
+    says.equal(
+        found["constant step"][-tail:] / level,
+        torch.ones(tail, dtype=torch.float64),
+        0.01,
+        where=f"the last quarter of {steps} iterations, exact expectations; the stationary "
+        "value from a linear equation",
+    )
+    says.fails("shrinking steps: no plateau", found["step 1/√k"][-tail:] / level)
 
     def rising(size: int) -> float:
         """Share of runs in which the last step makes the gradient longer."""
@@ -95,15 +92,9 @@ def last_iterates(run: Run, trials: int, steps: int) -> Plateau:
         norms = ((points[-2:] - goal) @ gram).norm(dim=-1)
         return float((norms[1] > norms[0] + 1e-12).double().mean())
 
-    run.claim(
-        "L-141",
-        r"\text{share of runs whose gradient grows in step } K: \text{ the iterates oscillate}",
-        promised=0.0,
-        relation=">",
-        measured=rising(1),
-        reason=f"K = {steps}, {trials} runs",
-        control=Control("the full gradient in every step", rising(n)),
-    )
+    says = run.states("L-141", r"\text{share of runs whose gradient grows in step } K: \text{ the iterates oscillate}")
+    says.above(rising(1), 0.0, where=f"K = {steps}, {trials} runs")
+    says.fails("the full gradient in every step", rising(n))
     everything = gradient_descent(lambda w: (w @ x.T - y).square().sum(-1) / 2, start, eta, steps)
     found["full gradient"] = everything.gradient_norms.square()
     return level, found
@@ -134,30 +125,27 @@ def consistent_or_not(run: Run, steps: int) -> Errors:
     for name, path in paths.items():
         # until the error of the consistent system is as small as rounding
         clear = path.distance[1:] > 1e-12 * path.distance[0]
-        run.claim(
+        says = run.states(
             "L-144",
             r"\eta\le\tfrac1{2\|X^\top X\|}:\ \mathbb E\|w_{k+1}-w_\star\|^2\,/\,\eta^2\,\mathbb E"
             r"\|\nabla\ell_i(w_k)\|^2\ge1",
-            promised=1.0,
-            relation=">=",
-            measured=(path.distance[1:] / (eta**2 * path.noise[:-1]))[clear],
-            reason=f"{name} system, {int(clear.sum())} steps, exact expectations",
-            control=Control(
-                "η = 2/‖XᵀX‖, from w⋆ plus the top eigenvector",
-                one.distance[1:] / (long**2 * one.noise[:-1]),
-            ),
         )
+        says.at_least(
+            (path.distance[1:] / (eta**2 * path.noise[:-1]))[clear],
+            1.0,
+            where=f"{name} system, {int(clear.sum())} steps, exact expectations",
+        )
+        says.fails("η = 2/‖XᵀX‖, from w⋆ plus the top eigenvector", one.distance[1:] / (long**2 * one.noise[:-1]))
     floor = stochastic_error_floor(x, inconsistent, eta)
-    run.claim(
+    says = run.states(
         "L-144",
         r"Xw\ne y \text{ for all } w:\ \mathbb E\|w_{k+1}-w_\star\|^2\ge\eta^2\min_wn"
         r"\textstyle\sum_i\|x_i\|^2(x_i^\top w-y_i)^2>0 \text{ for every } k",
-        promised=floor,
-        relation=">=",
-        measured=paths["inconsistent"].distance[1:],
-        reason="inconsistent: descent with a constant step does not converge",
-        control=Control("the consistent system", paths["consistent"].distance[1:]),
     )
+    says.at_least(
+        paths["inconsistent"].distance[1:], floor, where="inconsistent: descent with a constant step does not converge"
+    )
+    says.fails("the consistent system", paths["consistent"].distance[1:])
     times = torch.arange(1, steps + 1, dtype=torch.float64)
     away = paths["consistent"].distance
     clear = away[1:] > 1e-12 * away[0]
@@ -166,54 +154,48 @@ def consistent_or_not(run: Run, steps: int) -> Errors:
     grown = expected_least_squares_error(eye, torch.zeros(5).double(), eye[0], [0.5] * 20)
     # the first holds for any step, and needs a consistent system; the second needs both
     stuck = paths["inconsistent"].distance
-    for factor, formula, control in zip(
+    for factor, formula, broken in zip(
         factors,
         (
             r"\lambda_{\max}(I-2\eta X^\top X+\eta^2n\textstyle\sum_i\|x_i\|^2x_ix_i^\top)",
             r"1-\eta\lambda_{\min}(X^\top X)",
         ),
         (
-            Control(
-                "the inconsistent system", (stuck[1:] / (factors[0] ** times * stuck[0]))[clear]
-            ),
-            Control(
+            ("the inconsistent system", (stuck[1:] / (factors[0] ** times * stuck[0]))[clear]),
+            (
                 "ηn max‖xᵢ‖² = 5/2 although η = 1/(2‖XᵀX‖): X is the 5 × 5 identity",
                 grown.distance[1:] / (1 - 0.5) ** times[:20],
             ),
         ),
         strict=True,
     ):
-        run.claim(
+        says = run.states(
             "L-144",
-            r"y=Xw_\star,\ \eta n\max\|x_i\|^2\le1:\ \mathbb E\|w_k-w_\star\|^2\,/\,\rho^k\|w_0-"
-            rf"w_\star\|^2\le1,\ \rho={formula}<1",
-            promised=1.0,
-            relation="<=",
-            measured=(away[1:] / (factor**times * away[0]))[clear],
-            tolerance=1e-9,
-            reason=f"consistent: geometric convergence with a constant step, ρ = {factor:.4f}",
-            control=control,
+            r"y=Xw_\star,\ \eta n\max\|x_i\|^2\le1:\ \mathbb E\|w_k-w_\star\|^2\,/\,\rho^k\|w_0-w_\star\|^2\le1"
+            rf",\ \rho={formula}<1",
         )
+        says.at_most(
+            (away[1:] / (factor**times * away[0]))[clear],
+            1.0,
+            1e-9,
+            where=f"consistent: geometric convergence with a constant step, ρ = {factor:.4f}",
+        )
+        says.fails(*broken)
     small = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
     path = expected_least_squares_error(small, 3 * small[:, 0], torch.zeros(1).double(), [0.1] * 60)
-    run.erratum(
+    run.refutes(
         "constant-step-never-converges",
         r"y=Xw_\star,\ \eta\le\tfrac1{2\|X^\top X\|} \implies \mathbb E\|w_k-w_\star\|^2"
         r"\not\to0: \text{ it stays above } 10^{-12}\,\mathbb E\|w_0-w_\star\|^2",
-        promised=1e-12 * path.distance[0],
-        relation=">=",
-        measured=path.distance[-1],
-        reason="X = (1, 2), y = (3, 6), η = 1/10, k = 60: every step contracts by 0.8 or by 0.2",
+    ).at_least(
+        path.distance[-1],
+        1e-12 * path.distance[0],
+        where="X = (1, 2), y = (3, 6), η = 1/10, k = 60: every step contracts by 0.8 or by 0.2",
     )
-    run.claim(
+    run.states(
         "L-144",
-        r"X=(1,2),\ \eta=\tfrac1{10}:\ \mathbb E\|w_{k+1}-w_\star\|^2=\tfrac{0.8^2+0.2^2}2\,"
-        r"\mathbb E\|w_k-w_\star\|^2",
-        promised=(0.8**2 + 0.2**2) / 2,
-        relation="==",
-        measured=path.distance[1:21] / path.distance[:20],
-        tolerance=1e-12,
-    )
+        r"X=(1,2),\ \eta=\tfrac1{10}:\ \mathbb E\|w_{k+1}-w_\star\|^2=\tfrac{0.8^2+0.2^2}2\,\mathbb E\|w_k-w_\star\|^2",
+    ).equal(path.distance[1:21] / path.distance[:20], (0.8**2 + 0.2**2) / 2, 1e-12)
     return paths, floor
 
 

@@ -8,10 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import NotConverged
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import dense, mlp
@@ -101,50 +98,35 @@ def example(run: Run) -> None:
     line = torch.linspace(-3, 3, 61, dtype=torch.float64)[:, None]
     function = torch.relu(line + 1) - torch.relu(line)
     middle = (theta + other) / 2
-    run.claim(
-        "A-52",
-        r"\Phi(\cdot,\theta)=\Phi(\cdot,\bar\theta)=\varrho_R(x+1)-\varrho_R(x)",
-        promised=torch.stack([function, function]),
-        relation="==",
-        measured=torch.stack([realize(theta, line), realize(other, line)]),
-        tolerance=1e-12,
-        reason="61 points of [-3, 3]; θ̄ is θ with the two hidden units exchanged",
-        control=Control(
-            "half way between them",
-            realize(middle, line).expand(2, *line.shape),
-        ),
+    says = run.states("A-52", r"\Phi(\cdot,\theta)=\Phi(\cdot,\bar\theta)=\varrho_R(x+1)-\varrho_R(x)")
+    says.equal(
+        torch.stack([realize(theta, line), realize(other, line)]),
+        torch.stack([function, function]),
+        1e-12,
+        where="61 points of [-3, 3]; θ̄ is θ with the two hidden units exchanged",
     )
-    run.claim(
+    says.fails("half way between them", realize(middle, line).expand(2, *line.shape))
+    says = run.states(
         "A-52",
         r"\widehat{\mathcal R}(\theta)=\widehat{\mathcal R}(\bar\theta)=0,\ \widehat{\mathcal R}"
         r"(\tfrac{\theta+\bar\theta}2)=\tfrac12",
-        promised=torch.tensor([0.0, 0.5, 0.0]).double(),
-        relation="==",
-        measured=probe.losses,
-        control=Control(
-            "on the segment that changes the output weights alone",
-            probe_segment(problem, theta, with_output(problem, other, theta), count=3).losses,
-        ),
+    )
+    says.equal(probe.losses, torch.tensor([0.0, 0.5, 0.0]).double())
+    says.fails(
+        "on the segment that changes the output weights alone",
+        probe_segment(problem, theta, with_output(problem, other, theta), count=3).losses,
     )
     convex = probe_segment(problem, theta, with_output(problem, other, theta))
-    run.claim(
-        "A-52",
-        r"\text{not convex: the loss exceeds the chord somewhere between } \theta, \bar\theta",
-        promised=0,
-        relation=">",
-        measured=probe.excess,
-        reason="a third point with the two ends is the certificate",
-        control=Control("the output weights alone change: convex", convex.excess),
-    )
+    says = run.states("A-52", r"\text{not convex: the loss exceeds the chord somewhere between } \theta, \bar\theta")
+    says.above(probe.excess, 0, where="a third point with the two ends is the certificate")
+    says.fails("the output weights alone change: convex", convex.excess)
 
 
 def with_output(problem: Problem, output: Tensor, rest: Tensor) -> Tensor:
     """The last layer of one point with all other layers of another."""
     named, first = (unflatten(v, problem.parameters) for v in (output, rest))
     last = max(int(k.split(".")[0]) for k in named)
-    mixed: Parameters = {
-        k: named[k] if k.startswith(f"{last}.") else first[k] for k in problem.parameters
-    }
+    mixed: Parameters = {k: named[k] if k.startswith(f"{last}.") else first[k] for k in problem.parameters}
     return flatten(mixed)
 
 
@@ -187,28 +169,17 @@ def exchanged(run: Run, problem: Problem) -> list[SegmentProbe]:
         half.append(flatten({**swapped, name: problem.parameters[name]}))
         moved = theta + 0.3 * run.randn(len(theta))
         last.append(probe_segment(problem, theta, with_output(problem, moved, theta)).excess)
-    run.claim(
-        "A-52",
-        r"\text{a trained network and itself with two units exchanged have the same loss}",
-        promised=problem.risk(problem.train),
-        relation="==",
-        measured=[float(p.losses[-1]) for p in probes],
-        tolerance=1e-12,
-        reason="neighboring units of the first layer",
-        control=Control(
-            "the weights that leave the units stay where they are",
-            losses_at(problem, torch.stack(half)),
-        ),
+    says = run.states("A-52", r"\text{a trained network and itself with two units exchanged have the same loss}")
+    says.equal(
+        [float(p.losses[-1]) for p in probes],
+        problem.risk(problem.train),
+        1e-12,
+        where="neighboring units of the first layer",
     )
-    run.claim(
-        "A-52",
-        r"\text{and between the two it is above the chord: not convex}",
-        promised=0,
-        relation=">",
-        measured=max(p.excess for p in probes),
-        reason="the largest excess over all exchanges",
-        control=Control("the last layer alone changes, at random", max(last)),
-    )
+    says.fails("the weights that leave the units stay where they are", losses_at(problem, torch.stack(half)))
+    says = run.states("A-52", r"\text{and between the two it is above the chord: not convex}")
+    says.above(max(p.excess for p in probes), 0, where="the largest excess over all exchanges")
+    says.fails("the last layer alone changes, at random", max(last))
     return probes
 
 
@@ -220,36 +191,26 @@ def zooms(run: Run, problem: Problem, grid: int, coarse: float) -> list[LossSlic
     center = grid // 2
     risk = problem.risk(problem.train)
     shifted = loss_slice(problem, directions, coarse * positions + coarse / grid)
-    run.claim(
-        "A-53",
-        r"\text{the value at the center of every zoom is the trained risk}",
-        promised=risk,
-        relation="==",
-        measured=torch.stack([s.values[center, center] for s in slices]),
-        tolerance=1e-12,
-        reason=f"half widths {', '.join(f'{coarse / ZOOM**k:g}' for k in range(4))} in units of "
+    says = run.states("A-53", r"\text{the value at the center of every zoom is the trained risk}")
+    says.equal(
+        torch.stack([s.values[center, center] for s in slices]),
+        risk,
+        1e-12,
+        where=f"half widths {', '.join(f'{coarse / ZOOM**k:g}' for k in range(4))} in units of "
         "the network's own filters",
-        control=Control("a grid that misses the center", shifted.values[center, center]),
     )
+    says.fails("a grid that misses the center", shifted.values[center, center])
     reach = (grid - 1) // 2 // ZOOM
     inner = slice(center - reach, center + reach + 1)
-    other = loss_slice(
-        problem, random_directions(problem, 2, generator=run.generator), slices[1].positions[::ZOOM]
+    other = loss_slice(problem, random_directions(problem, 2, generator=run.generator), slices[1].positions[::ZOOM])
+    says = run.states("A-53", r"\text{where two zooms share points they agree}")
+    says.equal(
+        torch.stack([s.values[::ZOOM, ::ZOOM] for s in slices[1:]]),
+        torch.stack([s.values[inner, inner] for s in slices[:-1]]),
+        1e-9,
+        where=f"{(2 * reach + 1) ** 2} points for each pair of neighboring zooms",
     )
-    run.claim(
-        "A-53",
-        r"\text{where two zooms share points they agree}",
-        promised=torch.stack([s.values[inner, inner] for s in slices[:-1]]),
-        relation="==",
-        measured=torch.stack([s.values[::ZOOM, ::ZOOM] for s in slices[1:]]),
-        tolerance=1e-9,
-        reason=f"{(2 * reach + 1) ** 2} points for each pair of neighboring zooms",
-        control=Control(
-            "the zoom is along two other directions",
-            other.values,
-            promised=slices[0].values[inner, inner],
-        ),
-    )
+    says.fails("the zoom is along two other directions", other.values, promised=slices[0].values[inner, inner])
     run.table(
         "zooms",
         ["half width", "least", "largest", "grid minima"],
@@ -272,16 +233,14 @@ def valleys(run: Run, problem: Problem, coarse: LossSlice, planes: int) -> Tenso
         last = loss_slice(problem, moves, positions[::2])
         flat.append(len(slice_valleys(problem, last)))
         spurious.append(last.minima)
-    run.claim(
-        "A-53",
-        r"\text{more than one local minimum is visible on the coarse grid}",
-        promised=1,
-        relation=">",
-        measured=len(found),
-        reason=f"{coarse.minima} grid minima, each followed downhill in the plane; {planes} other "
+    says = run.states("A-53", r"\text{more than one local minimum is visible on the coarse grid}")
+    says.above(
+        len(found),
+        1,
+        where=f"{coarse.minima} grid minima, each followed downhill in the plane; {planes} other "
         f"planes have {', '.join(map(str, counts))} grid minima",
-        control=Control("planes of the last layer alone: the loss is convex there", max(flat)),
     )
+    says.fails("planes of the last layer alone: the loss is convex there", max(flat))
     run.note(
         "Counting grid minima is not enough: the convex losses in planes of the last layer have "
         f"{', '.join(map(str, spurious))} of them, because a narrow oblique valley meets a grid "
@@ -309,17 +268,13 @@ def eigenvectors(run: Run, problem: Problem) -> None:
         made: Tensor = (losses[:count] - 2 * losses[count] + losses[count + 1 :]) / step**2
         return made
 
-    run.claim(
+    says = run.states(
         "A-53",
         r"\frac{L(\theta+hv)-2L(\theta)+L(\theta-hv)}{h^2}=\lambda \text{ along the first two "
         r"eigenvectors of } \nabla^2L",
-        promised=values,
-        relation="==",
-        measured=curvature(vectors),
-        tolerance=1e-4,
-        reason=f"h = {step:g}, a network with tanh; in double precision",
-        control=Control("random directions of norm 1", curvature(other)),
     )
+    says.equal(curvature(vectors), values, 1e-4, where=f"h = {step:g}, a network with tanh; in double precision")
+    says.fails("random directions of norm 1", curvature(other))
 
 
 def plot_zooms(axes: Any, slices: list[LossSlice], bottoms: Tensor) -> None:
@@ -360,6 +315,4 @@ def plot_segments(axis: Any, probes: list[SegmentProbe]) -> None:
             linewidth=1.6 if top else 0.9,
             alpha=1.0 if top else 0.6,
         )
-    axis.set(
-        xlabel=r"$\lambda$: from the network to itself with two units exchanged", ylabel="loss"
-    )
+    axis.set(xlabel=r"$\lambda$: from the network to itself with two units exchanged", ylabel="loss")

@@ -10,11 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.training.risks import empirical_risk, risk
 
 
@@ -43,8 +39,7 @@ def losses_and_risks(run: Run, classes: int = 5, trials: int = 300, samples: int
         "risks",
         ["model", "mean of the empirical risk over all samples", "risk"],
         exact,
-        caption=f"All samples of size {samples} of a law with four outcomes, each by its "
-        "probability",
+        caption=f"All samples of size {samples} of a law with four outcomes, each by its probability",
     )
     run.figure(
         "entropy",
@@ -68,31 +63,23 @@ def entropy(y: Tensor) -> Tensor:
 def values(run: Run) -> None:
     nu = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     hot = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
-    run.claim(
-        "L-114",
-        r"\text{log-loss } -\log\nu_y=\text{cross-entropy of the one-hot target}",
-        promised=-math.log(0.3),
-        relation="==",
-        measured=[
+    says = run.states("L-114", r"\text{log-loss } -\log\nu_y=\text{cross-entropy of the one-hot target}")
+    says.equal(
+        [
             float(cross_entropy(hot, nu)),
             float(F.nll_loss(nu.log()[None], torch.tensor([1]))),
             float(F.cross_entropy(nu.log()[None], hot[None])),
         ],
-        tolerance=1e-12,
-        control=Control("the logarithm of another class", float(-nu[0].log())),
+        -math.log(0.3),
+        1e-12,
     )
+    says.fails("the logarithm of another class", float(-nu[0].log()))
     y, v = run.randn(200, 4), run.randn(200, 4)
     slopes = torch.func.vmap(torch.func.grad(lambda a, b: (b - a).square().sum() / 2))(v, y)
     whole = torch.func.vmap(torch.func.grad(lambda a, b: (b - a).square().sum()))(v, y)
-    run.claim(
-        "L-114",
-        r"\nabla_\nu\tfrac12\|y-\nu\|^2=\nu-y",
-        promised=v - y,
-        relation="==",
-        measured=slopes,
-        tolerance=1e-12,
-        control=Control("without the half", whole),
-    )
+    says = run.states("L-114", r"\nabla_\nu\tfrac12\|y-\nu\|^2=\nu-y")
+    says.equal(slopes, v - y, 1e-12)
+    says.fails("without the half", whole)
     labels = torch.randint(0, 3, (200,), generator=run.generator)
     guesses = torch.randint(0, 3, (200,), generator=run.generator)
     logits = F.one_hot(guesses, 3).double()
@@ -102,22 +89,12 @@ def values(run: Run) -> None:
     missed = (drawn.argmax(1) != labels).double()
     natural = -drawn.gather(1, labels[:, None])[:, 0].log()
     log2 = natural / math.log(2)
-    run.claim(
-        "L-114",
-        r"\mathbf 1[\arg\max\nu\ne y]\le-\log_2\nu_y: \text{ a surrogate from above}",
-        promised=log2,
-        relation="<=",
-        measured=missed,
-        control=Control("the natural logarithm", missed, promised=natural),
-    )
-    run.claim(
-        "L-114",
-        r"\text{zero-one loss: } \tfrac12\|e_y-e_\nu\|^2 \text{ for one-hot predictions}",
-        promised=wrong,
-        relation="==",
-        measured=(logits - F.one_hot(labels, 3)).square().sum(1) / 2,
-        control=Control("soft predictions", (drawn - F.one_hot(labels, 3)).square().sum(1) / 2),
-    )
+    says = run.states("L-114", r"\mathbf 1[\arg\max\nu\ne y]\le-\log_2\nu_y: \text{ a surrogate from above}")
+    says.at_most(missed, log2)
+    says.fails("the natural logarithm", missed, promised=natural)
+    says = run.states("L-114", r"\text{zero-one loss: } \tfrac12\|e_y-e_\nu\|^2 \text{ for one-hot predictions}")
+    says.equal((logits - F.one_hot(labels, 3)).square().sum(1) / 2, wrong)
+    says.fails("soft predictions", (drawn - F.one_hot(labels, 3)).square().sum(1) / 2)
 
 
 def gibbs(run: Run, classes: int, trials: int) -> None:
@@ -128,34 +105,29 @@ def gibbs(run: Run, classes: int, trials: int) -> None:
     nu = torch.cat([nu, nu.flip(0)])
     less = nu * run.rand(2 * trials, 1)
     loose = run.rand(2 * trials, classes)
-    run.claim(
-        "L-114",
-        r"\sum_jy_j=1,\ \sum_j\nu_j\le1:\ -\sum_jy_j\log\nu_j\ge-\sum_jy_j\log y_j",
-        promised=entropy(torch.cat([y, y])),
-        relation=">=",
-        measured=cross_entropy(torch.cat([y, y]), torch.cat([nu, less])),
-        tolerance=1e-12,
-        reason="random probability vectors, half of them with zeros; predictions that sum up to 1 "
-        "and to less",
-        control=Control(
-            "targets and predictions in [0, 1] that do not add up to 1",
-            cross_entropy(loose, loose.sqrt()),
-            promised=entropy(loose),
-        ),
+    says = run.states("L-114", r"\sum_jy_j=1,\ \sum_j\nu_j\le1:\ -\sum_jy_j\log\nu_j\ge-\sum_jy_j\log y_j")
+    says.at_least(
+        cross_entropy(torch.cat([y, y]), torch.cat([nu, less])),
+        entropy(torch.cat([y, y])),
+        1e-12,
+        where="random probability vectors, half of them with zeros; predictions that sum up to 1 and to less",
     )
-    run.claim(
-        "L-114",
-        r"\text{the difference is } \mathrm{KL}(y\,\|\,\nu)",
-        promised=F.kl_div(nu.log(), y, reduction="none").sum(1),
-        relation="==",
-        measured=cross_entropy(y, nu) - entropy(y),
-        tolerance=1e-12,
-        reason="torch's own relative entropy",
-        control=Control(
-            "KL(ν‖y)",
-            F.kl_div(y[:trials].log(), nu[:trials], reduction="none").sum(1),
-            promised=(cross_entropy(y, nu) - entropy(y))[:trials],
-        ),
+    says.fails(
+        "targets and predictions in [0, 1] that do not add up to 1",
+        cross_entropy(loose, loose.sqrt()),
+        promised=entropy(loose),
+    )
+    says = run.states("L-114", r"\text{the difference is } \mathrm{KL}(y\,\|\,\nu)")
+    says.equal(
+        cross_entropy(y, nu) - entropy(y),
+        F.kl_div(nu.log(), y, reduction="none").sum(1),
+        1e-12,
+        where="torch's own relative entropy",
+    )
+    says.fails(
+        "KL(ν‖y)",
+        F.kl_div(y[:trials].log(), nu[:trials], reduction="none").sum(1),
+        promised=(cross_entropy(y, nu) - entropy(y))[:trials],
     )
     targets = y[:trials]
 
@@ -165,23 +137,14 @@ def gibbs(run: Run, classes: int, trials: int) -> None:
         found: Tensor = gradient(at.log())
         return found
 
-    run.claim(
-        "L-114",
-        r"\text{equality at } \nu=y, \text{ where the gradient in the logits vanishes}",
-        promised=0.0,
-        relation="==",
-        measured=slope(targets),
-        tolerance=1e-12,
-        control=Control("at another ν", slope(nu[:trials])),
-    )
+    says = run.states("L-114", r"\text{equality at } \nu=y, \text{ where the gradient in the logits vanishes}")
+    says.equal(slope(targets), within=1e-12)
+    says.fails("at another ν", slope(nu[:trials]))
     one = torch.tensor([0.5], dtype=torch.float64)
-    run.erratum(
-        "cross-entropy-without-simplex",
-        r"y\in[0,1]^m:\ -\sum_jy_j\log\nu_j\ge-\sum_jy_j\log y_j",
-        promised=entropy(one),
-        relation=">=",
-        measured=cross_entropy(one, torch.ones(1, dtype=torch.float64)),
-        reason="m = 1, y = ½, ν = 1: 0 against 0.3466",
+    run.refutes("cross-entropy-without-simplex", r"y\in[0,1]^m:\ -\sum_jy_j\log\nu_j\ge-\sum_jy_j\log y_j").at_least(
+        cross_entropy(one, torch.ones(1, dtype=torch.float64)),
+        entropy(one),
+        where="m = 1, y = ½, ν = 1: 0 against 0.3466",
     )
 
 
@@ -204,36 +167,18 @@ def all_samples(run: Run, samples: int) -> list[tuple[str, float, float]]:
         best = (x @ y) / (x @ x)
         mean_chosen += weight * float(losses(best)[chosen].mean())
         true_chosen += weight * float(law @ losses(best))
-    run.claim(
-        "L-115",
-        r"\mathbb E_S\,\mathcal R_S(x)=\mathcal R(x) \text{ for a fixed } x: \text{ all samples}",
-        promised=true,
-        relation="==",
-        measured=mean_fixed,
-        tolerance=1e-12,
-        reason=f"{4**samples} samples of size {samples}, exactly",
-        control=Control(
-            "x is chosen on the sample (least squares)", mean_chosen, promised=true_chosen
-        ),
+    says = run.states(
+        "L-115", r"\mathbb E_S\,\mathcal R_S(x)=\mathcal R(x) \text{ for a fixed } x: \text{ all samples}"
     )
+    says.equal(mean_fixed, true, 1e-12, where=f"{4**samples} samples of size {samples}, exactly")
+    says.fails("x is chosen on the sample (least squares)", mean_chosen, promised=true_chosen)
     least = float(law @ losses(best_slope(points, law)))
-    run.claim(
-        "L-115",
-        r"x_S \text{ minimizes } \mathcal R_S:\ \mathbb E_S\,\mathcal R_S(x_S)\le\min\mathcal R",
-        promised=least,
-        relation="<=",
-        measured=mean_chosen,
-        reason="the empirical risk of the model chosen on the sample is too small",
-        control=Control("x is fixed beforehand, and not the best", mean_fixed),
-    )
-    run.claim(
-        "L-115",
-        r"\mathbb E_S\,\mathcal R(x_S)\ge\min\mathcal R",
-        promised=least,
-        relation=">=",
-        measured=true_chosen,
-        control=Control("the empirical risk in place of the risk", mean_chosen),
-    )
+    says = run.states("L-115", r"x_S \text{ minimizes } \mathcal R_S:\ \mathbb E_S\,\mathcal R_S(x_S)\le\min\mathcal R")
+    says.at_most(mean_chosen, least, where="the empirical risk of the model chosen on the sample is too small")
+    says.fails("x is fixed beforehand, and not the best", mean_fixed)
+    says = run.states("L-115", r"\mathbb E_S\,\mathcal R(x_S)\ge\min\mathcal R")
+    says.at_least(true_chosen, least)
+    says.fails("the empirical risk in place of the risk", mean_chosen)
     return [
         (f"fixed, x = {slope:g}", mean_fixed, true),
         ("least squares on the sample", mean_chosen, true_chosen),
@@ -258,36 +203,16 @@ def monte_carlo(run: Run, trials: int) -> None:
 
     exact = float((model.weight.detach()[0] - truth).square().sum()) + 0.25
     found = [
-        empirical_risk(model, sampler(20, run.generator), task="regression").value
-        for _ in range(max(40, trials // 5))
+        empirical_risk(model, sampler(20, run.generator), task="regression").value for _ in range(max(40, trials // 5))
     ]
     interval: Interval = mean_interval(found, 0.9999)
-    run.claim(
-        "L-115",
-        r"\mathbb E_S\,\mathcal R_S=\mathcal R=\|w-w_0\|^2+\sigma^2: \text{ a linear network}",
-        promised=exact,
-        relation="~",
-        measured=interval.estimate,
-        interval=interval,
-        control=Control(
-            "the noise is forgotten in the risk",
-            interval.estimate,
-            promised=exact - 0.25,
-            interval=interval,
-        ),
-    )
+    says = run.states("L-115", r"\mathbb E_S\,\mathcal R_S=\mathcal R=\|w-w_0\|^2+\sigma^2: \text{ a linear network}")
+    says.mean(interval, exact)
+    says.fails("the noise is forgotten in the risk", interval, promised=exact - 0.25)
     estimate = risk(model, sampler, 20_000, task="regression", generator=run.generator)
-    run.claim(
-        "L-115",
-        r"\text{Monte Carlo risk: standard errors away from } \mathcal R",
-        promised=4,
-        relation="<=",
-        measured=abs(estimate.value - exact) / estimate.standard_error,
-        control=Control(
-            "the noise is forgotten in the risk",
-            abs(estimate.value - exact + 0.25) / estimate.standard_error,
-        ),
-    )
+    says = run.states("L-115", r"\text{Monte Carlo risk: standard errors away from } \mathcal R")
+    says.at_most(abs(estimate.value - exact) / estimate.standard_error, 4)
+    says.fails("the noise is forgotten in the risk", abs(estimate.value - exact + 0.25) / estimate.standard_error)
 
 
 def plot(axes: Any) -> None:

@@ -10,12 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.kernels.wide_layer import fit_last_layer
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.linalg.eigenvalues import extremal_eigenvalues
 from torchtheory.models.model import flatten
 from torchtheory.models.problem import Problem
@@ -115,47 +111,29 @@ def convexity(run: Run, x: Tensor, y: Tensor) -> None:
             both = [theta + run.randn(len(theta)) for _ in range(2)]
             outside.append(probe_segment(problem, *both).excess)
         whole.append(extremal_eigenvalues(hessian_operator(problem)).smallest)
-    run.claim(
+    says = run.states(
         "A-117",
-        r"\theta^{(2)}\mapsto r(\theta^{(1)},\theta^{(2)}) \text{ is convex: its Hessian is "
-        r"positive semi-definite}",
-        promised=0,
-        relation=">=",
-        measured=smallest,
-        tolerance=1e-8,
-        reason="squared and logistic loss, five points each",
-        control=Control("the Hessian in all parameters", whole),
+        r"\theta^{(2)}\mapsto r(\theta^{(1)},\theta^{(2)}) \text{ is convex: its Hessian is positive semi-definite}",
     )
-    run.claim(
+    says.at_least(smallest, 0, 1e-8, where="squared and logistic loss, five points each")
+    says.fails("the Hessian in all parameters", whole)
+    says = run.states(
         "A-117",
         r"r(\theta^{(1)},(1-\lambda)\theta^{(2)}+\lambda\bar\theta^{(2)})\le(1-\lambda)r+\lambda\bar"
         r"r: \text{ most above the chord}",
-        promised=0,
-        relation="<=",
-        measured=excess,
-        tolerance=1e-12,
-        reason="ten random segments of the last layer",
-        control=Control("segments in all parameters", outside),
     )
+    says.at_most(excess, 0, 1e-12, where="ten random segments of the last layer")
+    says.fails("segments in all parameters", outside)
     fit = minimize_last_layer(squared, tolerance=1e-7, steps=5000)
     exact = fit_last_layer(net, x, y).model
     with torch.no_grad():
         best = float((exact(x) - y).square().mean())
     other = network(run, 12, 2)
-    run.claim(
-        "A-117",
-        r"\text{the convex problem in the last layer is solved: } \min_{\theta^{(2)}}r",
-        promised=best,
-        relation="==",
-        measured=fit.risk,
-        tolerance=1e-8,
-        reason=f"by descent (gradient {fit.gradient_norm:.1e} left), against least squares",
-        control=Control(
-            "other hidden units",
-            minimize_last_layer(
-                Problem(other, (x, y), task="regression"), tolerance=1e-7, steps=5000
-            ).risk,
-        ),
+    says = run.states("A-117", r"\text{the convex problem in the last layer is solved: } \min_{\theta^{(2)}}r")
+    says.equal(fit.risk, best, 1e-8, where=f"by descent (gradient {fit.gradient_norm:.1e} left), against least squares")
+    says.fails(
+        "other hidden units",
+        minimize_last_layer(Problem(other, (x, y), task="regression"), tolerance=1e-7, steps=5000).risk,
     )
 
 
@@ -172,30 +150,24 @@ def boundary(run: Run, x: Tensor, y: Tensor) -> None:
         points = torch.cat([rest.expand(len(outputs), -1), outputs], 1)
         return losses_at(problem, points)
 
-    run.claim(
+    says = run.states(
         "A-117",
         r"\max_{\theta^{(2)}\in[-1,1]^n}r \text{ is attained on the boundary: no inner point is "
         r"above the highest corner}",
-        promised=risks(corners).max(),
-        relation="<=",
-        measured=risks(inside),
-        reason=f"{len(inside)} points of the cube, {len(corners)} corners; a cube is compact",
-        control=Control(
-            "the loss -(Φ - y)², which is not convex",
-            -risks(inside),
-            promised=-risks(corners).min(),
-        ),
     )
+    says.at_most(
+        risks(inside),
+        risks(corners).max(),
+        where=f"{len(inside)} points of the cube, {len(corners)} corners; a cube is compact",
+    )
+    says.fails("the loss -(Φ - y)², which is not convex", -risks(inside), promised=-risks(corners).min())
     direction = theta[-6:]
     ray = risks(torch.tensor([0.0, 1.0, 10.0, 100.0]).double()[:, None] * direction)
-    run.erratum(
+    run.refutes(
         "maximum-on-the-boundary",
-        r"\text{for every } \mathcal P\subset\mathbb R^n \text{ the map assumes its maximum on } "
-        r"\partial\mathcal P",
-        promised=ray[0],
-        relation="<=",
-        measured=ray[1:].max(),
-        reason="the ray from 0 through the output weights: closed, convex, its only end is 0",
+        r"\text{for every } \mathcal P\subset\mathbb R^n \text{ the map assumes its maximum on } \partial\mathcal P",
+    ).at_most(
+        ray[1:].max(), ray[0], where="the ray from 0 through the output weights: closed, convex, its only end is 0"
     )
 
 
@@ -244,68 +216,42 @@ def paths(
                         float(straight.max()) - top,
                     )
                 )
-    run.claim(
+    says = run.states(
         "A-118",
         r"\sqrt{r} \text{ rises on the first and last leg by at most } \mathrm{Lip}(\varrho)"
         r"\textstyle\sum_j|\theta_j^{(2)}|\,\epsilon_j\bigl(\tfrac1m\sum_i\|(x_i,1)\|^2\bigr)^{1/2}",
-        promised=allowed,
-        relation="<=",
-        measured=torch.stack(roots),
-        reason=f"widths {widths[0]} to {widths[-1]}, {repeats} pairs of minima each",
-        control=Control(
-            "units move onto any others instead of the nearest (width 8192)",
-            *careless(run, x, y, 8192, reach),
-        ),
     )
-    run.claim(
-        "A-118",
-        r"\text{merging neighbors and exchanging idle units do not change the loss}",
-        promised=0,
-        relation="==",
-        measured=torch.stack(still),
-        tolerance=1e-10,
-        reason="four legs of every path",
-        control=Control("output weights are dropped instead of added", torch.stack(dropped)),
+    says.at_most(
+        torch.stack(roots), allowed, where=f"widths {widths[0]} to {widths[-1]}, {repeats} pairs of minima each"
     )
-    run.claim(
-        "A-118",
-        r"\text{on the leg across, in one linear space of networks, } r \text{ is at most that of "
-        r"its ends}",
-        promised=torch.stack(edges),
-        relation="<=",
-        measured=torch.stack(across),
-        tolerance=1e-12,
-        control=Control(
-            "the straight segment between the two minima",
-            torch.stack(straight_tops),
-            promised=tops,
-        ),
+    rise, permitted = careless(run, x, y, 8192, reach)
+    says.fails("units move onto any others instead of the nearest (width 8192)", rise, promised=permitted)
+    says = run.states("A-118", r"\text{merging neighbors and exchanging idle units do not change the loss}")
+    says.equal(torch.stack(still), within=1e-10, where="four legs of every path")
+    says.fails("output weights are dropped instead of added", torch.stack(dropped))
+    says = run.states(
+        "A-118", r"\text{on the leg across, in one linear space of networks, } r \text{ is at most that of its ends}"
     )
+    says.at_most(torch.stack(across), torch.stack(edges), 1e-12)
+    says.fails("the straight segment between the two minima", torch.stack(straight_tops), promised=tops)
     made, direct = barrier_slopes(barriers)
-    run.claim(
+    says = run.states(
         "A-118",
         r"\text{the barrier falls as the network grows, at least as fast as } (\|\theta^{(2)}\|_1"
         r"\,\epsilon)^2\sim n^{-1}: \text{ exponent}",
-        promised=-1,
-        relation="<=",
-        measured=made.high,
-        reason=f"upper end of the 99% interval around {made.estimate:.2f}; ε falls like n^(-1/2)",
-        control=Control("the straight path", direct.high),
     )
+    says.at_most(
+        made.high, -1, where=f"upper end of the 99% interval around {made.estimate:.2f}; ε falls like n^(-1/2)"
+    )
+    says.fails("the straight path", direct.high)
     neighbors(run, widths, repeats)
     trained(run, x, y, widths[0], reach, rows[0][1])
     small = low_loss_path(problem, *ends)
     merged, apart = small.corners[2][-width:], small.corners[1][-width:]
-    run.erratum(
+    run.refutes(
         "merging-path-stands-still",
-        r"\lambda\theta_*^{(2)}+(1-\lambda)\theta_*^{(2)} \text{ leads from } \theta^{(2)} "
-        r"\text{ to } \theta_*^{(2)}",
-        promised=apart,
-        relation="==",
-        measured=merged,
-        tolerance=1e-6,
-        reason="its point at λ = 0 against the output weights it should start from",
-    )
+        r"\lambda\theta_*^{(2)}+(1-\lambda)\theta_*^{(2)} \text{ leads from } \theta^{(2)} \text{ to } \theta_*^{(2)}",
+    ).equal(merged, apart, 1e-6, where="its point at λ = 0 against the output weights it should start from")
     run.table(
         "paths",
         ["width", "ε of the start", "ε of the end", "‖θ⁽²⁾‖₁", "barrier", "straight"],
@@ -355,9 +301,7 @@ def neighbors(run: Run, widths: tuple[int, ...], repeats: int) -> None:
         found = []
         for width in widths:
             half = width // 2
-            expected = math.sqrt(math.pi) * math.exp(
-                math.lgamma(half + 1) - math.lgamma(half + 1.5)
-            )
+            expected = math.sqrt(math.pi) * math.exp(math.lgamma(half + 1) - math.lgamma(half + 1.5))
             for _ in range(repeats):
                 rows = sphere(run, width, size)
                 nearest = torch.cdist(rows[half:], rows[:half]).min(1).values
@@ -365,17 +309,13 @@ def neighbors(run: Run, widths: tuple[int, ...], repeats: int) -> None:
         return mean_interval(found, 0.999)
 
     found, many = ratios(3), ratios(40)
-    run.claim(
+    says = run.states(
         "A-118",
         r"\text{rows uniform on } S^2: \mathbb E\min_{k\le m}\|\theta_j-\theta_k\|=\sqrt\pi\,"
         r"\Gamma(m+1)/\Gamma(m+\tfrac32)\sim\sqrt{\pi/m},\ m=\tfrac n2: \text{ ratio of the means}",
-        promised=1,
-        relation="~",
-        measured=found.estimate,
-        interval=found,
-        reason=f"{found.trials} independent sets of rows, widths {widths[0]} to {widths[-1]}",
-        control=Control("rows on the sphere of 39 dimensions", many.estimate, interval=many),
     )
+    says.mean(found, 1, where=f"{found.trials} independent sets of rows, widths {widths[0]} to {widths[-1]}")
+    says.fails("rows on the sphere of 39 dimensions", many)
 
 
 def trained(run: Run, x: Tensor, y: Tensor, width: int, reach: float, random: float) -> None:
@@ -396,17 +336,12 @@ def trained(run: Run, x: Tensor, y: Tensor, width: int, reach: float, random: fl
     losses = path_losses(problem, path.corners)
     ends = torch.stack([losses[0, 0], losses[-1, -1]])
     straight = probe_segment(problem, *nets).losses
-    corners = bend_path(
-        problem, *nets, steps=150, batch=len(x), learning_rate=0.03, generator=run.generator
-    )
+    corners = bend_path(problem, *nets, steps=150, batch=len(x), learning_rate=0.03, generator=run.generator)
     bent = path_losses(problem, corners)
-    run.claim(
-        "A-118",
-        r"\text{the same between two networks with all weights trained}",
-        promised=ends.sqrt() + reach * torch.tensor([path.start_shift, path.end_shift]),
-        relation="<=",
-        measured=torch.stack([losses[0].max(), losses[-1].max()]).sqrt(),
-        reason=f"width {width}; farthest unit {float(path.start_distances.max()):.2g} and "
+    run.states("A-118", r"\text{the same between two networks with all weights trained}").at_most(
+        torch.stack([losses[0].max(), losses[-1].max()]).sqrt(),
+        ends.sqrt() + reach * torch.tensor([path.start_shift, path.end_shift]),
+        where=f"width {width}; farthest unit {float(path.start_distances.max()):.2g} and "
         f"{float(path.end_distances.max()):.2g} from its neighbor, {random:.2g} with random rows: "
         "that units are well spread is a hypothesis, not a consequence of being a minimum",
     )
@@ -425,9 +360,7 @@ def trained(run: Run, x: Tensor, y: Tensor, width: int, reach: float, random: fl
     )
 
 
-def monotone(
-    run: Run, x: Tensor, y: Tensor, width: int, count: int
-) -> tuple[Tensor, Tensor, float]:
+def monotone(run: Run, x: Tensor, y: Tensor, width: int, count: int) -> tuple[Tensor, Tensor, float]:
     factors = torch.linspace(0.05, 0.95, 10, dtype=torch.float64)
     zero = float(y.square().mean())
     chords, rays, above, begins = [], [], [], []
@@ -450,32 +383,29 @@ def monotone(
         above.append(along_ray(theta, 1 + factors))
     end = vector_of(good)
     least = float(losses_at(problem, end[None]))
-    run.claim(
+    says = run.states(
         "A-119",
         r"r(\lambda)\le\lambda r(1)+(1-\lambda)r(0)<r(1) \text{ for } 0<\lambda<1 \text{ where } "
         r"r(1)>r(0): \text{ smaller output weights lower the loss}",
-        promised=torch.stack(chords),
-        relation="<=",
-        measured=torch.stack(rays),
-        tolerance=1e-12,
-        reason=f"{len(begins)} random networks worse than the zero function; ten factors each",
-        control=Control(
-            "the loss cut off at (r(0) + r(1)) / 2, which is not convex in λ",
-            torch.stack([r.clamp_max((b + zero) / 2) for r, b in zip(rays, begins, strict=True)]),
-            promised=torch.stack([factors * (b + zero) / 2 + (1 - factors) * zero for b in begins]),
-        ),
     )
-    run.claim(
+    says.at_most(
+        torch.stack(rays),
+        torch.stack(chords),
+        1e-12,
+        where=f"{len(begins)} random networks worse than the zero function; ten factors each",
+    )
+    says.fails(
+        "the loss cut off at (r(0) + r(1)) / 2, which is not convex in λ",
+        torch.stack([r.clamp_max((b + zero) / 2) for r, b in zip(rays, begins, strict=True)]),
+        promised=torch.stack([factors * (b + zero) / 2 + (1 - factors) * zero for b in begins]),
+    )
+    says = run.states(
         "A-119",
         r"r(\lambda)<r(1) \text{ for } \lambda<1 \text{ and } r(\lambda)>r(1) \text{ for } "
         r"\lambda>1: \text{ least of the differences}",
-        promised=0,
-        relation=">",
-        measured=torch.stack(
-            [torch.cat([b - r, a - b]) for b, r, a in zip(begins, rays, above, strict=True)]
-        ),
-        control=Control("a start better than the zero function", least - along_ray(end, factors)),
     )
+    says.above(torch.stack([torch.cat([b - r, a - b]) for b, r, a in zip(begins, rays, above, strict=True)]), 0)
+    says.fails("a start better than the zero function", least - along_ray(end, factors))
     start = vector_of(network(run, width, 2, scale=6.0))
     path = low_loss_path(problem, start, end)
     t = torch.linspace(0, 1, count, dtype=torch.float64)[:, None]
@@ -483,28 +413,14 @@ def monotone(
     points = torch.cat([*legs, path.corners[-1:]])
     before = losses_at(problem, points)
     made = make_monotone(problem, points)
-    run.claim(
-        "A-119",
-        r"\text{with the last layer rescaled the loss falls strictly along the whole path: largest "
-        r"step}",
-        promised=0,
-        relation="<",
-        measured=made.losses.diff(),
-        reason=f"{len(points)} points of the constructed path and 20 of the last piece",
-        control=Control("the path as constructed", before.diff()),
+    says = run.states(
+        "A-119", r"\text{with the last layer rescaled the loss falls strictly along the whole path: largest step}"
     )
-    run.claim(
-        "A-119",
-        r"\text{and it ends at the same minimum: distance}",
-        promised=0,
-        relation="==",
-        measured=(made.points[-1] - end).abs().max(),
-        tolerance=1e-12,
-        control=Control(
-            "where the path ends before the last piece",
-            (made.points[len(points) - 1] - end).abs().max(),
-        ),
-    )
+    says.below(made.losses.diff(), 0, where=f"{len(points)} points of the constructed path and 20 of the last piece")
+    says.fails("the path as constructed", before.diff())
+    says = run.states("A-119", r"\text{and it ends at the same minimum: distance}")
+    says.equal((made.points[-1] - end).abs().max(), within=1e-12)
+    says.fails("where the path ends before the last piece", (made.points[len(points) - 1] - end).abs().max())
     return before, made.losses, zero
 
 
@@ -542,9 +458,7 @@ def plot(
     right.semilogy(before.clamp_min(1e-6), color=COLORS[1], label="constructed path")
     right.semilogy(after.clamp_min(1e-6), color=COLORS[0], label="last layer rescaled")
     right.axhline(zero, color="0.5", linewidth=0.9, linestyle="--")
-    right.annotate(
-        "zero function", (1, zero), xytext=(0, -10), textcoords="offset points", fontsize=8
-    )
+    right.annotate("zero function", (1, zero), xytext=(0, -10), textcoords="offset points", fontsize=8)
     right.set(xlabel="point of the path", ylabel="loss")
     right.set_ylim(1e-4, 20 * float(before.max()))
     right.legend(loc="upper right")

@@ -6,9 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab
 from torchtheory.primer.differences import directional_difference
 from torchtheory.primer.matrix_calculus import (
     Letters,
@@ -34,24 +32,12 @@ def matrix_calculus(run: Run, trials: int = 8) -> None:
     differentiation, and with a difference quotient along a random direction. Look at the table.
     """
     table = matrix_derivatives()
-    errors = {
-        name: verify_derivative(name, trials=trials, generator=run.generator) for name in table
-    }
+    errors = {name: verify_derivative(name, trials=trials, generator=run.generator) for name in table}
     symmetric_only = table["symmetric-form"]
     crooked = {"A": run.randn(4, 4), "x": run.randn(4)}
-    run.claim(
-        "L-146",
-        r"\text{the closed form is the gradient, in every row and every shape}",
-        promised=0,
-        relation="==",
-        measured=list(errors.values()),
-        tolerance=1e-10,
-        reason="largest difference from automatic differentiation",
-        control=Control(
-            "the row 2Ax for symmetric A, used with one that is not",
-            derivative_error(symmetric_only, crooked),
-        ),
-    )
+    says = run.states("L-146", r"\text{the closed form is the gradient, in every row and every shape}")
+    says.equal(list(errors.values()), within=1e-10, where="largest difference from automatic differentiation")
+    says.fails("the row 2Ax for symmetric A, used with one that is not", derivative_error(symmetric_only, crooked))
     quotients, slopes, transposed = [], [], []
     for row in table.values():
         letters = draw_letters(row, {"k": 3, "m": 3, "n": 3}, run.generator)
@@ -61,24 +47,16 @@ def matrix_calculus(run: Run, trials: int = 8) -> None:
         quotients.append(float(directional_difference(at, letters[row.by], way)))
         slopes.append(float((row.slope(letters) * way).sum()))
         transposed.append(float((row.slope(letters).T * way).sum()) if way.ndim == 2 else 0.0)
-    run.claim(
-        "L-146",
-        r"\langle\nabla f(X),D\rangle=\lim_{t\to0}(f(X+tD)-f(X-tD))/2t",
-        promised=slopes,
-        relation="==",
-        measured=quotients,
-        tolerance=1e-6,
-        control=Control("the gradient laid out transposed", quotients, promised=transposed),
-    )
+    says = run.states("L-146", r"\langle\nabla f(X),D\rangle=\lim_{t\to0}(f(X+tD)-f(X-tD))/2t")
+    says.equal(quotients, slopes, 1e-6)
+    says.fails("the gradient laid out transposed", quotients, promised=transposed)
     X, A = run.randn(2, 3), run.randn(3, 2)
-    run.erratum(
+    run.refutes(
         "trace-gradient-shape",
         r"X\in\mathbb R^{m\times n},\ A\in\mathbb R^{n\times m}: \nabla_X\operatorname{tr}"
         r"(AX^\top)=A \text{ has the shape of } X",
-        promised=list(X.shape),
-        relation="==",
-        measured=list(A.shape),
-        reason="m = 2, n = 3: the product AXᵀ of two 3 x 2 matrices is not defined either",
+    ).equal(
+        list(A.shape), list(X.shape), where="m = 2, n = 3: the product AXᵀ of two 3 x 2 matrices is not defined either"
     )
     run.table(
         "derivatives",

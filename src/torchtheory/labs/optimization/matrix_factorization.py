@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.autoencoder import LinearAutoencoder, least_loss
 from torchtheory.optimization.linear_networks.second_moments import Covariances
 from torchtheory.optimization.linear_networks.two_layer_critical_points import (
@@ -58,55 +55,38 @@ def matrix_factorization_optimum(
     shown = Covariances.from_samples(torch.eye(columns).double(), R.T)
     network = linear_critical_points(shown, rank)[0]
     narrow = factorize(R, rank - 1, sweeps=sweeps, generator=run.generator) if rank > 1 else None
-    run.claim(
+    says = run.states(
         "L-060",
         r"\min_{U,V}\tfrac12\|UV-R\|_F^2=\tfrac12\sum_{i>p}\sigma_i(R)^2: \text{ alternating least "
         r"squares, linear autoencoder, two-layer linear network}",
-        promised=least,
-        relation="==",
-        measured=[
+    )
+    says.equal(
+        [
             *(float(fit.losses[-1]) for fit in alternating),
             reconstruction,
             least_loss(R, rank) * rows,
             float(loss(network.U, network.V.T)),
             network.value * columns / 2,
         ],
-        tolerance=1e-9,
-        control=Control(
-            "one column fewer",
-            float(narrow.losses[-1]) if narrow is not None else float(R.square().sum()) / 2,
-        ),
+        least,
+        1e-9,
     )
+    says.fails("one column fewer", float(narrow.losses[-1]) if narrow is not None else float(R.square().sum()) / 2)
     anything = [loss(run.randn(rows, rank), run.randn(rank, columns)) for _ in range(200)]
-    close = [
-        loss(top + 0.05 * run.randn(rows, rank), top.T @ R + 0.05 * run.randn(rank, columns))
-        for _ in range(200)
-    ]
+    close = [loss(top + 0.05 * run.randn(rows, rank), top.T @ R + 0.05 * run.randn(rank, columns)) for _ in range(200)]
     wide = left[:, : rank + 1]
-    run.claim(
-        "L-060",
-        r"\tfrac12\|UV-R\|_F^2\ge\tfrac12\sum_{i>p}\sigma_i^2 \text{ for all factors of width } p",
-        promised=least,
-        relation=">=",
-        measured=torch.stack([*anything, *close]),
-        tolerance=1e-12,
-        control=Control("one column more", loss(wide, wide.T @ R)),
+    says = run.states(
+        "L-060", r"\tfrac12\|UV-R\|_F^2\ge\tfrac12\sum_{i>p}\sigma_i^2 \text{ for all factors of width } p"
     )
+    says.at_least(torch.stack([*anything, *close]), least, 1e-12)
+    says.fails("one column more", loss(wide, wide.T @ R))
     critical_ladder(run, R, left, sigma, rank)
     paths = descend(run, R, rank, sigma, steps)
-    run.claim(
-        "L-060",
-        r"\text{gradient descent from random starts ends at the same number}",
-        promised=least,
-        relation="==",
-        measured=torch.stack([path[-1] for path in paths]),
-        tolerance=1e-6,
-        control=Control(
-            "started at U = 0, V = 0, a saddle",
-            descend_from(
-                R, torch.zeros(rows, rank).double(), torch.zeros(rank, columns).double(), 0.01, 50
-            )[-1],
-        ),
+    says = run.states("L-060", r"\text{gradient descent from random starts ends at the same number}")
+    says.equal(torch.stack([path[-1] for path in paths]), least, 1e-6)
+    says.fails(
+        "started at U = 0, V = 0, a saddle",
+        descend_from(R, torch.zeros(rows, rank).double(), torch.zeros(rank, columns).double(), 0.01, 50)[-1],
     )
     run.figure(
         "ladder",
@@ -140,35 +120,18 @@ def critical_ladder(run: Run, R: Tensor, left: Tensor, sigma: Tensor, rank: int)
             at_minimum = curvature
         rows.append((", ".join(str(i + 1) for i in chosen), value, curvature))
     nudged = [g.reshape(-1) for g in factorization_gradients(U + 0.01 * run.randn(*U.shape), V, R)]
-    run.claim(
+    says = run.states(
         "L-060",
-        r"U=U_I,\ V=U_I^\top R \text{ is critical for every choice } I \text{ of } p \text{ left "
-        r"singular vectors}",
-        promised=0,
-        relation="==",
-        measured=torch.cat(gradients),
-        tolerance=1e-10,
-        control=Control("beside one of them", torch.cat(nudged)),
+        r"U=U_I,\ V=U_I^\top R \text{ is critical for every choice } I \text{ of } p \text{ left singular vectors}",
     )
-    run.claim(
-        "L-060",
-        r"\text{its loss is } \tfrac12\sum_{i\notin I}\sigma_i^2",
-        promised=tails,
-        relation="==",
-        measured=losses,
-        tolerance=1e-10,
-        control=Control(
-            "any orthonormal columns", float(half_square(turned, turned.T @ R, R)), tails[0]
-        ),
-    )
-    run.claim(
-        "L-060",
-        r"\lambda_{\min}(\nabla^2L)<0 \text{ at all but the leading choice: saddles}",
-        promised=-1e-6,
-        relation="<",
-        measured=escapes,
-        control=Control("at the leading choice", at_minimum),
-    )
+    says.equal(torch.cat(gradients), within=1e-10)
+    says.fails("beside one of them", torch.cat(nudged))
+    says = run.states("L-060", r"\text{its loss is } \tfrac12\sum_{i\notin I}\sigma_i^2")
+    says.equal(losses, tails, 1e-10)
+    says.fails("any orthonormal columns", float(half_square(turned, turned.T @ R, R)), promised=tails[0])
+    says = run.states("L-060", r"\lambda_{\min}(\nabla^2L)<0 \text{ at all but the leading choice: saddles}")
+    says.below(escapes, -1e-6)
+    says.fails("at the leading choice", at_minimum)
     run.table(
         "critical-points",
         ["singular directions", "loss", "least eigenvalue of the Hessian"],

@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.labs.optimization.example_losses import error_bars
 from torchtheory.optimization.linear_networks.matrix_moments import (
     KURTOSIS,
@@ -71,34 +67,17 @@ def jacobian(run: Run) -> None:
     by_columns = whole.mT.reshape(p, d * p)
     eye = torch.eye(p, dtype=torch.float64)
     columns, rows = torch.kron(x[None], eye), torch.kron(eye, x[None])
-    run.claim(
-        "L-153",
-        r"\partial(Ax)/\partial\operatorname{vec}A=x^\top\otimes I_p \text{ (vec stacks columns)}",
-        promised=by_columns,
-        relation="==",
-        measured=columns,
-        tolerance=1e-14,
-        reason=f"automatic differentiation; A is {p} × {d}",
-        control=Control("vec stacks rows", columns, promised=whole.reshape(p, p * d)),
+    says = run.states(
+        "L-153", r"\partial(Ax)/\partial\operatorname{vec}A=x^\top\otimes I_p \text{ (vec stacks columns)}"
     )
-    run.claim(
-        "L-153",
-        r"\partial(Ax)/\partial\operatorname{vec}A=I_p\otimes x^\top \text{ (vec stacks rows)}",
-        promised=whole.reshape(p, p * d),
-        relation="==",
-        measured=rows,
-        tolerance=1e-14,
-        control=Control("vec stacks columns", rows, promised=by_columns),
-    )
-    run.claim(
-        "L-153",
-        r"(x^\top\otimes I_p)\operatorname{vec}A=Ax",
-        promised=a @ x,
-        relation="==",
-        measured=columns @ a.T.reshape(-1),
-        tolerance=1e-13,
-        control=Control("vec stacks rows", columns @ a.reshape(-1)),
-    )
+    says.equal(columns, by_columns, 1e-14, where=f"automatic differentiation; A is {p} × {d}")
+    says.fails("vec stacks rows", columns, promised=whole.reshape(p, p * d))
+    says = run.states("L-153", r"\partial(Ax)/\partial\operatorname{vec}A=I_p\otimes x^\top \text{ (vec stacks rows)}")
+    says.equal(rows, whole.reshape(p, p * d), 1e-14)
+    says.fails("vec stacks columns", rows, promised=by_columns)
+    says = run.states("L-153", r"(x^\top\otimes I_p)\operatorname{vec}A=Ax")
+    says.equal(columns @ a.T.reshape(-1), a @ x, 1e-13)
+    says.fails("vec stacks rows", columns @ a.reshape(-1))
 
 
 def norm_of_a_sum(run: Run) -> None:
@@ -109,32 +88,12 @@ def norm_of_a_sum(run: Run) -> None:
     promised = 2 * x.square().sum(1) + 2 * y.square().sum(1)
     found = (x + y).square().sum(1)
     z = run.randn(5)
-    run.claim(
-        "L-154",
-        r"\|x+y\|^2\,/\,(2\|x\|^2+2\|y\|^2)\le1",
-        promised=1.0,
-        relation="<=",
-        measured=found / promised,
-        tolerance=1e-14,
-        reason="pairs of very different and of nearly equal vectors",
-        control=Control(
-            "three equal summands in place of two",
-            (3 * z).square().sum() / (2 * 3 * z.square().sum()),
-        ),
-    )
-    run.claim(
-        "L-154",
-        r"2\|A\|_F^2+2\|B\|_F^2-\|A+B\|_F^2=\|A-B\|_F^2 \text{, relative to the left}",
-        promised=torch.zeros(count, dtype=torch.float64),
-        relation="==",
-        measured=(promised - found - (x - y).square().sum(1)) / promised,
-        tolerance=1e-13,
-        control=Control(
-            "the norm of the largest singular value",
-            _operator_gap(run.randn(4, 3), run.randn(4, 3)),
-            promised=0.0,
-        ),
-    )
+    says = run.states("L-154", r"\|x+y\|^2\,/\,(2\|x\|^2+2\|y\|^2)\le1")
+    says.at_most(found / promised, 1.0, 1e-14, where="pairs of very different and of nearly equal vectors")
+    says.fails("three equal summands in place of two", (3 * z).square().sum() / (2 * 3 * z.square().sum()))
+    says = run.states("L-154", r"2\|A\|_F^2+2\|B\|_F^2-\|A+B\|_F^2=\|A-B\|_F^2 \text{, relative to the left}")
+    says.equal((promised - found - (x - y).square().sum(1)) / promised, torch.zeros(count, dtype=torch.float64), 1e-13)
+    says.fails("the norm of the largest singular value", _operator_gap(run.randn(4, 3), run.randn(4, 3)), promised=0.0)
 
 
 def _operator_gap(a: Tensor, b: Tensor) -> float:
@@ -158,30 +117,20 @@ def second_moments(run: Run, draws: int) -> None:
     biased = mean_interval((a @ shifted @ b).square().sum((1, 2)), SURE)
     for law in KURTOSIS:
         w = draw(run, law, (draws, 4, 3), sigma)
-        found = mean_interval((a @ w @ b).square().sum((1, 2)), SURE)
-        run.claim(
-            "L-156",
-            rf"\mathbb E\|AWB\|_F^2=\sigma^2\|A\|_F^2\|B\|_F^2 \text{{, entries: {law}}}",
-            promised=promised,
-            relation="~",
-            measured=found.estimate,
-            interval=found,
-            reason=f"{draws} matrices W, 4 × 3",
-            control=Control("entries of mean σ", biased.estimate, interval=biased),
-        )
+        says = run.states("L-156", rf"\mathbb E\|AWB\|_F^2=\sigma^2\|A\|_F^2\|B\|_F^2 \text{{, entries: {law}}}")
+        says.mean((a @ w @ b).square().sum((1, 2)), promised, confidence=SURE, where=f"{draws} matrices W, 4 × 3")
+        says.fails("entries of mean σ", biased)
     # w = ± r with r = 0 or √2 and A = r: uncorrelated, and not independent
-    cases = torch.tensor(
-        list(itertools.product((-1.0, 1.0), (0.0, math.sqrt(2)))), dtype=torch.float64
-    )
+    cases = torch.tensor(list(itertools.product((-1.0, 1.0), (0.0, math.sqrt(2)))), dtype=torch.float64)
     factor, entry = cases[:, 1], cases[:, 0] * cases[:, 1]
-    run.erratum(
+    run.refutes(
         "uncorrelated-is-not-independent",
         r"A, W \text{ uncorrelated} \implies \mathbb E\|AW\|_F^2=\sigma^2\,\mathbb E\|A\|_F^2",
-        promised=entry.square().mean() * factor.square().mean(),
-        relation="==",
-        measured=(factor * entry).square().mean(),
-        tolerance=1e-12,
-        reason=f"W = sr, A = r with a fair sign s and r = 0 or √2; their covariance is "
+    ).equal(
+        (factor * entry).square().mean(),
+        entry.square().mean() * factor.square().mean(),
+        1e-12,
+        where=f"W = sr, A = r with a fair sign s and r = 0 or √2; their covariance is "
         f"{float((factor * entry).mean() - factor.mean() * entry.mean()):g}",
     )
 
@@ -197,24 +146,16 @@ def every_matrix(run: Run) -> None:
         exact.append(chance @ squares.square())
         second.append(chance @ squares)
         gaussian.append(fourth_moments(x, [3, 2], 1.0)[-1].euclidean)
-    run.claim(
-        "L-157",
-        r"\mathbb E\|W\xi\|_2^4=\sigma^4\bigl(d(d+2)\|\xi\|_2^4+(\kappa-3)d\,\|\xi\|_4^4\bigr)",
-        promised=[fourth_moments(x, [3, 2], 1.0, k)[-1].euclidean for k in kappas],
-        relation="==",
-        measured=torch.stack(exact),
-        tolerance=1e-12,
-        reason="every 2 × 3 matrix with three-valued entries of kurtosis 1, 1.8, 3 and 9",
-        control=Control("the kurtosis taken for 3", torch.stack(exact), promised=gaussian),
+    says = run.states("L-157", r"\mathbb E\|W\xi\|_2^4=\sigma^4\bigl(d(d+2)\|\xi\|_2^4+(\kappa-3)d\,\|\xi\|_4^4\bigr)")
+    says.equal(
+        torch.stack(exact),
+        [fourth_moments(x, [3, 2], 1.0, k)[-1].euclidean for k in kappas],
+        1e-12,
+        where="every 2 × 3 matrix with three-valued entries of kurtosis 1, 1.8, 3 and 9",
     )
-    run.claim(
-        "L-156",
-        r"\mathbb E\|W\xi\|^2=d\sigma^2\|\xi\|^2 \text{ whatever the kurtosis}",
-        promised=forward_norms([3, 2], 1.0)[-1] * float(x.square().sum()),
-        relation="==",
-        measured=torch.stack(second),
-        tolerance=1e-12,
-        reason="the same matrices",
+    says.fails("the kurtosis taken for 3", torch.stack(exact), promised=gaussian)
+    run.states("L-156", r"\mathbb E\|W\xi\|^2=d\sigma^2\|\xi\|^2 \text{ whatever the kurtosis}").equal(
+        torch.stack(second), forward_norms([3, 2], 1.0)[-1] * float(x.square().sum()), 1e-12, where="the same matrices"
     )
     two, chance = three_valued_matrices(2, 2, 3.0)
     both = (two[:, None] @ two[None]) @ x[:2]
@@ -222,33 +163,25 @@ def every_matrix(run: Run) -> None:
     weights = chance[:, None] * chance
     tied = (two @ two @ x[:2]).square().sum(-1)
     start = x[:2]
-    run.claim(
-        "L-156, L-157",
-        r"\text{two layers: } \mathbb E\|W^2W^1x\|^2,\ \mathbb E\|W^2W^1x\|^4",
-        promised=[
+    says = run.states("L-156, L-157", r"\text{two layers: } \mathbb E\|W^2W^1x\|^2,\ \mathbb E\|W^2W^1x\|^4")
+    says.equal(
+        torch.stack([(weights * squares).sum(), (weights * squares.square()).sum()]),
+        [
             forward_norms([2, 2, 2], 1.0)[-1] * float(start.square().sum()),
             fourth_moments(start, [2, 2, 2], 1.0)[-1].euclidean,
         ],
-        relation="==",
-        measured=torch.stack([(weights * squares).sum(), (weights * squares.square()).sum()]),
-        tolerance=1e-12,
-        reason=f"all {two.shape[0] ** 2} pairs of 2 × 2 matrices",
-        control=Control(
-            "layers not independent: the same matrix twice",
-            torch.stack([chance @ tied, chance @ tied.square()]),
-        ),
+        1e-12,
+        where=f"all {two.shape[0] ** 2} pairs of 2 × 2 matrices",
     )
+    says.fails("layers not independent: the same matrix twice", torch.stack([chance @ tied, chance @ tied.square()]))
     powers = x.square()
     pairs = sum(float(powers[r] * powers[s]) for r in range(3) for s in range(3) if r != s)
     d = 3
-    run.erratum(
-        "fourth-moment-brace",
-        r"3\sum_{i=1}^d\sum_{r\ne s}\xi_r^2\xi_s^2=3d\,\|\xi\|_2^4-\|\xi\|_4^4",
-        promised=3 * d * float(powers.sum()) ** 2 - float(powers.square().sum()),
-        relation="==",
-        measured=3 * d * pairs,
-        tolerance=1e-12,
-        reason="a vector of three entries, d = 3",
+    run.refutes("fourth-moment-brace", r"3\sum_{i=1}^d\sum_{r\ne s}\xi_r^2\xi_s^2=3d\,\|\xi\|_2^4-\|\xi\|_4^4").equal(
+        3 * d * pairs,
+        3 * d * float(powers.sum()) ** 2 - float(powers.square().sum()),
+        1e-12,
+        where="a vector of three entries, d = 3",
     )
 
 
@@ -272,10 +205,7 @@ def through_layers(run: Run, draws: int, depth: int) -> tuple[list[int], Curves,
     square, start = [5] * (depth + 1), run.randn(5)
     for law, kappa in KURTOSIS.items():
         exact = forward_norms(widths, sigmas)
-        paths = [
-            mean_interval(v.square().sum(1) / size, SURE)
-            for v in signals(law, widths, sigmas, x)[1:]
-        ]
+        paths = [mean_interval(v.square().sum(1) / size, SURE) for v in signals(law, widths, sigmas, x)[1:]]
         second[law] = list(zip(exact[1:], paths, strict=True))
         moments = fourth_moments(start, square, 5**-0.5, kappa)
         length = float(start.square().sum()) ** 2
@@ -288,38 +218,18 @@ def through_layers(run: Run, draws: int, depth: int) -> tuple[list[int], Curves,
         # the control keeps the widths and forgets that they differ
         careless = forward_norms([widths[0]] * (depth + 1), sigmas)[-1]
         promised, found_here = second[law][-1]
-        run.claim(
-            "L-156",
-            rf"\mathbb E\|W^{{L:1}}x\|^2=\|x\|^2\prod_\ell d_\ell\sigma_\ell^2 \text{{, {law}}}",
-            promised=promised,
-            relation="~",
-            measured=found_here.estimate,
-            interval=found_here,
-            reason=f"widths {', '.join(map(str, widths))}; {draws} networks",
-            control=Control(
-                f"all widths taken for {widths[0]}",
-                found_here.estimate,
-                promised=careless,
-                interval=found_here,
-            ),
-        )
+        says = run.states("L-156", rf"\mathbb E\|W^{{L:1}}x\|^2=\|x\|^2\prod_\ell d_\ell\sigma_\ell^2 \text{{, {law}}}")
+        says.mean(found_here, promised, where=f"widths {', '.join(map(str, widths))}; {draws} networks")
+        says.fails(f"all widths taken for {widths[0]}", found_here, promised=careless)
         promised, found_here = fourth[law][1]
         other = "signs" if law == "normal" else "normal"
-        run.claim(
+        says = run.states(
             "L-157",
             rf"\text{{two layers of width 5, }} \sigma^2=\tfrac15:\ \mathbb E\|W^{{2:1}}x\|^4/"
             rf"\|x\|^4 \text{{, {law}, }} \kappa={kappa:g}",
-            promised=promised,
-            relation="~",
-            measured=found_here.estimate,
-            interval=found_here,
-            reason=f"{draws} networks",
-            control=Control(
-                f"entries: {other}",
-                fourth[other][1][1].estimate,
-                interval=fourth[other][1][1],
-            ),
         )
+        says.mean(found_here, promised, where=f"{draws} networks")
+        says.fails(f"entries: {other}", fourth[other][1][1])
     return widths, second, fourth
 
 

@@ -12,11 +12,7 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.optimization.parallel_networks.factorization_certificates import (
     certify_factorization,
@@ -93,51 +89,28 @@ def planted(run: Run, x: Tensor, y: Tensor, strength: float) -> GrownNetwork:
     grown = grow_network(unit, x, loss, strength, tolerance=1e-8)
     directions = 2000
     value = grid_optimum(x, y[:, 0], strength, directions)
-    run.claim(
+    says = run.states(
         "B-49",
         r"\min_Z\mathcal L(Z)+\lambda\Omega(Z)=\min_W\mathcal L(\Phi_r)+\lambda\Theta_r: "
         r"\text{ the grown network against a convex solver over 2000 directions}",
-        promised=value,
-        relation="==",
-        measured=grown.certificate.objective,
-        tolerance=1e-5,
-        reason=f"{len(grown.network)} units; the grid raises it by at most the factor "
+    )
+    says.equal(
+        grown.certificate.objective,
+        value,
+        1e-5,
+        where=f"{len(grown.network)} units; the grid raises it by at most the factor "
         f"1/cos(π/{directions}) = 1 + {1 / math.cos(math.pi / directions) - 1:.1e}",
-        control=Control(
-            "twice the λ",
-            grow_network(unit, x, loss, 2 * strength, tolerance=1e-8).certificate.objective,
-        ),
     )
+    says.fails("twice the λ", grow_network(unit, x, loss, 2 * strength, tolerance=1e-8).certificate.objective)
     optimum = grown.network.weights
-    perturbed = [
-        replace(grown.network, weights=optimum * (1 + 0.1 * run.randn(*optimum.shape)))
-        for _ in range(5)
-    ]
-    run.claim(
-        "B-49",
-        r"\text{the optimum is certified: gap of the certificate relative to the objective}",
-        promised=0,
-        relation="==",
-        measured=grown.certificate.relative_gap,
-        tolerance=1e-7,
-        control=Control(
-            "weights perturbed by a tenth",
-            [certify_network(n, x, loss, strength).relative_gap for n in perturbed],
-        ),
-    )
+    perturbed = [replace(grown.network, weights=optimum * (1 + 0.1 * run.randn(*optimum.shape))) for _ in range(5)]
+    says = run.states("B-49", r"\text{the optimum is certified: gap of the certificate relative to the objective}")
+    says.equal(grown.certificate.relative_gap, within=1e-7)
+    says.fails("weights perturbed by a tenth", [certify_network(n, x, loss, strength).relative_gap for n in perturbed])
     rescaled = [n.scaled(best_scales(n, x, loss, strength)) for n in perturbed]
-    run.claim(
-        "B-49",
-        r"\langle G,Z\rangle=\lambda\Theta_r \text{ where scaling the units gains nothing}",
-        promised=0,
-        relation="==",
-        measured=[certify_network(n, x, loss, strength).balance for n in rescaled],
-        tolerance=1e-8,
-        control=Control(
-            "before they were rescaled",
-            [certify_network(n, x, loss, strength).balance for n in perturbed],
-        ),
-    )
+    says = run.states("B-49", r"\langle G,Z\rangle=\lambda\Theta_r \text{ where scaling the units gains nothing}")
+    says.equal([certify_network(n, x, loss, strength).balance for n in rescaled], within=1e-8)
+    says.fails("before they were rescaled", [certify_network(n, x, loss, strength).balance for n in perturbed])
     return grown
 
 
@@ -187,16 +160,9 @@ def matrix_case(run: Run) -> None:
                 # the network's bound is the better of two
                 min(0.0, found.lower_bound - reference.lower_bound),
             ]
-    run.claim(
-        "B-49",
-        r"\text{linear units, } X=I: \text{ the certificate of matrix factorizations}",
-        promised=0,
-        relation="==",
-        measured=differences,
-        tolerance=1e-8,
-        reason="polar, balance, objective and lower bound for 0, 1, 3 and 5 columns",
-        control=Control("another X", elsewhere),
-    )
+    says = run.states("B-49", r"\text{linear units, } X=I: \text{ the certificate of matrix factorizations}")
+    says.equal(differences, within=1e-8, where="polar, balance, objective and lower bound for 0, 1, 3 and 5 columns")
+    says.fails("another X", elsewhere)
 
 
 def lower_bound(run: Run, x: Tensor, y: Tensor, strength: float) -> None:
@@ -212,24 +178,14 @@ def lower_bound(run: Run, x: Tensor, y: Tensor, strength: float) -> None:
             # the same outputs with small first layers, whose decay alone is counted
             inner = network.weights[:, :2].square().sum() / 2
             first.append(float(loss(Z)) + strength * float(inner) / 100)
-    run.claim(
-        "B-49",
-        r"\mathcal L(Z)+\lambda\Omega(Z)\le\mathcal L(\Phi_r(X,W))+\lambda\Theta_r(W),\ "
-        r"Z=\Phi_r(X,W)",
-        promised=torch.stack(theirs),
-        relation="<=",
-        measured=ours,
-        tolerance=1e-9,
-        reason="random networks of 2, 4 and 8 units",
-        control=Control(
-            "only the first layer is decayed, and it is ten times smaller", ours, promised=first
-        ),
+    says = run.states(
+        "B-49", r"\mathcal L(Z)+\lambda\Omega(Z)\le\mathcal L(\Phi_r(X,W))+\lambda\Theta_r(W),\ Z=\Phi_r(X,W)"
     )
+    says.at_most(ours, torch.stack(theirs), 1e-9, where="random networks of 2, 4 and 8 units")
+    says.fails("only the first layer is decayed, and it is ten times smaller", ours, promised=first)
 
 
-def trained(
-    run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwork, starts: int, steps: int
-) -> None:
+def trained(run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwork, starts: int, steps: int) -> None:
     """Gradient descent from random starts, wide and with a single unit."""
     unit, loss = relu_unit(2, 1), HalfSquares(y)
     least = best.certificate.objective
@@ -253,30 +209,25 @@ def trained(
             blind.append((found.objective - least, abs(found.balance)))
             silent = int((network.parts(x).flatten(1).norm(dim=1) < 1e-3).sum())
             rows.append((width, found.objective - least, found.gap, silent, found.verdict))
-    run.claim(
-        "B-49",
-        r"f(W)-\min f\le\text{gap of the certificate}",
-        promised=[g for _, g in distances],
-        relation="<=",
-        measured=[d for d, _ in distances],
-        tolerance=1e-9,
-        control=Control(
-            "the polar problem searched only among the units that are there",
-            [d for d, _ in blind],
-            promised=[g for _, g in blind],
-        ),
+    says = run.states("B-49", r"f(W)-\min f\le\text{gap of the certificate}")
+    says.at_most([d for d, _ in distances], [g for _, g in distances], 1e-9)
+    says.fails(
+        "the polar problem searched only among the units that are there",
+        [d for d, _ in blind],
+        promised=[g for _, g in blind],
     )
-    run.claim(
+    says = run.states(
         "B-50",
         r"\text{a network that is not optimal is no local minimum once it has a zero unit: what "
         r"the polar unit in its place changes the objective by}",
-        promised=-float(best.certificate.gap or 0.0),
-        relation="<",
-        measured=changes,
-        reason=f"{len(changes)} trained networks, rescaled, that are not within 1 % of optimal; "
-        "promised is what the optimum's own certificate leaves open",
-        control=Control("at the optimum", change(best.network, x, y, strength)),
     )
+    says.below(
+        changes,
+        -float(best.certificate.gap or 0.0),
+        where=f"{len(changes)} trained networks, rescaled, that are not within 1 % of optimal; "
+        "promised is what the optimum's own certificate leaves open",
+    )
+    says.fails("at the optimum", change(best.network, x, y, strength))
     run.table(
         "trained",
         ["units", "above the optimum", "gap", "units that say nothing", "verdict"],
@@ -311,17 +262,18 @@ def exclusive_or(run: Run) -> list[ParallelNetwork]:
     ladder = [parallel_network(unit, units[:r]) for r in range(5)]
     found = [certify_network(n, x, loss, strength) for n in ladder]
     solved = strength**2 / 4 + strength * size
-    run.claim(
+    says = run.states(
         ["B-49", "B-50"],
         r"\text{exclusive or: the four units along the corners are optimal, } "
         r"f=4(\lambda^2/4+\lambda(1-\lambda/\sqrt2)/\sqrt2)",
-        promised=4 * solved,
-        relation="==",
-        measured=[float(found[4].lower_bound or 0.0), found[4].objective],
-        tolerance=1e-12,
-        reason=f"verdict: {found[4].verdict}",
-        control=Control("three of them", found[3].objective),
     )
+    says.equal(
+        [float(found[4].lower_bound or 0.0), found[4].objective],
+        4 * solved,
+        1e-12,
+        where=f"verdict: {found[4].verdict}",
+    )
+    says.fails("three of them", found[3].objective)
     lowest = []
     for network, here in zip(ladder[1:4], found[1:4], strict=True):
         moves = 1e-3 * run.randn(400, *network.weights.shape)
@@ -339,38 +291,19 @@ def exclusive_or(run: Run) -> list[ParallelNetwork]:
         again.append(here.objective - doubled.objective(x, loss, strength))
         part = unit.outputs(x, way).square().sum()
         promised.append((here.polar.value - strength) ** 2 / (2 * part))
-    run.claim(
-        "B-50",
-        r"\text{1, 2, 3 units: no weights nearby are better, so these are local minima without "
-        r"a zero unit}",
-        promised=0,
-        relation=">=",
-        measured=torch.stack(lowest),
-        reason="400 perturbations of each, of size 10⁻³",
-        control=Control(
-            "with a zero unit, moved by 10⁻³ along the polar solution", torch.stack(escapes)
-        ),
+    says = run.states(
+        "B-50", r"\text{1, 2, 3 units: no weights nearby are better, so these are local minima without a zero unit}"
     )
-    run.claim(
-        "B-50",
-        r"\text{they are not global: relative gap of the certificate}",
-        promised=0.05,
-        relation=">=",
-        measured=[c.relative_gap for c in found[1:4]],
-        control=Control("four units", found[4].relative_gap),
+    says.at_least(torch.stack(lowest), 0, where="400 perturbations of each, of size 10⁻³")
+    says.fails("with a zero unit, moved by 10⁻³ along the polar solution", torch.stack(escapes))
+    says = run.states("B-50", r"\text{they are not global: relative gap of the certificate}")
+    says.at_least([c.relative_gap for c in found[1:4]], 0.05)
+    says.fails("four units", found[4].relative_gap)
+    says = run.states(
+        "B-50", r"\text{the polar unit lowers the objective by } (\Omega^\circ(G)-\lambda)^2/(2\|\phi\|^2)"
     )
-    run.claim(
-        "B-50",
-        r"\text{the polar unit lowers the objective by } (\Omega^\circ(G)-\lambda)^2/(2\|\phi\|^2)",
-        promised=torch.stack(promised),
-        relation="==",
-        measured=torch.stack(gains),
-        tolerance=1e-12,
-        control=Control(
-            "the unit of the corner that is solved already, again",
-            torch.stack(again),
-        ),
-    )
+    says.equal(torch.stack(gains), torch.stack(promised), 1e-12)
+    says.fails("the unit of the corner that is solved already, again", torch.stack(again))
     angles = torch.linspace(0, 2 * math.pi, 181).double()[:-1]
     circle = torch.stack([angles.cos(), angles.sin()], 1) / root
     ways = torch.cat([torch.cat([circle, k * torch.ones(180, 1) / root], 1) for k in (1, -1)])
@@ -384,18 +317,16 @@ def exclusive_or(run: Run) -> list[ParallelNetwork]:
         values = objectives(spare + torch.cat([alone, moves]), x, y, strength)
         return values.min() - network.objective(x, loss, strength)
 
-    run.claim(
-        "B-50",
-        r"\text{the global minimum stays a local one with a zero unit: least change nearby}",
-        promised=0.0,
-        relation=">=",
-        measured=least_change(ladder[4]),
-        tolerance=1e-12,
-        reason="the zero unit moved in 360 directions, alone and with random moves of the others",
-        control=Control(
-            "local minima that are not global: 1, 2 and 3 units and a zero one",
-            torch.stack([least_change(n) for n in ladder[1:4]]),
-        ),
+    says = run.states("B-50", r"\text{the global minimum stays a local one with a zero unit: least change nearby}")
+    says.at_least(
+        least_change(ladder[4]),
+        0.0,
+        1e-12,
+        where="the zero unit moved in 360 directions, alone and with random moves of the others",
+    )
+    says.fails(
+        "local minima that are not global: 1, 2 and 3 units and a zero one",
+        torch.stack([least_change(n) for n in ladder[1:4]]),
     )
     # (z² - 1)² at z = 0: the gradient is 0, no unit seems worth anything, and the bound is f(0)
     nothing = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
@@ -403,19 +334,17 @@ def exclusive_or(run: Run) -> list[ParallelNetwork]:
     worth = polar(unit, x[:1], -slope).value
     other = parallel_network(unit, torch.tensor([[0.5, 0.5, 1.0]]).double())
     reached = other.objective(x[:1], two_wells, 0.1)
-    run.claim(
-        "B-49",
-        r"\text{the lower bound is below every network, if the loss is convex in the outputs}",
-        promised=torch.stack([n.objective(x, loss, strength) for n in ladder]),
-        relation="<=",
-        measured=[float(c.lower_bound or 0.0) for c in found],
-        tolerance=1e-12,
-        control=Control(
-            f"the loss (z² - 1)², not convex: at 0 no unit is worth more than {worth:g}, and yet "
-            "the bound from there is above a network (certify_network refuses this loss)",
-            float(two_wells(nothing.detach())) - float((slope * nothing.detach()).sum()),
-            promised=reached,
-        ),
+    says = run.states("B-49", r"\text{the lower bound is below every network, if the loss is convex in the outputs}")
+    says.at_most(
+        [float(c.lower_bound or 0.0) for c in found],
+        torch.stack([n.objective(x, loss, strength) for n in ladder]),
+        1e-12,
+    )
+    says.fails(
+        f"the loss (z² - 1)², not convex: at 0 no unit is worth more than {worth:g}, and yet "
+        "the bound from there is above a network (certify_network refuses this loss)",
+        float(two_wells(nothing.detach())) - float((slope * nothing.detach()).sum()),
+        promised=reached,
     )
     return ladder
 
@@ -434,72 +363,38 @@ def wide_path(run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwor
     along = [slide.at(t) for t in times]
     outputs = torch.stack([n(x) for n in along])
     penalties = torch.stack([n.penalties().sum() for n in along])
-    linear = [
-        replace(start, weights=(1 + t * slide.beta)[:, None] * start.weights)(x) for t in times
-    ]
-    run.claim(
-        "B-51",
-        r"\Phi_r(W(t))=\Phi_r(W(0)),\quad W_i(t)=(1+t\beta_i)^{1/p}W_i",
-        promised=0,
-        relation="==",
-        measured=(outputs - outputs[0]).abs().amax((1, 2)),
-        tolerance=1e-10,
-        control=Control(
-            "without the root: W_i(t) = (1 + tβ_i) W_i",
-            (torch.stack(linear) - outputs[0]).abs().amax((1, 2)),
-        ),
-    )
+    linear = [replace(start, weights=(1 + t * slide.beta)[:, None] * start.weights)(x) for t in times]
+    says = run.states("B-51", r"\Phi_r(W(t))=\Phi_r(W(0)),\quad W_i(t)=(1+t\beta_i)^{1/p}W_i")
+    says.equal((outputs - outputs[0]).abs().amax((1, 2)), within=1e-10)
+    says.fails("without the root: W_i(t) = (1 + tβ_i) W_i", (torch.stack(linear) - outputs[0]).abs().amax((1, 2)))
     back = -slide.beta / max(float(slide.beta.max()), 1.0)
     wrong = torch.stack([start.scaled(1 + t * back).penalties().sum() for t in times])
-    run.claim(
-        "B-51",
-        r"\Theta_r \text{ does not rise on the slide}",
-        promised=0,
-        relation="<=",
-        measured=penalties.diff(),
-        tolerance=1e-12,
-        reason="at random weights, where it falls; at stationary ones it stays",
-        control=Control("β with the other sign", wrong.diff()),
-    )
-    run.claim(
-        "B-51",
-        r"\text{at } t=1 \text{ a subnetwork is zero: its largest weight}",
-        promised=0,
-        relation="==",
-        measured=along[-1].weights.abs().amax(1).min(),
-        tolerance=1e-7,
-        control=Control("at t = ½", along[10].weights.abs().amax(1).min()),
-    )
+    says = run.states("B-51", r"\Theta_r \text{ does not rise on the slide}")
+    says.at_most(penalties.diff(), 0, 1e-12, where="at random weights, where it falls; at stationary ones it stays")
+    says.fails("β with the other sign", wrong.diff())
+    says = run.states("B-51", r"\text{at } t=1 \text{ a subnetwork is zero: its largest weight}")
+    says.equal(along[-1].weights.abs().amax(1).min(), within=1e-7)
+    says.fails("at t = ½", along[10].weights.abs().amax(1).min())
     rising = (1 + 0.05 * torch.randn(30, 1, 1, generator=run.generator).double()) * start.weights
-    run.claim(
-        "B-51",
-        r"r>|\phi|: \text{ a path on which the objective does not increase}",
-        promised=0,
-        relation="<=",
-        measured=values.diff(),
-        tolerance=1e-12,
-        reason=f"{len(values)} points: "
-        + ", ".join(f"{n} {s}" for s, n in Counter(path.stages).items()),
-        control=Control(
-            "a path through random rescalings of the weights",
-            torch.stack(
-                [replace(start, weights=w).objective(x, loss, strength) for w in rising]
-            ).diff(),
-        ),
-    )  # fmt: skip
-    run.claim(
-        "B-51",
-        r"\text{to a global minimum: relative gap of the certificate at its end}",
-        promised=1e-4,
-        relation="<=",
-        measured=path.certificate.relative_gap,
-        reason=f"{width} units for {len(x)} samples; above the optimum by "
-        f"{path.certificate.objective - best.certificate.objective:.1e}",
-        control=Control(
-            "after the descent alone, with one unit",
-            lone_gap(run, x, y, strength),
-        ),
+    says = run.states("B-51", r"r>|\phi|: \text{ a path on which the objective does not increase}")
+    says.at_most(
+        values.diff(),
+        0,
+        1e-12,
+        where=f"{len(values)} points: " + ", ".join(f"{n} {s}" for s, n in Counter(path.stages).items()),
     )
+    says.fails(
+        "a path through random rescalings of the weights",
+        torch.stack([replace(start, weights=w).objective(x, loss, strength) for w in rising]).diff(),
+    )
+    says = run.states("B-51", r"\text{to a global minimum: relative gap of the certificate at its end}")
+    says.at_most(
+        path.certificate.relative_gap,
+        1e-4,
+        where=f"{width} units for {len(x)} samples; above the optimum by "
+        f"{path.certificate.objective - best.certificate.objective:.1e}",
+    )
+    says.fails("after the descent alone, with one unit", lone_gap(run, x, y, strength))
     run.note(
         f"The theorem asks for one unit more than outputs times samples: {width} here, and "
         f"{required_width(10, 60_000)} for sixty thousand images in ten classes. It is an "
@@ -525,9 +420,7 @@ def plot(axes: Any, ladder: list[ParallelNetwork], path: DescentPath, least: flo
     axis = axes[0, 0]
     for r in (0, 1, 2, 4):
         worth = ((y - ladder[r](x)).T @ hidden).abs()[0]
-        axis.plot(
-            angles.rad2deg(), worth, color=COLORS[min(r, 3)], label=f"{r} unit" + "s" * (r != 1)
-        )
+        axis.plot(angles.rad2deg(), worth, color=COLORS[min(r, 3)], label=f"{r} unit" + "s" * (r != 1))
     axis.axhline(strength, color="black", linewidth=0.9, linestyle="--", label="λ")
     axis.set(xlabel="direction of the unit (degrees)", ylabel="worth of a further unit",
              xticks=[0, 90, 180, 270, 360], ylim=(0, 2.1))  # fmt: skip

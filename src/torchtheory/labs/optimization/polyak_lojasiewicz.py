@@ -10,10 +10,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev, vmap
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.model import unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.optimization.certificates.assumptions import Assumptions
@@ -112,9 +109,7 @@ def deficient_squares(run: Run, samples: int, features: int) -> Squares:
         made: Tensor = ((theta - solution) @ patterns).square().sum(-1) / 2
         return made
 
-    return Squares(
-        gap, solution, spectrum, vectors[:, -rank], float(spectrum[-rank]), float(spectrum[-1])
-    )
+    return Squares(gap, solution, spectrum, vectors[:, -rank], float(spectrum[-rank]), float(spectrum[-1]))
 
 
 def wavy(x: Tensor) -> Tensor:
@@ -151,67 +146,45 @@ def constants(run: Run, squares: Squares, starts: int) -> None:
     plane = 3 * run.randn(40 * starts, 2)
     grid = torch.linspace(-30, 30, 40_001, dtype=torch.float64)[:, None]
     near = torch.logspace(-3, 0, 40, dtype=torch.float64)[:, None]
-    run.claim(
+    says = run.states(
         ["N-46", "L-133"],
-        r"\inf\frac{\|\nabla f\|^2}{2(f-f^\star)}\ge\mu: \text{ deficient least squares with }"
-        r" \lambda^+_{\min};\ \tfrac12(y-\sin x)^2 \text{ with } 1;\ x^2+3\sin^2x"
-        r" \text{ with } \tfrac1{32}",
-        promised=[squares.least, 1.0, 1 / 32],
-        relation=">=",
-        measured=[ratio(squares.function, at), ratio(valley, plane), ratio(wavy, grid)],
-        tolerance=1e-9,
-        reason="smallest ratio over random points, and over a grid of [-30, 30]; λ⁺ is the "
+        r"\inf\frac{\|\nabla f\|^2}{2(f-f^\star)}\ge\mu: \text{ deficient least squares with } \lambda^+_{\min};\ "
+        r"\tfrac12(y-\sin x)^2 \text{ with } 1;\ x^2+3\sin^2x \text{ with } \tfrac1{32}",
+    )
+    says.at_least(
+        [ratio(squares.function, at), ratio(valley, plane), ratio(wavy, grid)],
+        [squares.least, 1.0, 1 / 32],
+        1e-9,
+        where="smallest ratio over random points, and over a grid of [-30, 30]; λ⁺ is the "
         f"smallest eigenvalue that is not 0, here {squares.least:.3g}",
-        control=Control("x⁴ near 0", [ratio(quartic, near)] * 3),
     )
+    says.fails("x⁴ near 0", [ratio(quartic, near)] * 3)
     along = squares.solution + squares.slowest
-    run.claim(
-        "N-46",
-        r"\text{the constant of the quadratic is } \lambda^+_{\min}: \text{ attained along its"
-        r" eigenvector}",
-        promised=squares.least,
-        relation="==",
-        measured=ratio(squares.function, along[None]),
-        tolerance=1e-8,
-        control=Control("along a random direction", ratio(squares.function, at[:1])),
+    says = run.states(
+        "N-46", r"\text{the constant of the quadratic is } \lambda^+_{\min}: \text{ attained along its eigenvector}"
     )
+    says.equal(ratio(squares.function, along[None]), squares.least, 1e-8)
+    says.fails("along a random direction", ratio(squares.function, at[:1]))
     best = wavy_constant()
     elsewhere = grid[((grid.abs() - 2.2).abs() > 1)[:, 0]]
-    run.claim(
-        "L-133",
-        r"x^2+3\sin^2x: \text{ the best constant, 0.175, is met near } x=2.2",
-        promised=best,
-        relation="==",
-        measured=ratio(wavy, grid),
-        tolerance=1e-4,
-        reason=f"scipy's minimum of the ratio is {best:.6f}; measured on the grid",
-        control=Control("the grid without its points near ±2.2", ratio(wavy, elsewhere)),
-    )
-    run.claim(
-        "N-46",
-        r"\mu\le L",
-        promised=[squares.largest, SMOOTH],
-        relation="<=",
-        measured=[ratio(squares.function, at), best],
-        control=Control(
-            "|x|^1.5, which is not smooth at 0, with the curvature at 1 for L",
-            ratio(lambda x: x.abs().pow(1.5).sum(-1), near),
-            promised=0.75,
-        ),
+    says = run.states("L-133", r"x^2+3\sin^2x: \text{ the best constant, 0.175, is met near } x=2.2")
+    says.equal(ratio(wavy, grid), best, 1e-4, where=f"scipy's minimum of the ratio is {best:.6f}; measured on the grid")
+    says.fails("the grid without its points near ±2.2", ratio(wavy, elsewhere))
+    says = run.states("N-46", r"\mu\le L")
+    says.at_most([ratio(squares.function, at), best], [squares.largest, SMOOTH])
+    says.fails(
+        "|x|^1.5, which is not smooth at 0, with the curvature at 1 for L",
+        ratio(lambda x: x.abs().pow(1.5).sum(-1), near),
+        promised=0.75,
     )
     probes = [
         probe_convexity(lambda x: wavy(x), grid[::400], generator=run.generator),
         probe_convexity(lambda z: valley(z), plane[:60], generator=run.generator),
     ]
     bowl = probe_convexity(lambda x: squares.function(x), at[:60], generator=run.generator)
-    run.claim(
-        "L-133",
-        r"\text{and neither of the last two is convex: smallest curvature below } -10^{-6}",
-        promised=-1e-6,
-        relation="<",
-        measured=[p.smallest_curvature for p in probes],
-        control=Control("deficient least squares", bowl.smallest_curvature),
-    )
+    says = run.states("L-133", r"\text{and neither of the last two is convex: smallest curvature below } -10^{-6}")
+    says.below([p.smallest_curvature for p in probes], -1e-6)
+    says.fails("deficient least squares", bowl.smallest_curvature)
     strong = torch.diag(torch.tensor([0.3, 1.0, 4.0], dtype=torch.float64))
 
     def convex(x: Tensor) -> Tensor:
@@ -219,44 +192,22 @@ def constants(run: Run, squares: Squares, starts: int) -> None:
         return made
 
     places = run.randn(40 * starts, 3)
-    run.claim(
-        "L-133",
-        r"\mu\text{-strongly convex} \implies \mu\text{-PL}: \text{ smallest ratio}",
-        promised=0.3,
-        relation=">=",
-        measured=ratio(convex, places),
-        tolerance=1e-12,
-        control=Control("the quadratic part is left out", ratio(quartic, places / 20)),
-    )
+    says = run.states("L-133", r"\mu\text{-strongly convex} \implies \mu\text{-PL}: \text{ smallest ratio}")
+    says.at_least(ratio(convex, places), 0.3, 1e-12)
+    says.fails("the quadratic part is left out", ratio(quartic, places / 20))
     # how x⁴ fails: on [-r, r] without 0 the best constant is 8 r² of the innermost point
     inner = torch.tensor([1.0, 0.1, 0.01, 0.001], dtype=torch.float64)
     met = [ratio(quartic, r.reshape(1, 1)) for r in inner]
-    run.claim(
-        "L-133",
-        r"x^4: \frac{f'^2}{2f}=8x^2\to0: \text{ no constant}",
-        promised=8 * inner.square(),
-        relation="==",
-        measured=met,
-        tolerance=1e-12,
-        control=Control(
-            "x² in place of x⁴",
-            [ratio(lambda x: x.square().sum(-1), r.reshape(1, 1)) for r in inner],
-        ),
-    )
-    run.erratum(
+    says = run.states("L-133", r"x^4: \frac{f'^2}{2f}=8x^2\to0: \text{ no constant}")
+    says.equal(met, 8 * inner.square(), 1e-12)
+    says.fails("x² in place of x⁴", [ratio(lambda x: x.square().sum(-1), r.reshape(1, 1)) for r in inner])
+    run.refutes(
         "polyak-lojasiewicz-weaker-than-convexity",
-        r"f \text{ convex with a minimum} \implies \tfrac12\|\nabla f\|^2\ge\mu(f-f^\star)"
-        r" \text{ for a } \mu>0",
-        promised=1e-3,
-        relation=">=",
-        measured=met,
-        reason="x⁴ at 1, 0.1, 0.01 and 0.001; a smaller μ fails closer to 0",
-    )
+        r"f \text{ convex with a minimum} \implies \tfrac12\|\nabla f\|^2\ge\mu(f-f^\star) \text{ for a } \mu>0",
+    ).at_least(met, 1e-3, where="x⁴ at 1, 0.1, 0.01 and 0.001; a smaller μ fails closer to 0")
 
 
-def geometric(
-    run: Run, squares: Squares, starts: int, steps: int
-) -> list[tuple[str, Tensor, Tensor]]:
+def geometric(run: Run, squares: Squares, starts: int, steps: int) -> list[tuple[str, Tensor, Tensor]]:
     """Runs from many starts against the bound, on two functions that are not strongly convex."""
     size, mu = len(squares.solution), wavy_constant()
     flat = gradient_descent(quartic, torch.full((1, size), 0.1, dtype=torch.float64), 1 / 12, steps)
@@ -270,29 +221,17 @@ def geometric(
         done = gradient_descent(f, start, 1 / smooth, steps)
         bound = geometric_bound(done.values[0], constant, smooth, steps)
         curves.append((name, done.values, bound.amax(1)))
-        run.claim(
-            ["N-47", "L-134"],
-            r"\eta=1/L:\ f(x_k)-f^\star\le(1-\mu/L)^k(f(x_0)-f^\star)",
-            promised=bound,
-            relation="<=",
-            measured=done.values,
-            tolerance=1e-12,
-            reason=f"{name}: {starts} runs of {steps} steps",
-            control=Control(
-                "Σ xᵢ⁴ near its minimum, which satisfies no such inequality",
-                flat.values,
-                promised=geometric_bound(flat.values[0], constant, smooth, steps),
-            ),
+        says = run.states(["N-47", "L-134"], r"\eta=1/L:\ f(x_k)-f^\star\le(1-\mu/L)^k(f(x_0)-f^\star)")
+        says.at_most(done.values, bound, 1e-12, where=f"{name}: {starts} runs of {steps} steps")
+        says.fails(
+            "Σ xᵢ⁴ near its minimum, which satisfies no such inequality",
+            flat.values,
+            promised=geometric_bound(flat.values[0], constant, smooth, steps),
         )
     after = curves[1][1][1]
-    run.erratum(
-        "geometric-convergence-index",
-        r"h(\theta^T)-h(\theta^\star)\le(1-\mu/L)(h(\theta^T)-h(\theta^\star))",
-        promised=(1 - mu / SMOOTH) * after,
-        relation="<=",
-        measured=after,
-        reason="x² + 3 sin² x after one step; it would force the gap to be 0",
-    )
+    run.refutes(
+        "geometric-convergence-index", r"h(\theta^T)-h(\theta^\star)\le(1-\mu/L)(h(\theta^T)-h(\theta^\star))"
+    ).at_most(after, (1 - mu / SMOOTH) * after, where="x² + 3 sin² x after one step; it would force the gap to be 0")
     return curves
 
 
@@ -314,24 +253,17 @@ def certified(run: Run, starts: int, steps: int) -> list[tuple[str, ConvergenceC
         valleys.append(judged(valley, place, 2 + float((2 * valley(place)).sqrt()), 1.0))
     slow = judged(quartic, torch.full((1,), 0.05, dtype=torch.float64), 8.0, mu)
     found = waves + valleys
-    run.claim(
-        "L-134",
-        PROMISES["polyak-lojasiewicz"].statement,
-        promised=torch.cat([c.promised for c in found]),
-        relation="<=",
-        measured=torch.cat([c.measured for c in found]),
-        tolerance=1e-14,
-        reason=f"{len(found)} runs of {steps} steps on two functions that are not convex",
-        control=Control("x⁴, which has no such constant", slow.measured, slow.promised),
+    says = run.states("L-134", PROMISES["polyak-lojasiewicz"].statement)
+    says.at_most(
+        torch.cat([c.measured for c in found]),
+        torch.cat([c.promised for c in found]),
+        1e-14,
+        where=f"{len(found)} runs of {steps} steps on two functions that are not convex",
     )
-    run.claim(
-        "L-134",
-        r"\text{and the runs contradict no assumption; the control's names the constant}",
-        promised=0,
-        relation="==",
-        measured=sum(len(c.contradictions) for c in found),
-        control=Control("x⁴", sum(c.assumption == "dominance" for c in slow.contradictions)),
-    )
+    says.fails("x⁴, which has no such constant", slow.measured, promised=slow.promised)
+    says = run.states("L-134", r"\text{and the runs contradict no assumption; the control's names the constant}")
+    says.equal(sum(len(c.contradictions) for c in found))
+    says.fails("x⁴", sum(c.assumption == "dominance" for c in slow.contradictions))
     return [("x² + 3 sin² x", waves[0]), ("½(y - sin x)²", valleys[0])]
 
 
@@ -343,34 +275,24 @@ def by_steps(run: Run) -> None:
     def factors(least: float, start: Tensor, share: float) -> Tensor:
         """By which a step of share/L shrinks ½(least x₁² + L x₂²), the largest over the starts."""
         curvature = torch.tensor([least, big], dtype=torch.float64)
-        path = gradient_descent(
-            lambda x: (curvature * x.square()).sum(-1) / 2, start, share / big, 1
-        ).values
+        path = gradient_descent(lambda x: (curvature * x.square()).sum(-1) / 2, start, share / big, 1).values
         return (path[1] / path[0]).max()
 
-    run.erratum(
-        "polyak-lojasiewicz-step",
-        r"\eta=\tfrac1{2L}:\ f(x_{k+1})-f^\star\le(1-\tfrac\mu L)(f(x_k)-f^\star)",
-        promised=1 - mu / big,
-        relation="<=",
-        measured=factors(mu, east, 0.5),
-        reason="½(½x₁² + x₂²) from (1, 0): the factor is (1 - μ/2L)² = 0.5625",
+    run.refutes(
+        "polyak-lojasiewicz-step", r"\eta=\tfrac1{2L}:\ f(x_{k+1})-f^\star\le(1-\tfrac\mu L)(f(x_k)-f^\star)"
+    ).at_most(
+        factors(mu, east, 0.5), 1 - mu / big, where="½(½x₁² + x₂²) from (1, 0): the factor is (1 - μ/2L)² = 0.5625"
     )
     shares = (0.1, 0.5, 1.0, 1.5, 1.9)
     at = run.randn(60, 2)
-    run.claim(
-        "L-134",
-        r"0<\eta<2/L:\ f(x_{k+1})-f^\star\le(1-\eta\mu(2-\eta L))(f(x_k)-f^\star)",
-        promised=[dominated_factor(share / big, mu, big) for share in shares],
-        relation="<=",
-        measured=torch.stack([factors(mu, at, share) for share in shares]),
-        tolerance=1e-12,
-        reason="η = 0.1, 0.5, 1, 1.5 and 1.9 in units of 1/L: 1 - ¾μ/L at half of 1/L",
-        control=Control(
-            "a quadratic with half of that μ",
-            torch.stack([factors(mu / 2, east, share) for share in shares]),
-        ),
+    says = run.states("L-134", r"0<\eta<2/L:\ f(x_{k+1})-f^\star\le(1-\eta\mu(2-\eta L))(f(x_k)-f^\star)")
+    says.at_most(
+        torch.stack([factors(mu, at, share) for share in shares]),
+        [dominated_factor(share / big, mu, big) for share in shares],
+        1e-12,
+        where="η = 0.1, 0.5, 1, 1.5 and 1.9 in units of 1/L: 1 - ¾μ/L at half of 1/L",
     )
+    says.fails("a quadratic with half of that μ", torch.stack([factors(mu / 2, east, share) for share in shares]))
 
 
 def wide_network(run: Run, width: int, steps: int) -> ConvergenceCertificate:
@@ -394,20 +316,13 @@ def wide_network(run: Run, width: int, steps: int) -> ConvergenceCertificate:
     slopes = vmap(jacrev(outputs))(done.points)
     kernels = torch.linalg.eigvalsh(slopes @ slopes.mT)
     met = done.gradient_norms.square() / (2 * done.values)
-    run.claim(
+    says = run.states(
         "L-133",
         r"f=\tfrac1n\|r\|^2:\ \frac{\|\nabla f\|^2}{2f}\ge\tfrac2n\lambda_{\min}(K)"
         r" \text{ at every step of a training, } K \text{ the tangent kernel there}",
-        promised=2 / len(inputs) * kernels[:, 0],
-        relation=">=",
-        measured=met,
-        tolerance=1e-12,
-        control=Control(
-            "the mean eigenvalue in place of the smallest",
-            met,
-            promised=2 / len(inputs) * kernels.mean(1),
-        ),
     )
+    says.at_least(met, 2 / len(inputs) * kernels[:, 0], 1e-12)
+    says.fails("the mean eigenvalue in place of the smallest", met, promised=2 / len(inputs) * kernels.mean(1))
     stops = done.points[:: max(1, steps // 20)]
     curvature = torch.linalg.eigvalsh(vmap(hessian(f))(stops)).abs().max()
     # a tenth more for what lies between the points where the Hessian was taken
@@ -415,19 +330,18 @@ def wide_network(run: Run, width: int, steps: int) -> ConvergenceCertificate:
     known: dict[str, Any] = {"smoothness": big, "minimum": 0.0}
     found = certify(done, Assumptions("polyak-lojasiewicz", eta, dominance=mu, **known))
     hasty = certify(done, Assumptions("polyak-lojasiewicz", eta, dominance=float(met[0]), **known))
-    run.claim(
+    says = run.states(
         ["L-133", "L-134"],
         r"\text{the training, with } \mu=\tfrac2n\min_k\lambda_{\min}(K_k) \text{ and } L"
         r" \text{ from the Hessian: } f(x_k)\le(1-\eta\mu(2-\eta L))^kf(x_0)",
-        promised=found.promised,
-        relation="<=",
-        measured=found.measured,
-        tolerance=1e-12,
-        reason=f"μ = {mu:.3g}, L = {big:.3g}, η = {eta:g}, width {width}, {steps} steps",
-        control=Control(
-            "μ is taken from the gradient at the start alone", hasty.measured, hasty.promised
-        ),
     )
+    says.at_most(
+        found.measured,
+        found.promised,
+        1e-12,
+        where=f"μ = {mu:.3g}, L = {big:.3g}, η = {eta:g}, width {width}, {steps} steps",
+    )
+    says.fails("μ is taken from the gradient at the start alone", hasty.measured, promised=hasty.promised)
     return found
 
 
@@ -440,9 +354,7 @@ def plot_functions(axes: Any) -> None:
               label=r"$f'^2/(2\cdot0.175)$")  # fmt: skip
     left.set(xlabel="x", ylabel="f(x)", ylim=(0, 30))
     left.legend(loc="lower left")
-    x, y = torch.meshgrid(
-        torch.linspace(-4, 4, 120).double(), torch.linspace(-2.2, 2.2, 90).double(), indexing="xy"
-    )
+    x, y = torch.meshgrid(torch.linspace(-4, 4, 120).double(), torch.linspace(-2.2, 2.2, 90).double(), indexing="xy")
     drawn = right.contourf(x, y, valley(torch.stack([x, y], -1)), levels=12, cmap="Blues_r")
     right.figure.colorbar(drawn, ax=right)
     line = torch.linspace(-4, 4, 200).double()

@@ -9,10 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.problem import Problem
 from torchtheory.nets.regression import least_squares
 from torchtheory.optimization.curvature.operators import gauss_newton_operator
@@ -74,9 +71,7 @@ def quadratic(matrix: Tensor, linear: Tensor) -> Function:
     return lambda x: (x @ matrix * x).sum(-1) / 2 - x @ linear
 
 
-def closed_form(
-    run: Run, f: Function, matrix: Tensor, linear: Tensor, start: Tensor, steps: int
-) -> None:
+def closed_form(run: Run, f: Function, matrix: Tensor, linear: Tensor, start: Tensor, steps: int) -> None:
     def waved(x: Tensor) -> Tensor:
         return f(x) + x.cos().sum(-1) / 10
 
@@ -88,47 +83,34 @@ def closed_form(
         gaps.append((exact.values - done.values).abs().max())
         bent = gradient_descent(waved, start, eta, steps)
         wrong.append((exact.points - bent.points).abs().max())
-    run.claim(
+    says = run.states(
         "L-124",
-        r"z_i^k=z_i^\star+(1-\eta\lambda_i)^k(z_i^0-z_i^\star): \text{ largest difference from "
-        r"simulated descent}",
-        promised=0,
-        relation="<=",
-        measured=torch.stack(off),
-        tolerance=1e-10,
-        control=Control("0.1 Σ cos x is added", torch.stack(wrong)),
+        r"z_i^k=z_i^\star+(1-\eta\lambda_i)^k(z_i^0-z_i^\star): \text{ largest difference from simulated descent}",
     )
+    says.at_most(torch.stack(off), 0, 1e-10)
+    says.fails("0.1 Σ cos x is added", torch.stack(wrong))
     exact = quadratic_descent(matrix, linear, start, 0.15, steps)
     pulled, at = exact.basis.T @ linear, exact.basis.T @ start
     own = (exact.eigenvalues * at - pulled).square() / (2 * exact.eigenvalues)
     k = torch.arange(steps + 1).double()[:, None]
     # the same direction by direction, from simulated points and the printed formula for g
     g, other = (
-        (exact.eigenvalues * (done.points @ exact.basis) - pulled).square()
-        / (2 * exact.eigenvalues)
+        (exact.eigenvalues * (done.points @ exact.basis) - pulled).square() / (2 * exact.eigenvalues)
         for done in (gradient_descent(h, start, 0.15, steps) for h in (f, waved))
     )
-    run.claim(
-        "L-124",
-        r"g_i(z^K)=(1-\lambda_i\eta)^{2K}g_i(z^0) \text{ in each of the } d \text{ directions}",
-        promised=(1 - exact.eigenvalues * 0.15) ** (2 * k) * own,
-        relation="==",
-        measured=g,
-        tolerance=1e-10,
-        control=Control("0.1 Σ cos x is added", other),
+    says = run.states("L-124", r"g_i(z^K)=(1-\lambda_i\eta)^{2K}g_i(z^0) \text{ in each of the } d \text{ directions}")
+    says.equal(g, (1 - exact.eigenvalues * 0.15) ** (2 * k) * own, 1e-10)
+    says.fails("0.1 Σ cos x is added", other)
+    says = run.states(
+        "L-124", r"f^\star=-\sum_iq_i^2/(2\lambda_i), \text{ and } f(x_k) \text{ from the sum of all directions}"
     )
-    run.claim(
-        "L-124",
-        r"f^\star=-\sum_iq_i^2/(2\lambda_i), \text{ and } f(x_k) \text{ from the sum of all "
-        r"directions}",
-        promised=[float(-(pulled.square() / (2 * exact.eigenvalues)).sum()), 0.0],
-        relation="==",
-        measured=[float(f(torch.linalg.solve(matrix, linear))), float(torch.stack(gaps).max())],
-        tolerance=1e-10,
-        control=Control(
-            "0.1 Σ cos x is added",
-            [float(waved(torch.linalg.solve(matrix, linear))), float(torch.stack(gaps).max())],
-        ),
+    says.equal(
+        [float(f(torch.linalg.solve(matrix, linear))), float(torch.stack(gaps).max())],
+        [float(-(pulled.square() / (2 * exact.eigenvalues)).sum()), 0.0],
+        1e-10,
+    )
+    says.fails(
+        "0.1 Σ cos x is added", [float(waved(torch.linalg.solve(matrix, linear))), float(torch.stack(gaps).max())]
     )
 
 
@@ -138,50 +120,37 @@ def growth(f: Function, best: Tensor, start: Tensor, eta: float, steps: int = 40
     return float((last - best).norm() / (start - best).norm())
 
 
-def step_limits(
-    run: Run, f: Function, matrix: Tensor, linear: Tensor, start: Tensor
-) -> ConditionReport:
+def step_limits(run: Run, f: Function, matrix: Tensor, linear: Tensor, start: Tensor) -> ConditionReport:
     report = condition_report(matrix)
     best = torch.linalg.solve(matrix, linear)
     shares = (0.5, 1.0, 1.5, 1.9, 1.98)
     wide = 2.02 / report.largest
-    run.claim(
+    says = run.states(
         "L-125",
         r"0<\eta<2/\lambda_{\max} \implies \|x_K-x^\star\|\le\max_i|1-\eta\lambda_i|^K\,"
         r"\|x_0-x^\star\|, \text{ a factor below } 1",
-        promised=[report.rate(s / report.largest) ** 200 for s in shares],
-        relation="<=",
-        measured=[growth(f, best, start, s / report.largest) for s in shares],
-        tolerance=1e-12,
-        reason="K = 400; η = 0.5, 1, 1.5, 1.9 and 1.98 in units of 1/λmax, κ = 100",
-        control=Control(
-            "η = 2.02/λmax, where no factor is below 1", growth(f, best, start, wide), 1
-        ),
     )
-    run.claim(
-        "L-125",
-        r"\eta>2/\lambda_{\max} \implies \text{divergence}",
-        promised=1,
-        relation=">",
-        measured=[growth(f, best, start, s / report.largest) for s in (2.02, 2.1, 3.0)],
-        control=Control("η = 1.98/λmax", growth(f, best, start, 1.98 / report.largest)),
+    says.at_most(
+        [growth(f, best, start, s / report.largest) for s in shares],
+        [report.rate(s / report.largest) ** 200 for s in shares],
+        1e-12,
+        where="K = 400; η = 0.5, 1, 1.5, 1.9 and 1.98 in units of 1/λmax, κ = 100",
     )
-    run.erratum(
-        "quadratic-step-limit",
-        r"\text{the objective falls by a constant factor below 1 only if } \eta<1/\lambda",
-        promised=1,
-        relation=">=",
-        measured=gap_factor(1.5),
-        reason="λ = 1, η = 1.5: the factor is (1 - 1.5)² = 1/4, with alternating sign of z",
-    )
-    run.erratum(
+    says.fails("η = 2.02/λmax, where no factor is below 1", growth(f, best, start, wide), promised=1)
+    says = run.states("L-125", r"\eta>2/\lambda_{\max} \implies \text{divergence}")
+    says.above([growth(f, best, start, s / report.largest) for s in (2.02, 2.1, 3.0)], 1)
+    says.fails("η = 1.98/λmax", growth(f, best, start, 1.98 / report.largest))
+    run.refutes(
+        "quadratic-step-limit", r"\text{the objective falls by a constant factor below 1 only if } \eta<1/\lambda"
+    ).at_least(gap_factor(1.5), 1, where="λ = 1, η = 1.5: the factor is (1 - 1.5)² = 1/4, with alternating sign of z")
+    run.refutes(
         "optimal-step-above-limit",
         r"\eta\le1/\lambda_{\max} \text{ is the condition, and } \eta^\star=2/(\lambda_{\max}+"
         r"\lambda_{\min}) \text{ meets it}",
-        promised=1 / report.largest,
-        relation="<=",
-        measured=report.optimal_step,
-        reason="it is above 1/λmax whenever the eigenvalues differ, and η* is where the minimum "
+    ).at_most(
+        report.optimal_step,
+        1 / report.largest,
+        where="it is above 1/λmax whenever the eigenvalues differ, and η* is where the minimum "
         "of the worst factor is attained, not its value",
     )
     return report
@@ -189,28 +158,20 @@ def step_limits(
 
 def gap_factor(eta: float) -> float:
     """By how much one step changes z²/2."""
-    done = gradient_descent(
-        lambda z: z.square().sum(-1) / 2, torch.ones(1, dtype=torch.float64), eta, 1
-    )
+    done = gradient_descent(lambda z: z.square().sum(-1) / 2, torch.ones(1, dtype=torch.float64), eta, 1)
     return float(done.values[1] / done.values[0])
 
 
-def optimal_rates(
-    run: Run, matrix: Tensor, linear: Tensor, start: Tensor, report: ConditionReport
-) -> None:
+def optimal_rates(run: Run, matrix: Tensor, linear: Tensor, start: Tensor, report: ConditionReport) -> None:
     around = torch.linspace(0.2, 1.9, 35, dtype=torch.float64) / report.largest
     slower = [report.rate(float(e)) for e in around]
-    run.claim(
+    says = run.states(
         "L-125",
         r"\eta^\star=\arg\min_\eta\max_i(1-\eta\lambda_i)^2=\frac2{\lambda_{\max}+\lambda_{\min}}"
         r": \text{ worst factor at other steps}",
-        promised=report.rate(report.optimal_step),
-        relation=">=",
-        measured=slower,
-        control=Control(
-            "1/λmax is taken for the optimal step", slower, promised=report.rate(report.largest**-1)
-        ),
     )
+    says.at_least(slower, report.rate(report.optimal_step))
+    says.fails("1/λmax is taken for the optimal step", slower, promised=report.rate(report.largest**-1))
     # the measured factor, once only the slowest directions are left
     away = start - torch.linalg.solve(matrix, linear)
     late = 60 * len(matrix)
@@ -220,50 +181,40 @@ def optimal_rates(
         path = gradient_descent(quadratic(matrix, 0 * linear), away, eta, late)
         return float((path.values[late] / path.values[late - 20]) ** (1 / 20))
 
-    run.claim(
-        "L-126",
-        r"\text{asymptotic factor of the gap at } \eta^\star=\Bigl(\frac{\kappa-1}{\kappa+1}"
-        r"\Bigr)^2",
-        promised=report.optimal_rate,
-        relation="==",
-        measured=late_factor(report.optimal_step),
-        tolerance=1e-6,
-        reason=f"κ = {report.condition:.4g}; steps {late - 20} to {late}",
-        control=Control("the step 1/λmax", late_factor(1 / report.largest)),
+    says = run.states(
+        "L-126", r"\text{asymptotic factor of the gap at } \eta^\star=\Bigl(\frac{\kappa-1}{\kappa+1}\Bigr)^2"
     )
+    says.equal(
+        late_factor(report.optimal_step),
+        report.optimal_rate,
+        1e-6,
+        where=f"κ = {report.condition:.4g}; steps {late - 20} to {late}",
+    )
+    says.fails("the step 1/λmax", late_factor(1 / report.largest))
     ends = torch.tensor([report.smallest, report.largest])
-    run.claim(
+    says = run.states(
         "L-126",
         r"\text{at } \eta^\star \text{ both ends are equally slow: } |1-\eta^\star\lambda_{\min}|"
         r"=|1-\eta^\star\lambda_{\max}|",
-        promised=abs(1 - report.optimal_step * report.smallest),
-        relation="==",
-        measured=abs(1 - report.optimal_step * report.largest),
-        tolerance=1e-12,
-        control=Control("at 1/λmax", float((1 - ends / report.largest).abs().min()),
-                        float((1 - ends / report.largest).abs().max())),
-    )  # fmt: skip
+    )
+    says.equal(abs(1 - report.optimal_step * report.largest), abs(1 - report.optimal_step * report.smallest), 1e-12)
+    says.fails(
+        "at 1/λmax",
+        float((1 - ends / report.largest).abs().min()),
+        promised=float((1 - ends / report.largest).abs().max()),
+    )
     kappas = torch.logspace(0.01, 4, 50, dtype=torch.float64)
-    rates = torch.tensor(
-        [condition_report(torch.diag(torch.tensor([1.0, k]))).optimal_rate for k in kappas.tolist()]
-    )
+    rates = torch.tensor([condition_report(torch.diag(torch.tensor([1.0, k]))).optimal_rate for k in kappas.tolist()])
     tight = (1 - 2 / kappas).square()
-    run.claim(
-        "L-126",
-        r"\Bigl(\frac{\kappa-1}{\kappa+1}\Bigr)^2\le\Bigl(1-\frac1\kappa\Bigr)^2",
-        promised=(1 - 1 / kappas).square(),
-        relation="<=",
-        measured=rates,
-        tolerance=1e-12,
-        control=Control("with 2/κ in place of 1/κ, at κ from 1 to 10⁴", rates, promised=tight),
-    )
-    run.erratum(
-        "condition-rate-bound",
-        r"\rho\le(1-\kappa)^2 \text{ says that descent converges: } (1-\kappa)^2<1",
-        promised=1,
-        relation="<",
-        measured=(1 - report.condition) ** 2,
-        reason=f"κ = {report.condition:.4g}; for κ > 2 the printed bound exceeds 1 and says "
+    says = run.states("L-126", r"\Bigl(\frac{\kappa-1}{\kappa+1}\Bigr)^2\le\Bigl(1-\frac1\kappa\Bigr)^2")
+    says.at_most(rates, (1 - 1 / kappas).square(), 1e-12)
+    says.fails("with 2/κ in place of 1/κ, at κ from 1 to 10⁴", rates, promised=tight)
+    run.refutes(
+        "condition-rate-bound", r"\rho\le(1-\kappa)^2 \text{ says that descent converges: } (1-\kappa)^2<1"
+    ).below(
+        (1 - report.condition) ** 2,
+        1,
+        where=f"κ = {report.condition:.4g}; for κ > 2 the printed bound exceeds 1 and says "
         "nothing, while ρ itself is below 1",
     )
 
@@ -276,24 +227,12 @@ def preconditioning(run: Run, matrix: Tensor, linear: Tensor, start: Tensor) -> 
     best = torch.linalg.solve(matrix, linear)
     done = gradient_descent(lambda u: quadratic(matrix, linear)(u @ root), start, 1.0, 1)
     plain = gradient_descent(quadratic(matrix, linear), start, 0.19, 1)
-    run.claim(
-        "L-126",
-        r"x=Q^{-1/2}u,\ \eta=1: \text{ one step reaches the minimizer, distance}",
-        promised=0,
-        relation="<=",
-        measured=(done.points[1] @ root - best).norm(),
-        tolerance=1e-10,
-        control=Control("no preconditioner", (plain.points[1] - best).norm()),
-    )
-    run.claim(
-        "L-126",
-        r"\kappa(Q^{-1/2}QQ^{-1/2})=1",
-        promised=1,
-        relation="==",
-        measured=condition_report(white).condition,
-        tolerance=1e-9,
-        control=Control("only the diagonal of Q", condition_report(by_diagonal).condition),
-    )
+    says = run.states("L-126", r"x=Q^{-1/2}u,\ \eta=1: \text{ one step reaches the minimizer, distance}")
+    says.at_most((done.points[1] @ root - best).norm(), 0, 1e-10)
+    says.fails("no preconditioner", (plain.points[1] - best).norm())
+    says = run.states("L-126", r"\kappa(Q^{-1/2}QQ^{-1/2})=1")
+    says.equal(condition_report(white).condition, 1, 1e-9)
+    says.fails("only the diagonal of Q", condition_report(by_diagonal).condition)
     # badly scaled coordinates, which a diagonal repairs
     scales = torch.logspace(-2, 2, len(matrix), dtype=torch.float64)
     mild = torch.eye(len(matrix), dtype=torch.float64) + 0.1
@@ -309,15 +248,11 @@ def preconditioning(run: Run, matrix: Tensor, linear: Tensor, start: Tensor) -> 
         rows,
         caption="At the optimal step; the diagonal repairs bad scaling, not a random basis",
     )
-    run.claim(
-        "L-126",
-        r"\text{badly scaled } Q=DMD: \kappa \text{ after dividing by the diagonal is that of } M",
-        promised=condition_report(mild).condition,
-        relation="==",
-        measured=rows[4][2],
-        tolerance=1e-9,
-        control=Control("without a preconditioner", rows[3][2]),
+    says = run.states(
+        "L-126", r"\text{badly scaled } Q=DMD: \kappa \text{ after dividing by the diagonal is that of } M"
     )
+    says.equal(rows[4][2], condition_report(mild).condition, 1e-9)
+    says.fails("without a preconditioner", rows[3][2])
 
 
 def regression(run: Run, samples: int, size: int, steps: int) -> None:
@@ -331,18 +266,9 @@ def regression(run: Run, samples: int, size: int, steps: int) -> None:
 
     w = run.randn(20, size)
     slopes = torch.func.vmap(torch.func.grad(loss))(w)
-    run.claim(
-        "L-143",
-        r"\nabla\ell=X^\top(Xw-y)",
-        promised=(w @ x.T - y) @ x,
-        relation="==",
-        measured=slopes,
-        tolerance=1e-10,
-        control=Control(
-            "Huber's loss of the residual",
-            torch.func.vmap(torch.func.grad(robust))(w),
-        ),
-    )
+    says = run.states("L-143", r"\nabla\ell=X^\top(Xw-y)")
+    says.equal(slopes, (w @ x.T - y) @ x, 1e-10)
+    says.fails("Huber's loss of the residual", torch.func.vmap(torch.func.grad(robust))(w))
     spectrum, vectors = torch.linalg.eigh(x.T @ x)
     top, low = float(spectrum[-1]), float(spectrum[0])
     solution = least_squares(x, y).weight
@@ -352,35 +278,20 @@ def regression(run: Run, samples: int, size: int, steps: int) -> None:
         done = gradient_descent(loss, start, share / top, steps)
         bounds.append(least_squares_bound(x, start, solution, share / top, steps))
         far.append((done.points - solution).norm(dim=-1))
-    bent = gradient_descent(
-        lambda v: loss(v) - 2 * low / 5 * (v - solution).square().sum(-1), start, 0.95 / top, steps
-    )
-    run.claim(
-        "L-143",
-        r"\|w_t-w^\star\|\le\|I-\eta X^\top X\|^t\,\|w_0-w^\star\|",
-        promised=torch.stack(bounds),
-        relation="<=",
-        measured=torch.stack(far),
-        tolerance=1e-11,
-        reason="η = 0.5, 0.95 and 1.5 in units of 1/‖XᵀX‖",
-        control=Control(
-            "four fifths of the smallest curvature are taken away from the loss",
-            (bent.points - solution).norm(dim=-1),
-            promised=bounds[1],
-        ),
+    bent = gradient_descent(lambda v: loss(v) - 2 * low / 5 * (v - solution).square().sum(-1), start, 0.95 / top, steps)
+    says = run.states("L-143", r"\|w_t-w^\star\|\le\|I-\eta X^\top X\|^t\,\|w_0-w^\star\|")
+    says.at_most(torch.stack(far), torch.stack(bounds), 1e-11, where="η = 0.5, 0.95 and 1.5 in units of 1/‖XᵀX‖")
+    says.fails(
+        "four fifths of the smallest curvature are taken away from the loss",
+        (bent.points - solution).norm(dim=-1),
+        promised=bounds[1],
     )
     slow = gradient_descent(loss, solution + vectors[:, 0], 0.95 / top, steps)
     quick = gradient_descent(loss, solution + vectors[:, -1], 0.95 / top, steps)
     curve = least_squares_bound(x, solution + vectors[:, 0], solution, 0.95 / top, steps)
-    run.claim(
-        "L-143",
-        r"\text{equality for } w_0-w^\star \text{ along the slowest eigenvector}",
-        promised=curve,
-        relation="==",
-        measured=(slow.points - solution).norm(dim=-1),
-        tolerance=1e-10,
-        control=Control("along the fastest", (quick.points - solution).norm(dim=-1)),
-    )
+    says = run.states("L-143", r"\text{equality for } w_0-w^\star \text{ along the slowest eigenvector}")
+    says.equal((slow.points - solution).norm(dim=-1), curve, 1e-10)
+    says.fails("along the fastest", (quick.points - solution).norm(dim=-1))
     # fewer independent rows than columns: only the part in the row space moves
     few = x[: max(1, size // 2)]
     goal = y[: len(few)]
@@ -389,29 +300,17 @@ def regression(run: Run, samples: int, size: int, steps: int) -> None:
     ends = gradient_descent(
         lambda v: (v @ few.T - goal).square().sum(-1) / 2, start, 1 / torch.linalg.matrix_norm(
             few, 2).item() ** 2, 1500).points[-1]  # fmt: skip
-    run.claim(
-        "L-143",
-        r"\operatorname{rank}X<d: \text{ the limit is the solution closest to } w_0"
-        r" \text{: distance from it}",
-        promised=0,
-        relation="<=",
-        measured=(ends - limit).norm(),
-        tolerance=1e-8,
-        reason="the factor ‖I - ηXᵀX‖ is then 1, and the bound promises nothing",
-        control=Control(
-            "the solution of least norm", (ends - least_squares(few, goal).weight).norm()
-        ),
+    says = run.states(
+        "L-143", r"\operatorname{rank}X<d: \text{ the limit is the solution closest to } w_0 \text{: distance from it}"
     )
+    says.at_most(
+        (ends - limit).norm(), 0, 1e-8, where="the factor ‖I - ηXᵀX‖ is then 1, and the bound promises nothing"
+    )
+    says.fails("the solution of least norm", (ends - least_squares(few, goal).weight).norm())
     still = (ends - start) - project @ (ends - start)
-    run.claim(
-        "L-143",
-        r"\text{and the part of } w_0 \text{ outside the row space does not move}",
-        promised=0,
-        relation="<=",
-        measured=still.norm(),
-        tolerance=1e-10,
-        control=Control("the part inside", (project @ (ends - start)).norm()),
-    )
+    says = run.states("L-143", r"\text{and the part of } w_0 \text{ outside the row space does not move}")
+    says.at_most(still.norm(), 0, 1e-10)
+    says.fails("the part inside", (project @ (ends - start)).norm())
 
 
 def network_condition(run: Run, samples: int) -> None:
@@ -423,17 +322,11 @@ def network_condition(run: Run, samples: int) -> None:
     found = condition_report(gauss_newton_operator(problem))
     whitened = inputs / inputs.square().mean(0).sqrt()
     other = Problem(model, (whitened, run.randn(samples, 1)), task="regression")
-    run.claim(
-        "L-126",
-        r"\kappa \text{ of a network's Gauss-Newton matrix (one linear layer: } \tfrac2nX^\top X)",
-        promised=float(spectrum[-1] / spectrum[0]),
-        relation="==",
-        measured=found.condition,
-        tolerance=1e-5,
-        control=Control(
-            "inputs divided by their size", condition_report(gauss_newton_operator(other)).condition
-        ),
+    says = run.states(
+        "L-126", r"\kappa \text{ of a network's Gauss-Newton matrix (one linear layer: } \tfrac2nX^\top X)"
     )
+    says.equal(found.condition, float(spectrum[-1] / spectrum[0]), 1e-5)
+    says.fails("inputs divided by their size", condition_report(gauss_newton_operator(other)).condition)
 
 
 def plot_rates(axis: Any, report: ConditionReport) -> None:
@@ -460,9 +353,7 @@ def plot_rates(axis: Any, report: ConditionReport) -> None:
 
 def plot_contours(axes: Any) -> None:
     angle = math.pi / 6
-    turn = torch.tensor(
-        [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
-    ).double()
+    turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]).double()
     matrix = turn @ torch.diag(torch.tensor([1.0, 20.0]).double()) @ turn.T
     grid = torch.linspace(-1.6, 1.6, 90, dtype=torch.float64)
     first, second = torch.meshgrid(grid, grid, indexing="xy")
@@ -478,9 +369,7 @@ def plot_contours(axes: Any) -> None:
         f = quadratic(seen, torch.zeros(2, dtype=torch.float64))
         heights = f(torch.stack([first, second], -1))
         path = gradient_descent(f, start, report.optimal_step, 30).points
-        levels = torch.quantile(
-            heights.flatten(), torch.tensor([0.02, 0.1, 0.25, 0.45, 0.7]).double()
-        )
+        levels = torch.quantile(heights.flatten(), torch.tensor([0.02, 0.1, 0.25, 0.45, 0.7]).double())
         axis.contour(first, second, heights, levels=levels.tolist(), colors="0.6", linewidths=0.8)
         axis.plot(path[:, 0], path[:, 1], "o-", markersize=3, linewidth=0.6, color=COLORS[0])
         axis.plot(0, 0, "*", color=COLORS[1], markersize=10)

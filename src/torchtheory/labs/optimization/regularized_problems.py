@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.model import PureFunction, flatten, unflatten
 from torchtheory.nets.autoencoder import low_rank
 from torchtheory.primer.differences import gradient_check, hessian_vector_product
@@ -61,37 +58,26 @@ def network_derivatives(run: Run) -> None:
         return fit(point) + weight * point.square().sum()
 
     checked = gradient_check(objective, theta)
-    run.claim(
+    says = run.states(
         "B-27",
-        r"\nabla_W[L(\Phi(X,W),Y)+\lambda\Theta(W)] \text{ against difference quotients: largest "
-        r"relative error}",
-        promised=0,
-        relation="==",
-        measured=checked.error,
-        tolerance=1e-7,
-        reason=f"sigmoid, max-pooling and ReLU; {len(flatten(function.parameters))} weights",
-        control=Control(
-            "the regularizer is left out of the gradient",
-            gradient_check(objective, theta, torch.func.grad(fit)).error,
-        ),
+        r"\nabla_W[L(\Phi(X,W),Y)+\lambda\Theta(W)] \text{ against difference quotients: largest relative error}",
+    )
+    says.equal(
+        checked.error, within=1e-7, where=f"sigmoid, max-pooling and ReLU; {len(flatten(function.parameters))} weights"
+    )
+    says.fails(
+        "the regularizer is left out of the gradient", gradient_check(objective, theta, torch.func.grad(fit)).error
     )
     direction = run.randn(len(theta))
     step = 1e-5
     slope = torch.func.grad(objective)
     quotient = (slope(theta + step * direction) - slope(theta - step * direction)) / (2 * step)
     product = hessian_vector_product(objective, theta, direction)
-    run.claim(
-        "B-27",
-        r"\nabla^2[L+\lambda\Theta]\,v \text{ against difference quotients of the gradient}",
-        promised=0,
-        relation="==",
-        measured=(product - quotient).abs().max() / product.abs().max(),
-        tolerance=1e-6,
-        control=Control(
-            "the regularizer is left out",
-            (hessian_vector_product(fit, theta, direction) - quotient).abs().max()
-            / product.abs().max(),
-        ),
+    says = run.states("B-27", r"\nabla^2[L+\lambda\Theta]\,v \text{ against difference quotients of the gradient}")
+    says.equal((product - quotient).abs().max() / product.abs().max(), within=1e-6)
+    says.fails(
+        "the regularizer is left out",
+        (hessian_vector_product(fit, theta, direction) - quotient).abs().max() / product.abs().max(),
     )
 
 
@@ -106,28 +92,20 @@ def ridge_regression(run: Run) -> None:
     ridge_gradient = torch.func.grad(ridge_objective)
     ridge = torch.linalg.solve(gram + weight * torch.eye(5).double(), X @ T.T)
     half = torch.linalg.solve(gram + weight / 2 * torch.eye(5).double(), X @ T.T)
-    run.claim(
-        "B-27",
-        r"W=(XX^\top+\lambda I)^{-1}XY^\top \text{ is stationary for } \|Y-W^\top X\|_F^2"
-        r"+\lambda\|W\|_F^2",
-        promised=0,
-        relation="==",
-        measured=ridge_gradient(ridge).abs().max(),
-        tolerance=1e-11,
-        control=Control("half of λ, as if the loss had a factor ½", ridge_gradient(half)),
+    says = run.states(
+        "B-27", r"W=(XX^\top+\lambda I)^{-1}XY^\top \text{ is stationary for } \|Y-W^\top X\|_F^2+\lambda\|W\|_F^2"
     )
+    says.equal(ridge_gradient(ridge).abs().max(), within=1e-11)
+    says.fails("half of λ, as if the loss had a factor ½", ridge_gradient(half))
     fitted = torch.linalg.lstsq(X.T, T.T).solution
     shrunk = torch.stack([shrink(2 * gram, w, 2 * weight).minimizer for w in fitted.T], 1)
-    run.claim(
+    says = run.states(
         "B-27",
         r"\text{it is the least squares solution shrunk by } \lambda_i/(\lambda_i+\lambda) "
         r"\text{ along the eigenvectors of } XX^\top",
-        promised=0,
-        relation="==",
-        measured=(shrunk - ridge).abs().max(),
-        tolerance=1e-10,
-        control=Control("least squares itself", (fitted - ridge).abs().max()),
     )
+    says.equal((shrunk - ridge).abs().max(), within=1e-10)
+    says.fails("least squares itself", (fitted - ridge).abs().max())
 
 
 def principal_components(run: Run, Y: Tensor) -> tuple[list[float], list[float]]:
@@ -142,31 +120,17 @@ def principal_components(run: Run, Y: Tensor) -> tuple[list[float], list[float]]
     vectors = torch.linalg.svd(Y, full_matrices=False)[0]
     reached = [remaining(vectors[:, :r]) for r in ranks]
     others = [
-        torch.stack([remaining(torch.linalg.qr(run.randn(len(Y), r))[0]) for _ in range(100)]).min()
-        for r in ranks
+        torch.stack([remaining(torch.linalg.qr(run.randn(len(Y), r))[0]) for _ in range(100)]).min() for r in ranks
     ]
-    run.claim(
+    says = run.states(
         "B-27",
-        r"\min_{W_1^\top W_1=I}\|Y-W_1W_2^\top\|_F^2=\sum_{i>r}\sigma_i^2 \text{ at the leading "
-        r"singular vectors}",
-        promised=tails,
-        relation="==",
-        measured=torch.stack(reached),
-        tolerance=1e-11,
-        control=Control("the best of 100 random orthonormal bases", torch.stack(others)),
+        r"\min_{W_1^\top W_1=I}\|Y-W_1W_2^\top\|_F^2=\sum_{i>r}\sigma_i^2 \text{ at the leading singular vectors}",
     )
-    run.claim(
-        "B-27",
-        r"\|Y-W_1W_2^\top\|_F^2\ge\sum_{i>r}\sigma_i^2 \text{ for every orthonormal } W_1",
-        promised=[low_rank(Y, r).error ** 2 for r in ranks],
-        relation=">=",
-        measured=torch.stack(others),
-        tolerance=1e-12,
-        control=Control(
-            "one component more than it counts",
-            torch.stack([remaining(vectors[:, : r + 1]) for r in ranks]),
-        ),
-    )
+    says.equal(torch.stack(reached), tails, 1e-11)
+    says.fails("the best of 100 random orthonormal bases", torch.stack(others))
+    says = run.states("B-27", r"\|Y-W_1W_2^\top\|_F^2\ge\sum_{i>r}\sigma_i^2 \text{ for every orthonormal } W_1")
+    says.at_least(torch.stack(others), [low_rank(Y, r).error ** 2 for r in ranks], 1e-12)
+    says.fails("one component more than it counts", torch.stack([remaining(vectors[:, : r + 1]) for r in ranks]))
     return tails, [float(v) for v in others]
 
 

@@ -8,10 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.linalg.conjugate_gradients import NotPositiveDefinite
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.problem import Problem
@@ -81,15 +78,11 @@ def newton(run: Run, size: int) -> None:
         end: Tensor = start + quadratic_model(g, start).minimizer() - best
         return end
 
-    run.claim(
-        "L-121",
-        r"f \text{ quadratic}: x-[\nabla^2f]^{-1}\nabla f=x^\star: \text{ distance after one step}",
-        promised=0,
-        relation="<=",
-        measured=after(f).norm(),
-        tolerance=1e-9,
-        control=Control("Σ xᵢ⁴ is added", after(bent).norm()),
+    says = run.states(
+        "L-121", r"f \text{ quadratic}: x-[\nabla^2f]^{-1}\nabla f=x^\star: \text{ distance after one step}"
     )
+    says.at_most(after(f).norm(), 0, 1e-9)
+    says.fails("Σ xᵢ⁴ is added", after(bent).norm())
 
     def sums(x: Tensor) -> Tensor:
         u = x @ half.T
@@ -99,28 +92,18 @@ def newton(run: Run, size: int) -> None:
     start = torch.linalg.solve(half, run.rand(size) - 0.5)
     path = trajectory(newton_direction(sums), start, [1.0] * 5) @ half.T
     slow = trajectory(gradient_of(sums), start, [0.01] * 5) @ half.T
-    run.claim(
+    says = run.states(
         "L-121",
-        r"f=\sum_ie^{u_i}-u_i,\ u=Ax: |u_i^{k+1}|\le\tfrac12e^{|u_i^k|}|u_i^k|^2:"
-        r" \text{ quadratic convergence}",
-        promised=path[:-1].abs().exp() / 2 * path[:-1].square(),
-        relation="<=",
-        measured=path[1:].abs(),
-        tolerance=1e-13,
-        reason="every coordinate, five steps",
-        control=Control(
-            "gradient descent",
-            slow[1:].abs(),
-            promised=slow[:-1].abs().exp() / 2 * slow[:-1].square(),
-        ),
+        r"f=\sum_ie^{u_i}-u_i,\ u=Ax: |u_i^{k+1}|\le\tfrac12e^{|u_i^k|}|u_i^k|^2: \text{ quadratic convergence}",
     )
+    says.at_most(
+        path[1:].abs(), path[:-1].abs().exp() / 2 * path[:-1].square(), 1e-13, where="every coordinate, five steps"
+    )
+    says.fails("gradient descent", slow[1:].abs(), promised=slow[:-1].abs().exp() / 2 * slow[:-1].square())
     run.table(
         "newton",
         ["step", "Newton: largest |u|", "gradient descent: largest |u|"],
-        [
-            (k, a.abs().max(), b.abs().max())
-            for k, (a, b) in enumerate(zip(path, slow, strict=True))
-        ],
+        [(k, a.abs().max(), b.abs().max()) for k, (a, b) in enumerate(zip(path, slow, strict=True))],
         caption="The number of correct digits doubles at every step of Newton's method",
     )
 
@@ -138,30 +121,21 @@ def indefinite(run: Run) -> None:
         return 0
 
     at = [run.randn(2) for _ in range(10)]
-    run.claim(
+    says = run.states(
         "L-121",
         r"\nabla^2f \text{ indefinite: the model has no minimizer, and a direction of no positive "
         r"curvature is returned: cases}",
-        promised=len(at),
-        relation="==",
-        measured=sum(refused(quadratic_model(saddle, x)) for x in at),
-        reason="x² - y² at ten points",
-        control=Control(
-            "x² + y²",
-            sum(refused(quadratic_model(lambda v: v.square().sum(-1), x)) for x in at),
-        ),
     )
+    says.equal(sum(refused(quadratic_model(saddle, x)) for x in at), len(at), where="x² - y² at ten points")
+    says.fails("x² + y²", sum(refused(quadratic_model(lambda v: v.square().sum(-1), x)) for x in at))
     x = torch.ones(2, dtype=torch.float64)
     model = quadratic_model(saddle, x)
     formula = -torch.linalg.solve(model.curvature.to_dense(), model.slope)
     others = [model(formula + 0.5 * run.randn(2)) for _ in range(40)]
-    run.erratum(
-        "newton-indefinite-hessian",
-        r"m(\Delta)\ge m\bigl(-[\nabla^2f]^{-1}\nabla f\bigr) \text{ for every } \Delta",
-        promised=model(formula),
-        relation=">=",
-        measured=others,
-        reason="x² - y² at (1, 1): the formula gives the saddle of the model; other Δ are lower",
+    run.refutes(
+        "newton-indefinite-hessian", r"m(\Delta)\ge m\bigl(-[\nabla^2f]^{-1}\nabla f\bigr) \text{ for every } \Delta"
+    ).at_least(
+        others, model(formula), where="x² - y² at (1, 1): the formula gives the saddle of the model; other Δ are lower"
     )
 
 
@@ -178,15 +152,9 @@ def approximations(run: Run, size: int) -> None:
         hessian = LinearOperator.from_matrix(torch.func.hessian(f)(x))
         return approximation_error(hessian, diagonal_blocks(hessian))
 
-    run.claim(
-        "L-122",
-        r"f \text{ separable}: \|\nabla^2f-\operatorname{Diag}(\nabla^2f)\|_2=0",
-        promised=0,
-        relation="<=",
-        measured=error(separable),
-        tolerance=1e-12,
-        control=Control("(Σ x)² is added", error(coupled)),
-    )
+    says = run.states("L-122", r"f \text{ separable}: \|\nabla^2f-\operatorname{Diag}(\nabla^2f)\|_2=0")
+    says.at_most(error(separable), 0, 1e-12)
+    says.fails("(Σ x)² is added", error(coupled))
     # x ← x - B⁻¹(Qx - q) multiplies the error by I - B⁻¹Q
     predicted, found, rows = [], [], []
     for coupling in (0.05, 0.3, 0.8):
@@ -198,26 +166,21 @@ def approximations(run: Run, size: int) -> None:
             ("blocks of 2", [2] * (size // 2) + [1] * (size % 2)),
         ):
             blocks = diagonal_blocks(operator, sizes)
-            change = torch.eye(size, dtype=torch.float64) - torch.linalg.solve(
-                blocks.operator.to_dense(), matrix
-            )
+            change = torch.eye(size, dtype=torch.float64) - torch.linalg.solve(blocks.operator.to_dense(), matrix)
             radius = float(torch.linalg.eigvals(change).abs().max())
             factor = late_factor(matrix, blocks, run.randn(size))
             predicted.append(radius)
             found.append(factor)
             rows.append((coupling, name, approximation_error(operator, blocks), radius, factor))
-    run.claim(
-        "L-122",
-        r"x\leftarrow x-B^{-1}\nabla f: \text{ asymptotic factor} = \text{spectral radius of }"
-        r" I-B^{-1}Q",
-        promised=predicted,
-        relation="==",
-        measured=found,
-        tolerance=1e-4,
-        reason="diagonal and block-diagonal B, three strengths of coupling; above 1 it diverges",
-        control=Control("the factors of the other kind of blocks", found[1::2] + found[::2],
-                        predicted[::2] + predicted[1::2]),
-    )  # fmt: skip
+    says = run.states(
+        "L-122", r"x\leftarrow x-B^{-1}\nabla f: \text{ asymptotic factor} = \text{spectral radius of } I-B^{-1}Q"
+    )
+    says.equal(
+        found, predicted, 1e-4, where="diagonal and block-diagonal B, three strengths of coupling; above 1 it diverges"
+    )
+    says.fails(
+        "the factors of the other kind of blocks", found[1::2] + found[::2], promised=predicted[::2] + predicted[1::2]
+    )
     run.table(
         "approximations",
         ["coupling", "B", "‖H - B‖₂", "spectral radius of I - B⁻¹Q", "measured factor"],
@@ -254,19 +217,19 @@ def regression(run: Run, samples: int, size: int) -> list[tuple[str, Tensor]]:
         path = trajectory(newton_direction(f, kind), start, [1.0 if kind == "full" else 0.5] * 25)  # type: ignore[arg-type]
         curves.append((name, f(path) - f(best)))
     gap = {name: float(curve[-1]) for name, curve in curves}
-    run.claim(
+    says = run.states(
         "L-122",
         r"\text{badly scaled logistic regression: gap after 25 steps with the diagonal over that "
         r"of gradient descent with } 1/L",
-        promised=0.1,
-        relation="<=",
-        measured=gap["diagonal"] / gap["gradient"],
-        reason="criterion set beforehand: a tenth of it; the diagonal undoes the scaling",
-        control=Control(
-            "the diagonal is replaced by its mean, which undoes nothing",
-            float(f(trajectory(flat_direction(f), start, [0.5] * 25)[-1]) - f(best))
-            / gap["gradient"],
-        ),
+    )
+    says.at_most(
+        gap["diagonal"] / gap["gradient"],
+        0.1,
+        where="criterion set beforehand: a tenth of it; the diagonal undoes the scaling",
+    )
+    says.fails(
+        "the diagonal is replaced by its mean, which undoes nothing",
+        float(f(trajectory(flat_direction(f), start, [0.5] * 25)[-1]) - f(best)) / gap["gradient"],
     )
     return curves
 
@@ -304,35 +267,25 @@ def network(run: Run, width: int) -> None:
         exact.append(float(torch.linalg.matrix_norm(rest, 2)))
         squares.append(float(rest.norm()))
         rows.append((name, exact[-1], squares[-1], sum(b.numel() for b in blocks.blocks)))
-    run.claim(
-        "L-122",
-        r"\|H-B\|_2 \text{ of a network's Hessian by Lanczos is that of the dense matrix}",
-        promised=exact[:2],
-        relation="==",
-        measured=errors[:2],
-        tolerance=1e-5,
-        control=Control("the Hessian itself for the difference", [float(
-            torch.linalg.matrix_norm(dense, 2))] * 2),
-    )  # fmt: skip
+    says = run.states("L-122", r"\|H-B\|_2 \text{ of a network's Hessian by Lanczos is that of the dense matrix}")
+    says.equal(errors[:2], exact[:2], 1e-5)
+    says.fails("the Hessian itself for the difference", [float(torch.linalg.matrix_norm(dense, 2))] * 2)
     elsewhere = problem.at({k: p + run.randn(*p.shape) for k, p in problem.parameters.items()})
     foreign = [
         diagonal_blocks(hessian_operator(elsewhere), sizes).operator.to_dense()
         for sizes in ("diagonal", layer_sizes(problem))
     ]
     total = float(dense.square().sum())
-    run.claim(
+    says = run.states(
         "L-122",
         r"\|H-B\|_F^2=\|H\|_F^2-\|B\|_F^2: \text{ the diagonal and the blocks of } H \text{ are "
         r"the nearest matrices of their kind}",
-        promised=[total - float(part.square().sum()) for part in kept[:2]],
-        relation="==",
-        measured=[square**2 for square in squares[:2]],
-        tolerance=1e-9,
-        control=Control(
-            "B from the Hessian at other weights",
-            [float((dense - part).square().sum()) for part in foreign],
-            promised=[total - float(part.square().sum()) for part in foreign],
-        ),
+    )
+    says.equal([square**2 for square in squares[:2]], [total - float(part.square().sum()) for part in kept[:2]], 1e-9)
+    says.fails(
+        "B from the Hessian at other weights",
+        [float((dense - part).square().sum()) for part in foreign],
+        promised=[total - float(part.square().sum()) for part in foreign],
     )
     run.table(
         "network",
@@ -345,17 +298,15 @@ def network(run: Run, width: int) -> None:
     damped = model.minimizer(damping=1.05 * max(0.0, -float(values[0])) + 0.1)
     down = vectors[:, values < 0]
     part = down @ (down.T @ model.slope)
-    run.claim(
+    says = run.states(
         "L-121",
         r"H+\mu I \text{ positive definite: the damped Newton step of a network is a descent "
         r"direction: } \nabla f\cdot\Delta",
-        promised=0,
-        relation="<",
-        measured=float(model.slope @ damped),
-        control=Control(
-            "no damping, and the gradient's part in the directions of negative curvature",
-            float(-part @ torch.linalg.solve(dense, part)),
-        ),
+    )
+    says.below(float(model.slope @ damped), 0)
+    says.fails(
+        "no damping, and the gradient's part in the directions of negative curvature",
+        float(-part @ torch.linalg.solve(dense, part)),
     )
 
 
@@ -369,26 +320,15 @@ def isotropic(run: Run, size: int) -> None:
     slope = torch.func.grad(f)(x)
     expected = torch.stack([-eta * slope for eta in steps])
     newtons = quadratic_model(f, x).minimizer()
-    run.claim(
-        "L-123",
-        r"\arg\min_\Delta f+\nabla f\cdot\Delta+\tfrac1{2\eta}\|\Delta\|^2=-\eta\nabla f",
-        promised=expected,
-        relation="==",
-        measured=moves,
-        tolerance=1e-10,
-        control=Control("the Hessian in place of 1/η", newtons.expand(3, -1)),
-    )
+    says = run.states("L-123", r"\arg\min_\Delta f+\nabla f\cdot\Delta+\tfrac1{2\eta}\|\Delta\|^2=-\eta\nabla f")
+    says.equal(moves, expected, 1e-10)
+    says.fails("the Hessian in place of 1/η", newtons.expand(3, -1))
     same = LinearOperator.identity(size, dtype=torch.float64)
     unit = QuadraticModel(float(f(x)), slope, same).minimizer()
-    run.erratum(
+    run.refutes(
         "gradient-descent-identity-hessian",
         r"\nabla^2f=I \implies \text{the minimizer of the second-order model is } -\eta\nabla f",
-        promised=expected[1],
-        relation="==",
-        measured=unit,
-        tolerance=1e-6,
-        reason="η = 0.1: with the Hessian I the minimizer is -∇f, ten times as long",
-    )
+    ).equal(unit, expected[1], 1e-6, where="η = 0.1: with the Hessian I the minimizer is -∇f, ten times as long")
     moves = run.randn(300, size)
     values = f(x + moves)
 
@@ -396,16 +336,9 @@ def isotropic(run: Run, size: int) -> None:
         model = isotropic_model(f, x, eta)
         return torch.tensor([model(m) for m in moves]) - values
 
-    run.claim(
-        "L-123",
-        r"\eta\le1/L: \text{ the isotropic model lies above } f: \text{ difference}",
-        promised=0,
-        relation=">=",
-        measured=above(1 / 3),
-        tolerance=1e-12,
-        reason="Σ cos x + x², L = 3",
-        control=Control("η = 2/L", above(2 / 3)),
-    )
+    says = run.states("L-123", r"\eta\le1/L: \text{ the isotropic model lies above } f: \text{ difference}")
+    says.at_least(above(1 / 3), 0, 1e-12, where="Σ cos x + x², L = 3")
+    says.fails("η = 2/L", above(2 / 3))
 
 
 def plot(axes: Any, curves: list[tuple[str, Tensor]]) -> None:

@@ -9,11 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.optimization.linear_networks.initial_gradients import (
     LinearLoss,
     gradient_second_moments,
@@ -77,31 +73,30 @@ def gradient_map(run: Run) -> None:
     truth = torch.func.grad(loss, argnums=(0, 1, 2))(*layers)
     found = sample_gradients(layers, x, y, "cross-entropy")
     squared = sample_gradients(layers, x, y)
-    run.claim(
+    says = run.states(
         "L-160",
-        r"\partial\ell/\partial W^l=\delta^l(a^{l-1})^\top,\ \delta^L=p-y,\ \delta^l=(W^{l+1})^\top"
-        r"\delta^{l+1}",
-        promised=torch.cat([g.flatten() for g in truth]),
-        relation="==",
-        measured=torch.cat([g.flatten() for g in found]),
-        tolerance=1e-12,
-        reason="automatic differentiation; widths 4, 6, 3, 5",
-        control=Control("no softmax: δ = z - y", torch.cat([g.flatten() for g in squared])),
+        r"\partial\ell/\partial W^l=\delta^l(a^{l-1})^\top,\ \delta^L=p-y,\ \delta^l=(W^{l+1})^\top\delta^{l+1}",
     )
+    says.equal(
+        torch.cat([g.flatten() for g in found]),
+        torch.cat([g.flatten() for g in truth]),
+        1e-12,
+        where="automatic differentiation; widths 4, 6, 3, 5",
+    )
+    says.fails("no softmax: δ = z - y", torch.cat([g.flatten() for g in squared]))
     square = [run.randn(3, 3) for _ in range(4)]
     x, y = run.randn(3), F.one_hot(torch.tensor(1), 3).double()
     z = square[3] @ square[2] @ square[1] @ square[0] @ x
     error = torch.softmax(z, 0) - y
     printed = torch.outer(square[3].T @ error, square[0] @ square[1] @ x)
-    run.erratum(
+    run.refutes(
         "classifier-product-order",
-        r"\partial\ell/\partial W^l=\textstyle\prod_{k>l}(W^k)^\top(p-y)\,\bigl(\prod_{k=1}^{l-1}"
-        r"W^kx\bigr)^\top",
-        promised=sample_gradients(square, x, y, "cross-entropy")[2],
-        relation="==",
-        measured=printed,
-        tolerance=1e-6,
-        reason="four 3 × 3 matrices, l = 3: W¹W²x as printed, W²W¹x in truth",
+        r"\partial\ell/\partial W^l=\textstyle\prod_{k>l}(W^k)^\top(p-y)\,\bigl(\prod_{k=1}^{l-1}W^kx\bigr)^\top",
+    ).equal(
+        printed,
+        sample_gradients(square, x, y, "cross-entropy")[2],
+        1e-6,
+        where="four 3 × 3 matrices, l = 3: W¹W²x as printed, W²W¹x in truth",
     )
 
 
@@ -142,16 +137,13 @@ def bounded(run: Run, networks: int, width: int, deepest: int) -> dict[float, Cu
             wrong += [mean_interval(n, SURE).low / b for n, b in zip(loud, limits, strict=True)]
             if scale == SCALES[-1]:
                 squared.append(gradient_second_moments(x, y, widths, sigma)[0])
-        run.claim(
+        says = run.states(
             "L-160",
             r"\mathbb E\|\partial\ell/\partial W^l\|_F^2\,/\,2d(d\sigma^2)^{L-1}\|x\|^2\le1"
             r" \text{ for every layer: upper end of its 99.99\% interval}",
-            promised=1.0,
-            relation="<=",
-            measured=ratios,
-            reason=f"σ√d = {scale}, d = {width}, L = 1 to {depths[-1]}, {networks} networks each",
-            control=Control("y no distribution: 10 at the class, ‖p - y‖² > 2", wrong),
         )
+        says.at_most(ratios, 1.0, where=f"σ√d = {scale}, d = {width}, L = 1 to {depths[-1]}, {networks} networks each")
+        says.fails("y no distribution: 10 at the class, ‖p - y‖² > 2", wrong)
 
     def growth(values: list[float]) -> Interval:
         return fit_slope(depths[1:], [math.log(v) for v in values[1:]], 0.999, log=False)
@@ -161,36 +153,36 @@ def bounded(run: Run, networks: int, width: int, deepest: int) -> dict[float, Cu
     doubling = math.log(2) / (depths[-1] - depths[1])
     for scale, points in curves.items():
         own = growth([m.estimate for *_, m in points])
-        run.claim(
+        says = run.states(
             "L-160",
             r"\mathbb E\|\partial\ell/\partial W^1\|_F^2 \text{ grows with depth like }"
             r" e^{L\beta},\ \beta=\log\sigma^2d",
-            promised=math.log(scale**2),
-            relation="slope",
-            measured=own.estimate,
-            interval=own,
-            tolerance=doubling / max(1.0, abs(math.log(scale**2))),
-            reason=f"σ√d = {scale}; L = 2 to {depths[-1]}, up to the factor 2 by which the square "
-            "of p - y may change; in the limit the bound allows no more",
-            control=Control("the squared loss at σ√d = 2, exactly", other.estimate, interval=other),
         )
+        says.slope(
+            own,
+            math.log(scale**2),
+            doubling / max(1.0, abs(math.log(scale**2))),
+            where=f"σ√d = {scale}; L = 2 to {depths[-1]}, up to the factor 2 by which the square "
+            "of p - y may change; in the limit the bound allows no more",
+        )
+        says.fails("the squared loss at σ√d = 2, exactly", other)
     widths, sigmas = [5, 9, 4, 3], [0.3, 0.6, 0.5]
     x, y = run.randn(5), F.one_hot(torch.tensor(1), 3).double()
     limits = softmax_gradient_bound(x, widths, sigmas)
     layers = draw(run, networks, widths, sigmas)
     found = norms(layers, x, y, "cross-entropy")
     loud = norms(layers, x, 10 * y, "cross-entropy")
-    run.claim(
-        "L-160",
-        r"\mathbb E\|\partial\ell/\partial W^l\|_F^2\le2\|x\|^2\prod_jd_j\prod_{j\ne l}\sigma_j^2",
-        promised=1.0,
-        relation="<=",
-        measured=[mean_interval(n, SURE).high / b for n, b in zip(found, limits, strict=True)],
-        reason="widths 5, 9, 4, 3 and unequal deviations; the mean over the bound",
-        control=Control(
-            "y no distribution: 10 at the class, ‖p - y‖² > 2",
-            [mean_interval(n, SURE).low / b for n, b in zip(loud, limits, strict=True)],
-        ),
+    says = run.states(
+        "L-160", r"\mathbb E\|\partial\ell/\partial W^l\|_F^2\le2\|x\|^2\prod_jd_j\prod_{j\ne l}\sigma_j^2"
+    )
+    says.at_most(
+        [mean_interval(n, SURE).high / b for n, b in zip(found, limits, strict=True)],
+        1.0,
+        where="widths 5, 9, 4, 3 and unequal deviations; the mean over the bound",
+    )
+    says.fails(
+        "y no distribution: 10 at the class, ‖p - y‖² > 2",
+        [mean_interval(n, SURE).low / b for n, b in zip(loud, limits, strict=True)],
     )
     return curves
 
@@ -203,16 +195,15 @@ def not_independent(run: Run, networks: int) -> None:
     squares = norms(layers, x, y, "cross-entropy")[0]
     error = torch.softmax((layers[1] @ (layers[0] @ x)[..., None])[..., 0], -1) - y
     share = float(error.square().sum(-1).mean()) * (d * sigma**2) ** (depth - 1)
-    ratio = mean_interval(squares / (share * float(x.square().sum())), SURE)
-    run.erratum(
+    run.refutes(
         "softmax-error-not-independent",
         r"\mathbb E\|\partial\ell/\partial W^1\|_F^2=\mathbb E\|p-y\|^2\,(d\sigma^2)^{L-1}\|x\|^2"
         r" \text{ by Corollary 49: measured over promised}",
-        promised=1.0,
-        relation="~",
-        measured=ratio.estimate,
-        interval=ratio,
-        reason=f"d = {d}, L = {depth}, σ = {sigma}, {4 * networks} networks",
+    ).mean(
+        squares / (share * float(x.square().sum())),
+        1.0,
+        confidence=SURE,
+        where=f"d = {d}, L = {depth}, σ = {sigma}, {4 * networks} networks",
     )
 
 

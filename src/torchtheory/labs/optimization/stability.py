@@ -11,9 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.generalization.stability import (
     distance_bound,
     logistic_constants,
@@ -21,8 +18,7 @@ from torchtheory.generalization.stability import (
     replace_example,
     stability_bound,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.optimization.descent.iterates import last_iterate, trajectory
 from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
 
@@ -120,9 +116,7 @@ def risk(theta: Tensor, law: Law) -> Tensor:
 
 
 def couple(run: Run, law: Law, samples: int, trials: int, etas: list[float]) -> Coupled:
-    members = draw_batches(
-        POPULATION, samples, trials, sampling="replacement", generator=run.generator
-    )
+    members = draw_batches(POPULATION, samples, trials, sampling="replacement", generator=run.generator)
     given = draw_batches(POPULATION, 1, trials, generator=run.generator)
     place = torch.randint(samples, (trials, 1), generator=run.generator)
     chosen = draw_batches(samples, 1, len(etas), trials=(trials,), generator=run.generator)
@@ -130,9 +124,7 @@ def couple(run: Run, law: Law, samples: int, trials: int, etas: list[float]) -> 
     rows = members.gather(1, chosen[..., 0])[..., None]
     exchanged = torch.where(chosen == place[..., None], given[..., None], rows)
     start = torch.zeros(trials, law.x.shape[1], dtype=torch.float64)
-    paths = [
-        trajectory(minibatch_direction(logistic, law, r), start, etas) for r in (rows, exchanged)
-    ]
+    paths = [trajectory(minibatch_direction(logistic, law, r), start, etas) for r in (rows, exchanged)]
     return Coupled(members, members.gather(1, place), given, paths[0], paths[1], etas)
 
 
@@ -145,25 +137,12 @@ def gap_of_fixed_parameters(run: Run, law: Law, coupled: Coupled, samples: int) 
     fixed = run.randn(law.x.shape[1]).expand(len(coupled.members), -1)
     before = mean_interval(empirical_gap(fixed, law, coupled.members))
     after = mean_interval(empirical_gap(coupled.path[-1], law, coupled.members))
-    run.claim(
-        "S-23",
-        r"\theta \text{ fixed in advance: } \mathbb E[\hat J(\theta)-J(\theta)]=0",
-        promised=0,
-        relation="~",
-        measured=before.estimate,
-        interval=before,
-        reason=f"{before.trials} samples of {samples} examples",
-        control=Control("θ trained on the sample", after.estimate, interval=after),
-    )
-    run.claim(
-        "S-23",
-        r"\theta \text{ trained on the sample: } \mathbb E[\hat J(\theta)-J(\theta)]<0",
-        promised=0,
-        relation="<",
-        measured=after.high,
-        reason="upper end of the 99% interval",
-        control=Control("θ fixed in advance", before.high),
-    )
+    says = run.states("S-23", r"\theta \text{ fixed in advance: } \mathbb E[\hat J(\theta)-J(\theta)]=0")
+    says.mean(before, 0, where=f"{before.trials} samples of {samples} examples")
+    says.fails("θ trained on the sample", after)
+    says = run.states("S-23", r"\theta \text{ trained on the sample: } \mathbb E[\hat J(\theta)-J(\theta)]<0")
+    says.below(after.high, 0, where="upper end of the 99% interval")
+    says.fails("θ fixed in advance", before.high)
 
 
 def gap_and_stability(run: Run, law: Law, coupled: Coupled, pair: list[Tensor]) -> None:
@@ -172,21 +151,12 @@ def gap_and_stability(run: Run, law: Law, coupled: Coupled, pair: list[Tensor]) 
     change = losses(other, law, coupled.taken) - losses(theta, law, coupled.taken)
     fresh = draw_batches(POPULATION, 1, len(theta), generator=run.generator)
     unseen = losses(other, law, fresh) - losses(theta, law, fresh)
-    same = mean_interval(gap - change[:, 0])
-    not_same = mean_interval(gap - unseen[:, 0])
-    run.claim(
+    says = run.states(
         "S-24",
-        r"\mathbb E[J(A(S))-\hat J(A(S))]=\mathbb E[\ell(A(S^i);z_i)-\ell(A(S);z_i)]:"
-        r" \text{ difference of the two}",
-        promised=0,
-        relation="~",
-        measured=same.estimate,
-        interval=same,
-        reason="z_i is the example taken out of S to make Sⁱ",
-        control=Control(
-            "an example in neither sample instead of z_i", not_same.estimate, interval=not_same
-        ),
+        r"\mathbb E[J(A(S))-\hat J(A(S))]=\mathbb E[\ell(A(S^i);z_i)-\ell(A(S);z_i)]: \text{ difference of the two}",
     )
+    says.mean(gap - change[:, 0], 0, where="z_i is the example taken out of S to make Sⁱ")
+    says.fails("an example in neither sample instead of z_i", gap - unseen[:, 0])
     measured = mean_interval(gap)
     lipschitz, _ = logistic_constants(law.x)
     stable = mean_interval(lipschitz * (theta - other).norm(dim=1))
@@ -194,35 +164,16 @@ def gap_and_stability(run: Run, law: Law, coupled: Coupled, pair: list[Tensor]) 
     elsewhere = risk(theta, far) - losses(theta, law, coupled.members).mean(-1)
     shifted = mean_interval(elsewhere)
     largest = float(largest_changes(law, pair, torch.tensor([len(coupled.steps)]))[0])
-    run.claim(
-        "S-24",
-        r"|\mathbb E[\hat J(A(S))-J(A(S))]|\le L\,\mathbb E\|A(S)-A(S^i)\|",
-        promised=stable.low,
-        relation="<=",
-        measured=measured.estimate,
-        interval=measured,
-        reason="the lower end of the 99% interval of the right side",
-        control=Control(
-            "J is taken under another law: longer inputs, labels turned round",
-            shifted.estimate,
-            interval=shifted,
-        ),
+    says = run.states("S-24", r"|\mathbb E[\hat J(A(S))-J(A(S))]|\le L\,\mathbb E\|A(S)-A(S^i)\|")
+    says.at_most(measured, stable.low, where="the lower end of the 99% interval of the right side")
+    says.fails("J is taken under another law: longer inputs, labels turned round", shifted)
+    says = run.states(
+        "S-24, S-23", r"|\mathbb E[\hat J(A(S))-J(A(S))]|\le\epsilon_s, \text{ measured on one pair } S,S'"
     )
-    run.claim(
-        "S-24, S-23",
-        r"|\mathbb E[\hat J(A(S))-J(A(S))]|\le\epsilon_s, \text{ measured on one pair }"
-        r" S,S'",
-        promised=largest,
-        relation="<=",
-        measured=measured.estimate,
-        interval=measured,
-        reason="the largest mean change of a loss there is a lower estimate of the supremum ε_s",
-        control=Control(
-            "J is taken under another law: longer inputs, labels turned round",
-            shifted.estimate,
-            interval=shifted,
-        ),
+    says.at_most(
+        measured, largest, where="the largest mean change of a loss there is a lower estimate of the supremum ε_s"
     )
+    says.fails("J is taken under another law: longer inputs, labels turned round", shifted)
 
 
 def hardt_recht_singer(run: Run, law: Law, coupled: Coupled, pair: list[Tensor]) -> None:
@@ -233,39 +184,29 @@ def hardt_recht_singer(run: Run, law: Law, coupled: Coupled, pair: list[Tensor])
     # five standard errors above the mean at every time at once
     error = 5 * distance.std(1) / math.sqrt(distance.shape[1])
     apart, formula = not_convex(run, samples, len(distance[0]))
-    run.claim(
-        "S-25",
-        r"\mathbb E\|\theta_T-\theta_T'\|\le\frac{2L}n\sum_{t\le T}\eta_t \text{ for every } T",
-        promised=allowed,
-        relation="<=",
-        measured=distance.mean(1) + error,
-        reason="mean over the coupled runs plus five standard errors",
-        control=Control("losses that are not convex: ⟨θ, z⟩ - √(1 + ‖θ‖²)", apart, formula),
-    )
+    says = run.states("S-25", r"\mathbb E\|\theta_T-\theta_T'\|\le\frac{2L}n\sum_{t\le T}\eta_t \text{ for every } T")
+    says.at_most(distance.mean(1) + error, allowed, where="mean over the coupled runs plus five standard errors")
+    says.fails("losses that are not convex: ⟨θ, z⟩ - √(1 + ‖θ‖²)", apart, promised=formula)
     times = torch.tensor([t for t in (1, 5, 20, 50, 100, 200, 500, 1000) if t < len(coupled.path)])
     worst = largest_changes(law, pair, times)
     longer = Law(10 * law.x, law.y)
     bound = stability_bound(lipschitz, smooth, coupled.steps, samples)[times - 1]
-    run.claim(
-        "S-25, S-24",
-        r"\max_z|\mathbb E[\ell(\theta_T;z)-\ell(\theta_T';z)]|\le\frac{2L^2}n\sum_{t\le T}\eta_t",
-        promised=bound,
-        relation="<=",
-        measured=worst,
-        reason="one sample with one example turned round, 200 examples z; "
-        f"T = {', '.join(str(int(t)) for t in times)}",
-        control=Control(
-            "inputs ten times as long, so that the losses are not 1-Lipschitz",
-            largest_changes(longer, one_exchange(run, longer, coupled), times),
-        ),
+    says = run.states(
+        "S-25, S-24", r"\max_z|\mathbb E[\ell(\theta_T;z)-\ell(\theta_T';z)]|\le\frac{2L^2}n\sum_{t\le T}\eta_t"
+    )
+    says.at_most(
+        worst,
+        bound,
+        where=f"one sample with one example turned round, 200 examples z; T = {', '.join(str(int(t)) for t in times)}",
+    )
+    says.fails(
+        "inputs ten times as long, so that the losses are not 1-Lipschitz",
+        largest_changes(longer, one_exchange(run, longer, coupled), times),
     )
     run.table(
         "bounds",
         ["T", "E‖θ-θ'‖", "2LΣη/n", "largest change of a loss", "2L²Ση/n"],
-        [
-            (int(t), distance[t - 1].mean(), allowed[t - 1], w, b)
-            for t, w, b in zip(times, worst, bound, strict=True)
-        ],
+        [(int(t), distance[t - 1].mean(), allowed[t - 1], w, b) for t, w, b in zip(times, worst, bound, strict=True)],
         caption="Coupled runs of stochastic gradient descent and Hardt, Recht and Singer's bounds",
     )
 
@@ -334,16 +275,12 @@ def non_expansive(run: Run, dimension: int) -> None:
         return made
 
     _, smooth = logistic_constants(x)
-    run.claim(
+    says = run.states(
         "S-25",
-        r"\eta\le2/\beta:\ \|G(\theta)-G(\theta')\|\le\|\theta-\theta'\|,\ "
-        r"G(\theta)=\theta-\eta\nabla\ell(\theta;z)",
-        promised=1,
-        relation="<=",
-        measured=torch.stack([stretch(r / smooth) for r in (0.5, 1.0, 2.0)]),
-        tolerance=1e-12,
-        control=Control("η = 4/β", stretch(4 / smooth)),
+        r"\eta\le2/\beta:\ \|G(\theta)-G(\theta')\|\le\|\theta-\theta'\|,\ G(\theta)=\theta-\eta\nabla\ell(\theta;z)",
     )
+    says.at_most(torch.stack([stretch(r / smooth) for r in (0.5, 1.0, 2.0)]), 1, 1e-12)
+    says.fails("η = 4/β", stretch(4 / smooth))
 
 
 def linear(theta: Tensor, z: Tensor) -> Tensor:
@@ -375,27 +312,23 @@ def tight_case(run: Run) -> None:
         return softplus((theta * example).sum(-1))
 
     distance, change = differences(linear)
-    run.claim(
-        "S-25",
-        r"\ell=\langle\theta,z\rangle,\ z\to-z:\ \mathbb E\|\theta_T-\theta_T'\|"
-        r"=\frac{2L}n\sum\eta_t",
-        promised=distance_bound(lipschitz, 0.0, etas, samples),
-        relation="==",
-        measured=distance,
-        tolerance=1e-12,
-        reason="all 243 sequences of indices for n = 3, T = 5: an exact expectation",
-        control=Control("the loss is not linear: log(1 + exp⟨θ, z⟩)", differences(bent)[0]),
+    says = run.states(
+        "S-25", r"\ell=\langle\theta,z\rangle,\ z\to-z:\ \mathbb E\|\theta_T-\theta_T'\|=\frac{2L}n\sum\eta_t"
     )
-    run.claim(
+    says.equal(
+        distance,
+        distance_bound(lipschitz, 0.0, etas, samples),
+        1e-12,
+        where="all 243 sequences of indices for n = 3, T = 5: an exact expectation",
+    )
+    says.fails("the loss is not linear: log(1 + exp⟨θ, z⟩)", differences(bent)[0])
+    says = run.states(
         "S-25, S-24",
         r"\ell=\langle\theta,z\rangle:\ \mathbb E[\ell(\theta_T';z)-\ell(\theta_T;z)]"
         r"=\frac{2L^2}n\sum\eta_t: \text{ the bound is attained}",
-        promised=stability_bound(lipschitz, 0.0, etas, samples),
-        relation="==",
-        measured=change,
-        tolerance=1e-12,
-        control=Control("the loss is not linear: log(1 + exp⟨θ, z⟩)", differences(bent)[1]),
     )
+    says.equal(change, stability_bound(lipschitz, 0.0, etas, samples), 1e-12)
+    says.fails("the loss is not linear: log(1 + exp⟨θ, z⟩)", differences(bent)[1])
 
 
 def printed_bound(run: Run) -> None:
@@ -416,27 +349,20 @@ def printed_bound(run: Run) -> None:
         return float(largest) / samples, float(torch.cdist(after, after).max()) / samples
 
     change, moved = one_step(1.0, 1.0)
-    run.erratum(
-        "stability-bound-equality",
-        r"\epsilon_s=\frac{2L^2}n\sum_t\eta_t",
-        promised=stability_bound(1.0, 0.25, [1.0], samples)[0],
-        relation="==",
-        measured=change,
-        tolerance=1e-3,
-        reason="logistic regression on the unit circle, one step of 1 from 0, n = 10; the largest "
+    run.refutes("stability-bound-equality", r"\epsilon_s=\frac{2L^2}n\sum_t\eta_t").equal(
+        change,
+        stability_bound(1.0, 0.25, [1.0], samples)[0],
+        1e-3,
+        where="logistic regression on the unit circle, one step of 1 from 0, n = 10; the largest "
         f"over all exchanges and probes, while even the parameters move by {moved:.3g} at most",
     )
     change, _ = one_step(10.0, 1.0)
     # in the output the logistic cost has L = 1 and β = 1/4, and η = 1 is below 2/β = 8
-    run.erratum(
+    run.refutes(
         "stability-bound-in-parameters",
         r"J(\cdot,y) \text{ 1-Lipschitz and } \tfrac14\text{-smooth in the output} \implies"
         r" \epsilon_s\le\frac2n\sum_t\eta_t",
-        promised=stability_bound(1.0, 0.25, [1.0], samples)[0],
-        relation="<=",
-        measured=change,
-        reason="the same with inputs of norm 10",
-    )
+    ).at_most(change, stability_bound(1.0, 0.25, [1.0], samples)[0], where="the same with inputs of norm 10")
 
 
 def own_training(run: Run, law: Law, samples: int) -> None:
@@ -450,22 +376,15 @@ def own_training(run: Run, law: Law, samples: int) -> None:
         return lambda u, v: (u @ theta - v).square()
 
     found = measure_stability(ridge, x, y, law.x[-8:], law.y[-8:], runs=1, generator=run.generator)
-    rough = measure_stability(
-        lambda a, b, s: ridge(a, 50 * b, s), x, y, law.x[-8:], law.y[-8:], runs=1, generator=0
-    )
+    rough = measure_stability(lambda a, b, s: ridge(a, 50 * b, s), x, y, law.x[-8:], law.y[-8:], runs=1, generator=0)
     # ‖θ‖ ≤ 1/√λ makes the loss 2(1+1/√λ)-Lipschitz in θ; the objective is 2λ-strongly convex and
     # changes by a function with twice that constant over n
     bound = 4 * (1 + 1 / math.sqrt(weight)) ** 2 / (weight * samples)
-    run.claim(
-        "S-24",
-        r"\text{ridge regression, } |x|,|y|\le1:\ \epsilon_s\le\frac{4(1+\lambda^{-1/2})^2}"
-        r"{\lambda n}",
-        promised=bound,
-        relation="<=",
-        measured=found.stability,
-        reason="measured by retraining with 8 exchanged examples",
-        control=Control("labels of size 50", rough.stability),
+    says = run.states(
+        "S-24", r"\text{ridge regression, } |x|,|y|\le1:\ \epsilon_s\le\frac{4(1+\lambda^{-1/2})^2}{\lambda n}"
     )
+    says.at_most(found.stability, bound, where="measured by retraining with 8 exchanged examples")
+    says.fails("labels of size 50", rough.stability)
 
 
 def plot_stability(axes: Any, law: Law, coupled: Coupled, pair: list[Tensor]) -> None:
@@ -480,12 +399,8 @@ def plot_stability(axes: Any, law: Law, coupled: Coupled, pair: list[Tensor]) ->
     left.set(xlabel="steps T", ylabel="distance", title=f"n = {samples}")
     left.legend()
     shown = torch.unique(torch.logspace(0, math.log10(len(times)), 25).long())
-    gaps: list[Interval] = [
-        mean_interval(-empirical_gap(coupled.path[t], law, coupled.members)) for t in shown
-    ]
-    right.loglog(
-        shown, lipschitz * bound[shown - 1], "--", color="0.4", label=r"$\frac{2L^2}{n}\sum\eta_t$"
-    )
+    gaps: list[Interval] = [mean_interval(-empirical_gap(coupled.path[t], law, coupled.members)) for t in shown]
+    right.loglog(shown, lipschitz * bound[shown - 1], "--", color="0.4", label=r"$\frac{2L^2}{n}\sum\eta_t$")
     right.loglog(
         shown,
         largest_changes(law, pair, shown),

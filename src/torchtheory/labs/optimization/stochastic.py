@@ -11,11 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.optimization.example_losses import half_square
 from torchtheory.optimization.curvature.noise_scale import gradient_noise_scale
 from torchtheory.optimization.descent.iterates import descend, last_iterate, trajectory
@@ -68,9 +64,7 @@ def unbiased(run: Run) -> None:
     samples, size = 8, 3
     x, y, theta = run.randn(samples, 4), run.randn(samples), run.randn(4)
     full = minibatch_gradient(half_square, theta, x, y)
-    subsets = [
-        torch.tensor(list(itertools.combinations(range(samples), m))) for m in range(1, samples + 1)
-    ]
+    subsets = [torch.tensor(list(itertools.combinations(range(samples), m))) for m in range(1, samples + 1)]
 
     def mean_gradient(chosen: Tensor) -> Tensor:
         each = minibatch_gradient(half_square, theta.expand(len(chosen), -1), x[chosen], y[chosen])
@@ -78,48 +72,37 @@ def unbiased(run: Run) -> None:
 
     # the control's sampler prefers the examples with large residuals: it leaves the smallest out
     order = ((x @ theta - y).abs()).argsort()
-    run.claim(
+    says = run.states(
         "A-23, S-21, N-52, L-136, L-137",
         r"\text{mean of } \tfrac1{m'}\sum_{z\in S'}\nabla\ell(\theta,z) \text{ over all } S'"
         r" \text{ of size } m' = \nabla r(\theta)",
-        promised=full.expand(samples, -1),
-        relation="==",
-        measured=torch.stack([mean_gradient(s) for s in subsets]),
-        tolerance=1e-12,
-        reason="all subsets of 8 examples; m' = 1, the average of single gradients, to m' = 8",
-        control=Control(
-            "only the harder half is drawn from",
-            mean_gradient(order[samples // 2 :][subsets[0][: samples // 2]]),
-            promised=full,
-        ),
+    )
+    says.equal(
+        torch.stack([mean_gradient(s) for s in subsets]),
+        full.expand(samples, -1),
+        1e-12,
+        where="all subsets of 8 examples; m' = 1, the average of single gradients, to m' = 8",
+    )
+    says.fails(
+        "only the harder half is drawn from",
+        mean_gradient(order[samples // 2 :][subsets[0][: samples // 2]]),
+        promised=full,
     )
     # given the first n - 1 examples of an epoch the last one is no longer random
     last = minibatch_gradient(half_square, theta.expand(samples, -1), x[:, None], y[:, None])
-    remaining = torch.stack(
-        [last[list(left)].mean(0) for left in itertools.combinations(range(samples), size)]
-    )
-    run.claim(
+    remaining = torch.stack([last[list(left)].mean(0) for left in itertools.combinations(range(samples), size)])
+    says = run.states(
         "A-23",
         r"\mathbb E[D^{(k)}\mid\Theta^{(k-1)}]=\nabla r(\Theta^{(k-1)}) \text{ for independent"
         r" batches: largest deviation}",
-        promised=0,
-        relation="==",
-        measured=(mean_gradient(subsets[0]) - full).norm(),
-        tolerance=1e-12,
-        control=Control(
-            "epoch sampling: the mean over the 3 examples an epoch has not shown yet",
-            (remaining - full).norm(dim=1).max(),
-        ),
     )
-    run.claim(
-        "A-23",
-        r"\text{epoch sampling is unbiased before the epoch has shown anything:"
-        r" mean over all pasts}",
-        promised=full,
-        relation="==",
-        measured=remaining.mean(0),
-        tolerance=1e-12,
+    says.equal((mean_gradient(subsets[0]) - full).norm(), within=1e-12)
+    says.fails(
+        "epoch sampling: the mean over the 3 examples an epoch has not shown yet", (remaining - full).norm(dim=1).max()
     )
+    run.states(
+        "A-23", r"\text{epoch sampling is unbiased before the epoch has shown anything: mean over all pasts}"
+    ).equal(remaining.mean(0), full, 1e-12)
     counted: list[int] = []
 
     def counting(point: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -133,14 +116,9 @@ def unbiased(run: Run) -> None:
     stochastic_evaluations = list(counted)
     counted.clear()
     minibatch_gradient(counting, theta, *data)
-    run.claim(
-        "N-52",
-        r"\text{gradients computed in a step, for } s=10,\,10^3,\,10^5",
-        promised=1,
-        relation="==",
-        measured=stochastic_evaluations,
-        control=Control("the full gradient", counted),
-    )
+    says = run.states("N-52", r"\text{gradients computed in a step, for } s=10,\,10^3,\,10^5")
+    says.equal(stochastic_evaluations, 1)
+    says.fails("the full gradient", counted)
 
 
 def batch_variance(run: Run, trials: int) -> Variances:
@@ -153,59 +131,38 @@ def batch_variance(run: Run, trials: int) -> Variances:
     def measured(sampling: Any) -> Tensor:
         rows = []
         for m in sizes:
-            chosen = draw_batches(
-                samples, m, 1, trials=(10 * trials,), sampling=sampling, generator=run.generator
-            )
+            chosen = draw_batches(samples, m, 1, trials=(10 * trials,), sampling=sampling, generator=run.generator)
             rows.append((each[chosen[:, 0]].mean(1) - full).square().sum(1))
         return torch.stack(rows)
 
     drawn = measured("replacement")
     subset = measured("subset")
-    rate = fit_slope(sizes, drawn.mean(1), SURE)
-    copies = fit_slope(sizes, measured_copies(run, each, full, sizes, 10 * trials), SURE)
-    run.claim(
-        "N-52, S-21, L-137",
-        r"\mathrm{Var}\,\hat g\propto1/m: \text{ slope on logarithmic scales}",
-        promised=-1,
-        relation="slope",
-        measured=rate.estimate,
-        interval=rate,
-        reason=f"{10 * trials} batches with replacement for each m = 1, 2, 4, ..., 64",
-        control=Control(
-            "the draws are not independent: one example, m times",
-            copies.estimate,
-            interval=copies,
-        ),
+    says = run.states("N-52, S-21, L-137", r"\mathrm{Var}\,\hat g\propto1/m: \text{ slope on logarithmic scales}")
+    says.slope(
+        sizes,
+        drawn.mean(1),
+        -1,
+        confidence=SURE,
+        where=f"{10 * trials} batches with replacement for each m = 1, 2, 4, ..., 64",
     )
-    eight = mean_interval(drawn[3], SURE)
-    alone = mean_interval(drawn[0], SURE)
-    run.claim(
-        "N-52, S-21, L-137",
-        r"m=8:\ \mathbb E\|\hat g-\nabla r\|^2=\sigma^2/8",
-        promised=single / 8,
-        relation="~",
-        measured=eight.estimate,
-        interval=eight,
-        control=Control("m = 1", alone.estimate, interval=alone),
+    says.fails(
+        "the draws are not independent: one example, m times",
+        sizes,
+        measured_copies(run, each, full, sizes, 10 * trials),
     )
-    half, again = mean_interval(subset[5], SURE), mean_interval(drawn[5], SURE)
-    run.claim(
+    says = run.states("N-52, S-21, L-137", r"m=8:\ \mathbb E\|\hat g-\nabla r\|^2=\sigma^2/8")
+    says.mean(drawn[3], single / 8, confidence=SURE)
+    says.fails("m = 1", drawn[0])
+    says = run.states(
         "S-21, A-23, L-137",
-        r"\text{without replacement: } \mathbb E\|\hat g-\nabla r\|^2=\frac{\sigma^2}m"
-        r"\frac{n-m}{n-1}",
-        promised=single / 32 * (samples - 32) / (samples - 1),
-        relation="~",
-        measured=half.estimate,
-        interval=half,
-        reason="m = 32 of n = 64",
-        control=Control("with replacement", again.estimate, interval=again),
+        r"\text{without replacement: } \mathbb E\|\hat g-\nabla r\|^2=\frac{\sigma^2}m\frac{n-m}{n-1}",
     )
+    says.mean(subset[5], single / 32 * (samples - 32) / (samples - 1), confidence=SURE, where="m = 32 of n = 64")
+    says.fails("with replacement", drawn[5])
     return sizes, torch.stack([drawn.mean(1), subset.mean(1)]), single
 
 
-def measured_copies(
-    run: Run, each: Tensor, full: Tensor, sizes: list[int], trials: int
-) -> list[float]:
+def measured_copies(run: Run, each: Tensor, full: Tensor, sizes: list[int], trials: int) -> list[float]:
     """Variance of the gradient when a batch is one example again and again."""
     found = []
     for m in sizes:
@@ -251,20 +208,18 @@ def noise_scale(run: Run) -> Progress:
 
     found, scale = shares(centered)
     uneven, other = shares(stretched)
-    run.claim(
+    says = run.states(
         "L-137",
-        r"\text{the best step with batches of } B \text{ lowers } L \text{ by } \Bigl(1+\frac{"
-        r"\operatorname{tr}\Sigma}{B\|\nabla L\|^2}\Bigr)^{-1} \text{ of the best step with }"
-        r" \nabla L",
-        promised=[1 / (1 + scale / size) for size in sizes],
-        relation="==",
-        measured=found,
-        tolerance=1e-12,
-        reason="curvature 1 in every direction; all batches of 1 to 5 of five examples",
-        control=Control(
-            "curvatures 1, 4 and 4", uneven, promised=[1 / (1 + other / b) for b in sizes]
-        ),
+        r"\text{the best step with batches of } B \text{ lowers } L \text{ by } "
+        r"\Bigl(1+\frac{\operatorname{tr}\Sigma}{B\|\nabla L\|^2}\Bigr)^{-1} \text{ of the best step with } \nabla L",
     )
+    says.equal(
+        found,
+        [1 / (1 + scale / size) for size in sizes],
+        1e-12,
+        where="curvature 1 in every direction; all batches of 1 to 5 of five examples",
+    )
+    says.fails("curvatures 1, 4 and 4", uneven, promised=[1 / (1 + other / b) for b in sizes])
     return sizes, found, scale
 
 
@@ -292,50 +247,32 @@ def same_as_torch(run: Run) -> None:
         loss.backward()
         optimizer.step()
         schedule.step()
-    run.claim(
+    says = run.states(
         "S-21, A-23, N-52, L-135",
         r"\theta\leftarrow\theta-\epsilon_k\hat g \text{ is torch.optim.SGD with the same batches"
         r" and schedule: largest difference}",
-        promised=0,
-        relation="==",
-        measured=(layer.weight.detach()[0] - path[-1]).abs().max(),
-        tolerance=1e-12,
-        control=Control(
-            "other batches",
-            (last_iterate(shuffled, start, rates) - layer.weight.detach()[0]).abs().max(),
-        ),
     )
+    says.equal((layer.weight.detach()[0] - path[-1]).abs().max(), within=1e-12)
+    says.fails("other batches", (last_iterate(shuffled, start, rates) - layer.weight.detach()[0]).abs().max())
     mean = averaged.module.get_parameter("weight").detach()[0]
-    run.claim(
+    says = run.states(
         "A-23",
         r"\text{torch's AveragedModel before each step: } \bar\Theta=\frac1K\sum_{k=0}^{K-1}"
         r"\Theta^{(k)}: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(mean - path[:-1].mean(0)).abs().max(),
-        tolerance=1e-12,
-        control=Control("updated after each step", (mean - path[1:].mean(0)).abs().max()),
     )
+    says.equal((mean - path[:-1].mean(0)).abs().max(), within=1e-12)
+    says.fails("updated after each step", (mean - path[1:].mean(0)).abs().max())
     whole = draw_batches(samples, samples, steps, generator=run.generator)
     full = minibatch_direction(half_square, [x, y], torch.arange(samples).expand(steps, -1))
     again = draw_batches(samples, samples, steps, sampling="replacement", generator=run.generator)
 
     def apart(batches: Tensor) -> Tensor:
-        ends = [
-            last_iterate(d, start, rates)
-            for d in (minibatch_direction(half_square, [x, y], batches), full)
-        ]
+        ends = [last_iterate(d, start, rates) for d in (minibatch_direction(half_square, [x, y], batches), full)]
         return (ends[0] - ends[1]).abs().max()
 
-    run.claim(
-        "S-21, A-23",
-        r"m=n \text{ without replacement is gradient descent: largest difference}",
-        promised=0,
-        relation="==",
-        measured=apart(whole),
-        tolerance=1e-12,
-        control=Control("with replacement", apart(again)),
-    )
+    says = run.states("S-21, A-23", r"m=n \text{ without replacement is gradient descent: largest difference}")
+    says.equal(apart(whole), within=1e-12)
+    says.fails("with replacement", apart(again))
 
 
 def plot(axes: Any, variances: Variances, progress: Progress) -> None:

@@ -10,11 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.labs.optimization.example_losses import error_bars, half_square
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
@@ -98,49 +94,35 @@ def every_sequence(run: Run) -> None:
 
     found, promised = measured(torch.tensor(list(itertools.product(range(n), repeat=length))))
     shuffled, wrong = measured(torch.tensor(list(itertools.permutations(range(n)))))
-    run.claim(
+    says = run.states(
         "L-138",
         r"\mathbb E\|w_{k+1}-w_\star\|^2=\mathbb E\|w_k-w_\star\|^2-2\eta_k\mathbb E"
         r"(w_k-w_\star)^\top\nabla\ell(w_k)+\eta_k^2\,\mathbb E\|\nabla\ell_i(w_k)\|^2",
-        promised=promised,
-        relation="==",
-        measured=found,
-        tolerance=1e-12,
-        reason=f"least squares, η = {eta}/k, all {n**length} sequences of {length} examples",
-        control=Control(
-            "the examples of an epoch, each once: not uniform given the past",
-            shuffled,
-            promised=wrong,
-        ),
     )
+    says.equal(
+        found, promised, 1e-12, where=f"least squares, η = {eta}/k, all {n**length} sequences of {length} examples"
+    )
+    says.fails("the examples of an epoch, each once: not uniform given the past", shuffled, promised=wrong)
     exact = expected_least_squares_error(x, y, start, steps)
-    run.claim(
-        "L-138",
-        r"\text{the recursion of second moments gives } \mathbb E\|w_k-w_\star\|^2"
-        r" \text{ of all sequences}",
-        promised=exact.distance[1:],
-        relation="==",
-        measured=found,
-        tolerance=1e-12,
-        control=Control("one order of the examples", shuffled, promised=exact.distance[1 : n + 1]),
+    says = run.states(
+        "L-138", r"\text{the recursion of second moments gives } \mathbb E\|w_k-w_\star\|^2 \text{ of all sequences}"
     )
+    says.equal(found, exact.distance[1:], 1e-12)
+    says.fails("one order of the examples", shuffled, promised=exact.distance[1 : n + 1])
     x, truth = run.randn(12, 3), run.randn(3)
     y = x @ truth
     noisy = y + run.randn(12)
-    run.claim(
-        "L-136",
-        r"y=Xw_\star:\ \tfrac1n\textstyle\sum_i\|\nabla\ell(w_\star)-\nabla\ell_i(w_\star)\|^2=0",
-        promised=0,
-        relation="==",
-        measured=gradient_variance(half_square, truth, x, y),
-        tolerance=1e-20,
-        reason="the noise of the gradient vanishes where one parameter fits every example",
-        control=Control(
-            "targets with noise: no parameter fits them all, w⋆ is their least squares solution",
-            gradient_variance(
-                half_square, torch.linalg.lstsq(x, noisy[:, None]).solution[:, 0], x, noisy
-            ),
-        ),
+    says = run.states(
+        "L-136", r"y=Xw_\star:\ \tfrac1n\textstyle\sum_i\|\nabla\ell(w_\star)-\nabla\ell_i(w_\star)\|^2=0"
+    )
+    says.equal(
+        gradient_variance(half_square, truth, x, y),
+        within=1e-20,
+        where="the noise of the gradient vanishes where one parameter fits every example",
+    )
+    says.fails(
+        "targets with noise: no parameter fits them all, w⋆ is their least squares solution",
+        gradient_variance(half_square, torch.linalg.lstsq(x, noisy[:, None]).solution[:, 0], x, noisy),
     )
 
 
@@ -165,17 +147,18 @@ def noise_of_a_network(run: Run) -> None:
 
     pairs = list(itertools.product(range(n), repeat=2))
     different = list(itertools.combinations(range(n), 2))
-    run.claim(
+    says = run.states(
         "L-136",
         r"\tfrac1r\,\mathrm{var}(\theta) \text{ in each layer is the mean of }"
         r" \|\nabla f_B-\nabla f\|^2 \text{ over all batches of } r=2",
-        promised=[row.noise / 2 for row in found],
-        relation="==",
-        measured=spread(pairs),
-        tolerance=1e-12,
-        reason=f"a network of two layers, all {len(pairs)} pairs of {n} examples",
-        control=Control("no example twice in a batch", spread(different)),
     )
+    says.equal(
+        spread(pairs),
+        [row.noise / 2 for row in found],
+        1e-12,
+        where=f"a network of two layers, all {len(pairs)} pairs of {n} examples",
+    )
+    says.fails("no example twice in a batch", spread(different))
     run.table(
         "noise-by-layer",
         ["layer", "parameters", "signal", "noise", "batch where they are alike"],
@@ -201,9 +184,7 @@ class Smooth(NamedTuple):
         x, y = self.data
         return self.cost(theta @ x.T, y).mean(-1)
 
-    def squared_gradients(
-        self, run: Run, step: float, count: int, trials: int, noise: float = 0.0
-    ) -> Tensor:
+    def squared_gradients(self, run: Run, step: float, count: int, trials: int, noise: float = 0.0) -> Tensor:
         """‖∇f‖² at the iterates before each of `count` steps, `[count, trials]`."""
         x, _ = self.data
         chosen = draw_batches(len(x), 1, count, trials=(trials,), generator=run.generator)
@@ -258,47 +239,38 @@ def stationarity(run: Run, trials: int, longest: int) -> Rates:
         wrong = constants if convex else {**constants, "smoothness": smooth.smoothness / 1000}
         spoiled = stationarity_plan(**wrong, steps=sizes[1])
         noise = 30.0 if convex else 0.0
-        broken = mean_interval(
-            smooth.squared_gradients(run, spoiled.step, sizes[1], trials, noise).mean(0), SURE
-        )
+        broken = mean_interval(smooth.squared_gradients(run, spoiled.step, sizes[1], trials, noise).mean(0), SURE)
         for count in sizes:
             plan = stationarity_plan(**constants, steps=count)
             squares = smooth.squared_gradients(run, plan.step, count, trials)
             found = mean_interval(squares.mean(0), SURE)
             rates.setdefault(smooth.name, []).append((count, plan.bound, found))
             rows.append((smooth.name, count, plan.step, plan.bound, found.estimate))
-            run.claim(
+            says = run.states(
                 "L-140",
-                r"\eta=\sqrt{2\Delta/(L\sigma^2K)}:\ \min_{s<K}\mathbb E\|\nabla f(x_s)\|^2\le"
-                r"\tfrac1K\textstyle\sum_{s<K}\mathbb E\|\nabla f(x_s)\|^2\le\sigma"
-                r"\sqrt{2\Delta L/K}",
-                promised=plan.bound,
-                relation="<=",
-                measured=found.estimate,
-                interval=found,
-                reason=f"{smooth.name}; K = {count}, {trials} runs",
-                control=Control(
-                    "gradients not bounded by σ: Gaussian noise of deviation 30 σ added to each"
-                    if convex
-                    else "L a thousandth of the smoothness constant",
-                    broken.estimate,
-                    promised=spoiled.bound,
-                    interval=broken,
-                ),
+                r"\eta=\sqrt{2\Delta/(L\sigma^2K)}:\ \min_{s<K}\mathbb E\|\nabla "
+                r"f(x_s)\|^2\le\tfrac1K\textstyle\sum_{s<K}\mathbb E\|\nabla f(x_s)\|^2\le\sigma\sqrt{2\Delta L/K}",
+            )
+            says.at_most(found, plan.bound, where=f"{smooth.name}; K = {count}, {trials} runs")
+            says.fails(
+                "gradients not bounded by σ: Gaussian noise of deviation 30 σ added to each"
+                if convex
+                else "L a thousandth of the smoothness constant",
+                broken,
+                promised=spoiled.bound,
             )
         for factor in (0.1, 10.0):
             step = factor * stationarity_plan(**constants, steps=sizes[2]).step
             squares = smooth.squared_gradients(run, step, sizes[2], trials)
             found = mean_interval(squares.mean(0), SURE)
-            run.claim(
+            run.states(
                 "L-140",
                 r"\text{any } \eta:\ \tfrac1K\textstyle\sum_{s<K}\mathbb E\|\nabla f(x_s)\|^2\le"
                 r"\frac\Delta{\eta K}+\frac{L\eta\sigma^2}2",
-                promised=stationarity_bound(step, sizes[2], **constants),
-                relation="<=",
-                measured=found.estimate,
-                interval=found,
-                reason=f"{smooth.name}; K = {sizes[2]}, {factor:g} times the planned step",
+            ).at_most(
+                found,
+                stationarity_bound(step, sizes[2], **constants),
+                where=f"{smooth.name}; K = {sizes[2]}, {factor:g} times the planned step",
             )
     run.table(
         "plans",
@@ -309,21 +281,17 @@ def stationarity(run: Run, trials: int, longest: int) -> Rates:
     # f = √(1 + x²) is 1-smooth with slopes below 1; one deterministic step from 3
     start = torch.tensor([3.0], dtype=torch.float64)
     one = gradient_descent(lambda t: (1 + t.square().sum(-1)).sqrt(), start, 0.1, 1)
-    run.erratum(
+    run.refutes(
         "stochastic-telescoping-end",
         r"\tfrac1K\sum_{k<K}\mathbb E\|\nabla f(x_k)\|^2\le\tfrac1{\eta K}\mathbb E"
         r"[f(x_0)-f(x_{K-1})]+\tfrac{L\eta}2\sigma^2",
-        promised=0.1 / 2,
-        relation="<=",
-        measured=one.gradient_norms[0].square(),
-        reason="K = 1, f = √(1 + x²), x₀ = 3, η = 0.1, L = σ = 1: the bracket is 0",
+    ).at_most(
+        one.gradient_norms[0].square(),
+        0.1 / 2,
+        where="K = 1, f = √(1 + x²), x₀ = 3, η = 0.1, L = σ = 1: the bracket is 0",
     )
-    run.claim(
-        "L-140",
-        r"\text{the same with } f(x_K) \text{ in place of } f(x_{K-1})",
-        promised=(one.values[0] - one.values[1]) / 0.1 + 0.1 / 2,
-        relation="<=",
-        measured=one.gradient_norms[0].square(),
+    run.states("L-140", r"\text{the same with } f(x_K) \text{ in place of } f(x_{K-1})").at_most(
+        one.gradient_norms[0].square(), (one.values[0] - one.values[1]) / 0.1 + 0.1 / 2
     )
     return rates
 
@@ -334,21 +302,18 @@ def random_iterate(run: Run, trials: int) -> None:
     squares = smooth.squared_gradients(run, 0.5, count, draws)
     half = draws // 2
     picked = torch.randint(count, (half,), generator=run.generator)
-    difference = mean_interval(
-        squares[picked, torch.arange(half)] - squares[:, :half].mean(0), SURE
-    )
-    last = mean_interval(squares[-1, half:] - squares[:, half:].mean(0), SURE)
-    run.claim(
+    says = run.states(
         "L-141",
         r"\mathbb E\|\nabla f(x_I)\|^2-\tfrac1K\textstyle\sum_{k<K}\mathbb E\|\nabla f(x_k)\|^2=0"
         r" \text{ for } I \text{ uniform on } 0..K-1",
-        promised=0.0,
-        relation="~",
-        measured=difference.estimate,
-        interval=difference,
-        reason=f"logistic regression, K = {count}, {half} runs with an iterate drawn in each",
-        control=Control("I not uniform: always the last iterate", last.estimate, interval=last),
     )
+    says.mean(
+        squares[picked, torch.arange(half)] - squares[:, :half].mean(0),
+        0.0,
+        confidence=SURE,
+        where=f"logistic regression, K = {count}, {half} runs with an iterate drawn in each",
+    )
+    says.fails("I not uniform: always the last iterate", squares[-1, half:] - squares[:, half:].mean(0))
 
 
 def complexity(run: Run) -> None:
@@ -356,46 +321,27 @@ def complexity(run: Run) -> None:
     gap, smoothness, sigma = 1.0, 2.0, 3.0
     tolerances = [10.0**-k for k in range(1, 6)]
     plans = {
-        e: stationarity_plan(gap=gap, smoothness=smoothness, gradient_bound=sigma, tolerance=e)
-        for e in tolerances
+        e: stationarity_plan(gap=gap, smoothness=smoothness, gradient_bound=sigma, tolerance=e) for e in tolerances
     }
     fewer = {
-        e: stationarity_plan(
-            gap=gap, smoothness=smoothness, gradient_bound=sigma, steps=p.steps - 1
-        )
+        e: stationarity_plan(gap=gap, smoothness=smoothness, gradient_bound=sigma, steps=p.steps - 1)
         for e, p in plans.items()
     }
-    run.claim(
-        "L-141",
-        r"K=\lceil2\Delta L\sigma^2/\epsilon^2\rceil:\ \text{the bound over } \epsilon",
-        promised=1.0,
-        relation="<=",
-        measured=[p.bound / e for e, p in plans.items()],
-        tolerance=1e-12,
-        reason="ε = 0.1 to 0.00001",
-        control=Control("one iteration less", [p.bound / e for e, p in fewer.items()]),
-    )
+    says = run.states("L-141", r"K=\lceil2\Delta L\sigma^2/\epsilon^2\rceil:\ \text{the bound over } \epsilon")
+    says.at_most([p.bound / e for e, p in plans.items()], 1.0, 1e-12, where="ε = 0.1 to 0.00001")
+    says.fails("one iteration less", [p.bound / e for e, p in fewer.items()])
     samples = [10**k for k in range(1, 8)]
     full = {e: iterations_to_critical_point(smoothness, gap, math.sqrt(e)) for e in tolerances}
 
     def wrong(cost: int) -> int:
         """Verdicts 'stochastic is cheaper' that differ from n ε > σ²."""
-        return sum(
-            (plans[e].steps < full[e] * n**cost) is not (n * e > sigma**2)
-            for n in samples
-            for e in tolerances
-        )
+        return sum((plans[e].steps < full[e] * n**cost) is not (n * e > sigma**2) for n in samples for e in tolerances)
 
-    run.claim(
-        "L-141",
-        r"\text{stochastic descent needs fewer gradients } \iff n>\sigma^2/\epsilon:"
-        r" \text{ wrong verdicts}",
-        promised=0,
-        relation="==",
-        measured=wrong(1),
-        reason="n = 10 to 10⁷, ε = 0.1 to 0.00001, σ = 3",
-        control=Control("iterations counted in place of gradients", wrong(0)),
+    says = run.states(
+        "L-141", r"\text{stochastic descent needs fewer gradients } \iff n>\sigma^2/\epsilon: \text{ wrong verdicts}"
     )
+    says.equal(wrong(1), where="n = 10 to 10⁷, ε = 0.1 to 0.00001, σ = 3")
+    says.fails("iterations counted in place of gradients", wrong(0))
     run.table(
         "gradients-needed",
         ["ε", "stochastic", "full gradient, iterations", *[f"n = 10^{k}" for k in (2, 4, 6)]],

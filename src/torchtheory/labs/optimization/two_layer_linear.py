@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.optimization.two_layer_points import (
     catalogue_of_points,
     certificates,
@@ -122,41 +120,23 @@ def risk_and_gradients(run: Run, x: Tensor, y: Tensor, moments: Covariances, wid
     pairs = [(run.randn(outputs, width), run.randn(inputs, width)) for _ in range(10)]
     centered = Covariances.from_samples(x - x.mean(0), y - y.mean(0))
     truth = torch.stack([direct(x, y, U, V) for U, V in pairs])
-    run.claim(
+    says = run.states(
         "B-30",
-        r"\frac1m\|Y-UV^\top X\|_F^2=\operatorname{tr}(\Sigma_{yy}-2\Sigma_{yx}VU^\top+UV^\top"
-        r"\Sigma_{xx}VU^\top)",
-        promised=truth,
-        relation="==",
-        measured=torch.stack([moments.risk(U @ V.T) for U, V in pairs]),
-        tolerance=1e-10,
-        control=Control(
-            "covariances about the means instead of second moments",
-            torch.stack([centered.risk(U @ V.T) for U, V in pairs]),
-        ),
+        r"\frac1m\|Y-UV^\top X\|_F^2=\operatorname{tr}(\Sigma_{yy}-2\Sigma_{yx}VU^\top+UV^\top\Sigma_{xx}VU^\top)",
+    )
+    says.equal(torch.stack([moments.risk(U @ V.T) for U, V in pairs]), truth, 1e-10)
+    says.fails(
+        "covariances about the means instead of second moments", torch.stack([centered.risk(U @ V.T) for U, V in pairs])
     )
     best = least_squares_map(moments)
     line = torch.linalg.lstsq(x, y).solution.T
-    run.claim(
-        "B-30",
-        r"R(Z^*)=\operatorname{tr}(\Sigma_{yy}-\Sigma), \quad Z^*=\Sigma_{yx}\Sigma_{xx}^{-1}",
-        promised=float((moments.yy - moments.explained()).trace()),
-        relation="==",
-        measured=(y - x @ best.T).square().sum(1).mean(),
-        tolerance=1e-10,
-        control=Control(
-            "the regression of the centered data, without its intercept",
-            (y - x @ least_squares_map(centered).T).square().sum(1).mean(),
-        ),
+    says = run.states("B-30", r"R(Z^*)=\operatorname{tr}(\Sigma_{yy}-\Sigma), \quad Z^*=\Sigma_{yx}\Sigma_{xx}^{-1}")
+    says.equal((y - x @ best.T).square().sum(1).mean(), float((moments.yy - moments.explained()).trace()), 1e-10)
+    says.fails(
+        "the regression of the centered data, without its intercept",
+        (y - x @ least_squares_map(centered).T).square().sum(1).mean(),
     )
-    run.claim(
-        "B-30",
-        r"Z^* \text{ is the least-squares fit}",
-        promised=line,
-        relation="==",
-        measured=best,
-        tolerance=1e-8,
-    )
+    run.states("B-30", r"Z^* \text{ is the least-squares fit}").equal(best, line, 1e-8)
     closed: list[Tensor] = []
     wrong: list[Tensor] = []
     automatic = []
@@ -168,28 +148,25 @@ def risk_and_gradients(run: Run, x: Tensor, y: Tensor, moments: Covariances, wid
         automatic += [slopes[1].reshape(-1), slopes[0].T.reshape(-1)]
         for data, into in ((moments, closed), (shuffled, wrong)):
             into += [len(x) / 2 * g.reshape(-1) for g in two_layer_gradients(U, V, data)]
-    run.claim(
+    says = run.states(
         ["L-147", "B-31"],
         r"\partial_AL=-(\Sigma_{yx}-AB\Sigma_{xx})B^\top,\ \partial_BL=-A^\top(\Sigma_{yx}-AB"
         r"\Sigma_{xx}) \text{ for } L=\tfrac12\sum_i\|y_i-ABx_i\|^2",
-        promised=torch.cat(automatic),
-        relation="==",
-        measured=torch.cat(closed),
-        tolerance=1e-10,
-        reason="against automatic differentiation of an nn.Sequential",
-        control=Control("targets given to the wrong inputs", torch.cat(wrong)),
     )
+    says.equal(
+        torch.cat(closed), torch.cat(automatic), 1e-10, where="against automatic differentiation of an nn.Sequential"
+    )
+    says.fails("targets given to the wrong inputs", torch.cat(wrong))
     wide = min(inputs, outputs)
     narrow = alternating_minimization(moments, width, sweeps=20, generator=run.generator)
     ranks = [int(torch.linalg.matrix_rank(m)) for m in (narrow.U, narrow.V)]
-    run.erratum(
-        "full-column-rank-unconstrained",
-        r"U, V \text{ of full column rank}\Rightarrow\min_{U,V}R(UV^\top)=R(Z^*)",
-        promised=float(moments.risk(best)),
-        relation="==",
-        measured=narrow.risks[-1],
-        tolerance=1e-3,
-        reason=f"factors of column ranks {ranks}, both full, and {wide} needed for any map",
+    run.refutes(
+        "full-column-rank-unconstrained", r"U, V \text{ of full column rank}\Rightarrow\min_{U,V}R(UV^\top)=R(Z^*)"
+    ).equal(
+        narrow.risks[-1],
+        float(moments.risk(best)),
+        1e-3,
+        where=f"factors of column ranks {ranks}, both full, and {wide} needed for any map",
     )
 
 
@@ -199,23 +176,15 @@ def conserved(run: Run, x: Tensor, y: Tensor, width: int) -> None:
     drifts = []
     for between in (nn.Identity(), nn.Tanh()):
         net = nn.Sequential(dense(first), between, dense(second))
-        path = gradient_flow(
-            Problem(net, (x, y), task="regression"), [0.0, 0.05, 0.1], rtol=1e-7, atol=1e-9
-        )
+        path = gradient_flow(Problem(net, (x, y), task="regression"), [0.0, 0.05, 0.1], rtol=1e-7, atol=1e-9)
         balance = []
         for k in range(3):
             B, A = path.parameters(k).values()
             balance.append(A.T @ A - B @ B.T)
         drifts.append(torch.stack([b - balance[0] for b in balance[1:]]))
-    run.claim(
-        "L-147",
-        r"A^\top A-BB^\top \text{ does not change along the gradient flow}",
-        promised=0,
-        relation="==",
-        measured=drifts[0],
-        tolerance=1e-6,
-        control=Control("tanh between the layers", drifts[1]),
-    )
+    says = run.states("L-147", r"A^\top A-BB^\top \text{ does not change along the gradient flow}")
+    says.equal(drifts[0], within=1e-6)
+    says.fails("tanh between the layers", drifts[1])
 
 
 def half_steps(run: Run, moments: Covariances, width: int, starts: int) -> None:
@@ -228,16 +197,13 @@ def half_steps(run: Run, moments: Covariances, width: int, starts: int) -> None:
         stationary.append(two_layer_gradients(U, new_V, moments)[1].reshape(-1))
         stationary.append(two_layer_gradients(new_U, V, moments)[0].reshape(-1))
         beside.append(two_layer_gradients(U, new_V, moments)[0].reshape(-1))
-    run.claim(
+    says = run.states(
         ["L-148", "B-31"],
         r"V=\Sigma_{xx}^{-1}\Sigma_{xy}U(U^\top U)^+,\ U=\Sigma_{yx}V(V^\top\Sigma_{xx}V)^+: "
         r"\text{ each half step makes its own gradient } 0",
-        promised=0,
-        relation="==",
-        measured=torch.cat(stationary),
-        tolerance=1e-9,
-        control=Control("the gradient in the factor that was not solved for", torch.cat(beside)),
     )
+    says.equal(torch.cat(stationary), within=1e-9)
+    says.fails("the gradient in the factor that was not solved for", torch.cat(beside))
     function = deep_linear_function((inputs, width, outputs), moments)
     lowest, both = [], []
     split = inputs * width
@@ -248,70 +214,37 @@ def half_steps(run: Run, moments: Covariances, width: int, starts: int) -> None:
         lowest += [float(torch.linalg.eigvalsh(block)[0]) for block in blocks]
     at_zero = torch.func.hessian(function)(torch.zeros_like(theta))
     both.append(float(torch.linalg.eigvalsh(at_zero)[0]))
-    run.claim(
-        "L-148",
-        r"\nabla_V^2R\succeq0 \text{ and } \nabla_U^2R\succeq0: \text{ convex in each factor}",
-        promised=0,
-        relation=">=",
-        measured=lowest,
-        tolerance=1e-9,
-        control=Control("in both factors together, at the origin", both),
-    )
-    fits = [
-        alternating_minimization(moments, width, sweeps=25, generator=run.generator)
-        for _ in range(starts)
-    ]
+    says = run.states("L-148", r"\nabla_V^2R\succeq0 \text{ and } \nabla_U^2R\succeq0: \text{ convex in each factor}")
+    says.at_least(lowest, 0, 1e-9)
+    says.fails("in both factors together, at the origin", both)
+    fits = [alternating_minimization(moments, width, sweeps=25, generator=run.generator) for _ in range(starts)]
     _, vectors = moments.directions()
     half = vectors[:, :width], least_squares_map(moments).T @ vectors[:, :width] / 2
-    jump = moments.risk(
-        best_output_factor(half[1], moments) @ best_input_factor(half[0], moments).T
-    )
-    run.claim(
-        ["L-148", "B-31"],
-        r"R \text{ never increases under alternating minimization}",
-        promised=0,
-        relation="<=",
-        measured=torch.stack([f.risks.diff().max() for f in fits]),
-        tolerance=1e-10,
-        control=Control(
-            "both factors solved for at once, from half the best product",
-            jump - moments.risk(half[0] @ half[1].T),
-        ),
-    )
+    jump = moments.risk(best_output_factor(half[1], moments) @ best_input_factor(half[0], moments).T)
+    says = run.states(["L-148", "B-31"], r"R \text{ never increases under alternating minimization}")
+    says.at_most(torch.stack([f.risks.diff().max() for f in fits]), 0, 1e-10)
+    says.fails("both factors solved for at once, from half the best product", jump - moments.risk(half[0] @ half[1].T))
     saddle = linear_critical_points(moments, width)[-1]
     stuck = alternating_minimization(moments, width, start=saddle.U, sweeps=3)
-    run.claim(
+    says = run.states(
         ["B-31", "L-148"],
-        r"\text{alternating minimization ends at } \operatorname{tr}\Sigma_{yy}-\sum_{i\le n_1}"
-        r"\lambda_i",
-        promised=reduced_rank_regression(moments, width).value,
-        relation="==",
-        measured=torch.stack([f.risks[-1] for f in fits]),
-        tolerance=1e-8,
-        control=Control("started at the eigenvectors of the least eigenvalues", stuck.risks[-1]),
+        r"\text{alternating minimization ends at } \operatorname{tr}\Sigma_{yy}-\sum_{i\le n_1}\lambda_i",
     )
+    says.equal(torch.stack([f.risks[-1] for f in fits]), reduced_rank_regression(moments, width).value, 1e-8)
+    says.fails("started at the eigenvectors of the least eigenvalues", stuck.risks[-1])
 
 
-def local_search(
-    widths: tuple[int, int, int], moments: Covariances, starts: int, run: Run
-) -> Tensor:
+def local_search(widths: tuple[int, int, int], moments: Covariances, starts: int, run: Run) -> Tensor:
     """Risks at which descent ends: gradient steps from random starts, then alternating half steps,
     which never increase the risk either and need no rate."""
     slope = deep_linear_slope(widths, moments)
     start = 0.5 * run.randn(starts, widths[1] * (widths[0] + widths[2]))
     ends = last_iterate(lambda theta, _: slope(theta), start, [descent_rate(moments)] * 100)
     factors = [layers_of(theta, widths)[1] for theta in ends]
-    return torch.stack(
-        [
-            alternating_minimization(moments, widths[1], start=U, sweeps=40).risks[-1]
-            for U in factors
-        ]
-    )
+    return torch.stack([alternating_minimization(moments, widths[1], start=U, sweeps=40).risks[-1] for U in factors])
 
 
-def settled(
-    widths: Sequence[int], moments: Covariances, theta: Tensor, rate: float, steps: int
-) -> Tensor:
+def settled(widths: Sequence[int], moments: Covariances, theta: Tensor, rate: float, steps: int) -> Tensor:
     """Gradient descent of many starts `[n, p]` until every gradient is below 1e-5, or the steps
     are used up. Where a step would increase the risk it is not taken, and the rate halved."""
     function, slope = deep_linear_function(widths, moments), deep_linear_slope(widths, moments)
@@ -338,8 +271,7 @@ def descent_rate(moments: Covariances) -> float:
 def no_assumption(run: Run, samples: int, inputs: int, width: int, starts: int) -> None:
     """Singular inputs, a rank-deficient Σ, repeated eigenvalues: the same landscape."""
     plain, repeated, short = (
-        torch.tensor(v, dtype=torch.float64)
-        for v in ([4.0, 2.0, 1.0], [3.0, 3.0, 1.0], [4.0, 2.0, 0.0])
+        torch.tensor(v, dtype=torch.float64) for v in ([4.0, 2.0, 1.0], [3.0, 3.0, 1.0], [4.0, 2.0, 0.0])
     )
     cases = [
         ("distinct", regression(run, samples, inputs, plain)),
@@ -363,28 +295,20 @@ def no_assumption(run: Run, samples: int, inputs: int, width: int, starts: int) 
             curvatures += own
             rows.append((name, hidden, best, float(ends.max()) - best, max(own)))
     ended = gradient_descent(weighted_fit, run.randn(20, 4), 0.1, 600).values[-1]
-    run.claim(
-        "B-34",
-        r"\text{descent ends at the reduced-rank optimum, for all covariances and widths}",
-        promised=0,
-        relation="==",
-        measured=torch.cat(gaps),
-        tolerance=1e-6,
-        reason="gradient and alternating descent from random starts; worst gap to the optimum",
-        control=Control(
-            "every entry of the residual has its own weight, which no covariance expresses",
-            ended - ended.min(),
-        ),
+    says = run.states("B-34", r"\text{descent ends at the reduced-rank optimum, for all covariances and widths}")
+    says.equal(
+        torch.cat(gaps),
+        within=1e-6,
+        where="gradient and alternating descent from random starts; worst gap to the optimum",
     )
-    run.claim(
+    says.fails("every entry of the residual has its own weight, which no covariance expresses", ended - ended.min())
+    says = run.states(
         "B-34",
         r"\lambda_{\min}(\nabla^2R)<0 \text{ at critical points above the minimum, also where } "
         r"\Sigma_{xx} \text{ is singular or } \Sigma \text{ has repeated eigenvalues}",
-        promised=-1e-6,
-        relation="<",
-        measured=curvatures,
-        control=Control("at those on the level of the minimum", at_minima),
     )
+    says.below(curvatures, -1e-6)
+    says.fails("at those on the level of the minimum", at_minima)
     run.table(
         "no-assumption",
         ["data", "width", "optimum", "worst end above it", "flattest saddle's least eigenvalue"],
@@ -412,16 +336,16 @@ def autoencoder(run: Run, x: Tensor, width: int) -> None:
     # the same principal directions, and targets that are the inputs turned
     turned = Covariances.from_samples(x @ torch.linalg.qr(run.randn(len(rows), len(rows))).Q, x)
     other = alternating_minimization(turned, width, sweeps=40, generator=run.generator)
-    run.claim(
-        ["L-150", "B-32"],
-        r"Y=X: UV^\top \text{ is the projector onto the first } n_1 \text{ principal directions}",
-        promised=principal,
-        relation="==",
-        measured=fit.U @ fit.V.T,
-        tolerance=1e-6,
-        reason="alternating minimization against a singular value decomposition of the data",
-        control=Control("inputs turned, so that Y is not X", other.U @ other.V.T),
+    says = run.states(
+        ["L-150", "B-32"], r"Y=X: UV^\top \text{ is the projector onto the first } n_1 \text{ principal directions}"
     )
+    says.equal(
+        fit.U @ fit.V.T,
+        principal,
+        1e-6,
+        where="alternating minimization against a singular value decomposition of the data",
+    )
+    says.fails("inputs turned, so that Y is not X", other.U @ other.V.T)
 
 
 def descents(run: Run, moments: Covariances, width: int, starts: int, steps: int) -> Tensor:
@@ -435,16 +359,9 @@ def descents(run: Run, moments: Covariances, width: int, starts: int, steps: int
     ends = function(settled(widths, moments, done.points[-1], rate, 100 * steps))
     saddle = linear_critical_points(moments, width)[1]
     stuck = gradient_descent(function, flat_layers([saddle.V.T, saddle.U]), rate, 5)
-    run.claim(
-        ["L-150", "B-32"],
-        r"\text{gradient descent from random starts ends at the lowest level}",
-        promised=reduced_rank_regression(moments, width).value,
-        relation="==",
-        measured=ends,
-        tolerance=1e-6,
-        reason="when all gradients are below 1e-5",
-        control=Control("started exactly at the second lowest", stuck.values[-1]),
-    )
+    says = run.states(["L-150", "B-32"], r"\text{gradient descent from random starts ends at the lowest level}")
+    says.equal(ends, reduced_rank_regression(moments, width).value, 1e-6, where="when all gradients are below 1e-5")
+    says.fails("started exactly at the second lowest", stuck.values[-1])
     return done.values
 
 
@@ -453,46 +370,33 @@ def printed_errors(run: Run, samples: int, width: int) -> None:
     A, B = run.randn(3, 3), run.randn(3, 3)
     x, y = run.randn(3), run.randn(3)
     by_B = torch.func.grad(lambda M: x @ M.T @ A.T @ y)(B)
-    run.erratum(
-        "two-layer-gradient-transposed",
-        r"\partial(x^\top B^\top A^\top y)/\partial B=xy^\top A",
-        promised=torch.outer(x, y) @ A,
-        relation="==",
-        measured=by_B,
-        tolerance=1e-3,
-        reason="square layers, automatic differentiation",
+    run.refutes("two-layer-gradient-transposed", r"\partial(x^\top B^\top A^\top y)/\partial B=xy^\top A").equal(
+        by_B, torch.outer(x, y) @ A, 1e-3, where="square layers, automatic differentiation"
     )
     squared = torch.func.grad(lambda M: (A @ M @ x).square().sum())(B)
-    run.erratum(
-        "two-layer-gradient-gram",
-        r"\partial(x^\top B^\top A^\top ABx)/\partial B=2AA^\top Bxx^\top",
-        promised=2 * A @ A.T @ B @ torch.outer(x, x),
-        relation="==",
-        measured=squared,
-        tolerance=1e-3,
-        reason="square layers, automatic differentiation",
+    run.refutes("two-layer-gradient-gram", r"\partial(x^\top B^\top A^\top ABx)/\partial B=2AA^\top Bxx^\top").equal(
+        squared, 2 * A @ A.T @ B @ torch.outer(x, x), 1e-3, where="square layers, automatic differentiation"
     )
     inputs, targets, _ = regression(run, samples, 3, torch.tensor([4.0, 2.0, 1.0]).double())
     moments = Covariances.from_samples(inputs, targets)
     best = linear_critical_points(moments, min(width, 2))[0]
     projector = column_projector(best.U)
-    run.erratum(
+    run.refutes(
         "critical-form-transposed-covariance",
         r"W=P_A\Sigma_{xy}\Sigma_{xx}^{-1} \text{ with } \Sigma_{xy}=\sum_ix_iy_i^\top",
-        promised=projector @ moments.yx.T @ torch.linalg.inv(moments.xx),
-        relation="==",
-        measured=best.U @ best.V.T,
-        tolerance=1e-3,
-        reason="three inputs and three outputs, at the global minimum",
+    ).equal(
+        best.U @ best.V.T,
+        projector @ moments.yx.T @ torch.linalg.inv(moments.xx),
+        1e-3,
+        where="three inputs and three outputs, at the global minimum",
     )
     slope = least_squares_map(moments)
-    run.erratum(
+    run.refutes(
         "critical-form-inverse-cross-covariance",
-        r"P_U\Sigma_{yx}\Sigma_{xx}^{-1}\Sigma_{xx}\Sigma_{xy}^{-1}P_U=\Sigma_{yx}\Sigma_{xx}^{-1}"
-        r"\Sigma_{xy}P_U",
-        promised=projector @ moments.yx @ torch.linalg.inv(moments.yx.T) @ projector,
-        relation="==",
-        measured=slope @ moments.yx.T @ projector,
-        tolerance=1e-3,
-        reason="three inputs and three outputs, at the global minimum",
+        r"P_U\Sigma_{yx}\Sigma_{xx}^{-1}\Sigma_{xx}\Sigma_{xy}^{-1}P_U=\Sigma_{yx}\Sigma_{xx}^{-1}\Sigma_{xy}P_U",
+    ).equal(
+        slope @ moments.yx.T @ projector,
+        projector @ moments.yx @ torch.linalg.inv(moments.yx.T) @ projector,
+        1e-3,
+        where="three inputs and three outputs, at the global minimum",
     )

@@ -9,9 +9,7 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run
 from torchtheory.optimization.landscape.critical_points import critical_point
 from torchtheory.optimization.linear_networks.deep import (
     deep_linear_function,
@@ -55,65 +53,42 @@ def catalogue_of_points(
 
     def slopes(shift: float) -> Tensor:
         return torch.stack(
-            [
-                flat_layers(two_layer_gradients(p.U + shift * run.randn(*p.U.shape), p.V, moments))
-                for p in points
-            ]
+            [flat_layers(two_layer_gradients(p.U + shift * run.randn(*p.U.shape), p.V, moments)) for p in points]
         )
 
-    run.claim(
-        ["B-32", "L-150"],
-        r"U=Q_JC,\ V=\Sigma_{xx}^{-1}\Sigma_{xy}Q_JC^{-\top} \text{ is critical for every } J",
-        promised=0,
-        relation="==",
-        measured=slopes(0.0),
-        tolerance=1e-9,
-        control=Control("U moved by 0.01", slopes(0.01)),
+    says = run.states(
+        ["B-32", "L-150"], r"U=Q_JC,\ V=\Sigma_{xx}^{-1}\Sigma_{xy}Q_JC^{-\top} \text{ is critical for every } J"
     )
+    says.equal(slopes(0.0), within=1e-9)
+    says.fails("U moved by 0.01", slopes(0.01))
     total = float(y.square().sum(1).mean())
-    run.claim(
-        ["B-32", "L-150"],
-        r"R=\operatorname{tr}\Sigma_{yy}-\sum_{j\in J}\lambda_j",
-        promised=[total - float(values[list(p.chosen)].sum()) for p in points],
-        relation="==",
-        measured=torch.stack([direct(x, y, p.U, p.V) for p in points]),
-        tolerance=1e-9,
-        reason="mean squared error on the samples, eigenvalues as the data were made to have",
-        control=Control(
-            "V not mixed back by the inverse of C",
-            torch.stack([direct(x, y, p.U, plain[p.chosen].V) for p in full]),
-            promised=[total - float(values[list(p.chosen)].sum()) for p in full],
-        ),
+    says = run.states(["B-32", "L-150"], r"R=\operatorname{tr}\Sigma_{yy}-\sum_{j\in J}\lambda_j")
+    says.equal(
+        torch.stack([direct(x, y, p.U, p.V) for p in points]),
+        [total - float(values[list(p.chosen)].sum()) for p in points],
+        1e-9,
+        where="mean squared error on the samples, eigenvalues as the data were made to have",
     )
-    run.claim(
+    says.fails(
+        "V not mixed back by the inverse of C",
+        torch.stack([direct(x, y, p.U, plain[p.chosen].V) for p in full]),
+        promised=[total - float(values[list(p.chosen)].sum()) for p in full],
+    )
+    run.states(
         ["B-32", "L-150"],
         r"\text{the Hessian has } \#\{(j,k):j\in J,k\notin J,\lambda_k>\lambda_j\}+(n_1-|J|)"
         r"(n_2-|J|) \text{ negative eigenvalues}",
-        promised=[p.index for p in points],
-        relation="==",
-        measured=[h.index for h in hessians],
-    )
+    ).equal([h.index for h in hessians], [p.index for p in points])
     saddles = [h for p, h in zip(points, hessians, strict=True) if p.label == "strict saddle"]
     minimum = next(h for p, h in zip(points, hessians, strict=True) if p.label == "global minimum")
-    run.claim(
-        ["B-32", "L-150"],
-        r"\lambda_{\min}(\nabla^2R)<0 \text{ at every class but the leading one}",
-        promised=-1e-6,
-        relation="<",
-        measured=torch.stack([h.eigenvalues[0] for h in saddles]),
-        control=Control("at the leading choice", minimum.eigenvalues[0]),
-    )
-    run.claim(
-        ["B-31", "B-32"],
-        r"\Sigma P_U=P_U\Sigma \text{ at critical points}",
-        promised=0,
-        relation="==",
-        measured=torch.stack([commutator(p.U, moments) for p in points]),
-        tolerance=1e-9,
-        control=Control(
-            "a random U with its best V, where only one gradient is 0",
-            commutator(run.randn(moments.outputs, width), moments),
-        ),
+    says = run.states(["B-32", "L-150"], r"\lambda_{\min}(\nabla^2R)<0 \text{ at every class but the leading one}")
+    says.below(torch.stack([h.eigenvalues[0] for h in saddles]), -1e-6)
+    says.fails("at the leading choice", minimum.eigenvalues[0])
+    says = run.states(["B-31", "B-32"], r"\Sigma P_U=P_U\Sigma \text{ at critical points}")
+    says.equal(torch.stack([commutator(p.U, moments) for p in points]), within=1e-9)
+    says.fails(
+        "a random U with its best V, where only one gradient is 0",
+        commutator(run.randn(moments.outputs, width), moments),
     )
     run.table(
         "classes",
@@ -161,9 +136,7 @@ def searched_points(run: Run, moments: Covariances, width: int, starts: int) -> 
         scale = 0.1 if k % 2 else 1.0
         start = scale * run.randn(width * (inputs + outputs))
         anywhere.append(start)
-        done = optimize.least_squares(
-            slope, start.numpy(), curvature, xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=300
-        )
+        done = optimize.least_squares(slope, start.numpy(), curvature, xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=300)
         if float(np.linalg.norm(done.fun)) < 1e-9:
             found.append(torch.from_numpy(done.x))
 
@@ -175,29 +148,21 @@ def searched_points(run: Run, moments: Covariances, width: int, starts: int) -> 
     def off(theta: Tensor) -> float:
         return float((levels - function(theta)).abs().min())
 
-    run.claim(
-        ["L-149", "B-31"],
-        r"\nabla R=0\Rightarrow UV^\top=P_U\Sigma_{yx}\Sigma_{xx}^{-1}",
-        promised=0,
-        relation="==",
-        # a gradient of 1e-9 leaves an error of 3e-5 in U where the Hessian is singular across
-        measured=[critical_form_residual(*factors(t), moments, 1e-4) for t in found],
-        tolerance=1e-4,
-        reason="at zeros of the gradient found by least squares from random starts",
-        control=Control(
-            "at the starts", [critical_form_residual(*factors(t), moments, 1e-4) for t in anywhere]
-        ),
+    # a gradient of 1e-9 leaves an error of 3e-5 in U where the Hessian is singular across
+    says = run.states(["L-149", "B-31"], r"\nabla R=0\Rightarrow UV^\top=P_U\Sigma_{yx}\Sigma_{xx}^{-1}")
+    says.equal(
+        [critical_form_residual(*factors(t), moments, 1e-4) for t in found],
+        within=1e-4,
+        where="at zeros of the gradient found by least squares from random starts",
     )
-    run.claim(
-        ["L-150", "B-32"],
-        r"\text{every critical point has one of the listed values}",
-        promised=0,
-        relation="==",
-        measured=[off(t) for t in found],
-        tolerance=1e-7,
-        reason="distance to the nearest level, at zeros of the gradient found by least squares",
-        control=Control("at the starts", [off(t) for t in anywhere]),
+    says.fails("at the starts", [critical_form_residual(*factors(t), moments, 1e-4) for t in anywhere])
+    says = run.states(["L-150", "B-32"], r"\text{every critical point has one of the listed values}")
+    says.equal(
+        [off(t) for t in found],
+        within=1e-7,
+        where="distance to the nearest level, at zeros of the gradient found by least squares",
     )
+    says.fails("at the starts", [off(t) for t in anywhere])
     return [float(function(t)) for t in found]
 
 
@@ -219,24 +184,11 @@ def certificates(run: Run, x: Tensor, y: Tensor, moments: Covariances, width: in
         promised.append(float(2 * (worst - taken)))
         measured.append(second(p.U, p.V, p.escape.dU, p.escape.dV))
         backwards.append(second(p.U, p.V, p.escape.dU, -p.escape.dV))
-    run.claim(
-        "B-33",
-        r"\tfrac{d^2}{dt^2}R(U+t\Delta_U,V+t\Delta_V)=2(\lambda_{J^*}-\lambda_k)<0",
-        promised=promised,
-        relation="==",
-        measured=measured,
-        tolerance=1e-4,
-        reason="second differences of the mean squared error on the samples",
-        control=Control("the first layer turned the other way", backwards),
-    )
-    run.erratum(
-        "two-layer-hessian-half",
-        r"\nabla^2R(U,V)[\Delta,\Delta]=\lambda_J-\lambda_k",
-        promised=[p / 2 for p in promised],
-        relation="==",
-        measured=measured,
-        tolerance=1e-3,
-        reason="second differences of the mean squared error",
+    says = run.states("B-33", r"\tfrac{d^2}{dt^2}R(U+t\Delta_U,V+t\Delta_V)=2(\lambda_{J^*}-\lambda_k)<0")
+    says.equal(measured, promised, 1e-4, where="second differences of the mean squared error on the samples")
+    says.fails("the first layer turned the other way", backwards)
+    run.refutes("two-layer-hessian-half", r"\nabla^2R(U,V)[\Delta,\Delta]=\lambda_J-\lambda_k").equal(
+        measured, [p / 2 for p in promised], 1e-3, where="second differences of the mean squared error"
     )
     # a column of U is 0 while the same one of V is not: critical if the residual maps it to 0
     U, V = vectors[:, :width].clone(), least_squares_map(moments).T @ vectors[:, :width]
@@ -246,15 +198,13 @@ def certificates(run: Run, x: Tensor, y: Tensor, moments: Covariances, width: in
     V[:, -1] = rows[-1]
     way = escape_direction(U, V, moments)
     assert way is not None
-    run.claim(
+    says = run.states(
         ["B-33", "B-34"],
         r"Ua=0,\ Va\ne0: \Delta_U=q_ka^\top,\ \Delta_V=\alpha\Sigma_{xx}^{-1}\Sigma_{xy}q_ka^\top "
         r"\text{ has negative curvature}",
-        promised=0,
-        relation="<",
-        measured=second(U, V, way.dU, way.dV),
-        control=Control("α of the other sign", second(U, V, way.dU, -way.dV)),
     )
+    says.below(second(U, V, way.dU, way.dV), 0)
+    says.fails("α of the other sign", second(U, V, way.dU, -way.dV))
 
 
 def plot_ladder(
@@ -283,9 +233,7 @@ def plot_ladder(
     for kind, number in kinds:
         ladder.plot([], [], color=COLORS[number], linewidth=2.5, label=kind)
     ladder.plot([], [], "x", color="black", label="found by solving ∇R = 0")
-    ladder.set(
-        xlabel="negative eigenvalues of the Hessian", ylabel="risk", title="Every critical point"
-    )
+    ladder.set(xlabel="negative eigenvalues of the Hessian", ylabel="risk", title="Every critical point")
     ladder.legend(loc="lower right")
     best = reduced_rank_regression(moments, width).value
     over = max(int((path > best * 1.02).sum()) for path in losses.T)

@@ -7,11 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.autoencoder import low_rank
 from torchtheory.optimization.descent.iterates import Descent, gradient_descent
 from torchtheory.optimization.parallel_networks.factorization_certificates import (
@@ -57,9 +53,7 @@ def weight_decay_factorization(
     Y = left * sigma @ right.T
     variational_form(run, Y)
     if not 2 <= int((sigma > strength).sum()) < columns:
-        raise InvalidInput(
-            f"λ = {strength:g} must keep at least two singular values and not all {columns} of them"
-        )
+        raise InvalidInput(f"λ = {strength:g} must keep at least two singular values and not all {columns} of them")
     needed = thresholding(run, Y, sigma, strength)
     descents = wide_and_narrow(run, Y, sigma, strength, starts, steps, needed)
     bounds = certificates(run, Y, sigma, strength, descents)
@@ -96,27 +90,16 @@ def variational_form(run: Run, Y: Tensor) -> None:
         for _ in range(40):
             A = torch.eye(rank + 2).double() + 0.3 * run.randn(rank + 2, rank + 2)
             dear.append(decay(U @ A, torch.linalg.solve(A, V.T).T) / norm)
-    run.claim(
-        "B-39",
-        r"UV^\top=Z:\ \tfrac12(\|U\|_F^2+\|V\|_F^2)/\|Z\|_*\ge1",
-        promised=1,
-        relation=">=",
-        measured=torch.stack(dear),
-        tolerance=1e-12,
-        reason=f"(UA, VA⁻ᵀ) for {len(dear)} random A",
-        control=Control("the product of the factors is 0.9 Z", torch.stack(smaller)),
+    says = run.states("B-39", r"UV^\top=Z:\ \tfrac12(\|U\|_F^2+\|V\|_F^2)/\|Z\|_*\ge1")
+    says.at_least(torch.stack(dear), 1, 1e-12, where=f"(UA, VA⁻ᵀ) for {len(dear)} random A")
+    says.fails("the product of the factors is 0.9 Z", torch.stack(smaller))
+    says = run.states(
+        "B-39", r"U=U_Z\Sigma^{1/2},\ V=V_Z\Sigma^{1/2}: \text{ equality, and for } (UQ,VQ) \text{ with orthogonal } Q"
     )
-    run.claim(
-        "B-39",
-        r"U=U_Z\Sigma^{1/2},\ V=V_Z\Sigma^{1/2}: \text{ equality, and for } (UQ,VQ) \text{ with "
-        r"orthogonal } Q",
-        promised=1,
-        relation="==",
-        measured=torch.stack(cheap + turned),
-        tolerance=1e-12,
-        reason=f"the product is Z up to {float(torch.stack(product).max()):.1e}",
-        control=Control("(UA, VA⁻ᵀ), A not orthogonal", torch.stack(dear)),
+    says.equal(
+        torch.stack(cheap + turned), 1, 1e-12, where=f"the product is Z up to {float(torch.stack(product).max()):.1e}"
     )
+    says.fails("(UA, VA⁻ᵀ), A not orthogonal", torch.stack(dear))
 
 
 def thresholding(run: Run, Y: Tensor, sigma: Tensor, strength: float) -> int:
@@ -132,77 +115,46 @@ def thresholding(run: Run, Y: Tensor, sigma: Tensor, strength: float) -> int:
         both.append(f - convex(Y, made.U @ made.V.T, lam))
         values.append(f - made.objective)
     hard = low_rank(Y, 2).matrix
-    run.claim(
-        ["B-40", "B-41"],
-        r"Z=\mathcal D_\lambda(Y):\ \|(Y-Z)/\lambda\|_2\le1",
-        promised=1,
-        relation="<=",
-        measured=torch.stack(norms),
-        tolerance=1e-12,
-        control=Control(
-            "hard thresholding at rank 2",
-            torch.linalg.matrix_norm((Y - hard) / strength, 2),
-        ),
+    says = run.states(["B-40", "B-41"], r"Z=\mathcal D_\lambda(Y):\ \|(Y-Z)/\lambda\|_2\le1")
+    says.at_most(torch.stack(norms), 1, 1e-12)
+    says.fails("hard thresholding at rank 2", torch.linalg.matrix_norm((Y - hard) / strength, 2))
+    says = run.states(
+        ["B-40", "B-41"], r"\langle(Y-Z)/\lambda,Z\rangle=\|Z\|_*: \text{ a subgradient of the nuclear norm}"
     )
-    run.claim(
-        ["B-40", "B-41"],
-        r"\langle(Y-Z)/\lambda,Z\rangle=\|Z\|_*: \text{ a subgradient of the nuclear norm}",
-        promised=0,
-        relation="==",
-        measured=torch.stack(products),
-        tolerance=1e-11,
-        control=Control(
-            "hard thresholding",
-            ((Y - hard) / strength * hard).sum() - torch.linalg.matrix_norm(hard, "nuc"),
-        ),
-    )
+    says.equal(torch.stack(products), within=1e-11)
+    says.fails("hard thresholding", ((Y - hard) / strength * hard).sum() - torch.linalg.matrix_norm(hard, "nuc"))
     made = factorize_with_decay(Y, strength)
-    run.claim(
+    says = run.states(
         "B-40",
-        r"f(U,V)=F(UV^\top) \text{ at } U=U_Y(\Sigma-\lambda)_+^{1/2},\ V=V_Y(\Sigma-\lambda)"
-        r"_+^{1/2}, \text{ and both are } \sum_i(\lambda\sigma_i-\lambda^2/2 \text{ or } "
-        r"\sigma_i^2/2)",
-        promised=0,
-        relation="==",
-        measured=torch.stack(both + values),
-        tolerance=1e-11,
-        control=Control(
-            "factors of unequal sizes, 2U and V/2",
-            decay_objective(Y, 2 * made.U, made.V / 2, strength)
-            - convex(Y, made.U @ made.V.T, strength),
-        ),
+        r"f(U,V)=F(UV^\top) \text{ at } U=U_Y(\Sigma-\lambda)_+^{1/2},\ V=V_Y(\Sigma-\lambda)_+^{1/2}, \text{ and "
+        r"both are } \sum_i(\lambda\sigma_i-\lambda^2/2 \text{ or } \sigma_i^2/2)",
+    )
+    says.equal(torch.stack(both + values), within=1e-11)
+    says.fails(
+        "factors of unequal sizes, 2U and V/2",
+        decay_objective(Y, 2 * made.U, made.V / 2, strength) - convex(Y, made.U @ made.V.T, strength),
     )
     pairs = [(run.randn(len(Y), w), run.randn(Y.shape[1], w)) for w in (1, 3, 6) for _ in range(50)]
-    run.claim(
-        "B-40",
-        r"F(UV^\top)\le f(U,V): \text{ the convex problem is a lower bound}",
-        promised=torch.stack([decay_objective(Y, U, V, strength) for U, V in pairs]),
-        relation="<=",
-        measured=torch.stack([convex(Y, U @ V.T, strength) for U, V in pairs]),
-        tolerance=1e-12,
-        control=Control(
-            "only one of the two factors is decayed, at the balanced factors",
-            convex(Y, made.U @ made.V.T, strength),
-            promised=decay_objective(Y, made.U, made.V, strength)
-            - strength * made.V.square().sum() / 2,
-        ),
+    says = run.states("B-40", r"F(UV^\top)\le f(U,V): \text{ the convex problem is a lower bound}")
+    says.at_most(
+        torch.stack([convex(Y, U @ V.T, strength) for U, V in pairs]),
+        torch.stack([decay_objective(Y, U, V, strength) for U, V in pairs]),
+        1e-12,
+    )
+    says.fails(
+        "only one of the two factors is decayed, at the balanced factors",
+        convex(Y, made.U @ made.V.T, strength),
+        promised=decay_objective(Y, made.U, made.V, strength) - strength * made.V.square().sum() / 2,
     )
     trials = run.randn(500, *Y.shape)
     inside, outside = ((1.0, 1.1)[i] * Y / sigma[0] for i in range(2))
     nuclear = torch.linalg.matrix_norm(trials, "nuc")
     u, _, v = torch.linalg.svd(Y, full_matrices=False)
-    run.claim(
-        "B-41",
-        r"\|\cdot\|_*^\star(Q)=\sup_Z\langle Q,Z\rangle-\|Z\|_*=0 \text{ if } \sigma_{\max}(Q)\le1",
-        promised=0,
-        relation="<=",
-        measured=(trials * inside).sum((1, 2)) - nuclear,
-        reason="500 random Z",
-        control=Control(
-            "σ_max(Q) = 1.1, along its top singular pair",
-            (outside * torch.outer(u[:, 0], v[0])).sum() - 1,
-        ),
+    says = run.states(
+        "B-41", r"\|\cdot\|_*^\star(Q)=\sup_Z\langle Q,Z\rangle-\|Z\|_*=0 \text{ if } \sigma_{\max}(Q)\le1"
     )
+    says.at_most((trials * inside).sum((1, 2)) - nuclear, 0, where="500 random Z")
+    says.fails("σ_max(Q) = 1.1, along its top singular pair", (outside * torch.outer(u[:, 0], v[0])).sum() - 1)
     return made.needed
 
 
@@ -230,64 +182,32 @@ def wide_and_narrow(
         found[width] = gradient_descent(objective, start, 0.3 / float(sigma[0]), steps)
     narrow, wide = found[needed - 1], found[needed + 2]
     least = least_decay_objective(sigma, strength)
-    run.claim(
-        ["B-40", "B-41"],
-        r"\text{gradient descent with columns to spare ends at } \min F",
-        promised=least,
-        relation="==",
-        measured=wide.values[-1],
-        tolerance=1e-6,
-        reason=f"{starts} random starts, width {needed + 2}, {needed} needed",
-        control=Control("one column too few", narrow.values[-1]),
-    )
-    run.claim(
-        "B-40",
-        r"\text{width below } \#\{\sigma_i>\lambda\}: \text{ the best is the truncation}",
-        promised=least_decay_objective(sigma, strength, needed - 1),
-        relation="==",
-        measured=narrow.values[-1],
-        tolerance=1e-6,
-        control=Control("columns to spare", wide.values[-1]),
-    )
+    says = run.states(["B-40", "B-41"], r"\text{gradient descent with columns to spare ends at } \min F")
+    says.equal(wide.values[-1], least, 1e-6, where=f"{starts} random starts, width {needed + 2}, {needed} needed")
+    says.fails("one column too few", narrow.values[-1])
+    says = run.states("B-40", r"\text{width below } \#\{\sigma_i>\lambda\}: \text{ the best is the truncation}")
+    says.equal(narrow.values[-1], least_decay_objective(sigma, strength, needed - 1), 1e-6)
+    says.fails("columns to spare", wide.values[-1])
     ends = [split(theta, Y, needed + 2) for theta in wide.points[-1]]
     begins = [split(theta, Y, needed + 2) for theta in wide.points[0]]
-    run.claim(
-        "B-41",
-        r"\nabla f=0\Rightarrow U^\top U=V^\top V",
-        promised=0,
-        relation="==",
-        measured=torch.stack([(U.T @ U - V.T @ V).abs().max() for U, V in ends]),
-        tolerance=1e-5,
-        control=Control(
-            "at the random starts",
-            torch.stack([(U.T @ U - V.T @ V).abs().max() for U, V in begins]),
-        ),
-    )
+    says = run.states("B-41", r"\nabla f=0\Rightarrow U^\top U=V^\top V")
+    says.equal(torch.stack([(U.T @ U - V.T @ V).abs().max() for U, V in ends]), within=1e-5)
+    says.fails("at the random starts", torch.stack([(U.T @ U - V.T @ V).abs().max() for U, V in begins]))
     nothing = [shared_null_direction(U, V, tolerance=1e-3) is None for U, V in ends]
     short = [split(theta, Y, needed - 1) for theta in narrow.points[-1]]
-    run.claim(
+    says = run.states(
         "B-41",
-        r"\text{the minima with columns to spare have a direction } e \text{ with } Ue=Ve=0: "
-        r"\text{ those without}",
-        promised=0,
-        relation="==",
-        measured=sum(nothing),
-        control=Control(
-            "one column too few",
-            sum(shared_null_direction(U, V, tolerance=1e-3) is None for U, V in short),
-        ),
+        r"\text{the minima with columns to spare have a direction } e \text{ with } Ue=Ve=0: \text{ those without}",
     )
+    says.equal(sum(nothing))
+    says.fails("one column too few", sum(shared_null_direction(U, V, tolerance=1e-3) is None for U, V in short))
     exact = factorize_with_decay(Y, strength)
     both = torch.cat([exact.U, exact.V])
-    run.erratum(
+    run.refutes(
         "global-factorization-zero-column",
         r"\text{a global minimum has } e \text{ with } Ue=Ve=0: \text{ least singular value of } "
         r"(U;V) \text{ at the closed form of width } \#\{\sigma_i>\lambda\}",
-        promised=0,
-        relation="==",
-        measured=torch.linalg.svdvals(both)[-1],
-        tolerance=1e-6,
-    )
+    ).equal(torch.linalg.svdvals(both)[-1], within=1e-6)
     return found
 
 
@@ -318,20 +238,14 @@ def certificates(
     }
     found = {name: certify_factorization(Y, U, V, strength) for name, (U, V) in points.items()}
     good = list(found)[:2]
-    run.claim(
+    says = run.states(
         "B-42",
-        r"\text{globally optimal}\Leftrightarrow\sigma_{\max}(Y-UV^\top)\le\lambda \text{ and } "
-        r"\langle Y-UV^\top,UV^\top\rangle=\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2): "
-        r"\text{ gap of the certificate}",
-        promised=0,
-        relation="==",
-        measured=[found[name].gap for name in good],
-        tolerance=1e-8,
-        reason="at " + " and ".join(good),
-        control=Control(
-            "points that are not optimal: " + ", ".join(list(found)[2:]),
-            [found[name].gap for name in list(found)[2:]],
-        ),
+        r"\text{globally optimal}\Leftrightarrow\sigma_{\max}(Y-UV^\top)\le\lambda \text{ and } \langle "
+        r"Y-UV^\top,UV^\top\rangle=\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2): \text{ gap of the certificate}",
+    )
+    says.equal([found[name].gap for name in good], within=1e-8, where="at " + " and ".join(good))
+    says.fails(
+        "points that are not optimal: " + ", ".join(list(found)[2:]), [found[name].gap for name in list(found)[2:]]
     )
     run.table(
         "verdicts",
@@ -353,74 +267,42 @@ def certificates(
         objectives.append(one.objective)
         lowers.append(one.lower_bound)
         unscaled.append(float((R * Y).sum() - R.square().sum() / 2))
-    run.claim(
-        "B-42",
-        r"\langle Q,Y\rangle-\tfrac12\|Q\|_F^2\le\min f,\quad Q=\min(1,\lambda/\sigma_{\max})"
-        r"\,(Y-UV^\top)",
-        promised=least,
-        relation="<=",
-        measured=lowers,
-        tolerance=1e-12,
-        reason="along a gradient descent",
-        control=Control("Q not scaled into the dual's feasible set", unscaled),
+    says = run.states(
+        "B-42", r"\langle Q,Y\rangle-\tfrac12\|Q\|_F^2\le\min f,\quad Q=\min(1,\lambda/\sigma_{\max})\,(Y-UV^\top)"
     )
+    says.at_most(lowers, least, 1e-12, where="along a gradient descent")
+    says.fails("Q not scaled into the dual's feasible set", unscaled)
     return times, objectives, lowers
 
 
-def growth(
-    run: Run, Y: Tensor, sigma: Tensor, strength: float
-) -> tuple[list[int], list[float], list[float]]:
+def growth(run: Run, Y: Tensor, sigma: Tensor, strength: float) -> tuple[list[int], list[float], list[float]]:
     grown = grow_factorization(Y, strength, generator=run.generator)
     start = (0.5 * run.randn(len(Y), 1), 0.5 * run.randn(Y.shape[1], 1))
     other = grow_factorization(Y, strength, start=start, generator=run.generator)
     least = least_decay_objective(sigma, strength)
-    run.claim(
-        "B-43",
-        r"\text{started empty it ends with } \#\{\sigma_i(Y)>\lambda\} \text{ columns}",
-        promised=int((sigma > strength).sum()),
-        relation="==",
-        measured=grown.widths[-1],
-        control=Control(
-            "twice the λ", grow_factorization(Y, 2 * strength, generator=run.generator).widths[-1]
-        ),
-    )
-    run.claim(
-        "B-43",
-        r"\text{and, started from any columns, at the least objective}",
-        promised=least,
-        relation="==",
-        measured=[grown.objectives[-1], other.objectives[-1]],
-        tolerance=1e-9,
-        control=Control("before the last column", grown.objectives[-2]),
-    )
+    says = run.states("B-43", r"\text{started empty it ends with } \#\{\sigma_i(Y)>\lambda\} \text{ columns}")
+    says.equal(grown.widths[-1], int((sigma > strength).sum()))
+    says.fails("twice the λ", grow_factorization(Y, 2 * strength, generator=run.generator).widths[-1])
+    says = run.states("B-43", r"\text{and, started from any columns, at the least objective}")
+    says.equal([grown.objectives[-1], other.objectives[-1]], least, 1e-9)
+    says.fails("before the last column", grown.objectives[-2])
     gains = -torch.tensor(grown.objectives, dtype=torch.float64).diff()
     excess = torch.tensor(grown.residuals[:-1], dtype=torch.float64) - strength
     u, _, v = torch.linalg.svd(Y, full_matrices=False)
     root = (excess[0] / 2).sqrt()
     less = decay_objective(Y, u[:, :1] * root, v[:1].T * root, strength)
-    run.claim(
-        "B-43",
-        r"\text{each column gains exactly } (\sigma_{\max}-\lambda)^2/2",
-        promised=excess.square() / 2,
-        relation="==",
-        measured=gains,
-        tolerance=1e-9,
-        control=Control(
-            "half of the best ε for the first column",
-            float(Y.square().sum()) / 2 - float(less),
-            promised=float(excess[0]) ** 2 / 2,
-        ),
+    says = run.states("B-43", r"\text{each column gains exactly } (\sigma_{\max}-\lambda)^2/2")
+    says.equal(gains, excess.square() / 2, 1e-9)
+    says.fails(
+        "half of the best ε for the first column",
+        float(Y.square().sum()) / 2 - float(less),
+        promised=float(excess[0]) ** 2 / 2,
     )
-    run.claim(
-        "B-43",
-        r"\text{the objective falls with every column}",
-        promised=0,
-        relation="<",
-        measured=torch.tensor(grown.objectives, dtype=torch.float64).diff(),
-        control=Control(
-            "a random unit pair with the same ε instead of the singular pair",
-            random_pair_change(run, Y, strength, float(sigma[0]) - strength),
-        ),
+    says = run.states("B-43", r"\text{the objective falls with every column}")
+    says.below(torch.tensor(grown.objectives, dtype=torch.float64).diff(), 0)
+    says.fails(
+        "a random unit pair with the same ε instead of the singular pair",
+        random_pair_change(run, Y, strength, float(sigma[0]) - strength),
     )
     return grown.widths, grown.objectives, grown.residuals
 

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab
 from torchtheory.primer.function_spaces import (
     fourier_transform,
     lebesgue_norm,
@@ -45,10 +43,7 @@ def primer_function_spaces(run: Run, pairs: int = 2000, panels: int = 48) -> Non
     rationals(run, pairs)
     widths = [2.0**-k for k in range(8)]
     orders = (0.3, 0.5, 0.7)
-    steps = {
-        s: [slobodeckij_seminorm(steep_step(e), s, 2, -1.0, 1.0, panels=panels) for e in widths]
-        for s in orders
-    }
+    steps = {s: [slobodeckij_seminorm(steep_step(e), s, 2, -1.0, 1.0, panels=panels) for e in widths] for s in orders}
     run.figure(
         "function-spaces",
         lambda axes: plot(axes, widths, steps),
@@ -72,18 +67,12 @@ def matrices_of_a_rank(run: Run) -> None:
         torch.tensor(ranks).double().sqrt(),
     )
     isometry = torch.linalg.qr(run.randn(10, 6)).Q
-    run.claim(
-        "A-02",
-        r"\|A\|_{op}\le\|A\|_F\le\sqrt{\operatorname{rank}A}\,\|A\|_{op}",
-        promised=torch.cat([fro, root * op]),
-        relation="<=",
-        measured=torch.cat([op, fro]),
-        tolerance=1e-12,
-        control=Control(
-            "the rank is taken one too small, for orthonormal columns",
-            isometry.norm(),
-            promised=math.sqrt(5) * float(torch.linalg.matrix_norm(isometry, 2)),
-        ),
+    says = run.states("A-02", r"\|A\|_{op}\le\|A\|_F\le\sqrt{\operatorname{rank}A}\,\|A\|_{op}")
+    says.at_most(torch.cat([op, fro]), torch.cat([fro, root * op]), 1e-12)
+    says.fails(
+        "the rank is taken one too small, for orthonormal columns",
+        isometry.norm(),
+        promised=math.sqrt(5) * float(torch.linalg.matrix_norm(isometry, 2)),
     )
 
 
@@ -94,39 +83,30 @@ def transforms(run: Run) -> None:
     x2 = -5.0 + 0.1 * torch.arange(100, dtype=torch.float64)
     xi2, plane = fourier_transform(bell(x2)[:, None] * bell(x2), -5.0, 0.1)
     _, wider = fourier_transform(torch.exp(-x.square() / 2), start, spacing)
-    run.claim(
+    says = run.states(
         "A-02",
         r"f(x)=e^{-\pi\|x\|^2} \text{ is its own transform, on } \mathbb R \text{ and }"
         r" \mathbb R^2 \text{ (largest error)}",
-        promised=0.0,
-        relation="==",
-        measured=[
-            float((gaussian - bell(xi)).abs().max()),
-            float((plane - bell(xi2)[:, None] * bell(xi2)).abs().max()),
-        ],
-        tolerance=1e-12,
-        control=Control(
-            "the Gaussian of another convention, exp(-x²/2)",
-            float((wider - torch.exp(-xi.square() / 2)).abs().max()),
-        ),
+    )
+    says.equal(
+        [float((gaussian - bell(xi)).abs().max()), float((plane - bell(xi2)[:, None] * bell(xi2)).abs().max())],
+        within=1e-12,
+    )
+    says.fails(
+        "the Gaussian of another convention, exp(-x²/2)", float((wider - torch.exp(-xi.square() / 2)).abs().max())
     )
     slope = -2 * torch.pi * x * bell(x)
     _, slope_hat = fourier_transform(slope, start, spacing)
     _, shifted_hat = fourier_transform(bell(x - 1), start, spacing)
-    run.claim(
-        "A-02",
-        r"\widehat{f'}(\xi)=2\pi i\xi\hat f(\xi),\quad \widehat{f(\cdot-1)}=e^{-2\pi i\xi}\hat f",
-        promised=0.0,
-        relation="==",
-        measured=[
+    says = run.states("A-02", r"\widehat{f'}(\xi)=2\pi i\xi\hat f(\xi),\quad \widehat{f(\cdot-1)}=e^{-2\pi i\xi}\hat f")
+    says.equal(
+        [
             float((slope_hat - 2j * torch.pi * xi * gaussian).abs().max()),
             float((shifted_hat - torch.exp(-2j * torch.pi * xi) * gaussian).abs().max()),
         ],
-        tolerance=1e-12,
-        control=Control(
-            "angular frequency: no 2π", float((slope_hat - 1j * xi * gaussian).abs().max())
-        ),
+        within=1e-12,
     )
+    says.fails("angular frequency: no 2π", float((slope_hat - 1j * xi * gaussian).abs().max()))
     energies = {
         "e^{-πx²}": (bell(x), 1 / math.sqrt(2)),
         "x e^{-πx²}": (x * bell(x), 1 / (4 * math.sqrt(2) * math.pi)),
@@ -137,106 +117,64 @@ def transforms(run: Run) -> None:
     }
     width = float(xi[1] - xi[0])
     spectral = [
-        float(fourier_transform(f, start, spacing)[1].abs().square().sum()) * width
-        for f, _ in energies.values()
+        float(fourier_transform(f, start, spacing)[1].abs().square().sum()) * width for f, _ in energies.values()
     ]
-    run.claim(
-        "A-02",
-        r"\|\hat f\|_2 = \|f\|_2 \text{ (Plancherel; the squares, against closed forms)}",
-        promised=[exact for _, exact in energies.values()],
-        relation="==",
-        measured=spectral,
-        tolerance=1e-12,
-        control=Control(
-            "integrated over the angular frequency 2πξ", [2 * math.pi * e for e in spectral]
-        ),
-    )
+    says = run.states("A-02", r"\|\hat f\|_2 = \|f\|_2 \text{ (Plancherel; the squares, against closed forms)}")
+    says.equal(spectral, [exact for _, exact in energies.values()], 1e-12)
+    says.fails("integrated over the angular frequency 2πξ", [2 * math.pi * e for e in spectral])
 
 
 def sobolev(run: Run, panels: int) -> None:
     exponents = (1.0, 1.5, 2.0, 3.0)
-    run.claim(
-        "A-02",
-        r"W^{0,p}=L^p:\ \|x^2\|_{0,p}=(2p+1)^{-1/p} \text{ on } (0,1)",
-        promised=[(2 * p + 1) ** (-1 / p) for p in exponents],
-        relation="==",
-        measured=[sobolev_norm(torch.square, 0, p, 0.0, 1.0, panels=panels) for p in exponents],
-        tolerance=1e-10,
-        control=Control(
-            "order 1 in the place of order 0",
-            [sobolev_norm(torch.square, 1, p, 0.0, 1.0, panels=panels) for p in exponents],
-        ),
+    says = run.states("A-02", r"W^{0,p}=L^p:\ \|x^2\|_{0,p}=(2p+1)^{-1/p} \text{ on } (0,1)")
+    says.equal(
+        [sobolev_norm(torch.square, 0, p, 0.0, 1.0, panels=panels) for p in exponents],
+        [(2 * p + 1) ** (-1 / p) for p in exponents],
+        1e-10,
+    )
+    says.fails(
+        "order 1 in the place of order 0",
+        [sobolev_norm(torch.square, 1, p, 0.0, 1.0, panels=panels) for p in exponents],
     )
     whole = [sobolev_norm(torch.sin, m, 2, 0.0, 2 * math.pi, panels=panels) for m in (0, 1, 2, 3)]
-    run.claim(
-        "A-02",
-        r"\|\sin\|_{W^{m,2}(0,2\pi)}^2=(m+1)\pi",
-        promised=[(m + 1) * math.pi for m in (0, 1, 2, 3)],
-        relation="==",
-        measured=[value**2 for value in whole],
-        tolerance=1e-10,
-        control=Control(
-            "half a period is missing",
-            [sobolev_norm(torch.sin, 1, 2, 0.0, math.pi, panels=panels) ** 2],
-            promised=[2 * math.pi],
-        ),
+    says = run.states("A-02", r"\|\sin\|_{W^{m,2}(0,2\pi)}^2=(m+1)\pi")
+    says.equal([value**2 for value in whole], [(m + 1) * math.pi for m in (0, 1, 2, 3)], 1e-10)
+    says.fails(
+        "half a period is missing",
+        [sobolev_norm(torch.sin, 1, 2, 0.0, math.pi, panels=panels) ** 2],
+        promised=[2 * math.pi],
     )
     cases = [(s, p) for s in (0.2, 0.5, 0.8) for p in exponents]
     powers = [p - 1 - s * p for s, p in cases]
-    run.claim(
-        "A-02",
-        r"|x|_{s,p}^p=\iint_{(0,1)^2}|x-y|^{q}=\frac2{(q+1)(q+2)},\ q=p-1-sp",
-        promised=[2 / ((q + 1) * (q + 2)) for q in powers],
-        relation="==",
-        measured=[
-            slobodeckij_seminorm(lambda x: x, s, p, 0.0, 1.0, panels=panels) ** p for s, p in cases
-        ],
-        tolerance=1e-10,
-        control=Control(
-            "s in the place of 1 − s",
-            [
-                slobodeckij_seminorm(lambda x: x, 1 - s, p, 0.0, 1.0, panels=panels) ** p
-                for s, p in cases
-            ],
-        ),
+    says = run.states("A-02", r"|x|_{s,p}^p=\iint_{(0,1)^2}|x-y|^{q}=\frac2{(q+1)(q+2)},\ q=p-1-sp")
+    says.equal(
+        [slobodeckij_seminorm(lambda x: x, s, p, 0.0, 1.0, panels=panels) ** p for s, p in cases],
+        [2 / ((q + 1) * (q + 2)) for q in powers],
+        1e-10,
+    )
+    says.fails(
+        "s in the place of 1 − s",
+        [slobodeckij_seminorm(lambda x: x, 1 - s, p, 0.0, 1.0, panels=panels) ** p for s, p in cases],
     )
     reach = 4.0
     inside = slobodeckij_seminorm(bell, 0.5, 2, -reach, reach, panels=panels) ** 2
     # pairs with one point beyond ±4, where the bell is below 1e-21
-    tail = (
-        2
-        * lebesgue_norm(
-            lambda x: bell(x) * (1 / (reach - x) + 1 / (reach + x)).sqrt(), 2, -reach, reach
-        )
-        ** 2
-    )
-    run.claim(
+    tail = 2 * lebesgue_norm(lambda x: bell(x) * (1 / (reach - x) + 1 / (reach + x)).sqrt(), 2, -reach, reach) ** 2
+    says = run.states(
         "A-02",
-        r"|f|_{1/2,2}^2=4\pi^2\int|\xi||\hat f(\xi)|^2d\xi=2\pi \text{ for } f(x)=e^{-\pi x^2}"
-        r" \text{ on } \mathbb R",
-        promised=2 * math.pi,
-        relation="==",
-        measured=inside + tail,
-        tolerance=1e-8,
-        control=Control("only pairs within (−4, 4)", inside),
+        r"|f|_{1/2,2}^2=4\pi^2\int|\xi||\hat f(\xi)|^2d\xi=2\pi \text{ for } f(x)=e^{-\pi x^2} \text{ on } \mathbb R",
     )
-    root = [
-        slobodeckij_seminorm(torch.sqrt, 0.5, math.inf, 0.0, 1.0, panels=k) for k in (4, 8, 16, 32)
-    ]
-    run.claim(
+    says.equal(inside + tail, 2 * math.pi, 1e-8)
+    says.fails("only pairs within (−4, 4)", inside)
+    root = [slobodeckij_seminorm(torch.sqrt, 0.5, math.inf, 0.0, 1.0, panels=k) for k in (4, 8, 16, 32)]
+    says = run.states(
         "A-02",
-        r"W^{s,\infty} \text{ is Hölder: } \sup|\sqrt x-\sqrt y|/|x-y|^{1/2} = 1 \text{ on }"
-        r" (0,1), \text{ from below}",
-        promised=1.0,
-        relation="<=",
-        measured=root,
-        control=Control(
-            "order 0.8 in the place of ½",
-            [
-                slobodeckij_seminorm(torch.sqrt, 0.8, math.inf, 0.0, 1.0, panels=k)
-                for k in (4, 8, 16, 32)
-            ],
-        ),
+        r"W^{s,\infty} \text{ is Hölder: } \sup|\sqrt x-\sqrt y|/|x-y|^{1/2} = 1 \text{ on } (0,1), \text{ from below}",
+    )
+    says.at_most(root, 1.0)
+    says.fails(
+        "order 0.8 in the place of ½",
+        [slobodeckij_seminorm(torch.sqrt, 0.8, math.inf, 0.0, 1.0, panels=k) for k in (4, 8, 16, 32)],
     )
     run.table(
         "sobolev",
@@ -260,19 +198,16 @@ def rationals(run: Run, pairs: int) -> None:
         q = max(1, math.floor(1 / gap))
         return Fraction(math.floor(q * low) + 1, q)
 
-    run.claim(
+    says = run.states(
         "L-031",
         r"a<b:\ q=\lfloor1/(b-a)\rfloor+1,\ p=\lfloor qa\rfloor+1 \text{ give } a<p/q<b"
         r" \text{ (intervals missed, exact arithmetic)}",
-        promised=0,
-        relation="==",
-        measured=sum(not Fraction(a) < rational_between(a, b) < Fraction(b) for a, b in intervals),
-        reason=f"{len(intervals)} intervals, as short as {min(b - a for a, b in intervals):.1g}",
-        control=Control(
-            "q is one too small",
-            sum(not Fraction(a) < coarse(a, b) < Fraction(b) for a, b in intervals),
-        ),
     )
+    says.equal(
+        sum(not Fraction(a) < rational_between(a, b) < Fraction(b) for a, b in intervals),
+        where=f"{len(intervals)} intervals, as short as {min(b - a for a, b in intervals):.1g}",
+    )
+    says.fails("q is one too small", sum(not Fraction(a) < coarse(a, b) < Fraction(b) for a, b in intervals))
 
 
 def steep_step(width: float) -> Callable[[Tensor], Tensor]:

@@ -9,11 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.primer.gaussians import Gaussian, moments_by_quadrature
 
 
@@ -42,9 +38,7 @@ def primer_gaussians(run: Run, samples: int = 20_000, points: int = 201) -> None
         "into five dimensions": run.randn(5, 3),
     }
     affine(run, law, maps, samples)
-    plane = Gaussian(
-        torch.tensor([1.0, 0.5]).double(), torch.tensor([[1.0, 0.6], [0.6, 0.5]]).double()
-    )
+    plane = Gaussian(torch.tensor([1.0, 0.5]).double(), torch.tensor([[1.0, 0.6], [0.6, 0.5]]).double())
     A = torch.tensor([[0.2, -1.3], [1.1, 0.3]], dtype=torch.float64)
     b = torch.tensor([-3.0, 1.0], dtype=torch.float64)
     run.figure(
@@ -71,51 +65,36 @@ def moments(run: Run, points: int) -> None:
         covariances.append(covariance.flatten())
         wanted_means.append(law.mean)
         wanted.append(law.covariance.flatten())
-    run.claim(
-        "L-040",
-        r"\int f=1,\quad \int xf(x)\,dx=\mu \text{ on the line and in the plane}",
-        promised=torch.cat([torch.ones(len(laws)).double(), *wanted_means]),
-        relation="==",
-        measured=torch.cat([torch.tensor(masses, dtype=torch.float64), *means]),
-        tolerance=1e-9,
-        control=Control(
-            "(2π)^{-k/2} is left out, for a law on the line",
-            masses[0] * math.sqrt(2 * math.pi),
-            promised=1.0,
-        ),
+    says = run.states("L-040", r"\int f=1,\quad \int xf(x)\,dx=\mu \text{ on the line and in the plane}")
+    says.equal(
+        torch.cat([torch.tensor(masses, dtype=torch.float64), *means]),
+        torch.cat([torch.ones(len(laws)).double(), *wanted_means]),
+        1e-9,
     )
-    run.claim(
-        "L-040",
-        r"\operatorname{Cov}X=\int(x-\mu)(x-\mu)^\top f(x)\,dx=\Sigma",
-        promised=torch.cat(wanted),
-        relation="==",
-        measured=torch.cat(covariances),
-        tolerance=1e-9,
-        control=Control(
-            "the standard deviation in the place of the variance, as N(μ, σ) could be read",
-            covariances[2].sqrt(),
-            promised=9.0,
-        ),
+    says.fails("(2π)^{-k/2} is left out, for a law on the line", masses[0] * math.sqrt(2 * math.pi), promised=1.0)
+    says = run.states("L-040", r"\operatorname{Cov}X=\int(x-\mu)(x-\mu)^\top f(x)\,dx=\Sigma")
+    says.equal(torch.cat(covariances), torch.cat(wanted), 1e-9)
+    says.fails(
+        "the standard deviation in the place of the variance, as N(μ, σ) could be read",
+        covariances[2].sqrt(),
+        promised=9.0,
     )
-    reference = [
-        stats.multivariate_normal(law.mean.numpy(), law.covariance.numpy()) for law in laws
-    ]
+    reference = [stats.multivariate_normal(law.mean.numpy(), law.covariance.numpy()) for law in laws]
     where = [law.mean + run.randn(50, len(law.mean)) for law in laws]
-    run.claim(
+    says = run.states(
         "L-040",
         r"f(x)=(2\pi)^{-k/2}\det\Sigma^{-1/2}e^{-\frac12(x-\mu)^\top\Sigma^{-1}(x-\mu)}"
         r" \text{ (logarithm, against scipy)}",
-        promised=torch.cat(
-            [torch.from_numpy(r.logpdf(x.numpy())) for r, x in zip(reference, where, strict=True)]
-        ),
-        relation="==",
-        measured=torch.cat([law.log_density(x) for law, x in zip(laws, where, strict=True)]),
-        tolerance=1e-10,
-        control=Control(
-            "det Σ without the root",
-            laws[2].log_density(where[2]) - 0.5 * math.log(9.0),
-            promised=laws[2].log_density(where[2]),
-        ),
+    )
+    says.equal(
+        torch.cat([law.log_density(x) for law, x in zip(laws, where, strict=True)]),
+        torch.cat([torch.from_numpy(r.logpdf(x.numpy())) for r, x in zip(reference, where, strict=True)]),
+        1e-10,
+    )
+    says.fails(
+        "det Σ without the root",
+        laws[2].log_density(where[2]) - 0.5 * math.log(9.0),
+        promised=laws[2].log_density(where[2]),
     )
 
 
@@ -145,39 +124,18 @@ def affine(run: Run, law: Gaussian, maps: dict[str, Tensor], samples: int) -> No
             torch.cat([torch.cos(mapped @ far.T), torch.sin(mapped @ far.T)], dim=1),
             torch.cat([outside.real, outside.imag]),
         )
-        run.claim(
+        says = run.states("L-041", rf"\mathbb E[AX+b]=A\mu+b \text{{ ({name})}}")
+        says.mean(shift[0], shift[1])
+        says.fails("b is left out", no_shift[0], promised=no_shift[1])
+        says = run.states("L-041", rf"\operatorname{{Cov}}(AX+b)=A\Sigma A^\top \text{{ ({name})}}")
+        says.mean(spread[0], spread[1])
+        says.fails("1.5 times the covariance", wrong[0], promised=wrong[1])
+        says = run.states(
             "L-041",
-            rf"\mathbb E[AX+b]=A\mu+b \text{{ ({name})}}",
-            promised=shift[1],
-            relation="~",
-            measured=shift[0].estimate,
-            interval=shift[0],
-            control=Control("b is left out", no_shift[0].estimate, no_shift[1], no_shift[0]),
+            rf"\mathbb E e^{{it^\top(AX+b)}}=e^{{it^\top(A\mu+b)-\frac12t^\top A\Sigma A^\top t}} \text{{ ({name})}}",
         )
-        run.claim(
-            "L-041",
-            rf"\operatorname{{Cov}}(AX+b)=A\Sigma A^\top \text{{ ({name})}}",
-            promised=spread[1],
-            relation="~",
-            measured=spread[0].estimate,
-            interval=spread[0],
-            control=Control("1.5 times the covariance", wrong[0].estimate, wrong[1], wrong[0]),
-        )
-        run.claim(
-            "L-041",
-            rf"\mathbb E e^{{it^\top(AX+b)}}=e^{{it^\top(A\mu+b)-\frac12t^\top A\Sigma A^\top t}}"
-            rf" \text{{ ({name})}}",
-            promised=waves[1],
-            relation="~",
-            measured=waves[0].estimate,
-            interval=waves[0],
-            control=Control(
-                "X has random signs for noise, with the same mean and covariance",
-                off[0].estimate,
-                off[1],
-                off[0],
-            ),
-        )
+        says.mean(waves[0], waves[1])
+        says.fails("X has random signs for noise, with the same mean and covariance", off[0], promised=off[1])
         rows.append((name, f"{len(A)} × {A.shape[1]}", image.rank, image.rank == len(A)))
     run.table(
         "maps",
@@ -185,28 +143,15 @@ def affine(run: Run, law: Gaussian, maps: dict[str, Tensor], samples: int) -> No
         rows,
         caption="AX + b has a density exactly if A has full row rank (and Σ is invertible)",
     )
-    run.claim(
-        "L-041",
-        r"\operatorname{rank}A\Sigma A^\top=\min(p,k): \text{ a density exists only for } p\le k",
-        promised=[min(A.shape) for A in maps.values()],
-        relation="==",
-        measured=[law.affine(A, run.randn(len(A))).rank for A in maps.values()],
-        control=Control(
-            "A has two equal rows",
-            law.affine(torch.ones(2, 3).double(), torch.zeros(2).double()).rank,
-            promised=2,
-        ),
+    says = run.states(
+        "L-041", r"\operatorname{rank}A\Sigma A^\top=\min(p,k): \text{ a density exists only for } p\le k"
     )
+    says.equal([law.affine(A, run.randn(len(A))).rank for A in maps.values()], [min(A.shape) for A in maps.values()])
+    says.fails("A has two equal rows", law.affine(torch.ones(2, 3).double(), torch.zeros(2).double()).rank, promised=2)
     exact, flat = fourth_moment(x[:, 0]), fourth_moment(run.rand(samples))
-    run.claim(
-        "L-040",
-        r"\mathbb E(X_1-\mu_1)^4/\Sigma_{11}^2=3 \text{ (samples)}",
-        promised=3.0,
-        relation="~",
-        measured=exact.estimate,
-        interval=exact,
-        control=Control("uniform noise", flat.estimate, interval=flat),
-    )
+    says = run.states("L-040", r"\mathbb E(X_1-\mu_1)^4/\Sigma_{11}^2=3 \text{ (samples)}")
+    says.mean(exact, 3.0)
+    says.fails("uniform noise", flat)
 
 
 def fourth_moment(values: Tensor) -> Interval:

@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.primer.spans import span
 
 INDEPENDENT = torch.tensor([[-3.0, 2.0], [2.0, 3.0]], dtype=torch.float64)
@@ -36,34 +33,18 @@ def primer_linear_algebra(run: Run, trials: int = 200, size: int = 12) -> None:
     """
     V, W = INDEPENDENT, DEPENDENT
     c, e = torch.tensor([0.5, 1.0]).double(), torch.tensor([1.0, 0.5]).double()
-    run.claim(
-        "L-001",
-        r"Vc = \sum_i c_i v_i = (0.5, 4) \text{ and } (2, 4) \text{ in the two examples}",
-        promised=[0.5, 4.0, 2.0, 4.0],
-        relation="==",
-        measured=torch.cat([c[0] * V[:, 0] + c[1] * V[:, 1], W @ e]),
-        control=Control(
-            "the coefficients are exchanged", torch.cat([V @ c.flip(0), W @ e.flip(0)])
-        ),
-    )
-    run.erratum(
-        "span-second-column-label",
-        r"\text{the second column of } V \text{ is } v_1 \text{: its distance from } v_1",
-        promised=0.0,
-        relation="==",
-        measured=(V[:, 1] - V[:, 0]).norm(),
-    )
+    says = run.states("L-001", r"Vc = \sum_i c_i v_i = (0.5, 4) \text{ and } (2, 4) \text{ in the two examples}")
+    says.equal(torch.cat([c[0] * V[:, 0] + c[1] * V[:, 1], W @ e]), [0.5, 4.0, 2.0, 4.0])
+    says.fails("the coefficients are exchanged", torch.cat([V @ c.flip(0), W @ e.flip(0)]))
+    run.refutes(
+        "span-second-column-label", r"\text{the second column of } V \text{ is } v_1 \text{: its distance from } v_1"
+    ).equal((V[:, 1] - V[:, 0]).norm())
     draws = run.randn(trials, 2)
-    run.claim(
-        "L-001",
-        r"v_2 = 2v_1:\ c_1v_1 + c_2v_2 \text{ is a multiple of } v_1"
-        r" \text{ (distance from the line)}",
-        promised=0.0,
-        relation="==",
-        measured=[span(W).distance(W @ d) for d in draws],
-        tolerance=1e-12,
-        control=Control("independent columns", [span(W[:, :1]).distance(V @ d) for d in draws]),
+    says = run.states(
+        "L-001", r"v_2 = 2v_1:\ c_1v_1 + c_2v_2 \text{ is a multiple of } v_1 \text{ (distance from the line)}"
     )
+    says.equal([span(W).distance(W @ d) for d in draws], within=1e-12)
+    says.fails("independent columns", [span(W[:, :1]).distance(V @ d) for d in draws])
     inside, outside, recovered, ranks = [], [], [], []
     for _ in range(trials):
         columns = run.randn(size, 3)
@@ -74,46 +55,22 @@ def primer_linear_algebra(run: Run, trials: int = 200, size: int = 12) -> None:
         outside.append(found.distance(run.randn(size)))
         recovered.append((found.coefficients(b) - weights).abs().max())
         ranks.append(found.rank)
-    run.claim(
-        "L-001",
-        r"b = Vc \text{ has distance 0 from the column space of } V",
-        promised=0.0,
-        relation="==",
-        measured=inside,
-        tolerance=1e-12,
-        control=Control("b is any vector", outside),
+    says = run.states("L-001", r"b = Vc \text{ has distance 0 from the column space of } V")
+    says.equal(inside, within=1e-12)
+    says.fails("b is any vector", outside)
+    says = run.states("L-001", r"\text{independent columns: the coefficients of a vector of the span are unique}")
+    says.equal(torch.stack(recovered), within=1e-9)
+    says.fails(
+        "dependent columns: other coefficients give the same vector", (span(W).coefficients(W @ e) - e).abs().max()
     )
-    run.claim(
-        "L-001",
-        r"\text{independent columns: the coefficients of a vector of the span are unique}",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(recovered),
-        tolerance=1e-9,
-        control=Control(
-            "dependent columns: other coefficients give the same vector",
-            (span(W).coefficients(W @ e) - e).abs().max(),
-        ),
-    )
-    run.claim(
-        "L-001",
-        r"\dim \operatorname{span}(v_1, v_2) = 1 \text{ for } v_2 = 2v_1",
-        promised=1,
-        relation="==",
-        measured=span(W).rank,
-        control=Control("independent columns", span(V).rank),
-    )
+    says = run.states("L-001", r"\dim \operatorname{span}(v_1, v_2) = 1 \text{ for } v_2 = 2v_1")
+    says.equal(span(W).rank, 1)
+    says.fails("independent columns", span(V).rank)
 
     A, B, C = run.randn(size, size), run.randn(size, size), run.randn(size, size)
-    run.claim(
-        "L-002",
-        r"(AB)_{ij} = \sum_k A_{ik}B_{kj}",
-        promised=torch.einsum("ik,kj->ij", A, B),
-        relation="==",
-        measured=A @ B,
-        tolerance=1e-12,
-        control=Control("entry by entry", A * B),
-    )
+    says = run.states("L-002", r"(AB)_{ij} = \sum_k A_{ik}B_{kj}")
+    says.equal(A @ B, torch.einsum("ik,kj->ij", A, B), 1e-12)
+    says.fails("entry by entry", A * B)
     identity = torch.eye(size, dtype=torch.float64)
     laws = {
         "A(B+C) = AB+AC": (A @ (B + C), A @ B + A @ C),
@@ -121,45 +78,26 @@ def primer_linear_algebra(run: Run, trials: int = 200, size: int = 12) -> None:
         "(AB)C = A(BC)": ((A @ B) @ C, A @ (B @ C)),
         "(AB)ᵀ = BᵀAᵀ": ((A @ B).T, B.T @ A.T),
     }
-    run.claim(
-        "L-002",
-        r"A(B+C)=AB+AC,\ (A+B)C=AC+BC,\ (AB)C=A(BC),\ (AB)^\top=B^\top A^\top",
-        promised=0.0,
-        relation="==",
-        measured=[relative(left, right) for left, right in laws.values()],
-        tolerance=1e-12,
-        control=Control("the factors change places: AB and BA", relative(A @ B, B @ A)),
-    )
+    says = run.states("L-002", r"A(B+C)=AB+AC,\ (A+B)C=AC+BC,\ (AB)C=A(BC),\ (AB)^\top=B^\top A^\top")
+    says.equal([relative(left, right) for left, right in laws.values()], within=1e-12)
+    says.fails("the factors change places: AB and BA", relative(A @ B, B @ A))
     diagonal = torch.diag(run.randn(size)), torch.diag(run.randn(size))
-    run.claim(
-        "L-002",
-        r"AB \ne BA \text{ for random matrices: } \|AB-BA\|_F > 0",
-        promised=0.0,
-        relation=">",
-        measured=[commutator(run.randn(size, size), run.randn(size, size)) for _ in range(trials)],
-        control=Control("diagonal matrices", commutator(*diagonal)),
-    )
+    says = run.states("L-002", r"AB \ne BA \text{ for random matrices: } \|AB-BA\|_F > 0")
+    says.above([commutator(run.randn(size, size), run.randn(size, size)) for _ in range(trials)], 0.0)
+    says.fails("diagonal matrices", commutator(*diagonal))
     tall = run.randn(size, size // 2)
-    run.claim(
-        "L-002",
-        r"AA^{-1} = A^{-1}A = I",
-        promised=0.0,
-        relation="==",
-        measured=[
-            (A @ torch.linalg.inv(A) - identity).abs().max(),
-            (torch.linalg.inv(A) @ A - identity).abs().max(),
-        ],
-        tolerance=1e-9,
-        control=Control(
-            "A is not square: its left inverse is no right inverse",
-            (tall @ torch.linalg.pinv(tall) - identity).abs().max(),
-        ),
+    says = run.states("L-002", r"AA^{-1} = A^{-1}A = I")
+    says.equal(
+        [(A @ torch.linalg.inv(A) - identity).abs().max(), (torch.linalg.inv(A) @ A - identity).abs().max()],
+        within=1e-9,
+    )
+    says.fails(
+        "A is not square: its left inverse is no right inverse", (tall @ torch.linalg.pinv(tall) - identity).abs().max()
     )
     run.table(
         "laws",
         ["law", "relative difference of the two sides"],
-        [(name, relative(*sides)) for name, sides in laws.items()]
-        + [("AB = BA (not a law)", relative(A @ B, B @ A))],
+        [(name, relative(*sides)) for name, sides in laws.items()] + [("AB = BA (not a law)", relative(A @ B, B @ A))],
         caption=f"Random {size} × {size} matrices",
     )
     run.figure(

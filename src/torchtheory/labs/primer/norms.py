@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.primer.norms import AXIOMS, cauchy_schwarz, check_norm, induced_norm
 
 EXPONENTS = (1.0, 2.0, math.inf)
@@ -72,66 +69,43 @@ def primer_norms(run: Run, trials: int = 10_000, axiom_trials: int = 200) -> Non
 
 
 def axioms_of_norms(run: Run, trials: int) -> None:
-    norms = {
-        name: check_norm(p, shape, trials=trials, generator=run.generator)
-        for name, (p, shape) in NORMS.items()
-    }
+    norms = {name: check_norm(p, shape, trials=trials, generator=run.generator) for name, (p, shape) in NORMS.items()}
     impostors = {
-        name: check_norm(p, shape, trials=trials, generator=run.generator)
-        for name, (p, shape, _) in IMPOSTORS.items()
+        name: check_norm(p, shape, trials=trials, generator=run.generator) for name, (p, shape, _) in IMPOSTORS.items()
     }
-    run.claim(
+    says = run.states(
         "L-003, L-032",
         r"\|\cdot\|_1,\|\cdot\|_2,\|\cdot\|_3,\|\cdot\|_\infty, \text{operator and Frobenius norm"
         r" satisfy the axioms: axioms refuted}",
-        promised=0,
-        relation="==",
-        measured=[len(found.counterexamples) for found in norms.values()],
-        control=Control(
-            "five functionals that are no norms",
-            [len(found.counterexamples) for found in impostors.values()],
-        ),
-        reason="a search can refute an axiom and cannot prove it",
     )
-    run.claim(
-        "L-003",
-        r"\text{each impostor is refuted on the axiom it lacks}",
-        promised=1,
-        relation="==",
-        measured=[
-            AXIOMS[axiom] in impostors[name].counterexamples
-            for name, (_, _, axiom) in IMPOSTORS.items()
-        ],
-        control=Control(
-            "the 1-norm in their place",
-            [AXIOMS[axiom] in norms["‖v‖₁"].counterexamples for *_, axiom in IMPOSTORS.values()],
-        ),
+    says.equal(
+        [len(found.counterexamples) for found in norms.values()],
+        where="a search can refute an axiom and cannot prove it",
+    )
+    says.fails("five functionals that are no norms", [len(found.counterexamples) for found in impostors.values()])
+    says = run.states("L-003", r"\text{each impostor is refuted on the axiom it lacks}")
+    says.equal([AXIOMS[axiom] in impostors[name].counterexamples for name, (_, _, axiom) in IMPOSTORS.items()], 1)
+    says.fails(
+        "the 1-norm in their place",
+        [AXIOMS[axiom] in norms["‖v‖₁"].counterexamples for *_, axiom in IMPOSTORS.values()],
     )
     half = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]).double().abs().sqrt().sum(1) ** 2
     one = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]).double().abs().sum(1)
-    run.claim(
-        "L-003",
-        r"p(v)=(\sum_i|v_i|^{1/2})^2:\ p(e_1+e_2) = 4 > 2 = p(e_1)+p(e_2)",
-        promised=half[0] + half[1],
-        relation=">",
-        measured=half[2],
-        control=Control("the 1-norm", one[2], promised=one[0] + one[1]),
-    )
+    says = run.states("L-003", r"p(v)=(\sum_i|v_i|^{1/2})^2:\ p(e_1+e_2) = 4 > 2 = p(e_1)+p(e_2)")
+    says.above(half[2], half[0] + half[1])
+    says.fails("the 1-norm", one[2], promised=one[0] + one[1])
     rows: list[tuple[object, ...]] = []
     for name, found in {**norms, **impostors}.items():
         for axiom, example in found.counterexamples.items():
             u = "" if example.u is None else short(example.u)
-            rows.append(
-                (name, axiom, u, short(example.v), example.left, example.right, found.trials)
-            )
+            rows.append((name, axiom, u, short(example.v), example.left, example.right, found.trials))
         if not found.refuted:
             rows.append((name, "none found to fail", "", "", "", "", found.trials))
     run.table(
         "axioms",
         ["functional", "axiom", "u", "v", "left", "right", "pairs tried"],
         rows,
-        caption="Worst counterexample to each axiom: p(v) and 0, p(av) and |a|p(v), or p(u+v) and "
-        "p(u)+p(v)",
+        caption="Worst counterexample to each axiom: p(v) and 0, p(av) and |a|p(v), or p(u+v) and p(u)+p(v)",
     )
 
 
@@ -143,27 +117,15 @@ def equivalence(run: Run, trials: int) -> None:
         chains.append(torch.stack([most, two, one, math.sqrt(n) * two, n * most]))
     lower = torch.cat([c[:-1].flatten() for c in chains])
     upper = torch.cat([c[1:].flatten() for c in chains])
-    run.claim(
-        "L-004",
-        r"\|v\|_\infty\le\|v\|_2\le\|v\|_1\le\sqrt n\,\|v\|_2\le n\,\|v\|_\infty",
-        promised=upper,
-        relation="<=",
-        measured=lower,
-        tolerance=1e-12,
-        control=Control("the chain is read backwards", upper, promised=lower),
-    )
+    says = run.states("L-004", r"\|v\|_\infty\le\|v\|_2\le\|v\|_1\le\sqrt n\,\|v\|_2\le n\,\|v\|_\infty")
+    says.at_most(lower, upper, 1e-12)
+    says.fails("the chain is read backwards", upper, promised=lower)
     sharp = [float((c[i + 1] / c[i].clamp_min(1e-300)).min()) for c in chains for i in range(4)]
-    run.claim(
-        "L-004",
-        r"\text{each constant of the chain is attained, at } e_1 \text{ or } (1,\dots,1)",
-        promised=1.0,
-        relation="==",
-        measured=sharp,
-        tolerance=1e-12,
-        control=Control(
-            "only Gaussian vectors of dimension 50",
-            float((chains[-1][2, : trials // 10] / chains[-1][1, : trials // 10]).min()),
-        ),
+    says = run.states("L-004", r"\text{each constant of the chain is attained, at } e_1 \text{ or } (1,\dots,1)")
+    says.equal(sharp, 1.0, 1e-12)
+    says.fails(
+        "only Gaussian vectors of dimension 50",
+        float((chains[-1][2, : trials // 10] / chains[-1][1, : trials // 10]).min()),
     )
 
 
@@ -172,40 +134,23 @@ def induced(run: Run, trials: int) -> None:
     x = run.randn(trials, 6)
     norms = {p: induced_norm(A, p) for p in EXPONENTS}
     ratios = {p: ratio(A, x, p).max() for p in EXPONENTS}
-    run.claim(
-        "L-005",
-        r"\|Ax\|_p \le \|A\|_p\|x\|_p,\ p\in\{1,2,\infty\} \text{ (largest of many ratios)}",
-        promised=[norms[p].value for p in EXPONENTS],
-        relation="<=",
-        measured=torch.stack([ratios[p] for p in EXPONENTS]),
-        control=Control(
-            "the largest singular value bounds another norm",
-            norms[1.0].value,
-            promised=norms[2.0].value,
-        ),
+    says = run.states("L-005", r"\|Ax\|_p \le \|A\|_p\|x\|_p,\ p\in\{1,2,\infty\} \text{ (largest of many ratios)}")
+    says.at_most(torch.stack([ratios[p] for p in EXPONENTS]), [norms[p].value for p in EXPONENTS])
+    says.fails("the largest singular value bounds another norm", norms[1.0].value, promised=norms[2.0].value)
+    says = run.states("L-005", r"\text{the supremum is attained: } \|Ax\|_p/\|x\|_p \text{ at the returned vector}")
+    says.equal(
+        torch.stack([ratio(A, norms[p].maximizer[None], p)[0] for p in EXPONENTS]),
+        [float(torch.linalg.matrix_norm(A, p)) for p in EXPONENTS],
+        1e-12,
     )
-    run.claim(
-        "L-005",
-        r"\text{the supremum is attained: } \|Ax\|_p/\|x\|_p \text{ at the returned vector}",
-        promised=[float(torch.linalg.matrix_norm(A, p)) for p in EXPONENTS],
-        relation="==",
-        measured=torch.stack([ratio(A, norms[p].maximizer[None], p)[0] for p in EXPONENTS]),
-        tolerance=1e-12,
-        control=Control("at the best of the random vectors", torch.stack(list(ratios.values()))),
+    says.fails("at the best of the random vectors", torch.stack(list(ratios.values())))
+    says = run.states("L-005", r"\|A\|_1=\max_j\sum_i|a_{ij}|,\ \|A\|_2=\sigma_1,\ \|A\|_\infty=\max_i\sum_j|a_{ij}|")
+    says.equal(
+        [norms[p].value for p in EXPONENTS],
+        torch.stack([A.abs().sum(0).max(), torch.linalg.svdvals(A)[0], A.abs().sum(1).max()]),
+        1e-12,
     )
-    run.claim(
-        "L-005",
-        r"\|A\|_1=\max_j\sum_i|a_{ij}|,\ \|A\|_2=\sigma_1,\ \|A\|_\infty=\max_i\sum_j|a_{ij}|",
-        promised=torch.stack(
-            [A.abs().sum(0).max(), torch.linalg.svdvals(A)[0], A.abs().sum(1).max()]
-        ),
-        relation="==",
-        measured=[norms[p].value for p in EXPONENTS],
-        tolerance=1e-12,
-        control=Control(
-            "rows and columns are exchanged", [norms[p].value for p in reversed(EXPONENTS)]
-        ),
-    )
+    says.fails("rows and columns are exchanged", [norms[p].value for p in reversed(EXPONENTS)])
     angle = torch.linspace(0, math.pi, 100_001, dtype=torch.float64)
     circle = torch.stack([angle.cos(), angle.sin()], dim=1)
     between = (1.2, 1.5, 3.0, 6.0)
@@ -213,32 +158,17 @@ def induced(run: Run, trials: int) -> None:
     plane = [run.randn(2, 2) for _ in range(4)]
     found = [induced_norm(M, p, generator=run.generator) for M in plane for p in between]
     scanned = [float(ratio(M, circle, p).max()) for M in plane for p in between]
-    run.claim(
-        "L-005",
-        r"1<p<\infty: \text{ the power method finds } \|A\|_p \text{ in the plane (scan of the"
-        r" circle)}",
-        promised=scanned,
-        relation="==",
-        measured=[f.value for f in found],
-        tolerance=1e-6,
-        control=Control(
-            "one step of it",
-            [induced_norm(M, p, starts=1, steps=1).value for M in plane for p in between],
-        ),
+    says = run.states(
+        "L-005", r"1<p<\infty: \text{ the power method finds } \|A\|_p \text{ in the plane (scan of the circle)}"
     )
-    run.claim(
-        "L-005",
-        r"\|A\|_p \text{ lies below its bound by interpolation (Riesz and Thorin)}",
-        promised=[f.upper for f in found],
-        relation="<=",
-        measured=scanned,
-        tolerance=1e-12,
-        control=Control(
-            "interpolated towards ∞ instead of 1, for A = (1, 0; 1, 0) and p = 1.2",
-            float(ratio(ones, circle, 1.2).max()),
-            promised=induced_norm(ones, math.inf).value ** share
-            * induced_norm(ones).value ** (1 - share),
-        ),
+    says.equal([f.value for f in found], scanned, 1e-6)
+    says.fails("one step of it", [induced_norm(M, p, starts=1, steps=1).value for M in plane for p in between])
+    says = run.states("L-005", r"\|A\|_p \text{ lies below its bound by interpolation (Riesz and Thorin)}")
+    says.at_most(scanned, [f.upper for f in found], 1e-12)
+    says.fails(
+        "interpolated towards ∞ instead of 1, for A = (1, 0; 1, 0) and p = 1.2",
+        float(ratio(ones, circle, 1.2).max()),
+        promised=induced_norm(ones, math.inf).value ** share * induced_norm(ones).value ** (1 - share),
     )
     run.table(
         "induced-norms",
@@ -255,37 +185,27 @@ def induced(run: Run, trials: int) -> None:
 def largest_singular_value(run: Run) -> None:
     matrices = [run.randn(m, n) for m, n in ((3, 3), (5, 2), (40, 15), (9, 9))]
     norms = [induced_norm(A).value for A in matrices]
-    run.claim(
-        "L-005, L-032",
-        r"m\ge n:\ \sup_{x\ne0}\|Ax\|/\|x\| = s_1(A) = \sqrt{\lambda_1(A^\top A)}",
-        promised=[*norms, *norms],
-        relation="==",
-        measured=torch.stack(
+    says = run.states("L-005, L-032", r"m\ge n:\ \sup_{x\ne0}\|Ax\|/\|x\| = s_1(A) = \sqrt{\lambda_1(A^\top A)}")
+    says.equal(
+        torch.stack(
             [torch.linalg.svdvals(A)[0] for A in matrices]
             + [torch.linalg.eigvalsh(A.T @ A)[-1].sqrt() for A in matrices]
         ),
-        tolerance=1e-12,
-        control=Control(
-            "the largest |λ(A)| of a square A in its place",
-            torch.linalg.eigvals(matrices[0]).abs().max(),
-            promised=norms[0],
-        ),
+        [*norms, *norms],
+        1e-12,
     )
-    run.claim(
-        "L-032",
-        r"\text{the maximizer is the first right singular vector: } |\langle x^\star,v_1\rangle|",
-        promised=1.0,
-        relation="==",
-        measured=torch.stack(
-            [(induced_norm(A).maximizer @ top_direction(A)).abs() for A in matrices]
-        ),
-        tolerance=1e-9,
-        control=Control(
-            "the maximizer of the 1-norm",
-            torch.stack(
-                [(induced_norm(A, 1).maximizer @ top_direction(A)).abs() for A in matrices]
-            ),
-        ),
+    says.fails(
+        "the largest |λ(A)| of a square A in its place",
+        torch.linalg.eigvals(matrices[0]).abs().max(),
+        promised=norms[0],
+    )
+    says = run.states(
+        "L-032", r"\text{the maximizer is the first right singular vector: } |\langle x^\star,v_1\rangle|"
+    )
+    says.equal(torch.stack([(induced_norm(A).maximizer @ top_direction(A)).abs() for A in matrices]), 1.0, 1e-9)
+    says.fails(
+        "the maximizer of the 1-norm",
+        torch.stack([(induced_norm(A, 1).maximizer @ top_direction(A)).abs() for A in matrices]),
     )
 
 
@@ -294,63 +214,33 @@ def inner_products(run: Run, trials: int) -> None:
     found = [cauchy_schwarz(x, y) for x, y in pairs]
     signs = torch.tensor([1.0, -1.0]).double()
     x, y = torch.tensor([2.0, 1.0]).double(), torch.tensor([2.0, -1.0]).double()
-    run.claim(
-        "L-006",
-        r"|\langle x,y\rangle| \le \|x\|\|y\|",
-        promised=[f.bound for f in found],
-        relation="<=",
-        measured=[abs(f.inner) for f in found],
-        control=Control(
-            "the form x₁y₁ − x₂y₂ is not positive definite",
-            ((signs * x) @ y).abs(),
-            promised=float(((signs * x) @ x).abs().sqrt() * ((signs * y) @ y).abs().sqrt()),
-        ),
+    says = run.states("L-006", r"|\langle x,y\rangle| \le \|x\|\|y\|")
+    says.at_most([abs(f.inner) for f in found], [f.bound for f in found])
+    says.fails(
+        "the form x₁y₁ − x₂y₂ is not positive definite",
+        ((signs * x) @ y).abs(),
+        promised=float(((signs * x) @ x).abs().sqrt() * ((signs * y) @ y).abs().sqrt()),
     )
-    run.claim(
-        "L-006",
-        r"\min_z\sum_i(x_i-zy_i)^2 = \frac{\|x\|^2\|y\|^2-\langle x,y\rangle^2}{\|y\|^2}",
-        promised=[
-            (f.bound**2 - f.inner**2) / float(y @ y) for f, (_, y) in zip(found, pairs, strict=True)
-        ],
-        relation="==",
-        measured=[f.minimum for f in found],
-        tolerance=1e-9,
-        control=Control("the value at z = 0 in its place", [float(x @ x) for x, _ in pairs]),
+    says = run.states("L-006", r"\min_z\sum_i(x_i-zy_i)^2 = \frac{\|x\|^2\|y\|^2-\langle x,y\rangle^2}{\|y\|^2}")
+    says.equal(
+        [f.minimum for f in found],
+        [(f.bound**2 - f.inner**2) / float(y @ y) for f, (_, y) in zip(found, pairs, strict=True)],
+        1e-9,
     )
-    multiples = [
-        cauchy_schwarz(a * y, y) for (_, y), a in zip(pairs, run.randn(len(pairs)), strict=True)
-    ]
-    run.claim(
-        "L-006",
-        r"x = cy: \text{ equality (relative gap)}",
-        promised=0.0,
-        relation="==",
-        measured=[f.gap / f.bound for f in multiples],
-        tolerance=1e-12,
-        control=Control("independent vectors", [f.gap / f.bound for f in found]),
-    )
-    run.claim(
-        "L-006",
-        r"\sup\,\langle x,y\rangle^2/(\|x\|^2\|y\|^2) = 1, \text{ not the } 4 \text{ of (1.7)}",
-        promised=1.0,
-        relation="==",
-        measured=max((f.inner / f.bound) ** 2 for f in multiples),
-        tolerance=1e-12,
-        control=Control(
-            "only independent vectors", max((f.inner / f.bound) ** 2 for f in found[:50])
-        ),
-    )
+    says.fails("the value at z = 0 in its place", [float(x @ x) for x, _ in pairs])
+    multiples = [cauchy_schwarz(a * y, y) for (_, y), a in zip(pairs, run.randn(len(pairs)), strict=True)]
+    says = run.states("L-006", r"x = cy: \text{ equality (relative gap)}")
+    says.equal([f.gap / f.bound for f in multiples], within=1e-12)
+    says.fails("independent vectors", [f.gap / f.bound for f in found])
+    says = run.states("L-006", r"\sup\,\langle x,y\rangle^2/(\|x\|^2\|y\|^2) = 1, \text{ not the } 4 \text{ of (1.7)}")
+    says.equal(max((f.inner / f.bound) ** 2 for f in multiples), 1.0, 1e-12)
+    says.fails("only independent vectors", max((f.inner / f.bound) ** 2 for f in found[:50]))
     ones, zero = torch.ones(3).double(), torch.zeros(3).double()
     nothing = cauchy_schwarz(ones, zero)
-    run.erratum(
+    run.refutes(
         "cauchy-schwarz-equality-case",
-        r"\text{equality, so } x = cy \text{ for some } c \text{: } \min_c\|x-cy\|"
-        r" \text{ at } x=(1,1,1),\ y=0",
-        promised=nothing.gap,
-        relation="==",
-        measured=math.sqrt(nothing.minimum),
-        reason="the gap of the inequality is 0 there",
-    )
+        r"\text{equality, so } x = cy \text{ for some } c \text{: } \min_c\|x-cy\| \text{ at } x=(1,1,1),\ y=0",
+    ).equal(math.sqrt(nothing.minimum), nothing.gap, where="the gap of the inequality is 0 there")
 
 
 def ratio(A: Tensor, x: Tensor, p: float) -> Tensor:
@@ -367,11 +257,7 @@ def top_direction(A: Tensor) -> Tensor:
 
 
 def short(v: Tensor) -> str:
-    return (
-        "("
-        + ", ".join(f"{x:.3g}" for x in v.flatten().tolist()[:5])
-        + (", …)" if v.numel() > 5 else ")")
-    )
+    return "(" + ", ".join(f"{x:.3g}" for x in v.flatten().tolist()[:5]) + (", …)" if v.numel() > 5 else ")")
 
 
 def plot_balls(axes: Any, A: Tensor) -> None:

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.singular_values import operator_norm, singular_values
 from torchtheory.primer.spectra import singular_decomposition
@@ -40,112 +38,53 @@ def decomposition(run: Run, trials: int) -> None:
                 (torch.linalg.inv(Q) - Q.T).abs().max(),
             ]
     A = run.randn(5, 5)
-    run.claim(
-        "L-021",
-        r"\sigma_i(A)=\sqrt{\lambda_i(AA^\top)}=\sqrt{\lambda_i(A^\top A)},\ i\le\min(m,n)",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(three),
-        tolerance=1e-6,
-        control=Control(
-            "√λ(A²) of a matrix that is not symmetric",
-            (
-                torch.linalg.eigvals(A @ A).abs().sort(descending=True).values.sqrt()
-                - torch.linalg.svdvals(A)
-            )
-            .abs()
-            .max(),
-        ),
+    says = run.states("L-021", r"\sigma_i(A)=\sqrt{\lambda_i(AA^\top)}=\sqrt{\lambda_i(A^\top A)},\ i\le\min(m,n)")
+    says.equal(torch.stack(three), within=1e-6)
+    says.fails(
+        "√λ(A²) of a matrix that is not symmetric",
+        (torch.linalg.eigvals(A @ A).abs().sort(descending=True).values.sqrt() - torch.linalg.svdvals(A)).abs().max(),
     )
-    run.claim(
-        "L-021",
-        r"\text{the larger Gram matrix has } |m-n| \text{ more eigenvalues, all } 0",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(padded),
-        tolerance=1e-12,
-        control=Control("the next one", torch.linalg.eigvalsh(larger)[abs(m - n)]),
-    )
+    says = run.states("L-021", r"\text{the larger Gram matrix has } |m-n| \text{ more eigenvalues, all } 0")
+    says.equal(torch.stack(padded), within=1e-12)
+    says.fails("the next one", torch.linalg.eigvalsh(larger)[abs(m - n)])
     ranks = [(r, run.randn(9, r) @ run.randn(r, 7)) for r in (1, 2, 4, 6) for _ in range(3)]
-    run.claim(
-        "L-021",
-        r"\text{the number of nonzero singular values is the rank}",
-        promised=[r for r, _ in ranks],
-        relation="==",
-        measured=[singular_decomposition(P).rank for _, P in ranks],
-        control=Control(
-            "noise of 10⁻⁶ is added",
-            [singular_decomposition(P + 1e-6 * run.randn(9, 7)).rank for _, P in ranks],
-        ),
-    )
+    says = run.states("L-021", r"\text{the number of nonzero singular values is the rank}")
+    says.equal([singular_decomposition(P).rank for _, P in ranks], [r for r, _ in ranks])
+    says.fails("noise of 10⁻⁶ is added", [singular_decomposition(P + 1e-6 * run.randn(9, 7)).rank for _, P in ranks])
     top = run.randn(30, 20)
-    run.claim(
-        "L-021",
-        r"\sigma_1(A)=\|A\|_2",
-        promised=operator_norm(
-            LinearOperator.from_matrix(top), tolerance=1e-10, generator=run.generator
-        ).value,
-        relation="==",
-        measured=singular_decomposition(top).values[0],
-        tolerance=1e-9,
-        control=Control("the Frobenius norm", top.norm()),
+    says = run.states("L-021", r"\sigma_1(A)=\|A\|_2")
+    says.equal(
+        singular_decomposition(top).values[0],
+        operator_norm(LinearOperator.from_matrix(top), tolerance=1e-10, generator=run.generator).value,
+        1e-9,
     )
-    run.claim(
-        "L-022",
-        r"A=UDV^\top \text{ with } D \text{ diagonal and } \sigma_1\ge\dots\ge0",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(rebuilt),
-        tolerance=1e-12,
-        control=Control(
-            "V in the place of its transpose", (U @ D @ V - run.randn(m, n)).abs().max()
-        ),
-    )
-    run.claim(
-        "L-022",
-        r"Av_i=\sigma_iu_i,\quad A^\top u_i=\sigma_iv_i",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(relations),
-        tolerance=1e-12,
-        control=Control("u and v are exchanged", exchanged(run.randn(5, 5))),
-    )
+    says.fails("the Frobenius norm", top.norm())
+    says = run.states("L-022", r"A=UDV^\top \text{ with } D \text{ diagonal and } \sigma_1\ge\dots\ge0")
+    says.equal(torch.stack(rebuilt), within=1e-12)
+    says.fails("V in the place of its transpose", (U @ D @ V - run.randn(m, n)).abs().max())
+    says = run.states("L-022", r"Av_i=\sigma_iu_i,\quad A^\top u_i=\sigma_iv_i")
+    says.equal(torch.stack(relations), within=1e-12)
+    says.fails("u and v are exchanged", exchanged(run.randn(5, 5)))
     skew = torch.linalg.eig(A).eigenvectors
-    run.claim(
-        "L-022",
-        r"U^\top U=UU^\top=I,\ U^{-1}=U^\top",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(inverse),
-        tolerance=1e-12,
-        control=Control(
-            "the eigenvectors of a matrix that is not normal",
-            (skew.mH @ skew - torch.eye(5)).abs().max(),
-        ),
-    )
+    says = run.states("L-022", r"U^\top U=UU^\top=I,\ U^{-1}=U^\top")
+    says.equal(torch.stack(inverse), within=1e-12)
+    says.fails("the eigenvectors of a matrix that is not normal", (skew.mH @ skew - torch.eye(5)).abs().max())
     low = run.randn(6, 2) @ run.randn(2, 5)
     found = singular_decomposition(low)
     onto = low @ torch.linalg.pinv(low)
     outside = (found.left - onto @ found.left).norm(dim=0)
-    run.claim(
+    says = run.states(
         "L-022",
         r"u_1,\dots,u_{\operatorname{rank}A} \text{ lie in the column space, and } A \text{ sends"
         r" the last } v_i \text{ to } 0",
-        promised=0.0,
-        relation="==",
-        measured=torch.cat([outside[: found.rank], (low @ found.kernel).norm(dim=0)]),
-        tolerance=1e-12,
-        control=Control("all columns of U", outside),
     )
-    run.erratum(
+    says.equal(torch.cat([outside[: found.rank], (low @ found.kernel).norm(dim=0)]), within=1e-12)
+    says.fails("all columns of U", outside)
+    run.refutes(
         "singular-vectors-span-columns",
         r"\text{all columns of } U \text{ lie in the column space of } A \text{ (largest distance,"
         r" rank 2 in } \mathbb R^6)",
-        promised=0.0,
-        relation="==",
-        measured=outside,
-        tolerance=1e-9,
-    )
+    ).equal(outside, within=1e-9)
     scales = [10.0**-k for k in (2, 4, 6, 8, 10, 12)]
     left, right = torch.linalg.qr(run.randn(8, 8)).Q, torch.linalg.qr(run.randn(8, 8)).Q
     rows = []
@@ -161,15 +100,11 @@ def decomposition(run: Run, trials: int) -> None:
         rows,
         caption="Forming AᵀA halves the digits: below 10⁻⁸ nothing is left",
     )
-    run.claim(
-        "L-021",
-        r"\text{a decomposition finds } \sigma=10^{-10} \text{ next to } \sigma_1=1"
-        r" \text{ (relative error)}",
-        promised=1e-4,
-        relation="<=",
-        measured=abs(rows[4][1] / rows[4][0] - 1),
-        control=Control("the root of an eigenvalue of AᵀA", abs(rows[4][2] / rows[4][0] - 1)),
+    says = run.states(
+        "L-021", r"\text{a decomposition finds } \sigma=10^{-10} \text{ next to } \sigma_1=1 \text{ (relative error)}"
     )
+    says.at_most(abs(rows[4][1] / rows[4][0] - 1), 1e-4)
+    says.fails("the root of an eigenvalue of AᵀA", abs(rows[4][2] / rows[4][0] - 1))
 
 
 def exchanged(A: Tensor) -> Tensor:
@@ -193,38 +128,15 @@ def rank_one(run: Run, trials: int) -> None:
                 smallest_first = found.terms().flip(0)[:k].sum(0)
                 backwards.append((A - smallest_first).norm())
                 heads.append(found.values[k:].norm())
-    run.claim(
-        "L-023",
-        r"\text{every term } \sigma_iu_iv_i^\top \text{ has rank 1}",
-        promised=1,
-        relation="==",
-        measured=ranks,
-        control=Control(
-            "the sum of two terms", int(torch.linalg.matrix_rank(found.terms()[:2].sum(0)))
-        ),
-    )
-    run.claim(
-        "L-023",
-        r"\|A-\sum_{i\le k}\sigma_iu_iv_i^\top\|_F=\sqrt{\textstyle\sum_{i>k}\sigma_i^2}",
-        promised=torch.stack(tails),
-        relation="==",
-        measured=torch.stack(frobenius),
-        tolerance=1e-12,
-        control=Control(
-            "the smallest terms are taken first",
-            torch.stack(backwards),
-            promised=torch.stack(heads),
-        ),
-    )
-    run.claim(
-        "L-023",
-        r"\|A-\sum_{i\le k}\sigma_iu_iv_i^\top\|_2=\sigma_{k+1}",
-        promised=torch.stack(nexts),
-        relation="==",
-        measured=torch.stack(operator),
-        tolerance=1e-12,
-        control=Control("in the Frobenius norm", torch.stack(frobenius)),
-    )
+    says = run.states("L-023", r"\text{every term } \sigma_iu_iv_i^\top \text{ has rank 1}")
+    says.equal(ranks, 1)
+    says.fails("the sum of two terms", int(torch.linalg.matrix_rank(found.terms()[:2].sum(0))))
+    says = run.states("L-023", r"\|A-\sum_{i\le k}\sigma_iu_iv_i^\top\|_F=\sqrt{\textstyle\sum_{i>k}\sigma_i^2}")
+    says.equal(torch.stack(frobenius), torch.stack(tails), 1e-12)
+    says.fails("the smallest terms are taken first", torch.stack(backwards), promised=torch.stack(heads))
+    says = run.states("L-023", r"\|A-\sum_{i\le k}\sigma_iu_iv_i^\top\|_2=\sigma_{k+1}")
+    says.equal(torch.stack(operator), torch.stack(nexts), 1e-12)
+    says.fails("in the Frobenius norm", torch.stack(frobenius))
 
 
 def picture(run: Run, trials: int) -> None:
@@ -241,52 +153,32 @@ def picture(run: Run, trials: int) -> None:
         sigmas += [found.values[0] ** 2, found.values[1] ** 2]
         signs.append(torch.linalg.det(A).sign())
         determinants.append(torch.linalg.det(found.left) * torch.linalg.det(found.right))
-    run.claim(
-        "L-024",
-        r"U(D(V^\top x))=Ax \text{ on the unit disc: three steps end where one does}",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(differences),
-        tolerance=1e-12,
-        control=Control(
-            "the first and the last step change places",
-            (found.right.T @ (found.diagonal @ (found.left @ disc)) - A @ disc).abs().max(),
-        ),
+    says = run.states("L-024", r"U(D(V^\top x))=Ax \text{ on the unit disc: three steps end where one does}")
+    says.equal(torch.stack(differences), within=1e-12)
+    says.fails(
+        "the first and the last step change places",
+        (found.right.T @ (found.diagonal @ (found.left @ disc)) - A @ disc).abs().max(),
     )
-    run.claim(
+    says = run.states(
         "L-024",
         r"\text{the image of the disc is an ellipse with semi-axes } \sigma_1,\sigma_2"
         r" \text{ (squared; 100 000 directions)}",
-        promised=torch.stack(sigmas),
-        relation="==",
-        measured=torch.stack(axes_of_image),
-        tolerance=1e-6,
-        control=Control(
-            "the moduli of the eigenvalues",
-            torch.linalg.eigvals(A).abs().sort(descending=True).values ** 2,
-            promised=torch.stack(sigmas[-2:]),
-        ),
     )
-    run.claim(
-        "L-024",
-        r"\det U\,\det V=\operatorname{sgn}\det A",
-        promised=torch.stack(signs),
-        relation="==",
-        measured=torch.stack(determinants),
-        tolerance=1e-12,
-        control=Control("one column of U changes its sign", -torch.stack(determinants)),
+    says.equal(torch.stack(axes_of_image), torch.stack(sigmas), 1e-6)
+    says.fails(
+        "the moduli of the eigenvalues",
+        torch.linalg.eigvals(A).abs().sort(descending=True).values ** 2,
+        promised=torch.stack(sigmas[-2:]),
     )
+    says = run.states("L-024", r"\det U\,\det V=\operatorname{sgn}\det A")
+    says.equal(torch.stack(determinants), torch.stack(signs), 1e-12)
+    says.fails("one column of U changes its sign", -torch.stack(determinants))
     mirror = torch.tensor([[1.0, 0.6], [0.8, -0.9]], dtype=torch.float64)
     found = singular_decomposition(mirror)
-    run.erratum(
+    run.refutes(
         "svd-two-rotations",
-        r"U \text{ and } V \text{ are rotations: the smaller of } \det U,\det V, \text{ for a"
-        r" matrix with } \det A<0",
-        promised=1.0,
-        relation="==",
-        measured=torch.minimum(torch.linalg.det(found.left), torch.linalg.det(found.right)),
-        tolerance=1e-9,
-    )
+        r"U \text{ and } V \text{ are rotations: the smaller of } \det U,\det V, \text{ for a matrix with } \det A<0",
+    ).equal(torch.minimum(torch.linalg.det(found.left), torch.linalg.det(found.right)), 1.0, 1e-9)
     shear = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
     run.figure(
         "svd",
@@ -321,7 +213,5 @@ def plot_svd(axes: Any, A: Tensor) -> None:
                 arrowprops={"arrowstyle": "-|>", "color": color, "lw": 2},
             )
             tip = 1.25 * M[:, i]
-            axis.text(
-                float(tip[0]), float(tip[1]), f"$e_{i + 1}$", color=color, ha="center", va="center"
-            )
+            axis.text(float(tip[0]), float(tip[1]), f"$e_{i + 1}$", color=color, ha="center", va="center")
         axis.set(xlim=(-2, 2), ylim=(-2, 2), aspect="equal", title=title)

@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.nets.regression import logistic_loss, logistic_regression, logistic_smoothness
 from torchtheory.primer.differences import hessian_at
@@ -75,18 +71,12 @@ def primer_smoothness(run: Run, samples: int = 200, dim: int = 6, width: int = 1
 def lipschitz(run: Run, samples: int, dim: int, width: int) -> None:
     w, points = run.randn(dim), run.randn(samples, dim)
     linear = lipschitz_from_below(lambda x: w @ x, points)
-    run.claim(
-        "L-016",
-        r"f(x)=w^\top x:\ \text{sampled slopes} \le \sup\|\nabla f\| = \|w\|",
-        promised=[float(w.norm()), linear.from_derivatives],
-        relation="<=",
-        measured=[linear.from_pairs, float(w.norm())],
-        tolerance=1e-12,
-        control=Control(
-            "‖w‖ in the 1-norm where the inputs are measured in the 2-norm",
-            [float(w.abs().sum())],
-            promised=[float(w.norm())],
-        ),
+    says = run.states("L-016", r"f(x)=w^\top x:\ \text{sampled slopes} \le \sup\|\nabla f\| = \|w\|")
+    says.at_most([linear.from_pairs, float(w.norm())], [float(w.norm()), linear.from_derivatives], 1e-12)
+    says.fails(
+        "‖w‖ in the 1-norm where the inputs are measured in the 2-norm",
+        [float(w.abs().sum())],
+        promised=[float(w.norm())],
     )
     net = nn.Sequential(
         nn.Linear(dim, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)
@@ -98,19 +88,18 @@ def lipschitz(run: Run, samples: int, dim: int, width: int) -> None:
     for parameter in net.parameters():
         parameter.requires_grad_(False)
     found = lipschitz_from_below(lambda x: net(x)[0], points, ascent_steps=80)
-    run.claim(
-        "L-016",
-        r"\|f(x)-f(y)\|/\|x-y\| \le \sup\|\nabla f\| \le \prod_\ell\|W_\ell\|_2"
-        r" \text{ (tanh network)}",
-        promised=[found.from_derivatives, product],
-        relation="<=",
-        measured=[found.from_pairs, found.from_derivatives],
-        control=Control(
-            "the product leaves out the last layer's norm, which is scaled by 10",
-            [10 * found.from_derivatives],
-            promised=[product / layer_norms(net, (dim,))[-1].lipschitz],
-        ),
-        reason="the middle is measured from below, by ascent",
+    says = run.states(
+        "L-016", r"\|f(x)-f(y)\|/\|x-y\| \le \sup\|\nabla f\| \le \prod_\ell\|W_\ell\|_2 \text{ (tanh network)}"
+    )
+    says.at_most(
+        [found.from_pairs, found.from_derivatives],
+        [found.from_derivatives, product],
+        where="the middle is measured from below, by ascent",
+    )
+    says.fails(
+        "the product leaves out the last layer's norm, which is scaled by 10",
+        [10 * found.from_derivatives],
+        promised=[product / layer_norms(net, (dim,))[-1].lipschitz],
     )
     # the angle on an annulus that is cut open: |grad| <= 1, but the ends of the cut are neighbors
     theta = torch.linspace(0.01, 2 * math.pi - 0.01, samples, dtype=torch.float64)
@@ -121,15 +110,13 @@ def lipschitz(run: Run, samples: int, dim: int, width: int) -> None:
 
     half = lipschitz_from_below(angle, ring[: samples // 4], ascent_steps=0)
     cut = lipschitz_from_below(angle, ring, ascent_steps=0)
-    run.claim(
+    says = run.states(
         "L-016",
         r"\|\nabla f\|\le L \text{ on a convex domain, so } |f(x)-f(y)|\le L\|x-y\|"
         r" \text{ (the angle, } L = \sqrt2 \text{ on the hull of a quarter circle)}",
-        promised=math.sqrt(2),
-        relation="<=",
-        measured=half.from_pairs,
-        control=Control("the domain is an annulus cut open, which is not convex", cut.from_pairs),
     )
+    says.at_most(half.from_pairs, math.sqrt(2))
+    says.fails("the domain is an annulus cut open, which is not convex", cut.from_pairs)
     run.table(
         "lipschitz",
         ["function", "slopes of pairs", "gradients, with ascent", "upper bound"],
@@ -163,50 +150,32 @@ def smoothness(run: Run, samples: int, dim: int) -> None:
             logistic_smoothness(features),
         ),
     }
-    found = {
-        name: smoothness_from_below(f, at, climbers=4) for name, (f, at, _) in functions.items()
-    }
+    found = {name: smoothness_from_below(f, at, climbers=4) for name, (f, at, _) in functions.items()}
     known = {name: constant for name, (*_, constant) in functions.items()}
-    run.claim(
+    says = run.states(
         "L-017",
         r"\|\nabla f(x)-\nabla f(y)\|/\|x-y\|\le L \text{ for } x^2,\ \tfrac12x^\top Qx,"
         r"\ \|Ax-y\|^2,\ \text{logistic loss}",
-        promised=list(known.values()),
-        relation="<=",
-        measured=[f.value for f in found.values()],
-        tolerance=1e-10,
-        control=Control(
-            "L = σ₁² for ‖Ax−y‖², without the 2",
-            found["‖Ax−y‖²"].value,
-            promised=known["‖Ax−y‖²"] / 2,
-        ),
     )
-    run.claim(
+    says.at_most([f.value for f in found.values()], list(known.values()), 1e-10)
+    says.fails("L = σ₁² for ‖Ax−y‖², without the 2", found["‖Ax−y‖²"].value, promised=known["‖Ax−y‖²"] / 2)
+    says = run.states(
         "L-017",
         r"\text{the largest } |\lambda(\nabla^2f)| \text{ met is } L=2,\ \lambda_{\max}(Q),"
         r"\ 2\sigma_1(A)^2,\ \lambda_{\max}(X^\top X)/(4n)",
-        promised=list(known.values()),
-        relation="==",
-        measured=[f.from_derivatives for f in found.values()],
-        tolerance=1e-5,
-        control=Control(
-            "only slopes between random points", [f.from_pairs for f in found.values()]
-        ),
-        reason="the logistic loss attains its constant at 0, which the ascent must find",
     )
+    says.equal(
+        [f.from_derivatives for f in found.values()],
+        list(known.values()),
+        1e-5,
+        where="the logistic loss attains its constant at 0, which the ascent must find",
+    )
+    says.fails("only slopes between random points", [f.from_pairs for f in found.values()])
     quadratic = functions["½xᵀQx"][0]
-    top = top_eigenpairs(
-        hessian_at(quadratic, points[0]), 1, which="magnitude", generator=run.generator
-    )
-    run.claim(
-        "L-017",
-        r"|\lambda|_{\max}(\nabla^2f(x)) \text{ from Hessian-vector products alone}",
-        promised=known["½xᵀQx"],
-        relation="==",
-        measured=top.values[0],
-        tolerance=1e-6,
-        control=Control("the mean eigenvalue", float(Q.trace()) / dim),
-    )
+    top = top_eigenpairs(hessian_at(quadratic, points[0]), 1, which="magnitude", generator=run.generator)
+    says = run.states("L-017", r"|\lambda|_{\max}(\nabla^2f(x)) \text{ from Hessian-vector products alone}")
+    says.equal(top.values[0], known["½xᵀQx"], 1e-6)
+    says.fails("the mean eigenvalue", float(Q.trace()) / dim)
     hessians = torch.func.vmap(torch.func.hessian(functions["logistic loss"][0]))
     spectra = torch.linalg.eigvalsh(hessians(3 * run.randn(samples, dim)))
 
@@ -216,36 +185,23 @@ def smoothness(run: Run, samples: int, dim: int) -> None:
     ball = points / points.norm(dim=1, keepdim=True) * run.rand(samples, 1)
     inside = smoothness_from_below(quartic, ball, box=(-1.0, 1.0), ascent_steps=0).from_derivatives
     far = torch.linalg.eigvalsh(torch.func.hessian(quartic)(3 * torch.ones(dim).double()))
-    run.claim(
-        "L-037",
-        r"f\ L\text{-smooth}:\ |\lambda_i(\nabla^2f(x))|\le L \text{ at every } x"
-        r" \text{ (logistic loss)}",
-        promised=known["logistic loss"],
-        relation="<=",
-        measured=spectra.abs().max(),
-        tolerance=1e-12,
-        control=Control(
-            "‖x‖⁴ is not smooth: L is that of the unit ball",
-            far.abs().max(),
-            promised=inside,
-        ),
+    says = run.states(
+        "L-037", r"f\ L\text{-smooth}:\ |\lambda_i(\nabla^2f(x))|\le L \text{ at every } x \text{ (logistic loss)}"
     )
+    says.at_most(spectra.abs().max(), known["logistic loss"], 1e-12)
+    says.fails("‖x‖⁴ is not smooth: L is that of the unit ball", far.abs().max(), promised=inside)
     starts = run.randn(8, dim)
     bounds = [
-        parabola_bounds(f, x[: at.shape[1]], at, known[name])
-        for name, (f, at, _) in functions.items()
-        for x in starts
+        parabola_bounds(f, x[: at.shape[1]], at, known[name]) for name, (f, at, _) in functions.items() for x in starts
     ]
     short = parabola_bounds(quadratic, starts[0], points, 0.3 * known["½xᵀQx"])
-    run.claim(
-        "L-017, L-038",
-        r"|f(y)-f(x)-\nabla f(x)^\top(y-x)|\le\tfrac L2\|y-x\|^2",
-        promised=torch.cat([torch.cat([high, -low]) for low, _, high in bounds]),
-        relation="<=",
-        measured=torch.cat([torch.cat([value, -value]) for _, value, _ in bounds]),
-        tolerance=1e-12,
-        control=Control("L is too small", short[1], promised=short[2]),
+    says = run.states("L-017, L-038", r"|f(y)-f(x)-\nabla f(x)^\top(y-x)|\le\tfrac L2\|y-x\|^2")
+    says.at_most(
+        torch.cat([torch.cat([value, -value]) for _, value, _ in bounds]),
+        torch.cat([torch.cat([high, -low]) for low, _, high in bounds]),
+        1e-12,
     )
+    says.fails("L is too small", short[1], promised=short[2])
     run.table(
         "smoothness",
         ["function", "slopes of gradients", "|λ| of Hessians, with ascent", "known constant"],
@@ -258,14 +214,9 @@ def minimum(run: Run, samples: int, dim: int) -> None:
     fit = logistic_regression(x, labels)
     L = logistic_smoothness(x)
     hessian = torch.func.hessian(lambda w: logistic_loss_at(w, x, labels))(fit.weight)
-    run.claim(
-        "L-037",
-        r"\|\nabla^2f(x^\star)\|_2\le L \text{ at the minimizer of the logistic loss}",
-        promised=L,
-        relation="<=",
-        measured=torch.linalg.matrix_norm(hessian, 2),
-        control=Control("L is 16 times too small", torch.linalg.matrix_norm(hessian, 2), L / 16),
-    )
+    says = run.states("L-037", r"\|\nabla^2f(x^\star)\|_2\le L \text{ at the minimizer of the logistic loss}")
+    says.at_most(torch.linalg.matrix_norm(hessian, 2), L)
+    says.fails("L is 16 times too small", torch.linalg.matrix_norm(hessian, 2), promised=L / 16)
     directions = run.randn(samples, dim)
     steps = directions * torch.logspace(-3, 2, samples, dtype=torch.float64)[:, None]
     best = logistic_loss(fit.weight, x, labels)
@@ -273,34 +224,24 @@ def minimum(run: Run, samples: int, dim: int) -> None:
     start = fit.weight + 3 * torch.ones(dim).double()
     from_start = torch.stack([logistic_loss(start + s, x, labels) for s in steps])
     squares = L / 2 * steps.square().sum(1)
-    run.claim(
-        "L-038",
-        r"f(x)-f(x^\star)\le\tfrac L2\|x-x^\star\|^2 \text{ for all } x, \text{ with no remainder}",
-        promised=squares,
-        relation="<=",
-        measured=growth,
-        tolerance=1e-12,
-        control=Control("x* is not the minimizer", from_start - logistic_loss(start, x, labels)),
+    says = run.states(
+        "L-038", r"f(x)-f(x^\star)\le\tfrac L2\|x-x^\star\|^2 \text{ for all } x, \text{ with no remainder}"
     )
+    says.at_most(growth, squares, 1e-12)
+    says.fails("x* is not the minimizer", from_start - logistic_loss(start, x, labels))
     radii = [10 ** (-0.5 - 0.25 * i) for i in range(9)]
 
     def bent(v: float) -> float:
         return v**2 / 2 + v**3
 
     errors = [abs(bent(r) - r**2 / 2) / r**3 for r in radii]
-    third = fit_slope(radii, errors)
-    even = fit_slope(radii, [r**4 / r**3 for r in radii])
-    run.claim(
+    says = run.states(
         "L-038",
         r"\text{a second-order expansion errs by } O(\|\cdot\|^3) \text{ and not } o(\|\cdot\|^3):"
         r"\ x^2/2+x^3 \text{ (exponent of error}/|x|^3)",
-        promised=0.0,
-        relation="slope",
-        measured=third.estimate,
-        interval=third,
-        tolerance=1e-6,
-        control=Control("x²/2 + x⁴, whose third derivative is 0", even.estimate, interval=even),
     )
+    says.slope(radii, errors, 0.0, 1e-6)
+    says.fails("x²/2 + x⁴, whose third derivative is 0", radii, [r**4 / r**3 for r in radii])
     run.note(
         "Problem 3e states the growth bound with a remainder o(‖x−x*‖³). The bound is true without "
         "any; the remainder could not come from a second-order expansion, which gives o(‖x−x*‖²)."
@@ -315,29 +256,14 @@ def gallery(run: Run) -> None:
     root = slope_exponents(lambda x: x.abs().sqrt(), scales)
     for name, (f, first, second) in GALLERY.items():
         exponents = [slope_exponents(f, scales)]
-        run.claim(
-            "L-017",
-            rf"\text{{{name}; exponent of the largest slope of }} f \text{{ at scale }} h",
-            promised=first,
-            relation="==",
-            measured=exponents[0],
-            tolerance=0.05,
-            control=Control("|x|^{1/2} in its place", root),
-        )
+        says = run.states("L-017", rf"\text{{{name}; exponent of the largest slope of }} f \text{{ at scale }} h")
+        says.equal(exponents[0], first, 0.05)
+        says.fails("|x|^{1/2} in its place", root)
         if second is not None:
             exponents.append(slope_exponents(torch.func.vmap(torch.func.grad(f)), scales))
-            run.claim(
-                "L-017",
-                rf"\text{{{name}; exponent of the largest slope of }} f' \text{{ at scale }} h",
-                promised=second,
-                relation="==",
-                measured=exponents[1],
-                tolerance=0.05,
-                control=Control(
-                    "|x|^{1/4} in the place of f'",
-                    slope_exponents(lambda x: x.abs() ** 0.25, scales),
-                ),
-            )
+            says = run.states("L-017", rf"\text{{{name}; exponent of the largest slope of }} f' \text{{ at scale }} h")
+            says.equal(exponents[1], second, 0.05)
+            says.fails("|x|^{1/4} in the place of f'", slope_exponents(lambda x: x.abs() ** 0.25, scales))
         rows.append((name, *[float(e[-1]) for e in exponents], *([""] if second is None else [])))
     run.table(
         "gallery",

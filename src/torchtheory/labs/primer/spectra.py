@@ -6,9 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.primer.singular_values import decomposition, picture, rank_one
 from torchtheory.primer.spectra import (
     characteristic_polynomial,
@@ -63,46 +61,23 @@ def characteristic(run: Run, trials: int, size: int) -> None:
         distances.append(max(float(gaps.min(0).values.max()), float(gaps.min(1).values.max())))
         shifted = A - values[0] * torch.eye(size).double()
         singular.append(torch.linalg.svdvals(shifted)[-1])
-    run.claim(
-        "L-018",
-        r"Av=\lambda v",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(residuals),
-        tolerance=1e-12,
-        control=Control("a random unit vector", unit_residual(run.randn(size, size), run)),
-    )
-    run.claim(
-        "L-018",
-        r"\text{the eigenvalues are the roots of } \det(A-\lambda I)",
-        promised=0.0,
-        relation="==",
-        measured=distances,
-        tolerance=1e-8,
-        control=Control(
-            "of the polynomial of another matrix",
-            float(
-                (
-                    torch.linalg.eigvals(run.randn(size, size))[:, None]
-                    - torch.linalg.eigvals(run.randn(size, size))
-                )
-                .abs()
-                .min(0)
-                .values.max()
-            ),
+    says = run.states("L-018", r"Av=\lambda v")
+    says.equal(torch.stack(residuals), within=1e-12)
+    says.fails("a random unit vector", unit_residual(run.randn(size, size), run))
+    says = run.states("L-018", r"\text{the eigenvalues are the roots of } \det(A-\lambda I)")
+    says.equal(distances, within=1e-8)
+    says.fails(
+        "of the polynomial of another matrix",
+        float(
+            (torch.linalg.eigvals(run.randn(size, size))[:, None] - torch.linalg.eigvals(run.randn(size, size)))
+            .abs()
+            .min(0)
+            .values.max()
         ),
     )
-    run.claim(
-        "L-018",
-        r"A-\lambda I \text{ is singular (its smallest singular value)}",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(singular),
-        tolerance=1e-12,
-        control=Control(
-            "λ + 0.1", torch.linalg.svdvals(shifted - 0.1 * torch.eye(size).double())[-1]
-        ),
-    )
+    says = run.states("L-018", r"A-\lambda I \text{ is singular (its smallest singular value)}")
+    says.equal(torch.stack(singular), within=1e-12)
+    says.fails("λ + 0.1", torch.linalg.svdvals(shifted - 0.1 * torch.eye(size).double())[-1])
     jordan = torch.diag(torch.ones(2), 1).double() + 2 * torch.eye(3).double()
     rotation = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
     block = torch.zeros(7, 7).double()
@@ -115,38 +90,24 @@ def characteristic(run: Run, trials: int, size: int) -> None:
         "all of them, in another basis": basis @ block @ torch.linalg.inv(basis),
     }
     found = {name: eigenvalues(A) for name, A in examples.items()}
-    run.claim(
-        "L-018",
-        r"\text{algebraic multiplicities add up to } d",
-        promised=[len(A) for A in examples.values()],
-        relation="==",
-        measured=[sum(e.algebraic for e in spectrum) for spectrum in found.values()],
-        control=Control(
-            "geometric multiplicities",
-            [sum(e.geometric for e in spectrum) for spectrum in found.values()],
-        ),
+    says = run.states("L-018", r"\text{algebraic multiplicities add up to } d")
+    says.equal([sum(e.algebraic for e in spectrum) for spectrum in found.values()], [len(A) for A in examples.values()])
+    says.fails("geometric multiplicities", [sum(e.geometric for e in spectrum) for spectrum in found.values()])
+    says = run.states("L-018", r"\text{geometric} \le \text{algebraic multiplicity}")
+    says.at_most(
+        [e.geometric for spectrum in found.values() for e in spectrum],
+        [e.algebraic for spectrum in found.values() for e in spectrum],
     )
-    run.claim(
-        "L-018",
-        r"\text{geometric} \le \text{algebraic multiplicity}",
-        promised=[e.algebraic for spectrum in found.values() for e in spectrum],
-        relation="<=",
-        measured=[e.geometric for spectrum in found.values() for e in spectrum],
-        control=Control(
-            "the two are exchanged",
-            [e.algebraic for spectrum in found.values() for e in spectrum],
-            promised=[e.geometric for spectrum in found.values() for e in spectrum],
-        ),
+    says.fails(
+        "the two are exchanged",
+        [e.algebraic for spectrum in found.values() for e in spectrum],
+        promised=[e.geometric for spectrum in found.values() for e in spectrum],
     )
     plane = found["identity of R²"]
-    run.erratum(
+    run.refutes(
         "eigenvalue-multiplicity",
-        r"\text{number of distinct eigenvalues} = \text{multiplicity of } \lambda \text{ as a root}"
-        r",\ A=I_2",
-        promised=len(plane),
-        relation="==",
-        measured=plane[0].algebraic,
-    )
+        r"\text{number of distinct eigenvalues} = \text{multiplicity of } \lambda \text{ as a root},\ A=I_2",
+    ).equal(plane[0].algebraic, len(plane))
     run.table(
         "multiplicities",
         ["matrix", "eigenvalue", "algebraic", "geometric"],
@@ -178,27 +139,16 @@ def traces(run: Run, trials: int, size: int) -> None:
             A.T.trace() - A.trace(),
         ]
         others.append(((A @ B @ C).trace() - (A @ C @ B).trace()).abs())
-    run.claim(
-        "L-019",
-        r"\operatorname{tr}A=\sum_i\lambda_i \text{ over the complex eigenvalues}",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(sums),
-        tolerance=1e-12,
-        control=Control(
-            "only the real ones, which the source's definition admits", torch.stack(real_only)
-        ),
-    )
-    run.claim(
+    says = run.states("L-019", r"\operatorname{tr}A=\sum_i\lambda_i \text{ over the complex eigenvalues}")
+    says.equal(torch.stack(sums), within=1e-12)
+    says.fails("only the real ones, which the source's definition admits", torch.stack(real_only))
+    says = run.states(
         "L-019",
         r"\operatorname{tr}(AB)=\operatorname{tr}(BA) \text{ (rectangular too)},\ "
         r"\operatorname{tr}A^\top=\operatorname{tr}A,\ \text{linearity}",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(cyclic).abs(),
-        tolerance=1e-12,
-        control=Control("tr(ABC) and tr(ACB) differ", torch.stack(others)),
     )
+    says.equal(torch.stack(cyclic).abs(), within=1e-12)
+    says.fails("tr(ABC) and tr(ACB) differ", torch.stack(others))
 
 
 def order(run: Run, trials: int, size: int) -> None:
@@ -211,53 +161,37 @@ def order(run: Run, trials: int, size: int) -> None:
         forms.append(((u @ A) * u).sum(1).min())
         smallest.append(definiteness(A).smallest)
     indefinite = definiteness(run.randn(size, size))
-    run.claim(
-        "L-020",
-        r"A=GG^\top:\ u^\top Au\ge0 \text{ and } \lambda_i\ge0",
-        promised=0.0,
-        relation=">=",
-        measured=[*[float(f) for f in forms], *smallest],
-        tolerance=1e-12,
-        control=Control("a random matrix", indefinite.smallest),
-    )
+    says = run.states("L-020", r"A=GG^\top:\ u^\top Au\ge0 \text{ and } \lambda_i\ge0")
+    says.at_least([*[float(f) for f in forms], *smallest], 0.0, 1e-12)
+    says.fails("a random matrix", indefinite.smallest)
     random = [run.randn(size, size) for _ in range(trials)]
     witnesses = [definiteness(A) for A in random]
-    run.claim(
-        "L-020",
-        r"\min_{\|u\|=1}u^\top Au=\lambda_{\min}((A+A^\top)/2), \text{ at the witness}",
-        promised=[w.smallest for w in witnesses],
-        relation="==",
-        measured=torch.stack(
-            [w.witness @ A @ w.witness for w, A in zip(witnesses, random, strict=True)]
-        ),
-        tolerance=1e-12,
-        control=Control(
-            "the smallest real part of an eigenvalue of A itself",
-            torch.stack([torch.linalg.eigvals(A).real.min() for A in random]),
-        ),
+    says = run.states("L-020", r"\min_{\|u\|=1}u^\top Au=\lambda_{\min}((A+A^\top)/2), \text{ at the witness}")
+    says.equal(
+        torch.stack([w.witness @ A @ w.witness for w, A in zip(witnesses, random, strict=True)]),
+        [w.smallest for w in witnesses],
+        1e-12,
+    )
+    says.fails(
+        "the smallest real part of an eigenvalue of A itself",
+        torch.stack([torch.linalg.eigvals(A).real.min() for A in random]),
     )
     shear = torch.tensor([[1.0, 4.0], [0.0, 1.0]], dtype=torch.float64)
     u = torch.tensor([1.0, -1.0], dtype=torch.float64)
-    run.erratum(
+    run.refutes(
         "semidefinite-by-eigenvalues",
         r"\lambda_i(A)\ge0 \text{ for all } i, \text{ so } u^\top Au\ge0:\ A=(1,4;0,1),\ u=(1,-1)",
-        promised=0.0,
-        relation=">=",
-        measured=u @ shear @ u,
-        reason=f"the eigenvalues are {torch.linalg.eigvals(shear).real.tolist()}",
-    )
+    ).at_least(u @ shear @ u, 0.0, where=f"the eigenvalues are {torch.linalg.eigvals(shear).real.tolist()}")
     e1 = torch.diag(torch.tensor([1.0, 0.0])).double()
     e2 = torch.eye(2).double() - e1
     split, comparable = loewner_order(e1, e2), loewner_order(e1 + e2, e1)
-    run.claim(
+    says = run.states(
         "L-020",
         r"\operatorname{diag}(1,0) \text{ and } \operatorname{diag}(0,1): \text{ neither is}"
         r"\succeq\text{ the other } (u^\top(A-B)u \text{ takes both signs})",
-        promised=0.0,
-        relation="<",
-        measured=split.smallest * split.largest,
-        control=Control("I and diag(1,0)", comparable.smallest * comparable.largest),
     )
+    says.below(split.smallest * split.largest, 0.0)
+    says.fails("I and diag(1,0)", comparable.smallest * comparable.largest)
     wrong = 0
     for _ in range(trials):
         S = run.randn(size, size)
@@ -272,15 +206,11 @@ def order(run: Run, trials: int, size: int) -> None:
         loewner_order(S + S.T, T + T.T).order
         for S, T in ((run.randn(size, size), run.randn(size, size)) for _ in range(trials))
     ]
-    run.claim(
-        "L-020",
-        r"B\preceq B+PP^\top\preceq B+PP^\top+QQ^\top: \text{ order, transitivity, reflexivity"
-        r" (violations)}",
-        promised=0,
-        relation="==",
-        measured=wrong,
-        control=Control("random pairs of symmetric matrices", incomparable.count("incomparable")),
+    says = run.states(
+        "L-020", r"B\preceq B+PP^\top\preceq B+PP^\top+QQ^\top: \text{ order, transitivity, reflexivity (violations)}"
     )
+    says.equal(wrong)
+    says.fails("random pairs of symmetric matrices", incomparable.count("incomparable"))
 
 
 def symmetric_matrices(run: Run, trials: int, size: int) -> None:
@@ -295,54 +225,28 @@ def symmetric_matrices(run: Run, trials: int, size: int) -> None:
         signed = values[values.abs().argsort(descending=True)].sign()
         agreements.append((alignment - signed).abs().max())
     rough = run.randn(size, size)
-    run.claim(
-        "L-025",
-        r"A=A^\top:\ \text{the singular values are the moduli of the eigenvalues, as multisets}",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(differences),
-        tolerance=1e-12,
-        control=Control(
-            "A is not symmetric",
-            (
-                torch.linalg.eigvals(rough).abs().sort(descending=True).values
-                - torch.linalg.svdvals(rough)
-            )
-            .abs()
-            .max(),
-        ),
+    says = run.states("L-025", r"A=A^\top:\ \text{the singular values are the moduli of the eigenvalues, as multisets}")
+    says.equal(torch.stack(differences), within=1e-12)
+    says.fails(
+        "A is not symmetric",
+        (torch.linalg.eigvals(rough).abs().sort(descending=True).values - torch.linalg.svdvals(rough)).abs().max(),
     )
     found = singular_decomposition(rough)
-    run.claim(
+    says = run.states(
         "L-025",
         r"u_i=v_i \text{ for } \lambda>0,\ u_i=-v_i \text{ for } \lambda<0:"
         r"\ \langle u_i,v_i\rangle-\operatorname{sgn}\lambda",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(agreements),
-        tolerance=1e-9,
-        control=Control(
-            "A is not symmetric", ((found.left * found.right).sum(0).abs() - 1).abs().max()
-        ),
     )
+    says.equal(torch.stack(agreements), within=1e-9)
+    says.fails("A is not symmetric", ((found.left * found.right).sum(0).abs() - 1).abs().max())
     descending = torch.diag(torch.tensor([1.0, -2.0])).double()
-    run.erratum(
-        "singular-values-in-order",
-        r"\sigma_1(A)=|\lambda_1(A)| \text{ for } A=\operatorname{diag}(1,-2)",
-        promised=torch.linalg.eigvalsh(descending).flip(0)[0].abs(),
-        relation="==",
-        measured=torch.linalg.svdvals(descending)[0],
-    )
+    run.refutes(
+        "singular-values-in-order", r"\sigma_1(A)=|\lambda_1(A)| \text{ for } A=\operatorname{diag}(1,-2)"
+    ).equal(torch.linalg.svdvals(descending)[0], torch.linalg.eigvalsh(descending).flip(0)[0].abs())
     indefinite = singular_decomposition(torch.diag(torch.tensor([2.0, -1.0])).double())
-    both = torch.stack(
-        [indefinite.left - indefinite.right, indefinite.left + indefinite.right]
-    ).norm(dim=1)
-    run.erratum(
+    both = torch.stack([indefinite.left - indefinite.right, indefinite.left + indefinite.right]).norm(dim=1)
+    run.refutes(
         "symmetric-means-equal-vectors",
         r"A \text{ symmetric, so } U=V \text{ up to the signs of the pairs: the largest }"
         r" \|u_i-v_i\| \text{ for } \operatorname{diag}(2,-1)",
-        promised=0.0,
-        relation="==",
-        measured=both[0],
-        reason="a common sign of uᵢ and vᵢ does not change ‖uᵢ − vᵢ‖",
-    )
+    ).equal(both[0], where="a common sign of uᵢ and vᵢ does not change ‖uᵢ − vᵢ‖")

@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.primer.differences import hessian_vector_product
 from torchtheory.primer.mean_value import (
     mean_value_points,
@@ -90,33 +86,20 @@ def taylor(run: Run) -> None:
             near = a + torch.tensor([-1e-3, 1e-3], dtype=torch.float64)
             if k <= 3:
                 vanishing.append(float(polynomial.relative_remainder(near).abs().max()))
-    run.claim(
-        "L-009",
-        r"|f(x)-P_k(x)|\le M|x-a|^{k+1}/(k+1)!,\ M=\max|f^{(k+1)}| \text{ between } a"
-        r" \text{ and } x",
-        promised=torch.cat(bounds),
-        relation="<=",
-        measured=torch.cat(remainders),
-        tolerance=1e-14,
-        reason="exp, sin and log(1+x), degrees 1 to 6, on both sides of the center",
-        control=Control(
-            "M is the derivative at the center only",
-            torch.cat(remainders),
-            promised=torch.cat(too_small),
-        ),
+    says = run.states(
+        "L-009", r"|f(x)-P_k(x)|\le M|x-a|^{k+1}/(k+1)!,\ M=\max|f^{(k+1)}| \text{ between } a \text{ and } x"
     )
+    says.at_most(
+        torch.cat(remainders),
+        torch.cat(bounds),
+        1e-14,
+        where="exp, sin and log(1+x), degrees 1 to 6, on both sides of the center",
+    )
+    says.fails("M is the derivative at the center only", torch.cat(remainders), promised=torch.cat(too_small))
     corner = taylor_polynomial(torch.abs, 0.0, 1)
-    run.claim(
-        "L-009",
-        r"h_k(x)=(f(x)-P_k(x))/(x-a)^k\to0:\ |h_k| \text{ at distance } 10^{-3}",
-        promised=2e-3,
-        relation="<=",
-        measured=vanishing,
-        control=Control(
-            "|x| at 0 is not differentiable",
-            float(corner.relative_remainder(torch.tensor([1e-3]).double()).abs()),
-        ),
-    )
+    says = run.states("L-009", r"h_k(x)=(f(x)-P_k(x))/(x-a)^k\to0:\ |h_k| \text{ at distance } 10^{-3}")
+    says.at_most(vanishing, 2e-3)
+    says.fails("|x| at 0 is not differentiable", float(corner.relative_remainder(torch.tensor([1e-3]).double()).abs()))
     distances = [2.0**-i for i in range(2, 8)]
     rates = []
     longest_of_exp = taylor_polynomial(torch.exp, 0.5, 3)
@@ -128,57 +111,29 @@ def taylor(run: Run) -> None:
     x = torch.tensor(distances, dtype=torch.float64)
     half = fit_slope(distances, rough.relative_remainder(x).abs())
     for k, rate in enumerate(rates, start=1):
-        run.claim(
-            "L-009",
-            rf"f^{{({k + 1})}} \text{{ bounded: }} h_{k}(x)=O(|x-a|) \text{{ (exponent, exp)}}",
-            promised=1.0,
-            relation="slope",
-            measured=rate.estimate,
-            interval=rate,
-            tolerance=0.05,
-            control=Control(
-                "|x|^{5/2} at 0, k = 2: the third derivative is unbounded",
-                half.estimate,
-                interval=half,
-            ),
-        )
+        says = run.states("L-009", rf"f^{{({k + 1})}} \text{{ bounded: }} h_{k}(x)=O(|x-a|) \text{{ (exponent, exp)}}")
+        says.slope(rate, 1.0, 0.05)
+        says.fails("|x|^{5/2} at 0, k = 2: the third derivative is unbounded", half)
     one = torch.tensor(1.0, dtype=torch.float64)
     square = taylor_polynomial(torch.square, 0.0, 2)
     printed = square.coefficients[0] + square.coefficients[1] + 2 * square.coefficients[2]
-    run.erratum(
-        "taylor-drops-one-half",
-        r"f(x)=f(a)+f'(a)(x-a)+f''(a)(x-a)^2+\iiint f''' \text{ for } f=x^2,\ a=0,\ x=1",
-        promised=float(torch.square(one)),
-        relation="==",
-        measured=printed,
-        reason="the triple integral is 0",
-    )
+    run.refutes(
+        "taylor-drops-one-half", r"f(x)=f(a)+f'(a)(x-a)+f''(a)(x-a)^2+\iiint f''' \text{ for } f=x^2,\ a=0,\ x=1"
+    ).equal(printed, float(torch.square(one)), where="the triple integral is 0")
     scales = [10.0**-i for i in range(1, 7)]
     third = derivative(lambda x: x.abs() ** 2.5, torch.tensor(scales, dtype=torch.float64), 3)
     growth = fit_slope(scales, third.abs())
-    run.erratum(
+    run.refutes(
         "third-derivative-bounded",
-        r"f'' \text{ continuous, so } f''' \text{ bounded: exponent of } |f'''(x)| \text{ as }"
-        r" x\to0,\ f=|x|^{5/2}",
-        promised=0.0,
-        relation=">=",
-        measured=growth.estimate,
-        interval=growth,
-        reason="a negative exponent is growth without bound",
-    )
+        r"f'' \text{ continuous, so } f''' \text{ bounded: exponent of } |f'''(x)| \text{ as } x\to0,\ f=|x|^{5/2}",
+    ).at_least(growth, 0.0, where="a negative exponent is growth without bound")
 
 
 def mean_values(run: Run) -> None:
     cube = mean_value_points(lambda x: x**3, 0.0, 1.0)
-    run.claim(
-        "L-010",
-        r"f(x)=x^3 \text{ on } [0,1]:\ f'(c)=1 \text{ at } c=1/\sqrt3",
-        promised=1 / math.sqrt(3),
-        relation="==",
-        measured=cube,
-        tolerance=1e-12,
-        control=Control("the midpoint", 0.5),
-    )
+    says = run.states("L-010", r"f(x)=x^3 \text{ on } [0,1]:\ f'(c)=1 \text{ at } c=1/\sqrt3")
+    says.equal(cube, 1 / math.sqrt(3), 1e-12)
+    says.fails("the midpoint", 0.5)
     intervals: list[tuple[Scalar, float, float]] = [
         (torch.exp, -1.0, 2.0),
         (torch.sin, 0.0, 11.0),
@@ -195,36 +150,28 @@ def mean_values(run: Run) -> None:
         counts.append(points.numel())
     grid = torch.linspace(-1, 1, 2001, dtype=torch.float64)
     away = derivative(torch.abs, grid[grid != 0]).abs().min()
-    run.claim(
-        "L-010",
-        r"\exists c\in(a,b):\ f'(c)=\frac{f(b)-f(a)}{b-a} \text{ (least difference of both sides)}",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(residuals),
-        tolerance=1e-9,
-        reason="exp, sin, a polynomial, and √x, which is not differentiable at an end",
-        control=Control("|x| on [−1, 1] is not differentiable at 0", away),
+    says = run.states(
+        "L-010", r"\exists c\in(a,b):\ f'(c)=\frac{f(b)-f(a)}{b-a} \text{ (least difference of both sides)}"
     )
-    run.claim(
-        "L-010",
-        r"\text{the number of such points is at least 1}",
-        promised=1,
-        relation=">=",
-        measured=counts,
-        control=Control("|x| on [−1, 1]", mean_value_points(torch.abs, -1.0, 1.0).numel()),
+    says.equal(
+        torch.stack(residuals),
+        within=1e-9,
+        where="exp, sin, a polynomial, and √x, which is not differentiable at an end",
     )
+    says.fails("|x| on [−1, 1] is not differentiable at 0", away)
+    says = run.states("L-010", r"\text{the number of such points is at least 1}")
+    says.at_least(counts, 1)
+    says.fails("|x| on [−1, 1]", mean_value_points(torch.abs, -1.0, 1.0).numel())
     remainder = taylor_polynomial(torch.abs, -1.0, 1).relative_remainder(
         torch.tensor([-1.001, -0.999], dtype=torch.float64)
     )
-    run.erratum(
+    run.refutes(
         "mean-value-from-taylor",
         r"f \text{ differentiable at } a, \text{ so } \min_c|f'(c)-\tfrac{f(b)-f(a)}{b-a}|=0"
         r" \text{ for } |x| \text{ on } [-1,1]",
-        promised=0.0,
-        relation="==",
-        measured=away,
-        reason="Theorem 2 with k = 1 does hold at a = −1: its remainder there is "
-        f"{float(remainder.abs().max()):.1g}",
+    ).equal(
+        away,
+        where=f"Theorem 2 with k = 1 does hold at a = −1: its remainder there is {float(remainder.abs().max()):.1g}",
     )
 
 
@@ -249,26 +196,12 @@ def along_segments(run: Run, net: Scalar, segments: list[tuple[Tensor, Tensor]])
         ratios.append(len(c))
     turn = torch.linspace(0, 2 * math.pi, 1001, dtype=torch.float64)
     velocity = torch.stack([-turn.sin(), turn.cos()], dim=1).norm(dim=1)
-    run.claim(
-        "L-011",
-        r"\exists c\in(0,1):\ f(x+y)-f(x)=\nabla f(x+cy)^\top y \text{ (random networks)}",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(point_residuals),
-        tolerance=1e-9,
-        control=Control(
-            "f is a circle in the plane, not a number: f(2π) = f(0), and |f'| = 1", velocity.min()
-        ),
-    )
-    run.claim(
-        "L-011",
-        r"f(x+y)-f(x)=\int_0^1\nabla f(x+ty)^\top y\,dt",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(integral_residuals),
-        tolerance=1e-9,
-        control=Control("f has a jump on the way", torch.stack(jumps)),
-    )
+    says = run.states("L-011", r"\exists c\in(0,1):\ f(x+y)-f(x)=\nabla f(x+cy)^\top y \text{ (random networks)}")
+    says.equal(torch.stack(point_residuals), within=1e-9)
+    says.fails("f is a circle in the plane, not a number: f(2π) = f(0), and |f'| = 1", velocity.min())
+    says = run.states("L-011", r"f(x+y)-f(x)=\int_0^1\nabla f(x+ty)^\top y\,dt")
+    says.equal(torch.stack(integral_residuals), within=1e-9)
+    says.fails("f has a jump on the way", torch.stack(jumps))
 
 
 def second_order(run: Run, net: Scalar, segments: list[tuple[Tensor, Tensor]]) -> None:
@@ -282,46 +215,24 @@ def second_order(run: Run, net: Scalar, segments: list[tuple[Tensor, Tensor]]) -
         slopes.append((gradient(x) + turn - gradient(x + y)).abs().max())
         at_x = hessian_vector_product(net, x, y)
         frozen.append((gradient(x) + at_x - gradient(x + y)).abs().max())
-    run.claim(
-        "L-012",
-        r"f(x+y)=f(x)+\nabla f(x)^\top y+\int_0^1(1-t)\,y^\top\nabla^2f(x+ty)\,y\,dt",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(correct),
-        tolerance=1e-9,
-        control=Control("the weight ½ of the source", torch.stack(printed)),
-    )
+    says = run.states("L-012", r"f(x+y)=f(x)+\nabla f(x)^\top y+\int_0^1(1-t)\,y^\top\nabla^2f(x+ty)\,y\,dt")
+    says.equal(torch.stack(correct), within=1e-9)
+    says.fails("the weight ½ of the source", torch.stack(printed))
     zero, one = torch.zeros(1).double(), torch.ones(1).double()
 
     def cube(v: Tensor) -> Tensor:
         return (v**3).sum()
 
-    run.claim(
-        "L-012",
-        r"f(x)=x^3,\ x=0,\ y=1:\ \int_0^1(1-t)\,6t\,dt=1",
-        promised=cube(one),
-        relation="==",
-        measured=second_order_remainder(cube, zero, one),
-        tolerance=1e-12,
-        control=Control("the weight ½", 0.5 * segment_hessians(cube, zero, one).sum()),
-    )
-    run.erratum(
+    says = run.states("L-012", r"f(x)=x^3,\ x=0,\ y=1:\ \int_0^1(1-t)\,6t\,dt=1")
+    says.equal(second_order_remainder(cube, zero, one), cube(one), 1e-12)
+    says.fails("the weight ½", 0.5 * segment_hessians(cube, zero, one).sum())
+    run.refutes(
         "second-order-remainder-weight",
-        r"f(x+y)=f(x)+\nabla f(x)^\top y+\tfrac12\int_0^1y^\top\nabla^2f(x+ty)\,y\,dt"
-        r" \text{ for } f=x^3,\ x=0,\ y=1",
-        promised=cube(one),
-        relation="==",
-        measured=0.5 * segment_hessians(cube, zero, one).sum(),
-    )
-    run.claim(
-        "L-013",
-        r"\nabla f(x+y)=\nabla f(x)+\int_0^1\nabla^2f(x+ty)\,y\,dt",
-        promised=0.0,
-        relation="==",
-        measured=torch.stack(slopes),
-        tolerance=1e-9,
-        control=Control("the Hessian is frozen at x", torch.stack(frozen)),
-    )
+        r"f(x+y)=f(x)+\nabla f(x)^\top y+\tfrac12\int_0^1y^\top\nabla^2f(x+ty)\,y\,dt \text{ for } f=x^3,\ x=0,\ y=1",
+    ).equal(0.5 * segment_hessians(cube, zero, one).sum(), cube(one))
+    says = run.states("L-013", r"\nabla f(x+y)=\nabla f(x)+\int_0^1\nabla^2f(x+ty)\,y\,dt")
+    says.equal(torch.stack(slopes), within=1e-9)
+    says.fails("the Hessian is frozen at x", torch.stack(frozen))
 
 
 def model_at_a_minimum(run: Run, inputs: int) -> None:
@@ -346,30 +257,16 @@ def model_at_a_minimum(run: Run, inputs: int) -> None:
 
     fitted = fit_slope(radii, errors(minimum))
     elsewhere = fit_slope(radii, errors(minimum + 0.3))
-    run.claim(
+    says = run.states(
         "L-036",
         r"\nabla f(x^\star)=0:\ |f(x)-f(x^\star)-\tfrac12(x-x^\star)^\top H(x-x^\star)|"
         r"=o(\|x-x^\star\|^2) \text{ (exponent of the ratio } > 0)",
-        promised=0.0,
-        relation=">",
-        measured=fitted.estimate,
-        interval=fitted,
-        control=Control(
-            "the point is no minimum: the gradient is missing from the model",
-            elsewhere.estimate,
-            interval=elsewhere,
-        ),
     )
-    run.claim(
-        "L-036",
-        r"f \in C^3: \text{ the ratio is } O(\|x-x^\star\|)",
-        promised=1.0,
-        relation="slope",
-        measured=fitted.estimate,
-        interval=fitted,
-        tolerance=0.05,
-        control=Control("the point is no minimum", elsewhere.estimate, interval=elsewhere),
-    )
+    says.above(fitted, 0.0)
+    says.fails("the point is no minimum: the gradient is missing from the model", elsewhere)
+    says = run.states("L-036", r"f \in C^3: \text{ the ratio is } O(\|x-x^\star\|)")
+    says.slope(fitted, 1.0, 0.05)
+    says.fails("the point is no minimum", elsewhere)
 
 
 def random_network(run: Run, inputs: int, width: int) -> Scalar:

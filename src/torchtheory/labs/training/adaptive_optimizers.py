@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run
 from torchtheory.labs.training.optimizer_paths import EXACT, Function, trajectory
 from torchtheory.training.adam import UncorrectedAdam
 from torchtheory.training.decay import weight_decay_groups
@@ -36,51 +34,29 @@ def adagrad_forms(run: Run, h: Function, start: Tensor) -> None:
     def torchs(function: Function, eps: float = delta, at: Tensor = start) -> Tensor:
         return trajectory(lambda p: Adagrad(p, lr=eta, eps=eps), function, at, steps)
 
-    run.claim(
+    says = run.states(
         "N-50",
         r"\text{Adagrad: } \gamma_i^t=\gamma_i^{t-1}+(\partial_ih)^2,\ \theta_i^{t+1}=\theta_i^t-"
         r"\frac{\eta}{\sqrt{\gamma_i^t}+\delta}\partial_ih: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(torchs(h) - printed(h)).abs().max(),
-        tolerance=EXACT,
-        control=Control(
-            "δ under the root: √(γ+δ)", (torchs(h) - printed(h, inside=True)).abs().max()
-        ),
     )
+    says.equal((torchs(h) - printed(h)).abs().max(), within=EXACT)
+    says.fails("δ under the root: √(γ+δ)", (torchs(h) - printed(h, inside=True)).abs().max())
     slope = torch.func.grad(h)(start)
-    run.claim(
-        "N-50",
-        r"\theta^1-\theta^0=-\eta\,\mathrm{sign}\,\nabla h(\theta^0)",
-        promised=-eta * slope.sign(),
-        relation="==",
-        measured=torchs(h, eps=1e-300)[1] - start,
-        tolerance=1e-10,
-        reason="δ = 1e-300",
-        control=Control("δ = 1", torchs(h, eps=1.0)[1] - start),
-    )
+    says = run.states("N-50", r"\theta^1-\theta^0=-\eta\,\mathrm{sign}\,\nabla h(\theta^0)")
+    says.equal(torchs(h, eps=1e-300)[1] - start, -eta * slope.sign(), 1e-10, where="δ = 1e-300")
+    says.fails("δ = 1", torchs(h, eps=1.0)[1] - start)
     steady = torch.tensor([5.0, -0.01], dtype=torch.float64)
     moved = torchs(lambda x: x @ steady, eps=1e-300, at=torch.zeros(2, dtype=torch.float64))
     root = torch.arange(1, steps + 1).double().sqrt()
-    run.claim(
-        "N-50",
-        r"\nabla h \text{ constant: step } t \text{ has length } \eta/\sqrt t \text{ in every "
-        r"coordinate}",
-        promised=torch.stack([eta / root] * 2, 1),
-        relation="==",
-        measured=moved.diff(dim=0).abs(),
-        tolerance=EXACT,
-        control=Control(
-            "gradient descent",
-            trajectory(
-                lambda p: SGD(p, lr=eta),
-                lambda x: x @ steady,
-                torch.zeros(2, dtype=torch.float64),
-                steps,
-            )
-            .diff(dim=0)
-            .abs(),
-        ),
+    says = run.states(
+        "N-50", r"\nabla h \text{ constant: step } t \text{ has length } \eta/\sqrt t \text{ in every coordinate}"
+    )
+    says.equal(moved.diff(dim=0).abs(), torch.stack([eta / root] * 2, 1), EXACT)
+    says.fails(
+        "gradient descent",
+        trajectory(lambda p: SGD(p, lr=eta), lambda x: x @ steady, torch.zeros(2, dtype=torch.float64), steps)
+        .diff(dim=0)
+        .abs(),
     )
     weights = torch.logspace(-3, 3, len(start), dtype=torch.float64)
 
@@ -92,25 +68,19 @@ def adagrad_forms(run: Run, h: Function, start: Tensor) -> None:
         b = trajectory(make, lambda x: separable(x, weights), start, steps)
         return (a - b).abs().max()
 
-    run.claim(
+    says = run.states(
         "N-50",
         r"\text{Adagrad, } \delta\to0: \sum_ic_ih_i(\theta_i) \text{ and } \sum_ih_i(\theta_i)"
         r" \text{ have one trajectory: largest difference}",
-        promised=0,
-        relation="==",
-        measured=difference(lambda p: Adagrad(p, lr=eta, eps=1e-300)),
-        tolerance=1e-10,
-        reason="c from 10⁻³ to 10³",
-        control=Control("gradient descent", difference(lambda p: SGD(p, lr=1e-4))),
     )
+    says.equal(difference(lambda p: Adagrad(p, lr=eta, eps=1e-300)), within=1e-10, where="c from 10⁻³ to 10³")
+    says.fails("gradient descent", difference(lambda p: SGD(p, lr=1e-4)))
 
 
 def adam_forms(run: Run, h: Function, start: Tensor) -> None:
     steps, eta, beta, alpha, delta = 80, 0.05, 0.9, 0.999, 1e-3
 
-    def printed(
-        *, corrected: bool, beta: float = beta, rate: float = eta, shrink: float = 0.0
-    ) -> Tensor:
+    def printed(*, corrected: bool, beta: float = beta, rate: float = eta, shrink: float = 0.0) -> Tensor:
         slope = torch.func.grad(h)
         theta, g, gamma = start, torch.zeros_like(start), torch.zeros_like(start)
         points = [theta]
@@ -129,57 +99,35 @@ def adam_forms(run: Run, h: Function, start: Tensor) -> None:
         return trajectory(make, h, start, steps)
 
     adam = torchs(lambda p: Adam(p, lr=eta, betas=(beta, alpha), eps=delta))
-    run.claim(
+    says = run.states(
         "N-51",
         r"\text{Adam: } \hat g=g_t/(1-\beta^t),\ \hat\gamma=\gamma_t/(1-\alpha^t),\ "
-        r"\theta_{t+1}=\theta_t-\frac{\eta}{\sqrt{\hat\gamma}+\delta}\hat g:"
-        r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(adam - printed(corrected=True)).abs().max(),
-        tolerance=EXACT,
-        control=Control(
-            "the notes' form, without the corrections",
-            (adam - printed(corrected=False)).abs().max(),
-        ),
+        r"\theta_{t+1}=\theta_t-\frac{\eta}{\sqrt{\hat\gamma}+\delta}\hat g: \text{ largest difference}",
     )
+    says.equal((adam - printed(corrected=True)).abs().max(), within=EXACT)
+    says.fails("the notes' form, without the corrections", (adam - printed(corrected=False)).abs().max())
     ours = torchs(lambda p: UncorrectedAdam(p, lr=eta, betas=(beta, alpha), eps=delta))
-    run.claim(
+    says = run.states(
         "N-51",
         r"\text{UncorrectedAdam: } g_t=\beta g_{t-1}+(1-\beta)\nabla h,\ \gamma_t=\alpha"
         r"\gamma_{t-1}+(1-\alpha)(\nabla h)^{\odot2}: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(ours - printed(corrected=False)).abs().max(),
-        tolerance=EXACT,
-        control=Control("with the corrections", (ours - printed(corrected=True)).abs().max()),
     )
+    says.equal((ours - printed(corrected=False)).abs().max(), within=EXACT)
+    says.fails("with the corrections", (ours - printed(corrected=True)).abs().max())
     rms = torchs(lambda p: RMSprop(p, lr=eta, alpha=alpha, eps=delta))
-    run.claim(
-        "N-51",
-        r"\text{RMSprop is the printed Adam with } \beta=0: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(rms - printed(corrected=False, beta=0.0)).abs().max(),
-        tolerance=EXACT,
-        control=Control("β = 0.9", (rms - printed(corrected=False)).abs().max()),
-    )
+    says = run.states("N-51", r"\text{RMSprop is the printed Adam with } \beta=0: \text{ largest difference}")
+    says.equal((rms - printed(corrected=False, beta=0.0)).abs().max(), within=EXACT)
+    says.fails("β = 0.9", (rms - printed(corrected=False)).abs().max())
     shrinking = torchs(lambda p: AdamW(p, lr=eta, betas=(beta, alpha), eps=delta, weight_decay=0.1))
     coupled = torchs(lambda p: Adam(p, lr=eta, betas=(beta, alpha), eps=delta, weight_decay=0.1))
     decoupled = printed(corrected=True, shrink=eta * 0.1)
-    run.claim(
+    says = run.states(
         "N-51, L-066",
         r"\text{AdamW multiplies } \theta \text{ by } 1-\eta\lambda \text{ and takes Adam's step:}"
         r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(shrinking - decoupled).abs().max(),
-        tolerance=EXACT,
-        control=Control(
-            "Adam(weight_decay=λ), where the decay enters the averages",
-            (coupled - decoupled).abs().max(),
-        ),
     )
+    says.equal((shrinking - decoupled).abs().max(), within=EXACT)
+    says.fails("Adam(weight_decay=λ), where the decay enters the averages", (coupled - decoupled).abs().max())
     slope = torch.tensor([5.0, -0.3], dtype=torch.float64)
     zero = torch.zeros(2, dtype=torch.float64)
 
@@ -192,25 +140,23 @@ def adam_forms(run: Run, h: Function, start: Tensor) -> None:
     def long(p: list[Tensor]) -> Optimizer:
         return UncorrectedAdam(p, lr=1e-3, eps=1e-12)
 
-    run.claim(
+    says = run.states(
         "N-51",
         r"\text{first step: corrected } \eta, \text{ uncorrected } "
         r"\eta(1-\beta)/\sqrt{1-\alpha}=3.162\,\eta, \text{ in units of } \eta",
-        promised=[1.0, 1.0, 0.1 / math.sqrt(1e-3), 0.1 / math.sqrt(1e-3)],
-        relation="==",
-        measured=torch.cat([first(short), first(long)]) / 1e-3,
-        tolerance=1e-9,
-        control=Control("gradient descent", first(lambda p: SGD(p, lr=1e-3)) / 1e-3, promised=1.0),
     )
-    run.erratum(
+    says.equal(
+        torch.cat([first(short), first(long)]) / 1e-3, [1.0, 1.0, 0.1 / math.sqrt(1e-3), 0.1 / math.sqrt(1e-3)], 1e-9
+    )
+    says.fails("gradient descent", first(lambda p: SGD(p, lr=1e-3)) / 1e-3, promised=1.0)
+    run.refutes(
         "adam-printed-form",
-        r"\theta_{t+1}=\theta_t-g_t/(\sqrt{\gamma_t}+\delta) \text{ is Adam: the first step is }"
-        r" \eta=0.001",
-        promised=1e-3,
-        relation="==",
-        measured=first(lambda p: UncorrectedAdam(p, lr=1.0, eps=1e-12)),
-        tolerance=1e-9,
-        reason="with no base rate and no correction the first step is 3.16, at any scale of h",
+        r"\theta_{t+1}=\theta_t-g_t/(\sqrt{\gamma_t}+\delta) \text{ is Adam: the first step is } \eta=0.001",
+    ).equal(
+        first(lambda p: UncorrectedAdam(p, lr=1.0, eps=1e-12)),
+        1e-3,
+        1e-9,
+        where="with no base rate and no correction the first step is 3.16, at any scale of h",
     )
 
 
@@ -256,31 +202,21 @@ def decay_forms(run: Run) -> None:
     def apart(other: Tensor) -> Tensor:
         return (other - printed).abs().max()
 
-    run.claim(
+    says = run.states(
         "L-066",
         r"W\leftarrow W-(\eta\,\partial_WL+\lambda W),\ b\leftarrow b-\eta\,\partial_bL"
         r" \text{ is SGD(weight\_decay=}\lambda/\eta\text{) on the weights: largest difference}",
-        promised=0,
-        relation="==",
-        measured=apart(result(lambda n: SGD(weight_decay_groups(n, decay / eta), lr=eta))),
-        tolerance=EXACT,
-        control=Control(
-            "SGD(weight_decay=λ), as one might read it",
-            apart(result(lambda n: SGD(weight_decay_groups(n, decay), lr=eta))),
-        ),
     )
-    run.claim(
-        "L-066",
-        r"\text{it is gradient descent on } L+\frac{\lambda}{2\eta}\|W\|^2:"
-        r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=apart(result(lambda n: SGD(n.parameters(), lr=eta), penalty=decay / eta)),
-        tolerance=EXACT,
-        control=Control(
-            "the biases decay as well",
-            apart(result(lambda n: SGD(n.parameters(), lr=eta, weight_decay=decay / eta))),
-        ),
+    says.equal(apart(result(lambda n: SGD(weight_decay_groups(n, decay / eta), lr=eta))), within=EXACT)
+    says.fails(
+        "SGD(weight_decay=λ), as one might read it", apart(result(lambda n: SGD(weight_decay_groups(n, decay), lr=eta)))
+    )
+    says = run.states(
+        "L-066", r"\text{it is gradient descent on } L+\frac{\lambda}{2\eta}\|W\|^2: \text{ largest difference}"
+    )
+    says.equal(apart(result(lambda n: SGD(n.parameters(), lr=eta), penalty=decay / eta)), within=EXACT)
+    says.fails(
+        "the biases decay as well", apart(result(lambda n: SGD(n.parameters(), lr=eta, weight_decay=decay / eta)))
     )
 
 

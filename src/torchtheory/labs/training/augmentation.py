@@ -7,11 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.training.augmentation import (
     OneOf,
     Shift,
@@ -31,9 +28,7 @@ from torchtheory.training.trainer import fit
     title="Augmentation by a group makes least squares invariant, and a network nearly so",
     full={"samples": 1200, "epochs": 60, "repeats": 10, "length": 24},
 )
-def augmentation(
-    run: Run, length: int = 9, samples: int = 400, epochs: int = 15, repeats: int = 4
-) -> None:
+def augmentation(run: Run, length: int = 9, samples: int = 400, epochs: int = 15, repeats: int = 4) -> None:
     """Every sample is joined by its transformed copies, with the same label.
 
     A least-squares problem on signals of `length` values is augmented by all cyclic shifts: these
@@ -45,29 +40,13 @@ def augmentation(
     group = [Shift(0, k, 1, length, cyclic=True) for k in range(1, length)]
     x, y = run.randn(5, length), run.randn(5)
     full = augmented((x, y), group)
-    run.claim(
-        "N-134",
-        r"\#\bigcup_{k=1}^K\{(\tau_k(x_i), y_i)\} = Kn",
-        promised=length * len(x),
-        relation="==",
-        measured=len(full),
-        control=Control(
-            "the identity is not among the transformations",
-            len(augmented((x, y), group, include_identity=False)),
-        ),
-    )
-    missing = sum(
-        not bool((augmented((x, y), group, include_identity=False).x == row).all(1).any())
-        for row in x
-    )
-    run.claim(
-        "N-134",
-        r"\text{the originals are among the augmented data: originals lost}",
-        promised=0,
-        relation="==",
-        measured=sum(not bool((full.x == row).all(1).any()) for row in x),
-        control=Control("the identity is not among the transformations", missing),
-    )
+    says = run.states("N-134", r"\#\bigcup_{k=1}^K\{(\tau_k(x_i), y_i)\} = Kn")
+    says.equal(len(full), length * len(x))
+    says.fails("the identity is not among the transformations", len(augmented((x, y), group, include_identity=False)))
+    missing = sum(not bool((augmented((x, y), group, include_identity=False).x == row).all(1).any()) for row in x)
+    says = run.states("N-134", r"\text{the originals are among the augmented data: originals lost}")
+    says.equal(sum(not bool((full.x == row).all(1).any()) for row in x))
+    says.fails("the identity is not among the transformations", missing)
 
     def solution(transforms: list[Shift]) -> nn.Linear:
         """Least squares on the union; of least norm where there are several."""
@@ -80,48 +59,29 @@ def augmentation(
     invariant, broken = solution(group), solution(group[:-1])
     fresh = run.randn(200, length)
     every: list[Transform] = [*group]
-    run.claim(
+    says = run.states(
         "N-134",
         r"\text{all } \tau_k \text{ of a group: least squares gives } f\circ\tau_k = f:"
         r"\ \text{relative change of the outputs}",
-        promised=0,
-        relation="==",
-        measured=invariance_gap(invariant, fresh, every),
-        tolerance=1e-8,
-        control=Control("one shift is left out", invariance_gap(broken, fresh, every)),
     )
+    says.equal(invariance_gap(invariant, fresh, every), within=1e-8)
+    says.fails("one shift is left out", invariance_gap(broken, fresh, every))
     # the invariant linear functions are multiples of the sum: fit that one number
     sums = x.sum(1)
     best = float((sums * y).sum() / (sums * sums).sum()) * torch.ones(length, dtype=x.dtype)
-    run.claim(
-        "N-134",
-        r"\text{... the least-squares solution among the invariant functions}",
-        promised=best,
-        relation="==",
-        measured=invariant.weight.detach().squeeze(0),
-        tolerance=1e-8,
-        control=Control("one shift is left out", broken.weight.detach().squeeze(0)),
-    )
+    says = run.states("N-134", r"\text{... the least-squares solution among the invariant functions}")
+    says.equal(invariant.weight.detach().squeeze(0), best, 1e-8)
+    says.fails("one shift is left out", broken.weight.detach().squeeze(0))
     theta = run.randn(length)
     everything = float((full.x @ theta - full.y).square().mean())
     draws, originals = 3000, (x @ theta - y).square().mean()
     draw = OneOf(every)
-    losses = torch.stack(
-        [(draw(x, run.generator) @ theta - y).square().mean() for _ in range(draws)]
+    losses = torch.stack([(draw(x, run.generator) @ theta - y).square().mean() for _ in range(draws)])
+    says = run.states(
+        "N-134", r"\text{on the fly: } \mathbb E_\tau\, \hat R(\theta; \tau(x)) = \hat R(\theta; \text{all copies})"
     )
-    interval = mean_interval(losses, 0.999)
-    run.claim(
-        "N-134",
-        r"\text{on the fly: } \mathbb E_\tau\, \hat R(\theta; \tau(x)) = "
-        r"\hat R(\theta; \text{all copies})",
-        promised=everything,
-        relation="~",
-        measured=interval.estimate,
-        interval=interval,
-        control=Control(
-            "the loss on the originals alone", interval.estimate, float(originals), interval
-        ),
-    )
+    says.mean(losses, everything, confidence=0.999)
+    says.fails("the loss on the originals alone", losses, promised=float(originals))
 
     moves = shifts(1, 8, 8)
     rows = [one_training(seed, samples, epochs, moves) for seed in run.track(range(repeats))]
@@ -129,23 +89,12 @@ def augmentation(
     plain, shifted, mirrored = table[:, 0].T, table[:, 1].T, table[:, 2].T
     fewer = mean_interval(plain[1] - shifted[1], 0.99)
     no_fewer = mean_interval(plain[1] - mirrored[1], 0.99)
-    run.claim(
-        "N-134",
-        r"\text{digits shifted by a pixel: error without minus error with augmentation} > 0",
-        promised=0,
-        relation=">",
-        measured=fewer.low,
-        reason=f"the lower end of a 99% interval over {repeats} trainings",
-        control=Control("augmented by mirror images instead of shifts", no_fewer.low),
-    )
-    run.claim(
-        "N-134",
-        r"\text{invariance gap with augmentation / without}",
-        promised=1,
-        relation="<",
-        measured=shifted[0] / plain[0],
-        control=Control("augmented by mirror images instead of shifts", mirrored[0] / plain[0]),
-    )
+    says = run.states("N-134", r"\text{digits shifted by a pixel: error without minus error with augmentation} > 0")
+    says.above(fewer.low, 0, where=f"the lower end of a 99% interval over {repeats} trainings")
+    says.fails("augmented by mirror images instead of shifts", no_fewer.low)
+    says = run.states("N-134", r"\text{invariance gap with augmentation / without}")
+    says.below(shifted[0] / plain[0], 1)
+    says.fails("augmented by mirror images instead of shifts", mirrored[0] / plain[0])
     run.table(
         "digits",
         ["augmentation", "error, digits as they are", "error, shifted digits", "invariance gap"],
@@ -166,9 +115,7 @@ def augmentation(
     )
 
 
-def one_training(
-    seed: int, samples: int, epochs: int, moves: list[Transform]
-) -> list[tuple[float, float, float]]:
+def one_training(seed: int, samples: int, epochs: int, moves: list[Transform]) -> list[tuple[float, float, float]]:
     """Invariance gap, error on shifted and on still digits, for three augmentations."""
     (x, y), (test_x, test_y) = split(*digits(torch.float64), 0.4, seed)
     x, y = x[:samples], y[:samples]

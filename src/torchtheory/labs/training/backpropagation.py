@@ -12,10 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.training.autograd_reference import Loss, autograd_gradients, half_square
 from torchtheory.labs.training.differentiation_cost import cost, modes, plot_cost
 from torchtheory.labs.training.worked_network import plot_two_two_one, two_two_one
@@ -45,9 +42,7 @@ from torchtheory.training.losses import classification_loss
     errata=["backpropagation-without-derivatives"],
     full={"depth": 30, "width": 60, "graphs": 20, "units": 12},
 )
-def backpropagation(
-    run: Run, depth: int = 10, width: int = 16, graphs: int = 4, units: int = 9
-) -> None:
+def backpropagation(run: Run, depth: int = 10, width: int = 16, graphs: int = 4, units: int = 9) -> None:
     """Errors and gradients are computed by the recursion itself and compared with four others.
 
     Networks of dense and convolutional layers: every error and every gradient equals autograd's,
@@ -129,9 +124,7 @@ def chains(run: Run, width: int) -> None:
         (mlp([5, width, 3], nn.GELU, generator=run.generator), run.randn(8, 5), labels, log.mean),
         (image, run.randn(8, 2, 7, 7), labels, F.cross_entropy),
         (
-            mlp(
-                [5, width, 3], "logistic", output=partial(nn.Softmax, 1)(), generator=run.generator
-            ),
+            mlp([5, width, 3], "logistic", output=partial(nn.Softmax, 1)(), generator=run.generator),
             run.randn(8, 5),
             run.randn(8, 3),
             half_square,
@@ -145,26 +138,23 @@ def chains(run: Run, width: int) -> None:
         errors += [e.reshape(-1) for e in autograd_errors(model, x, y, loss)]
         our_errors += [step.delta.reshape(-1) for step in found.steps]
         broken.append(without_slopes(found))
-    run.claim(
+    says = run.states(
         ["N-41", "A-22"],
         r"\frac{\partial E}{\partial\theta^\ell}="
         r"\Bigl[\frac{\partial h^\ell}{\partial\theta^\ell}\Bigr]^\top\delta^\ell",
-        promised=torch.cat(theirs),
-        relation="==",
-        measured=torch.cat(ours),
-        tolerance=1e-12,
-        reason="dense and convolutional networks, four activations, three losses, by autograd",
-        control=Control("the slopes of the activations left out", torch.cat(broken)),
     )
-    run.claim(
+    says.equal(
+        torch.cat(ours),
+        torch.cat(theirs),
+        1e-12,
+        where="dense and convolutional networks, four activations, three losses, by autograd",
+    )
+    says.fails("the slopes of the activations left out", torch.cat(broken))
+    run.states(
         "N-41",
         r"\delta^{\ell-1}=\Bigl[\frac{\partial h^\ell}{\partial h^{\ell-1}}\Bigr]^\top\delta^\ell"
         r"=\frac{\partial E}{\partial h^{\ell-1}}",
-        promised=torch.cat(errors),
-        relation="==",
-        measured=torch.cat(our_errors),
-        tolerance=1e-12,
-    )
+    ).equal(torch.cat(our_errors), torch.cat(errors), 1e-12)
 
 
 def printed_recursion(run: Run) -> None:
@@ -175,15 +165,9 @@ def printed_recursion(run: Run) -> None:
     true = [float(step.delta) for step in found.steps if isinstance(step.module, nn.Tanh)]
     values = [float(step.output) for step in found.steps if isinstance(step.module, nn.Tanh)]
     printed = [values[i + 1] / values[i] * true[i + 1] for i in range(2)]
-    run.erratum(
-        "backpropagation-without-derivatives",
-        r"\delta^\ell=\Bigl[\frac{h^{\ell+1}}{h^\ell}\Bigr]^\top\delta^{\ell+1}",
-        promised=printed,
-        relation="==",
-        measured=true[:2],
-        tolerance=1e-9,
-        reason="a chain of single tanh units, where the quotient exists",
-    )
+    run.refutes(
+        "backpropagation-without-derivatives", r"\delta^\ell=\Bigl[\frac{h^{\ell+1}}{h^\ell}\Bigr]^\top\delta^{\ell+1}"
+    ).equal(true[:2], printed, 1e-9, where="a chain of single tanh units, where the quotient exists")
 
 
 def walk_through(run: Run, width: int) -> None:
@@ -200,26 +184,18 @@ def walk_through(run: Run, width: int) -> None:
 
     rate = 1e-7
     start = float(found.loss)
-    run.claim(
-        "S-26",
-        r"\frac{E(\theta)-E(\theta-\eta\nabla E)}{\eta}\to\|\nabla E\|^2 \text{ after the update}",
-        promised=1,
-        relation="==",
-        measured=(start - after(rate)) / rate / squared,
-        tolerance=1e-3,
-        control=Control("the update with the wrong sign", (start - after(-rate)) / rate / squared),
+    says = run.states(
+        "S-26", r"\frac{E(\theta)-E(\theta-\eta\nabla E)}{\eta}\to\|\nabla E\|^2 \text{ after the update}"
     )
+    says.equal((start - after(rate)) / rate / squared, 1, 1e-3)
+    says.fails("the update with the wrong sign", (start - after(-rate)) / rate / squared)
     # the values on the way there are those of the network itself
     hidden = torch.tanh(x @ theta["0.weight"].T + theta["0.bias"])
-    run.claim(
-        "S-26",
-        r"\text{the value of a unit is } \phi \text{ of a linear combination of the layer before}",
-        promised=hidden,
-        relation="==",
-        measured=found.steps[1].output,
-        tolerance=1e-13,
-        control=Control("without the nonlinearity", found.steps[0].output),
+    says = run.states(
+        "S-26", r"\text{the value of a unit is } \phi \text{ of a linear combination of the layer before}"
     )
+    says.equal(found.steps[1].output, hidden, 1e-13)
+    says.fails("without the nonlinearity", found.steps[0].output)
 
 
 def random_graph(run: Run, units: int) -> GraphNetwork:
@@ -287,41 +263,18 @@ def correctness(run: Run, graphs: int, units: int) -> None:
         autograd += [theirs[name] for name in biases]
         numerical.append(bias_quotients(net, biases, x, y))
         rows.append((number, len(net.order), net.graph.number_of_edges(), count))
-    run.claim(
-        ["S-51", "A-22"],
-        r"\delta_j=\sum_{\text{paths } j\to\text{output}}\ \prod w\,\phi'",
-        promised=torch.cat(paths),
-        relation="==",
-        measured=torch.cat(ours),
-        tolerance=1e-12,
-        reason=f"{graphs} random acyclic graphs of {units} tanh units",
-        control=Control("the paths through the first successor only", torch.cat(partial_)),
+    says = run.states(["S-51", "A-22"], r"\delta_j=\sum_{\text{paths } j\to\text{output}}\ \prod w\,\phi'")
+    says.equal(torch.cat(ours), torch.cat(paths), 1e-12, where=f"{graphs} random acyclic graphs of {units} tanh units")
+    says.fails("the paths through the first successor only", torch.cat(partial_))
+    run.states("S-51", r"\delta_j=\phi'(a_j)\sum_{k\in\mathrm{succ}(j)}w_{jk}\delta_k").equal(
+        torch.cat(ours), torch.cat(formula), 1e-12
     )
-    run.claim(
-        "S-51",
-        r"\delta_j=\phi'(a_j)\sum_{k\in\mathrm{succ}(j)}w_{jk}\delta_k",
-        promised=torch.cat(formula),
-        relation="==",
-        measured=torch.cat(ours),
-        tolerance=1e-12,
-    )
-    run.claim(
-        ["S-51", "S-26"],
-        r"\delta_j=\partial E/\partial a_j \text{ by autograd and by difference quotients}",
-        promised=torch.cat([*autograd, *numerical]),
-        relation="==",
-        measured=torch.cat([*ours, *ours]),
-        tolerance=1e-8,
-    )
-    run.claim(
-        ["S-51", "A-22"],
-        r"\partial E/\partial w_{ij}=h_i\,\delta_j",
-        promised=torch.cat(their_gradients),
-        relation="==",
-        measured=torch.cat(gradients),
-        tolerance=1e-12,
-        control=Control("errors that start from another target", torch.cat(elsewhere)),
-    )
+    run.states(
+        ["S-51", "S-26"], r"\delta_j=\partial E/\partial a_j \text{ by autograd and by difference quotients}"
+    ).equal(torch.cat([*ours, *ours]), torch.cat([*autograd, *numerical]), 1e-8)
+    says = run.states(["S-51", "A-22"], r"\partial E/\partial w_{ij}=h_i\,\delta_j")
+    says.equal(torch.cat(gradients), torch.cat(their_gradients), 1e-12)
+    says.fails("errors that start from another target", torch.cat(elsewhere))
     run.table(
         "graphs",
         ["graph", "units", "edges", "paths to an output"],

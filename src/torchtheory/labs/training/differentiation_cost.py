@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run
 from torchtheory.labs.training.autograd_reference import autograd_gradients, half_square
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.nets.feedforward import mlp
@@ -28,18 +27,12 @@ def modes(run: Run) -> None:
 
     point = flatten(theta)
     reverse = flatten(backpropagate(net, x, y, half_square).gradients)
-    forward = torch.stack(
-        [torch.func.jvp(value, (point,), (e,))[1] for e in torch.eye(len(point)).double()]
-    )
-    run.claim(
+    forward = torch.stack([torch.func.jvp(value, (point,), (e,))[1] for e in torch.eye(len(point)).double()])
+    run.states(
         "A-22",
         r"\nabla E \text{ by reverse accumulation}=\bigl(\partial E/\partial\theta_i\bigr)_i"
         r"\text{ by forward accumulation, one direction at a time}",
-        promised=forward,
-        relation="==",
-        measured=reverse,
-        tolerance=1e-12,
-    )
+    ).equal(reverse, forward, 1e-12)
     kinked = mlp([3, 5, 4, 1], "relu", generator=run.generator)
     for layer in (kinked[0], kinked[2]):
         assert isinstance(layer, nn.Linear)
@@ -52,23 +45,17 @@ def modes(run: Run) -> None:
 
     at_kink = flatten({name: p.detach() for name, p in kinked.named_parameters()})
     scale = float(reverse.abs().max())
-    run.claim(
+    says = run.states(
         ["A-22", "N-41"],
-        r"\text{away from kinks the difference to central quotients, relative to } "
-        r"\|\nabla E\|_\infty",
-        promised=1e-6,
-        relation="<=",
-        measured=(reverse - numerical_jacobian(value, point)).abs().max() / scale,
-        control=Control(
-            "every hidden unit exactly at the kink of its ReLU",
-            (
-                flatten(backpropagate(kinked, x, y, half_square).gradients)
-                - numerical_jacobian(kinked_value, at_kink)
-            )
-            .abs()
-            .max()
-            / scale,
-        ),
+        r"\text{away from kinks the difference to central quotients, relative to } \|\nabla E\|_\infty",
+    )
+    says.at_most((reverse - numerical_jacobian(value, point)).abs().max() / scale, 1e-6)
+    says.fails(
+        "every hidden unit exactly at the kink of its ReLU",
+        (flatten(backpropagate(kinked, x, y, half_square).gradients) - numerical_jacobian(kinked_value, at_kink))
+        .abs()
+        .max()
+        / scale,
     )
 
 
@@ -98,35 +85,17 @@ def cost(run: Run, width: int) -> list[tuple[int, float, float, float]]:
         forward_ratios.append(len(point) * one / there)
         depths.append(float(whole))
         rows.append((len(point), whole / there, len(point) * one / there, 2.0 * len(point)))
-    run.claim(
-        ["A-22", "N-41"],
-        r"\text{operations of loss and gradient}\le3\times\text{those of the loss}",
-        promised=3,
-        relation="<=",
-        measured=ratios,
-        reason="matrix products, counted; ours and autograd's, 2 to 8 layers",
-        control=Control(
-            "forward accumulation, one direction a parameter", forward_ratios, promised=3
-        ),
-    )
-    run.claim(
-        "S-26",
-        r"\text{the way back costs exactly two ways there, errors down to the input included}",
-        promised=2,
-        relation="==",
-        measured=back,
-        control=Control("forward accumulation", [r - 1 for r in forward_ratios]),
-    )
+    says = run.states(["A-22", "N-41"], r"\text{operations of loss and gradient}\le3\times\text{those of the loss}")
+    says.at_most(ratios, 3, where="matrix products, counted; ours and autograd's, 2 to 8 layers")
+    says.fails("forward accumulation, one direction a parameter", forward_ratios, promised=3)
+    says = run.states("S-26", r"\text{the way back costs exactly two ways there, errors down to the input included}")
+    says.equal(back, 2)
+    says.fails("forward accumulation", [r - 1 for r in forward_ratios])
     totals = torch.tensor(depths)
     paths = torch.tensor([float(width) ** (layers - 1) for layers in range(2, 9)])
-    run.claim(
-        ["N-41", "S-51"],
-        r"\text{cost is linear in depth: its second differences are } 0",
-        promised=0,
-        relation="==",
-        measured=totals.diff().diff(),
-        control=Control("the number of paths to the output instead", paths.diff().diff()),
-    )
+    says = run.states(["N-41", "S-51"], r"\text{cost is linear in depth: its second differences are } 0")
+    says.equal(totals.diff().diff())
+    says.fails("the number of paths to the output instead", paths.diff().diff())
     run.table(
         "cost",
         ["parameters", "reverse", "forward, all directions", "central differences"],

@@ -8,11 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.training.distillation import (
     agreement,
     distill,
@@ -88,61 +85,42 @@ def loss_and_gradient(run: Run) -> None:
         p = (f / t).softmax(1)
         return -(p * (g / t - torch.logsumexp(g / t, 1, keepdim=True))).sum(1)
 
-    run.claim(
-        "N-136",
-        r"-\sum_y p_y\log q_y = -\sum_y p_y\big(\tfrac{G_y}{T} - \log\sum_{y'}e^{G_{y'}/T}\big)",
-        promised=[float(each(teacher, student, t).mean()) for t in scales],
-        relation="==",
-        measured=[float(distillation_loss(teacher, student, t)) for t in scales],
-        tolerance=1e-12,
-        control=Control(
-            "the temperature is left out of the first term",
-            [float(distillation_loss(teacher, student * t, t)) for t in scales],
-        ),
+    says = run.states("N-136", r"-\sum_y p_y\log q_y = -\sum_y p_y\big(\tfrac{G_y}{T} - \log\sum_{y'}e^{G_{y'}/T}\big)")
+    says.equal(
+        [float(distillation_loss(teacher, student, t)) for t in scales],
+        [float(each(teacher, student, t).mean()) for t in scales],
+        1e-12,
+    )
+    says.fails(
+        "the temperature is left out of the first term",
+        [float(distillation_loss(teacher, student * t, t)) for t in scales],
     )
     excess = torch.cat([each(teacher, student, t) - entropy(teacher, t) for t in scales])
-    run.claim(
-        "N-136",
-        r"\ell - H(p) > 0 \text{ unless } G - F \text{ is constant}",
-        promised=1e-9,
-        relation=">",
-        measured=excess,
-        control=Control(
-            "G = F + 3",
-            torch.cat([each(teacher, teacher + 3, t) - entropy(teacher, t) for t in scales]),
-        ),
+    says = run.states("N-136", r"\ell - H(p) > 0 \text{ unless } G - F \text{ is constant}")
+    says.above(excess, 1e-9)
+    says.fails("G = F + 3", torch.cat([each(teacher, teacher + 3, t) - entropy(teacher, t) for t in scales]))
+    says = run.states("N-136", r"G = F + c\mathbf 1: \quad \ell = H(p)")
+    says.equal(
+        [float(distillation_loss(teacher, teacher - 7, t)) for t in scales],
+        torch.stack([entropy(teacher, t).mean() for t in scales]),
+        1e-12,
     )
-    run.claim(
-        "N-136",
-        r"G = F + c\mathbf 1: \quad \ell = H(p)",
-        promised=torch.stack([entropy(teacher, t).mean() for t in scales]),
-        relation="==",
-        measured=[float(distillation_loss(teacher, teacher - 7, t)) for t in scales],
-        tolerance=1e-12,
-        control=Control(
-            "one logit is moved",
-            [
-                float(distillation_loss(teacher, teacher + torch.eye(6, dtype=teacher.dtype)[0], t))
-                for t in scales
-            ],
-        ),
+    says.fails(
+        "one logit is moved",
+        [float(distillation_loss(teacher, teacher + torch.eye(6, dtype=teacher.dtype)[0], t)) for t in scales],
     )
-    run.claim(
-        "N-136",
-        r"T\to\infty: \ p, q \to \tfrac1k \text{ and } \ell \to \log k",
-        promised=float(torch.tensor(6.0, dtype=torch.float64).log()),
-        relation="==",
-        measured=float(distillation_loss(teacher, student, 1e5)),
-        tolerance=1e-6,
-        control=Control("T = 1", float(distillation_loss(teacher, student, 1.0))),
+    says = run.states("N-136", r"T\to\infty: \ p, q \to \tfrac1k \text{ and } \ell \to \log k")
+    says.equal(
+        float(distillation_loss(teacher, student, 1e5)), float(torch.tensor(6.0, dtype=torch.float64).log()), 1e-6
     )
-    run.erratum(
+    says.fails("T = 1", float(distillation_loss(teacher, student, 1.0)))
+    run.refutes(
         "distillation-loss-without-minus",
         r"\sum_y p_y\log q_y \text{ is least when the student agrees with the teacher}",
-        promised=float(-each(teacher, teacher, 1.0).mean()),
-        relation=">=",
-        measured=float(-each(teacher, student, 1.0).mean()),
-        reason="without the minus sign, students that disagree have a smaller value",
+    ).at_least(
+        float(-each(teacher, student, 1.0).mean()),
+        float(-each(teacher, teacher, 1.0).mean()),
+        where="without the minus sign, students that disagree have a smaller value",
     )
 
     moved = student.clone().requires_grad_()
@@ -151,53 +129,30 @@ def loss_and_gradient(run: Run) -> None:
         (g,) = torch.autograd.grad(distillation_loss(teacher, moved, t) * len(moved), moved)
         by_autograd.append(g)
     formula = torch.cat([distillation_gradient(teacher, student, t) for t in scales])
-    run.claim(
-        "N-137",
-        r"\partial\ell/\partial G_y = \tfrac1T(q_y - p_y)",
-        promised=torch.cat(by_autograd),
-        relation="==",
-        measured=formula,
-        tolerance=1e-12,
-        control=Control("the printed sign", -formula),
-    )
+    says = run.states("N-137", r"\partial\ell/\partial G_y = \tfrac1T(q_y - p_y)")
+    says.equal(formula, torch.cat(by_autograd), 1e-12)
+    says.fails("the printed sign", -formula)
     h, differences = 1e-5, []
     for j in range(6):
         step = h * torch.eye(6, dtype=torch.float64)[j]
-        differences.append(
-            (each(teacher, student + step, 2.5) - each(teacher, student - step, 2.5)) / (2 * h)
-        )
-    run.claim(
-        "N-137",
-        r"\text{the same by central differences, } T = 2.5",
-        promised=torch.stack(differences, 1),
-        relation="==",
-        measured=distillation_gradient(teacher, student, 2.5),
-        tolerance=1e-8,
-        control=Control(
-            "without the factor 1/T", 2.5 * distillation_gradient(teacher, student, 2.5)
-        ),
-    )
+        differences.append((each(teacher, student + step, 2.5) - each(teacher, student - step, 2.5)) / (2 * h))
+    says = run.states("N-137", r"\text{the same by central differences, } T = 2.5")
+    says.equal(distillation_gradient(teacher, student, 2.5), torch.stack(differences, 1), 1e-8)
+    says.fails("without the factor 1/T", 2.5 * distillation_gradient(teacher, student, 2.5))
     certain = torch.full((40, 6), -1e9, dtype=torch.float64)
     certain[:, 2] = 0
     hard = student.softmax(1)
     hard[:, 2] -= 1
-    run.claim(
-        "N-137",
-        r"\text{a certain teacher and } T = 1: \quad \partial\ell/\partial G = q - e_y",
-        promised=hard,
-        relation="==",
-        measured=distillation_gradient(certain, student, 1.0),
-        tolerance=1e-12,
-        control=Control("a teacher with doubts", distillation_gradient(teacher, student, 1.0)),
-    )
-    run.erratum(
-        "distillation-gradient-of-logits",
-        r"\partial\ell/\partial G = \text{difference of tempered logits } (F - G)/T",
-        promised=(teacher - student) / 2.5,
-        relation="==",
-        measured=distillation_gradient(teacher, student, 2.5),
-        tolerance=1e-6,
-        reason="it is a difference of probabilities, with the other sign",
+    says = run.states("N-137", r"\text{a certain teacher and } T = 1: \quad \partial\ell/\partial G = q - e_y")
+    says.equal(distillation_gradient(certain, student, 1.0), hard, 1e-12)
+    says.fails("a teacher with doubts", distillation_gradient(teacher, student, 1.0))
+    run.refutes(
+        "distillation-gradient-of-logits", r"\partial\ell/\partial G = \text{difference of tempered logits } (F - G)/T"
+    ).equal(
+        distillation_gradient(teacher, student, 2.5),
+        (teacher - student) / 2.5,
+        1e-6,
+        where="it is a difference of probabilities, with the other sign",
     )
 
 
@@ -211,24 +166,13 @@ def high_temperature(run: Run) -> None:
     heats = [10.0 * 2**j for j in range(8)]
 
     def distances(target: Tensor) -> list[float]:
-        return [
-            float((t**2 * distillation_gradient(teacher, student, t) - target).norm())
-            for t in heats
-        ]
+        return [float((t**2 * distillation_gradient(teacher, student, t) - target).norm()) for t in heats]
 
-    slope = fit_slope(heats, distances(limit), 0.99)
-    uncentered = fit_slope(heats, distances((student - teacher) / 5), 0.99)
-    run.claim(
-        "N-137",
-        r"\big\|T^2\,\partial\ell/\partial G - \tfrac1k[(G-\bar G)-(F-\bar F)]\big\| "
-        r"\propto T^{-1}",
-        promised=-1,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        tolerance=0.02,
-        control=Control("logits that are not centered", uncentered.estimate, interval=uncentered),
+    says = run.states(
+        "N-137", r"\big\|T^2\,\partial\ell/\partial G - \tfrac1k[(G-\bar G)-(F-\bar F)]\big\| \propto T^{-1}"
     )
+    says.slope(heats, distances(limit), -1, 0.02)
+    says.fails("logits that are not centered", heats, distances((student - teacher) / 5))
 
 
 def experiment(
@@ -267,9 +211,7 @@ def experiment(
         students = {name: network((64, 16, 10), seed) for name in names}
         watches = {name: Watch() for name in names}
 
-        def settings(
-            name: str, seed: int = seed, watches: dict[str, Watch] = watches
-        ) -> dict[str, Any]:
+        def settings(name: str, seed: int = seed, watches: dict[str, Watch] = watches) -> dict[str, Any]:
             return {
                 "epochs": epochs,
                 "batch_size": 64,
@@ -297,25 +239,12 @@ def experiment(
     from_labels, distilled = table[:, 1], table[:, 3:].mean(1)
     gain = mean_interval(from_labels[:, 0] - distilled[:, 0], 0.99)
     without = mean_interval(from_labels[:, 0] - lost_table[:, 0], 0.99)
-    run.claim(
-        "N-138",
-        r"\text{error of the student of a few labels minus that of the distilled one} > 0",
-        promised=0,
-        relation=">",
-        measured=gain.low,
-        reason=f"the lower end of a 99% interval over {repeats} students",
-        control=Control("the teacher is untrained", without.low),
-    )
-    run.claim(
-        "N-138",
-        r"\text{agreement with the teacher: distilled student minus student of a few labels}",
-        promised=0,
-        relation=">",
-        measured=distilled[:, 1] - from_labels[:, 1],
-        control=Control(
-            "distilled from an untrained teacher", lost_table[:, 1] - from_labels[:, 1]
-        ),
-    )
+    says = run.states("N-138", r"\text{error of the student of a few labels minus that of the distilled one} > 0")
+    says.above(gain.low, 0, where=f"the lower end of a 99% interval over {repeats} students")
+    says.fails("the teacher is untrained", without.low)
+    says = run.states("N-138", r"\text{agreement with the teacher: distilled student minus student of a few labels}")
+    says.above(distilled[:, 1] - from_labels[:, 1], 0)
+    says.fails("distilled from an untrained teacher", lost_table[:, 1] - from_labels[:, 1])
     return table, curves
 
 
@@ -355,9 +284,7 @@ def plot_students(
     left.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.22))
     place = torch.arange(len(names))
     for row in range(len(error)):
-        right.scatter(
-            place - 0.1, error[row], s=14, color="C0", label="error" if row == 0 else None
-        )
+        right.scatter(place - 0.1, error[row], s=14, color="C0", label="error" if row == 0 else None)
         right.scatter(
             place + 0.1, 1 - agree[row], s=14, color="C1", marker="^",
             label="disagreement with the teacher" if row == 0 else None,

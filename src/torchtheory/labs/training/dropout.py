@@ -8,11 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.labs.nets.comparing import linear_layer
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labeled import at_least
@@ -73,66 +69,35 @@ def layers(run: Run, draws: int) -> None:
     inverted = UnitDropout(keep, generator=run.generator)
     for name, layer, promised in (("plain", plain, keep * x[0]), ("inverted", inverted, x[0])):
         outputs = layer.train()(many)
-        interval = mean_interval(outputs[:, 2])
-        other = mean_interval((inverted if layer is plain else plain).train()(many)[:, 2])
-        run.claim(
-            "N-127, M-135",
-            rf"\text{{{name} dropout: the mean in training is the output in evaluation}}",
-            promised=float(promised[2]),
-            relation="~",
-            measured=interval.estimate,
-            interval=interval,
-            reason=f"unit 3 of 4, keep probability 0.5, {draws} masks, 99 % interval",
-            control=Control("the other convention's training", other.estimate, interval=other),
+        says = run.states("N-127, M-135", rf"\text{{{name} dropout: the mean in training is the output in evaluation}}")
+        says.mean(
+            outputs[:, 2], float(promised[2]), where=f"unit 3 of 4, keep probability 0.5, {draws} masks, 99 % interval"
         )
+        says.fails("the other convention's training", (inverted if layer is plain else plain).train()(many)[:, 2])
     weight = run.randn(3, 4)
     test_plain = plain.eval()(x) @ weight.T
     test_inverted = inverted.eval()(x) @ (weight * keep).T
-    run.claim(
+    says = run.states(
         "N-127",
-        r"\text{both conventions are one network: } W_{\rm plain}(\pi\odot a)"
-        r"=(W_{\rm plain}\operatorname{diag}\pi)a",
-        promised=test_inverted,
-        relation="==",
-        measured=test_plain,
-        tolerance=EXACT,
-        control=Control("without scaling in evaluation", x @ weight.T),
+        r"\text{both conventions are one network: } W_{\rm plain}(\pi\odot a)=(W_{\rm plain}\operatorname{diag}\pi)a",
     )
+    says.equal(test_plain, test_inverted, EXACT)
+    says.fails("without scaling in evaluation", x @ weight.T)
     again = inverted.eval()
-    run.claim(
-        "N-127, M-135",
-        r"\text{evaluation is deterministic: difference of two calls}",
-        promised=0.0,
-        relation="==",
-        measured=(again(x) - again(x)).abs(),
-        control=Control("training mode", (inverted.train()(many) - inverted(many)).abs()),
-    )
+    says = run.states("N-127, M-135", r"\text{evaluation is deterministic: difference of two calls}")
+    says.equal((again(x) - again(x)).abs())
+    says.fails("training mode", (inverted.train()(many) - inverted(many)).abs())
     p = 0.3
     torch_layer, ours = nn.Dropout(p), UnitDropout(1 - p, generator=run.generator)
     ones = torch.ones(draws, dtype=torch.float64)
-    run.claim(
-        "N-127, M-135",
-        r"\texttt{nn.Dropout(p)}\text{: inverted, with } \pi=1-p\text{; its non-zero values}",
-        promised=1 / (1 - p),
-        relation="==",
-        measured=torch.cat([v[v != 0] for v in (torch_layer(ones), ours(ones))]),
-        tolerance=EXACT,
-        control=Control("p taken for the keep probability", _nonzero(UnitDropout(p)(ones))),
+    says = run.states(
+        "N-127, M-135", r"\texttt{nn.Dropout(p)}\text{: inverted, with } \pi=1-p\text{; its non-zero values}"
     )
-    kept = mean_interval((torch_layer(ones) != 0).double())
-    run.claim(
-        "N-127, M-135",
-        r"\texttt{nn.Dropout(p)} \text{ keeps a unit with probability } 1-p",
-        promised=1 - p,
-        relation="~",
-        measured=kept.estimate,
-        interval=kept,
-        control=Control(
-            "p taken for the keep probability",
-            float((UnitDropout(p)(ones) != 0).double().mean()),
-            interval=mean_interval((UnitDropout(p)(ones) != 0).double()),
-        ),
-    )
+    says.equal(torch.cat([v[v != 0] for v in (torch_layer(ones), ours(ones))]), 1 / (1 - p), EXACT)
+    says.fails("p taken for the keep probability", _nonzero(UnitDropout(p)(ones)))
+    says = run.states("N-127, M-135", r"\texttt{nn.Dropout(p)} \text{ keeps a unit with probability } 1-p")
+    says.mean((torch_layer(ones) != 0).double(), 1 - p)
+    says.fails("p taken for the keep probability", (UnitDropout(p)(ones) != 0).double())
     gradient_through_mask(run)
 
     twin = nn.Linear(4, 2, bias=False, dtype=torch.float64)
@@ -140,37 +105,18 @@ def layers(run: Run, draws: int) -> None:
         twin.weight.copy_(weight[:1].expand(2, -1))
     by_unit = twin(UnitDropout(0.5, generator=run.generator)(many)).detach()
     by_weight = WeightDropout(twin, 0.5, generator=run.generator)(many).detach()
-    run.claim(
-        "N-127",
-        r"\text{two outputs with the same weights stay equal when units are dropped}",
-        promised=by_unit[:, 0],
-        relation="==",
-        measured=by_unit[:, 1],
-        tolerance=EXACT,
-        control=Control("single weights dropped", by_weight[:, 1], promised=by_weight[:, 0]),
-    )
+    says = run.states("N-127", r"\text{two outputs with the same weights stay equal when units are dropped}")
+    says.equal(by_unit[:, 1], by_unit[:, 0], EXACT)
+    says.fails("single weights dropped", by_weight[:, 1], promised=by_weight[:, 0])
     mean = float(weight[0] @ x[0])
-    products = mean_interval((by_weight[:, 0] - mean) * (by_weight[:, 1] - mean))
     of_units = mean_interval((by_unit[:, 0] - mean) * (by_unit[:, 1] - mean))
     variance = float((weight[0] * x[0]).square().sum())
-    run.claim(
-        "N-127",
-        r"\text{and are uncorrelated when single weights are}",
-        promised=0.0,
-        relation="~",
-        measured=products.estimate,
-        interval=products,
-        control=Control("units dropped", of_units.estimate, interval=of_units),
-    )
-    run.erratum(
-        "dropout-of-weights",
-        r"\operatorname{cov}(z_1,z_2)=0 \text{ under dropout, as if of single weights}",
-        promised=0.0,
-        relation="~",
-        measured=of_units.estimate,
-        interval=of_units,
-        reason=f"outputs with the same weights: the covariance is their variance {variance:.3f}",
-    )
+    says = run.states("N-127", r"\text{and are uncorrelated when single weights are}")
+    says.mean((by_weight[:, 0] - mean) * (by_weight[:, 1] - mean), 0.0)
+    says.fails("units dropped", of_units)
+    run.refutes(
+        "dropout-of-weights", r"\operatorname{cov}(z_1,z_2)=0 \text{ under dropout, as if of single weights}"
+    ).mean(of_units, 0.0, where=f"outputs with the same weights: the covariance is their variance {variance:.3f}")
 
 
 def gradient_through_mask(run: Run) -> None:
@@ -195,40 +141,23 @@ def gradient_through_mask(run: Run) -> None:
             e[i] = h
             e = e.view_as(x)
             differences.view(-1)[i] = (loss(3, x + e) - loss(3, x - e)) / (2 * h)
-    run.claim(
-        "M-135",
-        r"\text{back-propagation through the mask equals central differences}",
-        promised=differences,
-        relation="==",
-        measured=gradient,
-        tolerance=1e-7,
-        control=Control("the gradient under another mask", another),
-    )
+    says = run.states("M-135", r"\text{back-propagation through the mask equals central differences}")
+    says.equal(gradient, differences, 1e-7)
+    says.fails("the gradient under another mask", another)
 
 
 def masks(run: Run, units: int) -> None:
     """Probabilities of masks, and moments of the random diagonal matrix."""
     every = all_masks(units)
     keep = 0.1 + 0.8 * run.rand(units)
-    run.claim(
-        "N-128",
-        r"\sum_bp(b)=1",
-        promised=1.0,
-        relation="==",
-        measured=mask_probabilities(every, keep).sum(),
-        tolerance=EXACT,
-        reason=f"all {len(every)} masks, unequal keep probabilities",
-        control=Control("one mask missing", mask_probabilities(every[1:], keep).sum()),
+    says = run.states("N-128", r"\sum_bp(b)=1")
+    says.equal(
+        mask_probabilities(every, keep).sum(), 1.0, EXACT, where=f"all {len(every)} masks, unequal keep probabilities"
     )
+    says.fails("one mask missing", mask_probabilities(every[1:], keep).sum())
     common = torch.where(every > 0, keep, 1 - keep[0]).prod(1).sum()
-    run.erratum(
-        "mask-probability-without-index",
-        r"\sum_b\prod_i\pi_i^{b_i}(1-\pi)^{1-b_i}=1",
-        promised=1.0,
-        relation="==",
-        measured=common,
-        tolerance=1e-9,
-        reason="π read as the first unit's; the sum is the product of 1 + π_i - π",
+    run.refutes("mask-probability-without-index", r"\sum_b\prod_i\pi_i^{b_i}(1-\pi)^{1-b_i}=1").equal(
+        common, 1.0, 1e-9, where="π read as the first unit's; the sum is the product of 1 + π_i - π"
     )
     drop = torch.tensor([0.1, 0.3, 0.5, 0.9], dtype=torch.float64)
     first, second, unscaled, unscaled_second = [], [], [], []
@@ -239,32 +168,14 @@ def masks(run: Run, units: int) -> None:
         second.append(float(probability @ values.square()) - first[-1] ** 2)
         unscaled.append(float(probability @ every[:, 0]))
         unscaled_second.append(float(probability @ every[:, 0]) - unscaled[-1] ** 2)
-    run.claim(
-        "M-136",
-        r"B_{ii}\sim\tfrac1{1-p}\mathrm{Ber}(1-p):\ \mathbb EB=I",
-        promised=1.0,
-        relation="==",
-        measured=first,
-        tolerance=EXACT,
-        control=Control("Ber(1-p) without the factor", unscaled),
-    )
-    run.claim(
-        "M-136",
-        r"\operatorname{var}B_{ii}=\tfrac p{1-p}",
-        promised=drop / (1 - drop),
-        relation="==",
-        measured=second,
-        tolerance=EXACT,
-        control=Control("Ber(1-p) without the factor", unscaled_second),
-    )
-    run.erratum(
-        "dropout-mask-mean",
-        r"B_{ii}\sim\mathrm{Ber}(1-p)\implies\mathbb E[B_{ii}]=1",
-        promised=1.0,
-        relation="==",
-        measured=unscaled,
-        tolerance=1e-9,
-        reason="p = 0.1, 0.3, 0.5, 0.9",
+    says = run.states("M-136", r"B_{ii}\sim\tfrac1{1-p}\mathrm{Ber}(1-p):\ \mathbb EB=I")
+    says.equal(first, 1.0, EXACT)
+    says.fails("Ber(1-p) without the factor", unscaled)
+    says = run.states("M-136", r"\operatorname{var}B_{ii}=\tfrac p{1-p}")
+    says.equal(second, drop / (1 - drop), EXACT)
+    says.fails("Ber(1-p) without the factor", unscaled_second)
+    run.refutes("dropout-mask-mean", r"B_{ii}\sim\mathrm{Ber}(1-p)\implies\mathbb E[B_{ii}]=1").equal(
+        unscaled, 1.0, 1e-9, where="p = 0.1, 0.3, 0.5, 0.9"
     )
 
 
@@ -277,53 +188,22 @@ def scaling(run: Run, units: int) -> None:
         for parameter in net.parameters():
             parameter.copy_(1.5 * run.randn(*parameter.shape) / math.sqrt(parameter.shape[-1]))
     scaled = head(keep * x)
-    run.claim(
-        "N-128, M-135",
-        r"\text{linear outputs: } \sum_bp(b)f(b\odot x)=f(\pi\odot x)",
-        promised=scaled,
-        relation="==",
-        measured=ensemble_mean(head, x, keep),
-        tolerance=EXACT,
-        reason=f"all {2**units} sub-networks",
-        control=Control(
-            "a hidden ReLU layer after the mask",
-            ensemble_mean(deep, x, keep),
-            promised=deep(keep * x),
-        ),
-    )
-    run.erratum(
-        "scaling-by-drop-probability",
-        r"\text{linear outputs: } \sum_bp(b)f(b\odot x)=f((1-\pi)\odot x)",
-        promised=head((1 - keep) * x),
-        relation="==",
-        measured=ensemble_mean(head, x, keep),
-        tolerance=1e-9,
-        reason="scaled by the probability of being dropped",
+    says = run.states("N-128, M-135", r"\text{linear outputs: } \sum_bp(b)f(b\odot x)=f(\pi\odot x)")
+    says.equal(ensemble_mean(head, x, keep), scaled, EXACT, where=f"all {2**units} sub-networks")
+    says.fails("a hidden ReLU layer after the mask", ensemble_mean(deep, x, keep), promised=deep(keep * x))
+    run.refutes(
+        "scaling-by-drop-probability", r"\text{linear outputs: } \sum_bp(b)f(b\odot x)=f((1-\pi)\odot x)"
+    ).equal(
+        ensemble_mean(head, x, keep), head((1 - keep) * x), 1e-9, where="scaled by the probability of being dropped"
     )
     geometric = geometric_mean(head, x, keep)
     arithmetic = ensemble_mean(lambda z: head(z).softmax(-1), x, keep)
-    run.claim(
-        "N-128",
-        r"\text{softmax of linear outputs: the scaled network is the normalized geometric mean}",
-        promised=scaled.softmax(-1),
-        relation="==",
-        measured=geometric,
-        tolerance=EXACT,
-        control=Control("the arithmetic mean", arithmetic),
-    )
-    run.claim(
-        "N-128",
-        r"\text{the same with one } \pi=\tfrac12 \text{ for all units}",
-        promised=head(x / 2).softmax(-1),
-        relation="==",
-        measured=geometric_mean(head, x, 0.5),
-        tolerance=EXACT,
-        control=Control(
-            "a hidden ReLU layer after the mask",
-            geometric_mean(deep, x, 0.5),
-            promised=deep(x / 2).softmax(-1),
-        ),
-    )
+    says = run.states("N-128", r"\text{softmax of linear outputs: the scaled network is the normalized geometric mean}")
+    says.equal(geometric, scaled.softmax(-1), EXACT)
+    says.fails("the arithmetic mean", arithmetic)
+    says = run.states("N-128", r"\text{the same with one } \pi=\tfrac12 \text{ for all units}")
+    says.equal(geometric_mean(head, x, 0.5), head(x / 2).softmax(-1), EXACT)
+    says.fails("a hidden ReLU layer after the mask", geometric_mean(deep, x, 0.5), promised=deep(x / 2).softmax(-1))
     rows = []
     for name, net in (("softmax of linear", head), ("one hidden ReLU layer", deep)):
         ours = net(keep * x).softmax(-1)
@@ -360,28 +240,15 @@ def monte_carlo(run: Run, units: int) -> None:
     errors, off = [], []
     for size in sizes:
         means = torch.stack(
-            [
-                sampled_mean(probabilities, x, 0.5, size, generator=run.generator)
-                for _ in range(repeats)
-            ]
+            [sampled_mean(probabilities, x, 0.5, size, generator=run.generator) for _ in range(repeats)]
         )
         errors.append(float((means - exact).square().sum(-1).mean().sqrt()))
         off.append(float((means - biased).square().sum(-1).mean().sqrt()))
-    rate, flat = fit_slope(sizes, errors), fit_slope(sizes, off)
-    run.claim(
-        "N-128",
-        r"\text{the mean over } N \text{ sampled masks errs like } N^{-1/2}\text{, exponent}",
-        promised=-0.5,
-        relation="slope",
-        measured=rate.estimate,
-        interval=rate,
-        reason=f"root mean square error of {repeats} repeats, N from {sizes[0]} to {sizes[-1]}",
-        control=Control(
-            "distance to the scaled network, which is not the mean",
-            flat.estimate,
-            interval=flat,
-        ),
+    says = run.states("N-128", r"\text{the mean over } N \text{ sampled masks errs like } N^{-1/2}\text{, exponent}")
+    says.slope(
+        sizes, errors, -0.5, where=f"root mean square error of {repeats} repeats, N from {sizes[0]} to {sizes[-1]}"
     )
+    says.fails("distance to the scaled network, which is not the mean", sizes, off)
 
     def plot(axes: Any) -> None:
         logs = torch.tensor(sizes, dtype=torch.float64).log2()
@@ -411,8 +278,7 @@ def monte_carlo(run: Run, units: int) -> None:
     run.figure(
         "monte-carlo",
         plot,
-        caption="Averages over sampled sub-networks approach the exact ensemble, not the network "
-        "with scaled weights.",
+        caption="Averages over sampled sub-networks approach the exact ensemble, not the network with scaled weights.",
     )
 
 
@@ -435,23 +301,15 @@ def penalty(run: Run, units: int, samples: int) -> None:
     lower_truth, lower_formula = [], []
     for p in drops:
         lower_truth.append(_squared_risk(rest, lower, y, p))
-        lower_formula.append(
-            reports[0].risk + p / (1 - p) * float((wide * lower.square().mean(0)).sum())
-        )
-    run.claim(
-        "M-136, M-137",
-        r"\mathcal L_{\rm Drop}=\mathcal L+\tfrac p{1-p}\sum_j\|W_k(:,j)\|^2\hat a_j^2",
-        promised=[r.risk_with_dropout for r in reports],
-        relation="==",
-        measured=enumerated,
-        tolerance=EXACT,
-        reason=f"all {2**units} masks of the top layer, p = 0.1, 0.3, 0.5, 0.8",
-        control=Control(
-            "the mask one layer lower, before a ReLU",
-            torch.stack(lower_truth),
-            promised=lower_formula,
-        ),
+        lower_formula.append(reports[0].risk + p / (1 - p) * float((wide * lower.square().mean(0)).sum()))
+    says = run.states("M-136, M-137", r"\mathcal L_{\rm Drop}=\mathcal L+\tfrac p{1-p}\sum_j\|W_k(:,j)\|^2\hat a_j^2")
+    says.equal(
+        enumerated,
+        [r.risk_with_dropout for r in reports],
+        EXACT,
+        where=f"all {2**units} masks of the top layer, p = 0.1, 0.3, 0.5, 0.8",
     )
+    says.fails("the mask one layer lower, before a ReLU", torch.stack(lower_truth), promised=lower_formula)
     labels = torch.randint(0, 2, (samples,), generator=run.generator)
 
     def cross_entropy(a: Tensor) -> Tensor:
@@ -462,38 +320,20 @@ def penalty(run: Run, units: int, samples: int) -> None:
     plain = cross_entropy(hidden).mean()
     with_mask = ensemble_mean(lambda a: cross_entropy(a / 0.5), hidden, 0.5).mean()
     half = reports[2]
-    run.claim(
-        "M-137",
-        r"\mathcal L_{\rm Drop}-\mathcal L=R \text{ at } p=\tfrac12",
-        promised=half.total,
-        relation="==",
-        measured=float(enumerated[2]) - half.risk,
-        tolerance=EXACT,
-        control=Control("cross-entropy instead of the squared loss", float(with_mask - plain)),
-    )
+    says = run.states("M-137", r"\mathcal L_{\rm Drop}-\mathcal L=R \text{ at } p=\tfrac12")
+    says.equal(float(enumerated[2]) - half.risk, half.total, EXACT)
+    says.fails("cross-entropy instead of the squared loss", float(with_mask - plain))
     wide_hidden, wide_weight = run.randn(samples, 200), run.randn(1, 200) / math.sqrt(200)
     target = run.randn(samples, 1)
     clean = float((target - wide_hidden @ wide_weight.T).square().sum(1).mean())
     closed = clean + float((wide_weight.square().sum(0) * wide_hidden.square().mean(0)).sum())
     layer = UnitDropout(0.5, generator=run.generator)
-    drawn = torch.stack(
-        [(target - layer(wide_hidden) @ wide_weight.T).square().sum(1).mean() for _ in range(400)]
-    )
+    drawn = torch.stack([(target - layer(wide_hidden) @ wide_weight.T).square().sum(1).mean() for _ in range(400)])
     same = UnitDropout(0.5, inverted=False, generator=run.generator)
-    unscaled = torch.stack(
-        [(target - same(wide_hidden) @ wide_weight.T).square().sum(1).mean() for _ in range(400)]
-    )
-    sampled, broken = mean_interval(drawn), mean_interval(unscaled)
-    run.claim(
-        "M-137",
-        r"\text{the same for 200 units, by sampling}",
-        promised=closed,
-        relation="~",
-        measured=sampled.estimate,
-        interval=sampled,
-        reason="400 draws of masks, p = 1/2, 99 % interval",
-        control=Control("masks without the factor 1/(1-p)", broken.estimate, interval=broken),
-    )
+    unscaled = torch.stack([(target - same(wide_hidden) @ wide_weight.T).square().sum(1).mean() for _ in range(400)])
+    says = run.states("M-137", r"\text{the same for 200 units, by sampling}")
+    says.mean(drawn, closed, where="400 draws of masks, p = 1/2, 99 % interval")
+    says.fails("masks without the factor 1/(1-p)", unscaled)
     run.figure(
         "penalty",
         lambda axes: _plot_penalty(axes, half.per_unit, head.weight.square().sum(0)),
@@ -528,30 +368,20 @@ def regression(run: Run, units: int, samples: int) -> None:
     other = torch.linalg.lstsq(x, y).solution.requires_grad_()
     unpenalized = ensemble_mean(lambda a: (y - (a / (1 - p)) @ other).square(), x, 1 - p).mean()
     (slope,) = torch.autograd.grad(unpenalized, other)
-    run.claim(
+    says = run.states(
         "M-137",
         r"w=(X^\top X+\tfrac p{1-p}\operatorname{diag}X^\top X)^{-1}X^\top y "
         r"\text{ minimizes the risk with dropped inputs: gradient}",
-        promised=0.0,
-        relation="==",
-        measured=gradient,
-        tolerance=1e-9,
-        reason=f"gradient of the mean over all {2**units} masks",
-        control=Control("least squares without dropout", slope),
     )
+    says.equal(gradient, within=1e-9, where=f"gradient of the mean over all {2**units} masks")
+    says.fails("least squares without dropout", slope)
     scales = torch.logspace(-2, 2, units, dtype=torch.float64)
     rescaled = dropout_regression(x * scales, y, p) * scales
     ridge = _ridge(x, y, 1.0)
     ridge_rescaled = _ridge(x * scales, y, 1.0) * scales
-    run.claim(
-        "M-137",
-        r"\text{its predictions do not change when features are rescaled}",
-        promised=x @ weight.detach(),
-        relation="==",
-        measured=x @ rescaled,
-        tolerance=1e-8,
-        control=Control("ridge regression", x @ ridge_rescaled, promised=x @ ridge),
-    )
+    says = run.states("M-137", r"\text{its predictions do not change when features are rescaled}")
+    says.equal(x @ rescaled, x @ weight.detach(), 1e-8)
+    says.fails("ridge regression", x @ ridge_rescaled, promised=x @ ridge)
 
 
 def _ridge(x: Tensor, y: Tensor, decay: float) -> Tensor:

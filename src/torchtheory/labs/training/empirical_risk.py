@@ -9,11 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.training.risks import empirical_risk, hold_out, least_empirical_risk, risk
 from torchtheory.training.trainer import fit
 
@@ -84,13 +80,8 @@ def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[fl
     logits = run.randn(50, 7).requires_grad_()
     y = torch.randint(0, 7, (50,), generator=run.generator)
     (gradient,) = torch.autograd.grad(F.cross_entropy(logits, y, reduction="sum"), logits)
-    run.claim(
-        "N-25",
-        r"\partial_z\,\mathrm{CE}(z, y) = \mathrm{softmax}(z) - e_y",
-        promised=logits.detach().softmax(1) - F.one_hot(y, 7),
-        relation="==",
-        measured=gradient,
-        tolerance=1e-12,
+    run.states("N-25", r"\partial_z\,\mathrm{CE}(z, y) = \mathrm{softmax}(z) - e_y").equal(
+        gradient, logits.detach().softmax(1) - F.one_hot(y, 7), 1e-12
     )
 
     held, trained = [], []
@@ -101,18 +92,9 @@ def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[fl
         model = linear(weight)
         held.append(empirical_risk(model, held_out).value - exact)
         trained.append(empirical_risk(model, train).value - exact)
-    interval, control = mean_interval(held, 0.999), mean_interval(trained, 0.999)
-    run.claim(
-        "N-25",
-        r"\mathbb E\big[\hat R_{\text{val}}(f_{\text{train}}) - R(f_{\text{train}})\big] = 0",
-        promised=0,
-        relation="~",
-        measured=interval.estimate,
-        interval=interval,
-        control=Control(
-            "the risk is estimated on the training samples", control.estimate, interval=control
-        ),
-    )
+    says = run.states("N-25", r"\mathbb E\big[\hat R_{\text{val}}(f_{\text{train}}) - R(f_{\text{train}})\big] = 0")
+    says.mean(held, 0, confidence=0.999)
+    says.fails("the risk is estimated on the training samples", trained)
 
     plain = Law(law.weight, 0.0, law.noise)
     candidates = run.randn(30, len(law.weight)) * 0.3 + law.weight
@@ -123,17 +105,15 @@ def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[fl
         gaps["selected"].append(float(validation[chosen] - plain.risk(candidates[chosen])))
         gaps["fresh"].append(float(fresh[chosen] - plain.risk(candidates[chosen])))
     found = {key: mean_interval(values, 0.999) for key, values in gaps.items()}
-    run.claim(
-        "N-25",
-        r"\text{of 30 models, the best on the validation set has } "
-        r"\mathbb E[\hat R_{\text{val}} - R] < 0",
-        promised=0,
-        relation="<",
-        measured=_upper(found["selected"]),
-        reason="selecting on the validation set spoils it as an estimate; the upper end of the "
-        "interval is shown",
-        control=Control("the chosen model on fresh samples", _upper(found["fresh"])),
+    says = run.states(
+        "N-25", r"\text{of 30 models, the best on the validation set has } \mathbb E[\hat R_{\text{val}} - R] < 0"
     )
+    says.below(
+        _upper(found["selected"]),
+        0,
+        where="selecting on the validation set spoils it as an estimate; the upper end of the interval is shown",
+    )
+    says.fails("the chosen model on fresh samples", _upper(found["fresh"]))
 
     weight = law.weight + 0.5
     sizes = [25 * 2**j for j in range(7)]
@@ -142,28 +122,17 @@ def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[fl
         x, targets = law.sample(4 * trials * n, run.generator)
         risks = (x @ weight - targets).square().view(4 * trials, n).mean(1)
         spread.append(float((risks - law.risk(weight)).square().mean().sqrt()))
-    slope = fit_slope(sizes, spread, 0.999)
-    biased = fit_slope(sizes, [s + 1 for s in spread], 0.999)
-    run.claim(
-        ["N-25", "S-05"],
-        r"\theta \text{ fixed}: \quad \sqrt{\mathbb E(\hat J_n - J)^2} \propto n^{-1/2}",
-        promised=-0.5,
-        relation="slope",
-        measured=slope.estimate,
-        interval=slope,
-        control=Control("a constant bias of 1 is added", biased.estimate, interval=biased),
+    says = run.states(
+        ["N-25", "S-05"], r"\theta \text{ fixed}: \quad \sqrt{\mathbb E(\hat J_n - J)^2} \propto n^{-1/2}"
     )
+    says.slope(sizes, spread, -0.5, confidence=0.999)
+    says.fails("a constant bias of 1 is added", sizes, [s + 1 for s in spread])
     estimate = risk(linear(weight), law.sample, 40_000, generator=run.generator)
-    run.claim(
-        "S-05",
-        r"\hat J_n \to J = \|w - \theta\|^2 + 2a^2 + \sigma^2: \text{ standard errors away}",
-        promised=4,
-        relation="<=",
-        measured=abs(estimate.value - float(law.risk(weight))) / estimate.standard_error,
-        control=Control(
-            "the noise is forgotten in J",
-            abs(estimate.value - float(law.risk(weight)) + law.noise**2) / estimate.standard_error,
-        ),
+    says = run.states("S-05", r"\hat J_n \to J = \|w - \theta\|^2 + 2a^2 + \sigma^2: \text{ standard errors away}")
+    says.at_most(abs(estimate.value - float(law.risk(weight))) / estimate.standard_error, 4)
+    says.fails(
+        "the noise is forgotten in J",
+        abs(estimate.value - float(law.risk(weight)) + law.noise**2) / estimate.standard_error,
     )
     return sizes, spread
 
@@ -178,29 +147,20 @@ def least_squares(run: Run, law: Law, samples: int) -> None:
         fit(model, (x, y), epochs=epochs, batch_size=samples, optimizer="sgd", learning_rate=0.2)
         return model.weight.detach().squeeze(0)
 
-    run.claim(
-        ["A-14", "A-01"],
-        r"\arg\min_\theta \hat R_s(\langle\theta,\cdot\rangle) = (X^\top X)^{-1}X^\top Y",
-        promised=torch.linalg.solve(x.T @ x, x.T @ y),
-        relation="==",
-        measured=trained(200),
-        tolerance=1e-8,
-        control=Control("training is stopped after 3 epochs", trained(3)),
+    says = run.states(
+        ["A-14", "A-01"], r"\arg\min_\theta \hat R_s(\langle\theta,\cdot\rangle) = (X^\top X)^{-1}X^\top Y"
     )
+    says.equal(trained(200), torch.linalg.solve(x.T @ x, x.T @ y), 1e-8)
+    says.fails("training is stopped after 3 epochs", trained(3))
     slopes = torch.linspace(-2, 2, 41, dtype=torch.float64)
     hypotheses = [linear(law.weight * s) for s in slopes]
     best, risks = least_empirical_risk(hypotheses, (x, y))
     by_hand = torch.stack([((x @ law.weight) * s - y).square().mean() for s in slopes])
-    run.claim(
-        "A-14",
-        r"|\mathcal F| < \infty: \quad "
-        r"\hat R_s(f^{\mathrm{erm}}) = \min_{f\in\mathcal F}\hat R_s(f)",
-        promised=float(by_hand.min()),
-        relation="==",
-        measured=risks[best],
-        tolerance=1e-12,
-        control=Control("another member of the class", risks[0]),
+    says = run.states(
+        "A-14", r"|\mathcal F| < \infty: \quad \hat R_s(f^{\mathrm{erm}}) = \min_{f\in\mathcal F}\hat R_s(f)"
     )
+    says.equal(risks[best], float(by_hand.min()), 1e-12)
+    says.fails("another member of the class", risks[0])
 
 
 def error_parts(run: Run, law: Law, samples: int) -> list[tuple[Any, ...]]:
@@ -216,24 +176,12 @@ def error_parts(run: Run, law: Law, samples: int) -> list[tuple[Any, ...]]:
     total = noise + approximation + estimation + optimization
     measured = risk(model, law.sample, 60_000, generator=run.generator)
     width = 4 * measured.standard_error
-    interval = Interval(
-        measured.value, measured.value - width, measured.value + width, 0.9999, 60_000, "normal"
+    interval = Interval(measured.value, measured.value - width, measured.value + width, 0.9999, 60_000, "normal")
+    says = run.states(
+        ["A-01", "S-05"], r"R(\theta) = \text{noise} + \text{approximation} + \text{estimation} + \text{optimization}"
     )
-    run.claim(
-        ["A-01", "S-05"],
-        r"R(\theta) = \text{noise} + \text{approximation} + \text{estimation} + "
-        r"\text{optimization}",
-        promised=total,
-        relation="~",
-        measured=measured.value,
-        interval=interval,
-        control=Control(
-            "the optimization error is left out",
-            measured.value,
-            promised=total - optimization,
-            interval=interval,
-        ),
-    )
+    says.mean(interval, total)
+    says.fails("the optimization error is left out", interval, promised=total - optimization)
     return [
         ("noise", noise, "nothing"),
         ("approximation", approximation, "a richer class"),
@@ -253,9 +201,7 @@ def _upper(interval: Interval) -> float:
     return interval.high
 
 
-def plot_risk(
-    axes: Any, sizes: list[int], spread: list[float], errors: list[tuple[Any, ...]]
-) -> None:
+def plot_risk(axes: Any, sizes: list[int], spread: list[float], errors: list[tuple[Any, ...]]) -> None:
     left, right = axes[0]
     left.loglog(sizes, spread, "o", label="measured")
     line = [spread[0] * (sizes[0] / n) ** 0.5 for n in sizes]

@@ -10,9 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.synthetic import Sample
 from torchtheory.data.two_clouds import (
     COVARIANCES,
@@ -22,8 +19,7 @@ from torchtheory.data.two_clouds import (
     legacy_stream,
     two_gaussian_clouds,
 )
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, clopper_pearson, lab
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.primer.differences import gradient_check, numerical_jacobian
 from torchtheory.training.cross_entropy import (
@@ -53,9 +49,7 @@ FRESH = 40_000
     errata=["linear-layer-divides-again", "hidden-layers-miscounted"],
     full={"width": 200, "steps": 500},
 )
-def mlp_from_scratch(
-    run: Run, samples: int = 1000, width: int = 40, steps: int = 50, rate: float = 0.5
-) -> None:
+def mlp_from_scratch(run: Run, samples: int = 1000, width: int = 40, steps: int = 50, rate: float = 0.5) -> None:
     """Layer classes with a forward and a backward, as the lectures write them, are put to the test.
 
     Each class is compared with finite differences and with torch; the data set with numpy's own
@@ -77,10 +71,7 @@ def mlp_from_scratch(
     run.table(
         "training",
         ["iteration", "loss, printed", "loss, divided once", "accuracy, printed", "divided once"],
-        [
-            (i, printed.losses[i], right.losses[i], printed.accuracies[i], right.accuracies[i])
-            for i in shown
-        ],
+        [(i, printed.losses[i], right.losses[i], printed.accuracies[i], right.accuracies[i]) for i in shown],
         caption=f"Rate {rate:g}, {2 * samples} samples, widths 2, {width}, {width}, 1; before each "
         f"step. The best possible accuracy is {bayes_accuracy():.4f}",
     )
@@ -100,8 +91,7 @@ def mlp_from_scratch(
     run.figure(
         "predictions",
         lambda axes: plot_predictions(axes, sample, printed, right),
-        caption="Predictions after the last step, and where the network says 1/2; dashed, the best "
-        "possible boundary.",
+        caption="Predictions after the last step, and where the network says 1/2; dashed, the best possible boundary.",
         grid=(1, 2),
     )
 
@@ -115,37 +105,20 @@ def cross_entropies(run: Run) -> None:
     """Softmax and sigmoid agree for two classes, and the derivative of both is a difference."""
     z, label = 3 * run.randn(200, 2), torch.randint(0, 2, (200,), generator=run.generator)
     y = (label == 0).double()
-    run.claim(
+    says = run.states(
         "L-062",
-        r"C=2:\ -\sum_iy_i\log\mathrm{softmax}(z)_i=-[y\log\hat y+(1-y)\log(1-\hat y)],\ "
-        r"\hat y=\sigma(z_1-z_2)",
-        promised=F.cross_entropy(z, label, reduction="none"),
-        relation="==",
-        measured=binary_cross_entropy(z[:, 0] - z[:, 1], y),
-        tolerance=1e-12,
-        control=Control("z₁ alone in place of z₁ - z₂", binary_cross_entropy(z[:, 0], y)),
+        r"C=2:\ -\sum_iy_i\log\mathrm{softmax}(z)_i=-[y\log\hat y+(1-y)\log(1-\hat y)],\ \hat y=\sigma(z_1-z_2)",
     )
+    says.equal(binary_cross_entropy(z[:, 0] - z[:, 1], y), F.cross_entropy(z, label, reduction="none"), 1e-12)
+    says.fails("z₁ alone in place of z₁ - z₂", binary_cross_entropy(z[:, 0], y))
     logit = (z[:, 0] - z[:, 1]).requires_grad_()
     (autograd,) = torch.autograd.grad(binary_cross_entropy(logit, y).sum(), logit)
     p = torch.sigmoid(logit.detach())
     first = slope_in_probability(p, y)
-    run.claim(
-        "L-062",
-        r"\frac{dL}{dz}=-\Bigl[\frac y{\hat y}-\frac{1-y}{1-\hat y}\Bigr]\hat y(1-\hat y)",
-        promised=autograd,
-        relation="==",
-        measured=first * p * (1 - p),
-        tolerance=1e-12,
-        control=Control("without the link dŷ/dz", first),
-    )
-    run.claim(
-        "L-062",
-        r"\frac{dL}{dz}=\hat y-y",
-        promised=autograd,
-        relation="==",
-        measured=binary_cross_entropy_slope(logit.detach(), y),
-        tolerance=1e-12,
-    )
+    says = run.states("L-062", r"\frac{dL}{dz}=-\Bigl[\frac y{\hat y}-\frac{1-y}{1-\hat y}\Bigr]\hat y(1-\hat y)")
+    says.equal(first * p * (1 - p), autograd, 1e-12)
+    says.fails("without the link dŷ/dz", first)
+    run.states("L-062", r"\frac{dL}{dz}=\hat y-y").equal(binary_cross_entropy_slope(logit.detach(), y), autograd, 1e-12)
 
 
 def layer_classes(run: Run) -> None:
@@ -157,30 +130,17 @@ def layer_classes(run: Run) -> None:
         return central(lambda v: loss.forward(v, y)[0], at, loss.backward(y_hat, y))
 
     clipped = BinaryCrossEntropy(1e-12)
-    run.claim(
+    says = run.states(
         "L-063",
-        r"\text{backward }(\hat y-y)/N\text{ is the derivative of forward: error against }"
-        r"\text{difference quotients}",
-        promised=0,
-        relation="==",
-        measured=[error(BinaryCrossEntropy(), z), error(clipped, z)],
-        tolerance=1e-8,
-        control=Control(
-            "where the clipped loss is flat: logits of ±40 on the wrong side",
-            error(clipped, 40 * (1 - 2 * y)),
-        ),
+        r"\text{backward }(\hat y-y)/N\text{ is the derivative of forward: error against }\text{difference quotients}",
     )
+    says.equal([error(BinaryCrossEntropy(), z), error(clipped, z)], within=1e-8)
+    says.fails("where the clipped loss is flat: logits of ±40 on the wrong side", error(clipped, 40 * (1 - 2 * y)))
     extreme = torch.tensor([[-800.0], [800.0]], dtype=torch.float64)
     wrong = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
-    run.claim(
-        "L-063",
-        r"\text{the loss at logits } \mp800 \text{ on the wrong side is } 800",
-        promised=800,
-        relation="==",
-        measured=BinaryCrossEntropy().forward(extreme, wrong)[0],
-        tolerance=1e-12,
-        control=Control("with ŷ clipped at 1e-12", clipped.forward(extreme, wrong)[0]),
-    )
+    says = run.states("L-063", r"\text{the loss at logits } \mp800 \text{ on the wrong side is } 800")
+    says.equal(BinaryCrossEntropy().forward(extreme, wrong)[0], 800, 1e-12)
+    says.fails("with ŷ clipped at 1e-12", clipped.forward(extreme, wrong)[0])
     relu = ReLU()
     at = run.randn(50)
     at = at + 0.01 * at.sign()  # no closer to the kink than a difference quotient reaches
@@ -190,32 +150,18 @@ def layer_classes(run: Run) -> None:
         d = relu.backward(torch.ones_like(x))
         return central(lambda v: torch.clamp(v, min=0).sum(), x, d)
 
-    run.claim(
-        "L-063",
-        r"\mathrm{ReLU}'(z)=1[z>0]: \text{ error against difference quotients}",
-        promised=0,
-        relation="==",
-        measured=kink_error(at),
-        tolerance=1e-8,
-        control=Control("at the kink z = 0", kink_error(torch.zeros(3, dtype=torch.float64))),
-    )
+    says = run.states("L-063", r"\mathrm{ReLU}'(z)=1[z>0]: \text{ error against difference quotients}")
+    says.equal(kink_error(at), within=1e-8)
+    says.fails("at the kink z = 0", kink_error(torch.zeros(3, dtype=torch.float64)))
 
 
 def linear_layer(run: Run) -> None:
     """The three products of the backward pass, and the variance of the first weights."""
     big = LinearLayer(100, 400, run.generator)
     spread = big.W.square().reshape(-1)
-    interval = mean_interval(spread, 0.999)
-    he = mean_interval(run.randn(100 * 400).square() * 2 / 100, 0.999)
-    run.claim(
-        "L-064",
-        r"\mathbb E W_{ij}^2=\frac2{d_{\text{in}}+d_{\text{out}}}",
-        promised=2 / 500,
-        relation="~",
-        measured=interval.estimate,
-        interval=interval,
-        control=Control("variance 2/d_in (He)", he.estimate, interval=he),
-    )
+    says = run.states("L-064", r"\mathbb E W_{ij}^2=\frac2{d_{\text{in}}+d_{\text{out}}}")
+    says.mean(spread, 2 / 500, confidence=0.999)
+    says.fails("variance 2/d_in (He)", run.randn(100 * 400).square() * 2 / 100)
     n = 30
     layer, again = LinearLayer(4, 3, run.generator), LinearLayer(4, 3, divide_again=True)
     again.W = layer.W
@@ -232,37 +178,21 @@ def linear_layer(run: Run) -> None:
     w_, b_ = layer.W.clone().requires_grad_(), layer.b.clone().requires_grad_()
     loss = (x_ @ w_ + b_ - y).square().sum() / (2 * n)
     dw_, db_, dx_ = torch.autograd.grad(loss, (w_, b_, x_))
-    run.claim(
-        "L-064",
-        r"dW=X^\top dZ,\quad db=\textstyle\sum dZ,\quad dX=dZ\,W^\top",
-        promised=torch.cat([dw_.reshape(-1), db_, dx_.reshape(-1)]),
-        relation="==",
-        measured=torch.cat([layer.dW.reshape(-1), layer.db, dx.reshape(-1)]),
-        tolerance=1e-12,
-        control=Control(
-            "dW and db divided by N again, as printed",
-            torch.cat([again.dW.reshape(-1), again.db, dx.reshape(-1)]),
-        ),
+    says = run.states("L-064", r"dW=X^\top dZ,\quad db=\textstyle\sum dZ,\quad dX=dZ\,W^\top")
+    says.equal(
+        torch.cat([layer.dW.reshape(-1), layer.db, dx.reshape(-1)]),
+        torch.cat([dw_.reshape(-1), db_, dx_.reshape(-1)]),
+        1e-12,
     )
+    says.fails("dW and db divided by N again, as printed", torch.cat([again.dW.reshape(-1), again.db, dx.reshape(-1)]))
     numerical = numerical_jacobian(mean_loss, layer.W)
-    run.erratum(
+    run.refutes(
         "linear-layer-divides-again",
         r"dW=\frac1NX^\top dZ \text{ is the gradient of the mean loss, with } dZ=(\hat y-y)/N",
-        promised=again.dW,
-        relation="==",
-        measured=numerical,
-        tolerance=1e-8,
-        reason=f"difference quotients of the mean loss of {n} samples",
-    )
-    run.claim(
-        "L-064",
-        r"\text{true gradient}/\text{printed }dW=N",
-        promised=n,
-        relation="==",
-        measured=numerical / again.dW,
-        tolerance=1e-6,
-        control=Control("dW divided once", numerical / layer.dW),
-    )
+    ).equal(numerical, again.dW, 1e-8, where=f"difference quotients of the mean loss of {n} samples")
+    says = run.states("L-064", r"\text{true gradient}/\text{printed }dW=N")
+    says.equal(numerical / again.dW, n, 1e-6)
+    says.fails("dW divided once", numerical / layer.dW)
 
 
 def container(run: Run) -> None:
@@ -273,15 +203,9 @@ def container(run: Run) -> None:
     twin = net.as_torch()
     outputs = net.forward(x)
     gated = nn.Sequential(*list(twin)[:-2], nn.Tanh(), twin[-1])
-    run.claim(
-        "L-065",
-        r"\text{the container computes what nn.Sequential of Linear and ReLU computes}",
-        promised=twin(x),
-        relation="==",
-        measured=outputs,
-        tolerance=1e-12,
-        control=Control("another activation in torch's", outputs, promised=gated(x)),
-    )
+    says = run.states("L-065", r"\text{the container computes what nn.Sequential of Linear and ReLU computes}")
+    says.equal(outputs, twin(x), 1e-12)
+    says.fails("another activation in torch's", outputs, promised=gated(x))
     loss = BinaryCrossEntropy()
     _, y_hat = loss.forward(outputs, y)
     net.backward(loss.backward(y_hat, y))
@@ -294,22 +218,11 @@ def container(run: Run) -> None:
         dx = layer.backward(dz)
         unmasked = [layer.dW.reshape(-1), layer.db, *unmasked]
         dz = dx
-    run.claim(
-        "L-065",
-        r"\text{back through the layers in reverse order: } dW,db \text{ of all layers}",
-        promised=torch.cat(theirs),
-        relation="==",
-        measured=torch.cat(ours),
-        tolerance=1e-12,
-        control=Control("past the ReLU layers without their masks", torch.cat(unmasked)),
-    )
-    run.erratum(
-        "hidden-layers-miscounted",
-        r"[d_{\text{in}},10,5,d_{\text{out}}] \text{ has 3 hidden layers}",
-        promised=3,
-        relation="==",
-        measured=MLP([2, 10, 5, 1]).hidden_layers,
-        reason="two hidden layers, of 10 and 5 units, between three linear ones",
+    says = run.states("L-065", r"\text{back through the layers in reverse order: } dW,db \text{ of all layers}")
+    says.equal(torch.cat(ours), torch.cat(theirs), 1e-12)
+    says.fails("past the ReLU layers without their masks", torch.cat(unmasked))
+    run.refutes("hidden-layers-miscounted", r"[d_{\text{in}},10,5,d_{\text{out}}] \text{ has 3 hidden layers}").equal(
+        MLP([2, 10, 5, 1]).hidden_layers, 3, where="two hidden layers, of 10 and 5 units, between three linear ones"
     )
 
 
@@ -326,32 +239,24 @@ def data_set(run: Run, samples: int) -> Sample:
             ]
         return torch.from_numpy(np.vstack(clouds))
 
-    run.claim(
-        "L-067",
-        r"X \text{ is, entry by entry, what numpy draws after seed }0",
-        promised=by_numpy(0),
-        relation="==",
-        measured=sample.x,
-        control=Control("seed 1", sample.x, promised=by_numpy(1)),
-    )
+    says = run.states("L-067", r"X \text{ is, entry by entry, what numpy draws after seed }0")
+    says.equal(sample.x, by_numpy(0))
+    says.fails("seed 1", sample.x, promised=by_numpy(1))
     correct = int(((cloud_posterior(sample.x) > 0.5) == (sample.y[:, 0] == 1)).sum())
     # the straight line halfway between the means
     halfway = int(((sample.x.sum(1) < 1) == (sample.y[:, 0] == 1)).sum())
     vertical = int(((sample.x[:, 0] < 0.5) == (sample.y[:, 0] == 1)).sum())
     interval = clopper_pearson(correct, len(sample.x), 0.99)
     other = clopper_pearson(vertical, len(sample.x), 0.99)
-    run.claim(
-        "L-067",
-        r"\text{the rule } P(y=1\mid x)>\tfrac12 \text{ is right with probability }"
-        r"\tfrac12\int\max(f_0,f_1)",
-        promised=bayes_accuracy(),
-        relation="~",
-        measured=interval.estimate,
-        interval=interval,
-        reason=f"the line halfway between the means gets {halfway} of {len(sample.x)}, the best "
-        f"rule {correct}",
-        control=Control("by the first feature alone", other.estimate, interval=other),
+    says = run.states(
+        "L-067", r"\text{the rule } P(y=1\mid x)>\tfrac12 \text{ is right with probability }\tfrac12\int\max(f_0,f_1)"
     )
+    says.mean(
+        interval,
+        bayes_accuracy(),
+        where=f"the line halfway between the means gets {halfway} of {len(sample.x)}, the best rule {correct}",
+    )
+    says.fails("by the first feature alone", other)
     return sample
 
 
@@ -367,68 +272,38 @@ def training(
 
     printed, right = go(True, rate), go(False, rate)
     slow = go(False, rate / n)
-    run.claim(
+    says = run.states(
         "L-068",
         r"\text{the printed run at rate } \eta \text{ is the run of the gradient at } \eta/N:"
         r"\text{ the losses, step by step}",
-        promised=slow.losses,
-        relation="==",
-        measured=printed.losses,
-        tolerance=1e-10,
-        control=Control("the gradient at rate η", right.losses, promised=printed.losses),
     )
+    says.equal(printed.losses, slow.losses, 1e-10)
+    says.fails("the gradient at rate η", right.losses, promised=printed.losses)
     stream = legacy_stream(0)
     two_gaussian_clouds(samples, stream)  # the stream goes on after the data
     start = MLP(widths, stream)
-    run.claim(
-        "L-068",
-        r"\text{step by step the losses of nn.Sequential, binary cross-entropy and SGD}",
-        promised=torch_losses(start, sample, rate, steps),
-        relation="==",
-        measured=right.losses,
-        tolerance=1e-9,
-        control=Control(
-            "SGD with momentum 0.9",
-            right.losses,
-            promised=torch_losses(start, sample, rate, steps, momentum=0.9),
-        ),
-    )
+    says = run.states("L-068", r"\text{step by step the losses of nn.Sequential, binary cross-entropy and SGD}")
+    says.equal(right.losses, torch_losses(start, sample, rate, steps), 1e-9)
+    says.fails("SGD with momentum 0.9", right.losses, promised=torch_losses(start, sample, rate, steps, momentum=0.9))
     stream = legacy_stream(0)
     x, y = two_gaussian_clouds(samples, stream)
     wild = train_mlp(MLP(widths, stream), x, y, GradientDescent(40 * rate), steps=10)
-    run.claim(
-        "L-068",
-        r"\text{the printed run's loss falls at every step}",
-        promised=printed.losses[:-1],
-        relation="<",
-        measured=printed.losses[1:],
-        control=Control(
-            f"the gradient at rate {40 * rate:g}", wild.losses[1:], promised=wild.losses[:-1]
-        ),
-    )
-    run.claim(
-        "L-068",
-        r"\text{divided once, the same rate gets to a lower loss at every step}",
-        promised=printed.losses[1:],
-        relation="<",
-        measured=right.losses[1:],
-        control=Control(
-            "divided once, at half the rate the printed code really uses",
-            go(False, rate / (2 * n), 5).losses[1:],
-            promised=printed.losses[1:5],
-        ),
+    says = run.states("L-068", r"\text{the printed run's loss falls at every step}")
+    says.below(printed.losses[1:], printed.losses[:-1])
+    says.fails(f"the gradient at rate {40 * rate:g}", wild.losses[1:], promised=wild.losses[:-1])
+    says = run.states("L-068", r"\text{divided once, the same rate gets to a lower loss at every step}")
+    says.below(right.losses[1:], printed.losses[1:])
+    says.fails(
+        "divided once, at half the rate the printed code really uses",
+        go(False, rate / (2 * n), 5).losses[1:],
+        promised=printed.losses[1:5],
     )
     passed = int((right.losses < printed.losses[-1]).double().argmax())
-    run.note(
-        f"Divided once, the loss is below where the printed code ends after {steps} steps "
-        f"from step {passed} on."
-    )
+    run.note(f"Divided once, the loss is below where the printed code ends after {steps} steps from step {passed} on.")
     return printed, right
 
 
-def torch_losses(
-    start: MLP, sample: Sample, rate: float, steps: int, momentum: float = 0.0
-) -> Tensor:
+def torch_losses(start: MLP, sample: Sample, rate: float, steps: int, momentum: float = 0.0) -> Tensor:
     net = start.as_torch()
     parameters = list(net.parameters())
     optimizer = torch.optim.SGD(parameters, lr=rate, momentum=momentum)
@@ -454,24 +329,12 @@ def judge(run: Run, right: TrainingRun) -> None:
     ours = accuracy(right.model.forward(x)[:, 0] > 0)
     swapped = accuracy(right.model.forward(x)[:, 0] <= 0)
     seen = accuracy(y[:, 0] == 1)
-    run.claim(
-        ["L-067", "L-068"],
-        r"\text{accuracy on fresh points}\le\tfrac12\int\max(f_0,f_1)",
-        promised=best,
-        relation="<=",
-        measured=ours.estimate,
-        interval=ours,
-        control=Control("labels learned by heart and asked again", seen.estimate, interval=seen),
-    )
-    run.claim(
-        "L-068",
-        r"\text{divided once, the accuracy on fresh points ends within }0.01\text{ of the best}",
-        promised=best - 0.01,
-        relation=">=",
-        measured=ours.estimate,
-        interval=ours,
-        control=Control("its two answers exchanged", swapped.estimate, interval=swapped),
-    )
+    says = run.states(["L-067", "L-068"], r"\text{accuracy on fresh points}\le\tfrac12\int\max(f_0,f_1)")
+    says.at_most(ours, best)
+    says.fails("labels learned by heart and asked again", seen)
+    says = run.states("L-068", r"\text{divided once, the accuracy on fresh points ends within }0.01\text{ of the best}")
+    says.at_least(ours, best - 0.01)
+    says.fails("its two answers exchanged", swapped)
 
 
 # ------------------------------------------------------------------------------- figures

@@ -8,11 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.nets.activation_moments import second_moment
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labeled import at_least
@@ -60,33 +56,14 @@ def variance_of_draws(run: Run, width: int) -> None:
         kind: Distribution = distribution
         weight = draw_weight((200, width), sigma**2, distribution=kind, generator=run.generator)
         other = draw_weight((200, width), sigma, distribution=kind, generator=run.generator)
-        found, broken = (
-            mean_interval(weight.square().ravel()),
-            mean_interval(other.square().ravel()),
-        )
-        run.claim(
-            "N-116",
-            rf"\mathbb E\theta^2=\sigma^2 \text{{ for the {distribution} distribution}}",
-            promised=sigma**2,
-            relation="~",
-            measured=found.estimate,
-            interval=found,
-            reason=f"{draws} draws, σ = {sigma}, 99 % interval",
-            control=Control(
-                "σ passed where the variance belongs", broken.estimate, interval=broken
-            ),
-        )
+        says = run.states("N-116", rf"\mathbb E\theta^2=\sigma^2 \text{{ for the {distribution} distribution}}")
+        says.mean(weight.square().ravel(), sigma**2, where=f"{draws} draws, σ = {sigma}, 99 % interval")
+        says.fails("σ passed where the variance belongs", other.square().ravel())
     weight = draw_weight((200, width), sigma**2, distribution="uniform", generator=run.generator)
     normal = draw_weight((200, width), sigma**2, generator=run.generator)
-    run.claim(
-        "N-116",
-        r"|\theta|\le\sqrt3\,\sigma \text{ for the uniform distribution}",
-        promised=math.sqrt(3) * sigma,
-        relation="<=",
-        measured=weight.abs().max(),
-        tolerance=EXACT,
-        control=Control("the normal distribution of the same variance", normal.abs().max()),
-    )
+    says = run.states("N-116", r"|\theta|\le\sqrt3\,\sigma \text{ for the uniform distribution}")
+    says.at_most(weight.abs().max(), math.sqrt(3) * sigma, EXACT)
+    says.fails("the normal distribution of the same variance", normal.abs().max())
 
 
 def forward_and_backward(run: Run, width: int, trials: int) -> None:
@@ -107,56 +84,36 @@ def forward_and_backward(run: Run, width: int, trials: int) -> None:
     shifted = deviation * (run.randn(trials, n, 1) + 1)
     weight = draw_weight((trials, m, n), "lecun", generator=run.generator)
     with_mean = mean_interval((weight @ shifted).square().mean((1, 2)))
-    run.claim(
-        "N-117",
-        r"\operatorname{Var}[(Wx)_i]=\gamma^2 \text{ for inputs of mean 0 and deviation } \gamma",
-        promised=deviation**2,
-        relation="~",
-        measured=deviation**2 * lecun[0].estimate,
-        interval=_scaled(lecun[0], deviation**2),
-        reason=f"{trials} layers of {m} units with {n} inputs, γ = {deviation:g}, 99 % interval",
-        control=Control(
-            "inputs of deviation γ whose mean is γ, not 0",
-            with_mean.estimate,
-            interval=with_mean,
-        ),
+    says = run.states(
+        "N-117", r"\operatorname{Var}[(Wx)_i]=\gamma^2 \text{ for inputs of mean 0 and deviation } \gamma"
     )
-    run.erratum(
+    says.mean(
+        _scaled(lecun[0], deviation**2),
+        deviation**2,
+        where=f"{trials} layers of {m} units with {n} inputs, γ = {deviation:g}, 99 % interval",
+    )
+    says.fails("inputs of deviation γ whose mean is γ, not 0", with_mean)
+    run.refutes(
         "lecun-variance-is-deviation",
         r"\operatorname{Var}[(Wx)_i]=\gamma \text{ for inputs of standard deviation } \gamma",
-        promised=deviation,
-        relation="~",
-        measured=deviation**2 * lecun[0].estimate,
-        interval=_scaled(lecun[0], deviation**2),
-        reason=f"γ = {deviation:g}: the variance stays γ² = {deviation**2:g}",
+    ).mean(
+        _scaled(lecun[0], deviation**2), deviation, where=f"γ = {deviation:g}: the variance stays γ² = {deviation**2:g}"
     )
-    for place, (direction, share) in enumerate(
-        [("forward", 2 * n / (n + m)), ("backward", 2 * m / (n + m))]
-    ):
-        run.claim(
+    for place, (direction, share) in enumerate([("forward", 2 * n / (n + m)), ("backward", 2 * m / (n + m))]):
+        says = run.states(
             "N-118",
             rf"\text{{Xavier, {direction}: second moments are multiplied by }}"
             + (r"\tfrac{2n}{n+m}" if place == 0 else r"\tfrac{2m}{n+m}"),
-            promised=share,
-            relation="~",
-            measured=xavier[place].estimate,
-            interval=xavier[place],
-            reason=f"n = {n}, m = {m}; {trials} layers, 99 % interval",
-            control=Control("LeCun's weights", lecun[place].estimate, interval=lecun[place]),
         )
+        says.mean(xavier[place], share, where=f"n = {n}, m = {m}; {trials} layers, 99 % interval")
+        says.fails("LeCun's weights", lecun[place])
     square = draw_weight((trials, n, n), "xavier", generator=run.generator)
     ahead = mean_interval((square @ x).square().mean((1, 2)) / deviation**2)
     back = mean_interval((square.mT @ run.randn(trials, n, 1)).square().mean((1, 2)))
     for direction, interval, broken in (("W", ahead, xavier[0]), (r"W^\top", back, xavier[1])):
-        run.claim(
-            "N-118",
-            rf"n=m:\ {direction} \text{{ keeps second moments}}",
-            promised=1.0,
-            relation="~",
-            measured=interval.estimate,
-            interval=interval,
-            control=Control("n = 2m", broken.estimate, interval=broken),
-        )
+        says = run.states("N-118", rf"n=m:\ {direction} \text{{ keeps second moments}}")
+        says.mean(interval, 1.0)
+        says.fails("n = 2m", broken)
     run.table(
         "gains",
         ["scheme", "σ²", "forward", "promised", "backward", "promised"],
@@ -179,28 +136,18 @@ def rectified(run: Run, width: int, trials: int) -> None:
     """Half of the second moment passes ReLU, and He's weights make up for it."""
     one = torch.ones((), dtype=torch.float64)
     variances = torch.logspace(-6, 6, 13, dtype=torch.float64)
-    run.claim(
-        "N-119",
-        r"\mathbb E(z)_+^2=\tfrac12\operatorname{Var}z \text{ for symmetric } z",
-        promised=torch.full_like(variances, 0.5),
-        relation="==",
-        measured=second_moment("relu", variances) / variances,
-        tolerance=EXACT,
-        reason="normal z of variances from 1e-6 to 1e6, by quadrature on each half-line",
-        control=Control("tanh instead of ReLU", second_moment("tanh", variances) / variances),
+    says = run.states("N-119", r"\mathbb E(z)_+^2=\tfrac12\operatorname{Var}z \text{ for symmetric } z")
+    says.equal(
+        second_moment("relu", variances) / variances,
+        torch.full_like(variances, 0.5),
+        EXACT,
+        where="normal z of variances from 1e-6 to 1e6, by quadrature on each half-line",
     )
+    says.fails("tanh instead of ReLU", second_moment("tanh", variances) / variances)
     z = run.randn(200, width) + 1
-    lopsided = mean_interval(z.clamp(min=0).square().ravel())
-    even = mean_interval((z - 1).clamp(min=0).square().ravel())
-    run.claim(
-        "N-119",
-        r"\mathbb E(z)_+^2=\tfrac12\operatorname{Var}z \text{, by sampling}",
-        promised=0.5,
-        relation="~",
-        measured=even.estimate,
-        interval=even,
-        control=Control("z not symmetric: mean 1", lopsided.estimate, interval=lopsided),
-    )
+    says = run.states("N-119", r"\mathbb E(z)_+^2=\tfrac12\operatorname{Var}z \text{, by sampling}")
+    says.mean((z - 1).clamp(min=0).square().ravel(), 0.5)
+    says.fails("z not symmetric: mean 1", z.clamp(min=0).square().ravel())
     previous = run.randn(trials, width, 1).clamp(min=0)
 
     def gain(scheme: Scheme) -> Interval:
@@ -209,16 +156,9 @@ def rectified(run: Run, width: int, trials: int) -> None:
         return mean_interval(after / previous.square().mean((1, 2)))
 
     he, xavier = gain("he"), gain("xavier")
-    run.claim(
-        "N-119",
-        r"\sigma^2=\tfrac2n:\ \mathbb E\|(Wa)_+\|^2=\|a\|^2",
-        promised=1.0,
-        relation="~",
-        measured=he.estimate,
-        interval=he,
-        reason=f"{trials} square layers of {width} units, 99 % interval",
-        control=Control("Xavier's weights", xavier.estimate, interval=xavier),
-    )
+    says = run.states("N-119", r"\sigma^2=\tfrac2n:\ \mathbb E\|(Wa)_+\|^2=\|a\|^2")
+    says.mean(he, 1.0, where=f"{trials} square layers of {width} units, 99 % interval")
+    says.fails("Xavier's weights", xavier)
     rows = []
     for name in ("relu", "leaky relu", "tanh", "logistic", "elu", "softplus"):
         moment = float(second_moment(name, one))
@@ -236,38 +176,18 @@ def orthogonal(run: Run, width: int, depth: int) -> None:
     shapes = [(width, width), (width, width // 2), (width // 2, width)]
     drawn = [draw_weight(shape, "orthogonal", generator=run.generator) for shape in shapes]
     gaussian = [draw_weight(shape, "lecun", generator=run.generator) for shape in shapes]
-    run.claim(
-        "N-120",
-        r"\text{every singular value of } W \text{ is } 1",
-        promised=1.0,
-        relation="==",
-        measured=torch.cat([torch.linalg.svdvals(w) for w in drawn]),
-        tolerance=EXACT,
-        reason="square, tall and wide",
-        control=Control(
-            "independent entries of LeCun's variance",
-            torch.cat([torch.linalg.svdvals(w) for w in gaussian]),
-        ),
-    )
+    says = run.states("N-120", r"\text{every singular value of } W \text{ is } 1")
+    says.equal(torch.cat([torch.linalg.svdvals(w) for w in drawn]), 1.0, EXACT, where="square, tall and wide")
+    says.fails("independent entries of LeCun's variance", torch.cat([torch.linalg.svdvals(w) for w in gaussian]))
     x = run.randn(width, 20)
     short = run.randn(width // 2, 20)
-    run.claim(
-        "N-120",
-        r"\|Wx\|=\|x\| \text{ for every } x \text{ (columns orthonormal)}",
-        promised=1.0,
-        relation="==",
-        measured=torch.cat(
-            [
-                (drawn[0] @ x).norm(dim=0) / x.norm(dim=0),
-                (drawn[1] @ short).norm(dim=0) / short.norm(dim=0),
-            ]
-        ),
-        tolerance=EXACT,
-        control=Control(
-            "fewer rows than columns: something must be lost",
-            (drawn[2] @ x).norm(dim=0) / x.norm(dim=0),
-        ),
+    says = run.states("N-120", r"\|Wx\|=\|x\| \text{ for every } x \text{ (columns orthonormal)}")
+    says.equal(
+        torch.cat([(drawn[0] @ x).norm(dim=0) / x.norm(dim=0), (drawn[1] @ short).norm(dim=0) / short.norm(dim=0)]),
+        1.0,
+        EXACT,
     )
+    says.fails("fewer rows than columns: something must be lost", (drawn[2] @ x).norm(dim=0) / x.norm(dim=0))
     products = []
     for scheme in ("orthogonal", "lecun"):
         product = torch.eye(width, dtype=torch.float64)
@@ -275,50 +195,23 @@ def orthogonal(run: Run, width: int, depth: int) -> None:
             product = draw_weight((width, width), scheme, generator=run.generator) @ product
         products.append(product)
     identity = torch.eye(width, dtype=torch.float64)
-    run.claim(
-        "N-120",
-        r"(W_L\cdots W_1)^\top(W_L\cdots W_1)=I",
-        promised=identity,
-        relation="==",
-        measured=products[0].T @ products[0],
-        tolerance=EXACT * depth,
-        reason=f"{depth} layers of {width}",
-        control=Control("LeCun's weights", products[1].T @ products[1]),
-    )
-    traces = torch.stack(
-        [draw_weight((2, 2), "orthogonal", generator=run.generator) for _ in range(2000)]
-    )
-    first = mean_interval(traces[:, 0, 0])
-    signed = mean_interval(torch.linalg.qr(run.randn(2000, 2, 2))[0][:, 0, 0])
-    run.claim(
-        "N-120",
-        r"\mathbb EW_{11}=0 \text{: the signs of } R \text{ are taken out of } W=QR\text{'s } Q",
-        promised=0.0,
-        relation="~",
-        measured=first.estimate,
-        interval=first,
-        reason="2000 matrices, 99 % interval; uniform orthogonal matrices have mean 0",
-        control=Control("the Q of a QR as LAPACK returns it", signed.estimate, interval=signed),
-    )
+    says = run.states("N-120", r"(W_L\cdots W_1)^\top(W_L\cdots W_1)=I")
+    says.equal(products[0].T @ products[0], identity, EXACT * depth, where=f"{depth} layers of {width}")
+    says.fails("LeCun's weights", products[1].T @ products[1])
+    traces = torch.stack([draw_weight((2, 2), "orthogonal", generator=run.generator) for _ in range(2000)])
+    says = run.states("N-120", r"\mathbb EW_{11}=0 \text{: the signs of } R \text{ are taken out of } W=QR\text{'s } Q")
+    says.mean(traces[:, 0, 0], 0.0, where="2000 matrices, 99 % interval; uniform orthogonal matrices have mean 0")
+    says.fails("the Q of a QR as LAPACK returns it", torch.linalg.qr(run.randn(2000, 2, 2))[0][:, 0, 0])
     eigenvalues = torch.linalg.eigvals(drawn[0])
-    run.erratum(
+    run.refutes(
         "orthogonal-eigenvalues-signs",
         r"\text{the eigenvalues of an orthogonal matrix are } \pm1:\ |\operatorname{Im}\lambda|=0",
-        promised=0.0,
-        relation="==",
-        measured=eigenvalues.imag.abs(),
-        tolerance=1e-6,
-        reason="they lie on the unit circle; it is the singular values that are 1",
+    ).equal(
+        eigenvalues.imag.abs(), within=1e-6, where="they lie on the unit circle; it is the singular values that are 1"
     )
-    run.claim(
-        "N-120",
-        r"\text{the eigenvalues of an orthogonal matrix have } |\lambda|=1",
-        promised=1.0,
-        relation="==",
-        measured=eigenvalues.abs(),
-        tolerance=EXACT,
-        control=Control("LeCun's weights", torch.linalg.eigvals(gaussian[0]).abs()),
-    )
+    says = run.states("N-120", r"\text{the eigenvalues of an orthogonal matrix have } |\lambda|=1")
+    says.equal(eigenvalues.abs(), 1.0, EXACT)
+    says.fails("LeCun's weights", torch.linalg.eigvals(gaussian[0]).abs())
 
     def plot(axes: Any) -> None:
         circle = torch.linspace(0, 2 * math.pi, 200)
@@ -367,15 +260,12 @@ def whole_models(run: Run) -> None:
             for layer in (m for m in net if isinstance(m, nn.Linear)):
                 reference = theirs(torch.empty_like(layer.weight.detach()), generator=generator)
                 gaps.append(float((layer.weight.detach() - reference).abs().max()))
-    run.claim(
+    says = run.states(
         "N-118, N-119, N-120",
         r"\text{the weights are those of } \texttt{torch.nn.init} \text{ from the same generator}",
-        promised=0.0,
-        relation="==",
-        measured=worst,
-        tolerance=EXACT,
-        control=Control("LeCun's weights compared with them", broken),
     )
+    says.equal(worst, within=EXACT)
+    says.fails("LeCun's weights compared with them", broken)
     grouped = nn.Conv2d(12, 24, 3, groups=4, dtype=torch.float64)
     report = initialize(grouped, "lecun", generator=run.generator).layers[0]
     x = run.randn(100, 12, 3, 3)
@@ -387,17 +277,9 @@ def whole_models(run: Run) -> None:
             weight = draw_weight((24, 12 * 9), "lecun", generator=run.generator)
             grouped.weight.copy_(weight[:, : report.fan_in].reshape(24, 3, 3, 3))
         theirs_moments.append(float(grouped(x).detach().square().mean()))
-    ours, naive = mean_interval(moments), mean_interval(theirs_moments)
-    run.claim(
-        "N-117",
-        r"\text{a convolution with groups: } n=k\,c_{\rm in}/g \text{ keeps the second moment}",
-        promised=1.0,
-        relation="~",
-        measured=ours.estimate,
-        interval=ours,
-        reason="12 channels in 4 groups, 3 × 3 kernels, 60 draws, 99 % interval",
-        control=Control("all 12 channels counted as inputs", naive.estimate, interval=naive),
-    )
+    says = run.states("N-117", r"\text{a convolution with groups: } n=k\,c_{\rm in}/g \text{ keeps the second moment}")
+    says.mean(moments, 1.0, where="12 channels in 4 groups, 3 × 3 kernels, 60 draws, 99 % interval")
+    says.fails("all 12 channels counted as inputs", theirs_moments)
 
 
 def _scaled(interval: Interval, factor: float) -> Interval:

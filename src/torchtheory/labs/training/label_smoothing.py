@@ -8,12 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.training.label_smoothing import (
     smooth_labels,
     smoothed_cross_entropy,
@@ -31,9 +27,7 @@ from torchtheory.training.trainer import fit
     title="A smoothed label has a best logit, and it is finite",
     full={"samples": 1400, "epochs": 100, "trials": 20_000},
 )
-def label_smoothing(
-    run: Run, smoothing: float = 0.1, samples: int = 500, epochs: int = 40, trials: int = 4000
-) -> None:
+def label_smoothing(run: Run, smoothing: float = 0.1, samples: int = 500, epochs: int = 40, trials: int = 4000) -> None:
     """A label y becomes the column Πe_y of a confusion matrix, and the loss its cross-entropy.
 
     The least loss is the entropy of the column, reached at finite logits; for uniform smoothing
@@ -47,77 +41,42 @@ def label_smoothing(
     random = [run.rand(k, k) + 0.05 for k in (2, 4)]
     matrices += [m / m.sum(0) for m in random] + [confusion_of_digits()]
     labels = torch.randint(0, 2, (30,), generator=run.generator)
-    run.claim(
-        "N-135",
-        r"\Pi e_y \in \Delta^{k-1}: \ \sum_j (\Pi e_y)_j",
-        promised=1.0,
-        relation="==",
-        measured=torch.cat([smooth_labels(labels, m).sum(1) for m in matrices]),
-        tolerance=1e-12,
-        control=Control(
-            "the rows sum to one instead", (random[1] / random[1].sum(1, keepdim=True)).sum(0)
-        ),
-    )
+    says = run.states("N-135", r"\Pi e_y \in \Delta^{k-1}: \ \sum_j (\Pi e_y)_j")
+    says.equal(torch.cat([smooth_labels(labels, m).sum(1) for m in matrices]), 1.0, 1e-12)
+    says.fails("the rows sum to one instead", (random[1] / random[1].sum(1, keepdim=True)).sum(0))
     logits = run.randn(30, classes)
     y = torch.randint(0, classes, (30,), generator=run.generator)
     strengths = (0.0, smoothing, 0.5, 1.0)
-    run.claim(
-        "N-135",
-        r"\Pi = (1-\epsilon) I + \tfrac\epsilon k \mathbf 1\mathbf 1^\top "
-        r"\text{ is PyTorch's label smoothing}",
-        promised=[float(F.cross_entropy(logits, y, label_smoothing=e)) for e in strengths],
-        relation="==",
-        measured=[
-            float(smoothed_cross_entropy(logits, y, uniform_confusion(classes, e)))
-            for e in strengths
-        ],
-        tolerance=1e-12,
-        control=Control(
-            "the mass ε is spread over the other classes only",
-            [float(smoothed_cross_entropy(logits, y, others_only(classes, e))) for e in strengths],
-        ),
+    says = run.states(
+        "N-135", r"\Pi = (1-\epsilon) I + \tfrac\epsilon k \mathbf 1\mathbf 1^\top \text{ is PyTorch's label smoothing}"
+    )
+    says.equal(
+        [float(smoothed_cross_entropy(logits, y, uniform_confusion(classes, e))) for e in strengths],
+        [float(F.cross_entropy(logits, y, label_smoothing=e)) for e in strengths],
+        1e-12,
+    )
+    says.fails(
+        "the mass ε is spread over the other classes only",
+        [float(smoothed_cross_entropy(logits, y, others_only(classes, e))) for e in strengths],
     )
     reached = [best_logits(m) for m in matrices]
-    run.claim(
-        "N-135",
-        r"\min_z \mathrm{CE}(z, \Pi e_y) = H(\Pi e_y)",
-        promised=torch.cat([smoothed_label_entropy(m) for m in matrices]),
-        relation="==",
-        measured=torch.cat(
-            [
-                F.cross_entropy(z, m.T, reduction="none")
-                for z, m in zip(reached, matrices, strict=True)
-            ]
-        ),
-        tolerance=1e-10,
-        control=Control(
-            "logits after one Newton step",
-            torch.cat(
-                [F.cross_entropy(best_logits(m, 1), m.T, reduction="none") for m in matrices]
-            ),
-        ),
+    says = run.states("N-135", r"\min_z \mathrm{CE}(z, \Pi e_y) = H(\Pi e_y)")
+    says.equal(
+        torch.cat([F.cross_entropy(z, m.T, reduction="none") for z, m in zip(reached, matrices, strict=True)]),
+        torch.cat([smoothed_label_entropy(m) for m in matrices]),
+        1e-10,
+    )
+    says.fails(
+        "logits after one Newton step",
+        torch.cat([F.cross_entropy(best_logits(m, 1), m.T, reduction="none") for m in matrices]),
     )
     uniform = [(k, e) for k in (2, 3, classes) for e in (0.01, smoothing, 0.5)]
     gaps = [gap(z) for z in reached[: len(uniform)]]
-    run.claim(
-        "N-135",
-        r"z_y - z_j = \log\big(1 + k(1-\epsilon)/\epsilon\big)",
-        promised=[smoothed_gap(k, e) for k, e in uniform],
-        relation="==",
-        measured=gaps,
-        tolerance=1e-8,
-        control=Control("the formula without the 1", gaps, promised=without_one(uniform)),
-    )
-    run.claim(
-        "N-135",
-        r"k = 10,\ \epsilon = 0.1: \text{ gap } \ln 91 = 4.511, \text{ minimum } 0.5003",
-        promised=[4.511, 0.5003],
-        relation="==",
-        measured=[
-            smoothed_gap(10, 0.1),
-            float(smoothed_label_entropy(uniform_confusion(10, 0.1))[0]),
-        ],
-        tolerance=1e-4,
+    says = run.states("N-135", r"z_y - z_j = \log\big(1 + k(1-\epsilon)/\epsilon\big)")
+    says.equal(gaps, [smoothed_gap(k, e) for k, e in uniform], 1e-8)
+    says.fails("the formula without the 1", gaps, promised=without_one(uniform))
+    run.states("N-135", r"k = 10,\ \epsilon = 0.1: \text{ gap } \ln 91 = 4.511, \text{ minimum } 0.5003").equal(
+        [smoothed_gap(10, 0.1), float(smoothed_label_entropy(uniform_confusion(10, 0.1))[0])], [4.511, 0.5003], 1e-4
     )
 
     confusion, z = matrices[-1], logits[0]
@@ -125,45 +84,23 @@ def label_smoothing(
     column = confusion[:, int(label)]
     drawn = torch.multinomial(column, trials, replacement=True, generator=run.generator)
     noisy = -z.log_softmax(0)[drawn]
-    interval = mean_interval(noisy - smoothed_cross_entropy(z[None], label, confusion), 0.999)
-    control = mean_interval(noisy - F.cross_entropy(z[None], label), 0.999)
-    run.claim(
-        "N-135",
-        r"\mathbb E_{\tilde y \sim \Pi e_y} \mathrm{CE}(z, \tilde y) = \mathrm{CE}(z, \Pi e_y)",
-        promised=0,
-        relation="~",
-        measured=interval.estimate,
-        interval=interval,
-        control=Control(
-            "the hard label instead of the smoothed one", control.estimate, interval=control
-        ),
-    )
+    says = run.states("N-135", r"\mathbb E_{\tilde y \sim \Pi e_y} \mathrm{CE}(z, \tilde y) = \mathrm{CE}(z, \Pi e_y)")
+    says.mean(noisy - smoothed_cross_entropy(z[None], label, confusion), 0, confidence=0.999)
+    says.fails("the hard label instead of the smoothed one", noisy - F.cross_entropy(z[None], label))
 
-    curves = {
-        name: logit_gaps(e, samples, epochs)
-        for name, e in (("smoothed", smoothing), ("hard labels", 0.0))
-    }
+    curves = {name: logit_gaps(e, samples, epochs) for name, e in (("smoothed", smoothing), ("hard labels", 0.0))}
     best = smoothed_gap(classes, smoothing)
     half = epochs // 2
-    run.claim(
+    says = run.states(
         "N-135",
         r"\text{a network trained to the end keeps a finite gap: } "
         r"\text{mean gap}/\log(1+k(1-\epsilon)/\epsilon) \le 1.25",
-        promised=1.25,
-        relation="<=",
-        measured=max(curves["smoothed"]) / best,
-        control=Control("trained on hard labels", max(curves["hard labels"]) / best),
     )
-    run.claim(
-        "N-135",
-        r"\text{growth of the mean gap over the second half of training}",
-        promised=0.5,
-        relation="<=",
-        measured=curves["smoothed"][-1] - curves["smoothed"][half],
-        control=Control(
-            "trained on hard labels", curves["hard labels"][-1] - curves["hard labels"][half]
-        ),
-    )
+    says.at_most(max(curves["smoothed"]) / best, 1.25)
+    says.fails("trained on hard labels", max(curves["hard labels"]) / best)
+    says = run.states("N-135", r"\text{growth of the mean gap over the second half of training}")
+    says.at_most(curves["smoothed"][-1] - curves["smoothed"][half], 0.5)
+    says.fails("trained on hard labels", curves["hard labels"][-1] - curves["hard labels"][half])
     run.figure(
         "gap",
         lambda axes: plot_gap(axes, curves, best, confusion),

@@ -10,11 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab
 from torchtheory.labs.training.losses_trained import (
     compare_on_digits,
     plot_training,
@@ -111,15 +107,12 @@ def reference_values(run: Run) -> None:
         found += here.tolist()
         second += value(name, points, first + 1).tolist()
         rows.append((entry, name, classification_loss(name).formula, here[0], here[1]))
-    run.claim(
+    says = run.states(
         [entry for entry, _, _ in REFERENCE.values()],
         r"\text{the losses at } o=0 \text{ and at } o=(\ln0.7,\ln0.2,\ln0.1)",
-        promised=promised,
-        relation="==",
-        measured=found,
-        tolerance=1e-12,
-        control=Control("the second class is the true one", second),
     )
+    says.equal(found, promised, 1e-12)
+    says.fails("the second class is the true one", second)
     run.table(
         "losses",
         ["entry", "loss", "formula", "at o = 0", "at p = (0.7, 0.2, 0.1)"],
@@ -141,22 +134,13 @@ def gradients(run: Run) -> None:
         leaf = outputs.clone().requires_grad_()
         autograd += list(torch.autograd.grad(loss(leaf, labels).sum(), leaf))
         raw.append(loss.gradient(torch.softmax(outputs, 1), labels))
-    run.claim(
-        ["S-20", "S-09", "S-16", "S-19"],
-        r"\nabla_o \text{ of all twelve losses is what difference quotients give}",
-        promised=torch.stack(quotients),
-        relation="==",
-        measured=torch.stack(ours),
-        tolerance=1e-7,
-        control=Control("the softmax applied twice", torch.stack(raw)),
+    says = run.states(
+        ["S-20", "S-09", "S-16", "S-19"], r"\nabla_o \text{ of all twelve losses is what difference quotients give}"
     )
-    run.claim(
-        "S-20",
-        r"\nabla_o \text{ of all twelve losses is what autograd gives}",
-        promised=torch.stack(autograd),
-        relation="==",
-        measured=torch.stack(ours),
-        tolerance=1e-12,
+    says.equal(torch.stack(ours), torch.stack(quotients), 1e-7)
+    says.fails("the softmax applied twice", torch.stack(raw))
+    run.states("S-20", r"\nabla_o \text{ of all twelve losses is what autograd gives}").equal(
+        torch.stack(ours), torch.stack(autograd), 1e-12
     )
 
 
@@ -165,74 +149,37 @@ def probability_losses(run: Run, outputs: Tensor, labels: Tensor) -> None:
     p = torch.softmax(outputs, 1)
     p_true = p.gather(1, labels[:, None])[:, 0]
     other = p.gather(1, (labels[:, None] + 1) % 4)[:, 0]
-    run.claim(
-        "S-10",
-        r"\|y-p\|_1=2(1-p_y)",
-        promised=2 * (1 - p_true),
-        relation="==",
-        measured=value("expectation", outputs, labels),
-        tolerance=1e-12,
-        control=Control("for the next class", 2 * (1 - p_true), promised=2 * (1 - other)),
-    )
+    says = run.states("S-10", r"\|y-p\|_1=2(1-p_y)")
+    says.equal(value("expectation", outputs, labels), 2 * (1 - p_true), 1e-12)
+    says.fails("for the next class", 2 * (1 - p_true), promised=2 * (1 - other))
     i = int((p_true - 0.5).abs().argmin())  # an undecided output
     draws = torch.multinomial(p[i], 20_000, replacement=True, generator=run.generator)
     wrong = clopper_pearson(int((draws != labels[i]).sum()), len(draws), 0.999)
     certain = clopper_pearson(int(p[i].argmax() != labels[i]) * len(draws), len(draws), 0.999)
-    run.claim(
-        "S-10",
-        r"\tfrac12\|y-p\|_1 \text{ is the error probability of a label drawn from } p",
-        promised=value("expectation", outputs[i], labels[i]) / 2,
-        relation="~",
-        measured=wrong.estimate,
-        interval=wrong,
-        control=Control(
-            "the likeliest class instead of a drawn one", certain.estimate, interval=certain
-        ),
+    says = run.states("S-10", r"\tfrac12\|y-p\|_1 \text{ is the error probability of a label drawn from } p")
+    says.mean(wrong, value("expectation", outputs[i], labels[i]) / 2)
+    says.fails("the likeliest class instead of a drawn one", certain)
+    says = run.states("S-11", r"\|y-p\|_2^2=2(1-p_y)+\|p\|_2^2-1")
+    says.equal(
+        value("regularized expectation", outputs, labels),
+        value("expectation", outputs, labels) + p.square().sum(1) - 1,
+        1e-12,
     )
-    run.claim(
-        "S-11",
-        r"\|y-p\|_2^2=2(1-p_y)+\|p\|_2^2-1",
-        promised=value("expectation", outputs, labels) + p.square().sum(1) - 1,
-        relation="==",
-        measured=value("regularized expectation", outputs, labels),
-        tolerance=1e-12,
-        control=Control(
-            "without the regularizer",
-            value("regularized expectation", outputs, labels),
-            promised=value("expectation", outputs, labels),
-        ),
+    says.fails(
+        "without the regularizer",
+        value("regularized expectation", outputs, labels),
+        promised=value("expectation", outputs, labels),
     )
     smooth = torch.softmax(outputs.flip(0), 1)  # targets that are not one-hot
     expected = classification_loss("expectation")(outputs, smooth) / 2
-    run.claim(
-        "S-12",
-        r"\max_j|p_j-y_j|=1-p_y=\tfrac12\|y-p\|_1",
-        promised=value("expectation", outputs, labels) / 2,
-        relation="==",
-        measured=value("Chebyshev", outputs, labels),
-        tolerance=1e-12,
-        control=Control(
-            "a target that is not one-hot",
-            classification_loss("Chebyshev")(outputs, smooth),
-            promised=expected,
-        ),
-    )
-    run.claim(
-        "S-18",
-        r"\text{Tanimoto}=\frac{-p_y}{\|p\|^2+1-p_y}\ge-1",
-        promised=-1,
-        relation=">=",
-        measured=value("Tanimoto", outputs, labels),
-        tolerance=1e-12,
-        control=Control("half of the denominator", 2 * value("Tanimoto", 9 * outputs, labels)),
-    )
-    run.claim(
-        "S-18",
-        r"\text{Tanimoto}=\frac{-p_y}{\|p\|^2+1-p_y}",
-        promised=-p_true / (p.square().sum(1) + 1 - p_true),
-        relation="==",
-        measured=value("Tanimoto", outputs, labels),
-        tolerance=1e-12,
+    says = run.states("S-12", r"\max_j|p_j-y_j|=1-p_y=\tfrac12\|y-p\|_1")
+    says.equal(value("Chebyshev", outputs, labels), value("expectation", outputs, labels) / 2, 1e-12)
+    says.fails("a target that is not one-hot", classification_loss("Chebyshev")(outputs, smooth), promised=expected)
+    says = run.states("S-18", r"\text{Tanimoto}=\frac{-p_y}{\|p\|^2+1-p_y}\ge-1")
+    says.at_least(value("Tanimoto", outputs, labels), -1, 1e-12)
+    says.fails("half of the denominator", 2 * value("Tanimoto", 9 * outputs, labels))
+    run.states("S-18", r"\text{Tanimoto}=\frac{-p_y}{\|p\|^2+1-p_y}").equal(
+        value("Tanimoto", outputs, labels), -p_true / (p.square().sum(1) + 1 - p_true), 1e-12
     )
 
 
@@ -254,34 +201,23 @@ def raw_losses(run: Run) -> None:
         at_mean.append(expected("L2", q, q).expand(400))
         elsewhere_1.append(expected("L1", median + nearby, q))
         elsewhere_2.append(expected("L2", q + nearby, q))
-    run.claim(
+    says = run.states(
         "S-08",
         r"\text{for labels of frequencies } q \text{ the expected L1 loss is least at the medians }"
         r"o_j=1[q_j>\tfrac12]: \text{ without a majority at } 0",
-        promised=torch.cat(at_median),
-        relation=">=",
-        measured=torch.cat(elsewhere_1),
-        tolerance=1e-12,
-        control=Control(
-            "at the means",
-            torch.cat(elsewhere_1),
-            promised=torch.cat([expected("L1", q, q).expand(400) for q in frequencies]),
-        ),
     )
-    run.claim(
-        "S-09",
-        r"\text{the expected L2 loss is least at the means, } o=q",
-        promised=torch.cat(at_mean),
-        relation=">=",
-        measured=torch.cat(elsewhere_2),
-        tolerance=1e-12,
-        control=Control(
-            "at the medians",
-            torch.cat(elsewhere_2),
-            promised=torch.cat(
-                [expected("L2", (q > 0.5).double(), q).expand(400) for q in frequencies]
-            ),
-        ),
+    says.at_least(torch.cat(elsewhere_1), torch.cat(at_median), 1e-12)
+    says.fails(
+        "at the means",
+        torch.cat(elsewhere_1),
+        promised=torch.cat([expected("L1", q, q).expand(400) for q in frequencies]),
+    )
+    says = run.states("S-09", r"\text{the expected L2 loss is least at the means, } o=q")
+    says.at_least(torch.cat(elsewhere_2), torch.cat(at_mean), 1e-12)
+    says.fails(
+        "at the medians",
+        torch.cat(elsewhere_2),
+        promised=torch.cat([expected("L2", (q > 0.5).double(), q).expand(400) for q in frequencies]),
     )
 
 
@@ -292,23 +228,16 @@ def margin_losses(run: Run, outputs: Tensor, labels: Tensor) -> None:
     # half of the outputs moved to the right side
     moved = torch.where((torch.arange(len(outputs)) % 2 == 0)[:, None], signs * 0.5, outputs)
     inside = (signs * moved).amin(1) >= 0.5
-    vanishing = torch.stack(
-        [value(n, moved, labels) == 0 for n in ("hinge", "squared hinge", "cubed hinge")]
-    )
-    run.claim(
+    vanishing = torch.stack([value(n, moved, labels) == 0 for n in ("hinge", "squared hinge", "cubed hinge")])
+    says = run.states(
         ["S-13", "S-14", "S-15"],
-        r"\text{the hinge losses are }0\iff\hat y_jo_j\ge\tfrac12\text{ for all }j: "
-        r"\text{ exceptions}",
-        promised=0,
-        relation="==",
-        measured=(vanishing != inside).sum(),
-        reason=f"{int(inside.sum())} of {len(outputs)} outputs with the margin, {int(safe.sum())} "
-        "by chance",
-        control=Control(
-            "margin 1 in place of 1/2",
-            (vanishing != ((signs * moved).amin(1) >= 1)).sum(),
-        ),
+        r"\text{the hinge losses are }0\iff\hat y_jo_j\ge\tfrac12\text{ for all }j: \text{ exceptions}",
     )
+    says.equal(
+        (vanishing != inside).sum(),
+        where=f"{int(inside.sum())} of {len(outputs)} outputs with the margin, {int(safe.sum())} by chance",
+    )
+    says.fails("margin 1 in place of 1/2", (vanishing != ((signs * moved).amin(1) >= 1)).sum())
     # one-sided derivatives at the kink o = 1/2 of the true class, the others far away
     kink = torch.tensor([0.5, -3.0, -3.0], dtype=torch.float64)
 
@@ -317,95 +246,56 @@ def margin_losses(run: Run, outputs: Tensor, labels: Tensor) -> None:
         first = torch.tensor(0)
 
         def along(t: Tensor) -> Tensor:
-            return classification_loss(name).function(
-                torch.cat([t[None], kink[1:]]), F.one_hot(first, 3).double()
-            )
+            return classification_loss(name).function(torch.cat([t[None], kink[1:]]), F.one_hot(first, 3).double())
 
         derivative: Callable[[Tensor], Tensor] = along
         for _ in range(order):
             derivative = torch.func.grad(derivative)
         return float(derivative(kink[0] + 1e-12) - derivative(kink[0] - 1e-12))
 
-    run.claim(
-        ["S-14", "S-15"],
-        r"\text{squared hinge}\in C^1,\ \text{cubed hinge}\in C^2: \text{ jumps at the kink}",
-        promised=0,
-        relation="==",
-        measured=[
-            jump("squared hinge", 1), jump("cubed hinge", 1), jump("cubed hinge", 2),
-        ],
-        tolerance=1e-9,
-        control=Control(
-            "one derivative more, and the hinge itself",
-            [jump("hinge", 1), jump("squared hinge", 2), jump("cubed hinge", 3)],
-        ),
-    )  # fmt: skip
+    says = run.states(
+        ["S-14", "S-15"], r"\text{squared hinge}\in C^1,\ \text{cubed hinge}\in C^2: \text{ jumps at the kink}"
+    )
+    says.equal([jump("squared hinge", 1), jump("cubed hinge", 1), jump("cubed hinge", 2)], within=1e-9)
+    says.fails(
+        "one derivative more, and the hinge itself",
+        [jump("hinge", 1), jump("squared hinge", 2), jump("cubed hinge", 3)],
+    )
 
 
 def log_losses(run: Run, outputs: Tensor, labels: Tensor) -> None:
     """Log, squared log, Cauchy-Schwarz: functions of the logarithm."""
     log = value("log", outputs, labels)
     rows = F.one_hot(labels, 4).double()
-    run.claim(
-        ["S-16", "L-058"],
-        r"-\sum_jy_j\log p_j=\text{F.cross\_entropy}",
-        promised=F.cross_entropy(outputs, labels, reduction="none"),
-        relation="==",
-        measured=log,
-        tolerance=1e-12,
+    run.states(["S-16", "L-058"], r"-\sum_jy_j\log p_j=\text{F.cross\_entropy}").equal(
+        log, F.cross_entropy(outputs, labels, reduction="none"), 1e-12
     )
-    run.claim(
-        "S-16",
-        r"\nabla_o(-\sum_jy_j\log p_j)=p-y",
-        promised=torch.softmax(outputs, 1) - rows,
-        relation="==",
-        measured=classification_loss("log").gradient(outputs, labels),
-        tolerance=1e-12,
-        control=Control(
-            "the regularized expectation loss's",
-            classification_loss("regularized expectation").gradient(outputs, labels),
-        ),
+    says = run.states("S-16", r"\nabla_o(-\sum_jy_j\log p_j)=p-y")
+    says.equal(classification_loss("log").gradient(outputs, labels), torch.softmax(outputs, 1) - rows, 1e-12)
+    says.fails(
+        "the regularized expectation loss's", classification_loss("regularized expectation").gradient(outputs, labels)
     )
-    run.claim(
-        "S-17",
-        r"\sum_j[y_j\log p_j]^2=\bigl(-\sum_jy_j\log p_j\bigr)^2",
-        promised=log.square(),
-        relation="==",
-        measured=value("squared log", outputs, labels),
-        tolerance=1e-12,
-        control=Control(
-            "a target that is not one-hot",
-            classification_loss("squared log")(outputs, torch.full_like(outputs, 0.25)),
-        ),
+    says = run.states("S-17", r"\sum_j[y_j\log p_j]^2=\bigl(-\sum_jy_j\log p_j\bigr)^2")
+    says.equal(value("squared log", outputs, labels), log.square(), 1e-12)
+    says.fails(
+        "a target that is not one-hot", classification_loss("squared log")(outputs, torch.full_like(outputs, 0.25))
     )
-    run.claim(
-        "S-19",
-        r"D_{CS}(o)=\tfrac12\,\text{log loss}(2o)",
-        promised=value("log", 2 * outputs, labels) / 2,
-        relation="==",
-        measured=value("Cauchy-Schwarz", outputs, labels),
-        tolerance=1e-12,
-        control=Control("at o instead of 2o", value("log", outputs, labels) / 2),
-    )
-    run.claim(
-        "S-19",
-        r"\nabla_oD_{CS}=\mathrm{softmax}(2o)-y",
-        promised=torch.softmax(2 * outputs, 1) - rows,
-        relation="==",
-        measured=classification_loss("Cauchy-Schwarz").gradient(outputs, labels),
-        tolerance=1e-12,
+    says = run.states("S-19", r"D_{CS}(o)=\tfrac12\,\text{log loss}(2o)")
+    says.equal(value("Cauchy-Schwarz", outputs, labels), value("log", 2 * outputs, labels) / 2, 1e-12)
+    says.fails("at o instead of 2o", value("log", outputs, labels) / 2)
+    run.states("S-19", r"\nabla_oD_{CS}=\mathrm{softmax}(2o)-y").equal(
+        classification_loss("Cauchy-Schwarz").gradient(outputs, labels), torch.softmax(2 * outputs, 1) - rows, 1e-12
     )
     far = torch.zeros(3, 2, dtype=torch.float64)
     far[:, 0] = torch.tensor([5.0, 0.0, -5.0])  # the true class ever less likely
     first = torch.zeros(3, dtype=torch.long)
     printed = -value("squared log", far, first)
-    run.erratum(
-        "squared-log-loss-negative",
-        r"-\sum_j[y_j\log p_j]^2 \text{ is least where } p_y \text{ is largest}",
-        promised=printed[0],
-        relation=">=",
-        measured=printed[1:],
-        reason="two classes, true logit 5, 0 and -5: the printed loss falls with the probability",
+    run.refutes(
+        "squared-log-loss-negative", r"-\sum_j[y_j\log p_j]^2 \text{ is least where } p_y \text{ is largest}"
+    ).at_least(
+        printed[1:],
+        printed[0],
+        where="two classes, true logit 5, 0 and -5: the printed loss falls with the probability",
     )
 
 
@@ -418,83 +308,47 @@ def shape(run: Run, outputs: Tensor, labels: Tensor) -> None:
         return (ends - value(name, (outputs + other) / 2, labels)).min()
 
     convex = {name: loss for name, loss in LOSSES.items() if loss.convex}
-    run.claim(
+    says = run.states(
         ["S-20", *(REFERENCE[name][0] for name in convex)],
-        r"\tfrac12\ell(o)+\tfrac12\ell(o')-\ell\bigl(\tfrac{o+o'}2\bigr)\ge0"
-        r"\text{ for the convex ones}",
-        promised=0,
-        relation=">=",
-        measured=torch.stack([worst_bend(name) for name in convex]),
-        tolerance=1e-12,
-        reason=", ".join(convex),
-        control=Control(
-            "the expectation loss, which is not convex in o", worst_bend("expectation")
-        ),
+        r"\tfrac12\ell(o)+\tfrac12\ell(o')-\ell\bigl(\tfrac{o+o'}2\bigr)\ge0\text{ for the convex ones}",
     )
+    says.at_least(torch.stack([worst_bend(name) for name in convex]), 0, 1e-12, where=", ".join(convex))
+    says.fails("the expectation loss, which is not convex in o", worst_bend("expectation"))
     bends = torch.stack([worst_bend(name) for name in LOSSES if name not in convex])
-    run.claim(
+    says = run.states(
         ["S-10", "S-11", "S-12", "S-18"],
         r"\text{expectation, regularized expectation, Chebyshev and Tanimoto are not convex: "
         r"}\min\text{ of the same difference}<0",
-        promised=0,
-        relation="<",
-        measured=bends,
-        control=Control("the log loss", worst_bend("log")),
     )
+    says.below(bends, 0)
+    says.fails("the log loss", worst_bend("log"))
     shift = 3 * run.randn(len(outputs), 1)
     through = [name for name, loss in LOSSES.items() if loss.on_probabilities]
     raw = [name for name, loss in LOSSES.items() if not loss.on_probabilities]
 
     def moved(names: list[str]) -> Tensor:
-        return torch.stack(
-            [
-                (value(n, outputs + shift, labels) - value(n, outputs, labels)).abs().max()
-                for n in names
-            ]
-        )
+        return torch.stack([(value(n, outputs + shift, labels) - value(n, outputs, labels)).abs().max() for n in names])
 
-    run.claim(
-        "S-20",
-        r"\ell(o+c\mathbf1)=\ell(o) \text{ for the losses of } \mathrm{softmax}(o)",
-        promised=0,
-        relation="==",
-        measured=moved(through),
-        tolerance=1e-11,
-        control=Control("the losses of o itself", moved(raw)),
-    )
+    says = run.states("S-20", r"\ell(o+c\mathbf1)=\ell(o) \text{ for the losses of } \mathrm{softmax}(o)")
+    says.equal(moved(through), within=1e-11)
+    says.fails("the losses of o itself", moved(raw))
     rows = F.one_hot(labels, 4).double()
     limit = {
-        name: loss(rows if name in ("L1", "L2") else 200 * (2 * rows - 1), labels)
-        for name, loss in LOSSES.items()
+        name: loss(rows if name in ("L1", "L2") else 200 * (2 * rows - 1), labels) for name, loss in LOSSES.items()
     }
-    run.claim(
-        "S-20",
-        r"\ell\text{ tends to its infimum as } p\to y; \text{ for L1, L2 at } o=y",
-        promised=torch.stack([torch.full_like(v, LOSSES[name].least) for name, v in limit.items()]),
-        relation="==",
-        measured=torch.stack(list(limit.values())),
-        tolerance=1e-9,
-        control=Control(
-            "as p runs to another class",
-            torch.stack(
-                [loss(200 * (2 * rows.roll(1, 1) - 1), labels) for loss in LOSSES.values()]
-            ),
-        ),
+    says = run.states("S-20", r"\ell\text{ tends to its infimum as } p\to y; \text{ for L1, L2 at } o=y")
+    says.equal(
+        torch.stack(list(limit.values())),
+        torch.stack([torch.full_like(v, LOSSES[name].least) for name, v in limit.items()]),
+        1e-9,
     )
-    run.claim(
-        "S-20",
-        r"\ell(o)-\inf\ell\ge0 \text{ for all twelve}",
-        promised=0,
-        relation=">=",
-        measured=torch.stack(
-            [value(n, outputs, labels).min() - loss.least for n, loss in LOSSES.items()]
-        ),
-        tolerance=1e-12,
-        control=Control(
-            "the squared log loss with the printed sign",
-            -value("squared log", outputs, labels).max(),
-        ),
+    says.fails(
+        "as p runs to another class",
+        torch.stack([loss(200 * (2 * rows.roll(1, 1) - 1), labels) for loss in LOSSES.values()]),
     )
+    says = run.states("S-20", r"\ell(o)-\inf\ell\ge0 \text{ for all twelve}")
+    says.at_least(torch.stack([value(n, outputs, labels).min() - loss.least for n, loss in LOSSES.items()]), 0, 1e-12)
+    says.fails("the squared log loss with the printed sign", -value("squared log", outputs, labels).max())
 
 
 def plot_losses(axes: Any) -> None:

@@ -9,11 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, clopper_pearson
 from torchtheory.primer.differences import numerical_jacobian
 from torchtheory.training.cross_entropy import softmax_regression_gradient, softmax_regression_loss
 from torchtheory.training.losses import LOSSES, classification_loss
@@ -23,63 +20,28 @@ def softmax_regression(run: Run, samples: int) -> None:
     """Cross-entropy of a linear softmax: two forms, one gradient."""
     x, y = run.randn(samples, 5), torch.randint(0, 3, (samples,), generator=run.generator)
     theta = run.randn(3, 5)
-    run.claim(
-        "L-058",
-        r"-\sum_iy_i\ln\sigma_i(x)=-\sum_iy_ix^\top\theta_i+\ln\sum_i\exp(x^\top\theta_i)",
-        promised=F.cross_entropy(x @ theta.T, y),
-        relation="==",
-        measured=softmax_regression_loss(theta, x, y),
-        tolerance=1e-12,
-        control=Control(
-            "without the normalizer",
-            -(x @ theta.T).gather(1, y[:, None]).mean(),
-        ),
-    )
+    says = run.states("L-058", r"-\sum_iy_i\ln\sigma_i(x)=-\sum_iy_ix^\top\theta_i+\ln\sum_i\exp(x^\top\theta_i)")
+    says.equal(softmax_regression_loss(theta, x, y), F.cross_entropy(x @ theta.T, y), 1e-12)
+    says.fails("without the normalizer", -(x @ theta.T).gather(1, y[:, None]).mean())
     gradient = softmax_regression_gradient(theta, x, y)
     leaf = theta.clone().requires_grad_()
     (autograd,) = torch.autograd.grad(F.cross_entropy(x @ leaf.T, y), leaf)
     rows = F.one_hot(y, 3).double()
-    run.claim(
-        "L-058",
-        r"\nabla_{\theta_i}\ell=(\sigma_i-y_i)x",
-        promised=autograd,
-        relation="==",
-        measured=gradient,
-        tolerance=1e-12,
-        control=Control("y - σ", (rows - torch.softmax(x @ theta.T, 1)).T @ x / samples),
-    )
+    says = run.states("L-058", r"\nabla_{\theta_i}\ell=(\sigma_i-y_i)x")
+    says.equal(gradient, autograd, 1e-12)
+    says.fails("y - σ", (rows - torch.softmax(x @ theta.T, 1)).T @ x / samples)
     quotients = numerical_jacobian(lambda t: softmax_regression_loss(t, x, y), theta)
-    run.claim(
-        "L-058",
-        r"\nabla_\theta\ell \text{ is what difference quotients give}",
-        promised=quotients,
-        relation="==",
-        measured=gradient,
-        tolerance=1e-8,
-    )
-    run.claim(
-        "L-058",
-        r"\sum_i\nabla_{\theta_i}\ell=0",
-        promised=0,
-        relation="==",
-        measured=gradient.sum(0),
-        tolerance=1e-12,
-        control=Control(
-            "sigmoids in place of the softmax",
-            ((torch.sigmoid(x @ theta.T) - rows).T @ x / samples).sum(0),
-        ),
-    )
+    run.states("L-058", r"\nabla_\theta\ell \text{ is what difference quotients give}").equal(gradient, quotients, 1e-8)
+    says = run.states("L-058", r"\sum_i\nabla_{\theta_i}\ell=0")
+    says.equal(gradient.sum(0), within=1e-12)
+    says.fails("sigmoids in place of the softmax", ((torch.sigmoid(x @ theta.T) - rows).T @ x / samples).sum(0))
 
 
-def compare_on_digits(
-    run: Run, steps: int, hidden: int
-) -> dict[str, tuple[list[int], Tensor, Tensor]]:
+def compare_on_digits(run: Run, steps: int, hidden: int) -> dict[str, tuple[list[int], Tensor, Tensor]]:
     """One network, twelve losses and the printed thirteenth, clean and noisy labels: one batched
     training."""
     (x, y), (test_x, test_y) = split(*digits(torch.float64), 0.25, run.generator)
-    noisy = torch.where(
-        run.rand(len(y)) < 0.4, torch.randint(0, 10, y.shape, generator=run.generator), y
-    )
+    noisy = torch.where(run.rand(len(y)) < 0.4, torch.randint(0, 10, y.shape, generator=run.generator), y)
     names = [*LOSSES, "squared log, printed"]
     functions = [*(loss.function for loss in LOSSES.values())]
     printed = classification_loss("squared log").function
@@ -110,10 +72,7 @@ def compare_on_digits(
         targets = [F.one_hot(t[batch], 10).double() for t in (y, noisy)]
         outputs = forward(x[batch])
         total = torch.stack(
-            [
-                functions[i % len(names)](outputs[i], targets[i // len(names)]).mean()
-                for i in range(slots)
-            ]
+            [functions[i % len(names)](outputs[i], targets[i // len(names)]).mean() for i in range(slots)]
         ).sum()
         for w, gradient in zip(weights, torch.autograd.grad(total, weights), strict=True):
             w.grad = gradient
@@ -122,15 +81,13 @@ def compare_on_digits(
     ends = (curves[-1] * len(test_y)).round().long().tolist()
     chance = float(torch.bincount(test_y).max()) / len(test_y)
     low = [clopper_pearson(c, len(test_y), 0.999).low for c in ends]
-    run.claim(
+    says = run.states(
         "S-20",
         r"\text{trained with each but L1, the network beats the commonest class: lower end of the }"
         r"99.9\%\text{ interval of its test accuracy}",
-        promised=chance,
-        relation=">",
-        measured=[end for name, end in zip(LOSSES, low, strict=False) if name != "L1"],
-        control=Control("the squared log loss with the printed sign", low[len(LOSSES)]),
     )
+    says.above([end for name, end in zip(LOSSES, low, strict=False) if name != "L1"], chance)
+    says.fails("the squared log loss with the printed sign", low[len(LOSSES)])
     run.table(
         "digits",
         ["loss", "test accuracy, clean labels", "two fifths random"],

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.training.adaptive_optimizers import (
     adagrad_forms,
     adam_forms,
@@ -122,63 +119,42 @@ def nesterov_forms(run: Run, h: Function, start: Tensor) -> None:
     theta, chi = printed_momentum(h, start, steps, rates, beta, nesterov=True)
     ball, _ = printed_momentum(h, start, steps, rates, beta, nesterov=False)
     ours = trajectory(lambda p: Nesterov(p, lr=eta, momentum=beta), h, start, steps)
-    run.claim(
+    says = run.states(
         "N-48",
         r"\text{Nesterov: } \chi^{t+1}=\theta^t+\beta(\theta^t-\theta^{t-1}),\ "
         r"\theta^{t+1}=\chi^{t+1}-\eta\nabla h(\chi^{t+1}): \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(ours - theta).abs().max(),
-        tolerance=EXACT,
-        control=Control(
-            "the gradient is taken before the extrapolation (the heavy ball)",
-            (ours - ball).abs().max(),
-        ),
     )
+    says.equal((ours - theta).abs().max(), within=EXACT)
+    says.fails("the gradient is taken before the extrapolation (the heavy ball)", (ours - ball).abs().max())
     torchs = trajectory(lambda p: SGD(p, lr=eta, momentum=beta, nesterov=True), h, start, steps)
-    run.claim(
-        "N-48",
-        r"\text{the parameters of SGD(nesterov=True) are } \chi^{t+1}: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(torchs[:-1] - chi).abs().max(),
-        tolerance=EXACT,
-        control=Control("read as the iterates themselves", (torchs - theta).abs().max()),
+    says = run.states(
+        "N-48", r"\text{the parameters of SGD(nesterov=True) are } \chi^{t+1}: \text{ largest difference}"
     )
+    says.equal((torchs[:-1] - chi).abs().max(), within=EXACT)
+    says.fails("read as the iterates themselves", (torchs - theta).abs().max())
 
     def recovered(optimizer: Optimizer, parameter: Tensor) -> Tensor:
         assert isinstance(optimizer, SGD)
         return nesterov_iterate(optimizer, parameter)
 
-    back = trajectory(
-        lambda p: SGD(p, lr=eta, momentum=beta, nesterov=True), h, start, steps, seen=recovered
-    )
-    run.claim(
-        "N-48",
-        r"\theta^t=\chi^{t+1}+\eta\beta v_t: \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=(back - theta).abs().max(),
-        tolerance=EXACT,
+    back = trajectory(lambda p: SGD(p, lr=eta, momentum=beta, nesterov=True), h, start, steps, seen=recovered)
+    run.states("N-48", r"\theta^t=\chi^{t+1}+\eta\beta v_t: \text{ largest difference}").equal(
+        (back - theta).abs().max(), within=EXACT
     )
     plain = trajectory(lambda p: SGD(p, lr=eta), h, start, steps)
     still = trajectory(lambda p: Nesterov(p, lr=eta, momentum=0.0), h, start, steps)
-    run.claim(
-        "N-48, N-49",
-        r"\beta=0 \text{ is gradient descent: largest difference}",
-        promised=[0, 0],
-        relation="==",
-        measured=torch.stack(
+    says = run.states("N-48, N-49", r"\beta=0 \text{ is gradient descent: largest difference}")
+    says.equal(
+        torch.stack(
             [
                 (still - plain).abs().max(),
-                (trajectory(lambda p: HeavyBall(p, lr=eta, momentum=0.0), h, start, steps) - plain)
-                .abs()
-                .max(),
+                (trajectory(lambda p: HeavyBall(p, lr=eta, momentum=0.0), h, start, steps) - plain).abs().max(),
             ]
         ),
-        tolerance=EXACT,
-        control=Control("β = 0.8", (theta - plain).abs().max(), promised=0),
+        [0, 0],
+        EXACT,
     )
+    says.fails("β = 0.8", (theta - plain).abs().max(), promised=0)
 
 
 def heavy_ball_forms(run: Run, h: Function, start: Tensor) -> None:
@@ -195,29 +171,20 @@ def heavy_ball_forms(run: Run, h: Function, start: Tensor) -> None:
     def torchs(p: list[Tensor]) -> Optimizer:
         return SGD(p, lr=eta, momentum=beta)
 
-    run.claim(
+    run.states(
         "N-49",
         r"\text{HeavyBall: } \theta^{t+1}=\theta^t-\eta_t\nabla h(\theta^t)"
         r"+\beta(\theta^t-\theta^{t-1}): \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=torch.stack([both(constant, ours), both(falling, ours)]),
-        tolerance=EXACT,
-        reason="a constant and a falling learning rate",
+    ).equal(
+        torch.stack([both(constant, ours), both(falling, ours)]),
+        within=EXACT,
+        where="a constant and a falling learning rate",
     )
-    run.claim(
-        "N-49",
-        r"\text{SGD(momentum=}\beta\text{) is the heavy ball for constant } \eta:"
-        r" \text{ largest difference}",
-        promised=0,
-        relation="==",
-        measured=both(constant, torchs),
-        tolerance=EXACT,
-        control=Control(
-            "a falling learning rate, which torch also applies to the old velocity",
-            both(falling, torchs),
-        ),
+    says = run.states(
+        "N-49", r"\text{SGD(momentum=}\beta\text{) is the heavy ball for constant } \eta: \text{ largest difference}"
     )
+    says.equal(both(constant, torchs), within=EXACT)
+    says.fails("a falling learning rate, which torch also applies to the old velocity", both(falling, torchs))
     quadratic = torch.tensor([1.0, 25.0], dtype=torch.float64)
 
     betas = torch.tensor([0.0, 0.3, 0.6, 0.9, 1.0], dtype=torch.float64)
@@ -230,15 +197,9 @@ def heavy_ball_forms(run: Run, h: Function, start: Tensor) -> None:
         nesterov=False,
     )
     left = points[-1].norm(dim=1)
-    run.claim(
-        "N-49",
-        r"\beta<1:\ \theta^t\to0 \text{ on } \tfrac12(\theta_1^2+25\theta_2^2),\ \eta=1/25",
-        promised=1e-6,
-        relation="<=",
-        measured=left[:-1],
-        reason="distance from 0 after 400 steps, from (1, 1), with β = 0, 0.3, 0.6, 0.9",
-        control=Control("β = 1", left[-1]),
-    )
+    says = run.states("N-49", r"\beta<1:\ \theta^t\to0 \text{ on } \tfrac12(\theta_1^2+25\theta_2^2),\ \eta=1/25")
+    says.at_most(left[:-1], 1e-6, where="distance from 0 after 400 steps, from (1, 1), with β = 0, 0.3, 0.6, 0.9")
+    says.fails("β = 1", left[-1])
 
 
 def constant_gradient(run: Run) -> None:
@@ -255,47 +216,35 @@ def constant_gradient(run: Run) -> None:
 
     moved = lengths(lambda p: HeavyBall(p, lr=eta, momentum=beta))
     exact = [effective_step(eta, beta, t + 1) for t in range(steps)]
-    run.claim(
-        "N-49",
-        r"\theta^{t+1}-\theta^t=-\eta\frac{1-\beta^{t+1}}{1-\beta}\delta",
-        promised=exact,
-        relation="==",
-        measured=moved,
-        tolerance=EXACT,
-        control=Control(
-            "torch's dampening = β, which divides the effect out",
-            lengths(lambda p: SGD(p, lr=eta, momentum=beta, dampening=beta)),
-        ),
+    says = run.states("N-49", r"\theta^{t+1}-\theta^t=-\eta\frac{1-\beta^{t+1}}{1-\beta}\delta")
+    says.equal(moved, exact, EXACT)
+    says.fails(
+        "torch's dampening = β, which divides the effect out",
+        lengths(lambda p: SGD(p, lr=eta, momentum=beta, dampening=beta)),
     )
-    run.claim(
-        "N-49",
-        r"\text{the effective step tends to } \eta/(1-\beta)",
-        promised=effective_step(eta, beta),
-        relation="==",
-        measured=moved[-1],
-        tolerance=1e-5,
-        reason=f"after {steps} steps, β to that power being {beta**steps:.1g}",
-        control=Control("no momentum", lengths(lambda p: SGD(p, lr=eta))[-1]),
+    says = run.states("N-49", r"\text{the effective step tends to } \eta/(1-\beta)")
+    says.equal(
+        moved[-1],
+        effective_step(eta, beta),
+        1e-5,
+        where=f"after {steps} steps, β to that power being {beta**steps:.1g}",
     )
-    run.claim(
-        "N-49",
-        r"\text{SGD(momentum=}\beta\text{, dampening=}\beta\text{): every step is } \eta",
-        promised=eta,
-        relation="==",
-        measured=lengths(lambda p: SGD(p, lr=eta, momentum=beta, dampening=beta)),
-        tolerance=EXACT,
-        reason="torch does not dampen the first gradient, so the steps do not even start smaller",
+    says.fails("no momentum", lengths(lambda p: SGD(p, lr=eta))[-1])
+    run.states("N-49", r"\text{SGD(momentum=}\beta\text{, dampening=}\beta\text{): every step is } \eta").equal(
+        lengths(lambda p: SGD(p, lr=eta, momentum=beta, dampening=beta)),
+        eta,
+        EXACT,
+        where="torch does not dampen the first gradient, so the steps do not even start smaller",
     )
     printed = [eta * sum(beta**k for k in range(1, t)) for t in range(steps)]
-    run.erratum(
+    run.refutes(
         "heavy-ball-effective-step",
         r"\theta^{t+1}-\theta^t=-\eta\bigl(\textstyle\sum_{\tau=1}^{t-1}\beta^\tau\bigr)\delta",
-        promised=printed,
-        relation="==",
-        measured=moved,
-        tolerance=EXACT,
-        reason="the sum is empty at t = 0 and 1, where the ball has long moved, and its limit is "
-        "ηβ/(1-β)",
+    ).equal(
+        moved,
+        printed,
+        EXACT,
+        where="the sum is empty at t = 0 and 1, where the ball has long moved, and its limit is ηβ/(1-β)",
     )
 
 
@@ -320,17 +269,12 @@ def acceleration(run: Run, matrix: Tensor, minimizer: Tensor, steps: int) -> dic
     fast = trajectory(lambda p: Nesterov(p, lr=1 / smoothness), gap, start, steps)
     slow = trajectory(lambda p: SGD(p, lr=1 / smoothness), gap, start, steps)
     bound = accelerated_bound(float(minimizer.norm()), smoothness, steps)
-    run.claim(
+    says = run.states(
         "N-48",
-        r"\eta=1/L,\ \beta_t=\frac{t-1}{t+2}:\ h(\theta^T)-\min h\le"
-        r"\frac{2L\|\theta^0-\theta^\star\|^2}{(T+1)^2}",
-        promised=bound,
-        relation="<=",
-        measured=gap(fast[1:]),
-        tolerance=EXACT,
-        reason="at every step, on the chain quadratic, L = 4",
-        control=Control("no extrapolation: gradient descent", gap(slow[1:])),
+        r"\eta=1/L,\ \beta_t=\frac{t-1}{t+2}:\ h(\theta^T)-\min h\le\frac{2L\|\theta^0-\theta^\star\|^2}{(T+1)^2}",
     )
+    says.at_most(gap(fast[1:]), bound, EXACT, where="at every step, on the chain quadratic, L = 4")
+    says.fails("no extrapolation: gradient descent", gap(slow[1:]))
     return {"bound": bound, "Nesterov": gap(fast[1:]), "gradient descent": gap(slow[1:])}
 
 
@@ -347,22 +291,15 @@ def strongly_convex(run: Run, size: int, steps: int) -> None:
     fast = h(trajectory(lambda p: Nesterov(p, lr=1 / condition, momentum=best), h, start, steps))
     slow = h(trajectory(lambda p: SGD(p, lr=1 / condition), h, start, steps))
     times = torch.arange(steps + 1).double()
-    run.claim(
+    says = run.states(
         "N-48",
         r"\beta=\frac{\sqrt\kappa-1}{\sqrt\kappa+1}:\ h(\theta^T)-\min h\le(1-\kappa^{-1/2})^T"
         r"\bigl(h(\theta^0)-\min h+\tfrac\mu2\|\theta^0-\theta^\star\|^2\bigr)",
-        promised=(1 - 1 / root) ** times * (h(start) + start.square().sum() / 2),
-        relation="<=",
-        measured=fast,
-        reason="κ = 100, at every step",
-        control=Control("gradient descent, whose factor is 1 - 1/κ", slow),
     )
-    run.claim(
-        "N-48",
-        r"\text{gradient descent: } h(\theta^T)-\min h\le(1-1/\kappa)^T(h(\theta^0)-\min h)",
-        promised=(1 - 1 / condition) ** times * h(start),
-        relation="<=",
-        measured=slow,
+    says.at_most(fast, (1 - 1 / root) ** times * (h(start) + start.square().sum() / 2), where="κ = 100, at every step")
+    says.fails("gradient descent, whose factor is 1 - 1/κ", slow)
+    run.states("N-48", r"\text{gradient descent: } h(\theta^T)-\min h\le(1-1/\kappa)^T(h(\theta^0)-\min h)").at_most(
+        slow, (1 - 1 / condition) ** times * h(start)
     )
 
 

@@ -8,11 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import fit_slope
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.training.shrinkage import (
     LARGEST_RATIO,
@@ -73,68 +69,37 @@ def shrinks(run: Run, x: Tensor, y: Tensor, hessian: Tensor, best: Tensor) -> No
     )
     formula = torch.stack([shrink(hessian, best, mu).minimizer for mu in decays])
     far = torch.stack([shrink(hessian, best + 1, mu).minimizer for mu in decays])
-    run.claim(
-        "N-124",
-        r"\theta_\mu^\star=(H+\mu I)^{-1}H\theta^\star \text{ for least squares}",
-        promised=formula,
-        relation="==",
-        measured=penalized,
-        tolerance=1e-10,
-        reason="the penalized problem solved as least squares with d more rows",
-        control=Control("a point that is not the minimizer", penalized, promised=far),
-    )
+    says = run.states("N-124", r"\theta_\mu^\star=(H+\mu I)^{-1}H\theta^\star \text{ for least squares}")
+    says.equal(penalized, formula, 1e-10, where="the penalized problem solved as least squares with d more rows")
+    says.fails("a point that is not the minimizer", penalized, promised=far)
     basis = shrink(hessian, best, 1.0)
     coordinates = penalized @ basis.basis / (best @ basis.basis)
     factors = torch.stack([weight_decay_factors(basis.eigenvalues, mu) for mu in decays])
-    run.claim(
-        "N-124",
-        r"(Q\theta_\mu^\star)_i=\tfrac{\lambda_i}{\lambda_i+\mu}(Q\theta^\star)_i",
-        promised=factors,
-        relation="==",
-        measured=coordinates,
-        tolerance=1e-8,
-        control=Control("coordinates in the standard basis", penalized / best),
-    )
+    says = run.states("N-124", r"(Q\theta_\mu^\star)_i=\tfrac{\lambda_i}{\lambda_i+\mu}(Q\theta^\star)_i")
+    says.equal(coordinates, factors, 1e-8)
+    says.fails("coordinates in the standard basis", penalized / best)
     indefinite = torch.tensor([-0.5, -0.1, 0.2], dtype=torch.float64)
-    run.claim(
-        "N-124",
-        r"0<\tfrac{\lambda}{\lambda+\mu}<1 \text{ where } \lambda>0: \text{ distance from } 1/2",
-        promised=0.5,
-        relation="<",
-        measured=(factors - 0.5).abs(),
-        control=Control(
-            "λ < 0 with μ = 1: a saddle", (weight_decay_factors(indefinite, 1.0) - 0.5).abs()
-        ),
-    )
-    run.erratum(
+    says = run.states("N-124", r"0<\tfrac{\lambda}{\lambda+\mu}<1 \text{ where } \lambda>0: \text{ distance from } 1/2")
+    says.below((factors - 0.5).abs(), 0.5)
+    says.fails("λ < 0 with μ = 1: a saddle", (weight_decay_factors(indefinite, 1.0) - 0.5).abs())
+    run.refutes(
         "taylor-without-half",
         r"\ell(\theta)=\ell(\theta^\star)+(\theta-\theta^\star)^\top H(\theta-\theta^\star)"
         r" \text{ for a quadratic } \ell",
-        promised=float(
-            _risk(x, y, best) + (penalized[-1] - best) @ hessian @ (penalized[-1] - best)
-        ),
-        relation="==",
-        measured=float(_risk(x, y, penalized[-1])),
-        tolerance=1e-10,
-        reason="with the factor 1/2 the two sides agree, next claim",
+    ).equal(
+        float(_risk(x, y, penalized[-1])),
+        float(_risk(x, y, best) + (penalized[-1] - best) @ hessian @ (penalized[-1] - best)),
+        1e-10,
+        where="with the factor 1/2 the two sides agree, next claim",
     )
     moved = penalized - best
     taylor = torch.einsum("ki,ij,kj->k", moved, hessian, moved)
     start = _risk(x, y, best)
-    run.claim(
-        "N-124",
-        r"\ell(\theta)=\ell(\theta^\star)"
-        r"+\tfrac12(\theta-\theta^\star)^\top H(\theta-\theta^\star)",
-        promised=start + taylor / 2,
-        relation="==",
-        measured=torch.stack([_risk(x, y, p) for p in penalized]),
-        tolerance=1e-10,
-        control=Control(
-            "the factor 1/2 left out",
-            torch.stack([_risk(x, y, p) for p in penalized]),
-            promised=start + taylor,
-        ),
+    says = run.states(
+        "N-124", r"\ell(\theta)=\ell(\theta^\star)+\tfrac12(\theta-\theta^\star)^\top H(\theta-\theta^\star)"
     )
+    says.equal(torch.stack([_risk(x, y, p) for p in penalized]), start + taylor / 2, 1e-10)
+    says.fails("the factor 1/2 left out", torch.stack([_risk(x, y, p) for p in penalized]), promised=start + taylor)
 
 
 def first_order(run: Run, samples: int, dimension: int) -> None:
@@ -148,39 +113,19 @@ def first_order(run: Run, samples: int, dimension: int) -> None:
             p = torch.sigmoid(-y * (x @ theta))
             gradient = -(x * (y * p)[:, None]).mean(0) + mu * theta
             h = x.T @ (x * (p * (1 - p))[:, None]) / len(x)
-            theta = theta - torch.linalg.solve(
-                h + mu * torch.eye(len(theta), dtype=torch.float64), gradient
-            )
+            theta = theta - torch.linalg.solve(h + mu * torch.eye(len(theta), dtype=torch.float64), gradient)
         return theta, h
 
     best, hessian = minimize(0.0)
     decays = torch.logspace(-5, -3, 7, dtype=torch.float64).tolist()
     exact = [minimize(mu)[0] for mu in decays]
-    error = [
-        float((shrink(hessian, best, mu).minimizer - e).norm())
-        for mu, e in zip(decays, exact, strict=True)
-    ]
-    wrong = [
-        float((shrink(2 * hessian, best, mu).minimizer - e).norm())
-        for mu, e in zip(decays, exact, strict=True)
-    ]
-    order, broken = fit_slope(decays, error), fit_slope(decays, wrong)
-    run.claim(
-        "N-124",
-        r"\text{logistic loss: } \|\theta_\mu^\star-(H+\mu I)^{-1}H\theta^\star\|=O(\mu^2)"
-        r"\text{, exponent}",
-        promised=2.0,
-        relation="slope",
-        measured=order.estimate,
-        interval=order,
-        tolerance=0.02,
-        reason="μ from 1e-5 to 1e-3; minimizers by Newton's method",
-        control=Control(
-            "twice the Hessian, as the expansion without 1/2 has it",
-            broken.estimate,
-            interval=broken,
-        ),
+    error = [float((shrink(hessian, best, mu).minimizer - e).norm()) for mu, e in zip(decays, exact, strict=True)]
+    wrong = [float((shrink(2 * hessian, best, mu).minimizer - e).norm()) for mu, e in zip(decays, exact, strict=True)]
+    says = run.states(
+        "N-124", r"\text{logistic loss: } \|\theta_\mu^\star-(H+\mu I)^{-1}H\theta^\star\|=O(\mu^2)\text{, exponent}"
     )
+    says.slope(decays, error, 2.0, 0.02, where="μ from 1e-5 to 1e-3; minimizers by Newton's method")
+    says.fails("twice the Hessian, as the expansion without 1/2 has it", decays, wrong)
 
 
 def filters(run: Run, hessian: Tensor, best: Tensor) -> None:
@@ -193,21 +138,19 @@ def filters(run: Run, hessian: Tensor, best: Tensor) -> None:
         theta = theta - step * hessian @ (theta - best)
         if t in counts:
             reached[t] = basis.T @ theta / (basis.T @ best)
-    run.claim(
-        "N-126",
-        r"\text{gradient descent from } 0:\ (Q\theta_t)_i=(1-(1-\eta\lambda_i)^t)(Q\theta^\star)_i",
-        promised=torch.stack([early_stopping_factors(eigenvalues, step, t) for t in counts]),
-        relation="==",
-        measured=torch.stack([reached[t] for t in counts]),
-        tolerance=1e-9,
-        reason="after 1, 10, 100 and 1000 steps",
-        control=Control(
-            "one step fewer in the formula",
-            torch.stack([reached[t] for t in counts]),
-            promised=torch.stack(
-                [early_stopping_factors(eigenvalues, step, t - 1) for t in counts]
-            ),
-        ),
+    says = run.states(
+        "N-126", r"\text{gradient descent from } 0:\ (Q\theta_t)_i=(1-(1-\eta\lambda_i)^t)(Q\theta^\star)_i"
+    )
+    says.equal(
+        torch.stack([reached[t] for t in counts]),
+        torch.stack([early_stopping_factors(eigenvalues, step, t) for t in counts]),
+        1e-9,
+        where="after 1, 10, 100 and 1000 steps",
+    )
+    says.fails(
+        "one step fewer in the formula",
+        torch.stack([reached[t] for t in counts]),
+        promised=torch.stack([early_stopping_factors(eigenvalues, step, t - 1) for t in counts]),
     )
     mu = 0.1
     x = torch.logspace(-6, 6, 2401, dtype=torch.float64)
@@ -216,65 +159,33 @@ def filters(run: Run, hessian: Tensor, best: Tensor) -> None:
     tiny = x <= 1e-3
     low = torch.linspace(0, 1, 1001, dtype=torch.float64)[1:]
     # one step reaches ηλ, a whole unit above the factor of weight decay at λ = μ
-    coarse = early_stopping_factors(low, 1.0, matching_steps(1.0, 1.0)) / weight_decay_factors(
-        low, 1.0
-    )
+    coarse = early_stopping_factors(low, 1.0, matching_steps(1.0, 1.0)) / weight_decay_factors(low, 1.0)
     exact_ratio = factor_ratio(x)
     inside = x * 1e-9 * mu < 1e-3
-    run.claim(
+    says = run.states(
         "N-126",
         r"t=\tfrac1{\eta\mu},\ \eta\lambda\to0:\ \text{the ratio of the factors is } "
         r"(1-e^{-x})\tfrac{1+x}x,\ x=\tfrac\lambda\mu",
-        promised=exact_ratio[inside],
-        relation="==",
-        measured=(small / decay)[inside],
-        tolerance=1e-6,
-        reason="η = 1e-9, λ/μ from 1e-6 to 1e6",
-        control=Control("ημ = 1: one single step", coarse, promised=factor_ratio(low)),
     )
-    run.claim(
-        "N-126",
-        r"\lambda\ll\mu:\ \text{the factors agree to first order, ratio}\to1",
-        promised=1.0,
-        relation="==",
-        measured=exact_ratio[tiny],
-        tolerance=1e-3,
-        reason="λ/μ ≤ 1e-3; the ratio is 1 + x/2 + ...",
-        control=Control("λ = μ", factor_ratio(torch.ones(1, dtype=torch.float64))),
+    says.equal((small / decay)[inside], exact_ratio[inside], 1e-6, where="η = 1e-9, λ/μ from 1e-6 to 1e6")
+    says.fails("ημ = 1: one single step", coarse, promised=factor_ratio(low))
+    says = run.states("N-126", r"\lambda\ll\mu:\ \text{the factors agree to first order, ratio}\to1")
+    says.equal(exact_ratio[tiny], 1.0, 1e-3, where="λ/μ ≤ 1e-3; the ratio is 1 + x/2 + ...")
+    says.fails("λ = μ", factor_ratio(torch.ones(1, dtype=torch.float64)))
+    says = run.states("N-126", r"1\le(1-e^{-x})\tfrac{1+x}x\le1.2985")
+    says.at_most(
+        exact_ratio, LARGEST_RATIO, EXACT, where=f"largest at x = {WORST_RATIO_AT:.4f}, where it is {LARGEST_RATIO:.5f}"
     )
-    run.claim(
-        "N-126",
-        r"1\le(1-e^{-x})\tfrac{1+x}x\le1.2985",
-        promised=LARGEST_RATIO,
-        relation="<=",
-        measured=exact_ratio,
-        tolerance=EXACT,
-        reason=f"largest at x = {WORST_RATIO_AT:.4f}, where it is {LARGEST_RATIO:.5f}",
-        control=Control("one large step, ηλ = 1", coarse),
-    )
-    run.claim(
-        "N-126",
-        r"1\le(1-e^{-x})\tfrac{1+x}x",
-        promised=1.0,
-        relation=">=",
-        measured=exact_ratio,
-        tolerance=EXACT,
-        control=Control(
-            "stopped at half that time",
-            (early_stopping_factors(mu * x, 1e-9, 0.5 / (1e-9 * mu)) / decay)[inside],
-        ),
-    )
+    says.fails("one large step, ηλ = 1", coarse)
+    says = run.states("N-126", r"1\le(1-e^{-x})\tfrac{1+x}x")
+    says.at_least(exact_ratio, 1.0, EXACT)
+    says.fails("stopped at half that time", (early_stopping_factors(mu * x, 1e-9, 0.5 / (1e-9 * mu)) / decay)[inside])
     eta = 0.01
     printed = early_stopping_factors(torch.tensor([mu], dtype=torch.float64), eta, eta / mu)
-    run.erratum(
+    run.refutes(
         "early-stopping-time",
-        r"1-(1-\eta\lambda)^t\approx\tfrac\lambda{\lambda+\mu} \text{ at } t=\eta/\mu"
-        r"\text{, within a factor } 1.3",
-        promised=0.5 / 1.3,
-        relation=">=",
-        measured=float(printed),
-        reason=f"η = {eta}, λ = μ = {mu}: stopping after t = {eta / mu:g} steps",
-    )
+        r"1-(1-\eta\lambda)^t\approx\tfrac\lambda{\lambda+\mu} \text{ at } t=\eta/\mu\text{, within a factor } 1.3",
+    ).at_least(float(printed), 0.5 / 1.3, where=f"η = {eta}, λ = μ = {mu}: stopping after t = {eta / mu:g} steps")
 
 
 def paths(run: Run, hessian: Tensor, best: Tensor) -> None:
@@ -289,9 +200,7 @@ def paths(run: Run, hessian: Tensor, best: Tensor) -> None:
         t = matching_steps(step, mu)
         at_match = early_stopping_factors(eigenvalues, step, t) * coordinates
         times = t * torch.logspace(-1, 1, 201, dtype=torch.float64)
-        all_of_them = torch.stack(
-            [early_stopping_factors(eigenvalues, step, float(s)) * coordinates for s in times]
-        )
+        all_of_them = torch.stack([early_stopping_factors(eigenvalues, step, float(s)) * coordinates for s in times])
         distances = (all_of_them - target).norm(dim=1) / target.norm()
         nearest = int(distances.argmin())
         rows.append(
@@ -326,9 +235,7 @@ def paths(run: Run, hessian: Tensor, best: Tensor) -> None:
         u, v = torch.meshgrid(grid, grid, indexing="xy")
         loss = (h[0] * (u - goal[0]) ** 2 + h[1] * (v - goal[1]) ** 2) / 2
         right.contour(u, v, loss, levels=[0.05, 0.2, 0.5, 1, 2, 4], colors="0.75", linewidths=0.8)
-        right.contour(
-            u, v, u**2 + v**2, levels=[0.25, 1, 2.25], colors="0.5", linewidths=0.6, linestyles=":"
-        )
+        right.contour(u, v, u**2 + v**2, levels=[0.25, 1, 2.25], colors="0.5", linewidths=0.6, linestyles=":")
         decays = torch.logspace(-3, 3, 200, dtype=torch.float64)
         ridge = torch.stack([weight_decay_factors(h, float(m)) * goal for m in decays])
         stop = torch.stack([early_stopping_factors(h, 1e-3, 1e3 / float(m)) * goal for m in decays])

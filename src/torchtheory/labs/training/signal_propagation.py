@@ -8,11 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.nets.activations import activation
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labeled import at_least
@@ -98,10 +94,7 @@ def measure_all(run: Run, width: int, depth: int, networks: int) -> Signal:
     weights = torch.stack(
         [
             torch.stack(
-                [
-                    draw_weight((networks, width, width), scheme, generator=run.generator)
-                    for scheme in SCHEMES.values()
-                ]
+                [draw_weight((networks, width, width), scheme, generator=run.generator) for scheme in SCHEMES.values()]
             )
             for _ in range(depth)
         ]
@@ -128,9 +121,7 @@ def measure_all(run: Run, width: int, depth: int, networks: int) -> Signal:
 
 def predict_all(width: int, depth: int) -> list[Signal]:
     """The recursion for all schemes at once, one `Signal` an activation."""
-    gains = torch.tensor(
-        [width * weight_variance(s, width, width) for s in SCHEMES.values()], dtype=torch.float64
-    )
+    gains = torch.tensor([width * weight_variance(s, width, width) for s in SCHEMES.values()], dtype=torch.float64)
     gains = gains[:, None].expand(-1, depth)
     return [predict_signal(gains, gains, name) for name in NAMES]
 
@@ -144,45 +135,23 @@ def ratios_of_relu(run: Run, measured: Signal, networks: int) -> None:
     he = mean_interval(ratios[place["He"]].ravel())
     halved = {name: mean_interval(ratios[place[name]].ravel()) for name in ("LeCun", "Xavier")}
     count = ratios[0].numel()
-    run.claim(
-        "N-121, N-119",
-        r"\text{ReLU with He: } \mathbb E\,q^{\ell+1}/q^\ell=1",
-        promised=1.0,
-        relation="~",
-        measured=he.estimate,
-        interval=he,
-        reason=f"{count} independent ratios of {networks} networks, 99 % interval; exact at any "
+    says = run.states("N-121, N-119", r"\text{ReLU with He: } \mathbb E\,q^{\ell+1}/q^\ell=1")
+    says.mean(
+        he,
+        1.0,
+        where=f"{count} independent ratios of {networks} networks, 99 % interval; exact at any "
         "width, since direction and length of a Gaussian vector are independent",
-        control=Control(
-            "Xavier's weights: half of it is lost in every layer",
-            halved["Xavier"].estimate,
-            interval=halved["Xavier"],
-        ),
     )
+    says.fails("Xavier's weights: half of it is lost in every layer", halved["Xavier"])
     for name, interval in halved.items():
-        run.claim(
-            "N-121",
-            rf"\text{{ReLU with {name}: }} \mathbb E\,q^{{\ell+1}}/q^\ell=\tfrac12",
-            promised=0.5,
-            relation="~",
-            measured=interval.estimate,
-            interval=interval,
-            reason=f"{count} ratios, 99 % interval; 2^-50 after 50 layers",
-            control=Control("He's weights", he.estimate, interval=he),
-        )
+        says = run.states("N-121", rf"\text{{ReLU with {name}: }} \mathbb E\,q^{{\ell+1}}/q^\ell=\tfrac12")
+        says.mean(interval, 0.5, where=f"{count} ratios, 99 % interval; 2^-50 after 50 layers")
+        says.fails("He's weights", he)
     linear = NAMES.index("linear")
     straight = measured.forward[:, linear, :, 1:] / measured.forward[:, linear, :, :-1]
-    lecun = mean_interval(straight[place["LeCun"]].ravel())
-    doubled = mean_interval(straight[place["He"]].ravel())
-    run.claim(
-        "N-121",
-        r"\text{linear layers with LeCun: } \mathbb E\,q^{\ell+1}/q^\ell=1",
-        promised=1.0,
-        relation="~",
-        measured=lecun.estimate,
-        interval=lecun,
-        control=Control("He's weights: doubled each time", doubled.estimate, interval=doubled),
-    )
+    says = run.states("N-121", r"\text{linear layers with LeCun: } \mathbb E\,q^{\ell+1}/q^\ell=1")
+    says.mean(straight[place["LeCun"]].ravel(), 1.0)
+    says.fails("He's weights: doubled each time", straight[place["He"]].ravel())
 
 
 def agreement(run: Run, measured: Signal, predicted: list[Signal], width: int, depth: int) -> None:
@@ -196,19 +165,16 @@ def agreement(run: Run, measured: Signal, predicted: list[Signal], width: int, d
         ("backward", "g^1", measured.backward[..., 0], [p.backward[..., 0] for p in predicted]),
     ):
         promises = torch.stack(said, 1)  # [schemes, activations]
-        run.claim(
-            "N-121",
-            rf"|\mathbb E\ln {symbol}-\ln {symbol}_{{\rm predicted}}|\le\tfrac52\,L/n"
-            rf"\text{{, {word}}}",
-            promised=2.5 * depth / width,
-            relation="<=",
-            measured=farthest(found, promises, cases),
-            reason=f"how far the interval over networks misses the prediction, worst of {cases} "
-            "combinations, 99 % for all together; finite width costs ReLU 5/(2n) a layer",
-            control=Control(
-                "He's and LeCun's weights exchanged", farthest(found, promises[swapped], cases)
-            ),
+        says = run.states(
+            "N-121", rf"|\mathbb E\ln {symbol}-\ln {symbol}_{{\rm predicted}}|\le\tfrac52\,L/n\text{{, {word}}}"
         )
+        says.at_most(
+            farthest(found, promises, cases),
+            2.5 * depth / width,
+            where=f"how far the interval over networks misses the prediction, worst of {cases} "
+            "combinations, 99 % for all together; finite width costs ReLU 5/(2n) a layer",
+        )
+        says.fails("He's and LeCun's weights exchanged", farthest(found, promises[swapped], cases))
 
 
 def farthest(found: Tensor, said: Tensor, cases: int) -> float:
@@ -227,16 +193,13 @@ def isometry(run: Run, measured: Signal, depth: int) -> None:
     ours = measured.forward[names.index("orthogonal"), linear]
     gaussian = measured.forward[names.index("LeCun"), linear]
     back = measured.backward[names.index("orthogonal"), linear]
-    run.claim(
+    says = run.states(
         "N-121, N-120",
         r"\text{orthogonal linear layers: } q^\ell=q^0 \text{ and } g^\ell=g^L "
         r"\text{ for every } \ell \text{ and every network}",
-        promised=1.0,
-        relation="==",
-        measured=torch.cat([ours, back]),
-        tolerance=EXACT * depth,
-        control=Control("LeCun's weights keep it in the mean only", torch.cat([gaussian, back])),
     )
+    says.equal(torch.cat([ours, back]), 1.0, EXACT * depth)
+    says.fails("LeCun's weights keep it in the mean only", torch.cat([gaussian, back]))
 
 
 def slow_decay(run: Run) -> None:
@@ -244,17 +207,14 @@ def slow_decay(run: Run) -> None:
     steps = 1000
     gains = torch.tensor([[1.0], [0.9]], dtype=torch.float64).expand(-1, steps)
     q = predict_signal(gains, gains, "tanh").forward
-    run.claim(
-        "N-121",
-        r"\tanh \text{ with LeCun: } 2\ell\,q^\ell\to1",
-        promised=1.0,
-        relation="==",
-        measured=2 * steps * q[0, -1],
-        tolerance=2 * math.log(steps) / steps,
-        reason=f"the recursion at ℓ = {steps}; q' = q - 2q² + ..., whose corrections are of order "
-        "log(ℓ)/ℓ",
-        control=Control("nσ² = 0.9: exponential decay", 2 * steps * q[1, -1]),
+    says = run.states("N-121", r"\tanh \text{ with LeCun: } 2\ell\,q^\ell\to1")
+    says.equal(
+        2 * steps * q[0, -1],
+        1.0,
+        2 * math.log(steps) / steps,
+        where=f"the recursion at ℓ = {steps}; q' = q - 2q² + ..., whose corrections are of order log(ℓ)/ℓ",
     )
+    says.fails("nσ² = 0.9: exponential decay", 2 * steps * q[1, -1])
 
 
 def any_model(run: Run, width: int) -> None:
@@ -270,19 +230,15 @@ def any_model(run: Run, width: int) -> None:
             s[1:] = 0  # the same norm, of rank one
             layer.weight.copy_(u @ torch.diag(s * layer.weight.norm() / s.norm()) @ v)
     aligned = measure_signal(net, x, generator=run.generator)
-    run.claim(
-        "N-121",
-        r"\text{a given network: } q^\ell \text{ predicted from } \|W_\ell\|_F \text{ alone, "
-        r"relative error}",
-        promised=4 / math.sqrt(width),
-        relation="<=",
-        measured=(measured.forward / predicted.forward - 1).abs(),
-        reason="widths 10, n, 2n, n, 3 with tanh; fluctuations of one network are of order 1/√n",
-        control=Control(
-            "weights of the same norms and rank one",
-            (aligned.forward / predicted.forward - 1).abs(),
-        ),
+    says = run.states(
+        "N-121", r"\text{a given network: } q^\ell \text{ predicted from } \|W_\ell\|_F \text{ alone, relative error}"
     )
+    says.at_most(
+        (measured.forward / predicted.forward - 1).abs(),
+        4 / math.sqrt(width),
+        where="widths 10, n, 2n, n, 3 with tanh; fluctuations of one network are of order 1/√n",
+    )
+    says.fails("weights of the same norms and rank one", (aligned.forward / predicted.forward - 1).abs())
 
 
 def plot_signal(axes: Any, measured: Signal, predicted: list[Signal]) -> None:

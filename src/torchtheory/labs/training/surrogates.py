@@ -10,10 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import decide
 from torchtheory.nets.regression import logistic_regression
 from torchtheory.training.density_losses import (
@@ -67,31 +64,17 @@ def zero_one_and_quadratic(run: Run, samples: int) -> None:
     y, scores = run.signs(samples), run.randn(samples)
     scores[: samples // 10] = 0.0
     decisions = decide(scores[:, None]).double()
-    run.claim(
-        "A-04",
-        r"f(x)\in\{\pm1\}:\ 1_{(-\infty,0)}(yf(x))=\tfrac12(1-yf(x))=\tfrac14(f(x)-y)^2",
-        promised=torch.cat([(1 - y * decisions) / 2, quadratic_loss(decisions, y) / 4]),
-        relation="==",
-        measured=torch.cat([zero_one_loss(decisions, y)] * 2),
-        tolerance=0.0,
-        control=Control(
-            "real-valued outputs, not composed with the sign",
-            zero_one_loss(scores, y),
-            promised=(1 - y * scores) / 2,
-        ),
+    says = run.states("A-04", r"f(x)\in\{\pm1\}:\ 1_{(-\infty,0)}(yf(x))=\tfrac12(1-yf(x))=\tfrac14(f(x)-y)^2")
+    says.equal(
+        torch.cat([zero_one_loss(decisions, y)] * 2),
+        torch.cat([(1 - y * decisions) / 2, quadratic_loss(decisions, y) / 4]),
     )
-    run.claim(
-        "A-04",
-        r"\text{mean 0--1 loss of the sign of } f=\text{ share of errors, ties included}",
-        promised=(decisions != y).double().mean(),
-        relation="==",
-        measured=zero_one_loss(decisions, y).mean(),
-        tolerance=1e-15,
-        control=Control(
-            "the zero function itself, right for both labels",
-            zero_one_loss(torch.zeros_like(y), y).mean(),
-        ),
+    says.fails(
+        "real-valued outputs, not composed with the sign", zero_one_loss(scores, y), promised=(1 - y * scores) / 2
     )
+    says = run.states("A-04", r"\text{mean 0--1 loss of the sign of } f=\text{ share of errors, ties included}")
+    says.equal(zero_one_loss(decisions, y).mean(), (decisions != y).double().mean(), 1e-15)
+    says.fails("the zero function itself, right for both labels", zero_one_loss(torch.zeros_like(y), y).mean())
 
 
 def least_risks(joint: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,38 +99,22 @@ def risks(joint: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 def surrogate(run: Run, laws: int) -> None:
     """The bound, the derivative, and calibration on finite distributions."""
     scores, y = 4 * run.randn(500), run.signs(500)
-    run.claim(
-        "A-15",
-        r"\log(1+e^{-yf})=\text{cross-entropy of }\tfrac{y+1}2\text{ and }\varrho_\sigma(f)",
-        promised=F.binary_cross_entropy_with_logits(scores, (y + 1) / 2, reduction="none"),
-        relation="==",
-        measured=logistic_surrogate(scores, y),
-        tolerance=1e-12,
-        control=Control("the label's sign lost", logistic_surrogate(scores, torch.ones_like(y))),
+    says = run.states("A-15", r"\log(1+e^{-yf})=\text{cross-entropy of }\tfrac{y+1}2\text{ and }\varrho_\sigma(f)")
+    says.equal(
+        logistic_surrogate(scores, y), F.binary_cross_entropy_with_logits(scores, (y + 1) / 2, reduction="none"), 1e-12
     )
+    says.fails("the label's sign lost", logistic_surrogate(scores, torch.ones_like(y)))
     leaf = scores.clone().requires_grad_()
     (autograd,) = torch.autograd.grad(logistic_surrogate(leaf, y).sum(), leaf)
-    run.claim(
-        "A-15",
-        r"\frac{d}{df}\log(1+e^{-yf})=-y\,\varrho_\sigma(-yf)",
-        promised=autograd,
-        relation="==",
-        measured=logistic_surrogate_slope(scores, y),
-        tolerance=1e-12,
-        control=Control("-yϱ(yf)", -y * torch.sigmoid(y * scores)),
-    )
+    says = run.states("A-15", r"\frac{d}{df}\log(1+e^{-yf})=-y\,\varrho_\sigma(-yf)")
+    says.equal(logistic_surrogate_slope(scores, y), autograd, 1e-12)
+    says.fails("-yϱ(yf)", -y * torch.sigmoid(y * scores))
     grid = torch.cat([torch.linspace(-4, 4, 801).double(), torch.zeros(1).double()])
     ones = torch.ones_like(grid)
     wrong = (grid <= 0).double()
-    run.claim(
-        "A-15",
-        r"\log(1+e^{-m})/\log2\ge1[m\le0]",
-        promised=wrong,
-        relation=">=",
-        measured=logistic_surrogate(grid, ones) / math.log(2),
-        tolerance=1e-15,
-        control=Control("without dividing by log 2", logistic_surrogate(grid, ones)),
-    )
+    says = run.states("A-15", r"\log(1+e^{-m})/\log2\ge1[m\le0]")
+    says.at_least(logistic_surrogate(grid, ones) / math.log(2), wrong, 1e-15)
+    says.fails("without dividing by log 2", logistic_surrogate(grid, ones))
     excess_errors, excess_loss = [], []
     for _ in range(laws):
         joint = torch.softmax(2 * run.randn(12), 0).reshape(6, 2)
@@ -157,37 +124,32 @@ def surrogate(run: Run, laws: int) -> None:
         excess_loss.append(logistic - best_loss)
     joint, affine_scores, best = far_point()
     zero_one, _ = risks(joint, affine_scores)
-    run.claim(
+    says = run.states(
         "A-15",
         r"\psi(R^{01}(f)-R^{01}_*)\le R^{\log}(f)-R^{\log}_*,\ \psi(\theta)="
         r"\tfrac{1+\theta}2\log(1+\theta)+\tfrac{1-\theta}2\log(1-\theta)",
-        promised=torch.stack(excess_loss),
-        relation="<=",
-        measured=logistic_calibration(torch.stack(excess_errors)),
-        tolerance=1e-12,
-        reason=f"{laws} random laws on 6 points and random functions",
-        control=Control(
-            "both compared with the best affine function, at the affine logistic minimizer",
-            logistic_calibration(zero_one - best),
-            promised=0.0,
-        ),
+    )
+    says.at_most(
+        logistic_calibration(torch.stack(excess_errors)),
+        torch.stack(excess_loss),
+        1e-12,
+        where=f"{laws} random laws on 6 points and random functions",
+    )
+    says.fails(
+        "both compared with the best affine function, at the affine logistic minimizer",
+        logistic_calibration(zero_one - best),
+        promised=0.0,
     )
     joint = torch.softmax(2 * run.randn(12), 0).reshape(6, 2)
     eta = joint[:, 1] / joint.sum(1)
     nudged = torch.logit(eta) + 0.2 * run.randn(500, 6)
     lowest = risks(joint, torch.logit(eta))[1]
-    run.claim(
-        "A-15",
-        r"\text{over all functions the logistic risk is least at the logit of } P(y=1\mid x)",
-        promised=lowest,
-        relation=">=",
-        measured=torch.stack([risks(joint, f)[1] for f in nudged]),
-        tolerance=1e-12,
-        control=Control(
-            "the risk at three times the logit as the least",
-            torch.stack([risks(joint, f)[1] for f in nudged]),
-            promised=risks(joint, 3 * torch.logit(eta))[1],
-        ),
+    says = run.states("A-15", r"\text{over all functions the logistic risk is least at the logit of } P(y=1\mid x)")
+    says.at_least(torch.stack([risks(joint, f)[1] for f in nudged]), lowest, 1e-12)
+    says.fails(
+        "the risk at three times the logit as the least",
+        torch.stack([risks(joint, f)[1] for f in nudged]),
+        promised=risks(joint, 3 * torch.logit(eta))[1],
     )
 
 
@@ -230,33 +192,23 @@ def printed_surrogate(run: Run) -> None:
     w, b = affine_minimizer()
     x, y = far_sample()
     residual = logistic_surrogate_slope(x[:, 0] * w + b, y)
-    run.claim(
-        "A-15",
-        r"\text{at the affine logistic minimizer of the far sample the gradient in slope and "
-        r"offset is }0",
-        promised=0,
-        relation="==",
-        measured=torch.stack([(residual * x[:, 0]).mean(), residual.mean()]),
-        tolerance=1e-7,
-        control=Control(
-            "at the classifier that makes one error",
-            torch.stack(
-                [
-                    (logistic_surrogate_slope(1 - 2 * x[:, 0], y) * x[:, 0]).mean(),
-                    logistic_surrogate_slope(1 - 2 * x[:, 0], y).mean(),
-                ]
-            ),
+    says = run.states(
+        "A-15", r"\text{at the affine logistic minimizer of the far sample the gradient in slope and offset is }0"
+    )
+    says.equal(torch.stack([(residual * x[:, 0]).mean(), residual.mean()]), within=1e-7)
+    says.fails(
+        "at the classifier that makes one error",
+        torch.stack(
+            [
+                (logistic_surrogate_slope(1 - 2 * x[:, 0], y) * x[:, 0]).mean(),
+                logistic_surrogate_slope(1 - 2 * x[:, 0], y).mean(),
+            ]
         ),
     )
-    run.erratum(
+    run.refutes(
         "surrogate-minimizes-errors",
         r"\operatorname{sgn}(\widehat f^{\,\rm surr})\text{ minimizes the empirical 0--1 risk}",
-        promised=best,
-        relation="==",
-        measured=zero_one,
-        tolerance=1e-9,
-        reason="10 points (0, +1), 10 points (1, -1), one (100, +1); affine functions",
-    )
+    ).equal(zero_one, best, 1e-9, where="10 points (0, +1), 10 points (1, -1), one (100, +1); affine functions")
 
 
 def densities(run: Run, samples: int) -> None:
@@ -279,8 +231,7 @@ def densities(run: Run, samples: int) -> None:
     truth = mixture(0.3, 1.5, 0.5)
     p = truth(nodes)
     candidates = [truth] + [
-        mixture(*(float(v) for v in (0.1 + 0.8 * u[0], 4 * u[1] - 2, 0.3 + u[2])))
-        for u in run.rand(30, 3)
+        mixture(*(float(v) for v in (0.1 + 0.8 * u[0], 4 * u[1] - 2, 0.3 + u[2]))) for u in run.rand(30, 3)
     ]
     square, surprise, gap, divergence = [], [], [], []
     for f in candidates:
@@ -290,49 +241,22 @@ def densities(run: Run, samples: int) -> None:
         gap.append((weights * (q - p).square()).sum() - (weights * p.square()).sum())
         divergence.append((weights * p * (p.log() - q.log())).sum())
     entropy = -(weights * p * p.log()).sum()
-    run.claim(
-        "A-06",
-        r"\mathbb E[-2f(Z)+\|f\|^2_{L^2(\mu)}]=\|f-p\|^2_{L^2(\mu)}-\|p\|^2_{L^2(\mu)}",
-        promised=torch.stack(gap),
-        relation="==",
-        measured=torch.stack(square),
-        tolerance=1e-12,
-        control=Control(
-            "-f(Z) in place of -2f(Z)",
-            torch.stack(square) + torch.stack([(weights * p * f(nodes)).sum() for f in candidates]),
-        ),
+    says = run.states("A-06", r"\mathbb E[-2f(Z)+\|f\|^2_{L^2(\mu)}]=\|f-p\|^2_{L^2(\mu)}-\|p\|^2_{L^2(\mu)}")
+    says.equal(torch.stack(square), torch.stack(gap), 1e-12)
+    says.fails(
+        "-f(Z) in place of -2f(Z)",
+        torch.stack(square) + torch.stack([(weights * p * f(nodes)).sum() for f in candidates]),
     )
-    run.claim(
-        "A-06",
-        r"\mathbb E[-\log f(Z)]=\mathrm{KL}(p\|f)+H(p)",
-        promised=torch.stack(divergence) + entropy,
-        relation="==",
-        measured=torch.stack(surprise),
-        tolerance=1e-12,
-        control=Control(
-            "KL(f‖p), the other way round",
-            torch.stack(surprise),
-            promised=torch.stack(
-                [
-                    (weights * f(nodes) * (f(nodes).log() - p.log())).sum() + entropy
-                    for f in candidates
-                ]
-            ),
-        ),
+    says = run.states("A-06", r"\mathbb E[-\log f(Z)]=\mathrm{KL}(p\|f)+H(p)")
+    says.equal(torch.stack(surprise), torch.stack(divergence) + entropy, 1e-12)
+    says.fails(
+        "KL(f‖p), the other way round",
+        torch.stack(surprise),
+        promised=torch.stack([(weights * f(nodes) * (f(nodes).log() - p.log())).sum() + entropy for f in candidates]),
     )
-    run.claim(
-        "A-06",
-        r"\text{both risks are least at } f=p: \text{ excess over it}",
-        promised=0,
-        relation=">=",
-        measured=torch.stack(
-            [*(s - square[0] for s in square), *(s - surprise[0] for s in surprise)]
-        ),
-        tolerance=1e-12,
-        control=Control(
-            "another density than p as the best", torch.stack([s - square[1] for s in square])
-        ),
-    )
+    says = run.states("A-06", r"\text{both risks are least at } f=p: \text{ excess over it}")
+    says.at_least(torch.stack([*(s - square[0] for s in square), *(s - surprise[0] for s in surprise)]), 0, 1e-12)
+    says.fails("another density than p as the best", torch.stack([s - square[1] for s in square]))
     z, edges = run.rand(samples).square(), torch.linspace(0, 1, 9, dtype=torch.float64)
     heights, widths, bins = histogram(z, edges), edges.diff(), which_bin(z, edges)
     others = heights * torch.exp(0.3 * run.randn(300, len(heights)))
@@ -347,19 +271,18 @@ def densities(run: Run, samples: int) -> None:
     least = empirical(heights)
     pairs = [empirical(f) for f in others]
     flat = empirical(torch.ones_like(heights))
-    run.claim(
-        "A-06",
-        r"\text{on the sample, among densities constant on the bins, both are least at }"
-        r"n_b/(nw_b)",
-        promised=torch.stack([part for _ in pairs for part in least]),
-        relation=">=",
-        measured=torch.stack([part for pair in pairs for part in pair]),
-        tolerance=1e-12,
-        control=Control(
-            "the uniform density as the best",
-            torch.stack([part for pair in pairs for part in pair]),
-            promised=torch.stack([part for _ in pairs for part in flat]),
-        ),
+    says = run.states(
+        "A-06", r"\text{on the sample, among densities constant on the bins, both are least at }n_b/(nw_b)"
+    )
+    says.at_least(
+        torch.stack([part for pair in pairs for part in pair]),
+        torch.stack([part for _ in pairs for part in least]),
+        1e-12,
+    )
+    says.fails(
+        "the uniform density as the best",
+        torch.stack([part for pair in pairs for part in pair]),
+        promised=torch.stack([part for _ in pairs for part in flat]),
     )
 
 

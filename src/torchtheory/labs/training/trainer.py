@@ -11,11 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.labs.training.empirical_risk import Law, linear
 from torchtheory.training.early_stopping import EarlyStopping
 from torchtheory.training.history import History
@@ -78,43 +74,31 @@ def weight_decay(run: Run, law: Law, samples: int) -> None:
             torch.autograd.backward(loss)
             optimizer.step()
         return max(
-            float((a - b).detach().abs().max())
-            for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)
+            float((a - b).detach().abs().max()) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)
         )
 
-    run.claim(
+    says = run.states(
         ["N-122", "N-123"],
         r"\theta - \eta(\nabla\ell + \mu\theta) \text{ is a gradient step on } "
         r"\ell + \tfrac\mu2\|\theta\|^2: \ \text{largest difference of the weights (SGD, Adam)}",
-        promised=0,
-        relation="==",
-        measured=[distance("sgd"), distance("adam")],
-        tolerance=1e-11,
-        control=Control("AdamW, which shrinks the weights beside the step", distance("adamw")),
     )
+    says.equal([distance("sgd"), distance("adam")], within=1e-11)
+    says.fails("AdamW, which shrinks the weights beside the step", distance("adamw"))
 
     still = copy.deepcopy(start)
     fit(still, data, epochs=7, batch_size=samples, optimizer="sgd", learning_rate=rate,
         weight_decay=decay, loss=lambda outputs, y: 0 * outputs.sum())  # fmt: skip
-    first, last = (
-        torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (start, still)
-    )
-    run.claim(
-        "N-122",
-        r"\nabla\ell = 0: \quad \theta_t = (1-\eta\mu)^t\,\theta_0",
-        promised=(1 - rate * decay) ** 7 * first,
-        relation="==",
-        measured=last,
-        tolerance=1e-12,
-        control=Control("the decay is left out", first),
-    )
-    run.erratum(
+    first, last = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (start, still))
+    says = run.states("N-122", r"\nabla\ell = 0: \quad \theta_t = (1-\eta\mu)^t\,\theta_0")
+    says.equal(last, (1 - rate * decay) ** 7 * first, 1e-12)
+    says.fails("the decay is left out", first)
+    run.refutes(
         "weight-decay-pushes-away",
         r"\nabla\ell = 0: \quad \|\theta_t - \eta(\nabla\ell - \mu\theta_t)\| < \|\theta_t\|",
-        promised=float(first.norm()),
-        relation="<",
-        measured=float((first - rate * (0 - decay * first)).norm()),
-        reason="as printed the step moves away from the origin",
+    ).below(
+        float((first - rate * (0 - decay * first)).norm()),
+        float(first.norm()),
+        where="as printed the step moves away from the origin",
     )
 
     x, y = data
@@ -128,14 +112,9 @@ def weight_decay(run: Run, law: Law, samples: int) -> None:
 
     strengths = [0.0, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0]
     radii = torch.stack([ridge(mu).norm() for mu in strengths])
-    run.claim(
-        "N-123",
-        r"\mu \mapsto \|\theta^\star_\mu\| \text{ is decreasing}",
-        promised=radii[:-1],
-        relation="<",
-        measured=radii[1:],
-        control=Control("the same in reverse", radii[:-1], promised=radii[1:]),
-    )
+    says = run.states("N-123", r"\mu \mapsto \|\theta^\star_\mu\| \text{ is decreasing}")
+    says.below(radii[1:], radii[:-1])
+    says.fails("the same in reverse", radii[:-1], promised=radii[1:])
     # the constrained problem of radius c(mu), by projected gradients
     mu = 1.0
     radius = float(ridge(mu).norm())
@@ -143,25 +122,17 @@ def weight_decay(run: Run, law: Law, samples: int) -> None:
     for _ in range(500):
         theta = theta - 0.2 * (2 / m * x.T @ (x @ theta - y))
         theta = theta * min(1.0, radius / float(theta.norm()))
-    run.claim(
+    says = run.states(
         "N-123",
         r"\arg\min \ell + \tfrac\mu2\|\theta\|^2 = "
         r"\arg\min\{\ell : \|\theta\| \le c\} \text{ with } c = \|\theta^\star_\mu\|",
-        promised=ridge(mu),
-        relation="==",
-        measured=theta,
-        tolerance=1e-8,
-        control=Control("another penalty", theta, promised=ridge(2 * mu)),
     )
-    run.erratum(
+    says.equal(theta, ridge(mu), 1e-8)
+    says.fails("another penalty", theta, promised=ridge(2 * mu))
+    run.refutes(
         "penalty-weight-as-radius",
-        r"\text{the minimizer of } \ell + \tfrac\mu2\|\theta\|^2 \text{ satisfies } "
-        r"\|\theta\| \le \mu",
-        promised=strengths[1:4],
-        relation="<=",
-        measured=radii[1:4],
-        reason="a small μ is a weak penalty, so the norm is large",
-    )
+        r"\text{the minimizer of } \ell + \tfrac\mu2\|\theta\|^2 \text{ satisfies } \|\theta\| \le \mu",
+    ).at_most(radii[1:4], strengths[1:4], where="a small μ is a weak penalty, so the norm is large")
     # Bayes: minus log posterior of the Gaussian model, minimized by Newton's one step
     precision, variance = 0.8, law.noise**2
     theta = torch.zeros_like(law.weight).requires_grad_()
@@ -171,16 +142,11 @@ def weight_decay(run: Run, law: Law, samples: int) -> None:
 
     (slope,) = torch.autograd.grad(posterior(theta), theta)
     curvature = torch.func.hessian(posterior)(theta.detach())
-    run.claim(
-        "N-123",
-        r"\text{ridge is the MAP estimate: } \mu = 2\sigma^2\lambda/m \text{ for prior precision } "
-        r"\lambda",
-        promised=-torch.linalg.solve(curvature, slope),
-        relation="==",
-        measured=ridge(2 * variance * precision / m),
-        tolerance=1e-10,
-        control=Control("a prior with another precision", ridge(4 * variance * precision / m)),
+    says = run.states(
+        "N-123", r"\text{ridge is the MAP estimate: } \mu = 2\sigma^2\lambda/m \text{ for prior precision } \lambda"
     )
+    says.equal(ridge(2 * variance * precision / m), -torch.linalg.solve(curvature, slope), 1e-10)
+    says.fails("a prior with another precision", ridge(4 * variance * precision / m))
 
 
 def penalized(run: Run, law: Law, samples: int) -> None:
@@ -200,15 +166,9 @@ def penalized(run: Run, law: Law, samples: int) -> None:
         return solution
 
     alpha = 0.3
-    run.claim(
-        "A-16",
-        r"\arg\min_\theta \hat R_s + \alpha\|\theta\|^2 = (X^\top X + m\alpha I)^{-1}X^\top Y",
-        promised=normal(samples * alpha),
-        relation="==",
-        measured=trained(200, alpha),
-        tolerance=1e-8,
-        control=Control("the factor m is forgotten", trained(200, alpha), promised=normal(alpha)),
-    )
+    says = run.states("A-16", r"\arg\min_\theta \hat R_s + \alpha\|\theta\|^2 = (X^\top X + m\alpha I)^{-1}X^\top Y")
+    says.equal(trained(200, alpha), normal(samples * alpha), 1e-8)
+    says.fails("the factor m is forgotten", trained(200, alpha), promised=normal(alpha))
     net = nn.Sequential(nn.Linear(x.shape[1], 6), nn.ReLU(), nn.Linear(6, 1)).double()
     for p in net.parameters():
         nn.init.normal_(p, generator=run.generator)
@@ -228,32 +188,21 @@ def penalized(run: Run, law: Law, samples: int) -> None:
     factors = (0.25, 0.5, 2.0, 4.0)
     with torch.no_grad():
         moved = [float((rescaled(c)(x) - net(x)).abs().max()) for c in factors]
-    run.claim(
+    says = run.states("A-16", r"c > 0: \quad \Phi(x; cW_1, cb_1, W_2/c) = \Phi(x; W_1, b_1, W_2)")
+    says.equal(moved, within=1e-12)
+    says.fails("only the first layer is rescaled", _scaled_first(net, x))
+    says = run.states(
         "A-16",
-        r"c > 0: \quad \Phi(x; cW_1, cb_1, W_2/c) = \Phi(x; W_1, b_1, W_2)",
-        promised=0,
-        relation="==",
-        measured=moved,
-        tolerance=1e-12,
-        control=Control("only the first layer is rescaled", _scaled_first(net, x)),
+        r"\text{... yet the penalty } \alpha\|\theta\|^2 \text{ changes: } \big|\,\|\theta_c\|^2 - \|\theta\|^2\big|",
     )
-    run.claim(
-        "A-16",
-        r"\text{... yet the penalty } \alpha\|\theta\|^2 \text{ changes: } "
-        r"\big|\,\|\theta_c\|^2 - \|\theta\|^2\big|",
-        promised=1e-3,
-        relation=">",
-        measured=[abs(penalty(rescaled(c)) - penalty(net)) for c in factors],
-        control=Control("c = 1", abs(penalty(rescaled(1.0)) - penalty(net))),
-    )
+    says.above([abs(penalty(rescaled(c)) - penalty(net)) for c in factors], 1e-3)
+    says.fails("c = 1", abs(penalty(rescaled(1.0)) - penalty(net)))
 
 
 def network(run: Run) -> None:
     """A network is the formula, and training one draws a boundary."""
     x, y = moons(240, run)
-    net = nn.Sequential(
-        nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2)
-    ).double()
+    net = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2)).double()
     for p in net.parameters():
         nn.init.normal_(p, std=0.5, generator=run.generator)
     misled = copy.deepcopy(net)
@@ -270,27 +219,17 @@ def network(run: Run) -> None:
     fit(misled, (train[0], 1 - train[1]), epochs=60, batch_size=32, learning_rate=0.02)
     with torch.no_grad():
         outputs = net(x)
-    run.claim(
-        "A-01",
-        r"\Phi(x,\theta) = W^{(3)}\varrho(W^{(2)}\varrho(W^{(1)}x+b^{(1)})+b^{(2)})+b^{(3)}",
-        promised=formula(x),
-        relation="==",
-        measured=outputs,
-        tolerance=1e-12,
-        control=Control("the last bias is left out", formula(x) - last_bias),
-    )
+    says = run.states("A-01", r"\Phi(x,\theta) = W^{(3)}\varrho(W^{(2)}\varrho(W^{(1)}x+b^{(1)})+b^{(2)})+b^{(3)}")
+    says.equal(outputs, formula(x), 1e-12)
+    says.fails("the last bias is left out", formula(x) - last_bias)
     fresh = (x[160:], y[160:])
-    run.claim(
+    says = run.states(
         "A-01",
         r"\text{trained by SGD on } \hat R_s, \text{ the network does better on fresh samples than "
         r"the best constant: } R(\Phi) < \log 2",
-        promised=math.log(2),
-        relation="<",
-        measured=empirical_risk(net, fresh).value,
-        control=Control(
-            "the two classes are exchanged in training", empirical_risk(misled, fresh).value
-        ),
     )
+    says.below(empirical_risk(net, fresh).value, math.log(2))
+    says.fails("the two classes are exchanged in training", empirical_risk(misled, fresh).value)
     run.figure(
         "boundary",
         lambda axes: plot_boundary(axes, net, x, y, history),
@@ -306,39 +245,26 @@ def early_stopping(run: Run, repeats: int) -> tuple[History, History, list[float
     stops = [stopping.update(e) for e in (5, 4, 3, 3, 3)]
     impatient = EarlyStopping(patience=1)
     early = [impatient.update(e) for e in (5, 4, 3, 3, 3)]
-    run.claim(
+    says = run.states(
         "N-125",
-        r"\text{errors } 5,4,3,3,3 \text{ with patience } 2: \text{ stop after check } 5, "
-        r"\text{ best is check } 3",
-        promised=[5, 3],
-        relation="==",
-        measured=[stops.index(True) + 1, stopping.best_check],
-        control=Control("patience 1", [early.index(True) + 1, impatient.best_check]),
+        r"\text{errors } 5,4,3,3,3 \text{ with patience } 2: \text{ stop after check } 5, \text{ best is check } 3",
     )
+    says.equal([stops.index(True) + 1, stopping.best_check], [5, 3])
+    says.fails("patience 1", [early.index(True) + 1, impatient.best_check])
 
     weight = run.randn(60) / 60**0.5
     noisy, noiseless = Law(weight, 0.0, 1.5), Law(weight, 0.0, 0.0)
     trainings = [stopped_and_not(noisy, seed, run.generator) for seed in range(repeats)]
     still = [stopped_and_not(noiseless, seed, run.generator) for seed in range(repeats)]
-    run.claim(
-        "N-125",
-        r"\text{the weights kept are those of the best validation epoch: difference of the loss}",
-        promised=0,
-        relation="==",
-        measured=[t.kept for t in trainings],
-        tolerance=1e-12,
-        control=Control("training went on to the last epoch", [t.not_kept for t in trainings]),
+    says = run.states(
+        "N-125", r"\text{the weights kept are those of the best validation epoch: difference of the loss}"
     )
+    says.equal([t.kept for t in trainings], within=1e-12)
+    says.fails("training went on to the last epoch", [t.not_kept for t in trainings])
     gain, no_gain = (mean_interval([t.gain for t in ts], 0.99) for ts in (trainings, still))
-    run.claim(
-        "N-125",
-        r"\text{noisy regression: } \log R(\text{last epoch}) - \log R(\text{early stop}) > 0",
-        promised=0,
-        relation=">",
-        measured=gain.low,
-        reason=f"the lower end of a 99% interval over {repeats} samples",
-        control=Control("targets without noise", no_gain.low),
-    )
+    says = run.states("N-125", r"\text{noisy regression: } \log R(\text{last epoch}) - \log R(\text{early stop}) > 0")
+    says.above(gain.low, 0, where=f"the lower end of a 99% interval over {repeats} samples")
+    says.fails("targets without noise", no_gain.low)
     first = trainings[0]
     return first.long, first.short, first.risks
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.record import Control
-from torchtheory.labs.engine.run import Run
+from torchtheory.labs.engine import Run
 from torchtheory.labs.training.autograd_reference import autograd_gradients, half_square
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.nets.feedforward import dense
@@ -69,36 +68,23 @@ def two_two_one(run: Run) -> None:
     by_formula = [hand[name] for name in WEIGHTS]
     ours = named(found.gradients["0.weight"], found.gradients["2.weight"])
     swapped = named(found.gradients["0.weight"].T, found.gradients["2.weight"])
-    run.claim(
+    says = run.states(
         "L-061",
-        r"\frac{\partial L}{\partial w_{3j}}=(\hat y-y)\sigma'(\mathrm{net}_o)h_j,\quad"
-        r"\frac{\partial L}{\partial w_{ij}}=(\hat y-y)\sigma'(\mathrm{net}_o)w_{3j}"
-        r"\sigma'(\mathrm{net}_{h_j})x_i",
-        promised=by_formula,
-        relation="==",
-        measured=ours,
-        tolerance=1e-14,
-        control=Control("w₁₂ and w₂₁ taken for each other", swapped),
+        r"\frac{\partial L}{\partial w_{3j}}=(\hat y-y)\sigma'(\mathrm{net}_o)h_j,\quad\frac{\partial L}{\partial "
+        r"w_{ij}}=(\hat y-y)\sigma'(\mathrm{net}_o)w_{3j}\sigma'(\mathrm{net}_{h_j})x_i",
     )
+    says.equal(ours, by_formula, 1e-14)
+    says.fails("w₁₂ and w₂₁ taken for each other", swapped)
     autograd = autograd_gradients(net, x, y, half_square)
-    run.claim(
-        ["L-061", "A-22"],
-        r"\text{the hand-worked gradients are those of autograd and of difference quotients}",
-        promised=[*named(autograd["0.weight"], autograd["2.weight"]), *quotients(net, x, y)],
-        relation="==",
-        measured=[*by_formula, *by_formula],
-        tolerance=1e-9,
+    run.states(
+        ["L-061", "A-22"], r"\text{the hand-worked gradients are those of autograd and of difference quotients}"
+    ).equal(
+        [*by_formula, *by_formula], [*named(autograd["0.weight"], autograd["2.weight"]), *quotients(net, x, y)], 1e-9
     )
     inner = [unit for unit in found.units() if unit.layer == 1]
-    run.claim(
-        "L-061",
-        r"\frac{\partial L}{\partial h_j}=(\hat y-y)\,\sigma'(\mathrm{net}_o)\,w_{3j}",
-        promised=[hand["∂L/∂h1"], hand["∂L/∂h2"]],
-        relation="==",
-        measured=[unit.delta for unit in inner],
-        tolerance=1e-14,
-        control=Control("the error at the hidden net inputs", [unit.error for unit in inner]),
-    )
+    says = run.states("L-061", r"\frac{\partial L}{\partial h_j}=(\hat y-y)\,\sigma'(\mathrm{net}_o)\,w_{3j}")
+    says.equal([unit.delta for unit in inner], [hand["∂L/∂h1"], hand["∂L/∂h2"]], 1e-14)
+    says.fails("the error at the hidden net inputs", [unit.error for unit in inner])
     run.table(
         "two-two-one-units",
         ["unit", "net input", "value", "∂L/∂value", "σ'(net input)", "∂L/∂net input"],
@@ -159,9 +145,7 @@ def plot_two_two_one(axis: Any) -> None:
                 textcoords="offset points",
                 ha="center", fontsize=8, color=red,
             )  # fmt: skip
-    axis.annotate(
-        "", (4.15, 0.5), (3.32, 0.5), arrowprops={"arrowstyle": "->", "color": "0.6"}, zorder=1
-    )
+    axis.annotate("", (4.15, 0.5), (3.32, 0.5), arrowprops={"arrowstyle": "->", "color": "0.6"}, zorder=1)
     axis.text(4.2, 0.5, f"L = {hand['L']:.4f}\n(y = {TARGET:g})", va="center", fontsize=8)
     axis.set(xlim=(-0.4, 4.9), ylim=(-0.45, 1.35))
     axis.axis("off")
