@@ -7,14 +7,23 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 
-.PHONY: audit test lint labs clean help
+# One thread a worker: several torch processes with several threads each stand in each other's way.
+# Compiled modules are kept also where the environment forbids it: each worker imports all of them.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES)
+
+.PHONY: audit test test-fast test-kernels lint labs mutants clean help
 
 audit: $(READY)  ## audit a small network trained on scikit-learn's digits
 	$(BIN)/torchtheory audit
 
-# One thread a worker: several torch processes with several threads each stand in each other's way.
 test: $(READY)  ## the whole suite in parallel, doctests included
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES)
+	$(PYTEST) --durations=25
+
+test-fast: $(READY)  ## the suite without what is marked slow
+	$(PYTEST) -m "not slow"
+
+test-kernels: $(READY)  ## doctests and a sample of the tests with the kernels of other processors
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python .ci/kernels
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -24,13 +33,17 @@ lint: $(READY)  ## ruff and mypy
 labs: $(READY)  ## every lab in its quick preset, with a page over all of them
 	$(BIN)/torchtheory lab run --all --jobs $(CORES)
 
+mutants: $(READY)  ## make library functions wrong one at a time (ROOM=nets: of one room)
+	OMP_NUM_THREADS=1 $(BIN)/python -m torchtheory.labs.engine.mutants --jobs $(CORES) \
+		$(if $(ROOM),--room $(ROOM)) $(if $(SAMPLE),--sample $(SAMPLE))
+
 clean:  ## remove what make and the tools made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -rf torchtheory-runs torchtheory-audit torchtheory-comparison
+	rm -rf torchtheory-runs torchtheory-audit torchtheory-comparison torchtheory-mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/'
 
 # Where the machine's Python cannot put pip into a new environment (Debian without python3-venv),
 # the machine's own pip installs into it from outside.

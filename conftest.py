@@ -15,17 +15,19 @@ from torchtheory.labs.engine import registry
 settings.register_profile("torchtheory", derandomize=True, deadline=None, max_examples=40)
 settings.load_profile("torchtheory")
 
-if "PYTEST_XDIST_WORKER" in os.environ:
+if "PYTEST_XDIST_WORKER" in os.environ and "OMP_NUM_THREADS" not in os.environ:
     torch.set_num_threads(1)
 
-SOURCE = Path(__file__).parent / "src"
 
-
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Pass over modules without an example: asking them for doctests would import them."""
-    if collection_path.suffix != ".py" or SOURCE not in collection_path.parents:
-        return None
-    return ">>>" not in collection_path.read_text("utf-8") or None
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path,
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Ask no module without an example for doctests: that would import it, or search it in vain."""
+    found = yield
+    if file_path.suffix == ".py" and ">>>" not in file_path.read_text("utf-8"):
+        return [one for one in found if type(one) is pytest.Module]
+    return found
 
 
 @pytest.hookimpl(wrapper=True)

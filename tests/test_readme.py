@@ -14,15 +14,14 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize("code", BLOCKS)
 def test_block_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchtheory.audit.engine import finding
-    from torchtheory.labs.engine import registry as lab
 
-    finding.all_findings(), lab.labs()  # loaded first, so that they stay registered afterwards
+    finding.all_findings()  # loaded first, so that they stay registered afterwards
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(finding, "_FINDINGS", dict(finding._FINDINGS))
-    monkeypatch.setattr(lab, "_LABS", dict(lab._LABS))
     exec(compile(code, "README", "exec"), {"__name__": "readme"})
 
 

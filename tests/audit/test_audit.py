@@ -415,9 +415,7 @@ def test_a_finding_of_ones_own() -> None:
     def dead_units(problem: Problem, record: FindingRecord) -> None:
         outputs = problem.outputs(problem.train)
         dead = int((outputs <= 0).all(0).sum())
-        record.claim(
-            "", r"\text{no output is always negative}", promised=0, relation="==", measured=dead
-        )
+        record.states("", r"\text{no output is always negative}").equal(dead)
         record.headline(f"{dead} outputs never fire.")
 
     net, train, _ = case("mlp")
@@ -438,7 +436,7 @@ def test_whatever_a_finding_raises_becomes_a_reason() -> None:
 
     @tt.finding("zz-raises", section="Mine", title="x", cost="forward", covers=["N-08"])
     def raises(problem: Problem, record: FindingRecord) -> None:
-        record.claim("N-08", "x", promised=1, relation="<=", measured=0)
+        record.states("N-08", "x").at_most(0, 1)
         raise KeyError("here")
 
     net, train, _ = case("mlp")
@@ -462,11 +460,12 @@ def test_findings_are_checked_when_registered() -> None:
 
 
 def test_a_control_that_holds_counts_as_violated() -> None:
-    from torchtheory.core.record import Control
 
     @tt.finding("zz-control", section="Mine", title="x", cost="forward")
     def held(problem: Problem, record: FindingRecord) -> None:
-        record.claim("", "x", promised=1, relation="<=", measured=0, control=Control("b", 0.5))
+        says = record.states("", "x")
+        says.at_most(0, 1)
+        says.fails("b", 0.5)
 
     net, train, _ = case("mlp")
     assert len(tt.audit(net, train, only=["zz-control"]).violated) == 1

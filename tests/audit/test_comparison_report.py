@@ -22,7 +22,7 @@ from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.record import Table
 
-from .examples import HOSTILE, Page
+from ..report.examples import HOSTILE, Page
 
 pytestmark = pytest.mark.draws
 

@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from torchtheory.core.record import Control
 from torchtheory.labs.engine import registry as labs_module
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -47,18 +46,15 @@ def refused(outcome: Outcome) -> str:
 
 def good(run: Run, size: int = 2) -> None:
     """What is claimed: [a, b] is kept, [/x] as well."""
-    run.claim(
-        "N-08",
-        r"x \le 1",
-        promised=1,
-        relation="<=",
-        measured=run.rand(size),
-        control=Control("b", 2),
-    )
+    says = run.states("N-08", r"x \le 1")
+    says.at_most(run.rand(size), 1)
+    says.fails("b", 2)
 
 
 def false(run: Run) -> None:
-    run.claim("N-08", "x", promised=1, relation="<=", measured=3, control=Control("b", 2))
+    says = run.states("N-08", "x")
+    says.at_most(3, 1)
+    says.fails("b", 2)
 
 
 def raises(run: Run) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from torchtheory.core import catalogue
-from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 
@@ -48,8 +47,10 @@ def test_errata(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "novikoff-fewer-than-floor"
 
     def refuting(run: Run) -> None:
-        run.claim("N-08", "x", promised=1, relation="<=", measured=0, control=Control("b", 2))
-        run.erratum(key, "x", promised=1, relation="<=", measured=2)
+        says = run.states("N-08", "x")
+        says.at_most(0, 1)
+        says.fails("b", 2)
+        run.refutes(key, "x").at_most(2, 1)
 
     def failing(run: Run) -> None:
         raise RuntimeError("no numbers")

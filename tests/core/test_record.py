@@ -11,25 +11,18 @@ import torch
 
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Verdict
-from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
+from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch, UnknownName
 from torchtheory.core.intervals import Interval
-from torchtheory.core.record import Control, Record, Table
+from torchtheory.core.record import Record, Table
 
 KEY = next(iter(catalogue.errata()))
 
 
 def test_a_control_is_the_same_check() -> None:
     record = Record()
-    made = record.claim(
-        ["N-06", "N-08"],
-        "x",
-        promised=2.0,
-        relation="<=",
-        measured=1.0,
-        tolerance=0.25,
-        trivial=10.0,
-        control=Control("the margin is zero", 2.6),
-    )
+    says = record.states(["N-06", "N-08"], "x")
+    says.at_most(1.0, 2.0, 0.25, trivial=10.0)
+    made = says.fails("the margin is zero", 2.6)
     control = made.control
     assert control is not None
     same = ("ids", "statement", "relation", "tolerance", "promised")
@@ -40,47 +33,43 @@ def test_a_control_is_the_same_check() -> None:
 
 
 def test_a_control_within_the_tolerance_holds() -> None:
-    made = Record().claim(
-        "N-08", "x", promised=2.0, relation="<=", measured=1.0, tolerance=0.25,
-        control=Control("nothing is broken", 2.4),
-    )  # fmt: skip
+    says = Record().states("N-08", "x")
+    says.at_most(1.0, 2.0, 0.25)
+    made = says.fails("nothing is broken", 2.4)
     assert made.control is not None
     assert made.control.verdict is Verdict.HOLDS
 
 
 def test_a_control_may_have_its_own_promise_and_interval() -> None:
     near, far = Interval(0.5, 0.4, 0.6, 0.9, 9, "t"), Interval(0.9, 0.8, 1.0, 0.9, 9, "t")
-    made = Record().claim(
-        "N-08", "x", promised=0.5, relation="~", measured=0.5, interval=near,
-        control=Control("broken", 0.9, promised=0.7, interval=far),
-    )  # fmt: skip
+    says = Record().states("N-08", "x")
+    says.mean(near, 0.5, against=[0.7])
+    made = says.fails("broken", far, promised=0.7)
     assert made.control is not None
     assert made.control.promised == 0.7
     assert made.control.verdict is Verdict.VIOLATED
-    with pytest.raises(InvalidInput, match="confidence interval"):
-        Record().claim(
-            "N-08", "x", promised=0.5, relation="~", measured=0.5, interval=near,
-            control=Control("broken", 0.9),
-        )  # fmt: skip
+    says.mean(near, 0.5, against=[0.7])
+    with pytest.raises(EmptyData, match="two observations"):
+        says.fails("one number has no interval", 0.9)
 
 
-def test_a_refused_control_leaves_no_claim_behind() -> None:
+def test_a_refused_control_changes_nothing() -> None:
     record = Record()
+    says = record.states("N-08", "x")
+    kept = says.at_most(0, 1)
     with pytest.raises(InvalidInput):
-        record.claim(
-            "N-08", "x", promised=1, relation="<=", measured=0, control=Control("broken", [])
-        )
-    assert record.claims == []
+        says.fails("broken", [])
+    assert record.claims == [kept]
 
 
 def test_errata_take_their_id_from_the_catalogue() -> None:
     record = Record()
-    made = record.erratum(KEY, "x", promised=1, relation="<=", measured=2)
+    made = record.refutes(KEY, "x").at_most(2, 1)
     assert made.ids == (catalogue.errata()[KEY].id,)
     data = record.content_json()["errata"][0]
     assert (data["key"], data["printed"]) == (KEY, catalogue.errata()[KEY].printed)
     with pytest.raises(UnknownName, match="erratum"):
-        record.erratum("no-such-key", "x", promised=1, relation="<=", measured=2)
+        record.refutes("no-such-key", "x").at_most(2, 1)
 
 
 def test_tables_hold_plain_cells() -> None:
@@ -120,8 +109,8 @@ def test_names_and_shapes_are_checked() -> None:
 
 def test_count_and_notes() -> None:
     record = Record()
-    record.claim("N-08", "x", promised=1, relation="<=", measured=0)
-    record.claim("N-08", "x", promised=1, relation="<=", measured=2)
+    record.states("N-08", "x").at_most(0, 1)
+    record.states("N-08", "x").at_most(2, 1)
     record.not_applicable("N-08", "x", "no data")
     record.note("a sentence")
     counts = [record.count(v) for v in Verdict]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import math
 from itertools import pairwise
@@ -425,6 +426,34 @@ def test_certificate_adds_up() -> None:
     assert "prior: trained on 700 samples" in c.summary()
     again = risk_certificate(net, train, prior="data", test=test, epochs=1, seed=5)
     assert again.to_json() == c.to_json()
+
+
+@pytest.mark.parametrize(("net", "prior"), [(dense(64, 16, 10), "init"), (convolutional(), "data")])
+def test_a_certificate_keeps_its_prior_and_can_be_copied_and_saved(
+    net: nn.Module, prior: Any
+) -> None:
+    x, y = digits()
+    settings: dict[str, Any] = {"epochs": 1, "prior_epochs": 5, "start_epochs": 1, "passes": 5}
+    made = risk_certificate(net, (x[:800], y[:800]), prior=prior, **settings)
+    assert made.claimed < 1
+    assert made.recomputed() == made.claimed
+    center = made.prior_law.center
+    assert {k: v.shape for k, v in center.items()} == {
+        k: v.shape for k, v in net.named_parameters()
+    }
+    buffer = io.BytesIO()
+    torch.save(made, buffer)
+    buffer.seek(0)
+    for other in (copy.deepcopy(made), torch.load(buffer, weights_only=False)):
+        assert other == made
+        assert other.recomputed() == made.claimed
+        assert all(torch.equal(v, center[k]) for k, v in other.prior_law.center.items())
+        # the noise goes on from the same place, and of weights of its own
+        assert torch.equal(other.network(x[:5]), copy.deepcopy(made).network(x[:5]))
+        with torch.no_grad():
+            other.network.means["1.weight" if prior == "data" else "0.weight"].add_(1.0)
+        assert other.prior_law.settle(other.network).kl > made.kl
+        assert made.prior_law.settle(made.network).kl == made.kl
 
 
 def test_certificate_from_scratch_and_of_a_convolution() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
-from torchtheory.core.record import Control
 from torchtheory.labs.engine import store as store_module
 from torchtheory.labs.engine.many import Failure, run_many
 from torchtheory.labs.engine.registry import Lab, find_lab, lab
@@ -25,7 +24,6 @@ SCRIPT = """
 import os, sys, time
 from pathlib import Path
 from torchtheory.labs.engine.registry import find_lab, lab
-from torchtheory.core.record import Control
 from torchtheory.labs.engine.store import RunStore
 from torchtheory.labs.engine import store as store_module
 from torchtheory.labs.engine.many import Failure, run_many
@@ -42,8 +40,9 @@ def make(name):
         # the second goes on for ever, until the test says that it may end
         while name == "zz-second" and not (HERE / "go-on").exists():
             time.sleep(0.02)
-        run.claim("N-08", "x", promised=1, relation="<=", measured=run.rand(1),
-                  control=Control("b", 2))
+        says = run.states("N-08", "x")
+        says.at_most(run.rand(1), 1)
+        says.fails("b", 2)
     slow.__qualname__ = name
     lab(name, room="nets", covers=["N-08"], title=name)(slow)
 
@@ -67,9 +66,9 @@ def register(name: str, function: Callable[..., object]) -> Lab:
 
 
 def good(run: Run, size: int = 1) -> None:
-    run.claim(
-        "N-08", "x", promised=1, relation="<=", measured=run.rand(size), control=Control("b", 2)
-    )
+    says = run.states("N-08", "x")
+    says.at_most(run.rand(size), 1)
+    says.fails("b", 2)
 
 
 def test_finished_labs_are_read_back(tmp_path: Path) -> None:

@@ -19,15 +19,12 @@ from torch import nn
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
-from torchtheory.core.record import Control
 from torchtheory.labs.engine import store as store_module
 from torchtheory.labs.engine.registry import Lab, find_lab, lab
 from torchtheory.labs.engine.run import Run, run_lab
 from torchtheory.labs.engine.store import RunStore
 
 KEYS = list(catalogue.errata())
-PASSING = {"promised": 1.0, "relation": "<=", "measured": 0.5}
-BROKEN = Control("the hypothesis is broken", 2.0)
 
 
 # what is stored is drawn
@@ -42,12 +39,18 @@ def register(function: Callable[..., object], **more: Any) -> Lab:
 
 def random_lab(run: Run, size: int = 4, factor: float = 1.0) -> None:
     draws = run.randn(size) * factor
-    run.claim(
-        "N-08", r"x \le 9", promised=9, relation="<=", measured=draws, control=Control("b", 10)
-    )
+    says = run.states("N-08", r"x \le 9")
+    says.at_most(draws, 9)
+    says.fails("b", 10)
     run.table("draws", ["value", "odd"], [(v, float("inf")) for v in draws])
     run.figure("draws", lambda ax: ax.plot(draws))
     run.note(f"rand {float(run.rand(1)):.17g}, signs {run.signs(8).tolist()}")
+
+
+def passing(run: Run) -> None:
+    says = run.states("N-08", "x")
+    says.at_most(0.5, 1)
+    says.fails("broken", 2)
 
 
 def problems(function: Callable[[Run], object], **more: Any) -> list[str]:
@@ -55,7 +58,7 @@ def problems(function: Callable[[Run], object], **more: Any) -> list[str]:
 
 
 def test_a_good_run_has_no_problems() -> None:
-    run = run_lab(register(lambda run: run.claim("N-08", "x", **PASSING, control=BROKEN)))
+    run = run_lab(register(passing))
     assert run.problems == []
     assert run.passed
     assert run.to_json()["passed"] is True
@@ -63,35 +66,37 @@ def test_a_good_run_has_no_problems() -> None:
 
 def test_a_violated_claim_is_a_problem() -> None:
     def function(run: Run) -> None:
-        run.claim("N-08", "x > y", promised=1, relation="<=", measured=2, control=BROKEN)
+        says = run.states("N-08", "x > y")
+        says.at_most(2, 1)
+        says.fails("broken", 2)
 
     assert problems(function) == ["N-08: $x > y$ is violated"]
 
 
 def test_a_control_that_holds_is_a_problem() -> None:
     def function(run: Run) -> None:
-        run.claim("N-08", "x", **PASSING, control=Control("nothing", 0.7))
+        says = run.states("N-08", "x")
+        says.at_most(0.5, 1)
+        says.fails("nothing", 0.7)
 
     assert problems(function) == ["the control of N-08 did not fail (nothing)"]
 
 
 def test_a_run_without_controls_is_a_problem() -> None:
-    assert problems(lambda run: run.claim("N-08", "x", **PASSING)) == ["no claim has a control"]
+    found = problems(lambda run: run.states("N-08", "x").at_most(0.5, 1))
+    assert found == ["no claim has a control"]
 
 
 def test_an_id_that_is_not_met_is_a_problem() -> None:
-    def function(run: Run) -> None:
-        run.claim("N-08", "x", **PASSING, control=BROKEN)
-
-    found = problems(function, covers=["N-08", "N-06"])
+    found = problems(passing, covers=["N-08", "N-06"])
     assert found == ["covers N-06, but no claim is about it"]
 
 
 def test_errata_must_be_declared_met_and_refuted() -> None:
     def function(run: Run) -> None:
-        run.claim("N-08", "x", **PASSING, control=BROKEN)
-        run.erratum(KEYS[0], "x", promised=1, relation="<=", measured=2)
-        run.erratum(KEYS[1], "x", promised=1, relation="<=", measured=0)
+        passing(run)
+        run.refutes(KEYS[0], "x").at_most(2, 1)
+        run.refutes(KEYS[1], "x").at_most(0, 1)
 
     assert problems(function, errata=[KEYS[1], KEYS[2]]) == [
         f"erratum {KEYS[1]} is not refuted",
@@ -192,11 +197,11 @@ def test_a_users_lab_is_run_again_when_its_file_changes(
     def load(value: float) -> Lab:
         (tmp_path / "zz_user_lab.py").write_text(
             "from torchtheory.labs.engine.registry import lab\n"
-            "from torchtheory.core.record import Control\n"
             "@lab('zz-user', room='nets', covers=['N-08'], title='t')\n"
             "def user(run):\n"
-            f"    run.claim('N-08', 'x', promised=1, relation='<=', measured={value},\n"
-            "              control=Control('b', 2))\n"
+            "    says = run.states('N-08', 'x')\n"
+            f"    says.at_most({value}, 1)\n"
+            "    says.fails('b', 2)\n"
         )
         sys.modules.pop("zz_user_lab", None)
         monkeypatch.setattr(sys, "dont_write_bytecode", True)

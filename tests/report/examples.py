@@ -13,7 +13,7 @@ from torchtheory.core.claim import Claim
 from torchtheory.core.figure import Figure
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.quantity import Quantity
-from torchtheory.core.record import Control, Record, Table
+from torchtheory.core.record import Record, Table
 from torchtheory.core.statement import CounterExample
 from torchtheory.labs.engine.registry import Lab
 from torchtheory.labs.engine.run import Run
@@ -65,34 +65,17 @@ def full_run(name: str = "perceptron-novikoff", room: str = "nets") -> Run:
         parameters={"samples": 200, "margin": 0.1, "widths": (16, 32), "bias": True},
         seconds=4.213,
     )
-    run.claim(
-        "N-06, N-07",
-        r"t \le \frac{R^2}{\gamma^2}",
-        promised=[100.0, 100.0, 100.0],
-        relation="<=",
-        measured=[4, 96, 50],
-        control=Control("the labels are shuffled, $\\gamma < 0$", 12000),
+    says = run.states("N-06, N-07", r"t \le \frac{R^2}{\gamma^2}")
+    says.at_most([4, 96, 50], [100.0, 100.0, 100.0])
+    says.fails("the labels are shuffled, $\\gamma < 0$", 12000)
+    run.states("M-29", r"R \le \hat R_n + \sqrt{\frac{\log(2/\delta)}{2n}}").at_most(
+        clopper_pearson(31, 1000), 0.05
     )
-    run.claim(
-        "M-29",
-        r"R \le \hat R_n + \sqrt{\frac{\log(2/\delta)}{2n}}",
-        promised=0.05,
-        relation="<=",
-        measured=0.031,
-        interval=clopper_pearson(31, 1000),
-    )
-    run.claim("M-29", r"R \le 1", promised=1.3, relation="<=", measured=0.2, trivial=1)
+    run.states("M-29", r"R \le 1").at_most(0.2, 1.3, trivial=1)
     run.not_applicable("N-08", r"\Theta = 0", "The network has a BatchNorm layer.")
-    run.claim(
-        "N-08",
-        r"a = \pi",
-        promised=math.pi,
-        relation="==",
-        measured=math.pi + 2e-13,
-        tolerance=1e-9,
-    )
-    run.claim("N-08", r"\kappa < \infty", promised=math.inf, relation="<", measured=1.3e19)
-    run.erratum(ERRATUM, r"t < R^2", promised=1, relation="<", measured=1.5, reason="Take $d=2$.")
+    run.states("N-08", r"a = \pi").equal(math.pi + 2e-13, math.pi, 1e-9)
+    run.states("N-08", r"\kappa < \infty").below(1.3e19, math.inf)
+    run.refutes(ERRATUM, r"t < R^2").below(1.5, 1, where="Take $d=2$.")
     run.table(
         "by-dimension",
         ["$d$", "updates", "ended", "comment"],
@@ -108,15 +91,9 @@ def full_run(name: str = "perceptron-novikoff", room: str = "nets") -> Run:
 def failing_run(name: str = "failing-lab") -> Run:
     """A violated claim whose numbers agree to four digits, and a control that holds."""
     run = empty_run(name)
-    run.claim(
-        "N-08",
-        r"L_{t+1} \le L_t",
-        promised=1.0,
-        relation="<=",
-        measured=1.00002,
-        reason="The step is too large.",
-        control=Control("the step is twice as large", 0.5),
-    )
+    says = run.states("N-08", r"L_{t+1} \le L_t")
+    says.at_most(1.00002, 1.0, where="The step is too large.")
+    says.fails("the step is twice as large", 0.5)
     return run
 
 

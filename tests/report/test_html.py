@@ -127,7 +127,7 @@ def test_an_erratum_shows_what_is_printed_what_is_right_and_the_numbers() -> Non
 
 def test_an_erratum_that_is_not_refuted_is_called_out() -> None:
     run = full_run()
-    run.erratum(ERRATUM, "a", promised=1, relation="<=", measured=0.5)
+    run.refutes(ERRATUM, "a").at_most(0.5, 1)
     text = run_page(run)
     assert "holds, so not refuted" in text
     assert 'class="erratum failed"' in text

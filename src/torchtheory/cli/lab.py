@@ -128,10 +128,16 @@ def lab_run(
         list[str] | None, typer.Option("--set", help="Set a parameter: --set margin=0.05")
     ] = None,
     seed: Seed = 0,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Run at this many seeds and count how often each claim fails."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Directory the runs are kept in.")] = DEFAULT_RUNS,
     jobs: Annotated[int, typer.Option(min=1, help="Labs run side by side.")] = 1,
     force: Annotated[bool, typer.Option(help="Run again what is finished already.")] = False,
-    verbose: Annotated[bool, typer.Option(help="Show controls and reasons.")] = False,
+    verbose: Annotated[
+        bool, typer.Option(help="Show controls and reasons; with --seeds, all claims.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run labs; each gives claims with verdicts, tables, figures and an HTML page.
@@ -143,13 +149,36 @@ def lab_run(
       torchtheory lab run perceptron-novikoff --set samples=500
 
       torchtheory lab run --all --preset quick --jobs 2 --json
+
+      torchtheory lab run perceptron-novikoff --seeds 20
     """
     from torchtheory.labs.engine.many import Failure, run_many
     from torchtheory.labs.engine.run import Run
+    from torchtheory.labs.engine.seeds import print_seeds, run_seeds
     from torchtheory.labs.engine.store import RunStore
 
     chosen = _chosen(names or [], every)
     store = RunStore(out)
+    if seeds is not None:
+        report = run_seeds(
+            chosen,
+            store,
+            seeds,
+            first=seed,
+            preset=preset.value,
+            settings=_settings(settings or []),
+            jobs=jobs,
+            force=force,
+        )
+        if as_json:
+            print_json(report.to_json())
+        else:
+            print_seeds(report, console(), verbose=verbose)
+        for failure in report.failures:
+            complain(f"lab {failure.lab.name} at seed {failure.seed}: {failure.sentence}")
+        if any(f.bad_input for f in report.failures):
+            raise typer.Exit(2)
+        raise typer.Exit(0 if report.passed else 1)
     outcomes = list(
         run_many(
             chosen,

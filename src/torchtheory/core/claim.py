@@ -15,7 +15,7 @@ An inequality that carries a confidence interval is *violated* only when the who
 contradicts it, i.e. when the data refute it at the stated confidence.
 
 A claim also knows how much it *could* have shown. An inequality has a *slack*: how many times
-smaller the promise could be and still hold, in the case nearest to it. A statistical equation
+better the promise could be and still hold, in the case nearest to it. A statistical equation
 names alternatives (`against`) that its interval must exclude. `weaknesses` says what is missing.
 """
 
@@ -37,13 +37,13 @@ from torchtheory.core.intervals import Interval
 Relation = Literal["<=", "<", ">=", ">", "==", "~", "slope"]
 RELATIONS: tuple[Relation, ...] = ("<=", "<", ">=", ">", "==", "~", "slope")
 INEQUALITIES = ("<=", "<", ">=", ">")
+STATISTICAL = ("~", "slope")
 
 #: A bound that could be more than so many times better in every case met is a weak check.
 LARGEST_SLACK = 3.0
 
 Number = float | int | bool
 Values = Number | Sequence[Number] | np.ndarray[Any, Any] | torch.Tensor
-
 
 #: A bound far from every case met; an equation that excludes no alternative; a control that fails
 #: in few of its cases.
@@ -76,8 +76,9 @@ class Claim:
         interval: confidence interval of the measurement, where it is statistical.
         cases: how many comparisons the claim stands for; the worst of them is shown.
         violations: how many of them contradict the claim.
-        slack: how many times smaller the promise of an inequality could be (larger for >=) and
-            still hold in the nearest case; None where that has no meaning (a promise of 0).
+        slack: how many times smaller the promise of an inequality could be (larger for >=; in
+            size the other way round where it is negative) and still hold in the nearest case.
+            Infinite where it could be 0, None where a ratio has no meaning (a promise of 0).
         loose: why no case can come near the bound; empty where one can.
         against: values that the interval of a statistical equation must exclude.
         control: the same check where a hypothesis is broken. It must come out violated.
@@ -118,7 +119,7 @@ class Claim:
     @property
     def accepted(self) -> tuple[float, ...]:
         """The alternatives that the measurement does not exclude; there should be none."""
-        if self.relation not in ("~", "slope") or self.interval is None:
+        if self.relation not in STATISTICAL or self.interval is None:
             return ()
         low, high = self.interval.low, self.interval.high
         return tuple(a for a in self.against if _holds(self.relation, a, low, high, self.tolerance))
@@ -129,10 +130,10 @@ class Claim:
         found: list[Weakness] = []
         if self.slack is not None and round(self.slack, 1) > LARGEST_SLACK and not self.loose:
             found.append("loose")
-        if self.relation in ("~", "slope") and (not self.against or self.accepted):
+        if self.relation in STATISTICAL and (not self.against or self.accepted):
             found.append("unresolved")
-        control = self.control
-        if control is not None and control.cases > 1 and 2 * control.violations <= control.cases:
+        # no violations at all is not weak but wrong, or was not counted in an old file
+        if self.control is not None and 0 < 2 * self.control.violations <= self.control.cases:
             found.append("control")
         return tuple(found)
 
@@ -201,7 +202,7 @@ def claim(
     trivial: float | None = None,
     interval: Interval | None = None,
     loose: str = "",
-    against: Sequence[float] = (),
+    against: Values = (),
 ) -> Claim:
     r"""Make a claim, refusing the ill-formed ones.
 
@@ -220,18 +221,25 @@ def claim(
         raise InvalidInput(f"tolerance must be a finite number >= 0, not {tolerance!r}")
     if relation in ("<", ">") and tolerance:
         raise InvalidInput("a strict relation has no tolerance; use <= or >=")
-    if relation in ("~", "slope") and interval is None:
+    if relation in STATISTICAL and interval is None:
         raise InvalidInput(
             f"relation {relation!r} needs the confidence interval of the measurement"
+        )
+    if relation == "==" and interval is not None:
+        raise InvalidInput(
+            "an equation with a confidence interval is statistical: its relation is ~ (or slope)"
         )
     if trivial is not None and relation not in INEQUALITIES:
         raise InvalidInput("only an inequality can be vacuous: trivial= does not go with ==")
     if loose and relation not in INEQUALITIES:
         raise InvalidInput(f"only a bound can be loose, and the relation is {relation!r}")
-    if against and relation not in ("~", "slope"):
+    others = tuple(_as_array(against, "against").ravel().tolist())
+    if others and relation not in STATISTICAL:
         raise InvalidInput(
             f"alternatives go with a statistical equation, and the relation is {relation!r}"
         )
+    if not all(map(math.isfinite, others)):
+        raise InvalidInput("alternatives must be finite numbers: any interval excludes the others")
     if trivial is not None and math.isnan(trivial):
         raise InvalidInput("trivial must be a number, not NaN")
     p, m = _as_array(promised, "promised"), _as_array(measured, "measured")
@@ -251,8 +259,14 @@ def claim(
             f"measured is {m[0]}, outside its own confidence interval "
             f"[{interval.low}, {interval.high}]"
         )
-    worst = int(np.argmin(_slack(relation, p, m)))
-    made = Claim(
+    if any(a == p[0] for a in others):
+        raise InvalidInput(f"{p[0]:g} is what is promised, and cannot be an alternative to it")
+    low, high = (m, m) if interval is None else (interval.low, interval.high)
+    violated = ~np.atleast_1d(_holds(relation, p, low, high, tolerance))
+    # rounding may rank an entry that just fails behind one that just holds
+    shown = np.flatnonzero(violated) if violated.any() else np.arange(p.size)
+    worst = int(shown[np.argmin(_room(relation, p, m)[shown])])
+    return Claim(
         ids=split_ids(id),
         statement=statement,
         promised=float(p[worst]),
@@ -263,14 +277,11 @@ def claim(
         trivial=None if trivial is None else float(trivial),
         interval=interval,
         cases=int(p.size),
-        violations=_count_violations(relation, p, m, tolerance, interval),
-        slack=_promise_slack(relation, p, m),
+        violations=int(violated.sum()),
+        slack=_slack(relation, p, m),
         loose=loose,
-        against=tuple(float(a) for a in against),
+        against=others,
     )
-    if any(_holds(relation, a, p[0], p[0], 0.0) for a in made.against):
-        raise InvalidInput(f"{p[0]:g} is what is promised, and cannot be an alternative to it")
-    return made
 
 
 def not_applicable(id: str | Sequence[str], statement: str, reason: str) -> Claim:
@@ -324,7 +335,7 @@ def _better_than_trivial(relation: Relation, promised: float, trivial: float) ->
     return promised < trivial if relation in ("<=", "<") else promised > trivial
 
 
-def _slack(
+def _room(
     relation: Relation, promised: np.ndarray[Any, Any], measured: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
     """How far each comparison is from failing, in units of its tolerance; NaN counts as failed."""
@@ -333,15 +344,15 @@ def _slack(
         # an infinite promise is infinitely far from any number, not a NaN away
         scale = np.where(np.isinf(promised), 1.0, np.maximum(1.0, np.abs(promised)))
         if relation in ("<=", "<"):
-            slack = difference / scale
+            room = difference / scale
         elif relation in (">=", ">"):
-            slack = -difference / scale
+            room = -difference / scale
         else:
-            slack = -np.abs(difference) / scale
-    return np.where(np.isnan(slack), -np.inf, slack)
+            room = -np.abs(difference) / scale
+    return np.where(np.isnan(room), -np.inf, room)
 
 
-def _promise_slack(
+def _slack(
     relation: Relation, promised: np.ndarray[Any, Any], measured: np.ndarray[Any, Any]
 ) -> float | None:
     """The ratio by which the promise could be better in the case nearest to it."""
@@ -351,48 +362,30 @@ def _promise_slack(
     with np.errstate(all="ignore"):
         # below zero the smaller number is the larger in size
         ratio = np.where(smaller < 0, smaller / larger, larger / smaller)
-        ratio = np.where((larger > 0) & (smaller <= 0), np.inf, ratio)
+        ratio = np.where((larger >= 0) & (smaller <= 0), np.inf, ratio)
+        ratio = np.where(larger <= smaller, 1.0, ratio)
     ratio = np.where(promised == 0, np.nan, ratio)
     if np.isnan(ratio).all():
         return None
-    return max(1.0, float(np.nanmin(ratio)))
+    return float(np.nanmin(ratio))
 
 
-def _count_violations(
-    relation: Relation,
-    promised: np.ndarray[Any, Any],
-    measured: np.ndarray[Any, Any],
-    tolerance: float,
-    interval: Interval | None,
-) -> int:
-    if interval is not None:
-        return int(not _holds(relation, promised[0], interval.low, interval.high, tolerance))
-    low, high = np.where(np.isnan(measured), np.inf, measured), measured
-    size = np.where(np.isfinite(promised), np.maximum(1.0, np.abs(promised)), 0.0)
-    margin = tolerance * size
+def _holds(relation: Relation, promised: Any, low: Any, high: Any, tolerance: float) -> Any:
+    """Whether a comparison holds, entry by entry; of an interval, whether it does not refute it."""
     with np.errstate(invalid="ignore", over="ignore"):
-        good = {
-            "<=": low <= promised + margin,
-            "<": low < promised,
-            ">=": high >= promised - margin,
-            ">": high > promised,
-        }.get(relation, (np.abs(measured - promised) <= margin) | (measured == promised))
-    return int((~good).sum())
-
-
-def _holds(relation: Relation, promised: float, low: float, high: float, tolerance: float) -> bool:
-    # a tolerance does not grow with an infinite promise: it would accept every number
-    margin = tolerance * max(1.0, abs(promised)) if math.isfinite(promised) else 0.0
-    match relation:
-        case "<=":
-            return low <= promised + margin
-        case "<":
-            return low < promised
-        case ">=":
-            return high >= promised - margin
-        case ">":
-            return high > promised
-        case "==" | "~" | "slope":
-            # equal infinities agree although their difference is not a number
-            inside = low - margin <= promised <= high + margin
-            return inside or low == promised == high
+        # a tolerance does not grow with an infinite promise: it would accept every number
+        size = np.where(np.isfinite(promised), np.maximum(1.0, np.abs(promised)), 0.0)
+        margin = tolerance * size
+        match relation:
+            case "<=":
+                return low <= promised + margin
+            case "<":
+                return low < promised
+            case ">=":
+                return high >= promised - margin
+            case ">":
+                return high > promised
+            case "==" | "~" | "slope":
+                # equal infinities agree although their difference is not a number
+                inside = (low - margin <= promised) & (promised <= high + margin)
+                return inside | ((low == promised) & (promised == high))

@@ -11,40 +11,17 @@ import torch
 
 from torchtheory.core.claim import (
     Claim,
-    Relation,
     Values,
     Verdict,
-    claim,
     json_number,
     not_applicable,
-    with_control,
 )
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.figure import Figure, draw
-from torchtheory.core.intervals import Interval
 from torchtheory.core.naming import check_name
 from torchtheory.core.statement import CounterExample, Statement, erratum_text
 
 Cell = str | float | int | bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """The same check with a hypothesis broken; it must come out violated.
-
-    It takes the claim's statement, relation and tolerance, so it cannot be another check.
-
-    Attributes:
-        broken: which hypothesis is broken, and how.
-        measured: what was measured then.
-        promised: what the statement would promise then; the claim's own promise unless told.
-        interval: confidence interval of the measurement, where it is statistical.
-    """
-
-    broken: str
-    measured: Values
-    promised: Values | None = None
-    interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,77 +72,10 @@ class Record:
         """
         return Statement(self, erratum_text(key).id, text, key)
 
-    def claim(
-        self,
-        id: str | Sequence[str],
-        statement: str,
-        *,
-        promised: Values,
-        relation: Relation,
-        measured: Values,
-        tolerance: float = 0.0,
-        reason: str = "",
-        trivial: float | None = None,
-        interval: Interval | None = None,
-        control: Control | None = None,
-    ) -> Claim:
-        """Record a statement met by a measurement; see `torchtheory.core.claim.claim`."""
-        made = claim(
-            id,
-            statement,
-            promised=promised,
-            relation=relation,
-            measured=measured,
-            tolerance=tolerance,
-            reason=reason,
-            trivial=trivial,
-            interval=interval,
-        )
-        if control is not None:
-            broken = claim(
-                id,
-                statement,
-                promised=promised if control.promised is None else control.promised,
-                relation=relation,
-                measured=control.measured,
-                tolerance=tolerance,
-                reason=control.broken,
-                interval=control.interval,
-            )
-            made = with_control(made, broken)
-        self.claims.append(made)
-        return made
-
     def not_applicable(self, id: str | Sequence[str], statement: str, reason: str) -> Claim:
         """Record that a statement does not apply, and which hypothesis fails."""
         made = not_applicable(id, statement, reason)
         self.claims.append(made)
-        return made
-
-    def erratum(
-        self,
-        key: str,
-        statement: str,
-        *,
-        promised: Values,
-        relation: Relation,
-        measured: Values,
-        tolerance: float = 0.0,
-        reason: str = "",
-        interval: Interval | None = None,
-    ) -> Claim:
-        """Record the counterexample to a printed statement; `key` names it in the errata."""
-        made = claim(
-            erratum_text(key).id,
-            statement,
-            promised=promised,
-            relation=relation,
-            measured=measured,
-            tolerance=tolerance,
-            reason=reason,
-            interval=interval,
-        )
-        self.errata.append(CounterExample(key, made))
         return made
 
     def table(

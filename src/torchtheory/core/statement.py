@@ -15,14 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 import torch
 
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim, Relation, Values, claim, with_control
 from torchtheory.core.errors import InvalidInput, UnknownName
-from torchtheory.core.intervals import Interval, clopper_pearson, fit_slope, mean_interval
+from torchtheory.core.intervals import (
+    Interval,
+    SampleValues,
+    clopper_pearson,
+    fit_slope,
+    mean_interval,
+)
 
 Observed = Any  # numbers, an array of them, or an Interval
 Estimator = Callable[..., Observed]
@@ -58,6 +64,17 @@ class CounterExample:
         }
 
 
+class _Check(NamedTuple):
+    """The check that was made last, so that `fails` can make it again."""
+
+    place: int
+    estimator: Estimator
+    observations: int
+    promised: Values
+    relation: Relation
+    tolerance: float
+
+
 @dataclass(slots=True)
 class Statement:
     r"""A statement of a source, to be checked by verbs; made by `states` and `refutes` of a record.
@@ -77,7 +94,7 @@ class Statement:
     ids: str | Sequence[str]
     text: str
     erratum: str = ""
-    _check: tuple[Estimator, dict[str, Any]] | None = field(default=None, repr=False)
+    _check: _Check | None = field(default=None, repr=False)
 
     def equal(
         self, measured: Observed, promised: Values = 0.0, within: float = 0.0, *, where: str = ""
@@ -146,7 +163,7 @@ class Statement:
         promised: float,
         within: float = 0.0,
         *,
-        against: Sequence[float] = (),
+        against: Values = (),
         confidence: float = 0.99,
         where: str = "",
     ) -> Claim:
@@ -168,23 +185,24 @@ class Statement:
     @overload
     def slope(
         self,
-        x: Interval,
-        y: float,
-        promised: float = 0.0,
+        fit: Interval,
+        promised: float,
+        within: float = 0.0,
+        /,
         *,
-        against: Sequence[float] = (),
+        against: Values = (),
         where: str = "",
     ) -> Claim: ...
 
     @overload
     def slope(
         self,
-        x: Values,
-        y: Values,
+        x: SampleValues,
+        y: SampleValues,
         promised: float,
         within: float = 0.0,
         *,
-        against: Sequence[float] = (),
+        against: Values = (),
         confidence: float = 0.99,
         log: bool = True,
         where: str = "",
@@ -193,11 +211,11 @@ class Statement:
     def slope(
         self,
         x: Any,
-        y: Any,
-        promised: float = 0.0,
-        within: float = 0.0,
+        y: Any = None,
+        promised: Any = None,
+        within: Any = None,
         *,
-        against: Sequence[float] = (),
+        against: Values = (),
         confidence: float = 0.99,
         log: bool = True,
         where: str = "",
@@ -209,11 +227,15 @@ class Statement:
         Args:
             against: other rates that the interval must exclude, or nothing was resolved.
         """
-        if isinstance(x, Interval):
-            observed: tuple[Any, ...] = (x,)
-            promised, within = y, promised
-        else:
-            observed = (x, y)
+        observed: tuple[Any, ...] = (x,) if isinstance(x, Interval) else (x, y)
+        # without y, what follows it stands one place earlier
+        rest = [v for v in (y, promised, within)[len(observed) - 1 :] if v is not None]
+        if not 1 <= len(rest) <= 2:
+            raise InvalidInput(
+                "slope takes x, y, the promised rate and a tolerance, or a fitted Interval in "
+                "place of x and y"
+            )
+        rate, tolerance = (*rest, 0.0)[:2]
 
         def fit(*line: Any) -> Interval:
             if isinstance(line[0], Interval):
@@ -221,7 +243,7 @@ class Statement:
             across, values = line
             return fit_slope(across, values, confidence, log=log)
 
-        return self._meet("slope", fit, observed, promised, within, where, against=against)
+        return self._meet("slope", fit, observed, rate, tolerance, where, against=against)
 
     def share(
         self, hits: Observed, at_least: float, *, confidence: float = 0.999, where: str = ""
@@ -235,6 +257,8 @@ class Statement:
             if isinstance(good, Interval):
                 return good
             flags = torch.as_tensor(good)
+            if not ((flags == 0) | (flags == 1)).all():
+                raise InvalidInput("a share is counted over trials: give one True or False each")
             return clopper_pearson(int(flags.sum()), flags.numel(), confidence)
 
         return self._meet(">=", measure, (hits,), at_least, 0.0, where)
@@ -247,24 +271,35 @@ class Statement:
             observed: what was observed then, as the verb took it.
             promised: what the statement promises then; as before unless given.
         """
+        if self.erratum:
+            raise InvalidInput("a refuted statement must fail itself; it has no control")
         if self._check is None:
             raise InvalidInput("say what must hold before you say what fails")
-        estimator, how = self._check
-        measured, interval = _split(estimator(*observed))
-        if promised is None:
-            promised = how["promised"]
-        kept = {k: how[k] for k in ("relation", "tolerance")}
+        last, made = self._check, self.record.claims[self._check.place]
+        if made.control is not None:
+            raise InvalidInput("this check has a control already; make the check again for another")
+        ready = len(observed) == 1 and isinstance(observed[0], Interval)
+        if len(observed) != last.observations and not ready:
+            wanted = "x and y" if last.observations == 2 else "one argument"
+            raise InvalidInput(f"the check took {wanted} (or an Interval), and so does its control")
+        measured, interval = _split(last.estimator(*observed))
+        if made.interval and interval and made.interval.confidence != interval.confidence:
+            raise InvalidInput(
+                f"the check has confidence {made.interval.confidence:g} and its control "
+                f"{interval.confidence:g}; they must be equal"
+            )
         control = claim(
             self.ids,
             self.text,
-            **kept,
-            promised=promised,
+            promised=last.promised if promised is None else promised,
+            relation=last.relation,
             measured=measured,
-            interval=interval,
+            tolerance=last.tolerance,
             reason=broken,
+            interval=interval,
         )
-        self.record.claims[-1] = with_control(self.record.claims[-1], control)
-        return self.record.claims[-1]
+        self.record.claims[last.place] = with_control(made, control)
+        return self.record.claims[last.place]
 
     def _meet(
         self,
@@ -276,15 +311,16 @@ class Statement:
         where: str,
         trivial: float | None = None,
         loose: str = "",
-        against: Sequence[float] = (),
+        against: Values = (),
     ) -> Claim:
         measured, interval = _split(estimator(*observed))
-        how: dict[str, Any] = {"promised": promised, "relation": relation, "tolerance": within}
         made = claim(
             self.ids,
             self.text,
-            **how,
+            promised=promised,
+            relation=relation,
             measured=measured,
+            tolerance=within,
             reason=where,
             trivial=trivial,
             interval=interval,
@@ -294,8 +330,9 @@ class Statement:
         if self.erratum:
             self.record.errata.append(CounterExample(self.erratum, made))
         else:
+            place, count = len(self.record.claims), 2 if relation == "slope" else 1
+            self._check = _Check(place, estimator, count, promised, relation, within)
             self.record.claims.append(made)
-            self._check = estimator, how
         return made
 
 

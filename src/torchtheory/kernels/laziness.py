@@ -103,9 +103,7 @@ def measure_laziness(
         raise ShapeMismatch(f"there are {len(x)} inputs but {len(targets)} targets")
     f = PureFunction(model)
     f.refuse_non_finite_parameters()
-    trained = [k for k, p in model.named_parameters() if p.requires_grad and p.is_floating_point()]
-    if not trained:
-        raise InvalidInput("every parameter of the model is frozen: nothing was trained")
+    trained = list(f.trainable)
     start = parameters_from(model, initial)
     x, targets, note = _choose(x, targets, limit, generator)
 

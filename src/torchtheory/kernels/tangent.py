@@ -62,8 +62,8 @@ def empirical_ntk(
             output with itself `[N1, N2, C]`, `"trace"` for the sum of these `[N1, N2]`.
             Outputs of any shape are counted one after the other.
         parameters: the point $\theta$; the model's own parameters unless given.
-        only: names of parameters, or of modules that hold some, to differentiate by; those that
-            require gradients unless given. Frozen parameters do not count.
+        only: names of parameters, or of modules that hold some, to differentiate by; the trainable
+            ones unless given (see `PureFunction.trainable`).
         memory: about how much to use besides the model, the inputs and the result.
         file: a `.npy` file to put the result in, mapped to memory rather than held there. If the
             computation is interrupted, the same call goes on at the first unfinished tile.

@@ -73,11 +73,10 @@ def followed_names(
     A name in `only` is a parameter's or that of a module that holds several.
     """
     if only is None:
-        chosen = (
-            {k for k, p in model.named_parameters() if p.requires_grad}
-            if isinstance(model, nn.Module)
-            else {k for k, p in parameters.items() if p.is_floating_point()}
-        )
+        if isinstance(model, nn.Module):
+            model = PureFunction(model)
+        known = model.trainable if isinstance(model, PureFunction) else parameters
+        chosen = {k for k in known if parameters[k].is_floating_point()}
     elif isinstance(only, str):
         raise InvalidType("only must be a list of parameter or module names, not one string")
     else:

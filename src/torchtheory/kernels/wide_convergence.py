@@ -91,6 +91,15 @@ def last_layer_kernel(model: nn.Module, x: Tensor) -> Tensor:
     return features @ features.T
 
 
+def _refuse_frozen_last_layer(model: nn.Module) -> None:
+    """What the last layer contributes to a gradient, it does only if it is trained."""
+    head = last_layer(model)
+    free = PureFunction(model).trainable
+    for name, p in model.named_parameters():
+        if (p is head.weight or p is head.bias) and name not in free:
+            raise UnsupportedModel(f"{name} is frozen, and the theorem is about its training")
+
+
 @dataclass(frozen=True, slots=True)
 class GradientDomination:
     r"""The chain of inequalities
@@ -137,9 +146,10 @@ def gradient_domination(model: nn.Module, x: Tensor, y: Tensor) -> GradientDomin
     True
     """
     risk = squared_risk(model, x, y)
+    _refuse_frozen_last_layer(model)
     kernel = last_layer_kernel(model, x)
     f = PureFunction(model)
-    theta = flatten(f.parameters).requires_grad_()
+    theta = flatten(f.trainable).requires_grad_()
     with torch.enable_grad():
         value = risk(theta)
     (slope,) = torch.autograd.grad(value, theta)
@@ -156,8 +166,8 @@ def gradient_domination(model: nn.Module, x: Tensor, y: Tensor) -> GradientDomin
 
 
 def squared_risk(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-    r"""$r(\theta)=\frac1m\sum_i\|\Phi(x^{(i)},\theta)-y^{(i)}\|^2$ as a function of all
-    parameters in one vector `[p]`, for `gradient_descent`
+    r"""$r(\theta)=\frac1m\sum_i\|\Phi(x^{(i)},\theta)-y^{(i)}\|^2$ as a function of the
+    trainable parameters in one vector `[p]`, for `gradient_descent`
     and its relatives. The model is not changed.
 
     >>> net = nn.Linear(1, 1, bias=False)
@@ -177,7 +187,7 @@ def squared_risk(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], T
         )
 
     def risk(theta: Tensor) -> Tensor:
-        return (f(unflatten(theta, f.parameters), x) - y).square().sum(1).mean()
+        return (f(unflatten(theta, f.trainable), x) - y).square().sum(1).mean()
 
     return risk
 
@@ -230,7 +240,8 @@ def ratio_in_ball(
     at_least(samples, 1, "samples")
     at_least(steps, 1, "steps")
     risk = squared_risk(model, x, y)
-    start = flatten(PureFunction(model).parameters)
+    _refuse_frozen_last_layer(model)
+    start = flatten(PureFunction(model).trainable)
     generator = as_generator(generator)
     directions = gaussian(samples, len(start), generator=generator, dtype=start.dtype)
     moved = start + radius * (directions / directions.norm(dim=1, keepdim=True)).to(start)
@@ -281,7 +292,7 @@ def _towards_smallest_eigenvector(model: nn.Module, x: Tensor, y: Tensor) -> Ten
     smallest = torch.linalg.eigh(design @ design.T).eigenvectors[:, :1]
     unwanted = residual - smallest @ (smallest.T @ residual)
     change = -torch.linalg.lstsq(design, unwanted, driver="gelsd").solution.T
-    offsets = {name: torch.zeros_like(value) for name, value in f.parameters.items()}
+    offsets = {name: torch.zeros_like(value) for name, value in f.trainable.items()}
     for name, value in model.named_parameters():
         if value is head.weight:
             offsets[name] = change[:, : head.in_features]
@@ -440,7 +451,7 @@ class WideDescent:
 
 
 def wide_descent(model: nn.Module, x: Tensor, y: Tensor, *, step: float, steps: int) -> WideDescent:
-    r"""Train all parameters by gradient descent on the squared risk, from where they are.
+    r"""Train the parameters by gradient descent on the squared risk, from where they are.
 
     The given model is not changed. All iterates are kept: memory is `steps` times the number
     of parameters.
@@ -454,8 +465,9 @@ def wide_descent(model: nn.Module, x: Tensor, y: Tensor, *, step: float, steps: 
     at_least(steps, 1, "steps")
     if x.ndim == 0 or not len(x):
         raise EmptyData("x has no samples")
+    _refuse_frozen_last_layer(model)
     smallest = float(torch.linalg.eigvalsh(last_layer_kernel(model, x))[0])
-    start = flatten(PureFunction(model).parameters)
+    start = flatten(PureFunction(model).trainable)
     run = gradient_descent(squared_risk(model, x, y), start, step, steps)
     distances = (run.points - start).norm(dim=1)
     return WideDescent(run, distances, 4 / len(x) * smallest, step, step_size_limit(model, x))

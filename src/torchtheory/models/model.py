@@ -108,7 +108,7 @@ class PureFunction:
     The parameters are detached views of the module's own (no copy); buffers are copied for every
     call, so that a forward pass which writes to them changes neither the module nor the function.
     The module is run in evaluation mode and keeps its mode, buffers, gradients, hooks and
-    `requires_grad`.
+    `requires_grad`. Parameters that a call does not name keep their values.
 
     Args:
         model: the module.
@@ -159,7 +159,7 @@ class PureFunction:
         with evaluation_mode(self.model):
             try:
                 outputs: object = torch.func.functional_call(
-                    self.model, {**buffers, **parameters}, arguments, named
+                    self.model, {**buffers, **self.parameters, **parameters}, arguments, named
                 )
             except Exception as error:
                 error.add_note(RAISED_BY_MODEL)
@@ -172,6 +172,29 @@ class PureFunction:
         other.parameters = {k: _cast(p, dtype) for k, p in self.parameters.items()}
         other.buffers = {k: _cast(b, dtype) for k, b in self.buffers.items()}
         return other
+
+    @property
+    def trainable(self) -> Parameters:
+        """The parameters that training moves: those with `requires_grad`, or all if none has it.
+
+        Whatever differentiates, perturbs or follows "the parameters" of a model means these, unless
+        it is told which. Frozen ones are constants. A model that is frozen as a whole, as for
+        inference, counts as if nothing were.
+
+        >>> net = nn.Linear(2, 1)
+        >>> _ = net.bias.requires_grad_(False)
+        >>> list(PureFunction(net).trainable)
+        ['weight']
+        """
+        free = {k for k, p in self.model.named_parameters() if p.requires_grad}
+        chosen = {
+            k: p
+            for k, p in self.parameters.items()
+            if p.is_floating_point() and (k in free or not free)
+        }
+        if not chosen:
+            raise UnsupportedModel("the model has no parameter")
+        return chosen
 
     @property
     def count(self) -> int:

@@ -150,6 +150,11 @@ class Problem:
         return self.function.parameters
 
     @property
+    def trainable(self) -> Parameters:
+        """Those of `parameters` that training moves; see `PureFunction.trainable`."""
+        return self.function.trainable
+
+    @property
     def is_classification(self) -> bool:
         return self.task != "regression"
 
@@ -272,7 +277,8 @@ class Problem:
     def objective(self, samples: Samples) -> Callable[[Parameters], Tensor]:
         r"""The mean loss as a function of the parameters, $\theta \mapsto L(\theta)$.
 
-        It builds one graph over all `samples`: chunk them for large data.
+        Parameters that are not named keep their values. It builds one graph over all `samples`:
+        chunk them for large data.
         """
 
         def mean_loss(parameters: Parameters) -> Tensor:

@@ -74,7 +74,7 @@ def measure_homogeneity(model: nn.Module, x: Tensor, *, tolerance: float = 1e-6)
     check_inputs(x)
     if x.is_floating_point():
         x = x.double()
-    theta = trained(function)
+    theta = function.trainable
     found = _measured(function, theta, x, frozenset(), tolerance)
     if found.degree is not None:
         return found
@@ -131,7 +131,7 @@ def network_margins(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Margins, Te
     function = PureFunction(model)
     function.refuse_non_finite_parameters()
     check_inputs(x)
-    theta = trained(function)
+    theta = function.trainable
     with torch.no_grad():
         outputs = function({**function.parameters, **theta}, x)
     if outputs.ndim > 2 or len(outputs) != len(x):
@@ -161,19 +161,6 @@ def normalized_margin(model: nn.Module, x: Tensor, y: Tensor) -> float:
     margins, theta = network_margins(model, x, y)
     with torch.no_grad():
         return float(margins(theta).min() / theta.norm() ** degree)
-
-
-def trained(function: PureFunction) -> Parameters:
-    """The parameters that training moves: those with `requires_grad`, or all if none has it."""
-    wanted = {k for k, p in function.model.named_parameters() if p.requires_grad}
-    theta = {
-        k: p
-        for k, p in function.parameters.items()
-        if p.is_floating_point() and (k in wanted or not wanted)
-    }
-    if not theta:
-        raise UnsupportedModel("the model has no parameter")
-    return theta
 
 
 def check_inputs(x: Tensor) -> None:

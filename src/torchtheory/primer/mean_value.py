@@ -40,7 +40,7 @@ def mean_value_points(
 
     >>> mean_value_points(lambda x: x**3, 0.0, 1.0)               # the root of 1/3
     tensor([0.5774], dtype=torch.float64)
-    >>> mean_value_points(torch.abs, -1.0, 1.0).numel()
+    >>> mean_value_points(torch.abs, -1.0, 2.0).numel()           # the slope 1/3 is none of its own
     0
     """
     if not (math.isfinite(low) and math.isfinite(high) and low < high):

@@ -24,6 +24,8 @@ MARKS = {
 }
 
 _RELATIONS = {"<=": "≤", "<": "<", ">=": "≥", ">": ">", "==": "=", "~": "≈", "slope": "≈"}
+#: A promise that could be less than so many times better counts as met.
+WORTH_SAYING = 1.05
 # What holds only thanks to its tolerance or its confidence interval.
 _NEARLY = {"<=": "≲", "<": "≲", ">=": "≳", ">": "≳", "==": "≈", "~": "≈", "slope": "≈"}
 _NEGATED = {"<=": "≰", "<": "≮", ">=": "≱", ">": "≯", "==": "≠", "~": "≉", "slope": "≉"}
@@ -85,14 +87,80 @@ def _plainly(relation: Relation, measured: float, promised: float) -> bool:
     return False
 
 
+def slack_words(claim: Claim) -> str:
+    """How much better the promise of a bound could be; empty where that is not worth saying.
+
+    >>> slack_words(Claim((), "", 9.0, "<=", 0.5, slack=18.0))
+    'the promise could be 18 times smaller'
+    >>> slack_words(Claim((), "", -2.0, "<=", -6.0, slack=3.0))
+    'the promise could be 3 times as far below 0'
+    """
+    if claim.slack is None or claim.promised is None or claim.verdict is Verdict.VIOLATED:
+        return ""
+    if claim.slack < WORTH_SAYING:
+        return ""
+    above = claim.relation in (">", ">=")
+    if math.isinf(claim.slack):
+        if math.isfinite(claim.promised) and above is (claim.promised < 0):
+            return "the promise could be 0"
+        return "every promise would be met" if math.isinf(claim.promised) else ""
+    times = f"{number_text(claim.slack, 2)} times"
+    if claim.promised < 0:
+        return f"the promise could be {times} " + ("as near to 0" if above else "as far below 0")
+    return f"the promise could be {times} {'larger' if above else 'smaller'}"
+
+
+def alternative_words(claim: Claim) -> str:
+    """Which other values a statistical equation excludes, or fails to.
+
+    >>> from torchtheory.core.intervals import Interval
+    >>> near = Interval(-0.5, -0.6, -0.4, 0.99, 9, "least squares")
+    >>> alternative_words(Claim((), "", -0.5, "slope", -0.5, interval=near, against=(-1.0, 0.0)))
+    'excludes -1 and 0'
+    """
+    excluded = [a for a in claim.against if a not in claim.accepted]
+    said = []
+    if excluded:
+        said.append(f"excludes {listed_numbers(excluded)}")
+    if claim.accepted:
+        said.append(f"would accept {listed_numbers(claim.accepted)} as well")
+    return ", but ".join(said)
+
+
+def power_words(claim: Claim) -> list[str]:
+    """What the check could show: slack and why it is loose, or the alternatives."""
+    said = [slack_words(claim), alternative_words(claim)]
+    if claim.loose:
+        said[0] = f"{said[0]}: {claim.loose}" if said[0] else f"loose: {claim.loose}"
+    return [words for words in said if words]
+
+
+def listed_numbers(values: Sequence[float]) -> str:
+    """Numbers in a sentence.
+
+    >>> listed_numbers([-1.0, 0.0, 0.25])
+    '-1, 0 and 0.25'
+    """
+    *first, last = (number_text(v) for v in values)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def control_words(control: Claim) -> str:
     """What a control came to; only *violated* is right.
 
     A control is there to show that the check can fail.
+
+    >>> control_words(Claim((), "", 1.0, "<=", 9.0, cases=40, violations=37))
+    'violated, as it must be, in 37 of 40 cases'
     """
-    if control.verdict is Verdict.VIOLATED:
-        return "violated, as it must be"
-    return f"{control.verdict}, but it must be violated"
+    if control.verdict is not Verdict.VIOLATED:
+        return f"{control.verdict}, but it must be violated"
+    words = "violated, as it must be"
+    if control.cases == 1 or not control.violations:  # files of old runs do not count them
+        return words
+    if control.violations == control.cases:
+        return f"{words}, in all {control.cases:,} cases"
+    return f"{words}, in {control.violations:,} of {control.cases:,} cases"
 
 
 def erratum_words(claim: Claim) -> str:

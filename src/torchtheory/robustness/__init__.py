@@ -1,12 +1,5 @@
 """Robustness: how much a change of the input can change the output."""
 
-from torchtheory.robustness.lipschitz import LayerNorm, jacobian_norms, layer_norms
-from torchtheory.robustness.margin_certificates import boundary_distances, certified_radii
+import lazy_loader
 
-__all__ = [
-    "LayerNorm",
-    "boundary_distances",
-    "certified_radii",
-    "jacobian_norms",
-    "layer_norms",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -90,7 +90,7 @@ def weight_variance(
         activation: used by `"he"` alone, whose general form is
             $1/(n\,\mathbb E\varrho(Z)^2)$ with $Z$ standard normal: 2/n for ReLU.
 
-    >>> weight_variance("he", 8, 4), round(weight_variance("xavier", 8, 4), 6)
+    >>> round(weight_variance("he", 8, 4), 6), round(weight_variance("xavier", 8, 4), 6)
     (0.25, 0.166667)
     """
     for fan, name in ((fan_in, "fan_in"), (fan_out, "fan_out")):
@@ -169,7 +169,7 @@ def initialize(
 
     >>> net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
     >>> done = initialize(net, "he")
-    >>> [(layer.name, layer.fan_in, layer.forward_gain) for layer in done.layers]
+    >>> [(layer.name, layer.fan_in, round(layer.forward_gain, 6)) for layer in done.layers]
     [('0', 8, 2.0), ('3', 4, 2.0)]
     >>> done.untouched
     ('1.weight', '1.bias')

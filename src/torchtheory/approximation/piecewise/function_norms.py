@@ -223,7 +223,7 @@ def network_lipschitz_norm(network: nn.Module, interval: tuple[float, float]) ->
     one variable, exactly: at its bends and from its slopes.
 
     >>> from torchtheory.approximation.piecewise.boxes import relu_bump
-    >>> network_lipschitz_norm(relu_bump(0.0, 1.0, 0.25), (-1.0, 2.0)).value
+    >>> round(network_lipschitz_norm(relu_bump(0.0, 1.0, 0.25), (-1.0, 2.0)).value, 9)
     4.0
     """
     ((low, high),) = as_box(interval)

@@ -229,15 +229,8 @@ def _claim(
             f"anything: {why}; {words}",
         )
         return
-    record.claim(
-        method.ids,
-        method.statement,
-        promised=value.bound,
-        relation="<=",
-        measured=measured.estimate,
-        interval=measured,
-        trivial=1.0,
-        reason=words,
+    record.states(method.ids, method.statement).at_most(
+        measured, value.bound, trivial=1.0, where=words
     )
 
 
@@ -254,15 +247,11 @@ def _halves(problem: Problem, record: FindingRecord, row: Row, delta: float) -> 
         return
     found = validation_bounds(int(one.sum()), len(one), 1, delta)
     interval = clopper_pearson(int(two.sum()), len(two), record.confidence)
-    record.claim(
-        row.method.ids,
-        row.method.statement,
-        promised=found.exact if row.method.name == METHODS[0].name else found.hoeffding,
-        relation="<=",
-        measured=interval.estimate,
-        interval=interval,
+    record.states(row.method.ids, row.method.statement).at_most(
+        interval,
+        found.exact if row.method.name == METHODS[0].name else found.hoeffding,
         trivial=1.0,
-        reason=f"{row.method.name}: from {len(one)} test samples drawn at random, against the "
+        where=f"{row.method.name}: from {len(one)} test samples drawn at random, against the "
         f"error on the other {len(two)}; if this fails they are not independent samples of one law",
     )
 
@@ -407,15 +396,13 @@ def _regression(problem: Problem, record: FindingRecord) -> None:
     # the largest of m values leaves more than 1 - s above it with probability at most s^m
     promised = 1 - delta ** (1 / len(one))
     beyond = clopper_pearson(int((two > one.max()).sum()), len(two), record.confidence)
-    made = record.claim(
-        "B-11",
-        r"\Pr\bigl[\|f(x)-y\| > \max_{i\le m}\|f(x_i)-y_i\|\bigr] \le 1 - \delta^{1/m}",
-        promised=promised,
-        relation="<=",
-        measured=beyond.estimate,
-        interval=beyond,
+    made = record.states(
+        "B-11", r"\Pr\bigl[\|f(x)-y\| > \max_{i\le m}\|f(x_i)-y_i\|\bigr] \le 1 - \delta^{1/m}"
+    ).at_most(
+        beyond,
+        promised,
         trivial=1.0,
-        reason=f"the largest residual of {len(one)} test samples drawn at random, against the "
+        where=f"the largest residual of {len(one)} test samples drawn at random, against the "
         f"other {len(two)}",
     )
     whole = 1 - delta ** (1 / len(sizes))

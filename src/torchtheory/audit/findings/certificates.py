@@ -18,7 +18,6 @@ from torchtheory.audit.findings.hypotheses import classification, deterministic,
 from torchtheory.core.budget import check_time, time_left
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
-from torchtheory.core.record import Control
 from torchtheory.generalization.pac_bayes.bound_training import BoundEpoch
 from torchtheory.generalization.pac_bayes.certification import RiskCertificate, risk_certificate
 from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk
@@ -136,18 +135,17 @@ def prior_independence(problem: Problem, record: FindingRecord) -> None:
     delta = alarm_level(record)
     found = exchangeability(problem, problem.prior)
     trained = exchangeability(problem, problem.parameters)
-    record.claim(
-        "M-57",
-        r"P \perp S \Rightarrow p \ge \delta \ \text{but for probability}\ \delta",
-        promised=delta,
-        relation=">=",
-        measured=found.p_value,
-        reason="p-value of the losses of the prior's network on training and test data, which are "
-        f"exchangeable if it has seen neither; a false alarm has probability {delta:.3g}",
-        control=Control("the trained network in the place of the prior", trained.p_value)
-        if trained.p_value < delta
-        else None,
+    says = record.states(
+        "M-57", r"P \perp S \Rightarrow p \ge \delta \ \text{but for probability}\ \delta"
     )
+    says.at_least(
+        found.p_value,
+        delta,
+        where="p-value of the losses of the prior's network on training and test data, which are "
+        f"exchangeable if it has seen neither; a false alarm has probability {delta:.3g}",
+    )
+    if trained.p_value < delta:
+        says.fails("the trained network in the place of the prior", trained.p_value)
     record.quantity(
         "prior-p-value", "p-value of the prior not having seen the training data", found.p_value
     )
@@ -379,15 +377,11 @@ def _report(
             f"with; {basis}",
         )
     else:
-        record.claim(
-            ids,
-            statement,
-            promised=bound,
-            relation="<=",
-            measured=measured.estimate,
-            interval=measured,
+        record.states(ids, statement).at_most(
+            measured,
+            bound,
             trivial=1.0,
-            reason=f"test error of the stochastic network, weights drawn anew for each of "
+            where=f"test error of the stochastic network, weights drawn anew for each of "
             f"{measured.trials} samples; {basis}",
         )
     record.table(

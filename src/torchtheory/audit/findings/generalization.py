@@ -16,7 +16,6 @@ from torchtheory.core.intervals import (
     mean_interval,
     median_interval,
 )
-from torchtheory.core.record import Control
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.training.risks import sample_losses
@@ -136,31 +135,26 @@ def _halves_agree(record: FindingRecord, wrong: torch.Tensor, delta: float, stat
         record.not_applicable(["M-29", "A-17"], statement, "one test sample has no two halves")
         return
     promised = hoeffding_radius(half, delta / 2) + hoeffding_radius(len(wrong) - half, delta / 2)
-    record.claim(
+    says = record.states(
         ["M-29", "A-17"],
         r"|\hat R_{S_1}(f) - \hat R_{S_2}(f)| \le \varepsilon(n_1, \delta/2) + "
         r"\varepsilon(n_2, \delta/2), \quad \varepsilon(n, \delta) = \sqrt{\log(2/\delta)/(2n)}",
-        promised=promised,
-        relation="<=",
-        measured=_difference_of_halves(wrong),
-        trivial=1.0,
-        reason="first against second half of the test data, in the order given; if this fails "
-        "the test data is not independent and identically distributed",
-        control=_sorted_order(wrong, promised),
     )
+    says.at_most(
+        _difference_of_halves(wrong),
+        promised,
+        trivial=1.0,
+        where="first against second half of the test data, in the order given; if this fails "
+        "the test data is not independent and identically distributed",
+    )
+    in_order = _difference_of_halves(wrong.sort().values)
+    if in_order > promised:  # else not even that could be told from chance
+        says.fails("the test data sorted by whether it is classified correctly", in_order)
 
 
 def _difference_of_halves(wrong: torch.Tensor) -> float:
     half = len(wrong) // 2
     return abs(float(wrong[:half].double().mean() - wrong[half:].double().mean()))
-
-
-def _sorted_order(wrong: torch.Tensor, promised: float) -> Control | None:
-    """The same data sorted by correctness; none where even that could not be told from chance."""
-    difference = _difference_of_halves(wrong.sort().values)
-    if difference <= promised:
-        return None
-    return Control("the test data sorted by whether it is classified correctly", difference)
 
 
 def _regression_risk(problem: Problem, record: FindingRecord) -> None:

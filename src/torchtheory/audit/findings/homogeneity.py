@@ -16,11 +16,10 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
 )
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.record import Control
 from torchtheory.models.model import PureFunction, flatten
 from torchtheory.models.problem import Problem
 from torchtheory.nets.chain import as_chain
-from torchtheory.nets.homogeneity import Homogeneity, trained
+from torchtheory.nets.homogeneity import Homogeneity
 from torchtheory.optimization.parallel_networks.network_certificates import (
     NetworkCertificate,
     certify_network,
@@ -72,7 +71,7 @@ def homogeneity(problem: Problem, record: FindingRecord) -> None:
     problem = problem.in_double_if_possible()
     function = problem.function
     tolerance = EXACT if function.reference().dtype == torch.float64 else COARSE
-    theta = list(trained(function))
+    theta = list(function.trainable)
     layers = _layers(theta)
     x = problem.train.x[: min(SAMPLES, problem.affordable(10 * (len(layers) + 4)))]
     whole = degrees_by_group(function, x, {"all": theta}, tolerance=tolerance)["all"]
@@ -97,16 +96,14 @@ def homogeneity(problem: Problem, record: FindingRecord) -> None:
     _power_law(record, function, x, theta, layers, whole, tolerance)
     decay, lasso = (_degree_of_penalty(function, theta, exponent) for exponent in (2, 1))
     if whole.degree == decay:
-        record.claim(
-            "B-47",
-            MATCH,
-            promised=whole.degree,
-            relation="==",
-            measured=decay,
-            reason="the theorems on global minima of regularized homogeneous networks are about "
+        says = record.states("B-47", MATCH)
+        says.equal(
+            decay,
+            whole.degree,
+            where="the theorems on global minima of regularized homogeneous networks are about "
             "such pairs, where the network is a sum of subnetworks of this degree",
-            control=Control("the sum of the weights' sizes as the regularizer", lasso),
         )
+        says.fails("the sum of the weights' sizes as the regularizer", lasso)
         return
     record.not_applicable(
         "B-47",
@@ -175,7 +172,13 @@ def _power_law(
     tolerance: float,
 ) -> None:
     assert whole.degree is not None
-    control = None
+    says = record.states("B-45", POWER)
+    says.equal(
+        whole.deviation,
+        within=tolerance,
+        where=f"L = {whole.degree:g}; largest relative departure for a = ½, 2, 3 on {len(x)} "
+        "samples, at the weights and at others near them",
+    )
     first, *rest = layers.values()
     if rest:
         fewer = [k for k in theta if k not in first]
@@ -183,18 +186,7 @@ def _power_law(
         # by how much the outputs miss the power law at the scale 2
         missed = math.inf if left is None else abs(2 ** (left - whole.degree) - 1)
         if missed > tolerance:
-            control = Control("the weights of one layer are not scaled with the others", missed)
-    record.claim(
-        "B-45",
-        POWER,
-        promised=0.0,
-        relation="==",
-        measured=whole.deviation,
-        tolerance=tolerance,
-        reason=f"L = {whole.degree:g}; largest relative departure for a = ½, 2, 3 on {len(x)} "
-        "samples, at the weights and at others near them",
-        control=control,
-    )
+            says.fails("the weights of one layer are not scaled with the others", missed)
 
 
 def _what_breaks(
@@ -242,7 +234,7 @@ def two_layers(problem: Problem) -> str | None:
     except UnsupportedModel as error:
         return f"the certificate is for one hidden ReLU layer: {error}"
     bias = _output_bias(problem)
-    free = sum(p.numel() for p in trained(problem.function).values())
+    free = sum(p.numel() for p in problem.trainable.values())
     if free not in (
         units.weights.numel(),
         units.weights.numel() + (0 if bias is None else len(bias)),
@@ -325,14 +317,11 @@ def global_optimality(problem: Problem, record: FindingRecord) -> None:
     rivals = "one-hidden-layer ReLU network of any width"
     if bias is not None:
         rivals += " with this output bias"
-    record.claim(
-        "B-49",
-        BOUND,
-        promised=float(larger.objective(x, loss, strength)),
-        relation="<=",
-        measured=certificate.lower_bound,
-        tolerance=1e-9,
-        reason=f"with λ = {strength:.3g}, against the network and the best further unit; this "
+    record.states("B-49", BOUND).at_most(
+        certificate.lower_bound,
+        float(larger.objective(x, loss, strength)),
+        1e-9,
+        where=f"with λ = {strength:.3g}, against the network and the best further unit; this "
         f"network alone is at {certificate.objective:.6g}",
     )
     record.quantity(
@@ -383,17 +372,15 @@ def _with_further_unit(
     larger = network.append(unit)
     outputs = x.shape[1] + network.subnetwork.bias  # where the outgoing weights begin
     turned = torch.cat([unit[:outputs], -unit[outputs:]])
-    record.claim(
-        "B-50",
-        FURTHER,
-        promised=0.0,
-        relation="<",
-        measured=float(larger.objective(x, loss, strength)) / before - 1,
-        reason=f"relative change of the objective with one unit more, λ = {strength:.3g}: the "
+    says = record.states("B-50", FURTHER)
+    says.below(
+        float(larger.objective(x, loss, strength)) / before - 1,
+        0.0,
+        where=f"relative change of the objective with one unit more, λ = {strength:.3g}: the "
         "network is no global minimum, and no local one either once it has a unit to spare",
-        control=Control(
-            "the same unit with its outgoing weights turned round, which is worth nothing",
-            float(network.append(turned).objective(x, loss, strength)) / before - 1,
-        ),
+    )
+    says.fails(
+        "the same unit with its outgoing weights turned round, which is worth nothing",
+        float(network.append(turned).objective(x, loss, strength)) / before - 1,
     )
     return larger

@@ -10,7 +10,6 @@ from torchtheory.audit.findings.hypotheses import deterministic, differentiable,
 from torchtheory.core.errors import NonFinite, OutOfTime, TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.initial_scale import (
@@ -109,16 +108,15 @@ def _try(problem: Problem, record: FindingRecord, samples: Samples, factor: floa
     # a factor found with few draws is as uncertain as they differ
     found = mean_interval(sought, record.confidence)
     own = beyond_chance(1.0)
-    record.claim(
-        "L-159",
-        KEPT,
-        promised=EVEN,
-        relation="<=",
-        measured=beyond_chance(factor),
-        reason=f"growth of gradients per layer with all weights times the advised factor, at "
+    says = record.states("L-159", KEPT)
+    says.at_most(
+        beyond_chance(factor),
+        EVEN,
+        where=f"growth of gradients per layer with all weights times the advised factor, at "
         f"{TRIED} draws it was not found with, beyond what the spread of draws explains",
-        control=Control("the layers' own deviations", own) if own > EVEN else None,
     )
+    if own > EVEN:
+        says.fails("the layers' own deviations", own)
 
 
 def _advise(record: FindingRecord, found: InitializationReport) -> None:

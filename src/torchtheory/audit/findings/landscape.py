@@ -18,8 +18,6 @@ from torchtheory.audit.findings.hypotheses import (
 from torchtheory.audit.findings.optimization import affordable_samples, precise, products_in
 from torchtheory.core.errors import InvalidInput, NonFinite, OutOfTime
 from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
-from torchtheory.core.record import Control
 from torchtheory.linalg.density import SpectralDensity, spectral_density
 from torchtheory.linalg.eigenvalues import EigenResult, top_eigenpairs
 from torchtheory.models.model import unflatten
@@ -204,9 +202,9 @@ def _negative_curvature(
     def bend(vector: Tensor, value: float, rise: float) -> float:
         """The mean of both sides less the middle, over the change that the eigenvalue predicts."""
         step = math.sqrt(2 * rise * max(risk, 1e-12) / abs(value))
-        direction = unflatten(step * vector, problem.parameters)
+        direction = unflatten(step * vector, problem.trainable)
         sides = [
-            problem.at({k: p + sign * direction[k] for k, p in problem.parameters.items()})
+            problem.at({k: p + sign * direction[k] for k, p in problem.trainable.items()})
             for sign in (1.0, -1.0)
         ]
         change = math.fsum(side.risk(samples) for side in sides) / 2 - risk
@@ -218,18 +216,15 @@ def _negative_curvature(
     # bends: then the eigenvector of the largest eigenvalue is no control
     below = min(bend(ends.vectors[:, -1], float(ends.values[-1]), r) for r in rises)
     above = min(bend(ends.vectors[:, 0], float(ends.values[0]), r) for r in rises)
-    record.claim(
-        "L-118",
-        NEGATIVE,
-        promised=0.0,
-        relation="<",
-        measured=below,
-        reason="from loss values on both sides along the eigenvector, over the change that the "
+    says = record.states("L-118", NEGATIVE)
+    says.below(
+        below,
+        0.0,
+        where="from loss values on both sides along the eigenvector, over the change that the "
         "eigenvalue predicts",
-        control=Control("along the eigenvector of the largest eigenvalue", above)
-        if float(ends.values[0]) > 0 and above > 0
-        else None,
     )
+    if float(ends.values[0]) > 0 and above > 0:
+        says.fails("along the eigenvector of the largest eigenvalue", above)
 
 
 # ------------------------------------------------------------------------ noise of the gradient
@@ -278,18 +273,14 @@ def gradient_noise(problem: Problem, record: FindingRecord) -> None:
     for _ in range(BATCHES):
         part = torch.randperm(n, generator=record.generator)[:r]
         seen.append(float(centered[part][:, part].mean()) / variance)
-    spread = mean_interval(seen, 0.999)
-    record.claim(
-        "L-137",
-        statement,
-        promised=(n - r) / (n - 1) / r,
-        relation="~",
-        measured=spread.estimate,
-        interval=spread,
-        reason=f"over var, for {BATCHES} batches of {r} of {n} samples without replacement",
-        control=Control("as if drawn with replacement: var / r", spread.estimate,
-                        promised=1 / r, interval=spread),
-    )  # fmt: skip
+    says = record.states("L-137", statement)
+    says.mean(
+        seen,
+        (n - r) / (n - 1) / r,
+        confidence=0.999,
+        where=f"over var, for {BATCHES} batches of {r} of {n} samples without replacement",
+    )
+    says.fails("as if drawn with replacement: var / r", seen, promised=1 / r)
     if math.isfinite(scale.value):
         record.advise(
             f"Batches far beyond {max(1.0, scale.value):,.0f} samples hardly reduce the number of "
@@ -308,16 +299,14 @@ def _unbiased(record: FindingRecord, single: Tensor, whole: Tensor) -> None:
         record.not_applicable("L-136", statement, why)
         return
     error, without = (float((g.mean(0) - whole).norm()) / size for g in (single, single[1:]))
-    record.claim(
-        "L-136",
-        statement,
-        promised=0.0,
-        relation="==",
-        measured=error,
-        tolerance=rounding,
-        reason="norm of the difference over the mean norm of a single gradient",
-        control=Control("one sample is left out", without) if without > rounding else None,
+    says = record.states("L-136", statement)
+    says.equal(
+        error,
+        within=rounding,
+        where="norm of the difference over the mean norm of a single gradient",
     )
+    if without > rounding:
+        says.fails("one sample is left out", without)
 
 
 # ------------------------------------------------------------------------------------ balance
@@ -345,7 +334,10 @@ def layer_balance(problem: Problem, record: FindingRecord) -> None:
         return
     problem = problem.in_double_if_possible()
     samples = problem.train.some(min(512, problem.affordable(12)), record.generator)
-    slopes = unflatten(gradient(problem, samples), problem.parameters)
+    # a symmetry of the function, of frozen weights as well
+    slopes = unflatten(
+        gradient(problem, samples, parameters=problem.parameters), problem.parameters
+    )
     entering, leaving, balance = [], [], []
     for layer in layers:
         rates = [_pairs(problem.parameters, other, layer) for other in (slopes, problem.parameters)]
@@ -360,17 +352,15 @@ def layer_balance(problem: Problem, record: FindingRecord) -> None:
     widest = max(layer.units for layer in layers)
     rounding = 1e3 * widest * torch.finfo(inward.dtype).eps
     shifted = float((inward - outward.roll(1)).abs().max()) / size
-    record.claim(
-        "L-162",
-        statement,
-        promised=0.0,
-        relation="==",
-        measured=float((inward - outward).abs().max()) / size,
-        tolerance=rounding,
-        reason="largest difference over all units, relative to the largest side: what enters and "
+    says = record.states("L-162", statement)
+    says.equal(
+        float((inward - outward).abs().max()) / size,
+        within=rounding,
+        where="largest difference over all units, relative to the largest side: what enters and "
         "what leaves a unit grow alike under gradient flow",
-        control=Control("what leaves the unit before it", shifted) if shifted > rounding else None,
     )
+    if shifted > rounding:
+        says.fails("what leaves the unit before it", shifted)
     record.quantity(
         "imbalance",
         "median over units of |leaving − entering| / (leaving + entering), squared weights",

@@ -13,7 +13,6 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.models.model import flatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -78,22 +77,22 @@ def _last_layer_bends_up(
         record.not_applicable("A-117", CONVEX, "the loss is not known to be convex in the outputs")
         return
     mask = {
-        k: torch.full_like(problem.parameters[k], float(id(p) in last))
+        k: torch.full_like(problem.trainable[k], float(id(p) in last))
         for k, p in problem.model.named_parameters()
+        if k in problem.trainable
     }
     flat = loss_slice(problem, plane.directions * flatten(mask), plane.positions, samples=samples)
     rounding = 1e4 * torch.finfo(plane.values.dtype).eps
     bends, all_layers = least_second_difference(flat), least_second_difference(plane)
-    record.claim(
-        "A-117",
-        CONVEX,
-        promised=0.0,
-        relation=">=",
-        measured=bends,
-        tolerance=rounding,
-        reason="least second difference of neighbors on a grid, over the largest loss there",
-        control=Control("all layers change", all_layers) if all_layers < -rounding else None,
+    says = record.states("A-117", CONVEX)
+    says.at_least(
+        bends,
+        0.0,
+        rounding,
+        where="least second difference of neighbors on a grid, over the largest loss there",
     )
+    if all_layers < -rounding:
+        says.fails("all layers change", all_layers)
     if all_layers < -rounding:
         record.note(
             "The loss is not convex in all weights: on the plane there are three points in a row "

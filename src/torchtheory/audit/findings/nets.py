@@ -10,7 +10,6 @@ from torch import nn
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import chain, deterministic, has_parameters
-from torchtheory.core.record import Control
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.nets.symmetries import hidden_layers, log10_equivalent_parameters, permute_units
@@ -81,20 +80,20 @@ def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
     # a sum of m terms in another order: rounding grows at most like m times the unit round-off
     widest = max(layer.units for layer in hidden)
     rounding = 10 * len(hidden) * widest * torch.finfo(outputs.dtype).eps
-    control = Control("incoming weights permuted, outgoing ones not", deviation(broken))
-    if deviation(broken) <= rounding:
-        record.note("No control: the outputs do not depend on which hidden unit is which.")
-    record.claim(
-        "N-23",
-        r"F[P W_\ell, P b_\ell, W_{\ell+1} P^\top](x) = F[W_\ell, b_\ell, W_{\ell+1}](x)",
-        promised=0.0,
-        relation="==",
-        measured=deviation(permuted),
-        tolerance=rounding,
-        reason="largest difference of outputs relative to the largest output; the tolerance is "
-        "ten times the rounding error of reordered sums",
-        control=control if deviation(broken) > rounding else None,
+    says = record.states(
+        "N-23", r"F[P W_\ell, P b_\ell, W_{\ell+1} P^\top](x) = F[W_\ell, b_\ell, W_{\ell+1}](x)"
     )
+    says.equal(
+        deviation(permuted),
+        within=rounding,
+        where="largest difference of outputs relative to the largest output; the tolerance is "
+        "ten times the rounding error of reordered sums",
+    )
+    half_permuted = deviation(broken)
+    if half_permuted > rounding:
+        says.fails("incoming weights permuted, outgoing ones not", half_permuted)
+    else:
+        record.note("No control: the outputs do not depend on which hidden unit is which.")
     units = ", ".join(str(layer.units) for layer in hidden)
     record.table(
         "orbit",

@@ -15,7 +15,6 @@ from torchtheory.core.budget import time_left
 from torchtheory.core.errors import InvalidInput, NonFinite, OutOfTime, UnsupportedModel
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.linalg.eigenvalues import EigenResult, top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.trace import trace
@@ -187,9 +186,9 @@ def _step_limit(
     sharpness = float(top.values[0])
     # an eigenvalue that is not known better than that allows no finer test
     slack = min(0.5, max(0.05, 3 * float(top.residuals[0]) / sharpness))
-    direction = unflatten(vector, problem.parameters)
-    scale = max(1.0, float(flatten(problem.parameters).norm()))
-    finest = torch.finfo(flatten(problem.parameters).dtype).eps
+    direction = unflatten(vector, problem.trainable)
+    scale = max(1.0, float(flatten(problem.trainable).norm()))
+    finest = torch.finfo(vector.dtype).eps
     longest = math.sqrt(finest) * scale
 
     def curvature_from(displacement: float) -> float:
@@ -197,7 +196,7 @@ def _step_limit(
         slopes = []
         for sign in (1.0, -1.0):
             moved = {
-                k: p + sign * displacement * direction[k] for k, p in problem.parameters.items()
+                k: p + sign * displacement * direction[k] for k, p in problem.trainable.items()
             }
             slopes.append(float(gradient(problem, samples, parameters=moved) @ vector))
         return (slopes[0] - slopes[1]) / (2 * displacement)
@@ -210,24 +209,22 @@ def _step_limit(
         return abs(1.0 - step * measured)
 
     limit = 2 / sharpness
-    record.claim(
-        "L-125",
-        r"\eta < 2/\lambda_{\max} \;\Rightarrow\; |1 - \eta\, v^\top \nabla^2 L\, v| < 1",
-        promised=1.0,
-        relation="<",
-        measured=factor((1 - slack) * limit),
-        reason="growth of a small displacement along the top eigenvector in one step of gradient "
-        f"descent, from two directional derivatives; step {1 - slack:.3g} times the limit",
-        control=Control(
-            f"the step is {1 + slack:.3g} times the limit", factor((1 + slack) * limit)
-        ),
+    says = record.states(
+        "L-125", r"\eta < 2/\lambda_{\max} \;\Rightarrow\; |1 - \eta\, v^\top \nabla^2 L\, v| < 1"
     )
+    says.below(
+        factor((1 - slack) * limit),
+        1.0,
+        where="growth of a small displacement along the top eigenvector in one step of gradient "
+        f"descent, from two directional derivatives; step {1 - slack:.3g} times the limit",
+    )
+    says.fails(f"the step is {1 + slack:.3g} times the limit", factor((1 + slack) * limit))
 
 
 def _slice(problem: Problem, record: FindingRecord, top: EigenResult, samples: Samples) -> None:
     """The loss along the sharpest direction, beside the parabola of its curvature."""
     sharpness = float(top.values[0])
-    direction = unflatten(top.vectors[:, 0], problem.parameters)
+    direction = unflatten(top.vectors[:, 0], problem.trainable)
     base = problem.risk(samples)
     slope = float(gradient(problem, samples) @ top.vectors[:, 0])
     # as far as the parabola rises by the loss itself, and at least by a hundredth
@@ -235,7 +232,7 @@ def _slice(problem: Problem, record: FindingRecord, top: EigenResult, samples: S
     steps = [reach * k / 10 for k in range(-10, 11)]
     losses = []
     for step in steps:
-        moved = {k: p + step * direction[k] for k, p in problem.parameters.items()}
+        moved = {k: p + step * direction[k] for k, p in problem.trainable.items()}
         losses.append(problem.at(moved).risk(samples))
     parabola = [base + slope * t + sharpness * t * t / 2 for t in steps]
     record.figure(
@@ -301,7 +298,7 @@ def _try_learning_rate(
 
 def _descend(problem: Problem, samples: Samples, rate: float) -> list[float]:
     """The losses along gradient descent, until they are no longer finite."""
-    point = dict(problem.parameters)
+    point = dict(problem.trainable)
     losses = []
     for _ in range(STEPS + 1):
         try:

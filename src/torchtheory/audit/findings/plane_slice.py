@@ -13,7 +13,6 @@ from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
 from torchtheory.audit.findings.regions import EXACT, PASSES, counted, piecewise_linear
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.boundary import (
     Boundary,
@@ -69,17 +68,15 @@ def plane_slice(problem: Problem, record: FindingRecord) -> None:
 
     next_door = torch.tensor([(found.neighbors(int(c)) or [int(c)])[0] for c in cells])
     other = deviation(next_door)
-    record.claim(
-        "X-71",
-        CELLWISE,
-        promised=0.0,
-        relation="==",
-        measured=deviation(cells),
-        tolerance=EXACT,
-        reason=f"largest difference at a random point of each of {counted(len(found), 'cell')}, "
+    says = record.states("X-71", CELLWISE)
+    says.equal(
+        deviation(cells),
+        within=EXACT,
+        where=f"largest difference at a random point of each of {counted(len(found), 'cell')}, "
         "relative to the largest output",
-        control=Control("the map of a neighboring cell", other) if other > EXACT else None,
     )
+    if other > EXACT:
+        says.fails("the map of a neighboring cell", other)
     record.quantity("plane-cells", "cells on the rectangle of the picture", len(found))
     record.quantity("plane-regions", "linear regions there", found.count)
     if boundary is not None:

@@ -15,7 +15,6 @@ from torchtheory.audit.findings.sizes import relu_widths
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval, median_interval
-from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import most_pieces
 from torchtheory.expressivity.cells import ROUNDING
 from torchtheory.expressivity.pieces import Pieces, affine_pieces
@@ -195,17 +194,15 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
         return
     worst = [_deviation(problem, s.pieces, e, record) for s, e in zip(segments, ends, strict=True)]
     whole, halved = (max(w[k] for w in worst) for k in (0, 1))
-    record.claim(
-        "X-69",
-        AFFINE,
-        promised=0.0,
-        relation="==",
-        measured=whole,
-        tolerance=EXACT,
-        reason="largest difference of the network and its pieces at random points of "
+    says = record.states("X-69", AFFINE)
+    says.equal(
+        whole,
+        within=EXACT,
+        where="largest difference of the network and its pieces at random points of "
         f"{counted(len(segments), 'segment')}, relative to the largest output",
-        control=Control("every second breakpoint left out", halved) if halved > EXACT else None,
     )
+    if halved > EXACT:
+        says.fails("every second breakpoint left out", halved)
     counts = [s.pieces.count / s.share for s in segments]
     _bounded_pieces(problem, record, max(s.pieces.count for s in segments))
     middle = median_interval(counts, record.confidence)
@@ -311,16 +308,17 @@ def _bounded_pieces(problem: Problem, record: FindingRecord, count: int) -> None
         return
     bound = sum(math.log(n + 1) for n in hidden)
     alone = math.log(count) / (len(hidden) * math.log(2))
-    record.claim(
-        "X-69",
-        r"\log(\text{pieces on a segment})\,/\,\log\textstyle\prod_\ell(n_\ell+1) \le 1",
-        promised=1.0,
-        relation="<=",
-        measured=math.log(count) / bound,
-        reason=f"at most {most_pieces(hidden):.3g} pieces with hidden widths "
-        f"{', '.join(map(str, hidden))}, and {count} were found",
-        control=Control("one unit of each layer counted", alone) if alone > 1 else None,
+    says = record.states(
+        "X-69", r"\log(\text{pieces on a segment})\,/\,\log\textstyle\prod_\ell(n_\ell+1) \le 1"
     )
+    says.at_most(
+        math.log(count) / bound,
+        1.0,
+        where=f"at most {most_pieces(hidden):.3g} pieces with hidden widths "
+        f"{', '.join(map(str, hidden))}, and {count} were found",
+    )
+    if alone > 1:
+        says.fails("one unit of each layer counted", alone)
 
 
 def _near_the_boundary(record: FindingRecord, segments: list[Segment]) -> None:

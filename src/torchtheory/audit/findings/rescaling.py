@@ -16,7 +16,6 @@ from torchtheory.audit.findings.hypotheses import (
 )
 from torchtheory.core.errors import NotConverged
 from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.generalization.flatness.rescaling import rescalable_pairs, rescale_pair
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.model import Parameters
@@ -69,17 +68,15 @@ def rescaling_symmetry(problem: Problem, record: FindingRecord) -> None:
     half[f"{pair.outgoing}.weight"] = problem.parameters[f"{pair.outgoing}.weight"]
     rounding = 1e3 * torch.finfo(outputs.dtype).eps
     broken = deviation(half)
-    record.claim(
-        ["A-68", "B-06"],
-        statement,
-        promised=0.0,
-        relation="==",
-        measured=[deviation(p) for p in points.values()],
-        tolerance=rounding,
-        reason=f"layers {pair.incoming} and {pair.outgoing}, factors from {FACTORS[0]:g} to "
+    says = record.states(["A-68", "B-06"], statement)
+    says.equal(
+        [deviation(p) for p in points.values()],
+        within=rounding,
+        where=f"layers {pair.incoming} and {pair.outgoing}, factors from {FACTORS[0]:g} to "
         f"{FACTORS[-1]:g}; largest difference of outputs relative to the largest output",
-        control=Control("the second layer is not divided", broken) if broken > rounding else None,
     )
+    if broken > rounding:
+        says.fails("the second layer is not divided", broken)
     sharpness = {a: _sharpness(problem, samples, p, record) for a, p in points.items()}
     known = {a: v for a, v in sharpness.items() if v > 0}
     if len(known) < 2:
@@ -109,7 +106,7 @@ def rescaling_symmetry(problem: Problem, record: FindingRecord) -> None:
 def _sharpness(
     problem: Problem, samples: Samples, parameters: Parameters, record: FindingRecord
 ) -> float:
-    hessian = hessian_operator(problem, samples, parameters=parameters)
+    hessian = hessian_operator(problem.at(parameters), samples)
     try:
         top = top_eigenpairs(hessian, tolerance=1e-2, steps=PRODUCTS, generator=record.generator)
     except NotConverged:

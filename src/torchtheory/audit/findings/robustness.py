@@ -18,7 +18,6 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
 )
 from torchtheory.core.intervals import median_interval
-from torchtheory.core.record import Control
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.robustness.lipschitz import jacobian_norms, layer_norms
@@ -57,17 +56,20 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
     points = _points(problem, record)
     norms = jacobian_norms(problem, points)
     largest = float(norms.max())
-    record.claim(
-        "L-016",
-        r"\sup_x \|J_f(x)\|_2 \le \prod_\ell \mathrm{Lip}(f_\ell)",
-        promised=product,
-        relation="<=",
-        measured=largest,
-        tolerance=1e-4,
-        reason=f"largest spectral norm of the Jacobian at {len(points)} points: training samples "
+    says = record.states("L-016", r"\sup_x \|J_f(x)\|_2 \le \prod_\ell \mathrm{Lip}(f_\ell)")
+    says.at_most(
+        largest,
+        product,
+        1e-4,
+        where=f"largest spectral norm of the Jacobian at {len(points)} points: training samples "
         "and random points between pairs of them",
-        control=_uncounted_layer(problem, points[norms.argmax()][None], product, largest),
     )
+    if 0 < largest < math.inf and 0 < product < math.inf:  # no layer makes a constant steep
+        scale = 2 * product / largest
+        says.fails(
+            f"behind a layer that multiplies its inputs by {scale:.3g}, left out of the product",
+            _norm_behind(problem, points[norms.argmax()][None], scale),
+        )
     record.quantity("lipschitz-product", "product of the layers' Lipschitz constants", product)
     record.quantity("largest-amplification", "largest amplification at the points tried", largest)
     record.quantity(
@@ -91,22 +93,14 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
     )
 
 
-def _uncounted_layer(
-    problem: Problem, point: Tensor, product: float, largest: float
-) -> Control | None:
-    """The network behind a layer that amplifies its inputs and is not in the product."""
-    if not 0 < largest < math.inf or not 0 < product < math.inf:
-        return None  # no amplification makes a constant network steep
-    scale = 2 * product / largest
+def _norm_behind(problem: Problem, point: Tensor, scale: float) -> float:
+    """Amplification by the network behind a layer that multiplies its inputs by ``scale``."""
 
     def behind(x: Tensor) -> Tensor:
         return problem.function(problem.parameters, scale * x)[0].reshape(-1)
 
     jacobian = torch.func.jacrev(behind)(point / scale).flatten(1).double()
-    return Control(
-        f"behind a layer that multiplies its inputs by {scale:.3g}, left out of the product",
-        float(torch.linalg.matrix_norm(jacobian, 2)),
-    )
+    return float(torch.linalg.matrix_norm(jacobian, 2))
 
 
 def _points(problem: Problem, record: FindingRecord, count: int = 256) -> Tensor:
@@ -159,14 +153,11 @@ def certified_radius(problem: Problem, record: FindingRecord) -> None:
         )
         return
     share = float((radii / distances)[found].median())
-    record.claim(
-        ["D-08", "L-016"],
-        statement,
-        promised=1.0,
-        relation=">=",
-        measured=(distances / radii)[found],
-        tolerance=ROUNDING,
-        reason=f"{int(found.sum())} {name} samples; at the median one the radius is {share:.2g} "
+    record.states(["D-08", "L-016"], statement).at_least(
+        (distances / radii)[found],
+        1.0,
+        ROUNDING,
+        where=f"{int(found.sum())} {name} samples; at the median one the radius is {share:.2g} "
         "times the smallest perturbation found",
     )
     size = float(distances.median())

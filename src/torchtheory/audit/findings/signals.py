@@ -17,7 +17,6 @@ from torchtheory.audit.findings.hypotheses import (
 )
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
-from torchtheory.core.record import Control
 from torchtheory.models.model import Parameters, flatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -107,7 +106,7 @@ def _silent_units_get_no_gradient(
 ) -> None:
     """The rows of a weight matrix that feed silent units, against those that feed the others."""
     slopes = gradient(problem, samples)
-    shapes = {k: p.shape for k, p in problem.parameters.items()}
+    shapes = {k: p.shape for k, p in problem.trainable.items()}
     pieces = torch.split(slopes, [math.prod(s) for s in shapes.values()])
     rows = {
         k: g.reshape(s[0], -1).abs().amax(1)
@@ -125,17 +124,15 @@ def _silent_units_get_no_gradient(
             others.append(own[~u.silent])
     if not any(len(b) for b in behind) or largest == 0:
         return
-    record.claim(
-        (),
-        r"\varrho'(z_i(x)) = 0 \ \forall x \in S \Rightarrow \nabla_{W_i} L_S = 0",
-        promised=0.0,
-        relation="==",
-        measured=torch.cat(behind) / largest,
-        reason="largest gradient of a weight into a silent unit, relative to the largest of all",
-        control=Control("units that do fire", float(torch.cat(others).max()) / largest)
-        if any(len(o) for o in others)
-        else None,
+    says = record.states(
+        (), r"\varrho'(z_i(x)) = 0 \ \forall x \in S \Rightarrow \nabla_{W_i} L_S = 0"
     )
+    says.equal(
+        torch.cat(behind) / largest,
+        where="largest gradient of a weight into a silent unit, relative to the largest of all",
+    )
+    if any(len(o) for o in others):
+        says.fails("units that do fire", float(torch.cat(others).max()) / largest)
 
 
 def _warn_of_units(record: FindingRecord, found: list[WatchedUnits]) -> None:
@@ -384,20 +381,16 @@ def linearity(problem: Problem, record: FindingRecord) -> None:
     outputs = problem.outputs(problem.train.first(problem.chunk)).double().reshape(len(x), -1)
     scale = float(outputs.abs().max().clamp_min(1e-300))
     product = x.double() @ flat.weight.double().T + flat.bias.double()
-    record.claim(
-        "L-046",
-        r"f(x) = W_L \cdots W_1 x + b",
-        promised=0.0,
-        relation="==",
-        measured=float((product - outputs).abs().max()) / scale,
-        tolerance=1e-4,
-        reason=f"the product has rank {flat.rank}; largest relative difference of outputs",
-        control=Control(
+    says = record.states("L-046", r"f(x) = W_L \cdots W_1 x + b")
+    says.equal(
+        float((product - outputs).abs().max()) / scale,
+        within=1e-4,
+        where=f"the product has rank {flat.rank}; largest relative difference of outputs",
+    )
+    if float(outputs.min()) < -1e-3 * scale:
+        says.fails(
             "a ReLU behind the product", float((product.relu() - outputs).abs().max()) / scale
         )
-        if float(outputs.min()) < -1e-3 * scale
-        else None,
-    )
 
 
 def _bend(problem: Problem, record: FindingRecord) -> tuple[tuple[float, float], float, bool]:

@@ -12,7 +12,6 @@ from torchtheory.approximation.network_calculus import chain
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
-from torchtheory.core.record import Control
 from torchtheory.models.problem import Problem
 from torchtheory.nets.chain import as_chain
 
@@ -71,17 +70,14 @@ def _build(problem: Problem, record: FindingRecord) -> None:
     other = y[:1].roll(1, dims=1) if y.shape[1] > 1 else y[:1] + size
     with torch.no_grad():
         contradiction = float((made.network(x[:1]) - other).abs().max()) / size
-    record.claim(
-        "A-30",
-        statement,
-        promised=0.0,
-        relation="==",
-        measured=made.residual / size,
-        tolerance=ROUNDING * max(1.0, made.condition),
-        reason=f"largest residual of the network built for {len(x)} of the samples; the tolerance "
+    says = record.states("A-30", statement)
+    says.equal(
+        made.residual / size,
+        within=ROUNDING * max(1.0, made.condition),
+        where=f"largest residual of the network built for {len(x)} of the samples; the tolerance "
         "is rounding times the condition of the matrix that was solved",
-        control=Control("one input with two labels", contradiction),
     )
+    says.fails("one input with two labels", contradiction)
 
 
 def _labels(problem: Problem, y: Tensor) -> Tensor:
@@ -141,19 +137,16 @@ def width(problem: Problem, record: FindingRecord) -> None:
     size = float(torch.cat([values, climbing]).abs().max()) or 1.0
     rounding = 1e3 * torch.finfo(torch.float64).eps * max(hidden)
     rises = [float((v - v[0]).max()) / size for v in (values, climbing)]
-    record.claim(
-        "X-24",
-        statement,
-        promised=0.0,
-        relation="<=",
-        measured=rises[0],
-        tolerance=rounding,
-        reason="largest rise of the first output, relative to its size, on a way from the mean of "
+    says = record.states("X-24", statement)
+    says.at_most(
+        rises[0],
+        0.0,
+        rounding,
+        where="largest rise of the first output, relative to its size, on a way from the mean of "
         f"the inputs to {far:.3g} beyond its last corner",
-        control=Control("straight on along the gradient", rises[1])
-        if rises[1] > rounding
-        else None,
     )
+    if rises[1] > rounding:
+        says.fails("straight on along the gradient", rises[1])
     record.note(
         f"No hidden layer is wider than the {d} inputs: no output can have a bounded region where "
         "it is large."

@@ -97,7 +97,8 @@ def ball_sharpness(
         problem: model, loss and data.
         radius: $\delta>0$.
         samples: the data of the loss; the training data unless given.
-        parameters: the point $\theta$; the model's own unless given.
+        parameters: the point $\theta$; the model's own trainable parameters unless given. Those it
+            names are perturbed; others keep their values.
         relative: the ball is $\{Du:\|u\|\le\delta\}$ with
             $D=\operatorname{diag}|\theta|$.
         steps: most ascent steps from each start.
@@ -320,7 +321,7 @@ def relative_hessian(
 
 
 def _point(problem: Problem, parameters: Parameters | None) -> Parameters:
-    point = problem.parameters if parameters is None else parameters
+    point = problem.trainable if parameters is None else parameters
     if not point:
         raise UnsupportedModel("the model has no parameter: there is nothing to perturb")
     for name, tensor in point.items():

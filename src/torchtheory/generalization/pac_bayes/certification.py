@@ -72,6 +72,10 @@ class RiskCertificate:
         invalid: why the bound does not hold; empty if nothing speaks against it.
         history: the epochs of the minimization.
         network: the certified network; a prediction draws its weights anew.
+        prior_law: the Gaussian prior itself, with its center.
+
+    It can be copied by `copy.deepcopy`, and what it rests on is all there: `recomputed` is the
+    bound from the network and the prior that it keeps.
     """
 
     claimed: float
@@ -90,6 +94,7 @@ class RiskCertificate:
     invalid: str
     history: tuple[BoundEpoch, ...]
     network: StochasticNetwork = field(repr=False, compare=False)
+    prior_law: GaussianPrior = field(repr=False, compare=False)
 
     @property
     def valid(self) -> bool:
@@ -105,6 +110,12 @@ class RiskCertificate:
     def vacuous(self) -> bool:
         """Whether it says no more than that a risk is at most 1."""
         return self.bound >= 1
+
+    def recomputed(self) -> float:
+        """`claimed` once more, from the kept network, prior and empirical risk."""
+        constant = self.log_constant - math.log(self.delta)
+        choice = self.prior_law.settle(self.network)
+        return _inverted(self.empirical.upper, choice, constant, self.samples)
 
     def summary(self) -> str:
         """The certificate in a few lines."""
@@ -123,7 +134,7 @@ class RiskCertificate:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the network, as plain data."""
+        """Everything but the network and the prior's center, as plain data."""
         return {
             "bound": self.bound,
             "claimed": self.claimed,
@@ -176,7 +187,8 @@ def risk_certificate(
 
     Args:
         model: any feedforward or convolutional classifier, with one logit (binary) or one a
-            class. It is not changed, and its weights are used only with `prior=module`.
+            class. It is not changed, and its weights are used only with `prior=module`. Frozen
+            weights are random like the others: nothing tells what they have seen.
         train: independent samples of one law, `(x, y)`, a `Dataset` or a `DataLoader`.
         prior: where the prior is centered. `init`: at a random initialization drawn from
             `seed`. `data`: at a network trained on a random part of `train`, which the bound
@@ -309,6 +321,7 @@ def risk_certificate(
         invalid=suspicion,
         history=tuple(history),
         network=network,
+        prior_law=GaussianPrior(law.center, law.variances),
     )
 
 

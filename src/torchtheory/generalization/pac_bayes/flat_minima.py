@@ -53,7 +53,8 @@ def flatness(
 ) -> Flatness:
     r"""The largest Gaussian noise on the weights that raises the error by at most `tolerance`.
 
-    The noise is $N(0,(\tau\,\mathrm{rms}_\ell)^2)$ on every weight of tensor $\ell$.
+    The noise is $N(0,(\tau\,\mathrm{rms}_\ell)^2)$ on every weight of tensor $\ell$, frozen
+    or not.
     The relative size makes the answer the same for networks that differ by rescaling a tensor;
     noise of one absolute size would not be.
 

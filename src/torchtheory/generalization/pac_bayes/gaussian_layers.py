@@ -64,6 +64,10 @@ class GaussianLayer(nn.Module):
                 name: getattr(layer, name) for name in ("stride", "padding", "dilation", "groups")
             }
 
+    def __getstate__(self) -> dict[str, Any]:
+        # what is held between two steps belongs to a graph, which cannot be copied
+        return {**self.__dict__, "variances": None, "calls": None, "last": None}
+
     def law(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the layer's output at each input."""
         if self.dense:

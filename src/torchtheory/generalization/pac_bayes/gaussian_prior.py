@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -167,6 +168,10 @@ class GaussianPrior:
                 raise ShapeMismatch("there must be one prior variance for every parameter tensor")
             if not all(0 < v < math.inf for v in variances.values()):
                 raise InvalidInput("prior variances must be positive numbers")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # without the tensors to compute in, which refer to one network
+        return {**self.__dict__, "_moments": {}}
 
     def divergence(self, network: StochasticNetwork) -> Tensor:
         r"""KL(Q‖P), differentiable, in the network's precision.

@@ -52,7 +52,8 @@ class StochasticNetwork(nn.Module):
     parameters are the means and the logarithms of the variances.
 
     Args:
-        model: any `nn.Module` without batch normalization. Frozen parameters are random as well.
+        model: any `nn.Module` without batch normalization. Frozen parameters are random as
+            well: a bound covers every weight, since nothing tells what a frozen one has seen.
         spread: standard deviation to start with, $\sqrt{s_i}$; one number, or one a
             parameter (by name).
         generator: generator or seed of the noise.

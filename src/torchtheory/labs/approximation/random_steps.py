@@ -198,7 +198,7 @@ def claims(run: Run, pairs: Curves, waves: Curves, odd: Curves, slopes: dict[str
     says.at_most([n * i.high for c in pairs.values() for n, i in zip(COUNTS, c, strict=True)], 1)
     says.fails("one sign for both steps, Gaussians, n = 1024", [COUNTS[-1] * c[-1].low for c in even])
     for name, kept in zip(pairs, slopes["pairs"], strict=True):
-        bad = fit_slope(COUNTS, [i.estimate for i in odd[name]])
+        bad = fit_slope(COUNTS, [i.estimate for i in odd[name]], kept.confidence)
         says = run.states("A-104", rf"\text{{{name}: squared error}}\sim n^{{-1}}")
         says.slope(kept, -1)
         if name == "Gaussian, d = 5":

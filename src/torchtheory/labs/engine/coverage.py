@@ -123,9 +123,7 @@ def find_errata(query: str, store: RunStore) -> list[RefutedStatement]:
         if key not in texts:  # the lab's run says so
             return False
         text = texts[key]
-        everything = " ".join(
-            (key, text.id, catalogue.entry(text.id).citation, text.printed, text.correct)
-        ).lower()
+        everything = " ".join((key, text.id, catalogue.entry(text.id).citation, text.printed, text.correct)).lower()
         return all(word in everything for word in words)
 
     refuting = [lab for lab in listed_labs().values() if any(matches(k) for k in lab.errata)]

@@ -21,9 +21,7 @@ def print_coverage(found: Coverage, console: Console, *, summary_only: bool = Fa
     """The entries with the labs that exercise them, or only how many there are of each source."""
     if summary_only:
         console.print(_by_source(found))
-        console.print(
-            "torchtheory index WORD lists what matches; --missing what no lab covers yet."
-        )
+        console.print("torchtheory index WORD lists what matches; --missing what no lab covers yet.")
         return
     if found.entries:
         grid = Grid(box=None, header_style="bold", pad_edge=False)

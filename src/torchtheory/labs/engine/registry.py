@@ -56,9 +56,7 @@ class Parameter:
             return _parse(self.type, text)
         except ValueError:
             wanted = type_name(self.type)
-            raise InvalidInput(
-                f"parameter {self.name} must be {wanted}, and {text!r} is not"
-            ) from None
+            raise InvalidInput(f"parameter {self.name} must be {wanted}, and {text!r} is not") from None
 
     def check(self, value: Any) -> Any:
         """A value given in Python, if it is of the parameter's type."""
@@ -66,9 +64,7 @@ class Parameter:
             return _checked(self.type, value)
         except ValueError:
             wanted = type_name(self.type)
-            raise InvalidInput(
-                f"parameter {self.name} must be {wanted}, and {value!r} is not"
-            ) from None
+            raise InvalidInput(f"parameter {self.name} must be {wanted}, and {value!r} is not") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +145,8 @@ def listed_labs() -> Mapping[str, ListedLab]:
     This imports no lab: it says what there is to run, and `find_lab` gets it. The labs are in the
     order of their rooms' names, then of their own.
 
-    >>> listed_labs()["perceptron-novikoff"].covers
-    ('N-06', 'N-07', 'N-08')
+    >>> "N-08" in listed_labs()["perceptron-novikoff"].covers
+    True
     """
     known = {**_shipped(), **{name: found.listed for name, found in _LABS.items()}}
     return dict(sorted(known.items(), key=lambda item: (item[1].room, item[0])))
@@ -196,9 +192,7 @@ def _is_taken(name: str, function: Callable[..., object]) -> bool:
     return not function.__module__.startswith(f"{PACKAGE}.") and name in _shipped()
 
 
-def _parameters(
-    function: Callable[..., object], full: dict[str, Any], name: str
-) -> dict[str, Parameter]:
+def _parameters(function: Callable[..., object], full: dict[str, Any], name: str) -> dict[str, Parameter]:
     _, *rest = inspect.signature(function).parameters.values()
     annotated = {p.name: p.annotation for p in rest if p.annotation is not p.empty}
     hints = typing.get_type_hints(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -11,12 +12,13 @@ from typing import Any, TypeVar
 import torch
 
 from torchtheory.core import progress
-from torchtheory.core.claim import Claim, Verdict
+from torchtheory.core.claim import Claim, Verdict, Weakness
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.record import Record
 from torchtheory.labs.engine.registry import Lab, Preset, find_lab
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.report.html import run_fragment
+from torchtheory.report.wording import listed_numbers
 
 T = TypeVar("T")
 
@@ -62,21 +64,41 @@ class Run(Record):
         """Why the run fails, one sentence each; empty when it passes."""
         found = [f"{c.id}: ${c.statement}$ is violated" for c in self.claims if _violated(c)]
         controls = [c.control for c in self.claims if c.control is not None]
+        found += [f"the control of {c.id} did not fail ({c.reason})" for c in controls if not _violated(c)]
         found += [
-            f"the control of {c.id} did not fail ({c.reason})" for c in controls if not _violated(c)
+            f"{c.id}: ${c.statement}$ is not resolved, its interval contains {listed_numbers(c.accepted)} as well"
+            for c in self.claims
+            if c.accepted
         ]
-        if not controls:
-            found.append("no claim has a control")
         found += [f"erratum {e.key} is not refuted" for e in self.errata if not _violated(e.claim)]
+        return found + self.declared_problems
+
+    @property
+    def declared_problems(self) -> list[str]:
+        """What the lab declares and did not do, whatever its claims came to."""
+        found = []
+        if all(c.control is None for c in self.claims):
+            found.append("no claim has a control")
         judged = [c for c in self.claims if c.verdict is not Verdict.NOT_APPLICABLE]
         met = {i for c in [*judged, *(e.claim for e in self.errata)] for i in c.ids}
         found += [f"covers {i}, but no claim is about it" for i in self.lab.covers if i not in met]
         refuted = {e.key for e in self.errata}
-        found += [
-            f"declares erratum {k}, but met none" for k in self.lab.errata if k not in refuted
-        ]
+        found += [f"declares erratum {k}, but met none" for k in self.lab.errata if k not in refuted]
         undeclared = sorted(refuted - set(self.lab.errata))
         found += [f"met erratum {k} without declaring it" for k in undeclared]
+        return found
+
+    @property
+    def weaknesses(self) -> list[tuple[str, Weakness]]:
+        """Which checks have too little power, and why.
+
+        A claim's key is its ids and its place, from 1, among the run's claims with the same ids:
+        `N-08#2`.
+        """
+        found, met = list[tuple[str, Weakness]](), Counter[str]()
+        for c in self.claims:
+            met[c.id] += 1
+            found += [(f"{c.id}#{met[c.id]}", kind) for kind in c.weaknesses]
         return found
 
     @property

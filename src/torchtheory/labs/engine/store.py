@@ -48,9 +48,7 @@ class RunStore:
         if is_file:
             raise FileProblem(f"{self.root} is a file; --out needs a directory")
 
-    def directory(
-        self, lab: Lab, preset: Preset, seed: int, settings: Mapping[str, Any] | None = None
-    ) -> Path:
+    def directory(self, lab: Lab, preset: Preset, seed: int, settings: Mapping[str, Any] | None = None) -> Path:
         """Where that run is or would be."""
         values = lab.configure(preset, settings or {})
         name = f"{preset}-{seed}"
@@ -75,9 +73,7 @@ class RunStore:
         try:
             config = json.loads((path / "config.json").read_text(encoding="utf-8"))
             wanted = plain_parameters(lab.configure(preset, settings or {}))
-            if config["parameters"] != wanted or (
-                same_code and config["code"] != code_fingerprint(lab)
-            ):
+            if config["parameters"] != wanted or (same_code and config["code"] != code_fingerprint(lab)):
                 return None
             return _read(path, lab, config)
         except (OSError, ValueError, KeyError, TypeError):

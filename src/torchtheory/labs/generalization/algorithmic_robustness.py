@@ -126,7 +126,7 @@ def large_margin(run: Run) -> None:
 
     says = run.states(
         "B-04",
-        r"	ext{every sample farther from the boundary than diam}\ \Rightarrow\ \zeta(S)=0	ext{ for the 0-1 loss}",
+        r"\text{every sample farther from the boundary than diam}\ \Rightarrow\ \zeta(S)=0\text{ for the 0-1 loss}",
     )
     says.equal(oscillation(far), where="linear classifier on the unit square, 12² cubes with two labels")
     says.fails("samples up to the boundary", oscillation(x))

@@ -51,18 +51,10 @@ class Column:
 COLUMNS = {
     "T-600": Column((600,), "true", "init", 2, 0.001, 0.018, 0.028, 0.034, 0.161, 5144, 471),
     "T-1200": Column((1200,), "true", "init", 2, 0.002, 0.018, 0.027, 0.035, 0.179, 5977, 943),
-    "T-300-300": Column(
-        (300,) * 2, "true", "init", 2, 0.0, 0.015, 0.027, 0.034, 0.170, 5791, 326, 0.2
-    ),
-    "T-600-600": Column(
-        (600,) * 2, "true", "init", 2, 0.0, 0.016, 0.028, 0.033, 0.186, 6534, 832, 0.2
-    ),
-    "T-1200-1200": Column(
-        (1200,) * 2, "true", "init", 2, 0.0, 0.015, 0.029, 0.035, 0.223, 8558, 2384
-    ),
-    "T-600-600-600": Column(
-        (600,) * 3, "true", "init", 2, 0.0, 0.013, 0.027, 0.032, 0.201, 7861, 1193
-    ),
+    "T-300-300": Column((300,) * 2, "true", "init", 2, 0.0, 0.015, 0.027, 0.034, 0.170, 5791, 326, 0.2),
+    "T-600-600": Column((600,) * 2, "true", "init", 2, 0.0, 0.016, 0.028, 0.033, 0.186, 6534, 832, 0.2),
+    "T-1200-1200": Column((1200,) * 2, "true", "init", 2, 0.0, 0.015, 0.029, 0.035, 0.223, 8558, 2384),
+    "T-600-600-600": Column((600,) * 3, "true", "init", 2, 0.0, 0.013, 0.027, 0.032, 0.201, 7861, 1193),
     "R-600": Column((600,), "random", "init", 2, 0.007, 0.508, 0.112, 0.503, 1.352, 201131, 472),
     "D-600": Column((600,), "true", "data", 2),
     "D-600-ten": Column((600,), "true", "data", 10),
@@ -137,9 +129,7 @@ def make_column(
             **common,
         )
     else:
-        certificate = risk_certificate(
-            initial, (x, y), prior="data", prior_epochs=PRIOR_EPOCHS, epochs=2, **common
-        )
+        certificate = risk_certificate(initial, (x, y), prior="data", prior_epochs=PRIOR_EPOCHS, epochs=2, **common)
         errors = {"train_error": certificate.deterministic_error, "test_error": None}
     result = certificate.to_json()
     result["history"] = result["history"][-1:]
@@ -177,9 +167,7 @@ def mnist() -> tuple[Pair, Pair]:
     return (flat[0], y[:SAMPLES]), (flat[1], test_y)
 
 
-def kept_column(
-    directory: str, name: str, settings: dict[str, int], data: tuple[Pair, Pair] | None
-) -> dict[str, Any]:
+def kept_column(directory: str, name: str, settings: dict[str, int], data: tuple[Pair, Pair] | None) -> dict[str, Any]:
     """A column as the same code and settings have made it before, else made now and kept."""
     if not directory:
         return make_column(data, name, **settings)

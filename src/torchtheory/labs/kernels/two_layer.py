@@ -187,7 +187,7 @@ def series(run: Run, x: Tensor, terms: int = 200) -> None:
         "(2l)! / (l!)² without the powers of 2",
         (4.0 ** torch.arange(terms, dtype=torch.float64) * coefficients / factorials - 1).max(),
     )
-    says = run.states("M-26", r"	ext{the smallest of the first 200 coefficients is positive}")
+    says = run.states("M-26", r"\text{the smallest of the first 200 coefficients is positive}")
     says.above(factorials.min(), 0)
     says.fails("the coefficients of arccos, which are minus these", (-factorials).min())
     z = torch.linspace(-0.9, 0.9, 181, dtype=torch.float64)

@@ -22,7 +22,7 @@ class LayerNoise:
 
     Attributes:
         layer: its name.
-        parameters: how many it has.
+        parameters: how many trainable ones it has.
         signal: $\|\nabla f\|^2$, of the mean over examples.
         noise: $\frac1n\sum_i\|\nabla f-\nabla f_i\|^2$; a batch of $r$ independent
             examples has $1/r$ of it.
@@ -64,8 +64,8 @@ def gradient_noise_by_layer(problem: Problem, samples: Samples | None = None) ->
     given = problem.train if samples is None else samples
     if not len(given):
         raise EmptyData("there is no sample to take a gradient at")
-    point = problem.parameters
-    names = [k for k, p in point.items() if p.is_floating_point()]
+    point = problem.trainable
+    names = list(point)
     mean = {k: torch.zeros_like(point[k], dtype=torch.float64) for k in names}
     scatter = dict.fromkeys(names, 0.0)
     free = as_leaves(point)

@@ -42,7 +42,7 @@ def gradient(
 ) -> Tensor:
     r"""$\nabla L(\theta)$ as a vector `[p]`, summed over chunks of the samples.
 
-    Costs one forward and one backward pass over the samples; memory is that of one chunk.
+    See `hessian_operator` for the arguments. Costs one forward and one backward pass over the samples; memory is that of one chunk.
     """
     samples, point = _checked(problem, samples, parameters)
     total = torch.zeros_like(flatten(point))
@@ -75,8 +75,9 @@ def hessian_operator(
     Args:
         problem: model, loss and data.
         samples: the data of the loss; the training data unless given.
-        parameters: the point $\theta$; the model's own unless given. Derivatives are taken
-            in the parameters it names; others keep their values.
+        parameters: the point $\theta$; the model's own trainable parameters unless given.
+            Derivatives are taken in the parameters it names, frozen or not; others keep their
+            values.
 
     >>> from torch import nn
     >>> x = torch.tensor([[1.0], [2.0]])
@@ -207,9 +208,9 @@ def _checked(
     samples = problem.train if samples is None else samples
     if len(samples) == 0:
         raise EmptyData("a mean loss needs at least one sample, and there is none")
-    own = problem.parameters
     if parameters is None:
-        return samples, own
+        return samples, problem.trainable
+    own = problem.parameters
     for name, given in parameters.items():
         if name not in own:
             raise InvalidInput(f"the point has {name!r}, which is no parameter of the model")
@@ -226,7 +227,7 @@ def _checked(
 
 
 def _outputs(problem: Problem, leaves: Parameters, part: Samples) -> Tensor:
-    return problem.function({**problem.parameters, **leaves}, part.x)
+    return problem.function(leaves, part.x)
 
 
 def _between(outputs: Tensor, leaves: Parameters, middle: Callable[[Tensor], Tensor]) -> _Product:

@@ -68,7 +68,8 @@ def gradient_flow(
     Args:
         problem: model, loss and training data. The model is not changed.
         times: increasing, at least 0, `[T]`.
-        parameters: $\theta_0$; the model's own unless given.
+        parameters: $\theta_0$; the model's own trainable parameters unless given. Those it names
+            move, and it names at least the trainable ones.
         rtol, atol: error of a step, relative and absolute; 1e-7 and 1e-9 in double precision,
             1e-4 and 1e-6 in single, unless given.
 
@@ -86,12 +87,13 @@ def gradient_flow(
     >>> [round(v, 6) for v in path.points.flatten().tolist()]      # θ = exp(-2t)
     [1.0, 0.135335]
     """
-    start = problem.parameters if parameters is None else parameters
-    if start.keys() != problem.parameters.keys() or any(
-        start[k].shape != p.shape for k, p in problem.parameters.items()
+    own = problem.parameters
+    start = problem.trainable if parameters is None else parameters
+    if any(k not in own or start[k].shape != own[k].shape for k in start) or (
+        not problem.trainable.keys() <= start.keys()
     ):
         raise ShapeMismatch("the starting parameters must have the model's names and shapes")
-    start = {k: start[k].detach() for k in problem.parameters}
+    start = {k: start[k].detach() for k in own if k in start}
 
     def slope(point: Tensor) -> Tensor:
         return gradient(problem, parameters=unflatten(point, start))

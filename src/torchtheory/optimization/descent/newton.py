@@ -228,7 +228,7 @@ def approximation_error(matrix: LinearOperator, blocks: DiagonalBlocks) -> float
 
 
 def layer_sizes(problem: Problem) -> list[int]:
-    """How many parameters each module has of its own, in the order of the parameter vector.
+    """How many trainable parameters each module has of its own, in the order of the vector.
 
     >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -236,10 +236,9 @@ def layer_sizes(problem: Problem) -> list[int]:
     [9, 4]
     """
     sizes: dict[str, int] = {}
-    for name, p in problem.parameters.items():
+    for name, p in problem.trainable.items():
         owner = name.rpartition(".")[0]
         sizes[owner] = sizes.get(owner, 0) + p.numel()
-    assert sum(sizes.values()) == flatten(problem.parameters).numel()
     return list(sizes.values())
 
 

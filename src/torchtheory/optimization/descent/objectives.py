@@ -16,7 +16,7 @@ def objective_of(problem: Problem) -> tuple[Function, Tensor]:
     r"""The mean training loss of a problem as a function of `[..., p]`, and where it is now.
 
     With it everything that descends or probes a function does so for the user's network, which is
-    not changed. One call costs a forward pass over the training data for every vector, and keeps
+    not changed. Frozen parameters are constants. One call costs a forward pass over the training data for every vector, and keeps
     the graph of all of it.
 
     >>> from torch import nn
@@ -25,7 +25,7 @@ def objective_of(problem: Problem) -> tuple[Function, Tensor]:
     >>> f(torch.tensor([1.0])).item(), start.shape           # the mean of 4 and 16
     (10.0, torch.Size([1]))
     """
-    like = problem.parameters
+    like = problem.trainable
     samples = problem.train
 
     def one(theta: Tensor) -> Tensor:
@@ -40,7 +40,9 @@ def objective_of(problem: Problem) -> tuple[Function, Tensor]:
 
     def mean_loss(theta: Tensor) -> Tensor:
         if theta.ndim == 0 or theta.shape[-1] != size:
-            raise ShapeMismatch(f"the model has {size} parameters, not {list(theta.shape)[-1:]}")
+            raise ShapeMismatch(
+                f"the model has {size} trainable parameters, not {list(theta.shape)[-1:]}"
+            )
         if theta.ndim == 1:
             return one(theta)
         flat = theta.reshape(-1, theta.shape[-1])

@@ -1,18 +1,20 @@
 r"""The loss as a function on parameter space: at vectors, networks and state dicts.
 
 Everything that draws a landscape or walks through one evaluates the loss at many points, without
-derivatives. The model that a problem was made of is not changed.
+derivatives. The model that a problem was made of is not changed. The space is that of the
+trainable parameters; frozen ones have the model's values at every point.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName, UnsupportedModel
 from torchtheory.core.progress import track
 from torchtheory.linalg.operators import check_count
 from torchtheory.models.model import (
@@ -41,11 +43,12 @@ Statistics = Literal["kept", "renewed"]
 
 
 def point_vector(problem: Problem, point: Point, name: str = "the point") -> Tensor:
-    """A point of parameter space as a vector `[p]`, in the order of `problem.parameters`.
+    """A point of parameter space as a vector `[p]`, in the order of `problem.trainable`.
 
     Args:
         problem: says which parameters there are, and their precision and device.
-        point: the vector itself, a network of the same shape, or its state dict.
+        point: the vector itself, a network of the same shape, or its state dict. What is frozen in
+            the problem's model has to be the same in these.
         name: what to call it in messages.
 
     >>> from torch import nn
@@ -54,15 +57,29 @@ def point_vector(problem: Problem, point: Point, name: str = "the point") -> Ten
     >>> bool(point_vector(p, other) == other.weight)
     True
     """
-    like = problem.parameters
+    like = problem.trainable
     own = flatten(like)
     if not isinstance(point, Tensor):
         found = parameters_from(problem.model, point)
-        return flatten({k: found.get(k, p) for k, p in like.items()}).to(own)
+        for frozen in found.keys() - like.keys():
+            kept = problem.parameters[frozen]
+            if not torch.equal(found[frozen].to(kept), kept):
+                raise InvalidInput(
+                    f"{frozen} is frozen in the model and has other values in {name}: set its "
+                    "requires_grad, or give both the same"
+                )
+        return flatten({k: found[k] for k in like}).to(own)
     theta = vector(point, name)
     if len(theta) != len(own):
-        raise ShapeMismatch(f"the model has {len(own)} parameters, {name} {len(theta)}")
+        raise ShapeMismatch(f"the model has {len(own)} trainable parameters, {name} {len(theta)}")
     return theta.to(own)
+
+
+def refuse_frozen(problem: Problem, names: Iterable[str], what: str) -> None:
+    """Raise if `what` would have to move a frozen parameter."""
+    for name in names:
+        if name not in problem.trainable:
+            raise UnsupportedModel(f"{what} moves {name}, which is frozen: set its requires_grad")
 
 
 def losses_at(
@@ -77,7 +94,7 @@ def losses_at(
 
     Args:
         problem: model, loss and data; the model is not changed.
-        points: `[m, p]`, in the order of `flatten(problem.parameters)`.
+        points: `[m, p]`, in the order of `flatten(problem.trainable)`.
         samples: the training data unless given.
         statistics: of batch normalization, where the model has it: `kept` at what the model
             has, or `renewed` at every point, for points far from it.
@@ -94,9 +111,11 @@ def losses_at(
     [0.0, 2.5, 10.0]
     """
     points = matrix(points, "the points")
-    own = flatten(problem.parameters)
+    own = flatten(problem.trainable)
     if points.shape[1] != len(own):
-        raise ShapeMismatch(f"the model has {len(own)} parameters, the points {points.shape[1]}")
+        raise ShapeMismatch(
+            f"the model has {len(own)} trainable parameters, the points {points.shape[1]}"
+        )
     if statistics not in ("kept", "renewed"):
         raise UnknownName("kind of statistics", str(statistics), ["kept", "renewed"])
     if together is not None:
@@ -119,7 +138,7 @@ def _block_losses(problem: Problem, block: Tensor, samples: Samples) -> Tensor:
     """The mean losses at a few points, all at once where there are several."""
 
     def part(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        named = unflatten(theta, problem.parameters)
+        named = unflatten(theta, problem.trainable)
         return problem.loss(problem.function(named, x), y).reshape(())
 
     def parts(x: Tensor, y: Tensor) -> Tensor:
@@ -137,7 +156,7 @@ def _block_losses(problem: Problem, block: Tensor, samples: Samples) -> Tensor:
 def _losses_with_own_statistics(problem: Problem, points: Tensor, samples: Samples) -> Tensor:
     """The same, batch normalization having the means and variances of the training data there."""
     found = [
-        with_renewed_statistics(problem.at(unflatten(theta, problem.parameters))).risk(samples)
+        with_renewed_statistics(problem.at(unflatten(theta, problem.trainable))).risk(samples)
         for theta in track(points, "losses")
     ]
     return points.new_tensor(found)

@@ -84,7 +84,7 @@ def loss_slice(
         directions: one or two of them, `[k, p]`; see `random_directions` and
             `eigen_directions`.
         positions: the grid along every direction, `[n]`, increasing.
-        center: $\theta$; the model's own parameters unless given.
+        center: $\theta$; the model's own trainable parameters unless given.
         samples: the training data unless given.
         statistics: of batch normalization, see `losses_at`.
         together: see `losses_at`.
@@ -99,7 +99,7 @@ def loss_slice(
     >>> line.values.tolist(), line.minima
     ([2.5, 0.0, 2.5], 1)
     """
-    theta = flatten(problem.parameters)
+    theta = flatten(problem.trainable)
     if center is not None:
         theta = point_vector(problem, center, "the center")
     ways = matrix(directions, "the directions").to(theta)
@@ -134,7 +134,7 @@ def random_directions(
     With `scaling="filters"` each filter (each row of a weight, that is all that leads to one
     unit) has the norm of the network's own, and a bias, a vector of batch normalization or another
     vector as a whole: what matters to a network that may be rescaled is the relative change.
-    Parameters that are 0 stay 0. With `"unit"` the directions have norm 1.
+    Parameters that are 0 stay 0, and frozen ones do not belong to the space. With `"unit"` the directions have norm 1.
 
     >>> from torch import nn
     >>> p = Problem(nn.Linear(3, 2, bias=False), (torch.ones(4, 3), torch.ones(4, 2)))
@@ -149,7 +149,7 @@ def random_directions(
     found = []
     for _ in range(count):
         pieces = []
-        for p in problem.parameters.values():
+        for p in problem.trainable.values():
             draw = gaussian(*p.shape, generator=generator, dtype=p.dtype, device=p.device)
             if scaling == "filters":
                 rows, own = (

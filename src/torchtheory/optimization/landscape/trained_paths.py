@@ -83,7 +83,7 @@ def bend_path(
         for t in track(places, "path"):
             part = problem.train.some(batch, generator)
             point = torch.lerp(ends[t > 0.5], corner, 1 - abs(2 * t - 1))
-            loss = problem.objective(part)(unflatten(point, problem.parameters))
+            loss = problem.objective(part)(unflatten(point, problem.trainable))
             if not bool(torch.isfinite(loss)):
                 raise NonFinite("the loss on the path is NaN or infinite: lower learning_rate")
             (corner.grad,) = torch.autograd.grad(loss, corner)

@@ -1,0 +1,160 @@
+"""A page for each package: its front in its groups, each name documented from its docstring.
+
+The front of a package is its stub `__init__.pyi`, where comments at the left margin are headings of
+the imports below them. Without a stub it is what `__init__.py` imports and lists in `__all__`,
+grouped by module; where that is nothing, all public names of all modules.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "torchtheory"
+
+#: The packages that have a page, in the order of the import graph, with what their page is called.
+PAGES = {
+    "core": "core: claims, statements, intervals",
+    "linalg": "linalg: matrix-free linear algebra",
+    "models": "models: your network as a function",
+    "data": "data: data sets",
+    "primer": "primer",
+    "nets": "nets",
+    "training": "training",
+    "expressivity": "expressivity",
+    "robustness": "robustness",
+    "explanation": "explanation",
+    "optimization": "optimization",
+    "kernels": "kernels",
+    "generalization": "generalization",
+    "approximation": "approximation",
+    "stochastic": "stochastic",
+    "sparsity": "sparsity",
+    "scattering": "scattering",
+    "inverse": "inverse",
+    "control": "control",
+    "tensors": "tensors",
+    "pde": "pde",
+    "audit": "audit",
+}
+
+#: Of these only the modules that users meet; all public modules of the others.
+MODULES = {
+    "core": ("claim", "statement", "record", "intervals", "errors"),
+    "models": ("problem", "model", "samples", "loading"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Names under one heading, as full paths."""
+
+    heading: str
+    paths: tuple[str, ...]
+
+
+def front(directory: Path) -> list[Group]:
+    """The groups of a package's front; empty where it has none."""
+    package = f"{PACKAGE}.{directory.name}"
+    stub, module = directory / "__init__.pyi", directory / "__init__.py"
+    if stub.exists():
+        text = stub.read_text("utf-8")
+        headings = _headings(text)
+        found: dict[str, list[str]] = {}
+        for line, _, path in _imports(text, package):
+            heading = next((words for at, words in reversed(headings) if at < line), "")
+            found.setdefault(heading, []).append(path)
+        return [Group(heading, tuple(paths)) for heading, paths in found.items()]
+    text = module.read_text("utf-8")
+    listed = _listed(text)
+    found = {}
+    for _, name, path in _imports(text, package):
+        if name in listed:
+            place = path.rpartition(".")[0].removeprefix(f"{package}.")
+            found.setdefault(_words(place), []).append(path)
+    return [Group(heading, tuple(paths)) for heading, paths in found.items()]
+
+
+def introduction(directory: Path) -> str:
+    """The docstring of a package."""
+    for name in ("__init__.py", "__init__.pyi"):
+        path = directory / name
+        if path.exists() and (found := ast.get_docstring(ast.parse(path.read_text("utf-8")))):
+            return found
+    return ""
+
+
+def api_page(directory: Path) -> str:
+    """The Markdown of a package's page."""
+    name = directory.name
+    lines = [f"# {PAGES.get(name, name)}", "", introduction(directory), ""]
+    groups = front(directory)
+    if groups:
+        for group in groups:
+            if group.heading:
+                lines += [f"## {group.heading}", ""]
+            for path in group.paths:
+                lines += [f"::: {path}", ""]
+        return "\n".join(lines)
+    for module in MODULES.get(name) or _modules(directory):
+        path = f"{PACKAGE}.{name}.{module}"
+        lines += [f"## {_words(module)}", "", f"`{path}`", "", f"::: {path}"]
+        lines += ["    options:", "      show_root_heading: false", "      heading_level: 2", ""]
+    return "\n".join(lines)
+
+
+def api_pages(source: Path) -> dict[str, tuple[str, str]]:
+    """Title and Markdown of every page by its address in the site, for the packages there are."""
+    found = {}
+    for name in PAGES:
+        directory = source / PACKAGE / name
+        if (directory / "__init__.py").exists():
+            found[f"api/{name}.md"] = (name, api_page(directory))
+    return found
+
+
+def _headings(text: str) -> list[tuple[int, str]]:
+    """Comments at the left margin with the line they end at; several lines are one comment."""
+    found: list[tuple[int, str]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not (comment := re.match(r"#\s*(.+)", line)):
+            continue
+        words = comment[1].strip()
+        if found and found[-1][0] == number - 1:
+            found[-1] = (number, f"{found[-1][1]} {words}")
+        else:
+            found.append((number, words))
+    return [(at, words[:1].upper() + words[1:]) for at, words in found]
+
+
+def _imports(text: str, package: str) -> Iterator[tuple[int, str, str]]:
+    """Line, name and full path of whatever the package imports from inside itself."""
+    for node in ast.parse(text).body:
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        module = node.module or ""
+        if node.level == 1:
+            module = f"{package}.{module}".rstrip(".")
+        if module == package or module.startswith(f"{package}."):
+            for alias in node.names:
+                yield node.lineno, alias.asname or alias.name, f"{module}.{alias.name}"
+
+
+def _listed(text: str) -> list[str]:
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [str(name) for name in ast.literal_eval(node.value)]
+    return []
+
+
+def _modules(directory: Path) -> list[str]:
+    return sorted(path.stem for path in directory.glob("*.py") if not path.stem.startswith("_"))
+
+
+def _words(module: str) -> str:
+    """The path of a module as a heading: `landscape.low_loss_paths` is "Low loss paths"."""
+    words = module.rpartition(".")[2].replace("_", " ")
+    return words[:1].upper() + words[1:]

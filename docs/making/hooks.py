@@ -1,0 +1,45 @@
+"""What mkdocs calls: pages made from the code, the catalogue and finished runs; formulas set."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import api_pages
+import formulas
+import result_pages
+
+log = logging.getLogger("mkdocs.hooks.torchtheory")
+
+
+def on_config(config: Any) -> Any:
+    """Make the generated pages and put them into the navigation."""
+    root = Path(config.config_file_path).parent
+    library = api_pages.api_pages(root / "src")
+    results = result_pages.result_pages(root / config.extra["runs"])
+    config.nav += [
+        {"Library": [{title: place} for place, (title, _) in library.items()]},
+        {"Results": [{title: place} for place, (title, _) in results.pages.items()]},
+    ]
+    made = {place: text for place, (_, text) in {**library, **results.pages}.items()}
+    config.extra["generated"] = {**made, **results.images}
+    log.info(results.summary)
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the generated pages and pictures; nothing is written into the source tree."""
+    from mkdocs.structure.files import File
+
+    for place, content in config.extra.pop("generated").items():
+        files.append(File.generated(config, place, content=content))
+    return files
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Set the formulas; one that cannot be set is a warning, and an error of a strict build."""
+    made = formulas.set_formulas(html)
+    for latex in formulas.unset_formulas(made):
+        log.warning("%s: cannot set the formula %s", page.file.src_uri, latex)
+    return made

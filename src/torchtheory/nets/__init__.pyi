@@ -1,0 +1,43 @@
+# networks
+from .feedforward import mlp as mlp
+from .feedforward import dense as dense
+from .residual import residual_network as residual_network
+from .graph import GraphNetwork as GraphNetwork
+from .maxout import Maxout as Maxout
+from .autoencoder import LinearAutoencoder as LinearAutoencoder
+from .feedforward import layer_outputs as layer_outputs
+from .feedforward import parameter_count as parameter_count
+
+# activations
+from .activations import activation as activation
+from .activations import as_layer as as_layer
+from .activation_properties import inspect_activation as inspect_activation
+
+# what a network does
+from .chain import as_chain as as_chain
+from .linear_networks import collapse_linear as collapse_linear
+from .watching import watch_units as watch_units
+from .watching import watch_signals as watch_signals
+
+# symmetries
+from .homogeneity import measure_homogeneity as measure_homogeneity
+from .symmetries import hidden_layers as hidden_layers
+from .symmetries import permute_units as permute_units
+from .symmetries import rescale_units as rescale_units
+
+# threshold neurons and separability
+from .threshold_neuron import ThresholdNeuron as ThresholdNeuron
+from .perceptron import perceptron_fit as perceptron_fit
+from .separability import separate as separate
+from .separability import max_margin as max_margin
+from .dichotomies import count_dichotomies as count_dichotomies
+from .dichotomies import cover_count as cover_count
+
+# associative memories
+from .hopfield import Hopfield as Hopfield
+from .hopfield import hebbian as hebbian
+from .hopfield_capacity import capacity_sweep as capacity_sweep
+
+# regression
+from .regression import least_squares as least_squares
+from .regression import logistic_regression as logistic_regression
