@@ -2,7 +2,7 @@
 
 The front of a package is its stub `__init__.pyi`, where comments at the left margin are headings of
 the imports below them. Without a stub it is what `__init__.py` imports and lists in `__all__`,
-grouped by module; where that is nothing, all public names of all modules.
+grouped by module; where that is nothing, what is chosen here.
 """
 
 from __future__ import annotations
@@ -41,10 +41,55 @@ PAGES = {
     "audit": "audit",
 }
 
-#: Of these only the modules that users meet; all public modules of the others.
-MODULES = {
-    "core": ("claim", "statement", "record", "intervals", "errors"),
-    "models": ("problem", "model", "samples", "loading"),
+#: The front of packages whose `__init__` imports nothing: heading, module, names.
+CHOSEN = {
+    "core": (
+        ("Claims", "claim", "Claim Verdict claim not_applicable"),
+        ("Statements", "statement", "Statement CounterExample"),
+        ("Records", "record", "Record Table"),
+        (
+            "Intervals",
+            "intervals",
+            "Interval mean_interval clopper_pearson median_interval "
+            "fit_slope hoeffding_radius hoeffding_sample_size",
+        ),
+        ("Randomness", "random", "as_generator"),
+        ("The catalogue", "catalogue", "Entry Source Erratum entries sources entry errata search"),
+        (
+            "Errors",
+            "errors",
+            "TorchTheoryError InvalidInput InvalidType ShapeMismatch EmptyData "
+            "NonFinite LabelOutOfRange UnsupportedModel FileProblem MissingPackage NotConverged "
+            "OutOfTime UnknownName",
+        ),
+    ),
+    "linalg": (
+        ("Operators", "operators", "LinearOperator"),
+        (
+            "Eigenvalues",
+            "eigenvalues",
+            "top_eigenpairs extremal_eigenvalues power_iteration EigenResult ExtremalEigenvalues",
+        ),
+        (
+            "Singular values",
+            "singular_values",
+            "singular_values operator_norm operator_norm_upper_bound SingularResult OperatorNorm",
+        ),
+        ("Spectral density", "density", "spectral_density SpectralDensity"),
+        ("Traces", "trace", "trace frobenius_norm"),
+        ("Linear systems", "conjugate_gradients", "conjugate_gradients Solution"),
+        ("Krylov spaces", "krylov", "lanczos tridiagonalize Lanczos"),
+    ),
+    "models": (
+        ("Problems", "problem", "Problem"),
+        ("Data", "samples", "Samples collect"),
+        (
+            "Models as functions",
+            "model",
+            "PureFunction evaluation_mode flatten unflatten parameters_from",
+        ),
+        ("Files", "loading", "load_model load_weights read_weights"),
+    ),
 }
 
 
@@ -57,7 +102,7 @@ class Group:
 
 
 def front(directory: Path) -> list[Group]:
-    """The groups of a package's front; empty where it has none."""
+    """The groups of a package's front."""
     package = f"{PACKAGE}.{directory.name}"
     stub, module = directory / "__init__.pyi", directory / "__init__.py"
     if stub.exists():
@@ -75,6 +120,8 @@ def front(directory: Path) -> list[Group]:
         if name in listed:
             place = path.rpartition(".")[0].removeprefix(f"{package}.")
             found.setdefault(_words(place), []).append(path)
+    for heading, place, names in () if found else CHOSEN.get(directory.name, ()):
+        found[heading] = [f"{package}.{place}.{name}" for name in names.split()]
     return [Group(heading, tuple(paths)) for heading, paths in found.items()]
 
 
@@ -91,18 +138,11 @@ def api_page(directory: Path) -> str:
     """The Markdown of a package's page."""
     name = directory.name
     lines = [f"# {PAGES.get(name, name)}", "", introduction(directory), ""]
-    groups = front(directory)
-    if groups:
-        for group in groups:
-            if group.heading:
-                lines += [f"## {group.heading}", ""]
-            for path in group.paths:
-                lines += [f"::: {path}", ""]
-        return "\n".join(lines)
-    for module in MODULES.get(name) or _modules(directory):
-        path = f"{PACKAGE}.{name}.{module}"
-        lines += [f"## {_words(module)}", "", f"`{path}`", "", f"::: {path}"]
-        lines += ["    options:", "      show_root_heading: false", "      heading_level: 2", ""]
+    for group in front(directory):
+        if group.heading:
+            lines += [f"## {group.heading}", ""]
+        for path in group.paths:
+            lines += [f"::: {path}", ""]
     return "\n".join(lines)
 
 
@@ -148,10 +188,6 @@ def _listed(text: str) -> list[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return [str(name) for name in ast.literal_eval(node.value)]
     return []
-
-
-def _modules(directory: Path) -> list[str]:
-    return sorted(path.stem for path in directory.glob("*.py") if not path.stem.startswith("_"))
 
 
 def _words(module: str) -> str:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from PIL import Image
@@ -24,7 +22,7 @@ from torchtheory.core.claim import Claim, Verdict
 from torchtheory.labs.engine.coverage import CoveredEntry, coverage
 from torchtheory.report import wording
 from torchtheory.report.mathml import formula, prose
-from torchtheory.report.numbers import number_html, number_text
+from torchtheory.report.numbers import number_html
 from torchtheory.report.plain_math import plain_prose
 
 #: Pictures are shown about half as wide; the rest is for screens with small pixels.
@@ -117,27 +115,6 @@ def result_pages(root: Path) -> Results:
         f"{len(runs)} runs in {root.name}: {len(shown)} of {len(covered)} entries have a result"
     )
     return results
-
-
-def slack_words(claim: Claim) -> str:
-    """How much better the promise of a bound could be.
-
-    >>> from torchtheory.core.claim import claim
-    >>> slack_words(claim("N-08", "", promised=9, relation="<=", measured=[3, 4]))
-    'the promise could be 2.2 times smaller'
-    """
-    if claim.slack is None or claim.verdict not in (Verdict.HOLDS, Verdict.VACUOUS):
-        return ""
-    if round(claim.slack, 2) <= 1:
-        words = "the promise is attained"
-    elif not math.isfinite(claim.slack):
-        words = "the promise is infinitely far" if not claim.loose else ""
-    else:
-        better = "smaller" if claim.relation in ("<=", "<") else "larger"
-        words = f"the promise could be {number_text(claim.slack, 2)} times {better}"
-    if claim.loose:
-        words = f"{words}; {claim.loose}" if words else claim.loose
-    return words
 
 
 def _read_run(lab: str, directory: Path) -> FinishedRun:
@@ -266,7 +243,8 @@ def _table(entries: Sequence[CoveredEntry], runs: dict[str, FinishedRun]) -> lis
         name, place = (
             escape(text).replace("|", "&#124;") for text in (one.entry.name, one.entry.citation)
         )
-        rows.append(f'| <span id="{one.entry.id.lower()}">{one.entry.id}</span> | {name} | {place} | {how} |')
+        id = f'<span id="{one.entry.id.lower()}">{one.entry.id}</span>'
+        rows.append(f"| {id} | {name} | {place} | {how} |")
     return rows
 
 
@@ -322,9 +300,7 @@ def _index(
     return "\n".join(lines) + "\n"
 
 
-def _errata_page(
-    refuted: dict[str, dict[str, ErratumShown]], shown: dict[str, Verdict]
-) -> str:
+def _errata_page(refuted: dict[str, dict[str, ErratumShown]], shown: dict[str, Verdict]) -> str:
     entries = catalogue.entries()
     place = {id: k for k, id in enumerate(entries)}
     texts = sorted(catalogue.errata().values(), key=lambda e: (place[e.id], e.key))
@@ -342,12 +318,12 @@ def _errata_page(
             source = entry.source
             lines += [f"## {escape(catalogue.sources()[source].title)}", ""]
         title = f"{entry.id} {escape(entry.name)}"
-        link = f'<a href="../{entry.room}.html#{entry.id.lower()}">{title}</a>'
+        link = f'<a href="{entry.room}.html#{entry.id.lower()}">{title}</a>'
         state = "refuted" if text.key in refuted.get(text.id, {}) else "no run here"
         lines += [
-            f'<div class="result"><p class="place"><b>{link}</b> · {escape(entry.where)} · {state}'
-            f'</p><dl class="erratum"><dt>Printed</dt><dd>{prose(text.printed)}</dd>'
-            f"<dt>Correct</dt><dd>{prose(text.correct)}</dd></dl></div>",
+            f'<section class="result"><p class="place"><b>{link}</b> · {escape(entry.where)}'
+            f' · {state}</p><dl class="erratum"><dt>Printed</dt><dd>{prose(text.printed)}</dd>'
+            f"<dt>Correct</dt><dd>{prose(text.correct)}</dd></dl></section>",
             "",
         ]
     return "\n".join(lines)
@@ -379,9 +355,7 @@ def _template() -> Template:
     )
     made.filters.update(formula=formula, prose=prose, number=number_html, plain=plain_prose)
     made.globals.update(
-        relation=wording.claim_relation,
-        confidence=wording.at_confidence,
+        wording=wording,
         marks=wording.MARKS,
-        slack_words=slack_words,
     )
     return made.get_template("entry.html")

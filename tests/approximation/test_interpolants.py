@@ -18,7 +18,6 @@ from torchtheory.approximation.certificates import (
     measured_error,
     network_size,
     sup_distance,
-    values_of,
 )
 from torchtheory.approximation.piecewise.boxes import (
     box_indicator,
@@ -31,6 +30,7 @@ from torchtheory.approximation.piecewise.boxes import (
     wall_distance,
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant, threshold_interpolant
+from torchtheory.approximation.targets import values_of
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
 
 

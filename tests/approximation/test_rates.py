@@ -38,6 +38,7 @@ from torchtheory.approximation.rates.table import (
     theorems_of,
 )
 from torchtheory.approximation.rates.theorems import FUNCTION_CLASSES, Setting
+from torchtheory.cli.size_table import shown_size
 from torchtheory.core import catalogue
 from torchtheory.core.errors import InvalidInput, UnknownName
 
@@ -106,13 +107,13 @@ def test_yarotsky_counts_the_network_that_is_built(
     assert counted.layers >= made.size.depth
     x = torch.rand(300, d, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     exact = wave(x[:, 0] if d == 1 else x)
-    assert float((made.approximant(x) - exact).abs().max()) <= error
+    assert float((made(x) - exact).abs().max()) <= error
     # no derivative is 0 at a center: nothing is left out, and the numbers agree
     full = all(bool(v.all()) for v in partial_derivatives(
         wave, patch_centers(made.cells, d), n - 1).values())  # fmt: skip
     assert full == (counted.size == made.size.units)
     if made.size.width < 400:
-        network = made.approximant.network
+        network = made.network
         assert isinstance(network, ShiftedSum)
         assert network_size(network.as_sequential()).units == made.size.units
 
@@ -137,6 +138,8 @@ def test_orders_say_so_and_reasons_are_given() -> None:
     assert {row.id: why for row, why in table.silent}["X-15"] == "it is about p = 2"
     order = next(e for e in table.upper if e.theorem.id == "X-18, A-31")
     assert order.log10_size == pytest.approx(5.0)
+    assert order.size == 10**5
+    assert not order.constant_known
     assert order.exponent == 2.5
 
 
@@ -151,7 +154,7 @@ def test_kinds_of_networks_and_a_constant_of_ones_own() -> None:
     assert "X-37" not in {e.theorem.id for e in selected.upper}
     scaled = size_needed("sobolev", smoothness=2, dimension=1, error=0.01, constant=100.0)
     for a, b in zip(plain.upper, sorted(scaled.upper, key=plain_order(plain)), strict=True):
-        assert b.log10_size - a.log10_size == pytest.approx(0 if a.size else 2)
+        assert b.log10_size - a.log10_size == pytest.approx(0 if a.constant_known else 2)
 
 
 def plain_order(table: SizeTable) -> Callable[[SizeEstimate], int]:
@@ -172,13 +175,21 @@ def test_every_class_has_an_upper_bound_and_json(name: str) -> None:
     data = table.to_json()
     assert data["class"] == name
     assert {row["constant"] for row in data["upper"]} <= {KNOWN, ORDER}
+    for estimate in (*table.lower, *table.upper):  # the number that is printed
+        shown = shown_size(estimate)
+        assert shown.startswith("~") != estimate.constant_known
+        assert estimate.size is not None
+        if "^" not in shown:
+            assert int(shown.removeprefix("~")) == estimate.size
 
 
 def test_dimensions_beyond_floats() -> None:
     table = size_needed("lipschitz", dimension=20_000, error=0.01)
     assert table.lower[0].log10_size == pytest.approx(20_000 * math.log10(49))
     assert table.to_json()["lower"][0]["size"] is None
-    assert size_needed("sobolev", smoothness=3, dimension=5000, error=0.01).upper
+    far = size_needed("sobolev", smoothness=3, dimension=5000, error=0.01).upper
+    orders = [e for e in far if not e.constant_known]
+    assert all(e.size is None and shown_size(e).startswith("~10^") for e in orders)
 
 
 def test_a_manifold_pays_for_its_surroundings_once() -> None:

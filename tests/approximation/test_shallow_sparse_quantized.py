@@ -46,7 +46,7 @@ def uniform(*shape: int) -> torch.Tensor:
 def test_one_variable_is_the_monomial_network() -> None:
     c = torch.tensor([0.0, 0.0, 0.0, 1.0])
     x = torch.linspace(0, 1, 11, dtype=torch.float64)
-    ours = shallow_polynomial(c, "logistic", 1.0, 0.05).approximant
+    ours = shallow_polynomial(c, "logistic", 1.0, 0.05)
     assert torch.allclose(ours(x), monomial_network(3, "logistic", 1.0, 0.05)(x), atol=1e-9)
 
 
@@ -60,8 +60,8 @@ def test_polynomials_keep_their_promise(d: int, seed: int) -> None:
     exact = torch.zeros(30).double()
     for alpha in itertools.product(range(2), repeat=d):
         exact += c[alpha] * (x ** torch.tensor(alpha)).prod(1)
-    assert float((made.approximant(x) - exact).abs().max()) <= made.approximant.bound
-    assert made.approximant.size.units == 2**d
+    assert float((made(x) - exact).abs().max()) <= made.bound
+    assert made.size.units == 2**d
 
 
 def test_shallow_refused() -> None:
@@ -124,14 +124,14 @@ def test_one_dimension_is_the_broken_line() -> None:
 
 def test_sparse_network() -> None:
     made = sparse_grid_network(lambda x: (x * (1 - x)).prod(1), 3, 2, 4, mixed=4.0)
-    network = made.approximant.network
+    network = made.network
     assert isinstance(network, ShiftedSum)
     x = uniform(200, 2)
     dense = network.as_sequential()
-    assert torch.allclose(dense(x)[:, 0], made.approximant(x), atol=1e-12)
+    assert torch.allclose(dense(x)[:, 0], made(x), atol=1e-12)
     assert network_size(dense) == made.size
-    gap = float((made.approximant(x) - (x * (1 - x)).prod(1)).abs().max())
-    assert gap <= made.approximant.bound
+    gap = float((made(x) - (x * (1 - x)).prod(1)).abs().max())
+    assert gap <= made.bound
     with pytest.raises(InvalidInput, match="lower the level"):
         sparse_grid(lambda x: x[:, 0], 20, 4)
     with pytest.raises(InvalidInput, match="vanishes"):
@@ -180,8 +180,8 @@ def test_holder_network(d: int, order: int) -> None:
     for e in (0.5, 0.1):
         made = holder_network(f, order, 1.0, d, e)
         x = uniform(300, d) - 0.5
-        gap = float((made.approximant(x) - f(x)).abs().max())
-        assert gap <= made.approximant.bound == holder_error(order, 1.0, d, made.cells) <= e
+        gap = float((made(x) - f(x)).abs().max())
+        assert gap <= made.bound == holder_error(order, 1.0, d, made.cells) <= e
         depths.add(made.size.depth)
     assert len(depths) == 1
     with pytest.raises(InvalidInput, match="linear finite elements"):

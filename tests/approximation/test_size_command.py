@@ -80,7 +80,10 @@ def test_json(call: Any) -> None:
 def test_options_reach_the_theorems(call: Any) -> None:
     barron = call("--class", "barron", "--dim", "9", "--error", "0.1", "--barron-constant", "3",
                   "--radius", "2", "--json").json  # fmt: skip
-    assert {r["size"] for r in barron["upper"]} == {14400, None}
+    assert {(r["size"], r["constant_known"]) for r in barron["upper"]} == {
+        (14400, True),
+        (63, False),
+    }
     assert call(*SOBOLEV, "--p", "2", "--json").json["p"] == 2
     assert "X-16" in call("--class", "lipschitz", "--dim", "784", "--error", "0.1").out
     shallow = call(*SOBOLEV, "--shallow", "--continuous", "--constant", "10")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.memory import bytes_of, in_words
+from torchtheory.core.memory import bytes_of
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,3 @@ def test_amounts(written: str | int, count: int) -> None:
 def test_refused(written: object) -> None:
     with pytest.raises(InvalidInput, match="memory must be"):
         bytes_of(written)  # type: ignore[arg-type]
-
-
-def test_in_words() -> None:
-    assert [in_words(c) for c in (5, 2048, 3 * 2**30, 2**50)] == [
-        "5 B", "2 KiB", "3 GiB", "1024 TiB",
-    ]  # fmt: skip

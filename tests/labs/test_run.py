@@ -73,6 +73,37 @@ def test_a_violated_claim_is_a_problem() -> None:
     assert problems(function) == ["N-08: $x > y$ is violated"]
 
 
+def test_an_alternative_that_is_not_excluded_is_a_problem() -> None:
+    def function(run: Run) -> None:
+        says = run.states("N-08", "x")
+        says.mean([0.4, 0.5, 0.6], 0.5, against=(0.52, 0.55, 9.0))
+        says.fails("broken", [7.0, 7.1, 7.2])
+
+    assert problems(function) == [
+        "N-08: $x$ is not resolved, its interval contains 0.52 and 0.55 as well"
+    ]
+
+
+def test_weaknesses_are_known_by_ids_and_place() -> None:
+    def function(run: Run) -> None:
+        passing(run)
+        says = run.states("N-08", "x")
+        says.at_most(1, 18)
+        says.fails("broken", [19, 1, 1])
+        run.states("N-08, N-06", "x").at_most(1, 18)
+        run.states("N-08", "x").at_most(1, 18, loose="no case comes nearer")
+        run.states("N-08", "x").mean([0.4, 0.5, 0.6], 0.5)
+        run.states("N-08", "x").mean([0.4, 0.5, 0.6], 0.5, against=9.0)
+
+    run = run_lab(register(function))
+    assert run.weaknesses == [
+        ("N-08#2", "loose"),
+        ("N-08#2", "control"),
+        ("N-08, N-06#1", "loose"),
+        ("N-08#4", "unresolved"),
+    ]
+
+
 def test_a_control_that_holds_is_a_problem() -> None:
     def function(run: Run) -> None:
         says = run.states("N-08", "x")

@@ -170,65 +170,6 @@ def test_extremal_eigenvalues():
     assert (one.smallest, one.largest) == (4.0, 4.0)
 
 
-def test_power_iteration():
-    M = with_spectrum([4.0, -9.0, 1.0, 2.0])
-    found = power_iteration(LinearOperator.from_matrix(M))
-    assert found.converged
-    assert float(found.values) == pytest.approx(-9, abs=1e-6)
-    both_signs = power_iteration(LinearOperator.from_matrix(with_spectrum([3.0, -3.0, 1.0])))
-    assert not both_signs.converged
-    zero = power_iteration(LinearOperator.from_matrix(torch.zeros(3, 3)))
-    assert float(zero.values) == 0
-
-
-@PROPERTY
-@given(n=st.integers(1, 30), seed=st.integers(0, 10**6), single=st.booleans())
-def test_lanczos_relation(n, seed, single):
-    dtype = torch.float32 if single else F64
-    M = random_matrix(n, n, seed, dtype)
-    M = M + M.T
-    k = 1 + seed % n
-    result = lanczos(LinearOperator.from_matrix(M), k, generator=seed)
-    Q, T = result.basis, result.tridiagonal
-    j = Q.shape[1]
-    assert j < n or result.betas[-1] == 0
-    tolerance = 200 * torch.finfo(dtype).eps
-    torch.testing.assert_close(Q.T @ Q, torch.eye(j, dtype=dtype), rtol=0, atol=tolerance)
-    torch.testing.assert_close(Q.T @ M @ Q, T, rtol=0, atol=tolerance * float(M.norm()))
-    rest = M @ Q - Q @ T
-    assert float(rest[:, :-1].norm()) <= tolerance * float(M.norm())
-    assert float(rest[:, -1].norm()) == pytest.approx(
-        float(result.betas[-1]), abs=tolerance * float(M.norm())
-    )
-
-
-def test_lanczos_stops_on_an_invariant_subspace():
-    M = torch.diag(torch.tensor([1.0, 1.0, 2.0, 2.0, 7.0], dtype=F64))
-    result = lanczos(LinearOperator.from_matrix(M), 5, start=torch.ones(5, dtype=F64))
-    assert len(result.alphas) == 3
-    assert result.betas[-1] == 0
-    ritz = torch.linalg.eigvalsh(result.tridiagonal)
-    torch.testing.assert_close(ritz, torch.tensor([1.0, 2.0, 7.0], dtype=F64))
-    identity = lanczos(LinearOperator.identity(9), 4)
-    assert identity.basis.shape == (9, 1)
-    zero = lanczos(LinearOperator.from_matrix(torch.zeros(4, 4)), 4)
-    assert (zero.alphas.tolist(), zero.betas.tolist()) == ([0.0], [0.0])
-
-
-def test_lanczos_refusals():
-    A = LinearOperator.identity(4)
-    with pytest.raises(InvalidInput, match="from 1 to 4"):
-        lanczos(A, 5)
-    with pytest.raises(InvalidInput, match="no direction"):
-        lanczos(A, 2, start=torch.zeros(4))
-    with pytest.raises(ShapeMismatch, match="rows"):
-        lanczos(A, 2, start=torch.ones(3))
-    with pytest.raises(ShapeMismatch, match="must be"):
-        lanczos(A, 2, start=torch.ones(4, 1))
-    with pytest.raises(NonFinite):
-        lanczos(A, 2, start=torch.tensor([1.0, math.nan, 0, 0]))
-
-
 ROUTINES = [
     lambda A: top_eigenpairs(A, 1),
     lambda A: top_eigenpairs(A, 2, which="both"),

@@ -211,20 +211,6 @@ def test_trace_of_zero_and_of_diagonals():
     )
 
 
-def test_frobenius_norm():
-    M = random_matrix(30, 200)
-    exact = float(M.norm())
-    A = LinearOperator.from_matrix(M)
-    estimate = frobenius_norm(A, samples=100, generator=3)
-    assert abs(estimate.value - exact) <= 4 * estimate.standard_error
-    assert 0 < estimate.standard_error < 0.05 * exact
-    full = frobenius_norm(A, samples=200)
-    assert full.value == pytest.approx(exact)
-    assert full.standard_error == 0
-    zero = frobenius_norm(LinearOperator.from_matrix(torch.zeros(3, 200)), samples=5)
-    assert (zero.value, zero.standard_error) == (0, 0)
-
-
 def test_trace_refusals():
     A = LinearOperator.identity(40)
     with pytest.raises(InvalidInput, match="at least 6"):

@@ -264,21 +264,6 @@ def point_problem(x):
     return Problem(Point(), (x, x), loss=half, task="regression")
 
 
-@given(seeds, st.integers(3, 8), st.integers(1, 3))
-@settings(max_examples=15, deadline=None)
-def test_noise_scale_of_a_model_by_hand(seed, groups, each):
-    x = normal(seed, groups * each, 3) + 1
-    problem = point_problem(x)
-    means = x.reshape(groups, each, 3).mean(1)
-    expected = each * float(means.var(0).sum() / means.mean(0).square().sum())
-    assert simple_noise_scale(problem, groups=groups).value == pytest.approx(expected)
-    # part of the data is an estimate: the bias of the squared norm is taken off
-    variance = float(means.var(0).sum())
-    signal = float(means.mean(0).square().sum()) - variance / groups
-    found = simple_noise_scale(problem, problem.train.first(groups * each), groups=groups)
-    assert found.value == pytest.approx(each * variance / signal if signal > 0 else math.inf)
-
-
 @given(seeds, st.booleans())
 @settings(max_examples=15, deadline=None)
 def test_jackknife_of_the_noise_scale_by_leaving_out(seed, complete):

@@ -132,6 +132,8 @@ def hostile_run() -> Run:
                 0.5,
                 reason=f"{bad} ${statement}$ `{bad}`",
                 interval=interval,
+                slack=18.0,
+                loose=f"{bad} ${statement}$ `{bad}`",
                 control=control,
             )
         )

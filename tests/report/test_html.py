@@ -11,6 +11,7 @@ import pytest
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.intervals import Interval
 from torchtheory.labs.engine.run import Run
 from torchtheory.report.html import audit_fragment, audit_page, index_page, run_fragment, run_page
 
@@ -103,7 +104,7 @@ def test_a_page_says_everything() -> None:
         assert word in words
     for verdict in ("holds", "vacuous", "not applicable"):
         assert verdict in words
-    assert "control: violated, as it must be – the labels are shuffled" in words
+    assert "control: violated, as it must be, in all 3 cases – the labels are shuffled" in words
     assert "96 worst of 3 ≤ 100" in words
     assert "12,000 worst of 3 ≰ 100" in words
     assert "0.031 [0.0212, 0.0437] at 95 % ≤ 0.05" in words
@@ -116,6 +117,22 @@ def test_a_page_says_everything() -> None:
     assert "6 claims: 4 hold, 1 vacuous, 1 not applicable" in words
     assert "1 control, violated as it must be" in words
     assert "1 erratum refuted" in words
+
+
+def test_a_page_says_what_the_checks_could_show() -> None:
+    run = empty_run()
+    says = run.states("N-08", "a")
+    says.at_most([1, 2], 18)
+    says.fails("broken", [20, 1, 19])
+    run.states("N-08", "b").at_least(2, 1, loose="the constant $c$")
+    run.states("N-08", "c").at_most(1, 1.04)
+    run.states("N-08", "d").mean(Interval(0.5, 0.4, 0.6, 0.99, 9, "t"), 0.5, against=(-1, 0))
+    words = Page(run_page(run)).words()
+    assert "the promise could be 9 times smaller" in words
+    assert "violated, as it must be, in 2 of 3 cases – broken" in words
+    assert "the promise could be 2 times larger: the constant c" in words
+    assert words.count("the promise could be") == 2  # 1.04 is met
+    assert "excludes -1 and 0" in words
 
 
 def test_an_erratum_shows_what_is_printed_what_is_right_and_the_numbers() -> None:

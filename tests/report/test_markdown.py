@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from torchtheory.audit.engine.audit import audit as run_audit
+from torchtheory.core.claim import Claim
 from torchtheory.report.markdown import audit_markdown
 
 from . import examples
@@ -26,6 +27,18 @@ def test_every_section_claim_number_and_warning_is_there() -> None:
     assert "\n## Signal propagation\n" in text
     assert "✓ holds" in text
     assert "○ vacuous" in text
+
+
+def test_the_power_of_a_check_is_said() -> None:
+    told = examples.audit()
+    told.findings = told.findings[:1]
+    told.findings[0].claims = [
+        Claim(("N-08",), "x", 18.0, "<=", 1.0, slack=18.0, loose="a | b"),
+        Claim(("N-08",), "x", 1.0, "<=", 1.0, slack=1.0),
+    ]
+    text = audit_markdown(told)
+    assert r"*the promise could be 18 times smaller: a \| b*" in text
+    assert text.count("the promise could be") == 1
 
 
 def test_tables_keep_their_columns_whatever_is_in_them() -> None:

@@ -15,7 +15,16 @@ from torchtheory.core.claim import Claim
 from torchtheory.core.intervals import Interval
 from torchtheory.report.terminal import print_audit, print_run, print_runs
 
-from .examples import ERRATUM, HOSTILE, audit, empty_run, failing_run, full_run, hostile_run
+from .examples import (
+    ERRATUM,
+    HOSTILE,
+    Finding,
+    audit,
+    empty_run,
+    failing_run,
+    full_run,
+    hostile_run,
+)
 
 
 def printed(show: Callable[..., None], *arguments: Any, width: int = 80, **options: Any) -> str:
@@ -61,7 +70,8 @@ def test_a_run_in_short() -> None:
 
 def test_a_run_in_full() -> None:
     text = flat(printed(print_run, full_run(), width=120, verbose=True))
-    assert "control: violated, as it must be – the labels are shuffled, γ < 0" in text
+    assert "control: violated, as it must be, in all 3 cases – the labels are" in text
+    assert "the promise could be 1.6 times smaller" in text
     assert "12,000 ≰ 100" in text
     assert "The number of updates is at most R²/γ²." in text
     assert "- it never ends on data that cannot be separated." in text
@@ -70,6 +80,27 @@ def test_a_run_in_full() -> None:
     assert "Clopper-Pearson, 1,000 observations" in text
     assert "Updates against d." in text
     assert "mistakes: Updates stay below R²." in text
+
+
+def test_a_weak_check_says_so() -> None:
+    run = empty_run()
+    run.states("N-08", "a").at_most(1, 18)
+    run.states("N-08", "b").at_least(36, 2, loose="the constant $c$ of the proof")
+    run.states("N-08", "c").mean(Interval(0.5, 0.4, 0.6, 0.99, 9, "t"), 0.5, against=(0, 0.55))
+    run.states("N-08", "d").mean(Interval(0.5, 0.4, 0.6, 0.99, 9, "t"), 0.5, against=(0, 1))
+    short = flat(printed(print_run, run, width=120))
+    assert "the promise could be 18 times smaller" in short
+    assert "excludes 0, but would accept 0.55 as well" in short
+    assert "18 times larger" not in short
+    assert "excludes 0 and 1" not in short
+    full = flat(printed(print_run, run, width=120, verbose=True))
+    assert "the promise could be 18 times larger: the constant c of the proof" in full
+    assert "excludes 0 and 1" in full
+    finding = Finding(claims=run.claims)
+    told = audit()
+    told.findings = [finding]
+    assert "18 times" not in flat(printed(print_audit, told, width=120))
+    assert "18 times smaller" in flat(printed(print_audit, told, width=120, verbose=True))
 
 
 def test_a_failing_run_says_why() -> None:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.nets.labeled import at_least, positive
 
-Function = Callable[[Tensor], Tensor]
 Box = tuple[tuple[float, float], ...]
 
 #: Points looked at together; a wide network of a fine grid would not fit into memory at once.
@@ -51,9 +51,14 @@ class Size:
 def network_size(network: nn.Module) -> Size:
     """The size of a network whose affine layers are `nn.Linear` modules, in their order.
 
+    A module that counts itself, as a sum of shifted networks does, has it in its `size`.
+
     >>> network_size(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))).depth
     2
     """
+    counted = getattr(network, "size", None)
+    if isinstance(counted, Size):
+        return counted
     layers = [m for m in network.modules() if isinstance(m, nn.Linear)]
     if not layers:
         raise UnsupportedModel("the size is that of nn.Linear layers, and the network has none")
@@ -152,7 +157,7 @@ def sup_distance(
     r"""$\sup_x|f(x)-g(x)|$ over a box, on a grid halved until the value stops changing.
 
     Args:
-        f: from `[n, d]` to `[n]` (from `[n]` in one dimension), and so `g`.
+        f, g: from `[n, d]` to `[n]` or `[n, 1]`; see `torchtheory.approximation.targets`.
         domain: `(a, b)`, or one such pair a dimension.
         extra: further points `[m, d]` to look at, as the two sides of a jump.
         tolerance: relative change between two grids that counts as none.
@@ -277,22 +282,6 @@ def _inside_cells(box: Box, cells: int) -> Tensor:
     steps = (torch.arange(cells, dtype=torch.float64) + (math.sqrt(5) - 1) / 2) / cells
     grid = torch.cartesian_prod(*[steps] * len(box)).reshape(-1, len(box))
     return low + (high - low) * grid
-
-
-def values_of(function: Function, x: Tensor) -> Tensor:
-    """The values `[n]` of a function at `x[n, d]`; functions of one variable get `[n]`.
-
-    >>> values_of(torch.sqrt, torch.tensor([[4.0]])).tolist()
-    [2.0]
-    """
-    made = function(x[:, 0] if x.shape[1] == 1 else x)
-    if not isinstance(made, Tensor) or made.shape != x.shape[:1]:
-        found = list(made.shape) if isinstance(made, Tensor) else type(made).__name__
-        raise ShapeMismatch(f"the function must give one value a point, [{len(x)}], not {found}")
-    made = made.detach().double()
-    if not bool(torch.isfinite(made).all()):
-        raise NonFinite("the function is not finite everywhere on the domain")
-    return made
 
 
 def _parts(x: Tensor) -> list[Tensor]:

@@ -27,7 +27,7 @@ def print_sizes(found: SizeTable, console: Console) -> None:
         console.print(Text("\nNot applicable here", style="bold"))
         for row, reason in found.silent:
             console.print(Text(f"  {row.id} ({row.name}): {reason}", style="dim"))
-    if any(e.size is None for e in (*found.lower, *found.upper)):
+    if not all(e.constant_known for e in (*found.lower, *found.upper)):
         console.print(
             Text(
                 f"\n~ is an order: its constant is unknown and was taken to be {found.constant:g}.",
@@ -53,14 +53,9 @@ def shown_size(estimate: SizeEstimate) -> str:
     >>> [shown_size(e) for e in size_needed("barron", dimension=9, error=0.01).upper]
     ['~3981', '40000']
     """
-    if estimate.size is not None and estimate.log10_size < _LONGEST:
-        return str(estimate.size)
-    number = (
-        f"{10**estimate.log10_size:.0f}"
-        if estimate.log10_size < _LONGEST
-        else f"10^{estimate.log10_size:.1f}"
-    )
-    return number if estimate.size is not None else f"~{number}"
+    short = estimate.log10_size < _LONGEST
+    number = str(estimate.size) if short else f"10^{estimate.log10_size:.1f}"
+    return number if estimate.constant_known else f"~{number}"
 
 
 def _side(console: Console, heading: str, estimates: Sequence[SizeEstimate]) -> None:
@@ -77,7 +72,7 @@ def _side(console: Console, heading: str, estimates: Sequence[SizeEstimate]) -> 
     grid.add_column("theorem", overflow="fold")
     for e in estimates:
         row = e.theorem
-        constant = "unknown" if e.size is None else "known"
+        constant = "known" if e.constant_known else "unknown"
         grid.add_row(
             shown_size(e),
             row.counts,

@@ -78,7 +78,8 @@ class Claim:
         violations: how many of them contradict the claim.
         slack: how many times smaller the promise of an inequality could be (larger for >=; in
             size the other way round where it is negative) and still hold in the nearest case.
-            Infinite where it could be 0, None where a ratio has no meaning (a promise of 0).
+            Infinite where it could be 0, None where a ratio has no meaning (a promise of 0, or
+            that something is finite).
         loose: why no case can come near the bound; empty where one can.
         against: values that the interval of a statistical equation must exclude.
         control: the same check where a hypothesis is broken. It must come out violated.
@@ -364,7 +365,8 @@ def _slack(
         ratio = np.where(smaller < 0, smaller / larger, larger / smaller)
         ratio = np.where((larger >= 0) & (smaller <= 0), np.inf, ratio)
         ratio = np.where(larger <= smaller, 1.0, ratio)
-    ratio = np.where(promised == 0, np.nan, ratio)
+    finiteness = np.isinf(promised) & (relation in ("<", ">"))
+    ratio = np.where((promised == 0) | finiteness, np.nan, ratio)
     if np.isnan(ratio).all():
         return None
     return float(np.nanmin(ratio))

@@ -118,25 +118,6 @@ def hoeffding_radius(n: int, delta: float, low: float = 0.0, high: float = 1.0) 
     return (high - low) * math.sqrt(math.log(2 / delta) / (2 * n))
 
 
-def hoeffding_sample_size(radius: float, delta: float, low: float = 0.0, high: float = 1.0) -> int:
-    r"""Smallest $n$ whose `hoeffding_radius` is at most `radius`.
-
-    >>> hoeffding_sample_size(0.05, 0.05)
-    738
-    """
-    if not 0 < radius < math.inf:
-        raise InvalidInput(f"radius must be a positive number, not {radius}")
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
-    if not low < high:
-        raise InvalidInput(f"the range [{low}, {high}] is empty")
-    n = max(1, math.ceil(((high - low) / radius) ** 2 * math.log(2 / delta) / 2))
-    # the quotient may round across a whole number
-    if n > 1 and hoeffding_radius(n - 1, delta, low, high) <= radius:
-        return n - 1
-    return n if hoeffding_radius(n, delta, low, high) <= radius else n + 1
-
-
 def mean_interval(values: SampleValues, confidence: float = 0.99) -> Interval:
     r"""Student's t interval for a mean, $\bar x \pm t_{n-1} s/\sqrt n$.
 

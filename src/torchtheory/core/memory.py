@@ -35,17 +35,3 @@ def bytes_of(amount: str | int) -> int:
     if count < 1:
         raise InvalidInput(f"memory must be positive, not {amount!r}")
     return count
-
-
-def in_words(count: float) -> str:
-    """A number of bytes as people read it.
-
-    >>> in_words(400_000_000)
-    '381.5 MiB'
-    """
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} TiB"

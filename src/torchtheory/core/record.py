@@ -12,7 +12,6 @@ import torch
 from torchtheory.core.claim import (
     Claim,
     Values,
-    Verdict,
     json_number,
     not_applicable,
 )
@@ -152,10 +151,6 @@ class Record:
     def note(self, sentence: str) -> None:
         """Record something the reader should know."""
         self.notes.append(sentence)
-
-    def count(self, verdict: Verdict) -> int:
-        """How many claims came to this verdict."""
-        return sum(c.verdict is verdict for c in self.claims)
 
     def content_json(self) -> dict[str, Any]:
         """Everything collected, as plain data (figures by file name)."""

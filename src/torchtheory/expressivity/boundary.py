@@ -19,6 +19,9 @@ from torch import Tensor
 from torchtheory.expressivity.arrangement import Arrangement
 from torchtheory.expressivity.polygons import merge_points
 
+#: Ends of segments closer than this part of the largest coordinate are one point.
+SNAP = 1e-9
+
 
 @dataclass(frozen=True)
 class Boundary:
@@ -167,11 +170,10 @@ def _clip(above: Tensor, tied: set[int]) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def connected_parts(boundary: Boundary, snap: float = 1e-9) -> int:
+def connected_parts(boundary: Boundary) -> int:
     """How many connected curves the segments make up.
 
-    Args:
-        snap: ends closer than this part of the largest coordinate are one point.
+    Ends closer than `SNAP` of the largest coordinate are one point.
 
     >>> square = torch.tensor([[[0.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 1.0]]])
     >>> both = Boundary(square, torch.zeros(2, 2), torch.zeros(2))
@@ -182,7 +184,7 @@ def connected_parts(boundary: Boundary, snap: float = 1e-9) -> int:
         return 0
     ends = boundary.segments.reshape(-1, 2)
     reach = float(ends.abs().max()) or 1.0
-    vertex = merge_points(ends.numpy(), snap * reach).reshape(-1, 2)
+    vertex = merge_points(ends.numpy(), SNAP * reach).reshape(-1, 2)
     n = int(vertex.max()) + 1
     graph = coo_matrix((np.ones(len(vertex)), (vertex[:, 0], vertex[:, 1])), shape=(n, n))
     return int(connected_components(graph, directed=False)[0])

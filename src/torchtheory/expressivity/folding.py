@@ -18,6 +18,9 @@ from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.labeled import at_least
 
+#: Random hyperplanes of which the best are taken.
+DRAWS = 20
+
 
 def sawtooth_network(times: int, *, clipped: bool = False) -> nn.Sequential:
     r"""The tent map $2\rho(x)-4\rho(x-\tfrac12)$ composed with itself.
@@ -112,21 +115,19 @@ def montufar_network(
     return nn.Sequential(*folded, nn.ReLU(), last)
 
 
-def central_hyperplanes(
-    inputs: int, number: int, source: torch.Generator, draws: int = 20
-) -> tuple[Tensor, Tensor]:
+def central_hyperplanes(inputs: int, number: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
     """Normals `[m, d]` and offsets `[m]` of hyperplanes in general position, all of whose
     corners are inside the unit cube: of some random draws the one with the least flat corners."""
     subsets = torch.combinations(torch.arange(number), inputs)
     best, normal = 0.0, torch.empty(0)
-    for _ in range(draws):
+    for _ in range(DRAWS):
         drawn = torch.randn(number, inputs, generator=source, dtype=torch.float64)
         drawn = drawn / torch.linalg.vector_norm(drawn, dim=1, keepdim=True)
         steep = float(torch.linalg.det(drawn[subsets]).abs().min())
         if steep > best:
             best, normal = steep, drawn
     if best < 1e-6:
-        raise NotConverged(f"no {number} hyperplanes in general position found in {draws} draws")
+        raise NotConverged(f"no {number} hyperplanes in general position found in {DRAWS} draws")
     offset = torch.randn(number, generator=source, dtype=torch.float64)
     furthest = torch.linalg.solve(normal[subsets], -offset[subsets]).abs().max()
     # moved towards the center until every corner is well inside

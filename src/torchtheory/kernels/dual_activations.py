@@ -349,24 +349,17 @@ class HermiteExpansion(DualActivation):
 
     Args:
         function: $\varphi$, entry by entry.
-        derivative: $\varphi'$; by automatic differentiation unless given.
         terms: most terms.
 
     Cost: 900 evaluations and $900J$ multiplications for each distinct variance, then
     $2J$ operations a pair.
     """
 
-    def __init__(
-        self,
-        function: Any,
-        derivative: Callable[[Tensor], Tensor] | None = None,
-        *,
-        terms: int = _TERMS,
-    ) -> None:
+    def __init__(self, function: Any, *, terms: int = _TERMS) -> None:
         if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= 400:
             raise InvalidInput(f"terms must be a whole number from 1 to 400, not {terms!r}")
         self.module = function if isinstance(function, nn.Module) else as_layer(function)
-        self.derivative = slope_of(function) if derivative is None else derivative
+        self.derivative = slope_of(function)
         self.terms = terms
         self.name = str(getattr(function, "name", type(self.module).__name__))
 

@@ -18,7 +18,6 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
@@ -32,7 +31,6 @@ from torchtheory.core.errors import (
 from torchtheory.kernels.tangent_derivatives import refuse_unusable_mode
 from torchtheory.models.model import Initial, Parameters, PureFunction, parameters_from
 from torchtheory.nets.activations import Pointwise
-from torchtheory.nets.chain import as_chain
 
 
 class LinearizedModel(nn.Module):
@@ -344,60 +342,3 @@ def two_layer_gap_bound(
         squares = squares[:, None]
     # 0 * inf: without movement there is no gap, smooth or not
     return smoothness / 2 * largest * moved * squares if moved > 0 else 0 * largest * squares
-
-
-@dataclass(frozen=True, slots=True)
-class TwoLayerGap:
-    """What the tangent of a two-layer network misses, and the most it could.
-
-    Attributes:
-        gap: in the shape of the outputs.
-        bound: the same shape; infinite for an activation with a kink.
-    """
-
-    gap: Tensor
-    bound: Tensor
-
-
-def two_layer_gap(model: nn.Module, initial: Initial, x: Tensor) -> TwoLayerGap:
-    r"""`linearization_gap` of a two-layer network with its bound.
-
-    Args:
-        model: a chain of linear layer, activation, linear layer. Biases may be there; that of the
-            first layer counts as the weight of a constant input.
-        initial: $\theta_0$, which may differ in the first layer and the last bias only.
-        x: `[n, d]`.
-
-    >>> net = nn.Sequential(nn.Linear(3, 50), nn.Tanh(), nn.Linear(50, 1))
-    >>> moved = {k: p + 0.1 * (k == "0.weight") for k, p in net.named_parameters()}
-    >>> found = two_layer_gap(net, moved, torch.eye(3))
-    >>> bool((found.gap <= found.bound).all())
-    True
-    """
-    links = as_chain(model)
-    modules = [link.module for link in links]
-    if (
-        len(modules) != 3
-        or not isinstance(modules[0], nn.Linear)
-        or not isinstance(modules[2], nn.Linear)
-    ):
-        raise UnsupportedModel(
-            "the bound is for a chain of linear layer, activation, linear layer, not for "
-            + ", ".join(type(m).__name__ for m in modules)
-        )
-    hidden, head = modules[0], modules[2]
-    before = parameters_from(model, initial)
-    if not torch.equal(before[f"{links[2].name}.weight"], head.weight.detach()):
-        raise InvalidInput(
-            "the bound holds when only the first layer moves, and the weights of the second differ"
-        )
-    step = hidden.weight.detach() - before[f"{links[0].name}.weight"]
-    inputs = x
-    if hidden.bias is not None:
-        shift = hidden.bias.detach() - before[f"{links[0].name}.bias"]
-        step = torch.cat([step, shift[:, None]], 1)
-        inputs = torch.cat([x, torch.ones_like(x[:, :1])], 1)
-    bound = two_layer_gap_bound(
-        step, head.weight.detach(), inputs, activation_smoothness(modules[1])
-    )
-    return TwoLayerGap(linearization_gap(model, initial, x), bound)

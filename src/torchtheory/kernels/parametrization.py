@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.dual_activations import AnyActivation, activation_layer
 from torchtheory.nets.labeled import at_least
@@ -244,49 +244,6 @@ def ntk_convolutional(
         ),
     ]
     return nn.Sequential(*layers)
-
-
-def in_ntk_parametrization(
-    model: nn.Module, *, weight_variance: float = 2.0, bias_variance: float = 1.0
-) -> nn.Sequential:
-    r"""The same function with every `nn.Linear` in neural tangent parametrization.
-
-    $W\mapsto\sqrt{n_{l-1}}\,W/\sigma_w$ and $b\mapsto b/\sigma_b$, with the factors put
-    into the forward pass. Gradient descent on the result moves the function as if the weights of
-    each layer had the learning rate $\eta\sigma_w^2/n_{l-1}$ and the biases
-    $\eta\sigma_b^2$. The model is copied, not changed.
-
-    Args:
-        model: a sequence of dense layers and modules without parameters.
-        bias_variance: not 0 if a layer has a bias.
-
-    >>> net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
-    >>> x = torch.ones(2, 3)
-    >>> torch.allclose(in_ntk_parametrization(net)(x), net(x))
-    True
-    """
-    std, bias_std = _deviations(weight_variance, bias_variance)
-    parts = list(model) if isinstance(model, nn.Sequential) else [model]
-    made: list[nn.Module] = []
-    for part in parts:
-        if type(part) is nn.Linear:
-            if part.bias is not None and bias_std == 0:
-                raise InvalidInput("a layer has a bias: bias_variance must be positive")
-            made.append(_rescaled(part, std, bias_std))
-        elif isinstance(part, nn.Sequential):
-            made.append(
-                in_ntk_parametrization(
-                    part, weight_variance=weight_variance, bias_variance=bias_variance
-                )
-            )
-        elif next(part.parameters(), None) is None:
-            made.append(part)
-        else:
-            raise UnsupportedModel(
-                f"{type(part).__name__} is not a dense layer and has parameters; only nn.Linear "
-                "and modules without parameters, in sequence, can be rewritten"
-            )
-    return nn.Sequential(*made)
 
 
 def _rescaled(layer: nn.Linear, std: float, bias_std: float) -> ScaledLinear:

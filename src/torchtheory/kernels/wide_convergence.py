@@ -28,15 +28,13 @@ from torchtheory.core.errors import EmptyData, InvalidInput, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.models.model import PureFunction, flatten, unflatten
-from torchtheory.nets.activation_moments import Function
-from torchtheory.nets.activations import as_layer, nth_derivative
+from torchtheory.nets.activations import nth_derivative
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.labeled import at_least, homogeneous, points, positive, targets
 from torchtheory.nets.layer_features import last_hidden_features, last_layer
 from torchtheory.optimization.certificates.convergence import (
     geometric_bound,
-    polyak_lojasiewicz_constant,
 )
 from torchtheory.optimization.descent.iterates import Descent, gradient_descent
 
@@ -45,17 +43,16 @@ def wide_network(
     width: int,
     dimension: int,
     *,
-    activation: Function = "tanh",
     first_deviation: float = 1.0,
     generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> nn.Sequential:
-    r"""$\Phi(x,\theta)=\sum_{j=1}^n\theta_j^{(2)}\varrho(\langle\theta_j^{(1)},(x,1)\rangle)$
+    r"""$\Phi(x,\theta)=\sum_{j=1}^n\theta_j^{(2)}\tanh\langle\theta_j^{(1)},(x,1)\rangle$
     at random parameters: $\theta^{(2)}_j\sim\mathcal N(0,\frac1n)$ and
     $\theta^{(1)}_j\sim\mathcal N(0,s^2I_{d+1})$.
 
     The deviation $s$ must not depend on the width. With $s=n^{-1/2}$, as the source
-    prints, the features become $\varrho(0)$ for every sample as $n$ grows.
+    prints, the features become $\tanh0$ for every sample as $n$ grows.
 
     >>> wide_network(100, 3)
     Sequential(
@@ -70,7 +67,7 @@ def wide_network(
     generator = as_generator(generator)
     first = first_deviation * gaussian(width, dimension + 1, generator=generator, dtype=dtype)
     second = gaussian(1, width, generator=generator, dtype=dtype) / math.sqrt(width)
-    return nn.Sequential(dense(first[:, :-1], first[:, -1]), as_layer(activation), dense(second))
+    return nn.Sequential(dense(first[:, :-1], first[:, -1]), nn.Tanh(), dense(second))
 
 
 def last_layer_kernel(model: nn.Module, x: Tensor) -> Tensor:
@@ -443,11 +440,6 @@ class WideDescent:
         return geometric_bound(
             self.risks[0], self.constant * gain, 1 / self.step, len(self.risks) - 1
         )
-
-    @property
-    def path_constant(self) -> float:
-        r"""The smallest $\|\nabla r\|^2/r$ along the path: $cn/m$ as it really was."""
-        return 2 * polyak_lojasiewicz_constant(self.risks, self.run.gradient_norms, 0.0)
 
 
 def wide_descent(model: nn.Module, x: Tensor, y: Tensor, *, step: float, steps: int) -> WideDescent:

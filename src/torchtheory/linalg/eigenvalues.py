@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, UnknownName
-from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.linalg.krylov import SymmetricSpace, default_subspace, find_extremal, lanczos
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.linalg.krylov import SymmetricSpace, default_subspace, find_extremal
 from torchtheory.linalg.operators import (
     LinearOperator,
-    apply,
     check_count,
-    check_finite,
     check_square,
     effective_tolerance,
 )
@@ -188,50 +186,3 @@ def extremal_eigenvalues(
     largest, smallest = float(found.values[0]), float(found.values[-1])
     residual = float(found.residuals.max())
     return ExtremalEigenvalues(smallest, largest, residual, found.steps, found.converged)
-
-
-def power_iteration(
-    A: LinearOperator,
-    *,
-    tolerance: float = 1e-6,
-    steps: int = 1000,
-    generator: RandomSource = None,
-) -> EigenResult:
-    r"""The dominant eigenpair by the textbook method $v \leftarrow Av / \lVert Av\rVert$.
-
-    Converges like $|\lambda_2 / \lambda_1|^t$ when one eigenvalue dominates in magnitude, and not
-    at all when $\lambda$ and $-\lambda$ both do (`converged=False`). `top_eigenpairs` with
-    `which="magnitude"` has neither limit and needs fewer products; this is the method to compare
-    with.
-
-    Args:
-        A: A symmetric operator on $\mathbb{R}^n$.
-        tolerance: Stop when $\lVert Av - \lambda v\rVert \le$ `tolerance` $\cdot |\lambda|$; at
-            least 50 machine epsilons.
-        steps: Largest number of products.
-        generator: Seed or generator of the start vector.
-
-    Cost: one product and $O(n)$ per iteration; memory $O(n)$.
-
-    >>> A = LinearOperator.from_matrix(torch.diag(torch.tensor([1.0, -4.0, 2.0])))
-    >>> round(float(power_iteration(A).values), 4)
-    -4.0
-    """
-    n = check_square(A, "the power method")
-    check_count(steps, 10**12, "steps")
-    tolerance = effective_tolerance(tolerance, A.dtype)
-    random = as_generator(generator, A.device)
-    v = gaussian(n, generator=random, dtype=A.dtype, device=A.device)
-    lanczos(A, min(n, 2), start=v)  # its recurrence refuses an operator that is not symmetric
-    v = v / v.norm()
-    for iteration in range(1, steps + 1):
-        w = apply(A, v)
-        value, size = v @ w, w.norm()
-        check_finite(size, "a product with the operator")
-        residual = (w - value * v).norm()
-        converged = bool(residual <= tolerance * value.abs())
-        if converged or bool(size == 0):
-            break
-        if iteration < steps:
-            v = w / size
-    return EigenResult(value[None], v[:, None], residual[None], iteration, converged)

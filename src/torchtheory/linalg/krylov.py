@@ -14,117 +14,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.random import gaussian
 from torchtheory.linalg.operators import (
     LinearOperator,
     apply,
-    check_count,
     check_finite,
     check_square,
-    check_vector,
 )
-
-
-@dataclass(frozen=True)
-class Lanczos:
-    r"""The result of $j$ Lanczos steps: $A Q = Q T + \beta_j\, q_{j+1} e_j^\top$.
-
-    Attributes:
-        alphas: `[j]`, the diagonal of $T = Q^\top A Q$.
-        betas: `[j]`, its off-diagonal, and last the $\beta_j$ that couples to the next vector;
-            exactly 0 if the subspace is invariant.
-        basis: `[n, j]`, the orthonormal $Q$.
-    """
-
-    alphas: Tensor
-    betas: Tensor
-    basis: Tensor
-
-    @property
-    def tridiagonal(self) -> Tensor:
-        """$T$ as a dense `[j, j]` matrix."""
-        return tridiagonal_matrix(self.alphas, self.betas)
-
-
-def lanczos(
-    A: LinearOperator, k: int, *, start: Tensor | None = None, generator: RandomSource = None
-) -> Lanczos:
-    r"""The Lanczos process: an orthonormal basis in which a symmetric $A$ is tridiagonal.
-
-    $$\beta_j q_{j+1} = A q_j - \alpha_j q_j - \beta_{j-1} q_{j-1},
-      \qquad \alpha_j = q_j^\top A q_j,$$
-
-    with every $q_{j+1}$ orthogonalized twice against all before it. If the Krylov space becomes
-    invariant ($\beta_j$ at rounding level), the process stops there and returns fewer than $k$
-    steps; the eigenvalues of $T$ are then eigenvalues of $A$.
-
-    Args:
-        A: A symmetric operator on $\mathbb{R}^n$. Asymmetry that shows in the recurrence is
-            refused.
-        k: The number of steps, at most $n$.
-        start: The direction `[n]` of $q_1$; random if not given.
-        generator: Seed or generator of the random start.
-
-    Cost: $k$ products and $O(k^2 n)$; memory $O(kn)$.
-
-    Example: $q = e_1$ and the path matrix $\operatorname{tridiag}(1, 0, 1)$, which Lanczos leaves
-    as it is.
-
-    >>> path = torch.diag(torch.ones(3), 1) + torch.diag(torch.ones(3), -1)
-    >>> result = lanczos(LinearOperator.from_matrix(path), 4, start=torch.eye(4)[0])
-    >>> result.alphas.tolist(), result.betas.tolist()
-    ([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0])
-    """
-    n = check_square(A, "the Lanczos process")
-    check_count(k, n, "Lanczos steps")
-    if start is None:
-        random = as_generator(generator, A.device)
-        start = gaussian(n, generator=random, dtype=A.dtype, device=A.device)
-    else:
-        check_vector(A, start, "the start vector")
-        if start.ndim != 1:
-            raise ShapeMismatch(f"the start vector must be [{n}], it is {list(start.shape)}")
-        if not bool(start.any()):
-            raise InvalidInput("the start vector is 0, and has no direction")
-    alphas, betas, basis = tridiagonalize(A, start[:, None], k)
-    ended = (betas[0] == 0).nonzero()
-    j = int(ended[0]) + 1 if len(ended) else k
-    return Lanczos(alphas[0, :j], betas[0, :j], basis[0, :j].T)
-
-
-def tridiagonalize(A: LinearOperator, starts: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Lanczos from `p` start vectors `[n, p]` side by side, one block product per step.
-
-    Returns alphas `[p, k]`, betas `[p, k]` and bases `[p, k, n]`. Where a subspace is exhausted
-    its beta is 0, and so is everything after it.
-    """
-    n, p = starts.shape
-    basis = starts.new_zeros(p, k, n)
-    alphas, betas = starts.new_zeros(p, k), starts.new_zeros(p, k)
-    q = (starts / starts.norm(dim=0)).T.contiguous()
-    scale = starts.new_zeros(p)
-    for j in range(k):
-        basis[:, j] = q
-        coefficients, w = orthogonalize(apply(A, q.T).T, basis[:, : j + 1])
-        alpha, beta = coefficients[:, j], w.norm(dim=1)
-        check_finite(alpha + beta, "a product with the operator")
-        scale = torch.maximum(scale, torch.maximum(alpha.abs(), beta))
-        if j > 0:
-            _check_symmetric(coefficients[:, j - 1], betas[:, j - 1], scale)
-        alive = (beta > breakdown_level(A) * scale) & (j + 1 < n)
-        alphas[:, j] = alpha
-        betas[:, j] = torch.where(alive, beta, 0)
-        q = torch.where(alive[:, None], w / beta[:, None], 0)
-        if not bool(alive.any()):
-            break
-    return alphas, betas, basis
 
 
 def three_term_recurrence(A: LinearOperator, starts: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
@@ -83,40 +82,6 @@ def trace(
     captured = float((Q * apply(A, Q)).sum())
     rest = Estimate.of(_quadratic_forms(A, samples - 2 * third, random, Q))
     return Estimate(captured + rest.value, rest.standard_error, samples)
-
-
-def frobenius_norm(
-    A: LinearOperator, *, samples: int = 100, generator: RandomSource = None
-) -> Estimate:
-    r"""$\lVert A\rVert_F = \sqrt{\sum_{ij} A_{ij}^2}$ of any operator, from `samples` products.
-
-    $\lVert A\rVert_F^2 = \mathbb{E}\, \lVert Az\rVert^2$ for random signs $z$; the estimate is the
-    root of the mean, and its standard error that of the mean carried through the root (the
-    square is unbiased, the root only nearly). If `samples` $\ge n$, it is exact.
-
-    Args:
-        A: An operator from $\mathbb{R}^n$ to $\mathbb{R}^m$.
-        samples: The number of products with $A$.
-        generator: Seed or generator of the random vectors.
-
-    Cost: `samples` products, in blocks of $2^{24}$ numbers.
-
-    >>> frobenius_norm(LinearOperator.identity(9)).value
-    3.0
-    """
-    m, n = A.shape
-    check_count(samples, 10**12, "samples")
-    if samples >= n:
-        return Estimate(math.sqrt(_exact_sum(A, "squares")), 0.0, n)
-    random = as_generator(generator, A.device)
-    squares = []
-    for block in column_blocks(m + n, samples):
-        z = rademacher(n, len(block), generator=random, dtype=A.dtype, device=A.device)
-        squares.append(apply(A, z).double().square().sum(dim=0))
-    square = Estimate.of(torch.cat(squares))
-    check_finite(square.value, "a product with the operator")
-    root = math.sqrt(square.value)
-    return Estimate(root, square.standard_error / (2 * root) if root > 0 else 0.0, samples)
 
 
 def _quadratic_forms(

@@ -68,6 +68,8 @@ def _claims(claims: Sequence[Claim]) -> str:
         statement = f"${_formula(claim.statement)}$"
         if claim.reason:
             statement += f" {inline_text(claim.reason)}"
+        for words in wording.power_words(claim):
+            statement += f" *{inline_text(words)}*"
         if claim.ids:
             statement += f" ({inline_text(', '.join(claim.ids))})"
         how = wording.claim_relation(claim)

@@ -203,6 +203,8 @@ def _write(node: Element) -> str:
     elif tag == "mi" and _text(node) == ":":
         tag = "mo"  # and this is one
         node.set("form", "infix")
+    elif tag == "mo" and _text(node) in ("|", "‖") and not node.get("lspace"):
+        node.attrib |= {"lspace": "0", "rspace": "0"}  # a bar between two letters is no relation
     text, variant = _text(node), node.get("mathvariant", "")
     if tag == "mi" and re.fullmatch(r"\\[A-Za-z]+\*?", text):
         text = text.strip("\\*")  # a command nobody defined: its name

@@ -50,7 +50,8 @@ def print_run(run: LabRun, console: Console, verbose: bool = False) -> None:
             console.print()
             console.print(Text(paragraph))
     console.print()
-    _print_content(run, console, verbose, tables=verbose or not run.claims)
+    # a bound far from an experiment that was chosen for it is worth a word, one of an audit is not
+    _print_content(run, console, verbose, tables=verbose or not run.claims, weak=True)
     for problem in run.problems:
         console.print(marked("✗", plain_prose(problem), "bold red"))
     word, style = ("passes", "bold green") if run.passed else ("fails", "bold red")
@@ -143,9 +144,11 @@ def print_audit(audit: AuditResult, console: Console, verbose: bool = False) -> 
     console.print(Text(wording.counted(len(claims), "claim") + counts, style="bold"))
 
 
-def _print_content(content: Content, console: Console, verbose: bool, *, tables: bool) -> None:
+def _print_content(
+    content: Content, console: Console, verbose: bool, *, tables: bool, weak: bool = False
+) -> None:
     if content.claims:
-        console.print(_claims(content.claims, console.width, verbose))
+        console.print(_claims(content.claims, console.width, verbose, weak))
         console.print()
     for erratum in content.errata:
         console.print(erratum_block(erratum))
@@ -160,7 +163,7 @@ def _print_content(content: Content, console: Console, verbose: bool, *, tables:
         console.print(marked("•", plain_prose(note), ""))
 
 
-def _claims(claims: Sequence[Claim], width: int, verbose: bool) -> Grid:
+def _claims(claims: Sequence[Claim], width: int, verbose: bool, weak: bool) -> Grid:
     wide = width >= WIDE
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), expand=True)
     grid.add_column("verdict", width=16 if wide else 10)
@@ -173,6 +176,8 @@ def _claims(claims: Sequence[Claim], width: int, verbose: bool) -> Grid:
         details = [Text(plain(claim.statement))]
         if claim.reason and (verbose or claim.verdict is not Verdict.HOLDS):
             details.append(Text(plain_prose(claim.reason), style="dim"))
+        if verbose or (weak and claim.weaknesses):
+            details += [Text(plain_prose(w), style="dim") for w in wording.power_words(claim)]
         if verbose and claim.interval is not None:
             details.append(Text(wording.interval_basis(claim), style="dim"))
         if verbose and (source := wording.source(claim)):

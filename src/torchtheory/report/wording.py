@@ -24,11 +24,11 @@ MARKS = {
 }
 
 _RELATIONS = {"<=": "≤", "<": "<", ">=": "≥", ">": ">", "==": "=", "~": "≈", "slope": "≈"}
-#: A promise that could be less than so many times better counts as met.
-WORTH_SAYING = 1.05
 # What holds only thanks to its tolerance or its confidence interval.
 _NEARLY = {"<=": "≲", "<": "≲", ">=": "≳", ">": "≳", "==": "≈", "~": "≈", "slope": "≈"}
 _NEGATED = {"<=": "≰", "<": "≮", ">=": "≱", ">": "≯", "==": "≠", "~": "≉", "slope": "≉"}
+# A promise that could be less than so many times better counts as met.
+_NEARLY_MET = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +95,23 @@ def slack_words(claim: Claim) -> str:
     >>> slack_words(Claim((), "", -2.0, "<=", -6.0, slack=3.0))
     'the promise could be 3 times as far below 0'
     """
-    if claim.slack is None or claim.promised is None or claim.verdict is Verdict.VIOLATED:
+    if claim.slack is None or claim.promised is None or claim.slack < _NEARLY_MET:
         return ""
-    if claim.slack < WORTH_SAYING:
+    if claim.verdict is not Verdict.HOLDS:
         return ""
-    above = claim.relation in (">", ">=")
+    if math.isinf(claim.promised):
+        return "any number would meet it"
     if math.isinf(claim.slack):
-        if math.isfinite(claim.promised) and above is (claim.promised < 0):
-            return "the promise could be 0"
-        return "every promise would be met" if math.isinf(claim.promised) else ""
+        return "the promise could be 0" if _finite(claim.measured) else "any promise would be met"
+    above = claim.relation in (">", ">=")
     times = f"{number_text(claim.slack, 2)} times"
     if claim.promised < 0:
         return f"the promise could be {times} " + ("as near to 0" if above else "as far below 0")
     return f"the promise could be {times} {'larger' if above else 'smaller'}"
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def alternative_words(claim: Claim) -> str:

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Function
 from torchtheory.approximation.network_calculus import block_diagonal, chain
 from torchtheory.approximation.piecewise.function_norms import partial_derivatives
 from torchtheory.approximation.piecewise.partition_of_unity import patch_centers
+from torchtheory.approximation.targets import Function
 from torchtheory.core.errors import EmptyData, ShapeMismatch
 from torchtheory.nets.labeled import at_least
 

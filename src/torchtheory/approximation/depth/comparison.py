@@ -8,12 +8,12 @@ Foundations of Deep Learning, section 4.2.2.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from torchtheory.approximation.targets import Function, evaluate
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import activation
@@ -55,7 +55,7 @@ def equal_widths(dimension: int, parameters: int) -> tuple[int, int]:
 
 
 def compare_depth(
-    target: Callable[[Tensor], Tensor],
+    target: Function,
     train: Tensor,
     test: Tensor,
     *,
@@ -70,7 +70,7 @@ def compare_depth(
     All seeds of a depth are trained together, on the mean squared error over all training points.
 
     Args:
-        target: from `[n, d]` to `[n]`.
+        target: from `[n, d]` to `[n]` or `[n, 1]`.
         train, test: points, `[n, d]` each.
         parameters: budget of either network.
 
@@ -86,7 +86,7 @@ def compare_depth(
     at_least(steps, 1, "steps")
     at_least(seeds, 1, "seeds")
     positive(rate, "rate")
-    wanted, checked = target(train), target(test)
+    wanted, checked = evaluate(target, train), evaluate(target, test)
     if not bool(torch.isfinite(wanted).all() & torch.isfinite(checked).all()):
         raise NonFinite("the target must be finite at every point")
     if float(checked.var()) == 0:

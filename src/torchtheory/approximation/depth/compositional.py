@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Approximant, Function, box_grid, values_of
+from torchtheory.approximation.certificates import Approximant, box_grid
 from torchtheory.approximation.layer_maps import (
     Maps,
     affine_map,
@@ -32,6 +32,7 @@ from torchtheory.approximation.polynomials.relu import (
     polynomial_levels,
     polynomial_network,
 )
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.nets.labeled import at_least, positive
 from torchtheory.primer.taylor import HIGHEST_ORDER, Scalar, taylor_polynomial

@@ -17,8 +17,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Approximant, Box, as_box, box_grid, values_of
+from torchtheory.approximation.certificates import (
+    Approximant,
+    Box,
+    as_box,
+    box_grid,
+)
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.targets import evaluate, values_of
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName, UnsupportedModel
 from torchtheory.expressivity.bounds import most_pieces
 from torchtheory.nets.feedforward import affine_layers
@@ -169,10 +175,9 @@ def tangent_network(
         if cells > 1
         else torch.tensor([[(a + b) / 2 for a, b in box]], dtype=torch.float64)
     )
-    # one variable comes as [n], like everywhere in this room
     with torch.enable_grad():
         at = centers.clone().requires_grad_()
-        made = function(at[:, 0] if len(box) == 1 else at)
+        made = evaluate(function, at)
         (gradient,) = torch.autograd.grad(made.sum(), at)
     bias = values_of(function, centers) - (gradient * centers).sum(1)
     operations: list[Operation] = ["max"] * (len(centers) - 1)

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Approximant, Function
+from torchtheory.approximation.certificates import Approximant
 from torchtheory.approximation.network_calculus import block_diagonal, chain, compose
 from torchtheory.approximation.piecewise.broken_lines import broken_line_network
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.targets import Function
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, rademacher
 from torchtheory.nets.feedforward import affine_layers

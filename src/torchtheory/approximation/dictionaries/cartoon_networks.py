@@ -13,12 +13,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Function, values_of
 from torchtheory.approximation.dictionaries.cartoons import Cartoon
 from torchtheory.approximation.dictionaries.horizons import gated_network, indicator_network
 from torchtheory.approximation.network_calculus import combine
 from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.hats import hat_interpolant
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.nets.labeled import at_least
 
 _SQUARE = ((0.0, 1.0), (0.0, 1.0))

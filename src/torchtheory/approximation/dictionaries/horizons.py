@@ -12,9 +12,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Approximant, Function, values_of
+from torchtheory.approximation.certificates import Approximant
 from torchtheory.approximation.network_calculus import chain, combine, compose, stack
 from torchtheory.approximation.piecewise.boxes import cell_centers
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least, positive

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Function
 from torchtheory.approximation.network_calculus import chain, combine
 from torchtheory.approximation.piecewise.boxes import box_indicator
+from torchtheory.approximation.targets import Function
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import positive

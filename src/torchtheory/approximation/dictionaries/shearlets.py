@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Function
 from torchtheory.approximation.dictionaries.networks import dictionary_element
+from torchtheory.approximation.targets import Function
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.nets.labeled import at_least
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 
 from torch import Tensor
 
 from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump
+from torchtheory.approximation.targets import Function, evaluate
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.nets.labeled import at_least
 
@@ -68,7 +68,7 @@ def sobolev_grid_norm(f: BumpSum, points: int = 41) -> float:
     return found
 
 
-def read_labels(g: Callable[[Tensor], Tensor], f: BumpSum) -> Tensor:
+def read_labels(g: Function, f: BumpSum) -> Tensor:
     r"""The labels $\mathbf 1[g(x_m)>c_\phi N^{-n}/2]$ an approximation of $f_y$ holds.
 
     Right for every $g$ with $\|g-f_y\|_\infty<c_\phi N^{-n}/2$.
@@ -81,8 +81,7 @@ def read_labels(g: Callable[[Tensor], Tensor], f: BumpSum) -> Tensor:
     """
     d = f.bump.dimension
     x = cell_centers(((0.0, 1.0),) * d, f.cells)
-    made = g(x[:, 0] if d == 1 else x)
-    return (made > f.height / 2).long()
+    return (evaluate(g, x) > f.height / 2).long()
 
 
 def sine_frequency(labels: Tensor) -> float:

@@ -16,14 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import (
-    Approximant,
-    Box,
-    Function,
-    as_box,
-    values_of,
-)
+from torchtheory.approximation.certificates import Approximant, Box, as_box
 from torchtheory.approximation.network_calculus import block_diagonal, chain, combine
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least, positive

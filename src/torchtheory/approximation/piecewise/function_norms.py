@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Box, Function, as_box, box_grid
+from torchtheory.approximation.certificates import Box, as_box, box_grid
+from torchtheory.approximation.targets import Function, evaluate
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.nets.labeled import at_least
@@ -81,12 +82,7 @@ def partial_derivatives(function: Function, x: Tensor, order: int) -> dict[tuple
     d = x.shape[1]
     with torch.enable_grad():
         point = x.detach().clone().requires_grad_()
-        value = function(point[:, 0] if d == 1 else point)
-        if not isinstance(value, Tensor) or value.shape != x.shape[:1]:
-            found = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ShapeMismatch(
-                f"the function must give one value a point, [{len(x)}], not {found}"
-            )
+        value = evaluate(function, point)
         made: dict[tuple[int, ...], Tensor] = {(0,) * d: value}
         gradients: dict[tuple[int, ...], Tensor] = {}
         for alpha in multi_indices(d, order)[1:]:
@@ -145,7 +141,7 @@ def holder_constant(
         raise InvalidInput(
             f"{len(grid)} points make {len(grid) ** 2} pairs, too many for the memory: take fewer"
         )
-    values = _finite(function(grid[:, 0] if grid.shape[1] == 1 else grid).detach())
+    values = _finite(evaluate(function, grid).detach())
     apart = torch.pdist(grid)
     rise = torch.pdist(values.unsqueeze(1))
     return NormEstimate(float((rise / apart**exponent).max()), "lower bound", len(grid))
@@ -169,8 +165,7 @@ def holder_norm(
 
     def top(alpha: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
         def value(x: Tensor) -> Tensor:
-            at = x.unsqueeze(1) if x.ndim == 1 else x
-            return partial_derivatives(function, at, order)[alpha]
+            return partial_derivatives(function, x, order)[alpha]
 
         return value
 

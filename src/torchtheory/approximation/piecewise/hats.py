@@ -14,14 +14,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import (
-    Approximant,
-    Box,
-    Function,
-    as_box,
-    values_of,
-)
+from torchtheory.approximation.certificates import Approximant, Box, as_box
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.errors import InvalidInput
 from torchtheory.nets.labeled import at_least, positive
 

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Approximant, Function, Size, values_of
+from torchtheory.approximation.certificates import Approximant
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.shifted_sums import Copies, ShiftedSum
 from torchtheory.approximation.piecewise.yarotsky import compose_product
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.errors import InvalidInput
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least, positive
@@ -143,23 +144,19 @@ def sparse_grid_error(level: int, dimension: int, mixed: float = 1.0) -> float:
     return mixed * 2.0**-dimension * math.fsum(terms)
 
 
-@dataclass(frozen=True, slots=True)
-class SparseGridNetwork:
-    """A sparse grid interpolant as a ReLU network.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseGridNetwork(Approximant):
+    """A sparse grid interpolant as a ReLU network; its bound is the sum of two parts.
 
     Attributes:
-        approximant: the network; its bound is the sum of the two parts.
         grid_error: bound of what the interpolant leaves.
         product_error: bound of what the approximate products of hats add.
         grid: the interpolant itself.
-        size: of the dense network.
     """
 
-    approximant: Approximant
     grid_error: float
     product_error: float
     grid: SparseGrid
-    size: Size
 
 
 def sparse_grid_network(
@@ -197,8 +194,15 @@ def sparse_grid_network(
         raise InvalidInput("the function vanishes at every point of the grid")
     network = ShiftedSum(groups)
     left = sparse_grid_error(level, dimension, mixed)
-    made = Approximant(network, left + added, ((0.0, 1.0),) * dimension, "X-53")
-    return SparseGridNetwork(made, left, added, grid, network.size)
+    return SparseGridNetwork(
+        network=network,
+        bound=left + added,
+        domain=((0.0, 1.0),) * dimension,
+        theorem="X-53",
+        grid_error=left,
+        product_error=added,
+        grid=grid,
+    )
 
 
 def _hat(axis: int, dimension: int) -> nn.Sequential:

@@ -20,7 +20,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Approximant, Function, Size
+from torchtheory.approximation.certificates import Approximant
 from torchtheory.approximation.network_calculus import chain, compose, stack
 from torchtheory.approximation.piecewise.boxes import relu_bump
 from torchtheory.approximation.piecewise.function_norms import multi_indices, partial_derivatives
@@ -31,6 +31,7 @@ from torchtheory.approximation.piecewise.partition_of_unity import (
 from torchtheory.approximation.piecewise.shifted_sums import Copies, ShiftedSum
 from torchtheory.approximation.polynomials.products import many_product_network
 from torchtheory.approximation.polynomials.squaring import squaring_levels
+from torchtheory.approximation.targets import Function
 from torchtheory.core.errors import InvalidInput, NonFinite
 from torchtheory.nets.labeled import at_least, positive
 
@@ -38,25 +39,21 @@ from torchtheory.nets.labeled import at_least, positive
 MOST_COPIES = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class SmoothApproximant:
-    r"""A network for a smooth function, with the two parts of its error.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmoothApproximant(Approximant):
+    r"""A network on $[0,1]^d$ for a smooth function; its bound is the sum of two parts.
 
     Attributes:
-        approximant: the network on $[0,1]^d$; its bound is the sum of the two parts.
         taylor_error: bound of $\|f-f_1\|_\infty$.
         product_error: bound of what the approximate products add.
         cells: $N$.
         levels: depth of each squaring.
-        size: of the dense network, non-zero parameters counted.
     """
 
-    approximant: Approximant
     taylor_error: float
     product_error: float
     cells: int
     levels: int
-    size: Size
 
 
 def taylor_error(smoothness: int, dimension: int, cells: int, norm: float = 1.0) -> float:
@@ -140,7 +137,7 @@ def smooth_network(
     `error`, unless given: about $\epsilon^{-d/n}$ patches, $\log(1/\epsilon)$ layers.
 
     Args:
-        function: from `[k, d]` to `[k]` (`[k]` to `[k]` for one variable), differentiable
+        function: from `[k, d]` to `[k]` or `[k, 1]`, differentiable
             $n-1$ times by automatic differentiation.
         smoothness: $n$.
         dimension: $d$.
@@ -149,7 +146,7 @@ def smooth_network(
 
     >>> made = smooth_network(torch.sin, 2, 1, 0.01)
     >>> x = torch.linspace(0, 1, 101, dtype=torch.float64)
-    >>> bool((made.approximant(x) - torch.sin(x)).abs().max() <= made.approximant.bound <= 0.01)
+    >>> bool((made(x) - torch.sin(x)).abs().max() <= made.bound <= 0.01)
     True
     """
     at_least(smoothness, 1, "smoothness")
@@ -186,8 +183,16 @@ def smooth_network(
         taylor_error(smoothness, dimension, cells, norm),
         product_error(smoothness, dimension, levels, norm),
     )
-    made = Approximant(network, sum(parts), ((0.0, 1.0),) * dimension, "X-31")
-    return SmoothApproximant(made, *parts, cells, levels, network.size)
+    return SmoothApproximant(
+        network=network,
+        bound=sum(parts),
+        domain=((0.0, 1.0),) * dimension,
+        theorem="X-31",
+        taylor_error=parts[0],
+        product_error=parts[1],
+        cells=cells,
+        levels=levels,
+    )
 
 
 def local_monomial(alpha: tuple[int, ...], cells: int, levels: int) -> torch.nn.Sequential:

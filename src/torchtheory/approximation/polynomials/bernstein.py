@@ -15,13 +15,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import (
-    Approximant,
-    Box,
-    Function,
-    as_box,
-    values_of,
-)
+from torchtheory.approximation.certificates import Approximant, Box, as_box
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.errors import EmptyData, InvalidInput
 from torchtheory.nets.labeled import at_least, positive
 

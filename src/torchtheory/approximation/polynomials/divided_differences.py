@@ -16,12 +16,13 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Approximant, Function, as_box, values_of
+from torchtheory.approximation.certificates import Approximant, as_box
 from torchtheory.approximation.network_calculus import chain, compose
 from torchtheory.approximation.polynomials.bernstein import (
     bernstein_approximant,
     power_coefficients,
 )
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.errors import InvalidInput
 from torchtheory.nets.activations import as_layer, logistic_derivative, nth_derivative
 from torchtheory.nets.labeled import at_least, positive
@@ -227,18 +228,18 @@ def good_bias(
     return float(z[at]), float(worst[at])
 
 
-@dataclass(frozen=True, slots=True)
-class LeshnoNetwork:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeshnoNetwork(Approximant):
     """A function through its Bernstein polynomial through differences of an activation.
 
+    Its bound is the sum of three parts.
+
     Attributes:
-        approximant: the network; its bound is the sum of the three parts below.
         polynomial: error of the Bernstein polynomial.
         truncation: error of the differences, weighed by the polynomial's coefficients.
         rounding: what double precision can add.
     """
 
-    approximant: Approximant
     polynomial: float
     truncation: float
     rounding: float
@@ -262,7 +263,7 @@ def leshno_network(
     $\|f-q_r\|_\infty+\sum_k|\alpha_k|\epsilon_k$, and rounding.
 
     >>> made = leshno_network(torch.sin, 3, "exp", 0.0, 0.01, lipschitz=1.0)
-    >>> made.approximant.size.units
+    >>> made.size.units
     4
     """
     at_least(degree, 1, "degree")
@@ -291,5 +292,12 @@ def leshno_network(
     )
     rounding = (degree + 8) * ROUNDOFF * float(out.abs().sum()) * size
     polynomial = bernstein_approximant(function, degree, box[0], lipschitz=lipschitz).bound
-    made = Approximant(compose(units, to_unit), polynomial + truncation + rounding, box, "L-082")
-    return LeshnoNetwork(made, polynomial, truncation, rounding)
+    return LeshnoNetwork(
+        network=compose(units, to_unit),
+        bound=polynomial + truncation + rounding,
+        domain=box,
+        theorem="L-082",
+        polynomial=polynomial,
+        truncation=truncation,
+        rounding=rounding,
+    )

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from torchtheory.approximation.certificates import (
     Approximant,
     Box,
-    Function,
     as_box,
     measured_error,
-    values_of,
 )
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
 from torchtheory.core.errors import NotConverged
 from torchtheory.nets.labeled import at_least, positive

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Approximant, Box, Function, as_box, values_of
+from torchtheory.approximation.certificates import Approximant, Box, as_box
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.nets.labeled import at_least, positive
 
 

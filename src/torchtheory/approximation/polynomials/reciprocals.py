@@ -116,18 +116,16 @@ def reciprocal_network(low: float, error: float) -> Approximant:
     return Approximant(network, bound, ((float(low), 1.0),), "X-33")
 
 
-@dataclass(frozen=True, slots=True)
-class RationalNetwork:
-    """A quotient of polynomials as a network, with the parts of its error.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RationalNetwork(Approximant):
+    """A quotient of polynomials as a network; its bound is the sum of three parts.
 
     Attributes:
-        approximant: the network; its bound is the sum of the three parts.
         numerator: what the numerator's error is worth.
         denominator: what the errors of the denominator and of its reciprocal are worth.
         product: error of the last product.
     """
 
-    approximant: Approximant
     numerator: float
     denominator: float
     product: float
@@ -167,7 +165,7 @@ def rational_network(
 
     >>> import torch
     >>> made = rational_network({(1,): 1.0}, {(0,): 1.0, (2,): 1.0}, 1e-2, low=1, high=2, largest=1)
-    >>> bool((made.approximant(torch.tensor([0.5]).double()) - 0.4).abs() <= 1e-2)
+    >>> bool((made(torch.tensor([0.5]).double()) - 0.4).abs() <= 1e-2)
     True
     """
     positive(error, "error")
@@ -198,7 +196,15 @@ def rational_network(
         largest * (inverse_error + 2 * q.bound / low**2),
         reach * steepest * gate.bound,
     )
-    return RationalNetwork(Approximant(network, sum(parts), p.domain, "X-33"), *parts)
+    return RationalNetwork(
+        network=network,
+        bound=sum(parts),
+        domain=p.domain,
+        theorem="X-33",
+        numerator=parts[0],
+        denominator=parts[1],
+        product=parts[2],
+    )
 
 
 def _polynomial(

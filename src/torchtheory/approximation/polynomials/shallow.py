@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Approximant, Function, values_of
+from torchtheory.approximation.certificates import Approximant
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.polynomials.divided_differences import (
     ROUNDOFF,
@@ -29,6 +29,7 @@ from torchtheory.approximation.polynomials.divided_differences import (
     monomial_error,
     smooth_layer,
 )
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.nets.labeled import at_least, positive
 
@@ -36,17 +37,15 @@ from torchtheory.nets.labeled import at_least, positive
 MOST_UNITS = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class ShallowPolynomial:
-    """A polynomial as one hidden layer.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShallowPolynomial(Approximant):
+    """A polynomial as one hidden layer on the unit cube; its bound is the sum of two parts.
 
     Attributes:
-        approximant: the network on the unit cube; its bound is the sum of the two parts below.
         truncation: error of the differences in exact arithmetic; falls with the step.
         rounding: what double precision can add; grows as the step falls.
     """
 
-    approximant: Approximant
     truncation: float
     rounding: float
 
@@ -76,7 +75,7 @@ def shallow_polynomial(
 
     >>> xy = shallow_polynomial(torch.tensor([[0.0, 0.0], [0.0, 1.0]]), "exp", 0.0, 1e-4)
     >>> x = torch.tensor([[0.5, 0.25]]).double()
-    >>> abs(xy.approximant(x).item() - 0.125) < 1e-4, xy.approximant.size.units
+    >>> abs(xy(x).item() - 0.125) < 1e-4, xy.size.units
     (True, 4)
     """
     positive(step, "step")
@@ -117,8 +116,14 @@ def shallow_polynomial(
         activation, 1, low, high
     ) * max(abs(low), abs(high))
     rounding = (len(grid) + 8) * ROUNDOFF * float(out.abs().sum()) * size
-    made = Approximant(network, truncation + rounding, ((0.0, 1.0),) * d, "X-17")
-    return ShallowPolynomial(made, truncation, rounding)
+    return ShallowPolynomial(
+        network=network,
+        bound=truncation + rounding,
+        domain=((0.0, 1.0),) * d,
+        theorem="X-17",
+        truncation=truncation,
+        rounding=rounding,
+    )
 
 
 @dataclass(frozen=True, slots=True)

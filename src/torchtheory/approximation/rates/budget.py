@@ -8,6 +8,7 @@ each that applies the size: with its constant where the proof has one, else its 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,9 @@ FIXED_SMOOTHNESS = {
 #: Classes whose theorems are about the mean squared error.
 SQUARE_CLASSES = ("holder", "barron", "cartoon", "piecewise-holder", "manifold-wavelet")
 
+#: Powers of ten from here on are no floats.
+LARGEST_FLOAT = math.log10(sys.float_info.max)
+
 KNOWN = "constant known"
 ORDER = "order, constant unknown"
 
@@ -38,7 +42,9 @@ class SizeEstimate:
     Attributes:
         theorem: the row.
         log10_size: logarithm of the size; sizes in high dimension do not fit into a float.
-        size: the number itself where its constant is known.
+        size: the number itself, rounded where it is an order; None where it does not fit into a
+            float and is not counted.
+        constant_known: whether the number is one, or an order with the table's constant.
         layers: affine layers, where the proof fixes them.
         log10_layers: where the depth is a power of the error, of its order.
         exponent, log_power: of the order.
@@ -48,6 +54,7 @@ class SizeEstimate:
     theorem: RateTheorem
     log10_size: float
     size: int | None
+    constant_known: bool
     layers: int | None
     log10_layers: float | None
     exponent: float
@@ -57,7 +64,7 @@ class SizeEstimate:
     @property
     def constant(self) -> str:
         """Whether the number is one, or an order."""
-        return ORDER if self.size is None else KNOWN
+        return KNOWN if self.constant_known else ORDER
 
     def to_json(self) -> dict[str, Any]:
         row = self.theorem
@@ -69,6 +76,7 @@ class SizeEstimate:
             "size": self.size if self.log10_size < 15 else None,
             "log10_size": self.log10_size,
             "constant": self.constant,
+            "constant_known": self.constant_known,
             "exponent": self.exponent,
             "log_power": self.log_power,
             "norm": self.norm,
@@ -156,8 +164,8 @@ def size_needed(
     >>> table = size_needed("sobolev", smoothness=2, dimension=1, error=1e-4)
     >>> [(e.theorem.id, e.size) for e in table.lower]
     [('X-34', 1), ('X-16', 24)]
-    >>> table.upper[0].theorem.id, table.upper[0].constant
-    ('X-37', 'order, constant unknown')
+    >>> table.upper[0].theorem.id, table.upper[0].size, table.upper[0].constant_known
+    ('X-37', 10, False)
     >>> [e.size for e in table.upper if e.theorem.id == "L-071"]
     [36]
     """
@@ -232,14 +240,17 @@ def _estimate(row: RateTheorem, setting: Setting, constant: float) -> SizeEstima
     log_layers = None
     if row.layers_exponent is not None:
         log_layers = -row.layers_exponent(setting) * math.log10(setting.error)
+    size: int | None
     if counted is None:
-        size, log10_size = None, row.log10_order(setting) + math.log10(constant)
+        log10_size = row.log10_order(setting) + math.log10(constant)
+        size = round(10**log10_size) if log10_size < LARGEST_FLOAT else None
     else:
         size, log10_size = counted.size, math.log10(max(1, counted.size))
     return SizeEstimate(
         row,
         log10_size,
         size,
+        counted is not None,
         layers,
         log_layers,
         row.exponent(setting),

@@ -18,9 +18,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Function, values_of
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.bumps import SplineBump
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.generalization.complexity.covering import covering_number, packing_number
 from torchtheory.generalization.vc.bounds import first_whole_number

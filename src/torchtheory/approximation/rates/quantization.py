@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Approximant, Function, Size, values_of
+from torchtheory.approximation.certificates import Approximant
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.finite_elements import cube_mesh, nodal_network
 from torchtheory.approximation.piecewise.shifted_sums import Copies, ShiftedSum
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.errors import InvalidInput, UnsupportedModel
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least, positive
@@ -149,19 +150,15 @@ def decode(bits: str, grid: WeightGrid) -> nn.Sequential:
     return chain(maps, [nn.ReLU() for _ in maps[1:]])
 
 
-@dataclass(frozen=True, slots=True)
-class HolderApproximant:
-    """A network of fixed depth for a Hölder function.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderApproximant(Approximant):
+    """A network of fixed depth for a Hölder function, on the cube [-1/2, 1/2]^d.
 
     Attributes:
-        approximant: on the cube [-1/2, 1/2]^d, with a promise in the sup norm.
         cells: cells of the mesh a side.
-        size: of the dense network.
     """
 
-    approximant: Approximant
     cells: int
-    size: Size
 
 
 def holder_error(order: int, exponent: float, dimension: int, cells: int) -> float:
@@ -196,7 +193,7 @@ def holder_network(
     $\epsilon$. For $n+\zeta\le2$.
 
     >>> made = holder_network(lambda x: x.abs(), 0, 1.0, 1, 0.25)
-    >>> made.cells, made.approximant(torch.tensor([0.25]).double()).item()
+    >>> made.cells, made(torch.tensor([0.25]).double()).item()
     (4, 0.25)
     """
     positive(error, "error")
@@ -214,8 +211,13 @@ def holder_network(
     reach = torch.full((dimension,), 1 / cells, dtype=torch.float64)
     network = ShiftedSum([Copies(template, shifts, values_of(function, shifts), reach)])
     bound = holder_error(order, exponent, dimension, cells)
-    made = Approximant(network, bound, ((-0.5, 0.5),) * dimension, "X-38")
-    return HolderApproximant(made, cells, network.size)
+    return HolderApproximant(
+        network=network,
+        bound=bound,
+        domain=((-0.5, 0.5),) * dimension,
+        theorem="X-38",
+        cells=cells,
+    )
 
 
 def _number(value: int, width: int) -> str:

@@ -24,7 +24,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Box, Function, sup_distance
+from torchtheory.approximation.certificates import Box, sup_distance
+from torchtheory.approximation.targets import Function
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.nets.labeled import at_least, points, positive, targets
 from torchtheory.nets.regression import least_squares

@@ -13,8 +13,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Box, Function, values_of
+from torchtheory.approximation.certificates import Box
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.random import RandomSource, as_generator
@@ -79,7 +80,7 @@ def disagreement(
     r"""The share of a box on which $|G-f|\ge\epsilon$, with an exact interval.
 
     Args:
-        labels: $f$, from `[n, d]` to `[n]` (from `[n]` in one dimension).
+        labels: $f$, from `[n, d]` to `[n]` or `[n, 1]`.
         network: $G$, likewise.
 
     >>> half = disagreement(lambda x: (x > 0.5).double(), torch.zeros_like, 0.1, ((0.0, 1.0),))

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Box, Function, as_box, values_of
+from torchtheory.approximation.certificates import Box, as_box
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.nets.labeled import at_least
 
 

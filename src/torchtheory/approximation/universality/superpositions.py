@@ -23,7 +23,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Box, values_of
+from torchtheory.approximation.certificates import Box
+from torchtheory.approximation.targets import values_of
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.nets.labeled import at_least, positive
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from torchtheory.approximation.certificates import (
     Approximant,
-    Function,
     box_grid,
     mean_error,
     measured_error,
@@ -27,6 +26,7 @@ from torchtheory.approximation.piecewise.boxes import (
     relu_bump,
     wall_distance,
 )
+from torchtheory.approximation.targets import Function
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.nets.activations import activation
 from torchtheory.nets.feedforward import affine_layers

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Function
 from torchtheory.approximation.memorization.label_coding import label_function, read_labels
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
@@ -21,6 +20,7 @@ from torchtheory.approximation.rates.code_length import (
     network_bits,
     smooth_packing,
 )
+from torchtheory.approximation.targets import Function
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers

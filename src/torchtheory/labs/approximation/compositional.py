@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Approximant, Function, network_size
+from torchtheory.approximation.certificates import Approximant, network_size
 from torchtheory.approximation.depth.compositional import (
     SmoothFunction,
     bilinear_network,
@@ -21,6 +21,7 @@ from torchtheory.approximation.network_calculus import deepen
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_values
 from torchtheory.approximation.polynomials.squaring import square_network
+from torchtheory.approximation.targets import Function
 from torchtheory.expressivity.bounds import curvature_floor, least_units
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least

@@ -8,11 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import (
-    Function,
-    box_grid,
-    measured_error,
-)
+from torchtheory.approximation.certificates import box_grid, measured_error
+from torchtheory.approximation.targets import Function
 from torchtheory.approximation.universality.cybenko import (
     sigmoid_staircase,
     soft_indicator,

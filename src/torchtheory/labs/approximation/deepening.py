@@ -8,14 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import (
-    Approximant,
-    Function,
-    measured_error,
-    sup_distance,
-)
+from torchtheory.approximation.certificates import Approximant, measured_error, sup_distance
 from torchtheory.approximation.network_calculus import deepen
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.targets import Function
 from torchtheory.approximation.universality.approximate_identity import (
     deepen_approximately,
     identity_network,

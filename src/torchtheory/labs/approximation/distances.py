@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Function, measured_error, sup_distance
+from torchtheory.approximation.certificates import measured_error, sup_distance
 from torchtheory.approximation.polynomials.divided_differences import monomial_network
+from torchtheory.approximation.targets import Function
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import lebesgue_norm

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Approximant, Function, network_size
+from torchtheory.approximation.certificates import Approximant, network_size
 from torchtheory.approximation.dictionaries.cartoons import Waves
 from torchtheory.approximation.dictionaries.horizons import (
     boundary_exponent,
@@ -24,6 +24,7 @@ from torchtheory.approximation.dictionaries.horizons import (
 )
 from torchtheory.approximation.piecewise.hats import hat_interpolant
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.targets import Function
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least

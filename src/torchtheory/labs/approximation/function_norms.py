@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Function
 from torchtheory.approximation.piecewise.function_norms import (
     box_sobolev_norm,
     holder_constant,
@@ -18,6 +17,7 @@ from torchtheory.approximation.piecewise.function_norms import (
     smooth_norm,
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.targets import Function
 from torchtheory.labs.engine import Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import sobolev_norm

@@ -10,14 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import (
-    Approximant,
-    Function,
-    measured_error,
-    network_size,
-)
+from torchtheory.approximation.certificates import Approximant, measured_error, network_size
 from torchtheory.approximation.piecewise.broken_lines import broken_line_network
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant, threshold_interpolant
+from torchtheory.approximation.targets import Function
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least

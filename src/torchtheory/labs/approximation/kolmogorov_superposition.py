@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Function, box_grid
+from torchtheory.approximation.certificates import box_grid
+from torchtheory.approximation.targets import Function
 from torchtheory.approximation.universality.superpositions import (
     InnerFunctions,
     Superposition,

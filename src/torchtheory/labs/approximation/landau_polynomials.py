@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Function, measured_error
+from torchtheory.approximation.certificates import measured_error
 from torchtheory.approximation.polynomials.landau import (
     LandauForm,
     kernel_moment,
@@ -18,6 +18,7 @@ from torchtheory.approximation.polynomials.landau import (
     landau_bound,
     landau_constant,
 )
+from torchtheory.approximation.targets import Function
 from torchtheory.labs.approximation.polynomials import TARGETS, arch
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least

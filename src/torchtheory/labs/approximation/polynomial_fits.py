@@ -8,18 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import (
-    Approximant,
-    Function,
-    measured_error,
-    sup_distance,
-)
+from torchtheory.approximation.certificates import Approximant, measured_error, sup_distance
 from torchtheory.approximation.polynomials.fits import (
     best_polynomial,
     chebyshev_basis,
     equispaced_interpolant,
     weierstrass_degree,
 )
+from torchtheory.approximation.targets import Function
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares

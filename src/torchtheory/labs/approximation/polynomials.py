@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Function, measured_error
+from torchtheory.approximation.certificates import measured_error
 from torchtheory.approximation.polynomials.bernstein import (
     bernstein_approximant,
     bernstein_basis,
@@ -18,6 +18,7 @@ from torchtheory.approximation.polynomials.bernstein import (
     far_bound,
     split_residual,
 )
+from torchtheory.approximation.targets import Function
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 

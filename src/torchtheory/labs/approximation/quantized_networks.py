@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Function, box_grid, network_size, values_of
+from torchtheory.approximation.certificates import box_grid, network_size
 from torchtheory.approximation.piecewise.shifted_sums import ShiftedSum
 from torchtheory.approximation.piecewise.yarotsky import smooth_network
 from torchtheory.approximation.rates.quantization import (
@@ -20,6 +20,7 @@ from torchtheory.approximation.rates.quantization import (
     holder_network,
     quantize,
 )
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
@@ -96,24 +97,24 @@ def promises(run: Run, errors: list[float], points: int) -> None:
     for n, zeta, d, f in CASES:
         for e in errors[: len(errors) if d == 1 else 3]:
             a = holder_network(f, n, zeta, d, e)
-            measured = error_of(f, a.approximant.network, d, points)
+            measured = error_of(f, a.network, d, points)
             made.append((a, measured))
             depths.setdefault(d, set()).add(a.size.depth)
             rows.append((d, n + zeta, e, a.cells, a.size.depth, a.size.parameters,
-                         a.approximant.bound, measured))  # fmt: skip
+                         a.bound, measured))  # fmt: skip
     wrong = [holder_network(lambda x: cusp(x), 1, 1.0, 1, e) for e in errors]
     says = run.states(
         "X-38", r"\|f-\text{network}\|_\infty\le\tfrac{\sqrt d^{\,n}}{1+n\zeta}(h\sqrt d)^{n+\zeta}\le\epsilon"
     )
     says.at_most(
         [m for _, m in made],
-        [a.approximant.bound for a, _ in made],
+        [a.bound for a, _ in made],
         where="and so in every L_p on the cube, whose volume is 1",
     )
     says.fails(
         "|x - 1/5|^(1/2) as if it had a Lipschitz derivative",
-        [error_of(cusp, a.approximant.network, 1, points) for a in wrong],
-        promised=[a.approximant.bound for a in wrong],
+        [error_of(cusp, a.network, 1, points) for a in wrong],
+        promised=[a.bound for a in wrong],
     )
     growing = {smooth_network(bent, 3, 1, e).size.depth for e in errors}
     says = run.states("X-38", r"\text{the depth does not depend on } \epsilon: \text{ different depths for each } d")
@@ -146,7 +147,7 @@ def rounding(run: Run, errors: list[float], points: int) -> list[tuple[float, li
     after, doubled, coarse, same, changed, share, found = [], [], [], [], [], [], []
     for n, zeta, d, f in CASES:
         for e in errors[: 1 if d == 2 else 3 if n + zeta < 1 else len(errors)]:
-            network = holder_network(f, n, zeta, d, e).approximant.network
+            network = holder_network(f, n, zeta, d, e).network
             assert isinstance(network, ShiftedSum)
             dense = network.as_sequential()
             grid = WeightGrid(e, 4)
@@ -186,7 +187,7 @@ def rounding(run: Run, errors: list[float], points: int) -> list[tuple[float, li
         "weights as double precision numbers, one after another without zeros left out",
         [
             64 * sum(p.numel() for p in m.parameters()) / (network_size(m).parameters * 64)
-            for m in [holder_network(bent, 1, 1.0, 1, 1e-3).approximant.network.as_sequential()]
+            for m in [holder_network(bent, 1, 1.0, 1, 1e-3).network.as_sequential()]
         ],  # type: ignore[operator]
     )
     return found

@@ -151,24 +151,21 @@ def quotients(run: Run, digits: int, points: int) -> dict[str, list[tuple[Ration
         x = torch.cat([2 * run.rand(points, d) - 1, box_grid(((-1.0, 1.0),) * d, 21)])
         for j in range(1, min(digits, 3) + 1):
             built = rational_network(p, q, 10.0**-j, low=low, high=high, largest=largest)
-            a = built.approximant
-            made[name].append((built, quotient_error(a, p, q, x)))
+            made[name].append((built, quotient_error(built, p, q, x)))
             rows.append((name, 10.0**-j, built.numerator, built.denominator, built.product,
-                         made[name][-1][1], a.size.depth, a.size.parameters))  # fmt: skip
+                         made[name][-1][1], built.size.depth, built.size.parameters))  # fmt: skip
     x = torch.linspace(-1, 1, points, dtype=torch.float64).unsqueeze(1)
     small: Polynomial = {(0,): 0.1, (2,): 1.0}
     wrong = rational_network({(0,): 1.0}, small, 0.1, low=1.0, high=1.1, largest=1.0)
     says = run.states("X-33", r"\sup\Big|\Phi-\tfrac pq\Big|\le\text{certificate}\le\epsilon \text{ on } [-1,1]^d")
-    says.at_most(
-        [m for row in made.values() for _, m in row], [b.approximant.bound for row in made.values() for b, _ in row]
-    )
+    says.at_most([m for row in made.values() for _, m in row], [b.bound for row in made.values() for b, _ in row])
     says.fails(
         "a denominator that falls to 0.1, where 1 was given",
-        quotient_error(wrong.approximant, {(0,): 1.0}, small, x),
-        promised=wrong.approximant.bound,
+        quotient_error(wrong, {(0,): 1.0}, small, x),
+        promised=wrong.bound,
     )
     run.states("X-33", r"\text{certificate}\le\epsilon").at_most(
-        [b.approximant.bound for row in made.values() for b, _ in row],
+        [b.bound for row in made.values() for b, _ in row],
         [10.0**-j for row in made.values() for j in range(1, len(row) + 1)],
     )
     run.table(
@@ -205,10 +202,9 @@ def plot(
     t = torch.linspace(-1, 1, 801, dtype=torch.float64).unsqueeze(1)
     truth = polynomial_values(p, t) / polynomial_values(q, t)
     for color, (built, _) in zip(COLORS, made[name][:2], strict=False):
-        b = built.approximant
-        gap = (b(t) - truth).abs().clamp(min=1e-6)
-        right.semilogy(t, gap, color=color, linewidth=0.8, label=f"within {b.bound:.1g}")
-        right.axhline(b.bound, color=color, linestyle="--", linewidth=0.8)
+        gap = (built(t) - truth).abs().clamp(min=1e-6)
+        right.semilogy(t, gap, color=color, linewidth=0.8, label=f"within {built.bound:.1g}")
+        right.axhline(built.bound, color=color, linestyle="--", linewidth=0.8)
     # room for the legend above the dashed lines
     right.set(xlabel="x", title=f"error of {name}", ylim=(1e-6, 1.0))
     right.legend(loc="upper center", ncols=2)

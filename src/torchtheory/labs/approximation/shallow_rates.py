@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Function, box_grid
+from torchtheory.approximation.certificates import box_grid
 from torchtheory.approximation.polynomials.divided_differences import (
     activation_derivative,
     good_bias,
@@ -20,6 +20,7 @@ from torchtheory.approximation.polynomials.shallow import (
     kolmogorov_width,
     shallow_polynomial,
 )
+from torchtheory.approximation.targets import Function
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 
@@ -62,7 +63,7 @@ def steps_error(made: ShallowPolynomial, c: Tensor, points: Tensor) -> float:
     exact = torch.zeros(len(points), dtype=torch.float64)
     for alpha in c.nonzero().tolist():
         exact += float(c[tuple(alpha)]) * (points ** torch.tensor(alpha)).prod(1)
-    return float((made.approximant.network(points)[:, 0] - exact).abs().max())
+    return float((made.network(points)[:, 0] - exact).abs().max())
 
 
 def polynomials(run: Run) -> None:
@@ -76,12 +77,12 @@ def polynomials(run: Run) -> None:
             for step in (0.05, 0.01, 0.002):
                 made = shallow_polynomial(c, name, bias, step)
                 measured.append(steps_error(made, c, inside))
-                promised.append(made.approximant.bound)
-                size = made.approximant.size
+                promised.append(made.bound)
+                size = made.size
                 rows.append((name, d, m, step, size.units, made.truncation,
                              made.rounding, measured[-1], size.largest))  # fmt: skip
                 beyond.append(steps_error(made, c, 6 * inside))
-                beyond_promise.append(made.approximant.bound)
+                beyond_promise.append(made.bound)
             units.append(rows[-1][4])
             counts.append((m + 1) ** d)
     says = run.states(

@@ -14,7 +14,7 @@ from torchtheory.approximation.architectures.skip_connections import (
     skip_taylor_network,
     skip_to_plain,
 )
-from torchtheory.approximation.certificates import Function, box_grid, network_size, values_of
+from torchtheory.approximation.certificates import box_grid, network_size
 from torchtheory.approximation.piecewise.function_norms import multi_indices, partial_derivatives
 from torchtheory.approximation.piecewise.partition_of_unity import (
     partition_of_unity_values,
@@ -30,6 +30,7 @@ from torchtheory.approximation.piecewise.yarotsky import (
     taylor_patches,
 )
 from torchtheory.approximation.rates.explicit_sizes import yarotsky_units
+from torchtheory.approximation.targets import Function, values_of
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
@@ -149,7 +150,7 @@ def certified(run: Run, halvings: int, points: int) -> dict[str, list[tuple[Smoo
         found = []
         for k in range(halvings if d == 1 else halvings - 2):
             a = smooth_network(f, n, d, 0.2 * 2.0**-k)
-            values = a.approximant(x)
+            values = a(x)
             ideal = taylor_patches(f, n, a.cells, x)
             found.append((a, float((values - exact).abs().max())))
             taylor.append(float((ideal - exact).abs().max()))
@@ -163,15 +164,13 @@ def certified(run: Run, halvings: int, points: int) -> dict[str, list[tuple[Smoo
         made[f"d = {d}, n = {n}"] = found
     x = box_grid(((0.0, 1.0),), points)
     understated = [smooth_network(fast, 2, 1, 0.2 * 2.0**-k) for k in range(3)]
-    missed = [float((a.approximant(x) - fast(x[:, 0])).abs().max()) for a in understated]
+    missed = [float((a(x) - fast(x[:, 0])).abs().max()) for a in understated]
     says = run.states(YAROTSKY, r"\sup_{[0,1]^d}|f-\text{network}|\le\text{Taylor part}+\text{product part}\le\epsilon")
-    says.at_most(
-        [e for row in made.values() for _, e in row], [a.approximant.bound for row in made.values() for a, _ in row]
-    )
+    says.at_most([e for row in made.values() for _, e in row], [a.bound for row in made.values() for a, _ in row])
     says.fails(
         "sin 20x, whose second derivative is 400 and not 1, as was said",
         missed,
-        promised=[a.approximant.bound for a in understated],
+        promised=[a.bound for a in understated],
     )
     cases = [(n, d, row) for (n, d, _), row in zip(CASES, made.values(), strict=True)]
     asked = [(n, d, 0.2 * 2.0**-k, a) for n, d, row in cases for k, (a, _) in enumerate(row)]
@@ -192,7 +191,7 @@ def certified(run: Run, halvings: int, points: int) -> dict[str, list[tuple[Smoo
     for m in (2, 4, 6):
         few = smooth_network(wave, 2, 1, cells=4, levels=max(1, m - 3))
         ideal = taylor_patches(wave, 2, 4, x)
-        coarse.append((float((few.approximant(x) - ideal).abs().max()), product_error(2, 1, m)))
+        coarse.append((float((few(x) - ideal).abs().max()), product_error(2, 1, m)))
     says = run.states(
         "X-31", r"\|f_1-\text{network}\|_\infty\le2^d\,4^{-(\ell+1)}\sum_{|\alpha|<n}(d+|\alpha|-1)/\alpha!"
     )
@@ -242,7 +241,7 @@ def sobolev_slopes(run: Run, refinements: int, points: int) -> dict[str, list[fl
 
         def gap(t: Tensor, a: SmoothApproximant = a) -> Tensor:
             at = t.reshape(-1, 1)
-            left: Tensor = a.approximant.network(at)[:, 0] - wave(at[:, 0])
+            left: Tensor = a.network(at)[:, 0] - wave(at[:, 0])
             return left.reshape(t.shape)
 
         both = partial_derivatives(gap, x, 1)
@@ -317,7 +316,7 @@ def whole_networks(run: Run, halvings: int) -> None:
         kept = smooth_network(wave, 2, 1, 4.0**-k)
         apart += [
             float((skip(x) - plain(x)).abs().max()),
-            float((skip(x)[:, 0] - kept.approximant(x)).abs().max()),
+            float((skip(x)[:, 0] - kept(x)).abs().max()),
         ]
         rows.append((4.0**-k, cells + 1, levels, skip.nonzero_parameters,
                      network_size(plain).parameters, kept.size.parameters))  # fmt: skip
@@ -327,9 +326,7 @@ def whole_networks(run: Run, halvings: int) -> None:
         "X-88", r"\text{the network for the whole interval, with skips, without, with running sums: the same function}"
     )
     says.equal(apart, within=1e-10)
-    says.fails(
-        "one level less", float((fewer(x)[:, 0] - smooth_network(wave, 2, 1, 1 / 16).approximant(x)).abs().max())
-    )
+    says.fails("one level less", float((fewer(x)[:, 0] - smooth_network(wave, 2, 1, 1 / 16)(x)).abs().max()))
     ratio = [(plain / skip, kept / skip) for *_, skip, plain, kept in rows]
     gains = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ratio)]
     says = run.states(
@@ -381,7 +378,7 @@ def plot(
     left, middle, right = axes[0]
     for color, (label, row) in zip(COLORS, made.items(), strict=False):
         size = [a.size.parameters for a, _ in row]
-        left.loglog(size, [a.approximant.bound for a, _ in row], color=color, linewidth=0.9)
+        left.loglog(size, [a.bound for a, _ in row], color=color, linewidth=0.9)
         left.loglog(size, [e for _, e in row], "o", color=color, label=label)
     left.set(xlabel="non-zero parameters", ylabel="sup error", title="promise and measurement")
     left.legend()

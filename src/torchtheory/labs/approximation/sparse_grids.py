@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Function
 from torchtheory.approximation.piecewise.sparse_grids import (
     sparse_grid,
     sparse_grid_error,
     sparse_grid_network,
     sparse_grid_size,
 )
+from torchtheory.approximation.targets import Function
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.labeled import at_least
 
@@ -162,13 +162,13 @@ def networks(run: Run, points: int) -> None:
         x = run.rand(points, d)
         for m in levels:
             made = sparse_grid_network(bump, m, d, m + 2, mixed=2.0**d)
-            values = made.approximant(x)
-            promised.append(made.approximant.bound)
+            values = made(x)
+            promised.append(made.bound)
             measured.append(float((values - bump(x)).abs().max()))
             products.append(made.product_error)
             added.append(float((values - made.grid(x)).abs().max()))
             rough = sparse_grid_network(bump, m, d, 1, mixed=2.0**d)
-            few.append(float((rough.approximant(x) - rough.grid(x)).abs().max()))
+            few.append(float((rough(x) - rough.grid(x)).abs().max()))
             depths.append(made.size.depth)
             layers.append(math.ceil(math.log2(d)) * (m + 3) + 2)
             rows.append((d, m, made.grid.count, made.size.depth, made.size.units,

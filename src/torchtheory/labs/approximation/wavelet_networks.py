@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Function, network_size
+from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.dictionaries.best_terms import (
     best_terms_errors,
     greedy_terms,
@@ -31,6 +31,7 @@ from torchtheory.approximation.dictionaries.wavelets import (
 )
 from torchtheory.approximation.network_calculus import combine
 from torchtheory.approximation.piecewise.boxes import cell_centers
+from torchtheory.approximation.targets import Function
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.labeled import at_least
 

@@ -13,13 +13,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.errors import EmptyData, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.nets.labeled import at_least
 from torchtheory.primer.arrays import matrix
 from torchtheory.primer.differences import Function, hessian_at
 
 _WEIGHTS = (0.1, 0.25, 0.5, 0.75, 0.9)
+
+
+#: Half the length of chords along the flattest direction, relative to the size of the point.
+REACH = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,6 @@ def probe_convexity(
     *,
     pairs: int = 1000,
     curvature_points: int = 10,
-    reach: float = 1e-2,
     generator: RandomSource = None,
 ) -> ConvexityProbe:
     r"""Search for $f(\alpha x+(1-\alpha)y)>\alpha f(x)+(1-\alpha)f(y)$.
@@ -110,8 +114,8 @@ def probe_convexity(
         points: `[n, p]`, from the domain, which has to be convex itself.
         pairs: how many random pairs, with five points on each chord.
         curvature_points: at how many points to look at the Hessian (dense up to 200 parameters,
-            by Lanczos above); 0 for none.
-        reach: half the length of those chords, relative to the size of the point (at least 1).
+            by Lanczos above); 0 for none. Half a chord there is at most `REACH` times the size of
+            the point (at least 1).
         generator: seed or generator of the pairs.
 
     >>> grid = torch.linspace(-2, 2, 9).double()[:, None]
@@ -124,8 +128,8 @@ def probe_convexity(
     points = matrix(points, "the points")
     if len(points) < 2:
         raise EmptyData("a chord needs at least two points")
-    if pairs < 1 or curvature_points < 0 or not reach > 0:
-        raise InvalidInput("the search needs at least one pair and a positive reach")
+    at_least(pairs, 1, "pairs")
+    at_least(curvature_points, 0, "curvature_points")
     random = as_generator(generator)
     values = torch.func.vmap(function)
     first, second = torch.randint(len(points), (2, pairs), generator=random)
@@ -139,7 +143,7 @@ def probe_convexity(
     for x in points[:curvature_points]:
         eigenvalue, vector = _flattest(function, x)
         smallest = min(smallest, eigenvalue)
-        lengths = reach * max(1.0, float(x.norm())) * torch.tensor([0.01, 0.1, 1.0])
+        lengths = REACH * max(1.0, float(x.norm())) * torch.tensor([0.01, 0.1, 1.0])
         across = lengths.to(x)[:, None] * vector
         found.append(_worst_chord(values, x - across, x + across, weights=(0.5,)))
     worst = max(found, key=lambda c: c.excess - c.rounding)

@@ -14,12 +14,8 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.linalg.eigenvalues import extremal_eigenvalues
-from torchtheory.models.model import Parameters
-from torchtheory.models.problem import Problem
 from torchtheory.optimization.certificates.convergence import polyak_lojasiewicz_constant
 from torchtheory.optimization.certificates.recorded_runs import RecordedRun
-from torchtheory.optimization.curvature.operators import hessian_operator
 
 Side = Literal["equal", "at least", "at most", "either side"]
 """Where the true constant lies, seen from the value that is used."""
@@ -185,23 +181,3 @@ def minimum_from_run(run: RecordedRun) -> Constant:
     """The smallest value met: the minimum is at most this."""
     finite = run.values[torch.isfinite(run.values)]
     return Constant(float(finite.min()), "at most", MET)
-
-
-def curvature_constants(
-    problem: Problem, *, parameters: Parameters | None = None
-) -> tuple[Constant, Constant]:
-    r"""Smoothness and strong convexity of a problem's training loss, from its Hessian at one point.
-
-    $L\ge\max|\lambda_i|$ and $\mu\le\lambda_{\min}$: the Hessian elsewhere may be
-    larger or smaller. For a network the second is usually negative, and it is not convex.
-
-    >>> from torch import nn
-    >>> x = torch.tensor([[1.0], [2.0]])
-    >>> smooth, convex = curvature_constants(Problem(nn.Linear(1, 1, bias=False), (x, 3 * x)))
-    >>> round(smooth.value, 4), smooth.truth, round(convex.value, 4), convex.truth
-    (5.0, 'at least', 5.0, 'at most')
-    """
-    ends = extremal_eigenvalues(hessian_operator(problem, parameters=parameters))
-    where = "the Hessian at one point"
-    largest = max(abs(ends.smallest), abs(ends.largest))
-    return Constant(largest, "at least", where), Constant(ends.smallest, "at most", where)

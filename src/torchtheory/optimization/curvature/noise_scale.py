@@ -16,10 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput
-from torchtheory.models.problem import Problem
-from torchtheory.models.samples import Samples
-from torchtheory.optimization.curvature.operators import gradient
+from torchtheory.core.errors import InvalidInput
 from torchtheory.primer.arrays import square
 
 #: Numbers of a gradient that are held in double precision at once.
@@ -38,46 +35,6 @@ class NoiseScale:
     value: float
     low: float | None
     high: float
-
-
-def simple_noise_scale(
-    problem: Problem, samples: Samples | None = None, *, groups: int = 64
-) -> NoiseScale:
-    r"""$\operatorname{tr}\Sigma/\|\nabla L\|^2$ of a model at its weights.
-
-    Args:
-        problem: model, data and loss.
-        samples: where gradients are taken; the training data unless given.
-        groups: into how many groups of equal size the samples are cut, in their order, at least 3.
-            The last samples are left out where they fill no group. More groups give a better
-            estimate of the noise.
-
-    $L$ is the mean over the training data if all of it is used, and over the law that the
-    samples are drawn from if not. Costs a backward pass over the samples, and the
-    memory of one gradient a group.
-
-    >>> from torch import nn
-    >>> net = nn.Linear(1, 1, bias=False)
-    >>> _ = net.weight.data.fill_(0.0)
-    >>> x, y = torch.ones(4, 1), torch.tensor([[1.0], [2.0], [3.0], [2.0]])   # gradients -2 y
-    >>> found = simple_noise_scale(Problem(net, (x, y), task="regression"))
-    >>> round(found.value, 9)                                      # variance 8/3, mean -4
-    0.166666667
-    """
-    given = problem.train if samples is None else samples
-    count = min(groups, len(given))
-    if count < 3:
-        raise EmptyData(f"a noise scale needs at least 3 groups of samples, not {count}")
-    each = len(given) // count
-    rows = torch.stack(
-        [gradient(problem, Samples(x, y)) for x, y in given.first(count * each).chunks(each)]
-    )
-    gram = torch.zeros(count, count, dtype=torch.float64, device=rows.device)
-    for part in torch.split(rows, PIECE, dim=1):
-        wide = part.double()
-        gram += wide @ wide.T
-    complete = samples is None and count * each == given.population
-    return gradient_noise_scale(gram, each, complete=complete)
 
 
 def gradient_noise_scale(gram: Tensor, each: int, *, complete: bool = False) -> NoiseScale:

@@ -42,7 +42,8 @@ def gradient(
 ) -> Tensor:
     r"""$\nabla L(\theta)$ as a vector `[p]`, summed over chunks of the samples.
 
-    See `hessian_operator` for the arguments. Costs one forward and one backward pass over the samples; memory is that of one chunk.
+    See `hessian_operator` for the arguments. Costs one forward and one backward pass over the
+    samples; memory is that of one chunk.
     """
     samples, point = _checked(problem, samples, parameters)
     total = torch.zeros_like(flatten(point))

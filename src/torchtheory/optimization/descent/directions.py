@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.nets.labeled import positive
 from torchtheory.primer.arrays import vector
 from torchtheory.primer.differences import Function
 
@@ -43,7 +44,7 @@ class DescentReport:
 
 
 def descent_report(
-    function: Function, point: Tensor, direction: Tensor, *, longest: float = 10.0, count: int = 60
+    function: Function, point: Tensor, direction: Tensor, *, longest: float = 10.0
 ) -> DescentReport:
     r"""Slope, angle and reach of a direction $s$ at a point.
 
@@ -54,8 +55,8 @@ def descent_report(
     Args:
         function: of `[p]`, one value.
         point, direction: `[p]`; the direction not 0.
-        longest: the largest $\alpha$.
-        count: how many, from $10^{-6}$ of it on, equally spaced in the logarithm.
+        longest: the largest $\alpha$ of 60, from $10^{-6}$ of it on, equally spaced in the
+            logarithm.
 
     >>> f = lambda x: (x**2).sum()
     >>> found = descent_report(f, torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 1.0]))
@@ -67,13 +68,12 @@ def descent_report(
         raise ShapeMismatch(f"a direction {list(direction.shape)} at a point {list(point.shape)}")
     if not bool(direction.any()):
         raise InvalidInput("the direction is 0, which leads nowhere")
-    if not (math.isfinite(longest) and longest > 0) or count < 1:
-        raise InvalidInput("the lengths to try must be positive and at least one")
+    positive(longest, "longest")
     slopes, value = torch.func.grad_and_value(function)(point)
     slope = float(slopes @ direction)
     size = float(slopes.norm() * direction.norm())
     top = math.log10(longest)
-    lengths = torch.logspace(top - 6, top, count, dtype=point.dtype, device=point.device)
+    lengths = torch.logspace(top - 6, top, 60, dtype=point.dtype, device=point.device)
     changes = torch.func.vmap(function)(point + lengths[:, None] * direction) - value
     # a change that rounding decides is taken for what the slope says it is
     rounding = 10 * torch.finfo(point.dtype).eps * float(value.abs())

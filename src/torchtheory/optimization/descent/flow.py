@@ -110,9 +110,6 @@ def function_flow(
     function: Function,
     start: Tensor,
     times: Tensor | Sequence[float],
-    *,
-    rtol: float | None = None,
-    atol: float | None = None,
 ) -> Tensor:
     r"""Follow $\dot x=-\nabla f(x)$ for a plain function, from many starts at once.
 
@@ -125,7 +122,6 @@ def function_flow(
         function: of `[..., p]`, with one value a vector.
         start: $x(0)$, `[..., p]`.
         times: increasing, at least 0, `[T]`.
-        rtol, atol: see `gradient_flow`.
 
     Returns:
         $x(t)$, `[T, ..., p]`.
@@ -139,7 +135,7 @@ def function_flow(
     def slope(point: Tensor) -> Tensor:
         return value_and_gradient(function, point.reshape(start.shape))[1].reshape(-1)
 
-    _, points, _ = _follow(slope, start.detach().reshape(-1), times, rtol, atol)
+    _, points, _ = _follow(slope, start.detach().reshape(-1), times)
     return points.reshape(-1, *start.shape)
 
 
@@ -147,8 +143,8 @@ def _follow(
     slope: Callable[[Tensor], Tensor],
     theta: Tensor,
     times: Tensor | Sequence[float],
-    rtol: float | None,
-    atol: float | None,
+    rtol: float | None = None,
+    atol: float | None = None,
 ) -> tuple[Tensor, Tensor, int]:
     """Times `[T]`, points `[T, p]` and the number of gradients of the flow of a slope."""
     if not bool(torch.isfinite(theta).all()):

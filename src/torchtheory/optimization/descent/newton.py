@@ -23,7 +23,7 @@ from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
 from torchtheory.linalg.conjugate_gradients import conjugate_gradients
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator, apply, check_square
-from torchtheory.models.model import Parameters, flatten
+from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature.operators import gradient, hessian_operator
 from torchtheory.optimization.descent.iterates import Direction
@@ -242,9 +242,7 @@ def layer_sizes(problem: Problem) -> list[int]:
     return list(sizes.values())
 
 
-def newton_direction(
-    function: Function, blocks: Blocks = "full", damping: float = 0.0
-) -> Direction:
+def newton_direction(function: Function, blocks: Blocks = "full") -> Direction:
     r"""The direction $B(x)^{-1}\nabla f(x)$ for
     `descend`, with the Hessian or a part of it.
 
@@ -255,7 +253,6 @@ def newton_direction(
     Args:
         function: of `[p]`, one value, twice differentiable.
         blocks: what to keep of the Hessian.
-        damping: added to its diagonal.
 
     Costs a dense Hessian a step, $O(p^2)$ memory and $O(p^3)$ time.
 
@@ -270,7 +267,7 @@ def newton_direction(
             raise ShapeMismatch(f"Newton's method moves one point [p], not {list(theta.shape)}")
         hessian = LinearOperator.from_matrix(torch.func.hessian(function)(theta))
         slope = torch.func.grad(function)(theta)
-        return diagonal_blocks(hessian, blocks).solve(slope, damping)
+        return diagonal_blocks(hessian, blocks).solve(slope)
 
     return direction
 

@@ -16,8 +16,8 @@ def objective_of(problem: Problem) -> tuple[Function, Tensor]:
     r"""The mean training loss of a problem as a function of `[..., p]`, and where it is now.
 
     With it everything that descends or probes a function does so for the user's network, which is
-    not changed. Frozen parameters are constants. One call costs a forward pass over the training data for every vector, and keeps
-    the graph of all of it.
+    not changed. Frozen parameters are constants. One call costs a forward pass over the training
+    data for every vector, and keeps the graph of all of it.
 
     >>> from torch import nn
     >>> x = torch.tensor([[1.0], [2.0]])

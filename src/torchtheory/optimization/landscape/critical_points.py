@@ -37,6 +37,10 @@ Label = Literal[
 Evidence = Literal["gradient", "Hessian", "known infimum", "search"]
 
 
+#: Steps of a search for a lower point.
+STEPS = 100
+
+
 @dataclass(frozen=True, slots=True)
 class CriticalPoint:
     """A point, its slope and its curvature.
@@ -176,7 +180,6 @@ def landscape_probe(
     infimum: float | None = None,
     radius: float = 0.1,
     tolerance: float = 1e-6,
-    trials: int = 32,
     generator: RandomSource = None,
 ) -> ProbedPoint:
     r"""Say what a point of a landscape is.
@@ -197,7 +200,6 @@ def landscape_probe(
         radius: of the ball that is searched.
         tolerance: gradients of at most this norm count as 0, and eigenvalues of at most this
             size (relative to the largest, if that exceeds 1).
-        trials: starts of the search.
         generator: seed or generator of the starts.
 
     The Hessian is dense: $O(p^2)$ memory, $O(p^3)$ time. For a large network use
@@ -228,8 +230,8 @@ def landscape_probe(
         label, evidence = "strict saddle", "Hessian"
     else:
         source = as_generator(generator)
-        lower = lower_point(function, point, radius, trials=trials, generator=source)
-        higher = lower_point(lambda x: -function(x), point, radius, trials=trials, generator=source)
+        lower = lower_point(function, point, radius, generator=source)
+        higher = lower_point(lambda x: -function(x), point, radius, generator=source)
         label, evidence = _searched(falls, lower is not None, higher is not None), "search"
     direction = vectors[:, 0] if falls else None
     return ProbedPoint(label, evidence, value, slope, eigenvalues, index, direction, lower, higher)
@@ -241,12 +243,11 @@ def lower_point(
     radius: float,
     *,
     trials: int = 32,
-    steps: int = 100,
     generator: RandomSource = None,
 ) -> Tensor | None:
     r"""The lowest point found within `radius` of a point, None if none is lower than it.
 
-    Random starts in the ball, each followed by `steps` steps along the normalized gradient,
+    Random starts in the ball, each followed by `STEPS` steps along the normalized gradient,
     projected back onto the ball: where second derivatives vanish the gradient is tiny, but its
     direction still leads down. Lower means by more than rounding, $10^3\varepsilon$ times
     the size of the value.
@@ -256,7 +257,6 @@ def lower_point(
         point: `[p]`.
         radius: of the ball.
         trials: random starts.
-        steps: steps from each.
         generator: seed or generator of the starts.
 
     >>> lower_point(lambda x: x[..., 0] ** 2, torch.zeros(1), 0.5) is None
@@ -267,7 +267,6 @@ def lower_point(
     check_start(point)
     positive(radius, "the radius")
     at_least(trials, 1, "trials")
-    at_least(steps, 1, "steps")
     draw = gaussian(
         trials,
         len(point) + 1,
@@ -289,7 +288,7 @@ def lower_point(
         distance: Tensor = offset.norm(dim=-1, keepdim=True)
         return point + offset * (radius / distance).clamp(max=1)
 
-    shrinking = radius * torch.logspace(-0.3, -4, steps)
+    shrinking = radius * torch.logspace(-0.3, -4, STEPS)
     ends = torch.cat([starts, last_iterate(direction, starts, shrinking, project)])
     with torch.no_grad():
         values, own = function(ends), function(point)

@@ -41,6 +41,10 @@ from torchtheory.primer.arrays import matrix, vector
 Scaling = Literal["filters", "unit"]
 
 
+#: Evaluations of the loss that following a grid minimum may take.
+EVALUATIONS = 400
+
+
 @dataclass(frozen=True, slots=True)
 class LossSlice:
     """The loss on a line or plane through a point.
@@ -134,7 +138,8 @@ def random_directions(
     With `scaling="filters"` each filter (each row of a weight, that is all that leads to one
     unit) has the norm of the network's own, and a bias, a vector of batch normalization or another
     vector as a whole: what matters to a network that may be rescaled is the relative change.
-    Parameters that are 0 stay 0, and frozen ones do not belong to the space. With `"unit"` the directions have norm 1.
+    Parameters that are 0 stay 0, and frozen ones do not belong to the space. With `"unit"` the
+    directions have norm 1.
 
     >>> from torch import nn
     >>> p = Problem(nn.Linear(3, 2, bias=False), (torch.ones(4, 3), torch.ones(4, 2)))
@@ -236,19 +241,18 @@ def slice_valleys(
     samples: Samples | None = None,
     *,
     statistics: Statistics = "kept",
-    most: int = 400,
 ) -> Tensor:
     r"""The different local minima of a slice that its grid minima lead to, `[m, k]`.
 
     Each grid minimum is followed downhill within the line or plane by Nelder and Mead's simplex
-    method; ends that leave the grid are dropped, and ends closer than half a cell count as one.
+    method, in at most `EVALUATIONS` forward passes; ends that leave the grid are dropped, and ends
+    closer than half a cell count as one.
 
     Args:
         problem: of which the slice was made.
         found: the slice.
         samples: those of the slice; the training data unless given.
         statistics: those of the slice.
-        most: evaluations of the loss a grid minimum may take, each a forward pass.
 
     Returns:
         Coordinates along the directions, lowest first.
@@ -282,7 +286,7 @@ def slice_valleys(
             # where it ends matters, to a fraction of a cell, not the last digits of the loss
             options={
                 "initial_simplex": simplex,
-                "maxfev": most,
+                "maxfev": EVALUATIONS,
                 "xatol": 1e-5 * cell,
                 "fatol": np.inf,
             },

@@ -148,18 +148,15 @@ class CriticalSet:
     gradient_norms: Tensor
 
 
-def critical_points_of_glass(
-    glass: SphericalSpinGlass, starts: Tensor, *, tolerance: float = 1e-8, steps: int = 200
-) -> CriticalSet:
+def critical_points_of_glass(glass: SphericalSpinGlass, starts: Tensor) -> CriticalSet:
     r"""Critical points of the Hamiltonian on the sphere that a damped Newton method finds.
 
     Args:
         glass: the Hamiltonian.
         starts: `[b, n]`, scaled to the sphere.
-        tolerance: largest gradient norm of a critical point; at least 50 machine epsilons.
-        steps: most steps.
 
-    The values are $H$; the index is the share among $n-1$ tangent directions.
+    The gradient of a critical point is at most 1e-8, or 50 machine epsilons. The values are $H$;
+    the index is the share among $n-1$ tangent directions.
 
     >>> glass = SphericalSpinGlass(torch.diag(torch.tensor([1.0, 2.0, 3.0])).double())
     >>> starts = torch.eye(3).double() + 0.1
@@ -170,13 +167,12 @@ def critical_points_of_glass(
     check_start(starts)
     if bool((starts.norm(dim=-1) == 0).any()):
         raise InvalidInput("a start of norm 0 has no direction to be scaled to the sphere along")
-    tolerance = effective_tolerance(tolerance, starts.dtype)
+    tolerance = effective_tolerance(1e-8, starts.dtype)
     points, norms = descend_gradient_norm(
         glass.derivatives,
         glass.to_sphere(starts),
         retract=glass.to_sphere,
         tolerance=tolerance,
-        steps=steps,
     )
     points, norms = points[norms <= tolerance], norms[norms <= tolerance]
     _, hessians = glass.derivatives(points)

@@ -303,9 +303,6 @@ def end_to_end_flow(
     target: Tensor,
     depth: int,
     times: Tensor | Sequence[float],
-    *,
-    rtol: float = 1e-8,
-    atol: float = 1e-10,
 ) -> Tensor:
     r"""The solution of `end_to_end_velocity` at increasing `times`, `[T, out, in]`.
 
@@ -323,8 +320,8 @@ def end_to_end_flow(
         lambda _, w: end_to_end_velocity(w, target, depth),
         W,
         moments,
-        rtol=rtol,
-        atol=atol,
+        rtol=1e-8,
+        atol=1e-10,
         method="dopri5",
     )
     return made
@@ -347,9 +344,6 @@ def mode_flow(
     target: Tensor,
     depth: int,
     times: Tensor | Sequence[float],
-    *,
-    rtol: float = 1e-9,
-    atol: float = 1e-12,
 ) -> Tensor:
     r"""Singular values of the product along gradient flow, `[T, modes]`.
 
@@ -358,7 +352,8 @@ def mode_flow(
         target: $s^\star$, `[modes]`.
         depth: $L$.
         times: increasing.
-        rtol, atol: of the solver, Dormand-Prince of order 8 in double precision.
+
+    The solver is Dormand-Prince of order 8 in double precision.
 
     >>> path = mode_flow(torch.tensor([0.1]).double(), torch.tensor([1.0]).double(), 2, [0.0, 2.0])
     >>> round(float(path[-1]), 8)                                       # 1 / (1 + 9 exp(-2))
@@ -376,8 +371,8 @@ def mode_flow(
         (moments[0], moments[-1]),
         s.double().cpu().numpy(),
         t_eval=moments,
-        rtol=rtol,
-        atol=atol,
+        rtol=1e-9,
+        atol=1e-12,
         method="DOP853",
     )
     if not solved.success:

@@ -32,6 +32,10 @@ from torchtheory.optimization.linear_networks.second_moments import Covariances
 Guarantee = Literal["strict", "may be degenerate", "nothing"]
 
 
+#: Of the ball that is searched around a point whose Hessian does not decide.
+RADIUS = 0.3
+
+
 @dataclass(frozen=True, slots=True)
 class SaddleReport:
     r"""A point of a deep linear network next to Kawaguchi's theorem.
@@ -67,8 +71,6 @@ def deep_saddle_report(
     network: nn.Module | Sequence[Tensor],
     covariances: Covariances,
     *,
-    radius: float = 0.3,
-    tolerance: float = 1e-6,
     generator: RandomSource = None,
 ) -> SaddleReport:
     r"""Put a point of a deep linear network next to what is known of such points.
@@ -84,9 +86,8 @@ def deep_saddle_report(
         network: dense layers without biases in a chain, or their weights, first layer first; at
             least two.
         covariances: of inputs and targets.
-        radius: of the ball that is searched where the Hessian does not decide.
-        tolerance: gradients and eigenvalues (relative to the largest) below it count as 0.
-        generator: seed or generator of the search.
+        generator: seed or generator of the search, in a ball of radius `RADIUS` where the Hessian
+            does not decide.
 
     The Hessian is dense: $O(p^2)$ memory and $O(p^3)$ time for $p$ weights.
 
@@ -106,8 +107,7 @@ def deep_saddle_report(
         deep_linear_function(widths, covariances),
         theta,
         infimum=optimum,
-        radius=radius,
-        tolerance=tolerance,
+        radius=RADIUS,
         generator=generator,
     )
     narrowest = min(widths[1:-1])

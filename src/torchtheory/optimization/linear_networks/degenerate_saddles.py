@@ -18,6 +18,9 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.nets.labeled import at_least, positive
 from torchtheory.optimization.descent.iterates import Function
 
+#: Derivatives of at most this size count as 0.
+ZERO = 1e-9
+
 
 def product_risk(xx: float, yx: float, yy: float) -> Function:
     r"""The risk of $x\mapsto w_1\cdots w_Lx$ as a function of `[..., L]`.
@@ -64,7 +67,7 @@ def derivative_along(function: Function, point: Tensor, direction: Tensor, order
 
 
 def first_derivative_order(
-    function: Function, point: Tensor, direction: Tensor, most: int = 8, tolerance: float = 1e-9
+    function: Function, point: Tensor, direction: Tensor, most: int = 8
 ) -> int:
     r"""The order of the first derivative along a line that is not 0; `most + 1` if none is.
 
@@ -74,7 +77,7 @@ def first_derivative_order(
     """
     at_least(most, 1, "the largest order")
     for order in range(1, most + 1):
-        if abs(derivative_along(function, point, direction, order)) > tolerance:
+        if abs(derivative_along(function, point, direction, order)) > ZERO:
             return order
     return most + 1
 

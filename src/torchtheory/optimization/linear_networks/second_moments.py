@@ -118,12 +118,12 @@ class Covariances:
         values, vectors = torch.linalg.eigh(self.explained())
         return values.flip(0).clamp(min=0), vectors.flip(1)
 
-    def distinct(self, tolerance: float = 1e-9) -> bool:
-        r"""Whether the eigenvalues of $\Sigma$ are positive and all differ, relative to the
+    def distinct(self) -> bool:
+        r"""Whether the eigenvalues of $\Sigma$ are positive and all differ, by 1e-9 of the
         largest."""
         values, _ = self.directions()
         gaps = torch.cat([-values.diff(), values[-1:]])
-        return bool((gaps > tolerance * values[0]).all())
+        return bool((gaps > 1e-9 * values[0]).all())
 
 
 def least_squares_map(covariances: Covariances) -> Tensor:

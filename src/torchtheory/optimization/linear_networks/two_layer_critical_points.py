@@ -85,7 +85,6 @@ def linear_critical_points(
     *,
     rank: int | Literal["all"] | None = None,
     mixing: Tensor | None = None,
-    tolerance: float = 1e-9,
 ) -> list[LinearCriticalPoint]:
     r"""One critical point for every choice $J$ of eigenvectors, best first.
 
@@ -116,9 +115,9 @@ def linear_critical_points(
         rank: how many columns $r$ are used, from 0 to $\min(n_1,k)$, which it is unless
             given; `"all"` lists every rank.
         mixing: an invertible $C$, `[n1, n1]`; the identity unless given.
-        tolerance: eigenvalues that differ by less, relative to the largest, count as equal. It is
-            not taken below their rounding, about ten machine epsilons times the condition number
-            of $\Sigma_{xx}$.
+
+    Eigenvalues that differ by less than 1e-9 of the largest count as equal, or by less than their
+    rounding, about ten machine epsilons times the condition number of $\Sigma_{xx}$.
 
     Cost: $O((n_0+k)n_1^2+n_0^2n_1)$ a class, and $O(n_0^3+k^3)$ once.
 
@@ -132,7 +131,7 @@ def linear_critical_points(
     C, inverse = _mixing(mixing, width, covariances)
     values, vectors = covariances.directions()
     images = least_squares_map(covariances).T @ vectors
-    resolution = _resolution(covariances, tolerance) * float(values[0])
+    resolution = _resolution(covariances) * float(values[0])
     sizes = values.tolist()
     total = float(covariances.yy.trace())
     made = []
@@ -243,14 +242,14 @@ def _fill_column(
     return Escape(dU, dV, curvature, gains, 0.0)
 
 
-def _resolution(covariances: Covariances, tolerance: float) -> float:
+def _resolution(covariances: Covariances) -> float:
     """How far apart eigenvalues of Σ are for certain, relative to the largest."""
     spectrum = torch.linalg.eigvalsh(covariances.xx)
     eps = torch.finfo(spectrum.dtype).eps
     # the pseudo-inverse leaves out what is below this
     kept = spectrum[spectrum > eps * len(spectrum) * spectrum[-1]]
     condition = float(kept[-1] / kept[0]) if len(kept) else 1.0
-    return max(effective_tolerance(tolerance, spectrum.dtype), 10 * eps * condition)
+    return max(effective_tolerance(1e-9, spectrum.dtype), 10 * eps * condition)
 
 
 def _ranks(rank: int | str | None, most: int, outputs: int) -> list[int]:

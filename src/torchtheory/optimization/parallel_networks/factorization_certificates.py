@@ -23,6 +23,9 @@ from torchtheory.linalg.singular_values import operator_norm
 from torchtheory.optimization.parallel_networks.nuclear_norm import check_strength
 from torchtheory.primer.arrays import matrix
 
+#: Relative change of the factors at which a descent ends.
+SETTLED = 1e-12
+
 
 def decay_objective(Y: Tensor, U: Tensor, V: Tensor, strength: float) -> Tensor:
     r"""$\tfrac12\|Y-UV^\top\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)$, differentiable.
@@ -180,9 +183,6 @@ def grow_factorization(
     strength: float,
     *,
     start: tuple[Tensor, Tensor] | None = None,
-    tolerance: float = 1e-6,
-    sweeps: int = 200,
-    most: int | None = None,
     generator: RandomSource = None,
 ) -> GrownFactorization:
     r"""Descend, certify, append the missing column, until the certificate holds.
@@ -196,9 +196,6 @@ def grow_factorization(
         Y: `[n, m]`.
         strength: $\lambda>0$.
         start: factors to begin with; none unless given.
-        tolerance: of the certificate.
-        sweeps: of `descend_factors` after each column.
-        most: columns at most; $\min(n,m)$ more than at the start unless told.
         generator: of the start vectors of the singular values.
 
     >>> grown = grow_factorization(torch.diag(torch.tensor([3.0, 2.0, 0.5])).double(), 1.0)
@@ -210,11 +207,11 @@ def grow_factorization(
         start = Y.new_zeros(Y.shape[0], 0), Y.new_zeros(Y.shape[1], 0)
     Y, U, V = check_factors(Y, *start)
     check_strength(strength)
-    most = U.shape[1] + min(Y.shape) if most is None else most
+    most = U.shape[1] + min(Y.shape)
     widths, objectives, residuals = [], [], []
     while True:
-        U, V = descend_factors(Y, U, V, strength, sweeps=sweeps)
-        found = certify_factorization(Y, U, V, strength, tolerance=tolerance, generator=generator)
+        U, V = descend_factors(Y, U, V, strength)
+        found = certify_factorization(Y, U, V, strength, generator=generator)
         widths.append(U.shape[1])
         objectives.append(found.objective)
         residuals.append(found.largest_residual)
@@ -226,12 +223,12 @@ def grow_factorization(
 
 
 def descend_factors(
-    Y: Tensor, U: Tensor, V: Tensor, strength: float, *, sweeps: int = 200, tolerance: float = 1e-12
+    Y: Tensor, U: Tensor, V: Tensor, strength: float, *, sweeps: int = 200
 ) -> tuple[Tensor, Tensor]:
     r"""Alternating ridge regressions: $U=YV(V^\top V+\lambda I)^{-1}$ and the same for V.
 
     Each half step minimizes over one factor exactly, so the objective never increases; it ends
-    where a sweep changes the factors by less than `tolerance` of their size.
+    where a sweep changes the factors by less than `SETTLED` of their size.
     $O(nmw)$ a sweep.
 
     >>> one = torch.ones(1, 1).double()
@@ -247,7 +244,7 @@ def descend_factors(
         U = torch.linalg.solve(V.T @ V + identity, V.T @ Y.T).T
         V = torch.linalg.solve(U.T @ U + identity, U.T @ Y).T
         after = torch.cat([U, V])
-        if float((after - before).norm()) <= tolerance * float(after.norm()):
+        if float((after - before).norm()) <= SETTLED * float(after.norm()):
             break
     return U, V
 

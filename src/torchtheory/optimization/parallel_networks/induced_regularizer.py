@@ -21,7 +21,7 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import NotConverged, ShapeMismatch, UnsupportedModel
 from torchtheory.optimization.parallel_networks.activation_cells import edges, span_of_rows
 from torchtheory.optimization.parallel_networks.nuclear_norm import balanced_factors
 from torchtheory.optimization.parallel_networks.polar_problems import Polar, polar
@@ -32,6 +32,9 @@ from torchtheory.optimization.parallel_networks.subnetworks import (
     with_ones,
 )
 from torchtheory.primer.arrays import matrix
+
+#: Relative difference of the two bounds at which the method ends, and rounds of it at most.
+CLOSE, ROUNDS = 1e-6, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +57,18 @@ class InducedPenalty:
     rounds: int
 
 
-def induced_penalty(
-    subnetwork: Subnetwork, x: Tensor, z: Tensor, *, tolerance: float = 1e-6, rounds: int = 100
-) -> InducedPenalty:
+def induced_penalty(subnetwork: Subnetwork, x: Tensor, z: Tensor) -> InducedPenalty:
     r"""$\Omega(Z)$: the least penalty of any network of such units with outputs $Z$.
 
     Args:
         subnetwork: a linear or a ReLU unit.
         x: `[m, d]`.
         z: `[m, c]`.
-        tolerance: relative difference of the bounds at which the method ends.
-        rounds: at most.
 
     For linear units it is the nuclear norm of $X^+Z$. For ReLU units a linear program over
     the units found so far, whose dual asks the polar problem for the next ones; each round costs
-    one of either. ReLU units need a polar problem that is solved, see `polar`. Computed in
+    one of either, and there are at most `ROUNDS`, until the bounds differ by less than `CLOSE`,
+    relatively. ReLU units need a polar problem that is solved, see `polar`. Computed in
     double precision, in which the network and the dual come; outputs that no network has are told
     from those that one has up to the rounding of `z` in its own precision.
 
@@ -82,8 +82,6 @@ def induced_penalty(
     z = matrix(z, "the outputs")
     if len(z) != len(x):
         raise ShapeMismatch(f"{len(x)} inputs and {len(z)} rows of outputs must pair up")
-    if not tolerance > 0 or rounds < 1:
-        raise InvalidInput("the tolerance must be positive, and there must be a round")
     rounding = 1e3 * max(z.shape) * torch.finfo(z.dtype).eps
     x, z = matrix(x, "the inputs").double(), z.double()
     empty = parallel_network(subnetwork)
@@ -96,7 +94,7 @@ def induced_penalty(
     if subnetwork.kind == "linear unit":
         found = _linear(empty, x, z, rounding)
     else:
-        found = _cutting_planes(subnetwork, x, z, asked, tolerance, rounds, rounding)
+        found = _cutting_planes(subnetwork, x, z, asked, rounding)
     return found or InducedPenalty(math.inf, math.inf, empty, nothing, 0)
 
 
@@ -129,8 +127,6 @@ def _cutting_planes(
     x: Tensor,
     z: Tensor,
     asked: Polar,
-    tolerance: float,
-    rounds: int,
     rounding: float,
 ) -> InducedPenalty | None:
     units = torch.cat([_units_along_edges(subnetwork, x, z.shape[1]), asked.others])
@@ -142,7 +138,7 @@ def _cutting_planes(
     if float((z - reached).norm()) > rounding * size:
         return None
     lower, dual = 0.0, torch.zeros_like(z)
-    for count in range(1, rounds + 1):
+    for count in range(1, ROUNDS + 1):
         columns = _outputs(subnetwork, x, units)
         solved = linprog(
             [1.0] * len(units),
@@ -165,15 +161,14 @@ def _cutting_planes(
             gains = (_outputs(subnetwork, x, found.others) * q.flatten()[:, None]).sum(0)
             new.append(found.others[gains > 1 + 1e-12])
         upper = size * float(solved.fun)
-        if upper - lower <= tolerance * upper:
+        if upper - lower <= CLOSE * upper:
             weights = torch.as_tensor(solved.x).to(z) * size
             kept = weights > 0
             network = parallel_network(subnetwork, units[kept]).scaled(weights[kept])
             return InducedPenalty(upper, lower, network, dual, count)
         units = torch.cat([units, *new])
     raise NotConverged(
-        f"after {rounds} rounds the penalty is known to lie in [{lower:.8g}, {upper:.8g}] only: "
-        "allow more rounds or a larger tolerance"
+        f"after {ROUNDS} rounds the penalty is known to lie in [{lower:.8g}, {upper:.8g}] only"
     )
 
 

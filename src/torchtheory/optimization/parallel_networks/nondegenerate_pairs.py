@@ -42,15 +42,12 @@ FACTORS = (0.0, 0.5, 2.0, 10.0)
 SETTLED = 0.1
 
 
-def degree_of(
-    function: Callable[[Tensor], Tensor], points: Tensor, *, tolerance: float = 1e-9
-) -> Homogeneity:
+def degree_of(function: Callable[[Tensor], Tensor], points: Tensor) -> Homogeneity:
     r"""The $p$ with $f(aw)=a^pf(w)$ for $a=0,\tfrac12,2,10$, or None.
 
     Args:
         function: from `[p]` to a tensor.
-        points: `[n, p]`, where it is tried.
-        tolerance: relative to $a^p\|f(w)\|$.
+        points: `[n, p]`, where it is tried; up to 1e-9 of $a^p\|f(w)\|$.
 
     >>> degree_of(lambda w: w.square().sum() / 2, torch.eye(3)).degree
     2.0
@@ -64,7 +61,7 @@ def degree_of(
         with torch.no_grad():
             return torch.stack([function(a * w).reshape(-1) for w in points]).double()
 
-    return power_of_scale(values, factors=FACTORS, tolerance=tolerance)
+    return power_of_scale(values, factors=FACTORS, tolerance=1e-9)
 
 
 def power_of_scale(
@@ -348,16 +345,16 @@ def match_degrees(
     return DegreeMatch(False, network, charge, reason, breaking)
 
 
-def layers_that_break(model: nn.Module, x: Tensor, *, tolerance: float = 1e-6) -> list[str]:
+def layers_that_break(model: nn.Module, x: Tensor) -> list[str]:
     r"""Layers $h$ of a chain with $h(az)\ne a^kh(z)$, named with their kind.
 
     The first layer with weights sees the input itself, which is not scaled, and may have a bias.
-    Each of the others is tried on the activations it gets, in evaluation mode.
+    Each of the others is tried on the activations it gets, in evaluation mode; a relative departure
+    of 1e-6 counts as none.
 
     Args:
         model: a chain of layers; one that is not (a skip connection) is refused, see `as_chain`.
         x: `[n, ...]`.
-        tolerance: relative departure that counts as none.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
     >>> x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
@@ -383,7 +380,7 @@ def layers_that_break(model: nn.Module, x: Tensor, *, tolerance: float = 1e-6) -
                 float((ratios[0] - power * here).norm()),
                 float((ratios[1] - power**2 * here).norm()),
             )
-            if worst > tolerance * max(norm, 1e-300):
+            if worst > 1e-6 * max(norm, 1e-300):
                 broken.append(f"{link.name} ({type(link.module).__name__})")
         scaled = scaled or bool(function.parameters)
         z = here

@@ -25,6 +25,12 @@ from torchtheory.optimization.parallel_networks.network_certificates import (
 )
 from torchtheory.optimization.parallel_networks.subnetworks import OutputLoss, ParallelNetwork
 
+#: Part of the largest singular value below which outputs count as linearly dependent.
+DEPENDENT = 1e-10
+
+#: Rounds of a path at most, and points of it recorded on each rescaling, slide and growth.
+ROUNDS, POINTS = 50, 4
+
 
 def required_width(outputs: int, samples: int) -> int:
     r"""The width $mc+1$ that the theorem asks for.
@@ -60,13 +66,12 @@ class Slide:
         return self.network.scaled((1 + t * self.beta).clamp(min=0))
 
 
-def slide_to_zero(network: ParallelNetwork, x: Tensor, *, tolerance: float = 1e-10) -> Slide:
+def slide_to_zero(network: ParallelNetwork, x: Tensor) -> Slide:
     r"""A way to empty one subnetwork without changing the outputs or raising the penalty.
 
     Args:
         network: with linearly dependent parts, as all with $r>mc$.
         x: `[m, ...]`.
-        tolerance: below which part of the largest singular value parts count as dependent.
 
     Costs a singular value decomposition of `[mc, r]`.
 
@@ -86,7 +91,7 @@ def slide_to_zero(network: ParallelNetwork, x: Tensor, *, tolerance: float = 1e-
         return Slide(network, beta)
     # columns of one length: the dependence is then looked for among directions
     _, sigma, right = torch.linalg.svd(parts / sizes, full_matrices=True)
-    if parts.shape[0] >= parts.shape[1] and float(sigma[-1]) > tolerance * float(sigma[0]):
+    if parts.shape[0] >= parts.shape[1] and float(sigma[-1]) > DEPENDENT * float(sigma[0]):
         raise InvalidInput(
             f"the outputs of the {len(network)} subnetworks are linearly independent; from "
             f"{parts.shape[0] + 1} subnetworks on they cannot be"
@@ -121,16 +126,15 @@ def nonincreasing_path(
     strength: float,
     *,
     steps: int = 100,
-    rounds: int = 50,
     tolerance: float = 1e-6,
-    points: int = 4,
     generator: RandomSource = None,
 ) -> DescentPath:
     r"""Walk from given weights to a global minimum of the same width, never going up.
 
     Each round descends by gradient steps with backtracking, rescales the parts (a convex problem,
     so the straight way there does not rise), slides one subnetwork to zero where none is, and
-    grows the solution of the polar problem in its place; until the certificate holds.
+    grows the solution of the polar problem in its place; until the certificate holds, at most
+    `ROUNDS` times. `POINTS` are recorded on each rescaling, slide and growth.
 
     Args:
         network: with $r>mc$ subnetworks, or fewer if their outputs stay dependent.
@@ -138,9 +142,7 @@ def nonincreasing_path(
         loss: of all outputs, convex, differentiable, at least 0.
         strength: $\lambda>0$.
         steps: gradient steps a round.
-        rounds: at most.
         tolerance: of the certificate.
-        points: recorded on each rescaling, slide and growth.
         generator: of the starts of a search.
     """
     path = DescentPath([network], [float(network.objective(x, loss, strength))], ["start"], None)  # type: ignore[arg-type]
@@ -152,8 +154,8 @@ def nonincreasing_path(
 
     def rescale(factors: Tensor, stage: str) -> ParallelNetwork:
         here = path.networks[-1]
-        for k in range(1, points + 1):
-            record(here.scaled(1 + k / points * (factors - 1)), stage)
+        for k in range(1, POINTS + 1):
+            record(here.scaled(1 + k / POINTS * (factors - 1)), stage)
         return path.networks[-1]
 
     def certify() -> NetworkCertificate:
@@ -161,7 +163,7 @@ def nonincreasing_path(
             path.networks[-1], x, loss, strength, tolerance=tolerance, generator=generator
         )
 
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         for there in _descended(path.networks[-1], x, loss, strength, steps):
             record(there, "descend")
         rescale(best_scales(path.networks[-1], x, loss, strength), "rescale")
@@ -176,9 +178,9 @@ def nonincreasing_path(
         if size == 0:
             break
         place = int(network.is_zero().int().argmax())
-        for k in range(1, points + 1):
+        for k in range(1, POINTS + 1):
             weights = network.weights.clone()
-            root = (size * k / points) ** (1 / network.subnetwork.degree)
+            root = (size * k / POINTS) ** (1 / network.subnetwork.degree)
             weights[place] = root * found.polar.weights.to(weights)
             record(replace(network, weights=weights), "grow")
     return replace(path, certificate=certify())

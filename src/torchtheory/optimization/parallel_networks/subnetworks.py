@@ -237,13 +237,13 @@ class ParallelNetwork:
         roots = factors.to(self.weights) ** (1 / self.subnetwork.degree)
         return replace(self, weights=roots[:, None] * self.weights)
 
-    def is_zero(self, tolerance: float = 0.0) -> Tensor:
-        """Which subnetworks have no weight above the tolerance, `[r]`."""
-        return self.weights.abs().amax(1) <= tolerance
+    def is_zero(self) -> Tensor:
+        """Which subnetworks have no weight but 0, `[r]`."""
+        return self.weights.abs().amax(1) == 0
 
-    def without_zeros(self, tolerance: float = 0.0) -> ParallelNetwork:
+    def without_zeros(self) -> ParallelNetwork:
         """The network without the subnetworks that are zero."""
-        return replace(self, weights=self.weights[~self.is_zero(tolerance)])
+        return replace(self, weights=self.weights[~self.is_zero()])
 
 
 def parallel_network(subnetwork: Subnetwork, weights: Tensor | None = None) -> ParallelNetwork:

@@ -29,7 +29,7 @@ from torchtheory.labs.engine.run import run_lab
 Status = Literal["killed by a lab", "killed by a test", "timed out", "unreached", "survived"]
 
 #: Loaded once in a server process from which the others are forked. No room may be among them.
-_PRELOADED = ["torchtheory.labs.engine.mutants.trial", "scipy.stats", "scipy.optimize", "sklearn"]
+_PRELOADED = ["torchtheory.labs.engine.mutants.trial", "scipy.stats", "sklearn", "pytest"]
 
 
 @dataclass(frozen=True, slots=True)
