@@ -51,7 +51,7 @@ CHOSEN = {
             "Intervals",
             "intervals",
             "Interval mean_interval clopper_pearson median_interval "
-            "fit_slope hoeffding_radius hoeffding_sample_size",
+            "fit_slope hoeffding_radius",
         ),
         ("Randomness", "random", "as_generator"),
         ("The catalogue", "catalogue", "Entry Source Erratum entries sources entry errata search"),
@@ -68,7 +68,7 @@ CHOSEN = {
         (
             "Eigenvalues",
             "eigenvalues",
-            "top_eigenpairs extremal_eigenvalues power_iteration EigenResult ExtremalEigenvalues",
+            "top_eigenpairs extremal_eigenvalues EigenResult ExtremalEigenvalues",
         ),
         (
             "Singular values",
@@ -76,9 +76,8 @@ CHOSEN = {
             "singular_values operator_norm operator_norm_upper_bound SingularResult OperatorNorm",
         ),
         ("Spectral density", "density", "spectral_density SpectralDensity"),
-        ("Traces", "trace", "trace frobenius_norm"),
+        ("Traces", "trace", "trace"),
         ("Linear systems", "conjugate_gradients", "conjugate_gradients Solution"),
-        ("Krylov spaces", "krylov", "lanczos tridiagonalize Lanczos"),
     ),
     "models": (
         ("Problems", "problem", "Problem"),

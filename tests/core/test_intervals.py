@@ -19,7 +19,6 @@ from torchtheory.core.intervals import (
     clopper_pearson,
     fit_slope,
     hoeffding_radius,
-    hoeffding_sample_size,
     mean_interval,
 )
 
@@ -47,8 +46,6 @@ def test_clopper_pearson_is_scipys(n: int, share: float, confidence: float) -> N
 def test_hoeffding_golden_values() -> None:
     assert hoeffding_radius(1000, 0.05) == pytest.approx(0.042947, abs=5e-7)
     assert hoeffding_radius(1000, 0.05, -1, 1) == pytest.approx(2 * hoeffding_radius(1000, 0.05))
-    assert hoeffding_sample_size(0.05, 0.05) == 738
-    assert hoeffding_sample_size(100.0, 0.5) == 1
 
 
 def test_mean_interval_is_scipys() -> None:
@@ -104,11 +101,6 @@ def test_json_round_trip_with_infinite_ends() -> None:
         (lambda: hoeffding_radius(0, 0.1), EmptyData),
         (lambda: hoeffding_radius(5, 0.0), InvalidInput),
         (lambda: hoeffding_radius(5, 0.1, 1, 1), InvalidInput),
-        (lambda: hoeffding_sample_size(0.0, 0.1), InvalidInput),
-        (lambda: hoeffding_sample_size(math.nan, 0.1), InvalidInput),
-        (lambda: hoeffding_sample_size(math.inf, 0.1), InvalidInput),
-        (lambda: hoeffding_sample_size(0.1, 2), InvalidInput),
-        (lambda: hoeffding_sample_size(0.1, 0.1, 2, 1), InvalidInput),
         (lambda: mean_interval([1.0]), EmptyData),
         (lambda: mean_interval([1.0, math.nan]), NonFinite),
         (lambda: fit_slope([1, 2], [1, 2]), EmptyData),

@@ -99,7 +99,7 @@ def test_settings_of_joblib_do_not_leak_into_the_loop() -> None:
 
 def test_bad_input() -> None:
     for wrong in (0, -1, 2.0, True):
-        with pytest.raises(InvalidInput, match="jobs must be at least 1"):
+        with pytest.raises(InvalidInput, match="jobs must be a whole number >= 1"):
             run_tasks(abs, [1], jobs=wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="threads must be at least 1"):
         run_tasks(abs, [1], threads=0)

@@ -107,12 +107,15 @@ def test_names_and_shapes_are_checked() -> None:
         record.figure("f", lambda ax: None)
 
 
-def test_count_and_notes() -> None:
+def test_verdicts_and_notes() -> None:
     record = Record()
     record.states("N-08", "x").at_most(0, 1)
     record.states("N-08", "x").at_most(2, 1)
     record.not_applicable("N-08", "x", "no data")
     record.note("a sentence")
-    counts = [record.count(v) for v in Verdict]
-    assert counts == [1, 1, 0, 1]
+    assert [c.verdict for c in record.claims] == [
+        Verdict.HOLDS,
+        Verdict.VIOLATED,
+        Verdict.NOT_APPLICABLE,
+    ]
     assert record.content_json()["notes"] == ["a sentence"]

@@ -23,7 +23,6 @@ from torchtheory.kernels.linearization import (
     activation_smoothness,
     linearization_gap,
     linearize,
-    two_layer_gap,
     two_layer_gap_bound,
 )
 from torchtheory.kernels.tangent import empirical_ntk
@@ -240,8 +239,3 @@ def test_refused() -> None:
         linearize(net, {"weight": net.weight, "bias": torch.full((1,), math.nan)})
     with pytest.raises(InvalidType, match="state dict"):
         linearize(net, 3)  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedModel, match="chain of linear layer"):
-        two_layer_gap(net, net, torch.ones(1, 2))
-    two = mlp([2, 3, 1], "tanh", generator=0)
-    with pytest.raises(InvalidInput, match="only the first layer moves"):
-        two_layer_gap(two, mlp([2, 3, 1], "tanh", generator=1), torch.ones(1, 2).double())

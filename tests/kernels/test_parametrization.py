@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName
 from torchtheory.kernels.parametrization import (
     ScaledConv2d,
     ScaledLinear,
-    in_ntk_parametrization,
     ntk_convolutional,
     ntk_mlp,
 )
@@ -98,7 +97,3 @@ def test_bad_input_is_refused() -> None:
         ntk_convolutional([1, 2], 1, (3, 3), readout="max")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput):
         ntk_convolutional([1], 1, (3, 3))
-    with pytest.raises(UnsupportedModel):
-        in_ntk_parametrization(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-    with pytest.raises(InvalidInput, match="bias"):
-        in_ntk_parametrization(nn.Linear(2, 2), bias_variance=0.0)

@@ -136,7 +136,7 @@ def test_bad_input_is_met_before_the_first_lab_runs(tmp_path: Path) -> None:
     made = [register("zz-a", first), register("zz-b", good)]
     with pytest.raises(UnknownName, match="parameter of lab zz-a"):
         list(run_many(made, RunStore(tmp_path), settings={"size": 2}))
-    with pytest.raises(InvalidInput, match="jobs must be at least 1"):
+    with pytest.raises(InvalidInput, match="jobs must be a whole number >= 1"):
         list(run_many(made, RunStore(tmp_path), jobs=0))
     assert calls == []
 

@@ -18,7 +18,7 @@ from torchtheory.core.estimate import Estimate
 from torchtheory.core.random import as_generator, gaussian, rademacher
 from torchtheory.linalg.density import spectral_density
 from torchtheory.linalg.operators import LinearOperator
-from torchtheory.linalg.trace import frobenius_norm, trace
+from torchtheory.linalg.trace import trace
 
 F64 = torch.float64
 PROPERTY = settings(max_examples=30, deadline=None, derandomize=True)
@@ -134,7 +134,7 @@ def test_probes_run_in_blocks_give_the_same(monkeypatch):
 def test_spectral_density_refusals():
     A = LinearOperator.identity(4)
     for bad in ({"probes": 0}, {"steps": 0}):
-        with pytest.raises(InvalidInput, match="from 1"):
+        with pytest.raises(InvalidInput, match=">= 1, not 0"):
             spectral_density(A, **bad)
     with pytest.raises(InvalidInput, match="not symmetric"):
         spectral_density(LinearOperator.from_matrix(random_matrix(30, 30)))
@@ -215,7 +215,7 @@ def test_trace_refusals():
     A = LinearOperator.identity(40)
     with pytest.raises(InvalidInput, match="at least 6"):
         trace(A, samples=5)
-    with pytest.raises(InvalidInput, match="from 1"):
+    with pytest.raises(InvalidInput, match=">= 1, not 0"):
         trace(A, samples=0)
     with pytest.raises(UnknownName, match="hutch"):
         trace(A, method="hutch+")
@@ -225,8 +225,6 @@ def test_trace_refusals():
     for samples in (9, 40):
         with pytest.raises(NonFinite):
             trace(bad, samples=samples)
-        with pytest.raises(NonFinite):
-            frobenius_norm(bad, samples=samples)
     with pytest.raises(NonFinite):
         trace(bad, samples=9, method="hutchinson")
     with pytest.raises(EmptyData):

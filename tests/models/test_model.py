@@ -197,7 +197,7 @@ def test_reference_and_models_without_parameters() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(InvalidType, match=r"torch\.nn\.Module, not function"):
+    with pytest.raises(InvalidType, match=r"torch\.nn\.Module, not a function"):
         PureFunction(lambda x: x)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedModel, match="run the model once"):
         PureFunction(nn.LazyLinear(3))

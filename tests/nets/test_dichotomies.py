@@ -11,6 +11,7 @@ from scipy.stats import binom
 
 from torchtheory.core.errors import InvalidInput, NonFinite
 from torchtheory.data.synthetic import xor
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.dichotomies import (
     capacity_curve,
     count_dichotomies,
@@ -20,7 +21,6 @@ from torchtheory.nets.dichotomies import (
     in_general_position,
     realizable_dichotomies,
 )
-from torchtheory.nets.labeled import homogeneous
 from torchtheory.nets.separability import separate
 from torchtheory.nets.threshold_neuron import boolean_inputs
 

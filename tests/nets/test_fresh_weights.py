@@ -49,5 +49,5 @@ def test_refuses_what_has_no_rule() -> None:
 
     with pytest.raises(UnsupportedModel, match="weight belongs to no layer with reset_parameters"):
         drawn_anew(Own(), 0)
-    with pytest.raises(InvalidType, match="not int"):
+    with pytest.raises(InvalidType, match="not 3"):
         drawn_anew(3, 0)  # type: ignore[arg-type]

@@ -241,7 +241,7 @@ def test_overlap_and_flip_bits():
         (torch.tensor([[0.0, 1.0], [-1.0, 0.0]]), InvalidInput, "not symmetric"),
         (torch.tensor([[-1.0, 0.0], [0.0, 0.0]]), InvalidInput, "diagonal"),
         (torch.zeros(2, 3), ShapeMismatch, r"\[n, n\]"),
-        (torch.tensor([[0.0, torch.nan], [torch.nan, 0.0]]), NonFinite, "NaN"),
+        (torch.tensor([[0.0, torch.nan], [torch.nan, 0.0]]), NonFinite, "is nan"),
         (torch.zeros(0, 0), EmptyData, "at least one neuron"),
         (torch.zeros(2, 2, dtype=torch.complex64), InvalidType, "real"),
         ([[0.0]], InvalidType, "Tensor"),

@@ -184,9 +184,11 @@ def test_bad_input_is_refused() -> None:
     x, y = torch.eye(3), torch.ones(3)
     with pytest.raises(TypeError):
         perceptron_fit(x, y)  # the cap is mandatory
-    for cap in (0, -1, 2.5, True):
+    for cap in (0, -1, 2.5):
         with pytest.raises(InvalidInput):
             perceptron_fit(x, y, max_sweeps=cap)
+    with pytest.raises(InvalidType):
+        perceptron_fit(x, y, max_sweeps=True)
     with pytest.raises(LabelOutOfRange, match="-1 or 1"):
         perceptron_fit(x, torch.tensor([0, 1, 1]), max_sweeps=1)
     with pytest.raises(NonFinite):

@@ -12,7 +12,7 @@ from sklearn.svm import SVC
 
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, NonFinite
 from torchtheory.data.synthetic import separable_gaussians, xor
-from torchtheory.nets.labeled import homogeneous
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.separability import (
     NotSeparable,
     max_margin,

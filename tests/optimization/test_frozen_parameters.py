@@ -21,7 +21,7 @@ from torchtheory.kernels.wide_convergence import gradient_domination, squared_ri
 from torchtheory.models.problem import Problem
 from torchtheory.nets.homogeneity import measure_homogeneity
 from torchtheory.optimization.curvature.layer_noise import gradient_noise_by_layer
-from torchtheory.optimization.curvature.noise_scale import simple_noise_scale
+from torchtheory.optimization.curvature.noise_scale import gradient_noise_scale
 from torchtheory.optimization.curvature.operators import (
     empirical_fisher_operator,
     fisher_operator,
@@ -143,7 +143,11 @@ def test_noise_scale_is_that_of_the_linear_model_of_the_features() -> None:
     p = problem()
     features = p.model[1](p.model[0](p.train.x)).detach()
     head = Problem(p.model[2], (features, p.train.y), task="regression")
-    assert simple_noise_scale(p).value == pytest.approx(simple_noise_scale(head).value)
+    scales = []
+    for each in (p, head):
+        rows = torch.stack([gradient(each, each.train.at(torch.tensor([i]))) for i in range(6)])
+        scales.append(gradient_noise_scale(rows @ rows.T, 1).value)
+    assert scales[0] == pytest.approx(scales[1])
 
 
 def test_a_model_that_is_frozen_as_a_whole_counts_as_a_whole() -> None:

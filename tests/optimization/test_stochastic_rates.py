@@ -33,7 +33,7 @@ from torchtheory.optimization.certificates.stochastic_rates import (
     stochastic_error_floor,
 )
 from torchtheory.optimization.curvature.layer_noise import LayerNoise, gradient_noise_by_layer
-from torchtheory.optimization.curvature.noise_scale import gradient_noise_scale, simple_noise_scale
+from torchtheory.optimization.curvature.noise_scale import gradient_noise_scale
 from torchtheory.optimization.curvature.operators import gradient
 from torchtheory.optimization.descent.iterates import trajectory
 from torchtheory.optimization.descent.minibatch import (
@@ -284,14 +284,7 @@ def test_jackknife_of_the_noise_scale_by_leaving_out(seed, complete):
         assert found.low == pytest.approx(max(0.0, found.value - radius), rel=1e-5, abs=1e-6)
 
 
-def test_noise_scale_refusals_and_the_model_as_it_was():
-    problem = point_problem(normal(0, 9, 2))
-    before = problem.model.state_dict()["w"].clone()
-    simple_noise_scale(problem)
-    assert torch.equal(problem.model.state_dict()["w"], before)
-    assert problem.model.w.grad is None
-    with pytest.raises(EmptyData, match="3 groups"):
-        simple_noise_scale(problem, groups=2)
+def test_noise_scale_refusals():
     with pytest.raises(InvalidInput, match="3 groups"):
         gradient_noise_scale(torch.eye(2), 1)
     with pytest.raises(InvalidInput, match="one sample"):

@@ -571,7 +571,7 @@ REFUSED: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (InvalidInput, "patience must be at least 1", {"patience": 0, "validation": 0.2}),
     (InvalidInput, "max_gradient_norm", {"max_gradient_norm": 0.0}),
     (InvalidInput, "checkpoint_every", {"checkpoint_every": -1.0}),
-    (InvalidInput, "label_smoothing must lie", {"label_smoothing": 1.5}),
+    (InvalidInput, "label_smoothing must be a number in", {"label_smoothing": 1.5}),
     (InvalidInput, "not with a loss of your own", {"label_smoothing": 0.1, "loss": F.nll_loss}),
     (InvalidInput, "not with regression", {"label_smoothing": 0.1, "train": (X, X[:, :3])}),
     (InvalidInput, "task must be one of", {"task": "ranking"}),

@@ -83,7 +83,7 @@ REFUSED: list[tuple[type[Exception], str, Any]] = [
     (InvalidType, "floating-point", lambda: check_confusion(torch.eye(2).long())),
     (ShapeMismatch, r"\[classes, classes\]", lambda: check_confusion(torch.ones(2, 3))),
     (ShapeMismatch, "for 2 classes, and there are 3", lambda: check_confusion(torch.eye(2), 3)),
-    (NonFinite, "NaN", lambda: check_confusion(torch.eye(2) * math.nan)),
+    (NonFinite, "is nan", lambda: check_confusion(torch.eye(2) * math.nan)),
     (InvalidInput, "negative", lambda: check_confusion(torch.tensor([[1.5, 0], [-0.5, 1]]))),
     (InvalidInput, "sums to", lambda: check_confusion(torch.ones(2, 2))),
     (LabelOutOfRange, "classes 0..1", lambda: smooth_labels(torch.tensor([2]), torch.eye(2))),

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.expressivity.pieces import affine_pieces
-from torchtheory.nets.labeled import at_least, positive
 
 Box = tuple[tuple[float, float], ...]
 
@@ -141,7 +141,7 @@ class SupError:
         Args:
             lipschitz: of $f-g$, in the Euclidean norm.
         """
-        positive(lipschitz, "lipschitz")
+        positive_number(lipschitz, "lipschitz")
         return self.value + lipschitz * self.resolution / 2 * math.sqrt(len(self.where))
 
 
@@ -170,7 +170,7 @@ def sup_distance(
     (0.25, 0.5)
     """
     box = as_box(domain)
-    positive(tolerance, "tolerance")
+    positive_number(tolerance, "tolerance")
     d = len(box)
     cells = max(2, min(256, int(most_points ** (1 / d)) // 4))
     best, where, seen, settled = -1.0, torch.zeros(d, dtype=torch.float64), 0, False
@@ -244,7 +244,7 @@ def mean_error(
     >>> found.low < 1.0 < found.high
     True
     """
-    at_least(samples, 2, "samples")
+    whole_number(samples, "samples", least=2)
     low, high = torch.tensor(approximant.domain, dtype=torch.float64).unbind(1)
     draws = torch.rand(samples, len(low), dtype=torch.float64, generator=as_generator(generator))
     x = low + (high - low) * draws

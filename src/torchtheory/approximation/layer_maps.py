@@ -31,7 +31,10 @@ def layer_maps_of(made: Approximant | nn.Module) -> Maps:
         raise UnsupportedModel(f"a chain is an nn.Sequential, not {type(network).__name__}")
     maps, between = affine_layers(network)
     if not all(isinstance(m, nn.ReLU) for m in between):
-        raise UnsupportedModel("these layers are joined by ReLU only")
+        raise UnsupportedModel(
+            "these layers are joined by ReLU only, not "
+            f"{', '.join(sorted({type(m).__name__ for m in between}))}"
+        )
     return maps
 
 

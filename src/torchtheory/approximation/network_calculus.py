@@ -21,9 +21,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.nets.feedforward import affine_layers, dense
-from torchtheory.nets.labeled import at_least
 
 
 def chain(maps: Sequence[tuple[Tensor, Tensor]], between: Sequence[nn.Module]) -> nn.Sequential:
@@ -79,11 +79,14 @@ def deepen(network: nn.Sequential, depth: int) -> nn.Sequential:
     [[2, 2], [2, 2], [2, 2], [1, 2]]
     """
     maps, between = affine_layers(network)
-    at_least(depth, len(maps), "depth")
+    whole_number(depth, "depth", least=len(maps))
     if depth == len(maps):
         return chain(maps, between)
     if not all(isinstance(m, nn.ReLU) for m in between):
-        raise UnsupportedModel("the identity of two units is that of ReLU networks only")
+        raise UnsupportedModel(
+            "the identity of two units is that of ReLU networks only, not "
+            f"{', '.join(sorted({type(m).__name__ for m in between}))}"
+        )
     weight, bias = maps[-1]
     n = len(weight)
     eye = torch.eye(n, dtype=weight.dtype, device=weight.device)

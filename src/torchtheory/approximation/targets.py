@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import NonFinite, ShapeMismatch
 
 #: A function of `d` real variables: from points `[n, d]` to values `[n]` or `[n, 1]`.
@@ -43,5 +44,8 @@ def values_of(function: Function, x: Tensor) -> Tensor:
     """
     made = evaluate(function, x).detach().double()
     if not bool(torch.isfinite(made).all()):
-        raise NonFinite("the function is not finite everywhere on the domain")
+        raise NonFinite(
+            "the function is not finite everywhere on the domain: "
+            f"{first_entry(made, 'the value', ~torch.isfinite(made))}"
+        )
     return made

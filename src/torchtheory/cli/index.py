@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from torchtheory.cli.options import Json, check_room
+from torchtheory.cli.options import DEFAULT_RUNS, Json, check_room
 from torchtheory.cli.output import console, print_json
 
 
@@ -17,6 +18,13 @@ def index(
     missing: Annotated[
         bool, typer.Option("--missing", help="Only what no lab covers yet.")
     ] = False,
+    loose: Annotated[
+        bool,
+        typer.Option("--loose", help="Only what loose bounds or unresolved equations check."),
+    ] = False,
+    out: Annotated[
+        Path, typer.Option(help="Directory of finished runs; they know more of the checks.")
+    ] = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
     """The catalogue of results, and which labs exercise them.
@@ -28,15 +36,25 @@ def index(
       torchtheory index gradient descent --room optimization
 
       torchtheory index --source notes --missing
+
+      torchtheory index --room kernels --loose
     """
     from torchtheory.labs.engine.coverage import coverage
     from torchtheory.labs.engine.lists import print_coverage
+    from torchtheory.labs.engine.store import RunStore
 
     check_room(room)
     words = " ".join(query or ())
-    found = coverage(words, source=source, room=room, missing_only=missing)
+    found = coverage(
+        words,
+        source=source,
+        room=room,
+        missing_only=missing,
+        loose_only=loose,
+        store=RunStore(out),
+    )
     if as_json:
         print_json(found.to_json())
     else:
-        everything = not (words or source or room or missing)
+        everything = not (words or source or room or missing or loose)
         print_coverage(found, console(), summary_only=everything)

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 
 from torchtheory.core import catalogue
+from torchtheory.core.checks import nonnegative_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.intervals import Interval
 
@@ -218,8 +219,7 @@ def claim(
     """
     if relation not in RELATIONS:
         raise InvalidInput(f"relation must be one of {', '.join(RELATIONS)}, not {relation!r}")
-    if not (math.isfinite(tolerance) and tolerance >= 0):
-        raise InvalidInput(f"tolerance must be a finite number >= 0, not {tolerance!r}")
+    nonnegative_number(tolerance, "tolerance")
     if relation in ("<", ">") and tolerance:
         raise InvalidInput("a strict relation has no tolerance; use <= or >=")
     if relation in STATISTICAL and interval is None:

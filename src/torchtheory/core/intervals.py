@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from scipy import special
 
+from torchtheory.core.checks import open_fraction
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
 
 SampleValues = Sequence[float] | np.ndarray[Any, Any] | torch.Tensor
@@ -60,9 +61,9 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
     >>> i.low, round(i.high, 6)          # 1 - 0.025 ** (1 / 10)
     (0.0, 0.308497)
     """
-    _check_confidence(confidence)
+    open_fraction(confidence, "confidence")
     if trials < 1:
-        raise EmptyData("a proportion needs at least one trial")
+        raise EmptyData(f"a proportion needs at least one trial, not {trials!r}")
     if not 0 <= successes <= trials:
         raise InvalidInput(f"successes must lie in 0..{trials}, not {successes}")
     tail = (1 - confidence) / 2
@@ -86,10 +87,10 @@ def median_interval(samples: SampleValues, confidence: float = 0.95) -> Interval
     >>> i.estimate, i.low, i.high            # 2 / 64 < 0.05
     (3.5, 1.0, 6.0)
     """
-    _check_confidence(confidence)
+    open_fraction(confidence, "confidence")
     x = np.sort(np.asarray(samples, dtype=np.float64).ravel())
     if len(x) == 0:
-        raise EmptyData("a median needs at least one observation")
+        raise EmptyData(f"a median needs at least one observation, not {len(x)}")
     if np.isnan(x).any():
         raise NonFinite("the observations contain NaN")
     k = int(special.bdtrik((1 - confidence) / 2, len(x), 0.5)) + 1
@@ -110,9 +111,8 @@ def hoeffding_radius(n: int, delta: float, low: float = 0.0, high: float = 1.0) 
     0.042947
     """
     if n < 1:
-        raise EmptyData("Hoeffding's inequality needs at least one observation")
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
+        raise EmptyData(f"Hoeffding's inequality needs at least one observation, not {n!r}")
+    open_fraction(delta, "delta")
     if not low < high:
         raise InvalidInput(f"the range [{low}, {high}] is empty")
     return (high - low) * math.sqrt(math.log(2 / delta) / (2 * n))
@@ -125,10 +125,10 @@ def mean_interval(values: SampleValues, confidence: float = 0.99) -> Interval:
     >>> round(i.estimate, 3), round(i.low, 3), round(i.high, 3)
     (2.0, -0.484, 4.484)
     """
-    _check_confidence(confidence)
+    open_fraction(confidence, "confidence")
     x = _finite(values)
     if x.size < 2:
-        raise EmptyData("an interval for a mean needs at least two observations")
+        raise EmptyData(f"an interval for a mean needs at least two observations, not {x.size!r}")
     radius = _student(confidence, x.size - 1) * x.std(ddof=1) / math.sqrt(x.size)
     mean = float(x.mean())
     return Interval(
@@ -148,15 +148,21 @@ def fit_slope(
     >>> round(fit_slope(x, [3 * v ** -0.5 for v in x]).estimate, 9)
     -0.5
     """
-    _check_confidence(confidence)
+    open_fraction(confidence, "confidence")
     a, b = _finite(x), _finite(y)
     if a.shape != b.shape:
         raise ShapeMismatch(f"x has {a.size} values and y has {b.size}; they must pair up")
     if np.unique(a).size < 3:
-        raise EmptyData("a rate with a confidence interval needs at least three different x")
+        raise EmptyData(
+            "a rate with a confidence interval needs at least three different x, not "
+            f"{np.unique(a).size}"
+        )
     if log:
         if (a <= 0).any() or (b <= 0).any():
-            raise InvalidInput("a power law needs positive x and y; use log=False for a line")
+            raise InvalidInput(
+                "a power law needs positive x and y; use log=False for a line (the smallest are "
+                f"{a.min():g} and {b.min():g})"
+            )
         a, b = np.log(a), np.log(b)
     centered = a - a.mean()
     spread = float(centered @ centered)
@@ -180,8 +186,3 @@ def _finite(values: SampleValues) -> np.ndarray[Any, Any]:
     if not np.isfinite(x).all():
         raise NonFinite("the observations contain NaN or infinity")
     return x
-
-
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise InvalidInput(f"confidence must lie strictly between 0 and 1, not {confidence}")

@@ -32,6 +32,7 @@ import joblib
 import torch
 
 from torchtheory.core import progress
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput, MissingPackage
 
 Backend = Literal["loky", "dask", "ray", "serial"]
@@ -115,8 +116,7 @@ def run_tasks(
     >>> outcome.error
     ZeroDivisionError('division by zero')
     """
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
-        raise InvalidInput(f"jobs must be at least 1, not {jobs}")
+    whole_number(jobs, "jobs", least=1)
     if threads is not None and threads < 1:
         raise InvalidInput(f"threads must be at least 1, not {threads}")
     if backend not in BACKENDS:

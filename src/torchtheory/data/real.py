@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.checks import open_fraction
+from torchtheory.core.errors import ShapeMismatch
 from torchtheory.core.random import as_generator
 
 
@@ -36,8 +37,7 @@ def split(
     """
     if len(x) != len(y):
         raise ShapeMismatch(f"there are {len(x)} inputs but {len(y)} targets")
-    if not 0 < test_fraction < 1:
-        raise InvalidInput(f"test_fraction must lie strictly between 0 and 1, not {test_fraction}")
+    open_fraction(test_fraction, "test_fraction")
     order = torch.randperm(len(x), generator=as_generator(generator))
     cut = len(x) - round(len(x) * test_fraction)
     return (x[order[:cut]], y[order[:cut]]), (x[order[cut:]], y[order[cut:]])

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import nonnegative_number, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 
@@ -53,7 +54,7 @@ def unit_vectors(dimension: int, dtype: torch.dtype = torch.float64) -> Sample:
     tensor([[1., 0.],
             [0., 1.]], dtype=torch.float64)
     """
-    _whole(dimension, "dimension")
+    whole_number(dimension, "dimension", least=1)
     return Sample(torch.eye(dimension, dtype=dtype), torch.ones(dimension, dtype=dtype))
 
 
@@ -76,10 +77,9 @@ def separable_gaussians(
     >>> bool((y * (x @ w + b)).min() >= 0.2)
     True
     """
-    _whole(samples, "samples")
-    _whole(dimension, "dimension")
-    if not (math.isfinite(margin) and margin >= 0):
-        raise InvalidInput(f"margin must be a number >= 0, not {margin!r}")
+    whole_number(samples, "samples", least=1)
+    whole_number(dimension, "dimension", least=1)
+    nonnegative_number(margin, "margin")
     if not math.isfinite(bias):
         raise InvalidInput(f"bias must be a finite number, not {bias!r}")
     source = as_generator(generator)
@@ -107,10 +107,9 @@ def logistic_sample(
     >>> bool(((x @ w > 0) == (y == 1)).double().mean() > 0.9)
     True
     """
-    _whole(samples, "samples")
-    _whole(dimension, "dimension")
-    if not (math.isfinite(signal) and signal >= 0):
-        raise InvalidInput(f"signal must be a number >= 0, not {signal!r}")
+    whole_number(samples, "samples", least=1)
+    whole_number(dimension, "dimension", least=1)
+    nonnegative_number(signal, "signal")
     source = as_generator(generator)
     w = gaussian(dimension, generator=source, dtype=dtype)
     w = signal * w / w.norm()
@@ -138,10 +137,9 @@ def linear_sample(
     >>> int(torch.linalg.matrix_rank(x))
     2
     """
-    _whole(samples, "samples")
-    _whole(dimension, "dimension")
-    if not (math.isfinite(noise) and noise >= 0):
-        raise InvalidInput(f"noise must be a number >= 0, not {noise!r}")
+    whole_number(samples, "samples", least=1)
+    whole_number(dimension, "dimension", least=1)
+    nonnegative_number(noise, "noise")
     if rank is not None and not 1 <= rank <= min(samples, dimension):
         raise InvalidInput(f"rank must lie in 1..{min(samples, dimension)}, not {rank}")
     source = as_generator(generator)
@@ -153,8 +151,3 @@ def linear_sample(
         x = left @ gaussian(rank, dimension, generator=source, dtype=dtype) / math.sqrt(rank)
     y = x @ w + noise * gaussian(samples, generator=source, dtype=dtype)
     return PlantedSample(x, y, w, w.new_zeros(()))
-
-
-def _whole(value: int, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInput(f"{name} must be a whole number >= 1, not {value!r}")

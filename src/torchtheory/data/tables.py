@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchtheory.core.checks import number_between
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
 from torchtheory.core.random import as_generator
 from torchtheory.models.loading import existing_file
@@ -86,8 +87,7 @@ def load_table(
     >>> table.train.x.tolist(), table.train.y.tolist(), table.features
     ([[1.5, 0.0, 1.0], [2.5, 1.0, 0.0]], [1, 0], ['length', 'color=blue', 'color=red'])
     """
-    if not 0 <= test_fraction < 1:
-        raise InvalidInput(f"test_fraction must be at least 0 and below 1, not {test_fraction}")
+    number_between(test_fraction, "test_fraction", 0, 1, closed="left")
     wanted = [name.strip() for name in target.split(",")] if target else []
     cells = _read(existing_file(path), wanted)
     known = {name.lower() for name in _TARGETS}

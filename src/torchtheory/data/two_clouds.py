@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidType, ShapeMismatch
 from torchtheory.data.synthetic import Sample
-from torchtheory.linalg.operators import check_count
 
 MEANS = ((2.0, 2.0), (-1.0, -1.0))
 COVARIANCES = (((2.0, 1.0), (1.0, 2.0)), ((2.0, -1.0), (-1.0, 2.0)))
@@ -49,7 +49,7 @@ def two_gaussian_clouds(samples: int = 1000, generator: np.random.RandomState | 
     >>> tuple(x.shape), tuple(y.shape), float(y.mean())
     ((2000, 2), (2000, 1), 0.5)
     """
-    check_count(samples, 10**9, "samples")
+    whole_number(samples, "samples", least=1)
     stream = legacy_stream(generator)
     parts = [
         stream.multivariate_normal(mean, covariance, samples)
@@ -93,7 +93,7 @@ def bayes_accuracy(points: int = 400) -> float:
     >>> round(bayes_accuracy(), 4)
     0.9462
     """
-    check_count(points, 10**5, "points")
+    whole_number(points, "points", least=1, most=10**5)
     width = 23.0 / points
     axis = torch.arange(points, dtype=torch.float64) * width + (width / 2 - 11)
     total = 0.0

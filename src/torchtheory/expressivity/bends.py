@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -390,5 +391,8 @@ def sample_shape(function: PureFunction, *samples: Tensor | float) -> list[Tenso
                 f"the points must have one shape, not {list(made[0].shape)} and {list(s.shape)}"
             )
         if not bool(torch.isfinite(s).all()):
-            raise InvalidInput("the points must be finite, and one holds NaN or infinity")
+            raise InvalidInput(
+                "the points must be finite, and one holds NaN or infinity: "
+                f"{first_entry(s, 'the value', ~torch.isfinite(s))}"
+            )
     return made

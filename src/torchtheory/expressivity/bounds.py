@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torchtheory.core.checks import whole_number, whole_numbers
 from torchtheory.core.errors import InvalidInput
 from torchtheory.expressivity.hyperplanes import zaslavsky_bound
-from torchtheory.nets.labeled import at_least
 
 
 def most_pieces(hidden: Sequence[int]) -> int:
@@ -22,7 +22,7 @@ def most_pieces(hidden: Sequence[int]) -> int:
     >>> most_pieces([4]), most_pieces([4, 4])
     (5, 25)
     """
-    return math.prod(at_least(n, 1, "a width") + 1 for n in hidden)
+    return math.prod(n + 1 for n in whole_numbers(hidden, "hidden", fewest=0))
 
 
 def doubling_bound(hidden: Sequence[int]) -> int:
@@ -32,7 +32,7 @@ def doubling_bound(hidden: Sequence[int]) -> int:
     >>> doubling_bound([4]), doubling_bound([4, 4])
     (8, 64)
     """
-    return math.prod(2 * at_least(m, 1, "a width") for m in hidden)
+    return math.prod(2 * m for m in whole_numbers(hidden, "hidden", fewest=0))
 
 
 def even_bound(units: int, depth: int) -> float:
@@ -42,7 +42,9 @@ def even_bound(units: int, depth: int) -> float:
     >>> even_bound(8, 2)
     64.0
     """
-    return math.pow(2 * at_least(units, 1, "units") / at_least(depth, 1, "depth"), depth)
+    return math.pow(
+        2 * whole_number(units, "units", least=1) / whole_number(depth, "depth", least=1), depth
+    )
 
 
 def least_units(pieces: int, depth: int) -> float:
@@ -53,8 +55,8 @@ def least_units(pieces: int, depth: int) -> float:
     >>> least_units(9, 1), least_units(9, 2)
     (8.0, 4.0)
     """
-    at_least(pieces, 1, "pieces")
-    return at_least(depth, 1, "depth") * (math.pow(pieces, 1 / depth) - 1)
+    whole_number(pieces, "pieces", least=1)
+    return whole_number(depth, "depth", least=1) * (math.pow(pieces, 1 / depth) - 1)
 
 
 def most_regions(inputs: int, hidden: Sequence[int]) -> int:
@@ -64,9 +66,9 @@ def most_regions(inputs: int, hidden: Sequence[int]) -> int:
     >>> most_regions(2, [4]), most_regions(2, [4, 4]), most_regions(1, [3, 3])
     (11, 121, 16)
     """
-    rank, total = at_least(inputs, 1, "inputs"), 1
-    for n in hidden:
-        rank = min(rank, at_least(n, 1, "a width"))
+    rank, total = whole_number(inputs, "inputs", least=1), 1
+    for n in whole_numbers(hidden, "hidden", fewest=0):
+        rank = min(rank, n)
         total *= zaslavsky_bound(n, rank)
     return total
 
@@ -78,7 +80,7 @@ def montufar_bound(inputs: int, width: int, depth: int) -> int:
     >>> montufar_bound(2, 4, 2), montufar_bound(2, 4, 3), montufar_bound(1, 3, 2)
     (44, 176, 12)
     """
-    at_least(inputs, 1, "inputs"), at_least(depth, 1, "depth")
+    whole_number(inputs, "inputs", least=1), whole_number(depth, "depth", least=1)
     if width < inputs:
         raise InvalidInput(f"the width {width} must be at least the number of inputs, {inputs}")
     folds = (width // inputs) ** (inputs * (depth - 1))
@@ -128,7 +130,7 @@ def curvature_floor(curvature: float, length: float, pieces: int) -> float:
     """
     if not (0 < curvature < math.inf and 0 < length < math.inf):
         raise InvalidInput(f"curvature and length must be positive, not {curvature} and {length}")
-    return curvature * length**2 / (16 * at_least(pieces, 1, "pieces") ** 2)
+    return curvature * length**2 / (16 * whole_number(pieces, "pieces", least=1) ** 2)
 
 
 def sawtooth_floor(teeth: int, pieces: int) -> float:
@@ -143,7 +145,7 @@ def sawtooth_floor(teeth: int, pieces: int) -> float:
     >>> sawtooth_floor(6, 16)
     0.0625
     """
-    at_least(teeth, 1, "teeth"), at_least(pieces, 1, "pieces")
+    whole_number(teeth, "teeth", least=1), whole_number(pieces, "pieces", least=1)
     return max(0.0, 0.125 - pieces / math.pow(2.0, teeth + 2))
 
 
@@ -154,5 +156,5 @@ def alternation_floor(points: int, pieces: int) -> float:
     >>> alternation_floor(16, 5)
     0.3125
     """
-    at_least(points, 1, "points"), at_least(pieces, 1, "pieces")
+    whole_number(points, "points", least=1), whole_number(pieces, "pieces", least=1)
     return max(0.0, 0.5 - (pieces + 1) / (2 * points))

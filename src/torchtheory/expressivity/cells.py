@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import NonFinite
 from torchtheory.expressivity.bends import watch_bends
 from torchtheory.models.model import PureFunction
@@ -74,7 +75,10 @@ class BendFinder(ABC):
 
     def _grow(self, largest: Tensor) -> None:
         if not bool(torch.isfinite(largest).all()):
-            raise NonFinite("the network's values overflow to infinity or NaN on these points")
+            raise NonFinite(
+                "the network's values overflow to infinity or NaN on these points: "
+                f"{first_entry(largest, 'the value', ~torch.isfinite(largest))}"
+            )
         self.scale = torch.maximum(self.scale, largest)
 
     def _zero(self, spread: Tensor, at: Tensor | slice = slice(None)) -> Tensor:

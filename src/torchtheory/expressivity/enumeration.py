@@ -18,6 +18,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from torchtheory.core.budget import check_time
+from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
 from torchtheory.expressivity.bends import Network, exact_function, watch_bends
 from torchtheory.expressivity.cells import Batches, pattern_hashes
@@ -90,10 +91,14 @@ def enumerate_regions(
         raise ShapeMismatch(f"low has {len(box[0])} coordinates and high {len(box[1])}")
     if not all(bool(side.isfinite().all()) for side in box):
         raise InvalidInput(
-            "the box must be finite: regions that reach further are met where they are"
+            "the box must be finite: regions that reach further are met where they are ("
+            f"{described([side.tolist() for side in box])})"
         )
     if not bool((box[0] < box[1]).all()):
-        raise InvalidInput("low must be below high in every coordinate")
+        raise InvalidInput(
+            f"low must be below high in every coordinate, not {described(box[0].tolist())} and "
+            f"{described(box[1].tolist())}"
+        )
     a, b = box[0].numpy(), box[1].numpy()
     d, size = len(a), float((b - a).max())
     inequalities = np.hstack([np.vstack([np.eye(d), -np.eye(d)]), np.append(b, -a)[:, None]])

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number, whole_numbers
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least
 
 #: Random hyperplanes of which the best are taken.
 DRAWS = 20
@@ -34,7 +34,7 @@ def sawtooth_network(times: int, *, clipped: bool = False) -> nn.Sequential:
     >>> sawtooth_network(2)(torch.tensor([[0.25], [0.5], [0.75]]).double()).flatten().tolist()
     [1.0, 0.0, 1.0]
     """
-    at_least(times, 1, "times")
+    whole_number(times, "times", least=1)
     bias = torch.tensor([0.0, -0.5, -1.0], dtype=torch.float64)
     tent = torch.tensor([[2.0, -4.0, 2.0]], dtype=torch.float64)
     if not clipped:
@@ -54,7 +54,7 @@ def zigzag_network(folds: Sequence[int]) -> nn.Sequential:
     >>> zigzag_network([4, 2])(torch.tensor([[0.125], [0.25]]).double()).flatten().tolist()
     [1.0, 0.0]
     """
-    return folding_network(1, [at_least(q, 1, "a fold") for q in folds])
+    return folding_network(1, whole_numbers(folds, "folds"))
 
 
 def folding_network(
@@ -71,13 +71,12 @@ def folding_network(
     >>> net(torch.tensor([[0.25, 0.5]]).double()).tolist()
     [[1.0, 0.0]]
     """
-    at_least(inputs, 1, "inputs")
+    whole_number(inputs, "inputs", least=1)
     if not folds:
         raise InvalidInput("a folding network needs at least one layer")
     layers: list[nn.Module] = []
     read = torch.eye(inputs, dtype=torch.float64)  # what brings the coordinates back
-    for q in folds:
-        at_least(q, 1, "a fold")
+    for q in whole_numbers(folds, "folds"):
         spread = torch.eye(inputs, dtype=torch.float64).repeat_interleave(q, 0)
         bias = -torch.arange(q, dtype=torch.float64).repeat(inputs) / q
         layers += [dense(spread @ read, bias), nn.ReLU()]
@@ -102,7 +101,7 @@ def montufar_network(
     >>> [layer.out_features for layer in montufar_network(2, 4, 3) if hasattr(layer, "bias")]
     [4, 4, 4, 1]
     """
-    at_least(depth, 1, "depth")
+    whole_number(depth, "depth", least=1)
     if width < inputs:
         raise InvalidInput(f"the width {width} must be at least the number of inputs, {inputs}")
     source = as_generator(generator)

@@ -11,8 +11,8 @@ from math import comb
 
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.nets.labeled import at_least
+from torchtheory.core.checks import all_finite, described, whole_number
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 
 _Row = tuple[Fraction, ...]
 
@@ -24,8 +24,8 @@ def zaslavsky_bound(hyperplanes: int, dimension: int) -> int:
     >>> [zaslavsky_bound(m, n) for m, n in [(3, 2), (4, 2), (8, 2), (4, 3), (3, 5)]]
     [7, 11, 37, 15, 8]
     """
-    at_least(hyperplanes, 0, "hyperplanes")
-    at_least(dimension, 0, "dimension")
+    whole_number(hyperplanes, "hyperplanes", least=0)
+    whole_number(dimension, "dimension", least=0)
     return sum(comb(hyperplanes, i) for i in range(dimension + 1))
 
 
@@ -49,13 +49,16 @@ def hyperplane_regions(weight: Tensor, bias: Tensor) -> int:
     6
     """
     if not isinstance(weight, Tensor) or not isinstance(bias, Tensor):
-        raise InvalidType("weight and bias must be torch tensors")
+        raise InvalidType(
+            f"weight and bias must be torch tensors (weight is {described(weight)}, bias is "
+            f"{described(bias)})"
+        )
     if weight.ndim != 2 or bias.shape != weight.shape[:1]:
         raise ShapeMismatch(
             f"weight must be [m, n] and bias [m], not {list(weight.shape)} and {list(bias.shape)}"
         )
-    if not (bool(weight.isfinite().all()) and bool(bias.isfinite().all())):
-        raise NonFinite("weight or bias contains NaN or infinity")
+    all_finite(weight, "weight")
+    all_finite(bias, "bias")
     if bool((weight == 0).all(1).any()):
         raise InvalidInput("a row of weight is 0: it defines no hyperplane")
     rows = [

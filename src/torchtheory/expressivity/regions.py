@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import described
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType
 from torchtheory.expressivity.arrangement import PlaneSlice, plane_arrangement
 from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
@@ -110,9 +111,11 @@ def activation_pattern(model: Network, x: Tensor) -> list[Tensor]:
     [tensor([[0, 1], [0, 0], [1, 0]])]
     """
     if not isinstance(x, Tensor) or x.ndim == 0:
-        raise InvalidType("x must be a tensor of points, [n, ...]")
+        raise InvalidType(f"x must be a tensor of points, [n, ...], not {described(x)}")
     if len(x) == 0:
-        raise EmptyData("there is no point whose pattern could be asked for")
+        raise EmptyData(
+            f"there is no point whose pattern could be asked for (the shape is {list(x.shape)})"
+        )
     function = exact_function(model)
     states = _States()
     watch_bends(function, torch.stack(sample_shape(function, *x)), states)

@@ -25,9 +25,9 @@ import torch
 from scipy import ndimage
 from torch import Tensor, nn
 
+from torchtheory.core.checks import described, first_entry, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.models.model import evaluation_mode
-from torchtheory.nets.labeled import at_least
 
 Sides = tuple[tuple[float, float], ...]
 _Array = np.ndarray[Any, Any]
@@ -76,7 +76,10 @@ def betti_numbers(cells: Tensor) -> BettiNumbers:
     (1, 0)
     """
     if not isinstance(cells, Tensor) or cells.dtype is not torch.bool:
-        raise InvalidType("cells are a boolean tensor: compare the values with a level first")
+        raise InvalidType(
+            "cells are a boolean tensor: compare the values with a level first (given: "
+            f"{described(cells)})"
+        )
     if cells.ndim not in (1, 2, 3) or 0 in cells.shape:
         raise ShapeMismatch(f"a grid has 1, 2 or 3 dimensions, not the shape {list(cells.shape)}")
     # one empty layer around: the outside is then one component of the complement
@@ -145,7 +148,10 @@ def region_betti_numbers(
     else:
         values = _values(function, points)
     if values.numel() != resolution ** len(box):
-        raise ShapeMismatch("a region needs one value a point; see decision_betti_numbers")
+        raise ShapeMismatch(
+            f"a region needs one value a point, {resolution ** len(box)} of them, not "
+            f"{list(values.shape)}; see decision_betti_numbers"
+        )
     return betti_numbers((values >= level).reshape([resolution] * len(box)))
 
 
@@ -181,13 +187,13 @@ def most_intervals(width: int) -> int:
     >>> [most_intervals(n) for n in (0, 1, 2, 3, 4, 5)]
     [1, 1, 2, 3, 3, 4]
     """
-    at_least(width, 0, "width")
+    whole_number(width, "width", least=0)
     return (width + 3) // 2 if width > 1 else 1
 
 
 def _centers(box: Sides, resolution: int) -> Tensor:
     """The centers of `resolution ** d` equal cells of a box, `[resolution ** d, d]`."""
-    at_least(resolution, 1, "resolution")
+    whole_number(resolution, "resolution", least=1)
     ends = torch.tensor(box, dtype=torch.float64)
     if ends.ndim != 2 or ends.shape[1] != 2 or len(ends) not in (1, 2, 3):
         raise InvalidInput(f"a box has 1, 2 or 3 sides, each a pair of ends, and {box} has not")
@@ -221,5 +227,8 @@ def _values(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if len(made) != len(x):
         raise ShapeMismatch(f"one row of values a point is needed, {len(x)}, not {len(made)}")
     if not bool(torch.isfinite(made).all()):
-        raise NonFinite("the function is not finite everywhere on the grid")
+        raise NonFinite(
+            "the function is not finite everywhere on the grid: "
+            f"{first_entry(made, 'the value', ~torch.isfinite(made))}"
+        )
     return made

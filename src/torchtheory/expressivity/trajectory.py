@@ -16,11 +16,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.expressivity.pieces import pieces_along
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least
 
 Bias = Literal["sigma", "power", "none"]
 
@@ -43,7 +43,7 @@ def circle(corners: int = 200) -> Tensor:
     >>> circle(4).shape
     torch.Size([5, 2])
     """
-    number = at_least(corners, 3, "corners") + 1
+    number = whole_number(corners, "corners", least=3) + 1
     angle = torch.linspace(0, 2 * math.pi, number, dtype=torch.float64)
     angle[-1] = 0.0
     return torch.stack([angle.cos(), angle.sin()], 1)
@@ -73,8 +73,7 @@ def gaussian_network(
         )
     if bias not in ("sigma", "power", "none"):
         raise InvalidInput(f"bias must be 'sigma', 'power' or 'none', not {bias!r}")
-    if not 0 < sigma < math.inf:
-        raise InvalidInput(f"sigma must be a positive number, not {sigma}")
+    positive_number(sigma, "sigma")
     source = as_generator(generator)
     layers: list[nn.Module] = []
     for number, (n, m) in enumerate(pairwise(widths), start=1):

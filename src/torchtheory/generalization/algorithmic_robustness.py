@@ -22,7 +22,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import (
+    all_finite,
+    described,
+    nonnegative_number,
+    open_fraction,
+    positive_number,
+)
+from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Data, Samples, collect
 from torchtheory.training.risks import sample_losses
@@ -48,15 +55,13 @@ def robustness_bound(
     >>> round(robustness_bound(0.1, 10, 10_000, 0.05), 5)
     0.14456
     """
-    if not (math.isfinite(oscillation) and oscillation >= 0):
-        raise InvalidInput(f"the oscillation must be a number >= 0, not {oscillation!r}")
+    nonnegative_number(oscillation, "the oscillation")
     if not cells >= 1:
         raise InvalidInput(f"a partition has at least one cell, not {cells!r}")
     if not samples >= 1:
-        raise EmptyData("a sample has at least one member")
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta!r}")
-    _positive(width, "the width of the loss")
+        raise EmptyData(f"a sample has at least one member, not {samples!r}")
+    open_fraction(delta, "delta")
+    positive_number(width, "the width of the loss")
     numerator = 2 * cells * math.log(2) + 2 * math.log(1 / delta)
     return oscillation + width * math.sqrt(numerator / samples)
 
@@ -100,7 +105,10 @@ class Grid:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise InvalidInput(f"the box [{self.low}, {self.high}] is empty or not finite")
         if self.intervals < 1 or self.dimension < 1 or self.classes < 1:
-            raise InvalidInput("a grid needs at least one interval, one dimension and one class")
+            raise InvalidInput(
+                "a grid needs at least one interval, one dimension and one class (intervals = "
+                f"{self.intervals!r}, dimension = {self.dimension!r}, classes = {self.classes!r})"
+            )
 
     @property
     def count(self) -> float:
@@ -141,7 +149,9 @@ class Grid:
         if self.classes > 1:
             labels = y.reshape(len(y), -1)
             if labels.shape[1] != 1:
-                raise ShapeMismatch("a grid with classes needs one label a sample")
+                raise ShapeMismatch(
+                    f"a grid with classes needs one label a sample, not {list(labels.shape)}"
+                )
             places = torch.cat([places, labels.long().to(places.device)], dim=1)
         cells: Tensor = torch.unique(places, dim=0, return_inverse=True)[1]
         return cells
@@ -182,14 +192,23 @@ def cell_oscillation(
     0.5
     """
     if losses.shape != cells.shape or other_losses.shape != other_cells.shape:
-        raise ShapeMismatch("every loss needs the number of its cell")
+        raise ShapeMismatch(
+            f"every loss needs the number of its cell (losses is {list(losses.shape)}, cells is "
+            f"{list(cells.shape)}, other_losses is {list(other_losses.shape)}, other_cells is "
+            f"{list(other_cells.shape)})"
+        )
     if losses.ndim != 1 or other_losses.ndim != 1:
-        raise ShapeMismatch("losses must be [n]")
+        raise ShapeMismatch(
+            f"losses must be [n] (losses is {list(losses.shape)}, other_losses is "
+            f"{list(other_losses.shape)})"
+        )
     if not len(losses):
-        raise EmptyData("robustness is about the cells of a sample, and there is none")
+        raise EmptyData(
+            "robustness is about the cells of a sample, and there is none (the shape is "
+            f"{list(losses.shape)})"
+        )
     everything = torch.cat([losses, other_losses]).double()
-    if not bool(torch.isfinite(everything).all()):
-        raise NonFinite("the losses contain NaN or infinity")
+    all_finite(everything, "the losses")
     _, where = torch.unique(torch.cat([cells, other_cells]), return_inverse=True)
     count = int(where.max()) + 1
     mine, yours = where[: len(losses)], where[len(losses) :]
@@ -231,7 +250,9 @@ def measure_robustness(problem: Problem, partition: Cells, other: Data) -> Measu
     both = Samples(torch.cat([train.x, samples.x]), torch.cat([train.y, samples.y]))
     cells = partition(both.x, both.y)
     if not isinstance(cells, Tensor) or cells.shape != (len(both),) or cells.is_floating_point():
-        raise ShapeMismatch("a partition gives one whole number a pair, [n]")
+        raise ShapeMismatch(
+            f"a partition gives one whole number a pair, [{len(both)}], not {described(cells)}"
+        )
     losses = sample_losses(problem, both).reshape(len(both))
     m = len(train)
     return cell_oscillation(losses[:m], cells[:m], losses[m:], cells[m:])
@@ -264,8 +285,7 @@ def best_grid(
     >>> grid.intervals, round(bound, 4)
     (32, 0.1022)
     """
-    if not (math.isfinite(lipschitz) and lipschitz >= 0):
-        raise InvalidInput(f"the Lipschitz constant must be a number >= 0, not {lipschitz!r}")
+    nonnegative_number(lipschitz, "the Lipschitz constant")
     best: tuple[Grid, float] | None = None
     intervals = 1
     # the second term grows with the intervals: past the best bound nothing better comes
@@ -278,8 +298,3 @@ def best_grid(
         if best is None or bound < best[1]:
             best = grid, bound
         intervals += 1
-
-
-def _positive(value: float, name: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} must be a positive number, not {value!r}")

@@ -15,7 +15,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import (
+    all_finite,
+    first_entry,
+    nonnegative_number,
+    open_fraction,
+    whole_number,
+)
+from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
 
 
 def finite_class_radius(
@@ -75,8 +82,7 @@ def weighted_class_radius(
     0.02302
     """
     _check(n, delta)
-    if not 0 <= cost < math.inf:
-        raise InvalidInput(f"log(1/p(f)) must be a finite number >= 0, not {cost}")
+    nonnegative_number(cost, "log(1/p(f))")
     if not low < high:
         raise InvalidInput(f"the range [{low}, {high}] is empty")
     confidence = math.log((1 if one_sided else 2) / delta)
@@ -199,7 +205,7 @@ def observed_differences(
             f"{list(replacements.shape)}"
         )
     if x.numel() == 0:
-        raise EmptyData("there is nothing to replace")
+        raise EmptyData(f"there is nothing to replace (the shape is {list(x.shape)})")
     before = function(x)
     found = []
     for i in range(x.shape[1]):
@@ -212,19 +218,19 @@ def observed_differences(
 def _sum_of_squares(differences: Sequence[float] | Tensor) -> float:
     c = torch.as_tensor(differences, dtype=torch.float64)
     if c.numel() == 0:
-        raise EmptyData("McDiarmid's inequality needs at least one argument")
-    if not bool(torch.isfinite(c).all()):
-        raise NonFinite("the differences contain NaN or infinity")
+        raise EmptyData(f"McDiarmid's inequality needs at least one argument, not {list(c.shape)}")
+    all_finite(c, "the differences")
     if bool((c < 0).any()):
-        raise InvalidInput("a bound of a difference is not negative")
+        raise InvalidInput(
+            f"a bound of a difference is not negative: {first_entry(c, 'the value', c < 0)}"
+        )
     return float(c.square().sum())
 
 
 def _check(n: int, delta: float) -> None:
     if n < 1:
-        raise EmptyData("an inequality for a sample needs at least one observation")
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
+        raise EmptyData(f"an inequality for a sample needs at least one observation, not {n!r}")
+    open_fraction(delta, "delta")
 
 
 def _check_matrices(variance: float, bound: float, dimension: int) -> None:
@@ -232,5 +238,4 @@ def _check_matrices(variance: float, bound: float, dimension: int) -> None:
         raise InvalidInput(
             f"variance and bound must be finite, >= 0 and not both 0, not {variance} and {bound}"
         )
-    if dimension < 1:
-        raise InvalidInput(f"the dimension must be at least 1, not {dimension}")
+    whole_number(dimension, "the dimension", least=1)

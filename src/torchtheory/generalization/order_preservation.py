@@ -27,6 +27,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from torchtheory.core.checks import described, open_fraction
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.core.intervals import Interval, mean_interval
 
@@ -138,7 +139,7 @@ def compare_orders(
     if len(other) != n:
         raise ShapeMismatch(f"there are {n} gaps but {len(other)} values of the measure")
     if n < 3:
-        raise EmptyData("an order needs at least three instances to be judged")
+        raise EmptyData(f"an order needs at least three instances to be judged, not {n!r}")
     labels = [str(i) for i in range(n)] if names is None else [str(name) for name in names]
     if len(labels) != n:
         raise ShapeMismatch(f"there are {n} instances but {len(labels)} names")
@@ -189,7 +190,10 @@ def order_table(
     {'norm': 1.0, 'size': -1.0}
     """
     if not isinstance(measures, Mapping) or not measures:
-        raise EmptyData("give at least one measure, as a mapping from its name to its values")
+        raise EmptyData(
+            "give at least one measure, as a mapping from its name to its values, not "
+            f"{described(measures)}"
+        )
     found = {
         name: compare_orders(gaps, values, names=names, radii=radii, confidence=confidence)
         for name, values in measures.items()
@@ -236,8 +240,7 @@ def _signs(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _hoeffding(tau: float, n: int, confidence: float) -> Interval:
     r"""A U-statistic of order 2 with kernel in [-1, 1]: $\exp(-\lfloor n/2\rfloor t^2/2)$."""
-    if not 0 < confidence < 1:
-        raise InvalidInput(f"confidence must lie strictly between 0 and 1, not {confidence}")
+    open_fraction(confidence, "confidence")
     radius = math.sqrt(2 * math.log(2 / (1 - confidence)) / (n // 2))
     low, high = max(-1.0, tau - radius), min(1.0, tau + radius)
     return Interval(tau, low, high, confidence, n, "Hoeffding for U-statistics")

@@ -31,6 +31,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import (
+    described,
+    first_entry,
+    nonnegative_number,
+    open_fraction,
+    positive_number,
+)
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -65,13 +72,11 @@ def uniform_stability_bound(
     >>> round(uniform_stability_bound(1e-4, 10_000, 0.05), 5)
     0.06139
     """
-    if not (math.isfinite(stability) and stability >= 0):
-        raise InvalidInput(f"the stability must be a number >= 0, not {stability!r}")
+    nonnegative_number(stability, "the stability")
     if samples < 1:
-        raise EmptyData("a sample has at least one member")
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta!r}")
-    _positive(largest_loss, "the largest loss")
+        raise EmptyData(f"a sample has at least one member, not {samples!r}")
+    open_fraction(delta, "delta")
+    positive_number(largest_loss, "the largest loss")
     root = math.sqrt(math.log(1 / delta) / (2 * samples))
     return 2 * stability + (4 * samples * stability + largest_loss) * root
 
@@ -130,11 +135,11 @@ def textbook_ridge_stability(
     >>> textbook_ridge_stability(1.0, 100)
     0.02
     """
-    _positive(penalty, "the penalty")
-    _positive(feature_norm, "the norm of the features")
-    _positive(largest_target, "the largest target")
+    positive_number(penalty, "the penalty")
+    positive_number(feature_norm, "the norm of the features")
+    positive_number(largest_target, "the largest target")
     if samples < 1:
-        raise EmptyData("a sample has at least one member")
+        raise EmptyData(f"a sample has at least one member, not {samples!r}")
     return 2 * (feature_norm * largest_target) ** 2 / (penalty * samples)
 
 
@@ -191,12 +196,12 @@ def leave_one_out(
     if len(y) != m:
         raise ShapeMismatch(f"there are {m} inputs but {len(y)} targets")
     if m < 2:
-        raise EmptyData("leaving one sample out needs at least two")
+        raise EmptyData(f"leaving one sample out needs at least two, not {m!r}")
     if (probe_x is None) != (probe_y is None):
         raise InvalidInput("probes need inputs and targets")
     chosen = torch.arange(m) if left_out is None else torch.as_tensor(left_out)
     if chosen.ndim != 1 or chosen.is_floating_point() or chosen.numel() == 0:
-        raise InvalidInput("left_out must list numbers of samples")
+        raise InvalidInput(f"left_out must list numbers of samples, not {described(chosen)}")
     if int(chosen.min()) < 0 or int(chosen.max()) >= m:
         raise InvalidInput(f"the samples are numbered 0..{m - 1}")
     probes = (x, y)
@@ -234,7 +239,10 @@ def choose_by_sample(
     10000.0
     """
     if not callable(chosen) or not callable(otherwise):
-        raise InvalidType("the two functions are given as losses(x, y)")
+        raise InvalidType(
+            f"the two functions are given as losses(x, y) (chosen is {described(chosen)}, "
+            f"otherwise is {described(otherwise)})"
+        )
     own_x, own_y = sample
 
     def train(x: Tensor, y: Tensor, seed: int) -> Trained:
@@ -279,15 +287,15 @@ def distance_bound(
     >>> distance_bound(2.0, 1.0, [1.0], samples=4).tolist()
     [1.0]
     """
-    if not (math.isfinite(lipschitz) and lipschitz >= 0):
-        raise InvalidInput(f"the Lipschitz constant must be a number >= 0, not {lipschitz!r}")
-    if not (math.isfinite(smoothness) and smoothness >= 0):
-        raise InvalidInput(f"the smoothness constant must be a number >= 0, not {smoothness!r}")
+    nonnegative_number(lipschitz, "the Lipschitz constant")
+    nonnegative_number(smoothness, "the smoothness constant")
     if samples < 1:
-        raise EmptyData("a sample has at least one example")
+        raise EmptyData(f"a sample has at least one example, not {samples!r}")
     etas = torch.as_tensor(step_sizes, dtype=torch.float64)
     if etas.ndim != 1 or not bool((torch.isfinite(etas) & (etas >= 0)).all()):
-        raise InvalidInput("the step sizes must be a list of finite numbers >= 0")
+        raise InvalidInput(
+            f"the step sizes must be a list of finite numbers >= 0, not {described(etas.tolist())}"
+        )
     if etas.numel() and smoothness > 0 and float(etas.max()) > 2 / smoothness * (1 + 1e-12):
         raise InvalidInput(
             f"a step of {float(etas.max()):.6g} exceeds 2/β = {2 / smoothness:.6g}: there a "
@@ -378,9 +386,15 @@ def measure_stability(
     """
     n, k = len(x), len(other_x)
     if len(y) != n or len(other_y) != k:
-        raise ShapeMismatch("inputs and targets must have the same number of rows")
+        raise ShapeMismatch(
+            f"inputs and targets must have the same number of rows (y is {list(y.shape)}, other_y "
+            f"is {list(other_y.shape)})"
+        )
     if n < 1 or k < 1 or runs < 1:
-        raise EmptyData("stability needs an example, a replacement and a run at least")
+        raise EmptyData(
+            f"stability needs an example, a replacement and a run at least (n = {n!r}, k = {k!r}, "
+            f"runs = {runs!r})"
+        )
     random = as_generator(generator)
     taken = torch.randint(n, (k,), generator=random)
     seeds = torch.randint(2**31, (runs,), generator=random).tolist()
@@ -413,10 +427,8 @@ def _losses(trained: Trained, x: Tensor, y: Tensor) -> Tensor:
             f"losses(x, y) must give one number an example, [{len(x)}], not {shape}"
         )
     if not bool(torch.isfinite(values).all()):
-        raise NonFinite("a loss after training is NaN or infinite")
+        raise NonFinite(
+            "a loss after training is NaN or infinite: "
+            f"{first_entry(values, 'the value', ~torch.isfinite(values))}"
+        )
     return values
-
-
-def _positive(value: float, name: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} must be a positive number, not {value!r}")

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_points, as_symmetric, as_targets, as_vector
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.kernels.two_layer import relu_gram_limit
-from torchtheory.nets.labeled import points, targets
-from torchtheory.primer.arrays import symmetric, vector
 
 
 def squared_kernel_norm(gram: Tensor, y: Tensor) -> float:
@@ -33,7 +32,7 @@ def squared_kernel_norm(gram: Tensor, y: Tensor) -> float:
     >>> squared_kernel_norm(torch.ones(2, 2), torch.tensor([1.0, -1.0]))
     inf
     """
-    gram, y = symmetric(gram, "the kernel matrix"), vector(y, "y")
+    gram, y = as_symmetric(gram, "the kernel matrix"), as_vector(y, "y")
     if len(gram) != len(y):
         raise ShapeMismatch(f"a kernel matrix of {len(gram)} points has no {len(y)} labels")
     values, vectors = torch.linalg.eigh(gram)
@@ -95,13 +94,13 @@ def linear_target_complexity(x: Tensor, beta: Tensor) -> LinearTargetComplexity:
     >>> found.measure, round(found.bound, 12)         # sqrt(2 * 50 * 1) / 2, 2 * 5 / sqrt(2)
     (5.0, 7.071067811865)
     """
-    x, beta = points(x), vector(beta, "beta")
+    x, beta = as_points(x), as_vector(beta, "beta")
     if beta.shape != x.shape[1:]:
         raise ShapeMismatch(f"x has {x.shape[1]} features and beta {len(beta)} entries")
     if float((x.norm(dim=1) - 1).abs().max()) > 1e4 * torch.finfo(x.dtype).eps:
         raise InvalidInput("the bound is for unit vectors: normalize the rows of x first")
     beta = beta.to(x)
-    y = targets(x, x @ beta)
+    y = as_targets(x @ beta, x)
     size = float(beta.norm()) / math.sqrt(len(x))
     return LinearTargetComplexity(
         label_complexity(relu_gram_limit(x), y), 2 * math.sqrt(2) * size, 2 * size

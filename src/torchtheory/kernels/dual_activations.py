@@ -109,7 +109,10 @@ class PiecewiseLinear(DualActivation):
 
     def __init__(self, negative: float, positive: float, name: str = "piecewise linear") -> None:
         if not (math.isfinite(negative) and math.isfinite(positive)):
-            raise InvalidInput("the two slopes must be finite numbers")
+            raise InvalidInput(
+                f"the two slopes must be finite numbers (negative = {negative!r}, positive = "
+                f"{positive!r})"
+            )
         if negative == positive == 0:
             raise InvalidInput("the activation that is 0 everywhere has no kernel")
         self.negative, self.positive, self.name = float(negative), float(positive), name

@@ -21,9 +21,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.primer.arrays import symmetric
-from torchtheory.training.momentum import check_momentum
+from torchtheory.core.checks import (
+    all_finite,
+    as_symmetric,
+    first_entry,
+    number_between,
+    open_fraction,
+    positive_number,
+)
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 
 Times = Tensor | Sequence[float] | float
 
@@ -87,7 +93,7 @@ class DescentRule:
     step: float
 
     def __post_init__(self) -> None:
-        _check_positive(self.step, "the step")
+        positive_number(self.step, "the step")
 
     def residual(self, eigenvalues: Tensor, times: Tensor) -> Tensor:
         _check_steps(times, eigenvalues, 2 / self.step)
@@ -122,8 +128,8 @@ class HeavyBallRule:
     momentum: float
 
     def __post_init__(self) -> None:
-        _check_positive(self.step, "the step")
-        check_momentum(self.momentum)
+        positive_number(self.step, "the step")
+        number_between(self.momentum, "the momentum", 0, 1, closed="left")
 
     def residual(self, eigenvalues: Tensor, times: Tensor) -> Tensor:
         if self.momentum == 0:
@@ -224,7 +230,7 @@ class KernelTraining:
         rate: float = 1.0,
         rule: Rule | None = None,
     ) -> None:
-        _check_positive(rate, "the rate")
+        positive_number(rate, "the rate")
         self.y: Tensor = _values(y, "y")
         if isinstance(kernel, Tensor) and kernel.ndim not in (2, 4):
             raise ShapeMismatch(
@@ -232,7 +238,7 @@ class KernelTraining:
             )
         self.per_output = isinstance(kernel, Tensor) and kernel.ndim == 4
         square = _flat(kernel) if self.per_output else kernel
-        square = symmetric(square, "the kernel")
+        square = as_symmetric(square, "the kernel")
         expected = self.y.numel() if self.per_output else len(self.y)
         if len(square) != expected or (self.per_output and kernel.shape[0] != len(self.y)):
             raise ShapeMismatch(
@@ -320,7 +326,7 @@ class KernelTraining:
         >>> KernelTraining(4 * torch.eye(3), torch.ones(3)).stability_limit()
         0.5
         """
-        check_momentum(momentum)
+        number_between(momentum, "the momentum", 0, 1, closed="left")
         top = float(self.eigenvalues[-1])
         return 2 * (1 + momentum) / (self.rate * top) if top > 0 else math.inf
 
@@ -337,10 +343,7 @@ class KernelTraining:
         >>> flow.time_to_fit(math.exp(-4))
         tensor([4., 2.])
         """
-        if not 0 < tolerance < 1:
-            raise InvalidInput(
-                f"the tolerance must lie strictly between 0 and 1, not {tolerance!r}"
-            )
+        open_fraction(tolerance, "the tolerance")
         factor = self.rule.contraction(self.rate * self.eigenvalues)
         learned = (factor < 1) & (self.eigenvalues > 0)
         return torch.where(learned, math.log(tolerance) / factor.log(), math.inf)
@@ -356,7 +359,10 @@ class KernelTraining:
     def _times(self, times: Times) -> tuple[Tensor, torch.Size]:
         moments = torch.as_tensor(times, dtype=self.y.dtype, device=self.y.device)
         if bool((moments.isnan() | (moments < 0)).any()):
-            raise InvalidInput("times must be numbers >= 0, possibly infinite")
+            raise InvalidInput(
+                "times must be numbers >= 0, possibly infinite: "
+                f"{first_entry(moments, 'times', moments.isnan() | (moments < 0))}"
+            )
         return moments.reshape(-1), moments.shape
 
     def _cross(self, kernel: Tensor) -> Tensor:
@@ -372,8 +378,7 @@ class KernelTraining:
                 f"the kernel between test and training points must be {form} for targets "
                 f"{list(self.y.shape)}, not {list(getattr(kernel, 'shape', []))}"
             )
-        if not bool(torch.isfinite(kernel).all()):
-            raise NonFinite("the kernel between test and training points contains NaN or infinity")
+        all_finite(kernel, "the kernel between test and training points")
         return (_flat(kernel) if self.per_output else kernel).to(self.y)
 
     @staticmethod
@@ -406,20 +411,17 @@ def _values(values: Tensor, name: str) -> Tensor:
         raise InvalidType(f"{name} must be a tensor of floating-point numbers")
     if values.ndim not in (1, 2) or values.numel() == 0:
         raise ShapeMismatch(f"{name} must be [n] or [n, C], not {list(values.shape)}")
-    if not bool(torch.isfinite(values).all()):
-        raise NonFinite(f"{name} contains NaN or infinity")
+    all_finite(values, name)
     return values.detach()
-
-
-def _check_positive(value: float, name: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} must be a positive number, not {value!r}")
 
 
 def _check_steps(times: Tensor, eigenvalues: Tensor, limit: float) -> None:
     infinite = torch.isinf(times)
     if bool(((times != times.round()) & ~infinite).any()):
-        raise InvalidInput("time counts steps here: every time must be a whole number")
+        raise InvalidInput(
+            "time counts steps here: every time must be a whole number, and "
+            f"{first_entry(times, 'times', (times != times.round()) & ~infinite)}"
+        )
     if bool(infinite.any()) and bool((eigenvalues >= limit).any()):
         raise InvalidInput(
             "infinitely many steps have a limit only below the stability limit of the step"

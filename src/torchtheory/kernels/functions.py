@@ -15,8 +15,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.linalg.operators import LinearOperator, check_count, column_blocks
+from torchtheory.core.checks import all_finite, positive_number, whole_number
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.linalg.operators import LinearOperator, column_blocks
 
 Features = Callable[[Tensor], Tensor]
 
@@ -186,7 +187,7 @@ def polynomial(degree: int = 2, offset: float = 0.0) -> Kernel:
     >>> polynomial(2)(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, -1.0]]))
     tensor([[1.]])
     """
-    check_count(degree, 1000, "degree")
+    whole_number(degree, "degree", least=1, most=1000)
     if not (math.isfinite(offset) and offset >= 0):
         raise InvalidInput(
             f"the offset of a polynomial kernel must be a number >= 0, not {offset!r}: below 0 "
@@ -439,8 +440,7 @@ def _sample(x: Tensor, name: str) -> Tensor:
         raise InvalidType(f"{name} must be float32 or float64, not {x.dtype}: call .double()")
     if x.ndim == 0 or x.numel() == 0:
         raise EmptyData(f"{name} must be [points, ...] with at least one point")
-    if not bool(torch.isfinite(x).all()):
-        raise NonFinite(f"{name} contains NaN or infinity")
+    all_finite(x, name)
     return x
 
 
@@ -475,8 +475,7 @@ def _ones(x: Tensor) -> Tensor:
 
 
 def _length(lengthscale: float) -> float:
-    if not (math.isfinite(lengthscale) and lengthscale > 0):
-        raise InvalidInput(f"the lengthscale must be a positive number, not {lengthscale!r}")
+    positive_number(lengthscale, "the lengthscale")
     return float(lengthscale)
 
 

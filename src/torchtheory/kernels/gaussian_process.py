@@ -16,11 +16,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import nonnegative_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.functions import Kernel, kernel_operator
 from torchtheory.kernels.regression import checked_targets, regularized_cholesky
-from torchtheory.linalg.operators import check_count, column_blocks
+from torchtheory.linalg.operators import column_blocks
 from torchtheory.primer.gaussians import Gaussian
 
 MeanFunction = Callable[[Tensor], Tensor]
@@ -64,9 +65,8 @@ def sample_paths(
     >>> bool((f[:, 1] - 2 * f[:, 0]).abs().max() < 1e-7)
     True
     """
-    check_count(draws, 10**12, "draws")
-    if not (math.isfinite(jitter) and jitter >= 0):
-        raise InvalidInput(f"the jitter must be a number >= 0, not {jitter!r}")
+    whole_number(draws, "draws", least=1)
+    nonnegative_number(jitter, "the jitter")
     shift = _mean_at(mean, x)
     if method == "eigenvalues":
         law = Gaussian(x.new_zeros(len(x)) if shift is None else shift, kernel(x))

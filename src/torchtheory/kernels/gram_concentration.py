@@ -21,14 +21,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import as_points, as_symmetric, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.intervals import hoeffding_radius
 from torchtheory.core.random import RandomSource, as_generator, rademacher
 from torchtheory.kernels.two_layer import expected_gram, sampled_gram, slope_of
 from torchtheory.nets.activation_moments import Function
 from torchtheory.nets.activations import Activation, activation
-from torchtheory.nets.labeled import at_least, points, positive
-from torchtheory.primer.arrays import symmetric
 
 
 def slope_bound(given: Function) -> float:
@@ -54,8 +53,8 @@ def unit_gram_norms(x: Tensor, weight: Tensor, activation: Function = "relu") ->
     >>> unit_gram_norms(torch.eye(2).double(), torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double())
     tensor([1.4142, 1.0000], dtype=torch.float64)
     """
-    x = points(x)
-    squares = slope_of(activation)(x @ points(weight).to(x).T).square()  # [n, m]
+    x = as_points(x)
+    squares = slope_of(activation)(x @ as_points(weight, "weight").to(x).T).square()  # [n, m]
     return (squares * ((x @ x.T).square() @ squares)).sum(0).sqrt()
 
 
@@ -77,9 +76,9 @@ def rademacher_draws(
     >>> rademacher_draws(x, w, draws=2)                             # one unit: its own norm
     tensor([1.4142, 1.4142], dtype=torch.float64)
     """
-    at_least(draws, 1, "draws")
-    x = points(x)
-    slopes = slope_of(activation)(x @ points(weight).to(x).T)
+    whole_number(draws, "draws", least=1)
+    x = as_points(x)
+    slopes = slope_of(activation)(x @ as_points(weight, "weight").to(x).T)
     inner, width = x @ x.T, slopes.shape[1]
     generator = as_generator(generator)
     norms = x.new_empty(draws)
@@ -105,9 +104,9 @@ def gram_radius(x: Tensor, width: int, *, bound: float = 1.0, delta: float = 0.0
     >>> round(gram_radius(torch.eye(3), width=10_000), 5)
     0.30446
     """
-    x = points(x)
-    at_least(width, 1, "width")
-    positive(bound, "the bound on the slope")
+    x = as_points(x)
+    whole_number(width, "width", least=1)
+    positive_number(bound, "the bound on the slope")
     size = bound**2 * float(x.square().sum())
     # the range of the functions is 2 B^2 |X|^2, and three times Hoeffding's radius is paid
     return size * (2 / math.sqrt(width) + 6 * hoeffding_radius(width, delta))
@@ -125,7 +124,7 @@ def width_for_accuracy(
     >>> gram_radius(torch.eye(3), m) <= 0.1 < gram_radius(torch.eye(3), m - 1)
     True
     """
-    positive(accuracy, "the accuracy")
+    positive_number(accuracy, "the accuracy")
     at_one = gram_radius(x, 1, bound=bound, delta=delta)  # and it falls like m^(-1/2)
     m = max(1, math.floor((at_one / accuracy) ** 2) - 1)
     while gram_radius(x, m, bound=bound, delta=delta) > accuracy:
@@ -155,7 +154,7 @@ def weyl_bounds(A: Tensor, B: Tensor) -> WeylBounds:
     >>> weyl_bounds(torch.diag(torch.tensor([1.0, 0.0])), torch.diag(torch.tensor([0.0, 1.0])))
     WeylBounds(smallest=1.0, largest=1.0, lower=0.0, upper=2.0)
     """
-    A, B = symmetric(A, "the first matrix"), symmetric(B, "the second matrix")
+    A, B = as_symmetric(A, "the first matrix"), as_symmetric(B, "the second matrix")
     if A.shape != B.shape:
         raise ShapeMismatch(f"matrices of sizes {len(A)} and {len(B)} have no sum")
     a, b, both = (torch.linalg.eigvalsh(M) for M in (A, B, A + B))

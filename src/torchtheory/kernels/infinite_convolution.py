@@ -27,11 +27,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import all_finite, described, whole_number
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
     InvalidType,
-    NonFinite,
     ShapeMismatch,
     UnknownName,
 )
@@ -43,7 +43,6 @@ from torchtheory.kernels.dual_activations import (
 )
 from torchtheory.kernels.infinite_width import LimitKernels
 from torchtheory.kernels.parametrization import Readout, check_variances
-from torchtheory.nets.labeled import at_least
 
 Padding = Literal["zeros", "circular"]
 
@@ -92,9 +91,12 @@ def convolutional_kernels(
             f"the images of x1 are {list(a.shape[1:])} and those of x2 {list(b.shape[1:])}"
         )
     if (a.dtype, a.device) != (b.dtype, b.device):
-        raise InvalidInput("x1 and x2 must have one dtype and one device: convert one")
-    at_least(depth, 2, "depth")
-    if at_least(kernel_size, 1, "kernel_size") % 2 == 0:
+        raise InvalidInput(
+            f"x1 and x2 must have one dtype and one device: convert one (a is {described(a)}, b is "
+            f"{described(b)})"
+        )
+    whole_number(depth, "depth", least=2)
+    if whole_number(kernel_size, "kernel_size", least=1) % 2 == 0:
         raise InvalidInput(f"the side of the filter must be odd, not {kernel_size}")
     if readout not in ("flatten", "mean"):
         raise UnknownName("readout", str(readout), ("flatten", "mean"))
@@ -257,8 +259,7 @@ def _images(x: Tensor, name: str) -> Tensor:
         raise ShapeMismatch(f"{name} must be [images, channels, height, width], not {_shape(x)}")
     if x.numel() == 0:
         raise EmptyData(f"{name} is empty: {_shape(x)}")
-    if not bool(torch.isfinite(x).all()):
-        raise NonFinite(f"{name} contains NaN or infinity")
+    all_finite(x, name)
     return x.detach()
 
 

@@ -33,6 +33,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_points, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
 from torchtheory.kernels.dual_activations import (
     AnyActivation,
@@ -44,7 +45,6 @@ from torchtheory.kernels.dual_activations import (
 )
 from torchtheory.kernels.functions import Kernel, squared_distances
 from torchtheory.kernels.parametrization import check_variances
-from torchtheory.nets.labeled import at_least, points
 
 #: Which first layer: divided by the root of the input's dimension, or not at all (Theorem 57).
 InputScaling = Literal["fan_in", "unscaled_input"]
@@ -198,7 +198,7 @@ class _Plan:
         bias_variance: float,
         scaling: InputScaling,
     ) -> None:
-        self.a, self.b = points(x1), None if x2 is None else points(x2)
+        self.a, self.b = as_points(x1, "x1"), None if x2 is None else as_points(x2, "x2")
         if self.b is not None and self.b.shape[1] != self.a.shape[1]:
             raise ShapeMismatch(
                 f"x1 has {self.a.shape[1]} features and x2 has {self.b.shape[1]}: they must agree"
@@ -208,7 +208,7 @@ class _Plan:
                 f"x1 is {self.a.dtype} on {self.a.device} and x2 {self.b.dtype} on "
                 f"{self.b.device}: convert one"
             )
-        self.depth = at_least(depth, 1, "depth")
+        self.depth = whole_number(depth, "depth", least=1)
         check_variances(weight_variance, bias_variance)
         if scaling not in ("fan_in", "unscaled_input"):
             raise UnknownName("scaling", str(scaling), ("fan_in", "unscaled_input"))

@@ -13,9 +13,9 @@ import math
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, as_symmetric, as_vector
 from torchtheory.core.errors import ShapeMismatch
 from torchtheory.kernels.dynamics import KernelTraining, Rule
-from torchtheory.primer.arrays import matrix, symmetric, vector
 from torchtheory.primer.gaussians import Gaussian
 
 
@@ -72,7 +72,7 @@ def law_of_training(
     >>> round(float(law.covariance[1, 1]), 12)                # 2 - 1 * 1 / 2
     1.5
     """
-    y, kernel = vector(y, "y"), matrix(kernel, "the kernel")
+    y, kernel = as_vector(y, "y"), as_matrix(kernel, "the kernel")
     n, points = len(y), len(kernel)
     if points < n or kernel.shape[1] not in (n, points):
         raise ShapeMismatch(
@@ -82,10 +82,11 @@ def law_of_training(
     if initial is None:
         if kernel.shape[1] != points:
             raise ShapeMismatch(
-                "without an initial covariance the kernel must be given on all points, [N, N]"
+                "without an initial covariance the kernel must be given on all points, [N, N] "
+                f"(the shape is {list(kernel.shape)})"
             )
         initial = kernel
-    start = symmetric(initial, "the initial covariance")
+    start = as_symmetric(initial, "the initial covariance")
     if len(start) != points:
         raise ShapeMismatch(
             f"the initial covariance {list(start.shape)} and the kernel {list(kernel.shape)} must "

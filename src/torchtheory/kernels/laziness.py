@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import whole_number
+from torchtheory.core.errors import EmptyData, NonFinite, ShapeMismatch
 from torchtheory.core.random import as_generator
 from torchtheory.kernels.linearization import outputs_on_tangent
 from torchtheory.kernels.tangent import empirical_ntk
@@ -95,10 +96,11 @@ def measure_laziness(
     >>> report.relative_movement, report.kernel_drift, report.relative_gap
     (0.0, 0.0, 0.0)
     """
-    if limit < 1:
-        raise InvalidInput(f"limit must be at least 1, not {limit}")
+    whole_number(limit, "limit", least=1)
     if x.ndim == 0 or len(x) == 0:
-        raise EmptyData("laziness is measured on inputs, and there is none")
+        raise EmptyData(
+            f"laziness is measured on inputs, and there is none (the shape is {list(x.shape)})"
+        )
     if targets is not None and len(targets) != len(x):
         raise ShapeMismatch(f"there are {len(x)} inputs but {len(targets)} targets")
     f = PureFunction(model)

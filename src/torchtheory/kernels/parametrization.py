@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number, whole_numbers
 from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.dual_activations import AnyActivation, activation_layer
-from torchtheory.nets.labeled import at_least
 
 #: What each layer divides by. `fan_in`: the root of the number of its inputs. `unscaled_input`:
 #: the same, but the first layer divides by nothing (Theorem 57). `fan_out`: the root of its own
@@ -57,8 +57,8 @@ class ScaledLinear(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        at_least(inputs, 1, "inputs")
-        at_least(outputs, 1, "outputs")
+        whole_number(inputs, "inputs", least=1)
+        whole_number(outputs, "outputs", least=1)
         generator = as_generator(generator)
         self.scale, self.bias_scale = float(scale), float(bias_scale)
         self.weight = _parameter(outputs, inputs, generator=generator, dtype=dtype)
@@ -100,9 +100,9 @@ class ScaledConv2d(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        at_least(inputs, 1, "inputs")
-        at_least(outputs, 1, "outputs")
-        if at_least(kernel_size, 1, "kernel_size") % 2 == 0:
+        whole_number(inputs, "inputs", least=1)
+        whole_number(outputs, "outputs", least=1)
+        if whole_number(kernel_size, "kernel_size", least=1) % 2 == 0:
             raise InvalidInput(f"the side of the filter must be odd, not {kernel_size}")
         if padding not in ("zeros", "circular"):
             raise UnknownName("padding", str(padding), ("zeros", "circular"))
@@ -154,11 +154,7 @@ def ntk_mlp(
     >>> [round(layer.scale, 4) for layer in net if isinstance(layer, ScaledLinear)]
     [0.7071, 0.1414]
     """
-    sizes = list(widths)
-    if len(sizes) < 2:
-        raise InvalidInput(f"a network needs the widths of its input and its output, not {sizes}")
-    for n in sizes:
-        at_least(n, 1, "each width")
+    sizes = whole_numbers(widths, "widths", fewest=2)  # of the input and the output at least
     std, bias_std = _deviations(weight_variance, bias_variance)
     generator = as_generator(generator)
     layers: list[nn.Module] = []

@@ -36,10 +36,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import as_batch, as_module
 from torchtheory.core.errors import (
-    EmptyData,
     InvalidInput,
-    InvalidType,
     NonFinite,
     ShapeMismatch,
     UnsupportedModel,
@@ -146,8 +145,7 @@ def number_of_paths(model: nn.Module, input_shape: Sequence[int]) -> float:
 
 def path_links(model: nn.Module) -> list[Link]:
     """The layers of a network with path features, or an error that names the one without a rule."""
-    if not isinstance(model, nn.Module):
-        raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    as_module(model)
     links = as_chain(model)
     last = -1
     for place, link in enumerate(links):
@@ -164,16 +162,8 @@ def path_links(model: nn.Module) -> list[Link]:
 
 def checked_inputs(model: nn.Module, x: Tensor, name: str) -> Tensor:
     """The inputs in the model's precision and on its device."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise InvalidType(f"{name} must be a tensor of floating-point numbers")
-    if x.ndim < 2:
-        raise ShapeMismatch(f"{name} must have one row a sample, not shape {list(x.shape)}")
-    if x.numel() == 0:
-        raise EmptyData(f"{name} is empty")
-    if not bool(torch.isfinite(x).all()):
-        raise NonFinite(f"{name} contains NaN or infinity")
     like = PureFunction(model).reference()
-    return x.detach().to(dtype=like.dtype, device=like.device)
+    return as_batch(x, name).to(dtype=like.dtype, device=like.device)
 
 
 def unit_shapes(links: Sequence[Link], x: Tensor) -> list[tuple[int, ...]]:

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import as_matrix, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.functions import Kernel, from_features
-from torchtheory.linalg.operators import check_count
 from torchtheory.nets.activations import Activation, as_layer
 
 
@@ -67,8 +67,8 @@ class RandomFeatures(nn.Module):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__()
-        check_count(dimension, 10**9, "coordinates")
-        check_count(count, 10**9, "features")
+        whole_number(dimension, "dimension", least=1)
+        whole_number(count, "count", least=1)
         source = as_generator(generator)
         if weights is None:
             weights = gaussian(count, dimension, generator=source, dtype=dtype)
@@ -100,12 +100,11 @@ class RandomFeatures(nn.Module):
         >>> round(float(k[0, 0]), 6), round(float(k[0, 1]), 1)
         (1.0, 0.6)
         """
-        check_count(count, 10**9, "features")
+        whole_number(count, "count", least=1)
         if count % 2:
             raise InvalidInput(f"cosines and sines come in pairs: count must be even, not {count}")
-        if not (math.isfinite(lengthscale) and lengthscale > 0):
-            raise InvalidInput(f"the lengthscale must be a positive number, not {lengthscale!r}")
-        check_count(dimension, 10**9, "coordinates")
+        positive_number(lengthscale, "the lengthscale")
+        whole_number(dimension, "dimension", least=1)
         source = as_generator(generator)
         frequencies = gaussian(count // 2, dimension, generator=source, dtype=dtype) / lengthscale
         return cls(dimension, count, CosineSine(), weights=frequencies, generator=source)
@@ -153,12 +152,4 @@ class CosineSine(nn.Module):
 
 
 def _checked(weights: Tensor, dimension: int) -> Tensor:
-    if not isinstance(weights, Tensor) or weights.dtype not in (torch.float32, torch.float64):
-        raise InvalidType("the weights must be a float32 or float64 tensor")
-    if weights.ndim != 2 or weights.shape[1] != dimension:
-        raise ShapeMismatch(
-            f"the weights must be [count, {dimension}], their shape is {list(weights.shape)}"
-        )
-    if not bool(torch.isfinite(weights).all()):
-        raise InvalidInput("the weights contain NaN or infinity")
-    return weights.detach().clone()
+    return as_matrix(weights, "the weights", columns=dimension).clone()

@@ -16,10 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import all_finite, described, nonnegative_number
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
-    NonFinite,
     NotConverged,
     ShapeMismatch,
 )
@@ -142,8 +142,7 @@ def kernel_least_squares(
     """
     if solver not in SOLVERS:
         raise InvalidInput(f"the solver must be one of {', '.join(SOLVERS)}, not {solver!r}")
-    if not (math.isfinite(ridge) and ridge >= 0):
-        raise InvalidInput(f"the ridge must be a number >= 0, not {ridge!r}")
+    nonnegative_number(ridge, "the ridge")
     y = checked_targets(x, y)
     if solver == "cg":
         alpha = _by_conjugate_gradients(kernel, x, y, ridge, tolerance)
@@ -189,7 +188,9 @@ def regularized_cholesky(kernel: Kernel, x: Tensor, ridge: float = 0.0) -> Tenso
 def checked_targets(x: Tensor, y: Tensor) -> Tensor:
     """Targets `[n]` or `[n, outputs]` for the points `x`, finite and of the same kind."""
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-        raise InvalidType("points and targets must be torch tensors")
+        raise InvalidType(
+            f"points and targets must be torch tensors (x is {described(x)}, y is {described(y)})"
+        )
     if y.ndim not in (1, 2) or x.ndim == 0 or len(y) != len(x) or y.numel() == 0:
         raise ShapeMismatch(
             f"points {list(x.shape)} need as many targets, [n] or [n, outputs], not {list(y.shape)}"
@@ -198,8 +199,7 @@ def checked_targets(x: Tensor, y: Tensor) -> Tensor:
         raise InvalidType(
             f"x is {x.dtype} on {x.device} and y {y.dtype} on {y.device}; convert one"
         )
-    if not bool(torch.isfinite(y).all()):
-        raise NonFinite("y contains NaN or infinity")
+    all_finite(y, "y")
     return y
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import all_finite, described, first_entry
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -78,7 +79,10 @@ def followed_names(
         known = model.trainable if isinstance(model, PureFunction) else parameters
         chosen = {k for k in known if parameters[k].is_floating_point()}
     elif isinstance(only, str):
-        raise InvalidType("only must be a list of parameter or module names, not one string")
+        raise InvalidType(
+            "only must be a list of parameter or module names, not one string (given: "
+            f"{described(only)})"
+        )
     else:
         for wanted in only:
             if not any(k == wanted or k.startswith(f"{wanted}.") for k in parameters):
@@ -147,7 +151,10 @@ class Differentiable:
                 f"the model returns {out.dtype}; a derivative needs real numbers"
             )
         if not bool(torch.isfinite(out).all()):
-            raise NonFinite("the model's outputs contain NaN or infinity on finite inputs")
+            raise NonFinite(
+                "the model's outputs contain NaN or infinity on finite inputs: "
+                f"{first_entry(out, 'the value', ~torch.isfinite(out))}"
+            )
         return out
 
     def _refuse_coupled_or_random(self, x: Tensor) -> None:
@@ -395,8 +402,7 @@ def _function_and_point(
             f"{type(model).__name__}"
         )
     for name, tensor in point.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise NonFinite(f"{name} contains NaN or infinity")
+        all_finite(tensor, name)
     return pure, point
 
 

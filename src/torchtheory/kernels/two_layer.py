@@ -19,12 +19,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, as_points, whole_number
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian, rademacher
 from torchtheory.kernels.functions import arc_cosine
 from torchtheory.nets.activation_moments import Function
 from torchtheory.nets.activations import Activation, activation, as_layer, nth_derivative
-from torchtheory.nets.labeled import at_least, points
 from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 
@@ -53,15 +53,14 @@ class TwoLayerNetwork(nn.Module):
         self, weight: Tensor, outputs: Tensor | None = None, activation: Function = "relu"
     ) -> None:
         super().__init__()
-        weight = points(weight)
+        weight = as_points(weight, "weight")
         if outputs is None:
             outputs = weight.new_ones(len(weight))
         if outputs.shape != weight.shape[:1]:
             raise ShapeMismatch(
                 f"{len(weight)} units have {len(weight)} output weights, not {list(outputs.shape)}"
             )
-        if not bool(torch.isfinite(outputs).all()):
-            raise NonFinite("the output weights contain NaN or infinity")
+        all_finite(outputs, "the output weights")
         self.weight = nn.Parameter(weight.clone())
         self.register_buffer("outputs", outputs.detach().to(weight).clone())
         self.activation = as_layer(activation)
@@ -82,8 +81,8 @@ class TwoLayerNetwork(nn.Module):
         >>> TwoLayerNetwork.random(5, 3).weight.shape
         torch.Size([5, 3])
         """
-        at_least(width, 1, "width")
-        at_least(dimension, 1, "dimension")
+        whole_number(width, "width", least=1)
+        whole_number(dimension, "dimension", least=1)
         if outputs not in ("signs", "ones"):
             raise InvalidInput(f"outputs must be 'signs' or 'ones', not {outputs!r}")
         generator = as_generator(generator)
@@ -127,7 +126,7 @@ def sampled_gram(x: Tensor, weight: Tensor, activation: Function = "relu") -> Te
     tensor([[1.0000, 0.0000],
             [0.0000, 0.5000]], dtype=torch.float64)
     """
-    x, weight = points(x), _weights(x, weight)
+    x, weight = as_points(x), _weights(x, weight)
     slopes = slope_of(activation)(x @ weight.T)
     return (x @ x.T) * (slopes @ slopes.T) / len(weight)
 
@@ -145,7 +144,7 @@ def expected_gram(x: Tensor, activation: Function = "relu") -> Tensor:
     >>> bool(torch.allclose(expected_gram(x), relu_gram_limit(x), atol=1e-12))
     True
     """
-    x = points(x)
+    x = as_points(x)
     slope = slope_of(activation)
     inner = x @ x.T
     i, j = torch.triu_indices(len(x), len(x), device=x.device)
@@ -166,7 +165,7 @@ def relu_gram_limit(x: Tensor) -> Tensor:
     >>> relu_gram_limit(torch.tensor([[1.0, 0.0], [0.5, 0.75**0.5], [-1.0, 0.0]]).double())[0]
     tensor([0.5000, 0.1667, -0.0000], dtype=torch.float64)
     """
-    x = points(x)
+    x = as_points(x)
     # a zero vector has any angle
     directions = torch.where(x.any(1, keepdim=True), x, 1.0)
     return (x @ x.T) * arc_cosine(0)(directions)
@@ -179,7 +178,7 @@ def relu_gram_coefficients(terms: int, dtype: torch.dtype = torch.float64) -> Te
     >>> relu_gram_coefficients(3) * torch.tensor([1.0, 6.0, 40.0])
     tensor([1., 1., 3.], dtype=torch.float64)
     """
-    at_least(terms, 1, "terms")
+    whole_number(terms, "terms", least=1)
     order = torch.arange(1, terms, dtype=dtype)
     binomials = torch.cat([order.new_ones(1), ((2 * order - 1) / (2 * order)).cumprod(0)])
     return binomials / (2 * torch.arange(terms, dtype=dtype) + 1)
@@ -202,7 +201,7 @@ def relu_gram_series(x: Tensor, terms: int) -> Tensor:
     >>> round(float(relu_gram_series(x, 40)[0, 1]), 12)          # a sixth
     0.166666666667
     """
-    x = points(x)
+    x = as_points(x)
     if float((x.norm(dim=1) - 1).abs().max()) > 1e4 * torch.finfo(x.dtype).eps:
         raise InvalidInput("the series is in the cosine: normalize the rows of x first")
     z = x @ x.T
@@ -220,6 +219,5 @@ def _weights(x: Tensor, weight: Tensor) -> Tensor:
             f"x has {x.shape[1]} features: the weights must be [width, {x.shape[1]}], not "
             f"{list(weight.shape)}"
         )
-    if not bool(torch.isfinite(weight).all()):
-        raise NonFinite("the weights contain NaN or infinity")
+    all_finite(weight, "the weights")
     return weight.detach().to(x)

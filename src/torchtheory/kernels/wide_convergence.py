@@ -24,14 +24,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import as_points, as_targets, positive_number, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.models.model import PureFunction, flatten, unflatten
 from torchtheory.nets.activations import nth_derivative
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least, homogeneous, points, positive, targets
 from torchtheory.nets.layer_features import last_hidden_features, last_layer
 from torchtheory.optimization.certificates.convergence import (
     geometric_bound,
@@ -61,9 +62,9 @@ def wide_network(
       (2): Linear(in_features=100, out_features=1, bias=False)
     )
     """
-    at_least(width, 1, "width")
-    at_least(dimension, 1, "dimension")
-    positive(first_deviation, "first_deviation")
+    whole_number(width, "width", least=1)
+    whole_number(dimension, "dimension", least=1)
+    positive_number(first_deviation, "first_deviation")
     generator = as_generator(generator)
     first = first_deviation * gaussian(width, dimension + 1, generator=generator, dtype=dtype)
     second = gaussian(1, width, generator=generator, dtype=dtype) / math.sqrt(width)
@@ -151,7 +152,7 @@ def gradient_domination(model: nn.Module, x: Tensor, y: Tensor) -> GradientDomin
         value = risk(theta)
     (slope,) = torch.autograd.grad(value, theta)
     with torch.no_grad():
-        residual = f(f.parameters, x) - targets(x, y).reshape(len(x), -1)
+        residual = f(f.parameters, x) - as_targets(y, x).reshape(len(x), -1)
     m = len(x)
     return GradientDomination(
         risk=float(value.detach()),
@@ -174,7 +175,7 @@ def squared_risk(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], T
     """
     f = PureFunction(model)
     f.refuse_non_finite_parameters()
-    y = targets(x, y).reshape(len(x), -1)
+    y = as_targets(y, x).reshape(len(x), -1)
     with torch.no_grad():
         outputs = f(f.parameters, x)
     if outputs.shape != y.shape:
@@ -233,9 +234,9 @@ def ratio_in_ball(
     >>> 0 < found.searched < found.center
     True
     """
-    positive(radius, "radius")
-    at_least(samples, 1, "samples")
-    at_least(steps, 1, "steps")
+    positive_number(radius, "radius")
+    whole_number(samples, "samples", least=1)
+    whole_number(steps, "steps", least=1)
     risk = squared_risk(model, x, y)
     _refuse_frozen_last_layer(model)
     start = flatten(PureFunction(model).trainable)
@@ -285,7 +286,7 @@ def _towards_smallest_eigenvector(model: nn.Module, x: Tensor, y: Tensor) -> Ten
     features = last_hidden_features(model, x)
     design = features if head.bias is None else homogeneous(features)
     with torch.no_grad():
-        residual = f(f.parameters, x) - targets(x, y).reshape(len(x), -1)
+        residual = f(f.parameters, x) - as_targets(y, x).reshape(len(x), -1)
     smallest = torch.linalg.eigh(design @ design.T).eigenvectors[:, :1]
     unwanted = residual - smallest @ (smallest.T @ residual)
     change = -torch.linalg.lstsq(design, unwanted, driver="gelsd").solution.T
@@ -321,9 +322,9 @@ def ratio_certificate(
     >>> ratio_certificate(wide_network(2000, 1), torch.tensor([[0.0], [1.0]]).double()) > 0
     True
     """
-    x = points(x)
-    positive(radius, "radius")
-    positive(bound, "the bound on the slope")
+    x = as_points(x)
+    positive_number(radius, "radius")
+    positive_number(bound, "the bound on the slope")
     first, _, _ = _two_layers(model)
     smallest = float(torch.linalg.eigvalsh(last_layer_kernel(model, x))[0])
     size = float((x if first.bias is None else homogeneous(x)).norm())
@@ -349,7 +350,7 @@ def two_layer_hessian_norms(model: nn.Module, x: Tensor) -> Tensor:
     >>> two_layer_hessian_norms(net, torch.tensor([[1.0], [-3.0]]))
     tensor([1., 3.])
     """
-    x = points(x)
+    x = as_points(x)
     first, activation, second = _two_layers(model)
     if second.out_features != 1:
         raise UnsupportedModel(f"the model has {second.out_features} outputs; one is needed")
@@ -429,7 +430,10 @@ class WideDescent:
         smoothness $2/\eta_{\max}$ says.
         """
         if not self.constant > 0:
-            raise InvalidInput("the last-layer kernel is singular: nothing is promised")
+            raise InvalidInput(
+                "the last-layer kernel is singular: nothing is promised (constant = "
+                f"{self.constant!r})"
+            )
         gain = 1 - self.step / self.limit
         if not gain > 0:
             raise InvalidInput(
@@ -454,9 +458,9 @@ def wide_descent(model: nn.Module, x: Tensor, y: Tensor, *, step: float, steps: 
     >>> bool((found.risks <= found.predicted + 1e-30).all()), bool(found.distances.max() < 1)
     (True, True)
     """
-    at_least(steps, 1, "steps")
+    whole_number(steps, "steps", least=1)
     if x.ndim == 0 or not len(x):
-        raise EmptyData("x has no samples")
+        raise EmptyData(f"x has no samples (the shape is {list(x.shape)})")
     _refuse_frozen_last_layer(model)
     smallest = float(torch.linalg.eigvalsh(last_layer_kernel(model, x))[0])
     start = flatten(PureFunction(model).trainable)

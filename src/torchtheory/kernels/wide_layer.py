@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import as_targets
 from torchtheory.core.errors import InvalidInput
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.chain import as_chain
-from torchtheory.nets.labeled import homogeneous, targets
 from torchtheory.nets.layer_features import last_hidden_features, last_layer, layer_values
 
 
@@ -113,7 +114,7 @@ def fit_last_layer(model: nn.Module, x: Tensor, y: Tensor) -> ZeroRiskFit:
     features = last_hidden_features(model, x)
     solved = copy.deepcopy(model)
     head = last_layer(solved)
-    y = targets(features, y)
+    y = as_targets(y, features)
     if y.ndim == 1:
         y = y[:, None]
     if y.shape != (len(x), head.out_features):
@@ -150,7 +151,7 @@ def last_layer_path(model: nn.Module, x: Tensor, y: Tensor, positions: Tensor) -
     """
     features = last_hidden_features(model, x)
     here, there = last_layer(model), last_layer(fit_last_layer(model, x, y).model)
-    y = targets(features, y).reshape(len(x), -1)
+    y = as_targets(y, features).reshape(len(x), -1)
     with torch.no_grad():
         start, end = here(features) - y, there(features) - y
         t = positions.to(features)[:, None, None]

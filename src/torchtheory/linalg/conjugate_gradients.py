@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.linalg.krylov import agreement_level
 from torchtheory.linalg.operators import (
     LinearOperator,
     apply,
-    check_count,
     check_finite,
     check_square,
     check_vector,
@@ -102,7 +102,7 @@ def conjugate_gradients(
     check_vector(A, b, "the right-hand side")
     if steps is None:
         steps = 10 * n
-    check_count(steps, 10**12, "steps")
+    whole_number(steps, "steps", least=1)
     if x0 is not None:
         check_vector(A, x0, "the start x0")
         if x0.shape != b.shape:
@@ -177,7 +177,10 @@ def _dot(u: Tensor, v: Tensor) -> Tensor:
 def _refuse_bad_preconditioner(rho: Tensor) -> None:
     check_finite(rho, "a product with the preconditioner")
     if bool((rho <= 0).any()):
-        raise InvalidInput("the preconditioner is not positive definite: <r, Mr> <= 0 for some r")
+        raise InvalidInput(
+            "the preconditioner is not positive definite: <r, Mr> <= 0 for some r ("
+            f"{first_entry(rho, 'rho', rho <= 0)})"
+        )
 
 
 def _refuse_indefinite(p: Tensor, curvature: Tensor) -> None:

@@ -9,16 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.random import RandomSource, as_generator, rademacher
 from torchtheory.linalg.krylov import three_term_recurrence, tridiagonal_matrix
-from torchtheory.linalg.operators import (
-    LinearOperator,
-    check_count,
-    check_square,
-    column_blocks,
-)
+from torchtheory.linalg.operators import LinearOperator, check_square, column_blocks
 
 
 @dataclass(frozen=True)
@@ -96,8 +92,8 @@ def spectral_density(
     True
     """
     n = check_square(A, "the spectral density")
-    check_count(probes, 10**9, "probes")
-    check_count(steps, 10**9, "Lanczos steps")
+    whole_number(probes, "probes", least=1)
+    whole_number(steps, "steps", least=1)
     steps = min(steps, n)
     random = as_generator(generator, A.device)
     nodes, weights = [], []

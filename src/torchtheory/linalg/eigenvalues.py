@@ -8,15 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput, UnknownName
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.krylov import SymmetricSpace, default_subspace, find_extremal
-from torchtheory.linalg.operators import (
-    LinearOperator,
-    check_count,
-    check_square,
-    effective_tolerance,
-)
+from torchtheory.linalg.operators import LinearOperator, check_square, effective_tolerance
 
 Which = Literal["largest", "smallest", "magnitude", "both"]
 
@@ -97,8 +93,8 @@ def top_eigenpairs(
     (True, True)
     """
     n = check_square(A, "an eigenvalue method")
-    check_count(k, n, "eigenpairs")
-    check_count(steps, 10**12, "steps")
+    whole_number(k, "the number of eigenpairs", least=1, most=n)
+    whole_number(steps, "steps", least=1)
     tolerance = effective_tolerance(tolerance, A.dtype)
     if which not in ("largest", "smallest", "magnitude", "both"):
         raise UnknownName(
@@ -108,7 +104,7 @@ def top_eigenpairs(
     ends = [end for end in ends if end[1] > 0]
     if subspace is None:
         subspace = default_subspace(n, k)
-    check_count(subspace, 10**9, "vectors in the subspace")
+    whole_number(subspace, "subspace", least=1)
     subspace = max(subspace, k + 2)
 
     space = SymmetricSpace(A, subspace, as_generator(generator, A.device))

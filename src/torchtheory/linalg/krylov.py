@@ -2,7 +2,7 @@ r"""Krylov subspaces: the Lanczos process, and thick restarts around it.
 
 Everything a matrix-free method learns about a symmetric $A$ from $k$ products with one vector is
 in the Krylov space $\mathcal{K}_k(A, q) = \operatorname{span}\{q, Aq, \dots, A^{k-1}q\}$.
-`lanczos` gives an orthonormal basis $Q$ of it, in which $A$ is tridiagonal. `SymmetricSpace` and
+In an orthonormal basis $Q$ of it $A$ is tridiagonal. `SymmetricSpace` and
 `RectangularSpace` (the Golub-Kahan process, for any $A$) let such a space grow, shrink to its
 best vectors and grow again; `find_extremal` drives them until the wanted values have converged.
 
@@ -36,7 +36,8 @@ def three_term_recurrence(A: LinearOperator, starts: Tensor, k: int) -> tuple[Te
     appear; the copies share its weight, so that the quadrature rule of the process stays accurate
     (Greenbaum, 1989; Chen, Trogdon and Ubaru, 2021), while eigenvectors cannot be had from it.
 
-    Returns alphas `[p, k]` and betas `[p, k]`, as `tridiagonalize` does. Memory: $O(np)$.
+    Returns alphas `[p, k]`, the diagonals of the tridiagonal matrices, and betas `[p, k]` beside
+    them, 0 where a space is exhausted. Memory: $O(np)$.
     """
     n, p = starts.shape
     alphas, betas = starts.new_zeros(p, k), starts.new_zeros(p, k)

@@ -15,6 +15,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 
 Action = Callable[[Tensor], Tensor]
@@ -281,7 +282,10 @@ class LinearOperator:
 
     def __mul__(self, scalar: float | Tensor) -> LinearOperator:
         if isinstance(scalar, Tensor) and scalar.ndim > 0:
-            raise InvalidType("operators are scaled by a number; to compose or apply them use @")
+            raise InvalidType(
+                "operators are scaled by a number; to compose or apply them use @ (given: "
+                f"{described(scalar)})"
+            )
         if not isinstance(scalar, int | float | Tensor):
             return NotImplemented
         return _derived(
@@ -396,14 +400,6 @@ def check_finite(x: Tensor | float, what: str) -> None:
     finite = bool(torch.isfinite(x).all()) if isinstance(x, Tensor) else math.isfinite(x)
     if not finite:
         raise NonFinite(f"{what} is NaN or infinite; check the operator's action and its data")
-
-
-def check_count(k: int, most: int, what: str) -> None:
-    """Refuse a number of things that is not an integer from 1 to `most`."""
-    if isinstance(k, bool) or not isinstance(k, int):
-        raise InvalidType(f"the number of {what} must be an integer, not {type(k).__name__}")
-    if not 1 <= k <= most:
-        raise InvalidInput(f"the number of {what} must be from 1 to {most} here, not {k}")
 
 
 def check_vector(A: LinearOperator, v: Tensor, what: str) -> None:

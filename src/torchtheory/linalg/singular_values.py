@@ -8,15 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.krylov import RectangularSpace, default_subspace, find_extremal
-from torchtheory.linalg.operators import (
-    LinearOperator,
-    apply,
-    check_count,
-    effective_tolerance,
-)
+from torchtheory.linalg.operators import LinearOperator, apply, effective_tolerance
 
 
 @dataclass(frozen=True)
@@ -81,12 +77,12 @@ def singular_values(
     (True, True)
     """
     m, n = A.shape
-    check_count(k, min(m, n), "singular values")
-    check_count(steps, 10**12, "steps")
+    whole_number(k, "the number of singular values", least=1, most=min(m, n))
+    whole_number(steps, "steps", least=1)
     tolerance = effective_tolerance(tolerance, A.dtype)
     if subspace is None:
         subspace = default_subspace(max(m, n), k)
-    check_count(subspace, 10**9, "vectors in the subspace")
+    whole_number(subspace, "subspace", least=1)
     tall = A if m >= n else A.adjoint
     space = RectangularSpace(tall, max(subspace, k + 2), as_generator(generator, A.device))
     wanted = find_extremal(space, [("largest", k)], tolerance, steps)
@@ -209,7 +205,7 @@ def operator_norm_upper_bound(
             f"a failure probability is strictly between 0 and 1, not {failure_probability}"
         )
     m, n = A.shape
-    check_count(steps, 10**6, "steps")
+    whole_number(steps, "steps", least=1, most=10**6)
     tall = A if m >= n else A.adjoint
     space = RectangularSpace(tall, steps, as_generator(generator, A.device))
     log_couplings = 0.0

@@ -7,13 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput, UnknownName
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.random import RandomSource, as_generator, rademacher
 from torchtheory.linalg.operators import (
     LinearOperator,
     apply,
-    check_count,
     check_finite,
     check_square,
     column_blocks,
@@ -61,7 +61,7 @@ def trace(
     (328350.0, 0.0)
     """
     n = check_square(A, "a trace")
-    check_count(samples, 10**12, "samples")
+    whole_number(samples, "samples", least=1)
     if method not in ("hutch++", "hutchinson"):
         raise UnknownName("trace estimator", method, ["hutch++", "hutchinson"])
     random = as_generator(generator, A.device)

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from torchtheory.core.budget import check_time
+from torchtheory.core.checks import all_finite, as_module
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -125,8 +126,7 @@ class PureFunction:
     def __init__(
         self, model: nn.Module, *, rows: Rows | None = None, output: int | str | None = None
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+        as_module(model)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
                 raise UnsupportedModel(
@@ -346,7 +346,6 @@ def parameters_from(model: nn.Module, initial: Initial) -> Parameters:
                 f"{name} has shape {list(tensor.shape)} in the given parameters and "
                 f"{list(p.shape)} in the model"
             )
-        if not bool(torch.isfinite(tensor).all()):
-            raise NonFinite(f"{name} of the given parameters contains NaN or infinity")
+        all_finite(tensor, f"{name} of the given parameters")
         point[name] = tensor.detach().to(dtype=p.dtype, device=p.device)
     return point

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.budget import time_left
+from torchtheory.core.checks import described, first_entry
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -102,7 +103,9 @@ class Problem:
         if task is not None and task not in TASKS:
             raise InvalidInput(f"task must be one of {', '.join(TASKS)}, not {task!r}")
         if limit < 1 or chunk < 1:
-            raise InvalidInput("limit and chunk must be at least 1")
+            raise InvalidInput(
+                f"limit and chunk must be at least 1 (limit = {limit!r}, chunk = {chunk!r})"
+            )
         self.function = PureFunction(model, output=output)
         self.function.refuse_non_finite_parameters()
         self.model = model
@@ -384,7 +387,10 @@ class Problem:
                 "logits of the classes rather than the class"
             )
         if not bool(torch.isfinite(outputs).all()):
-            raise NonFinite("the model's outputs contain NaN or infinity on finite inputs")
+            raise NonFinite(
+                "the model's outputs contain NaN or infinity on finite inputs: "
+                f"{first_entry(outputs, 'the value', ~torch.isfinite(outputs))}"
+            )
         return outputs
 
     def _first_outputs(self, samples: Samples) -> Tensor:
@@ -416,13 +422,17 @@ class Problem:
                 f"and targets of shape {list(y.shape)}: {error}"
             ) from error
         if not isinstance(once, Tensor) or once.numel() != 1:
-            raise InvalidType("the loss must return one number, the mean over the batch")
+            raise InvalidType(
+                f"the loss must return one number, the mean over the batch, not {described(once)}"
+            )
         if not bool(torch.isfinite(once)):
-            raise NonFinite("the loss is NaN or infinite on the first training samples")
+            raise NonFinite(
+                f"the loss is NaN or infinite on the first training samples: {float(once)}"
+            )
         if not torch.allclose(once, twice, rtol=1e-3, atol=1e-6):
             raise InvalidInput(
-                "the loss must be a mean over the batch, but doubling the batch changed it; "
-                "use reduction='mean'"
+                "the loss must be a mean over the batch, but doubling the batch changed it from "
+                f"{float(once):g} to {float(twice):g}; use reduction='mean'"
             )
         if plain_mean and len(probe) > 1:
             alone = torch.stack(

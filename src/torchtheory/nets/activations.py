@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import first_entry, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName
 from torchtheory.nets.activation_properties import MOST_DERIVATIVES, ActivationProperties
 
@@ -136,8 +137,7 @@ def nth_derivative(function: Callable[[Tensor], Tensor], x: Tensor, order: int) 
     >>> nth_derivative(torch.sigmoid, torch.zeros(1, dtype=torch.float64), 3)
     tensor([-0.1250], dtype=torch.float64)
     """
-    if isinstance(order, bool) or not isinstance(order, int) or order < 0:
-        raise InvalidInput(f"order must be a whole number >= 0, not {order!r}")
+    whole_number(order, "order", least=0)
     with torch.enable_grad():
         point = x.detach().clone().requires_grad_()
         value = function(point)
@@ -159,8 +159,7 @@ def logistic_derivative_polynomial(order: int) -> tuple[int, ...]:
     >>> logistic_derivative_polynomial(1), logistic_derivative_polynomial(2)
     ((0, 1, -1), (0, 1, -3, 2))
     """
-    if isinstance(order, bool) or not isinstance(order, int) or order < 0:
-        raise InvalidInput(f"order must be a whole number >= 0, not {order!r}")
+    whole_number(order, "order", least=0)
     coefficients = [0, 1]
     for _ in range(order):
         slope = [i * c for i, c in enumerate(coefficients)][1:]
@@ -192,7 +191,10 @@ def logit(t: Tensor) -> Tensor:
     tensor([0.0000, 1.0986])
     """
     if not bool(((t > 0) & (t < 1)).all()):
-        raise InvalidInput("the logistic function takes values strictly between 0 and 1 only")
+        raise InvalidInput(
+            "the logistic function takes values strictly between 0 and 1 only: "
+            f"{first_entry(t, 't', ~((t > 0) & (t < 1)))}"
+        )
     return torch.log(t) - torch.log1p(-t)
 
 

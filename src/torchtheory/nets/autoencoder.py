@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import as_points
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.feedforward import dense, drawn_linear
-from torchtheory.nets.labeled import points
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def low_rank(x: Tensor, rank: int) -> LowRank:
     >>> best.matrix.diagonal(), round(best.error, 6)                  # sqrt(9 + 1)
     (tensor([4., 0., 0.]), 3.162278)
     """
-    x = points(x)
+    x = as_points(x)
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank <= min(x.shape):
         raise InvalidInput(f"rank must be a whole number from 0 to {min(x.shape)}, not {rank!r}")
     u, s, v = torch.linalg.svd(x, full_matrices=False)
@@ -93,7 +93,7 @@ class LinearAutoencoder(nn.Module):
         >>> float(LinearAutoencoder.optimal(x, 1).loss(x).detach())     # (1/2n) sigma_2^2
         0.25
         """
-        x = points(x)
+        x = as_points(x)
         if isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= min(x.shape):
             raise InvalidInput(
                 f"code must be a whole number from 1 to {min(x.shape)}, not {code!r}"

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import homogeneous
 
 
 def augment(
@@ -120,3 +119,12 @@ def _constant(between: list[list[nn.Module]], like: Tensor) -> tuple[float, list
     if best is None:
         raise InvalidInput("an activation is 0 wherever it was tried: it cannot carry a constant")
     return best
+
+
+def homogeneous(x: Tensor) -> Tensor:
+    r"""$\tilde x = (x, 1)$: a bias is a weight on a constant feature.
+
+    >>> homogeneous(torch.tensor([[2.0]]))
+    tensor([[2., 1.]])
+    """
+    return torch.cat([x, x.new_ones(x.shape[0], 1)], dim=1)

@@ -35,11 +35,11 @@ import torch
 from scipy import special
 from torch import Tensor, nn
 
+from torchtheory.core.checks import all_finite, described, positive_number
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
     InvalidType,
-    NonFinite,
     ShapeMismatch,
 )
 from torchtheory.core.random import as_generator
@@ -254,7 +254,10 @@ def dense_bit_error(n: int, patterns: int, interaction: Interaction) -> float:
     if n < 2 or patterns < 1:
         raise InvalidInput(f"need n >= 2 and s >= 1, not n={n}, s={patterns}")
     if not isinstance(interaction, Power):
-        raise InvalidInput("the noise of this interaction is not Gaussian; measure it instead")
+        raise InvalidInput(
+            "the noise of this interaction is not Gaussian; measure it instead (given: "
+            f"{described(interaction)})"
+        )
     if patterns == 1:
         return 0.0
     z = torch.arange(-(n - 1), n, 2, dtype=torch.float64)
@@ -333,7 +336,10 @@ def dense_capacity_sweep(
     tensor([1., 1.], dtype=torch.float64)
     """
     if n < 2 or trials < 1 or probes < 1:
-        raise InvalidInput("n must be at least 2, trials and probes at least 1")
+        raise InvalidInput(
+            f"n must be at least 2, trials and probes at least 1 (n = {n!r}, trials = {trials!r}, "
+            f"probes = {probes!r})"
+        )
     if not patterns:
         raise EmptyData("patterns is empty: give at least one number of patterns")
     if min(patterns) < 1:
@@ -461,7 +467,6 @@ def _check_continuous(patterns: Tensor, state: Tensor, beta: float) -> None:
         raise ShapeMismatch(
             f"state must be [..., {patterns.shape[1]}] to fit the patterns, not {list(state.shape)}"
         )
-    if not (math.isfinite(beta) and beta > 0):
-        raise InvalidInput(f"beta must be a positive number, not {beta}")
-    if not (torch.isfinite(patterns).all() and torch.isfinite(state).all()):
-        raise NonFinite("patterns or state contain NaN or infinity")
+    positive_number(beta, "beta")
+    all_finite(patterns, "patterns")
+    all_finite(state, "state")

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_points, whole_number
 from torchtheory.core.errors import InvalidInput, NotConverged
-from torchtheory.nets.labeled import at_least, homogeneous, points
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.separability import Array, separate
 
 #: Labelings are kept as the bits of a signed 64-bit integer.
@@ -36,8 +37,8 @@ def cover_count(samples: int, dimension: int, *, bias: bool = False) -> int:
     >>> [cover_count(s, n) for s, n in [(4, 2), (4, 3), (5, 3), (6, 3), (8, 4)]]
     [8, 14, 22, 32, 128]
     """
-    s = at_least(samples, 1, "samples")
-    n = at_least(dimension, 1, "dimension") + bool(bias)
+    s = whole_number(samples, "samples", least=1)
+    n = whole_number(dimension, "dimension", least=1) + bool(bias)
     total, term = 0, 1
     for i in range(min(n, s)):
         total += term
@@ -64,7 +65,7 @@ def capacity_curve(dimension: int, *, largest_load: float = 4.0) -> tuple[Tensor
     (tensor([0.5000, 1.0000, 1.5000, 2.0000], dtype=torch.float64),
      tensor([1.0000, 1.0000, 0.7500, 0.5000], dtype=torch.float64))
     """
-    n = at_least(dimension, 1, "dimension")
+    n = whole_number(dimension, "dimension", least=1)
     if not (math.isfinite(largest_load) and largest_load * n >= 1):
         raise InvalidInput(f"largest_load must be a number >= 1/dimension, not {largest_load}")
     counts = range(1, math.floor(largest_load * n) + 1)
@@ -132,7 +133,7 @@ def realizable_dichotomies(
     >>> len(realizable_dichotomies(corners, bias=True))      # all 16 but xor and its negation
     14
     """
-    x = points(x)
+    x = as_points(x)
     if len(x) > MOST_POINTS:
         raise InvalidInput(f"at most {MOST_POINTS} points can be enumerated, not {len(x)}")
     z = _unit_points(x, bias)
@@ -165,7 +166,7 @@ def count_dichotomies_by_programs(x: Tensor, *, bias: bool = False) -> int:
     >>> count_dichotomies_by_programs(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))
     4
     """
-    x = points(x)
+    x = as_points(x)
     if len(x) > 20:
         raise InvalidInput(f"2^{len(x)} linear programs are too many; use count_dichotomies")
     rest = itertools.product((-1.0, 1.0), repeat=len(x) - 1)
@@ -175,7 +176,7 @@ def count_dichotomies_by_programs(x: Tensor, *, bias: bool = False) -> int:
 
 def _unit_points(x: Tensor, bias: bool) -> Array | None:
     """The points as unit vectors, or None when one of them is the origin."""
-    x = points(x)
+    x = as_points(x)
     z = np.asarray((homogeneous(x) if bias else x).double().cpu().numpy())
     lengths = np.linalg.norm(z, axis=1, keepdims=True)
     return z / lengths if lengths.all() else None

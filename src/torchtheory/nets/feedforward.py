@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
+from torchtheory.core.checks import whole_number, whole_numbers
+from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.activations import Activation, activation, as_layer
 from torchtheory.nets.chain import as_chain
-from torchtheory.nets.labeled import at_least
 
 
 def drawn_linear(
@@ -47,8 +47,8 @@ def drawn_linear(
     >>> drawn_linear(3, 2).weight.shape
     torch.Size([2, 3])
     """
-    at_least(inputs, 1, "inputs")
-    at_least(outputs, 1, "outputs")
+    whole_number(inputs, "inputs", least=1)
+    whole_number(outputs, "outputs", least=1)
     source = as_generator(generator)
     # made on the meta device, so that torch draws nothing itself
     layer = nn.Linear(inputs, outputs, bias=bias, dtype=dtype, device="meta")
@@ -344,10 +344,7 @@ def generalized_linear_models(model: nn.Module) -> list[GeneralizedLinearModel]:
 
 
 def _widths(widths: Sequence[int]) -> None:
-    if len(widths) < 2:
-        raise InvalidInput("an architecture has at least an input and an output layer")
-    for n in widths:
-        at_least(n, 1, "a width")
+    whole_numbers(widths, "widths", fewest=2)  # an input and an output layer at least
 
 
 def affine_layers(network: nn.Sequential) -> tuple[list[tuple[Tensor, Tensor]], list[nn.Module]]:

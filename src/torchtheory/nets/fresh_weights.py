@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from torchtheory.core.errors import InvalidType, UnsupportedModel
+from torchtheory.core.checks import as_module
+from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.model import global_randomness_kept
 
 
@@ -23,8 +24,7 @@ def drawn_anew(model: nn.Module, seed: int) -> nn.Module:
     >>> bool((old.weight == new.weight).any())
     False
     """
-    if not isinstance(model, nn.Module):
-        raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    as_module(model)
     new = copy.deepcopy(model)
     renewed: set[int] = set()
     with global_randomness_kept():

@@ -15,12 +15,12 @@ import networkx as nx
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import Activation, as_layer
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import dense, drawn_linear
-from torchtheory.nets.labeled import at_least
 
 
 class GraphNetwork(nn.Module):
@@ -67,7 +67,7 @@ class GraphNetwork(nn.Module):
         self.inputs = [v for v in graph if graph.in_degree(v) == 0]
         self.outputs = [v for v in graph if graph.out_degree(v) == 0]
         self.widths = {
-            v: at_least(data.get("width", 1), 1, f"the width of {v}")
+            v: whole_number(data.get("width", 1), f"the width of {v}", least=1)
             for v, data in graph.nodes(data=True)
         }
         self.predecessors = {v: list(graph.predecessors(v)) for v in graph}

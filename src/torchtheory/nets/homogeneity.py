@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -170,7 +171,7 @@ def check_inputs(x: Tensor) -> None:
     if x.ndim == 0 or len(x) == 0:
         raise EmptyData(f"x must be [samples, ...] with a sample, not {list(x.shape)}")
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        raise NonFinite("x contains NaN or infinity")
+        raise NonFinite(f"x contains NaN or infinity: {first_entry(x, 'x', ~torch.isfinite(x))}")
 
 
 def _measured(
@@ -194,7 +195,9 @@ def _measured(
     here = outputs(near, 1.0)
     norm = float(here.norm())
     if not math.isfinite(norm):
-        raise NonFinite("the outputs of the network are NaN or infinite on these inputs")
+        raise NonFinite(
+            f"the outputs of the network are NaN or infinite on these inputs (norm = {norm!r})"
+        )
     if norm == 0:
         raise InvalidInput("the network is 0 on all of these inputs: give others")
     ratio = float((outputs(near, 2.0) * here).sum()) / norm**2
@@ -228,7 +231,10 @@ def _sides(classes: int, y: Tensor, count: int, like: Tensor) -> tuple[Tensor, T
     if classes == 1:
         sign = y.detach().to(like)
         if bool((sign.abs() != 1).any()):
-            raise LabelOutOfRange("a network with one output needs labels -1 and 1: give 2 * y - 1")
+            raise LabelOutOfRange(
+                "a network with one output needs labels -1 and 1: give 2 * y - 1 ("
+                f"{first_entry(sign, 'the value', sign.abs() != 1)})"
+            )
         return sign, None
     if y.is_floating_point() or y.is_complex():
         raise InvalidType(f"the labels of {classes} classes must be integers, not {y.dtype}")

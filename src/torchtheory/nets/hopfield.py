@@ -24,11 +24,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import all_finite, whole_number
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
     InvalidType,
-    NonFinite,
     ShapeMismatch,
 )
 from torchtheory.core.random import as_generator
@@ -92,7 +92,10 @@ class Hopfield(nn.Module):
         if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
             raise ShapeMismatch(f"weights must be [n, n], not {list(weights.shape)}")
         if weights.numel() == 0:
-            raise EmptyData("weights are empty: a network needs at least one neuron")
+            raise EmptyData(
+                "weights are empty: a network needs at least one neuron (weights is "
+                f"{list(weights.shape)})"
+            )
         n = weights.shape[0]
         bias = torch.zeros_like(weights[0]) if bias is None else _real(bias, "bias").to(weights)
         if bias.shape != (n,):
@@ -347,7 +350,7 @@ def settle_in_turn(
     """
     if order not in ("random", "cyclic"):
         raise InvalidInput(f"order must be random or cyclic, not {order!r}")
-    _check_sweeps(max_sweeps)
+    whole_number(max_sweeps, "max_sweeps", least=1)
     generator = as_generator(generator, state.device)
     batch, n = state.shape[:-1], state.shape[-1]
     x = state.reshape(-1, n).clone()
@@ -383,7 +386,7 @@ def settle_together(
     max_sweeps: int,
 ) -> Recall:
     """Synchronous dynamics `x <- step(x)` until every state rests or alternates."""
-    _check_sweeps(max_sweeps)
+    whole_number(max_sweeps, "max_sweeps", least=1)
     x, before = state, torch.zeros_like(state)
     energies = [energy(x)]
     flips = torch.zeros(state.shape[:-1], dtype=torch.long, device=x.device)
@@ -435,8 +438,7 @@ def _real(values: Tensor, name: str) -> Tensor:
     x = values.detach()
     if not x.is_floating_point():
         return x.double()
-    if not torch.isfinite(x).all():
-        raise NonFinite(f"{name} contain NaN or infinity")
+    all_finite(x, name)
     return x
 
 
@@ -455,8 +457,3 @@ def _refuse_ascent(weights: Tensor) -> None:
             f"the diagonal of weights goes down to {low:g}, and a flip of such a neuron may raise "
             "the energy; set it to zero, or use strict=False to see it happen"
         )
-
-
-def _check_sweeps(max_sweeps: int) -> None:
-    if max_sweeps < 1:
-        raise InvalidInput(f"max_sweeps must be at least 1, not {max_sweeps}")

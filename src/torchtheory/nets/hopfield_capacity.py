@@ -253,7 +253,10 @@ def capacity_sweep(
     ((3, 50), tensor([1.0000, 0.4000], dtype=torch.float64))
     """
     if n < 2 or trials < 1 or probes < 1 or max_sweeps < 1:
-        raise InvalidInput("n must be at least 2; trials, probes and max_sweeps at least 1")
+        raise InvalidInput(
+            f"n must be at least 2; trials, probes and max_sweeps at least 1 (n = {n!r}, trials = "
+            f"{trials!r}, probes = {probes!r}, max_sweeps = {max_sweeps!r})"
+        )
     if not loads:
         raise EmptyData("loads is empty: give at least one value of s/n")
     if not all(math.isfinite(a) and a > 0 for a in loads):

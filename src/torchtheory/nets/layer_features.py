@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidType, NonFinite, UnsupportedModel
+from torchtheory.core.checks import all_finite
+from torchtheory.core.errors import InvalidType, UnsupportedModel
 from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.chain import Link, as_chain, has_own_forward
 
@@ -46,8 +47,7 @@ def layer_values(model: nn.Module, x: Tensor) -> list[Tensor]:
     """What every layer of the chain gives out for the samples."""
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2 or not len(x):
         raise InvalidType("x must be a tensor of real numbers [samples, ...]")
-    if not bool(torch.isfinite(x).all()):
-        raise NonFinite("x contains NaN or infinity")
+    all_finite(x, "x")
     links: list[Link] = as_chain(model)
     values = []
     value = x.detach()

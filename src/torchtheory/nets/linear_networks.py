@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.chain import as_chain
-from torchtheory.nets.labeled import at_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def probe_linearity(
     >>> probe_linearity(torch.relu, 2).affine
     False
     """
-    at_least(inputs, 1, "inputs")
-    at_least(trials, 1, "trials")
+    whole_number(inputs, "inputs", least=1)
+    whole_number(trials, "trials", least=1)
     source = as_generator(generator)
     x = scale * gaussian(trials, inputs, generator=source, dtype=dtype)
     y = scale * gaussian(trials, inputs, generator=source, dtype=dtype)

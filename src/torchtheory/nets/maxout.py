@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import described, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource
 from torchtheory.nets.feedforward import drawn_linear
-from torchtheory.nets.labeled import at_least
 
 
 class Maxout(nn.Module):
@@ -40,7 +40,7 @@ class Maxout(nn.Module):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        self.pieces = at_least(pieces, 1, "pieces")
+        self.pieces = whole_number(pieces, "pieces", least=1)
         self.affine = drawn_linear(
             inputs, outputs * pieces, generator=generator, dtype=dtype, device=device
         )
@@ -83,9 +83,12 @@ def piecewise_linear_as_maxouts(
     tensor([0.0000, 0.5000, 1.0000, 0.2500, 0.0000], grad_fn=...)
     """
     if knots.ndim != 1 or knots.shape != values.shape or len(knots) == 0:
-        raise ShapeMismatch("knots and values must be two lists of the same length, not empty")
+        raise ShapeMismatch(
+            "knots and values must be two lists of the same length, not empty (knots is "
+            f"{list(knots.shape)}, values is {list(values.shape)})"
+        )
     if not bool((knots.diff() > 0).all()):
-        raise InvalidInput("the knots must increase strictly")
+        raise InvalidInput(f"the knots must increase strictly, not {described(knots.tolist())}")
     between = values.diff() / knots.diff()
     slopes = torch.cat([values.new_tensor([left_slope]), between, values.new_tensor([right_slope])])
     change = slopes.diff()

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
+from torchtheory.core.checks import as_module
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.models.model import evaluation_mode
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -163,8 +164,7 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
     >>> folded[1], torch.allclose(folded(x), net.eval()(x))
     (Identity(), True)
     """
-    if not isinstance(model, nn.Module):
-        raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    as_module(model)
     pairs = _pairs_to_fold(model)
     folded = copy.deepcopy(model)
     modules = dict(folded.named_modules())

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.nets.labeled import at_least, homogeneous, labeled, points, weights
+from torchtheory.core.checks import all_finite, as_points, described, labeled_samples, whole_number
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.separability import max_margin
 
 
@@ -37,7 +38,7 @@ class Perceptron:
     bias: Tensor
 
     def __post_init__(self) -> None:
-        weights(points(self.weight.reshape(1, -1)), self.weight, self.bias)
+        _hyperplane(self.weight, self.bias, as_points(self.weight.reshape(1, -1), "weight"))
 
     @classmethod
     def from_linear(cls, head: nn.Linear) -> Perceptron:
@@ -57,8 +58,8 @@ class Perceptron:
 
     def __call__(self, x: Tensor) -> Tensor:
         """-1, 0 or +1 for every row of `x[s, d]`."""
-        x = points(x)
-        w, b = weights(x, self.weight, self.bias)
+        x = as_points(x)
+        w, b = _hyperplane(self.weight, self.bias, x)
         return torch.sign(x @ w + b)
 
     def hesse_form(self) -> tuple[Tensor, Tensor]:
@@ -107,8 +108,8 @@ def margin(weight: Tensor, bias: Tensor | float, x: Tensor, y: Tensor) -> Margin
     >>> m.distances, m.minimum, m.tightest
     (tensor([4., 1.]), 1.0, 1)
     """
-    x, y = labeled(x, y)
-    w, b = weights(x, weight, bias)
+    x, y = labeled_samples(x, y)
+    w, b = _hyperplane(weight, bias, x)
     distances = y * (x @ w + b) / w.norm()
     tightest = int(distances.argmin())
     return Margin(distances, float(distances[tightest]), tightest)
@@ -147,7 +148,7 @@ class PerceptronFit:
                 [1., 0.],
                 [1., 1.]])
         """
-        x, y = labeled(x, y)
+        x, y = labeled_samples(x, y)
         z = y.unsqueeze(1) * (homogeneous(x) if bias else x)
         if self.updates and int(self.mistakes.max()) >= len(z):
             raise ShapeMismatch("this is not the sample the perceptron was fitted to")
@@ -174,8 +175,8 @@ def perceptron_fit(x: Tensor, y: Tensor, *, max_sweeps: int, bias: bool = True) 
     >>> fit.converged, fit.updates
     (True, 1)
     """
-    at_least(max_sweeps, 1, "max_sweeps")
-    x, y = labeled(x, y)
+    whole_number(max_sweeps, "max_sweeps", least=1)
+    x, y = labeled_samples(x, y)
     z = y.unsqueeze(1) * (homogeneous(x) if bias else x)
     w = z.new_zeros(z.shape[1])
     mistakes: list[int] = []
@@ -259,8 +260,8 @@ def trajectory_bounds(
     >>> trajectory_bounds(run, w, x, y).holds          # with equality, at every step
     True
     """
-    x, y = labeled(x, y)
-    w, _ = weights(x, reference, 0.0)
+    x, y = labeled_samples(x, y)
+    w, _ = _hyperplane(reference, 0.0, x)
     if trajectory.ndim != 2 or trajectory.shape[1] != x.shape[1]:
         raise ShapeMismatch(
             f"the trajectory must be [updates + 1, {x.shape[1]}], not {list(trajectory.shape)}"
@@ -314,7 +315,7 @@ def novikoff_bound(x: Tensor, y: Tensor, *, bias: bool = True) -> NovikoffBound:
     >>> novikoff_bound(torch.eye(7).double(), torch.ones(7), bias=False).updates   # attained
     7
     """
-    x, y = labeled(x, y)
+    x, y = labeled_samples(x, y)
     z = (homogeneous(x) if bias else x).double()
     best = max_margin(z, y.double(), bias=False)
     rounding = 8 * (z.shape[1] + 4) * torch.finfo(torch.float64).eps
@@ -325,3 +326,20 @@ def novikoff_bound(x: Tensor, y: Tensor, *, bias: bool = True) -> NovikoffBound:
             f"the margin {best.margin:.3g} is lost in rounding next to the radius {radius:.3g}"
         )
     return NovikoffBound(radius, gamma, math.floor((radius / gamma) ** 2 * (1 + rounding)))
+
+
+def _hyperplane(weight: Tensor, bias: Tensor | float, x: Tensor) -> tuple[Tensor, Tensor]:
+    """``(w[d], b)`` in the dtype of ``x``, finite, and with ``w`` not zero."""
+    if not isinstance(weight, Tensor):
+        raise InvalidType(f"the weight must be a torch tensor, not {described(weight)}")
+    if weight.shape != x.shape[1:]:
+        raise ShapeMismatch(f"x has {x.shape[1]} features and the weight is {list(weight.shape)}")
+    w = all_finite(weight.detach().to(x), "the weight")
+    b = torch.as_tensor(bias).detach().to(x)
+    if b.numel() != 1:
+        raise ShapeMismatch(f"the bias must be one number, not {list(b.shape)}")
+    if not w.any():
+        raise InvalidInput(
+            f"the weight is 0 in all {len(w)} entries: it defines no hyperplane and no distance"
+        )
+    return w, all_finite(b.reshape(()), "the bias")

@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch, UnknownName
-from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.labeled import (
-    at_least,
-    homogeneous,
-    labeled,
-    points,
-    positive,
-    targets,
+from torchtheory.core.checks import (
+    as_points,
+    as_targets,
+    labeled_samples,
+    nonnegative_number,
+    positive_number,
+    whole_number,
 )
+from torchtheory.core.errors import NotConverged, ShapeMismatch, UnknownName
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.separability import weakly_separating_direction
 
 Method = Literal["newton", "gradient", "stochastic"]
@@ -67,8 +68,8 @@ def least_squares(x: Tensor, y: Tensor, *, intercept: bool = False) -> LeastSqua
     >>> fit.weight, fit.rank, fit.unique              # w1 + w2 = 2 is all the data say
     (tensor([1.0000, 1.0000]), 1, False)
     """
-    x = points(x)
-    y = targets(x, y)
+    x = as_points(x)
+    y = as_targets(y, x)
     if y.ndim > 2:
         raise ShapeMismatch(f"y must be [samples] or [samples, targets], not {list(y.shape)}")
     mean_x = x.mean(0) if intercept else torch.zeros_like(x[0])
@@ -115,7 +116,7 @@ class LogisticFit:
 
     def probability(self, x: Tensor) -> Tensor:
         r"""The model's $P(y=1\mid x)=\sigma(w^\top x+b)$ for the rows of `x`."""
-        return torch.sigmoid(points(x) @ self.weight + self.bias)
+        return torch.sigmoid(as_points(x) @ self.weight + self.bias)
 
 
 def logistic_regression(
@@ -158,16 +159,15 @@ def logistic_regression(
     """
     if method not in get_args(Method):
         raise UnknownName("method", method, get_args(Method))
-    if not (math.isfinite(ridge) and ridge >= 0):
-        raise InvalidInput(f"ridge must be a number >= 0, not {ridge!r}")
-    x, y = labeled(x, y, classes=(0.0, 1.0))
+    nonnegative_number(ridge, "ridge")
+    x, y = labeled_samples(x, y, classes=(0.0, 1.0))
     if step is not None:
-        positive(step, "step")
+        positive_number(step, "step")
     if tolerance is None:
         tolerance = 1e-10 if x.dtype == torch.float64 else 1e-5
     defaults = {"newton": 100, "gradient": 10_000, "stochastic": 100}
     limit = defaults[method] if steps is None else steps
-    at_least(limit, 1, "steps")
+    whole_number(limit, "steps", least=1)
 
     features = homogeneous(x) if intercept else x
     penalty = torch.full((features.shape[1],), ridge, dtype=x.dtype, device=x.device)
@@ -216,7 +216,7 @@ def logistic_loss(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
     >>> logistic_loss(torch.zeros(2), torch.eye(2), torch.tensor([0, 1]))
     tensor(0.6931)
     """
-    x, y = labeled(x, y, classes=(0.0, 1.0))
+    x, y = labeled_samples(x, y, classes=(0.0, 1.0))
     return softplus((1 - 2 * y) * (x @ weight)).mean()
 
 
@@ -226,7 +226,7 @@ def logistic_gradient(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
     >>> logistic_gradient(torch.zeros(2), torch.eye(2), torch.tensor([0, 1]))
     tensor([ 0.2500, -0.2500])
     """
-    x, y = labeled(x, y, classes=(0.0, 1.0))
+    x, y = labeled_samples(x, y, classes=(0.0, 1.0))
     return x.T @ (torch.sigmoid(x @ weight) - y) / len(x)
 
 
@@ -237,7 +237,7 @@ def logistic_hessian(weight: Tensor, x: Tensor) -> Tensor:
     tensor([[0.1250, 0.0000],
             [0.0000, 0.1250]])
     """
-    x = points(x)
+    x = as_points(x)
     p = torch.sigmoid(x @ weight)
     return (x.T * (p * (1 - p))) @ x / len(x)
 
@@ -251,7 +251,7 @@ def logistic_smoothness(x: Tensor) -> float:
     >>> logistic_smoothness(torch.eye(2))
     0.125
     """
-    return _largest_eigenvalue(points(x)) / 4
+    return _largest_eigenvalue(as_points(x)) / 4
 
 
 @dataclass(frozen=True, slots=True)

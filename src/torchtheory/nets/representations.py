@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import labeled_samples
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.feedforward import layer_outputs
-from torchtheory.nets.labeled import labeled
 from torchtheory.nets.separability import separate
 
 
@@ -63,7 +63,7 @@ def layerwise_separability(model: nn.Module, x: Tensor, y: Tensor) -> list[Layer
     found = []
     for name, kind, values in rows:
         features = values.detach().flatten(1)
-        features, labels = labeled(features, y)
+        features, labels = labeled_samples(features, y)
         try:
             answer: bool | None = separate(features, labels).separable
         except NotConverged:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import Activation, as_layer
 from torchtheory.nets.feedforward import drawn_linear
-from torchtheory.nets.labeled import at_least
 
 Nonlinearity = str | Activation | type[nn.Module] | Callable[..., Any]
 
@@ -83,7 +83,7 @@ def residual_network(
     >>> len(residual_network(4, 100))
     100
     """
-    at_least(depth, 1, "depth")
+    whole_number(depth, "depth", least=1)
     source = as_generator(generator)
     return nn.Sequential(
         *(

@@ -18,9 +18,10 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
+from torchtheory.core.checks import as_points, labeled_samples, whole_number
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labeled import at_least, homogeneous, labeled, points
+from torchtheory.nets.biases import homogeneous
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 EPS = float(np.finfo(np.float64).eps)
@@ -81,7 +82,7 @@ def separate(x: Tensor, y: Tensor, *, bias: bool = True) -> Separability:
     >>> bool(separate(corners, torch.tensor([-1, 1, -1, -1])))        # and
     True
     """
-    x, y = labeled(x, y)
+    x, y = labeled_samples(x, y)
     z = _signed(x, y, bias)
     # the answer does not depend on the units of a feature or the length of a point; a solver does
     units = np.abs(z).max(0)
@@ -142,7 +143,7 @@ def max_margin(x: Tensor, y: Tensor, *, bias: bool = True) -> MaxMargin:
     >>> best.weight, best.bias, best.margin
     (tensor([0.6000, 0.8000]), tensor(-2.5000), 2.5)
     """
-    x, y = labeled(x, y)
+    x, y = labeled_samples(x, y)
     rows, signs = x.double().cpu().numpy(), y.double().cpu().numpy()
     if bias:
         if abs(signs.sum()) == len(signs):
@@ -199,14 +200,14 @@ def version_space_fractions(
     >>> version_space_fractions(x, y, directions=grid, bias=False)
     tensor([0.5000, 0.2500])
     """
-    x, y = labeled(x, y)
+    x, y = labeled_samples(x, y)
     z = y.unsqueeze(1) * (homogeneous(x) if bias else x)
     if isinstance(directions, Tensor):
         v = directions.to(x)
         if v.ndim != 2 or v.shape[1] != z.shape[1] or len(v) == 0:
             raise InvalidInput(f"directions must be [m, {z.shape[1]}], not {list(v.shape)}")
     else:
-        m = at_least(directions, 1, "directions")
+        m = whole_number(directions, "directions", least=1)
         source = as_generator(generator, x.device)
         v = gaussian(m, z.shape[1], generator=source, dtype=x.dtype, device=x.device)
     total = len(v)
@@ -233,7 +234,7 @@ def weakly_separating_direction(x: Tensor, y: Tensor, *, bias: bool = True) -> T
     >>> weakly_separating_direction(x, torch.tensor([-1, -1, 1, -1])) is None
     True
     """
-    x, y = labeled(x, y)
+    x, y = labeled_samples(x, y)
     z = _signed(x, y, bias)
     lengths = np.linalg.norm(z, axis=1)
     z = z[lengths > 0] / lengths[lengths > 0][:, None]
@@ -262,7 +263,7 @@ def minimum_norm_point(x: Tensor) -> tuple[Tensor, Tensor]:
     >>> minimum_norm_point(torch.tensor([[1.0, 1.0], [1.0, -1.0], [5.0, 0.0]]))
     (tensor([1., 0.]), tensor([0.5000, 0.5000, 0.0000]))
     """
-    x = points(x)
+    x = as_points(x)
     nearest, alpha = _nearest_of_hull(x.double().cpu().numpy())
     return torch.from_numpy(nearest).to(x), torch.from_numpy(alpha).to(x)
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import as_points, as_targets, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labeled import at_least, points, targets
 
 
 class SigmoidPerceptron(nn.Module):
@@ -45,8 +45,8 @@ class SigmoidPerceptron(nn.Module):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        at_least(inputs, 1, "inputs")
-        at_least(units, 1, "units")
+        whole_number(inputs, "inputs", least=1)
+        whole_number(units, "units", least=1)
         source = as_generator(generator)
         w = gaussian(units, inputs, generator=source, dtype=dtype, device=device)
         beta = gaussian(units, generator=source, dtype=dtype, device=device)
@@ -98,14 +98,14 @@ class SigmoidPerceptron(nn.Module):
         Changes this module's parameters. A sample (or `batch` of them) at a time, in a new
         random order each epoch; gives the mean loss after every epoch.
         """
-        x = points(x)
-        y = targets(x, y)
+        x = as_points(x)
+        y = as_targets(y, x)
         if y.ndim != 1:
             raise ShapeMismatch(f"y must be [samples], not {list(y.shape)}")
         if not rate > 0:
             raise InvalidInput(f"rate must be a positive number, not {rate!r}")
-        at_least(epochs, 1, "epochs")
-        at_least(batch, 1, "batch")
+        whole_number(epochs, "epochs", least=1)
+        whole_number(batch, "batch", least=1)
         source = as_generator(generator)
         losses = []
         for _ in range(epochs):

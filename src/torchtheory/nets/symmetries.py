@@ -21,6 +21,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.models.model import Parameters
 from torchtheory.nets.activation_properties import inspect_activation
@@ -194,7 +195,8 @@ def rescale_units(parameters: Parameters, layer: HiddenLayer, factors: Tensor) -
         raise ShapeMismatch(f"{layer.units} units need as many factors, not {list(factors.shape)}")
     factors = factors.to(weight)
     if not bool((factors > 0).all() and torch.isfinite(factors).all()):
-        raise InvalidInput("the factors must be positive and finite")
+        found = first_entry(factors, "factors", ~((factors > 0) & torch.isfinite(factors)))
+        raise InvalidInput(f"the factors must be positive and finite: {found}")
     changed = dict(parameters)
     changed[f"{layer.outgoing}.weight"] = weight / factors
     changed[f"{layer.incoming}.weight"] = parameters[f"{layer.incoming}.weight"] * factors[:, None]

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry, whole_number
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -21,7 +22,6 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnknownName,
 )
-from torchtheory.nets.labeled import at_least
 
 Gate = Literal["and", "or", "nand", "nor", "not"]
 
@@ -51,7 +51,10 @@ class ThresholdNeuron:
         if self.signs.ndim != 1 or self.signs.numel() == 0:
             raise ShapeMismatch(f"signs must be [inputs], not {list(self.signs.shape)}")
         if not (self.signs.abs() == 1).all():
-            raise InvalidInput("every synapse must be +1 or -1: this neuron has no other weights")
+            raise InvalidInput(
+                "every synapse must be +1 or -1: this neuron has no other weights ("
+                f"{first_entry(self.signs, 'signs', ~(self.signs.abs() == 1))})"
+            )
         if math.isnan(self.threshold):
             raise InvalidInput("the threshold is NaN")
 
@@ -63,7 +66,10 @@ class ThresholdNeuron:
         if x.ndim == 0 or x.shape[-1] != n:
             raise ShapeMismatch(f"the neuron has {n} inputs and x is {list(x.shape)}")
         if not ((x == 0) | (x == 1)).all():
-            raise LabelOutOfRange("the inputs of a threshold neuron are 0 or 1")
+            raise LabelOutOfRange(
+                "the inputs of a threshold neuron are 0 or 1: "
+                f"{first_entry(x, 'x', ~((x == 0) | (x == 1)))}"
+            )
         excitation = (x.double() * self.signs.to(x.device, torch.float64)).sum(-1)
         return (excitation >= self.threshold).to(x.dtype)
 
@@ -77,7 +83,7 @@ def boolean_inputs(inputs: int) -> Tensor:
             [1, 0],
             [1, 1]])
     """
-    at_least(inputs, 1, "inputs")
+    whole_number(inputs, "inputs", least=1)
     if inputs > 24:
         raise InvalidInput(f"2^{inputs} rows are too many; at most 24 inputs")
     shifts = torch.arange(inputs - 1, -1, -1)
@@ -107,7 +113,7 @@ def logic_gate(name: Gate, inputs: int) -> ThresholdNeuron:
     >>> truth_table(logic_gate("nand", 2))
     tensor([1, 1, 1, 0])
     """
-    n = at_least(inputs, 1, "inputs")
+    n = whole_number(inputs, "inputs", least=1)
     table = {"and": (1, n), "or": (1, 1), "nand": (-1, 1 - n), "nor": (-1, 0), "not": (-1, 0)}
     if name not in table:
         raise UnknownName("gate of one neuron", name, table)
@@ -126,7 +132,7 @@ def neuron_functions(inputs: int) -> Tensor:
     >>> neuron_functions(2).shape[0]
     10
     """
-    n = at_least(inputs, 1, "inputs")
+    n = whole_number(inputs, "inputs", least=1)
     if n > MOST_INPUTS:
         raise InvalidInput(f"the tables of {n} inputs do not fit in memory; at most {MOST_INPUTS}")
     bits = boolean_inputs(n).to(torch.int8)
@@ -149,5 +155,5 @@ def count_neuron_functions(inputs: int) -> int:
     >>> [count_neuron_functions(n) for n in (1, 2, 3, 4)]
     [4, 10, 26, 66]
     """
-    n = at_least(inputs, 1, "inputs")
+    n = whole_number(inputs, "inputs", least=1)
     return n * (1 << n) + 2

@@ -248,7 +248,8 @@ def _lengths(signals: list[list[LayerSignal]]) -> list[float]:
 def _growth(lengths: list[float]) -> float:
     if len(lengths) < 2:
         raise UnsupportedModel(
-            "fewer than two layers have a weight matrix: nothing grows with depth"
+            f"fewer than two layers have a weight matrix: nothing grows with depth ({len(lengths)} "
+            "of them)"
         )
     if not all(math.isfinite(v) for v in lengths):
         raise NonFinite("gradients overflow on their way through the network")

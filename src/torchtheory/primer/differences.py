@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import all_finite, positive_number
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch, UnknownName
 from torchtheory.linalg.operators import LinearOperator
 
@@ -69,8 +70,7 @@ def directional_difference(
         )
     t = best_step(scheme, x.dtype)
     if step is not None:
-        if not (math.isfinite(step) and step > 0):
-            raise InvalidInput(f"the step must be a positive number, not {step!r}")
+        positive_number(step, "the step")
         t = step
     elif bool(direction.any()):
         t *= max(1.0, float(x.abs().max())) / float(direction.abs().max())
@@ -166,7 +166,9 @@ def derivative_by_limit(
         # and only the later rows can beat them
         previous, step = row, step / shrink
     if math.isnan(best.value):
-        raise NonFinite("the difference quotients are not finite at any step")
+        raise NonFinite(
+            f"the difference quotients are not finite at any step (best.value = {best.value!r})"
+        )
     return best
 
 
@@ -313,6 +315,5 @@ def _point(x: Tensor) -> Tensor:
         raise InvalidType(f"the point must be a torch tensor, not {type(x).__name__}")
     if x.dtype not in (torch.float32, torch.float64):
         raise InvalidType(f"the point must be float32 or float64, not {x.dtype}")
-    if not bool(torch.isfinite(x).all()):
-        raise NonFinite("the point contains NaN or infinity")
+    all_finite(x, "the point")
     return x.detach()

@@ -240,7 +240,10 @@ def _check_probabilities(probabilities: Mapping[Any, Probability]) -> None:
     if not probabilities:
         raise EmptyData("a law needs at least one value")
     if any(not p >= 0 for p in probabilities.values()):
-        raise InvalidInput("a probability is negative or not a number")
+        raise InvalidInput(
+            "a probability is negative or not a number: "
+            f"{next(p for p in probabilities.values() if not p >= 0)!r}"
+        )
     total = math.fsum(float(p) for p in probabilities.values())
     if abs(total - 1) > 1e-9:
         raise InvalidInput(f"the probabilities sum to {total:.12g}, not to 1")

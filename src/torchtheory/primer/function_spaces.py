@@ -14,8 +14,8 @@ import torch
 from scipy.special import roots_jacobi
 from torch import Tensor
 
+from torchtheory.core.checks import nonnegative_number, open_fraction, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.linalg.operators import check_count
 from torchtheory.primer.taylor import derivative
 
 
@@ -108,8 +108,7 @@ def slobodeckij_seminorm(
     1.0
     """
     _check_exponent(p)
-    if not 0 < s < 1:
-        raise InvalidInput(f"the fractional order must lie strictly between 0 and 1, not {s}")
+    open_fraction(s, "the fractional order")
     unit, unit_weights = _gauss_panels(0.0, 1.0, panels)
     if p == math.inf:
         x = low + (high - low) * unit
@@ -145,8 +144,7 @@ def sobolev_norm(
     1.333333333333
     """
     _check_exponent(p)
-    if not (math.isfinite(s) and s >= 0):
-        raise InvalidInput(f"the order of smoothness must be a number >= 0, not {s!r}")
+    nonnegative_number(s, "the order of smoothness")
     whole = math.floor(s)
     derivatives = [lambda x, j=j: derivative(function, x, j) for j in range(whole + 1)]
     terms = [lebesgue_norm(f, p, low, high, panels=panels) for f in derivatives]
@@ -159,7 +157,7 @@ def _gauss_panels(low: float, high: float, panels: int) -> tuple[Tensor, Tensor]
     """Nodes and weights of an 8-point Gauss rule on each of equal pieces of an interval."""
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InvalidInput(f"the interval [{low}, {high}] must be finite and not empty")
-    check_count(panels, 10**6, "panels")
+    whole_number(panels, "panels", least=1, most=10**6)
     roots, root_weights = np.polynomial.legendre.leggauss(8)
     half = (high - low) / (2 * panels)
     middles = low + half * (2 * torch.arange(panels, dtype=torch.float64) + 1)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import described, first_entry
 from torchtheory.core.errors import InvalidInput
 
 _FARTHEST = 14.0  # beyond it the standard normal density is below 1e-43
@@ -40,9 +41,13 @@ def gaussian_mean(function: Callable[[Tensor], Tensor], variance: Tensor) -> Ten
 
 def _variances(variance: Tensor) -> Tensor:
     if not isinstance(variance, Tensor) or not variance.is_floating_point():
-        raise InvalidInput("variances are given as a tensor of real numbers")
+        raise InvalidInput(
+            f"variances are given as a tensor of real numbers, not {described(variance)}"
+        )
     if not bool((variance >= 0).all()):  # also for NaN
-        raise InvalidInput("a variance is a number >= 0")
+        raise InvalidInput(
+            f"a variance is a number >= 0: {first_entry(variance, 'variance', ~(variance >= 0))}"
+        )
     return variance
 
 

@@ -48,7 +48,10 @@ def gaussian_pair_mean(
     tensor(0.3333, dtype=torch.float64)
     """
     if not first.shape == second.shape == covariance.shape:
-        raise ShapeMismatch("the variances and the covariance must have one shape")
+        raise ShapeMismatch(
+            f"the variances and the covariance must have one shape (first is {list(first.shape)}, "
+            f"second is {list(second.shape)}, covariance is {list(covariance.shape)})"
+        )
     angles = _angle(first, second, covariance).reshape(-1)
     sizes = first.reshape(-1).sqrt(), second.reshape(-1).sqrt()
     x, w = (torch.as_tensor(a).to(first) for a in np.polynomial.legendre.leggauss(_ANGLES))

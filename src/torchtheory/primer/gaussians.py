@@ -12,10 +12,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, as_symmetric, as_vector, open_fraction, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.linalg.operators import check_count
-from torchtheory.primer.arrays import matrix, symmetric, vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Gaussian:
     covariance: Tensor
 
     def __post_init__(self) -> None:
-        mean, covariance = vector(self.mean, "the mean"), symmetric(self.covariance, "Σ")
+        mean, covariance = as_vector(self.mean, "the mean"), as_symmetric(self.covariance, "Σ")
         if len(mean) != len(covariance):
             raise ShapeMismatch(
                 f"the mean has {len(mean)} entries and the covariance is {list(covariance.shape)}"
@@ -58,7 +57,7 @@ class Gaussian:
 
     def affine(self, A: Tensor, b: Tensor) -> Gaussian:
         r"""The law $N(A\mu+b,A\Sigma A^\top)$ of $AX+b$, for `A[p, k]`, `b[p]`."""
-        A, b = matrix(A), vector(b, "b")
+        A, b = as_matrix(A), as_vector(b, "b")
         if A.shape != (len(b), len(self.mean)):
             raise ShapeMismatch(
                 f"a map {list(A.shape)} and a shift {list(b.shape)} do not fit dimension "
@@ -75,7 +74,7 @@ class Gaussian:
 
     def sample(self, n: int, *, generator: RandomSource = None) -> Tensor:
         """Independent draws `[n, k]`."""
-        check_count(n, 10**12, "draws")
+        whole_number(n, "the number of draws", least=1)
         noise = gaussian(
             n,
             len(self.mean),
@@ -97,14 +96,16 @@ class Gaussian:
                 f"on a subspace and has no density"
             )
         factor = torch.linalg.cholesky(self.covariance)
-        white = torch.linalg.solve_triangular(factor, (matrix(x, "x") - self.mean).T, upper=False)
+        white = torch.linalg.solve_triangular(
+            factor, (as_matrix(x, "x") - self.mean).T, upper=False
+        )
         volume = factor.diagonal().log().sum() + 0.5 * len(self.mean) * math.log(2 * math.pi)
         logarithm: Tensor = -0.5 * white.square().sum(0) - volume
         return logarithm
 
     def characteristic_function(self, t: Tensor) -> Tensor:
         r"""$\mathbb E e^{it^\top X}=\exp(it^\top\mu-\frac12t^\top\Sigma t)$ at rows of t."""
-        t = matrix(t, "t")
+        t = as_matrix(t, "t")
         return torch.exp(1j * (t @ self.mean) - 0.5 * ((t @ self.covariance) * t).sum(1))
 
     def ellipse(self, mass: float = 0.95, points: int = 200) -> Tensor:
@@ -113,8 +114,7 @@ class Gaussian:
             raise InvalidInput(
                 f"an ellipse is drawn in the plane, not in dimension {len(self.mean)}"
             )
-        if not 0 < mass < 1:
-            raise InvalidInput(f"the mass must lie strictly between 0 and 1, not {mass}")
+        open_fraction(mass, "the mass")
         angle = torch.linspace(0, 2 * math.pi, points, dtype=torch.float64).to(self.mean)
         circle = torch.stack([angle.cos(), angle.sin()], dim=1)
         return self.mean + math.sqrt(stats.chi2.ppf(mass, 2)) * circle @ self.root().T
@@ -141,7 +141,7 @@ def moments_by_quadrature(law: Gaussian, *, points: int = 201) -> tuple[float, T
     k = len(law.mean)
     if k > 2:
         raise InvalidInput(f"quadrature is for dimensions 1 and 2, not {k}; draw samples instead")
-    check_count(points, 10**4, "points")
+    whole_number(points, "points", least=1, most=10**4)
     reach = 10 * law.covariance.diagonal().sqrt()
     axes = [torch.linspace(-1, 1, points, dtype=torch.float64).to(law.mean) * r for r in reach]
     offsets = torch.cartesian_prod(*axes).reshape(-1, k)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, as_vector, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labeled import at_least
-from torchtheory.primer.arrays import matrix, vector
 
 #: Matrices by letter.
 Letters = Mapping[str, Tensor]
@@ -120,7 +119,7 @@ def draw_letters(
     for size in sorted({s for shape in row.shapes.values() for s in shape}):
         if size not in sizes:
             raise InvalidInput(f"the row {row.name} needs a number for the size {size}")
-        at_least(sizes[size], 1, f"the size {size}")
+        whole_number(sizes[size], f"the size {size}", least=1)
     made = {}
     for letter, shape in row.shapes.items():
         value = gaussian(*(sizes[s] for s in shape), generator=source, dtype=torch.float64)
@@ -149,7 +148,9 @@ def _check_letters(row: MatrixDerivative, letters: Letters) -> None:
     for letter, shape in row.shapes.items():
         if letter not in letters:
             raise InvalidInput(f"the row {row.name} needs a matrix for the letter {letter}")
-        given = (matrix if len(shape) == 2 else vector)(letters[letter], f"the letter {letter}")
+        given = (as_matrix if len(shape) == 2 else as_vector)(
+            letters[letter], f"the letter {letter}"
+        )
         for name, size in zip(shape, given.shape, strict=True):
             if sizes.setdefault(name, size) != size:
                 raise ShapeMismatch(
@@ -167,7 +168,7 @@ def verify_derivative(name: str, *, trials: int = 20, generator: RandomSource = 
     table = matrix_derivatives()
     if name not in table:
         raise UnknownName("matrix derivative", name, table)
-    at_least(trials, 1, "trials")
+    whole_number(trials, "trials", least=1)
     source = as_generator(generator)
     worst = 0.0
     for _ in range(trials):

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_vector, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.linalg.operators import check_count
-from torchtheory.primer.arrays import vector
 from torchtheory.primer.differences import Function
 from torchtheory.primer.taylor import Scalar, derivative
 
@@ -45,7 +44,7 @@ def mean_value_points(
     """
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InvalidInput(f"the interval ({low}, {high}) must be finite and not empty")
-    check_count(grid, 10**8, "grid intervals")
+    whole_number(grid, "grid", least=1, most=10**8)
     ends = torch.tensor([low, high], dtype=torch.float64)
     slope = (function(ends[1]) - function(ends[0])) / (high - low)
 
@@ -119,7 +118,7 @@ def _products(function: Function, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
 
 
 def _integrate(integrand: Callable[[Tensor], Tensor], nodes: int, like: Tensor) -> Tensor:
-    check_count(nodes, 10**6, "nodes")
+    whole_number(nodes, "nodes", least=1, most=10**6)
     roots, weights = np.polynomial.legendre.leggauss(nodes)
     values = integrand(torch.from_numpy((roots + 1) / 2).to(like))
     total: Tensor = torch.tensordot(torch.from_numpy(weights / 2).to(like), values, dims=1)
@@ -127,7 +126,7 @@ def _integrate(integrand: Callable[[Tensor], Tensor], nodes: int, like: Tensor) 
 
 
 def _segment(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    x, y = vector(x, "x"), vector(y, "y")
+    x, y = as_vector(x, "x"), as_vector(y, "y")
     if x.shape != y.shape:
         raise ShapeMismatch(f"x has {len(x)} entries and y has {len(y)}")
     return x, y.to(x)

@@ -14,10 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, as_vector, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.linalg.operators import check_count
-from torchtheory.primer.arrays import matrix, vector
 
 Axiom = Literal["non-negativity", "definiteness", "homogeneity", "triangle inequality"]
 AXIOMS: tuple[Axiom, ...] = (
@@ -98,7 +97,7 @@ def check_norm(
     """
     if any(side < 1 for side in shape):
         raise ShapeMismatch(f"vectors need at least one entry, the shape is {tuple(shape)}")
-    check_count(trials, 10**9, "trials")
+    whole_number(trials, "trials", least=1)
     worst: dict[Axiom, tuple[float, Counterexample]] = {}
     slack = 1e4 * torch.finfo(dtype).eps
 
@@ -216,7 +215,7 @@ def induced_norm(
     >>> between.exact, between.value <= between.upper
     (False, True)
     """
-    A = matrix(A)
+    A = as_matrix(A)
     if math.isnan(p) or p < 1:
         raise InvalidInput(f"an induced norm needs 1 <= p <= inf, not {p}: below 1 it is no norm")
     if p == 1:
@@ -227,8 +226,8 @@ def induced_norm(
     if p == 2:
         _, sigma, right = torch.linalg.svd(A, full_matrices=False)
         return InducedNorm(float(sigma[0]), float(sigma[0]), right[0])
-    check_count(starts, 10**6, "starts")
-    check_count(steps, 10**9, "steps")
+    whole_number(starts, "starts", least=1, most=10**6)
+    whole_number(steps, "steps", least=1)
     lower = _power_method(A, p, starts, steps, as_generator(generator))
     near, share = (1.0, 2 / p - 1) if p < 2 else (math.inf, 1 - 2 / p)
     outer, middle = induced_norm(A, near).value, induced_norm(A, 2.0).value
@@ -295,7 +294,7 @@ def cauchy_schwarz(x: Tensor, y: Tensor) -> CauchySchwarz:
     >>> found.inner, found.bound, found.gap, found.minimum
     (3.0, 5.0, 2.0, 16.0)
     """
-    x, y = vector(x, "x"), vector(y, "y")
+    x, y = as_vector(x, "x"), as_vector(y, "y")
     if x.shape != y.shape:
         raise ShapeMismatch(f"x has {len(x)} entries and y has {len(y)}")
     inner, square = x @ y, y @ y

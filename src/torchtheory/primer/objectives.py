@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.linalg.operators import check_count
-from torchtheory.primer.arrays import matrix
 from torchtheory.primer.differences import Function
 from torchtheory.primer.taylor import derivative
 
@@ -108,9 +107,9 @@ def factorize(
     >>> round(float(factorize(R, 2).losses[-1]), 9)
     0.5
     """
-    R = matrix(R)
-    check_count(rank, min(R.shape), "columns of the factor")
-    check_count(sweeps, 10**9, "sweeps")
+    R = as_matrix(R)
+    whole_number(rank, "rank", least=1, most=min(R.shape))
+    whole_number(sweeps, "sweeps", least=1)
     U = gaussian(
         R.shape[0], rank, generator=as_generator(generator), dtype=R.dtype, device=R.device
     )

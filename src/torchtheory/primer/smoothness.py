@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, as_vector
 from torchtheory.core.errors import EmptyData, InvalidInput
-from torchtheory.primer.arrays import matrix, vector
 from torchtheory.primer.differences import Function
 
 _PAIRS_AT_ONCE = 1024
@@ -76,11 +76,14 @@ def lipschitz_from_below(
     >>> round(found.from_pairs, 12), round(found.from_derivatives, 12)
     (5.0, 5.0)
     """
-    points = matrix(points, "the points")
+    points = as_matrix(points, "the points")
     if box is not None and not box[0] < box[1]:
         raise InvalidInput(f"the box {box} is empty")
     if ascent_steps < 0 or climbers < 1:
-        raise InvalidInput("the ascent needs at least one climber and no negative steps")
+        raise InvalidInput(
+            "the ascent needs at least one climber and no negative steps (ascent_steps = "
+            f"{ascent_steps!r}, climbers = {climbers!r})"
+        )
 
     def outputs(x: Tensor) -> Tensor:
         return function(x).reshape(-1)
@@ -147,7 +150,7 @@ def parabola_bounds(
     >>> bool(((low <= value) & (value <= high)).all())
     True
     """
-    x, y = vector(x, "x"), matrix(y, "y")
+    x, y = as_vector(x, "x"), as_matrix(y, "y")
     if not (math.isfinite(constant) and constant >= 0):
         raise InvalidInput(f"a smoothness constant is a number >= 0, not {constant!r}")
     step = y - x
@@ -187,7 +190,7 @@ def _climb(
 
 def _largest_slope(points: Tensor, values: Tensor) -> float:
     if len(points) < 2:
-        raise EmptyData("a slope needs at least two points")
+        raise EmptyData(f"a slope needs at least two points, not {list(points.shape)}")
     largest = 0.0
     blocks = torch.split(points, _PAIRS_AT_ONCE), torch.split(values, _PAIRS_AT_ONCE)
     for block, outputs in zip(*blocks, strict=True):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, as_vector
 from torchtheory.core.errors import ShapeMismatch
-from torchtheory.primer.arrays import matrix, vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Span:
         return inverse @ self._checked(b)
 
     def _checked(self, b: Tensor) -> Tensor:
-        b = vector(b, "b")
+        b = as_vector(b, "b")
         if len(b) != len(self.vectors):
             raise ShapeMismatch(f"the span is in dimension {len(self.vectors)}, b has {len(b)}")
         return b.to(self.vectors)
@@ -75,7 +75,7 @@ def span(vectors: Tensor) -> Span:
     >>> span(torch.zeros(3, 2)).rank
     0
     """
-    vectors = matrix(vectors, "the matrix of vectors")
+    vectors = as_matrix(vectors, "the matrix of vectors")
     left, sigma, _ = torch.linalg.svd(vectors, full_matrices=False)
     cut = max(vectors.shape) * torch.finfo(vectors.dtype).eps * sigma[0]
     return Span(vectors, left[:, sigma > cut])

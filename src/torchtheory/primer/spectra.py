@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, as_square, as_symmetric
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.primer.arrays import matrix, square, symmetric
 
 
 def characteristic_polynomial(A: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def characteristic_polynomial(A: Tensor) -> Tensor:
     >>> characteristic_polynomial(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
     tensor([ 1., -4.,  3.])
     """
-    A = square(A)
+    A = as_square(A)
     d = len(A)
     identity = torch.eye(d, dtype=A.dtype, device=A.device)
     coefficients = [A.new_ones(())]
@@ -65,7 +65,7 @@ def eigenvalues(A: Tensor, *, tolerance: float = 1e-5) -> list[Eigenvalue]:
     5.0 1 1
     2.0 2 1
     """
-    A = square(A).double()
+    A = as_square(A).double()
     if not 0 < tolerance < 1:
         raise InvalidInput(f"the relative tolerance must lie between 0 and 1, not {tolerance}")
     cut = tolerance * max(float(torch.linalg.matrix_norm(A, 2)), torch.finfo(A.dtype).tiny)
@@ -115,7 +115,7 @@ def definiteness(A: Tensor) -> Definiteness:
     >>> found.semidefinite, round(found.smallest, 4)
     (False, -1.0)
     """
-    A = square(A)
+    A = as_square(A)
     values, vectors = torch.linalg.eigh((A + A.T) / 2)
     rounding = 8 * len(A) * torch.finfo(A.dtype).eps * float(values.abs().max())
     return Definiteness(float(values[0]), vectors[:, 0], rounding)
@@ -150,7 +150,7 @@ def loewner_order(A: Tensor, B: Tensor) -> LoewnerComparison:
     >>> loewner_order(A, torch.eye(2) - A).order
     'incomparable'
     """
-    A, B = symmetric(A, "the first matrix"), symmetric(B, "the second matrix")
+    A, B = as_symmetric(A, "the first matrix"), as_symmetric(B, "the second matrix")
     if A.shape != B.shape:
         raise ShapeMismatch(f"matrices of sizes {len(A)} and {len(B)} do not compare")
     values, vectors = torch.linalg.eigh(A - B)
@@ -235,7 +235,7 @@ def singular_decomposition(A: Tensor) -> SingularDecomposition:
     >>> found.rank, found.values.tolist(), found.column_space.abs().tolist()
     (1, [2.0, 0.0], [[1.0], [0.0], [0.0]])
     """
-    A = matrix(A)
+    A = as_matrix(A)
     left, values, right = torch.linalg.svd(A, full_matrices=True)
     cut = max(A.shape) * torch.finfo(A.dtype).eps * values[0]
     return SingularDecomposition(left, values, right.T, int((values > cut).sum()))

@@ -15,8 +15,8 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from torchtheory.core.checks import number_between, positive_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.training.momentum import check_momentum, check_step
 
 
 class UncorrectedAdam(Optimizer):
@@ -55,9 +55,9 @@ class UncorrectedAdam(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        check_step(lr)
-        check_momentum(betas[0], "the first beta")
-        check_momentum(betas[1], "the second beta")
+        positive_number(lr, "the learning rate")
+        number_between(betas[0], "the first beta", 0, 1, closed="left")
+        number_between(betas[1], "the second beta", 0, 1, closed="left")
         if not eps >= 0:
             raise InvalidInput(f"eps must be at least 0, not {eps!r}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})

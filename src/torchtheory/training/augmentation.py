@@ -141,7 +141,9 @@ def invariance_gap(
     tensor([0.])
     """
     if len(x) == 0:
-        raise EmptyData("the invariance of a model is measured on at least one input")
+        raise EmptyData(
+            f"the invariance of a model is measured on at least one input, not {list(x.shape)}"
+        )
 
     def outputs(inputs: Tensor) -> Tensor:
         with torch.no_grad(), evaluation_mode(model), global_randomness_kept():

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import grad as adjoints
 from torch.utils.flop_counter import FlopCounterMode
 
+from torchtheory.core.checks import as_module
 from torchtheory.core.errors import InvalidType, NonFinite, ShapeMismatch, UnsupportedModel
 from torchtheory.models.model import evaluation_mode
 from torchtheory.models.problem import Loss
@@ -178,8 +179,7 @@ def backpropagate(
     >>> there_and_back.gradients["0.weight"]                 # (tanh 0 - 1) tanh'(0) 3
     tensor([[-3.]], dtype=torch.float64)
     """
-    if not isinstance(model, nn.Module):
-        raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    as_module(model)
     if not x.is_floating_point():
         raise InvalidType(f"the inputs must be floating-point numbers, not {x.dtype}")
     if x.ndim < 2 or len(x) == 0:

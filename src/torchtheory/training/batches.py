@@ -22,6 +22,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Problem, Task
@@ -264,8 +265,7 @@ def _unwrap(data: Data, batch_size: int | None, name: str) -> tuple[Data, int]:
         data = DataLoader(data, batch_size=size)
     if batch_size is not None:
         size = batch_size
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise InvalidInput(f"batch_size must be a whole number >= 1, not {size!r}")
+    whole_number(size, "batch_size", least=1)
     return data, size
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.training.losses import one_hot_rows
 
@@ -76,7 +77,8 @@ def slope_in_probability(probability: Tensor, y: Tensor) -> Tensor:
     """
     _check_binary(probability, y)
     if not bool(((probability > 0) & (probability < 1)).all()):
-        raise InvalidInput("probabilities must lie strictly between 0 and 1")
+        found = first_entry(probability, "probability", ~((probability > 0) & (probability < 1)))
+        raise InvalidInput(f"probabilities must lie strictly between 0 and 1: {found}")
     y = y.to(probability)
     return -(y / probability - (1 - y) / (1 - probability))
 
@@ -87,7 +89,10 @@ def _check_binary(z: Tensor, y: Tensor) -> None:
             f"outputs are {list(z.shape)} and targets {list(y.shape)}: one target an output"
         )
     if not bool(((y >= 0) & (y <= 1)).all()):
-        raise InvalidInput("binary targets are 0, 1 or a probability between; map -1, 1 first")
+        raise InvalidInput(
+            "binary targets are 0, 1 or a probability between; map -1, 1 first ("
+            f"{first_entry(y, 'y', ~((y >= 0) & (y <= 1)))})"
+        )
 
 
 def _scores(theta: Tensor, x: Tensor) -> Tensor:

@@ -25,11 +25,11 @@ import torch.nn.functional as F
 from scipy.optimize import brentq
 from torch import Tensor, nn
 
+from torchtheory.core.checks import all_finite, described, whole_number
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
     InvalidType,
-    NonFinite,
     ShapeMismatch,
 )
 from torchtheory.core.random import RandomSource, as_generator, rademacher
@@ -132,7 +132,9 @@ def output_size(model: nn.Module, x: Tensor, *, chunk: int = 512) -> float:
     4.5
     """
     if not isinstance(x, Tensor) or x.ndim < 1 or len(x) == 0:
-        raise EmptyData("the size of outputs is measured on a tensor of at least one input")
+        raise EmptyData(
+            f"the size of outputs is measured on a tensor of at least one input, not {described(x)}"
+        )
     sums: Tensor | None = None
     with torch.no_grad(), evaluation_mode(model), global_randomness_kept():
         for part in torch.split(x, chunk):
@@ -141,8 +143,7 @@ def output_size(model: nn.Module, x: Tensor, *, chunk: int = 512) -> float:
             added = outputs.double().abs().sum(0)
             sums = added if sums is None else sums + added
     assert sums is not None
-    if not bool(torch.isfinite(sums).all()):
-        raise NonFinite("the outputs of the model contain NaN or infinity")
+    all_finite(sums, "the outputs of the model")
     return float(sums.max()) / len(x)
 
 
@@ -178,8 +179,7 @@ def free_optimum(classes: int, strength: float = STRENGTH) -> FreeOptimum:
     >>> free_optimum(10, strength=9.0).margin
     0.0
     """
-    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-        raise InvalidInput(f"classes must be a whole number >= 2, not {classes!r}")
+    whole_number(classes, "classes", least=2)
     _strength(strength)
     if strength == 0:
         return FreeOptimum(math.inf, math.inf, 0.0)
@@ -225,7 +225,9 @@ def largest_size(objective: float, classes: int, strength: float = STRENGTH) -> 
 
 def _check(outputs: Tensor, strength: float) -> None:
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
-        raise InvalidType("outputs must be a tensor of floating-point numbers")
+        raise InvalidType(
+            f"outputs must be a tensor of floating-point numbers, not {described(outputs)}"
+        )
     if outputs.ndim != 2:
         raise ShapeMismatch(f"outputs must be [samples, classes], not {list(outputs.shape)}")
     if 0 in outputs.shape:

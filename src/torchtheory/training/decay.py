@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from torchtheory.core.errors import InvalidInput, InvalidType
+from torchtheory.core.checks import as_module
+from torchtheory.core.errors import InvalidInput
 
 
 def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -26,8 +27,7 @@ def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str,
     >>> [(len(g["params"]), g["weight_decay"]) for g in groups]
     [(2, 0.1), (2, 0.0)]
     """
-    if not isinstance(model, nn.Module):
-        raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    as_module(model)
     if not weight_decay >= 0:
         raise InvalidInput(f"the weight decay must be at least 0, not {weight_decay!r}")
     parameters = [p for p in model.parameters() if p.requires_grad]

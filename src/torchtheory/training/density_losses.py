@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import described, first_entry
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
 
 Density = Callable[[Tensor], Tensor]
@@ -65,11 +66,17 @@ def histogram(z: Tensor, edges: Tensor) -> Tensor:
     tensor([1.5000, 0.5000])
     """
     if z.ndim != 1 or len(z) == 0:
-        raise EmptyData("a histogram needs observations [n]")
+        raise EmptyData(f"a histogram needs observations [n], not {list(z.shape)}")
     if edges.ndim != 1 or len(edges) < 2 or not bool((edges.diff() > 0).all()):
-        raise InvalidInput("edges must increase, and there must be at least two")
+        raise InvalidInput(
+            f"edges must increase, and there must be at least two, not {described(edges.tolist())}"
+        )
     if bool((z < edges[0]).any()) or bool((z > edges[-1]).any()):
-        raise InvalidInput("an observation lies outside the edges")
+        raise InvalidInput(
+            f"an observation lies outside the edges: they go from {float(edges[0]):g} to "
+            f"{float(edges[-1]):g}, and the observations from {float(z.min()):g} to "
+            f"{float(z.max()):g}"
+        )
     counts = torch.bincount(which_bin(z, edges), minlength=len(edges) - 1)
     return counts.to(z) / (len(z) * edges.diff())
 
@@ -85,4 +92,6 @@ def which_bin(z: Tensor, edges: Tensor) -> Tensor:
 
 def _non_negative(values: Tensor) -> None:
     if not bool((values >= 0).all()):
-        raise InvalidInput("a density is nowhere negative")
+        raise InvalidInput(
+            f"a density is nowhere negative: {first_entry(values, 'values', ~(values >= 0))}"
+        )

@@ -12,7 +12,6 @@ Source: notes "Deep Learning", section 8.9 (which prints the loss without its mi
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.core.checks import as_module, closed_fraction, positive_number
+from torchtheory.core.errors import ShapeMismatch
 from torchtheory.models.model import evaluation_mode, global_randomness_kept
 
 if TYPE_CHECKING:
@@ -46,13 +46,9 @@ class Distillation:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.teacher, nn.Module):
-            raise InvalidType(
-                f"the teacher must be a torch.nn.Module, not {type(self.teacher).__name__}"
-            )
-        _check_temperature(self.temperature)
-        if not 0 <= self.weight <= 1:
-            raise InvalidInput(f"the teacher's weight must lie in [0, 1], not {self.weight!r}")
+        as_module(self.teacher, "the teacher")
+        positive_number(self.temperature, "the temperature")
+        closed_fraction(self.weight, "the teacher's weight")
 
 
 def distillation_loss(
@@ -67,7 +63,7 @@ def distillation_loss(
     True
     """
     _check_logits(teacher_logits, student_logits)
-    _check_temperature(temperature)
+    positive_number(temperature, "the temperature")
     p = (teacher_logits / temperature).softmax(1)
     return F.cross_entropy(student_logits / temperature, p)
 
@@ -88,7 +84,7 @@ def distillation_gradient(
     tensor([[0., 0.]])
     """
     _check_logits(teacher_logits, student_logits)
-    _check_temperature(temperature)
+    positive_number(temperature, "the temperature")
     p, q = (teacher_logits / temperature).softmax(1), (student_logits / temperature).softmax(1)
     return (q - p) / temperature
 
@@ -140,11 +136,6 @@ def agreement(first: nn.Module, second: nn.Module, x: Tensor) -> float:
     """
     same = teacher_outputs(first, x).argmax(1) == teacher_outputs(second, x).argmax(1)
     return float(same.double().mean())
-
-
-def _check_temperature(temperature: float) -> None:
-    if not (math.isfinite(temperature) and temperature > 0):
-        raise InvalidInput(f"the temperature must be a positive number, not {temperature!r}")
 
 
 def _check_logits(teacher: Tensor, student: Tensor) -> None:

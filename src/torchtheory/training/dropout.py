@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.checks import all_finite, described, number_between, whole_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.chain import as_chain
@@ -160,8 +161,7 @@ def sampled_mean(
     tensor([[1., 1.]])
     """
     d = _units(x)
-    if samples < 1:
-        raise InvalidInput(f"samples must be at least 1, not {samples}")
+    whole_number(samples, "samples", least=1)
     pi = check_keep(keep).to(x).expand(samples, d)
     masks = _bernoulli(pi, as_generator(generator))
     weights = torch.full((samples,), 1 / samples, dtype=x.dtype, device=x.device)
@@ -221,7 +221,7 @@ def penalty_per_unit(weight: Tensor, activations: Tensor, drop: float) -> Tensor
     >>> penalty_per_unit(torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 2.0]]), 0.5)
     tensor([9., 4.])
     """
-    p = check_drop(drop)
+    p = number_between(drop, "the drop probability", 0, 1, closed="left")
     if weight.ndim != 2 or activations.ndim != 2 or weight.shape[1] != activations.shape[1]:
         raise ShapeMismatch(
             f"a weight [k, d] and activations [n, d] are needed, not {list(weight.shape)} and "
@@ -255,7 +255,7 @@ def dropout_penalty(model: nn.Module, x: Tensor, y: Tensor, drop: float) -> Drop
     >>> r.risk, r.per_unit, r.risk_with_dropout
     (0.0, tensor([1., 4.]), 5.0)
     """
-    check_drop(drop)
+    number_between(drop, "the drop probability", 0, 1, closed="left")
     chain = as_chain(model)
     head = chain[-1].module
     if not isinstance(head, nn.Linear):
@@ -289,11 +289,11 @@ def dropout_regression(x: Tensor, y: Tensor, drop: float) -> Tensor:
     >>> dropout_regression(x, y, 0.5)
     tensor([0.5000])
     """
-    p = check_drop(drop)
+    p = number_between(drop, "the drop probability", 0, 1, closed="left")
     if x.ndim != 2 or len(x) == 0 or len(y) != len(x):
         raise ShapeMismatch(f"x [n, d] and y [n] are needed, not {list(x.shape)}, {list(y.shape)}")
-    if not bool(torch.isfinite(x).all() & torch.isfinite(y).all()):
-        raise NonFinite("x or y contains NaN or infinity")
+    all_finite(x, "x")
+    all_finite(y, "y")
     gram = x.T @ x
     if not bool((gram.diagonal() > 0).all()):
         raise InvalidInput("a feature is zero on the whole sample, so its weight is not determined")
@@ -310,15 +310,11 @@ def check_keep(keep: float | Tensor) -> Tensor:
     """Keep probabilities as a tensor, each in (0, 1]."""
     pi = keep.detach() if isinstance(keep, Tensor) else torch.tensor(keep, dtype=torch.float64)
     if not pi.is_floating_point() or pi.ndim > 1 or not bool(((pi > 0) & (pi <= 1)).all()):
-        raise InvalidInput("a keep probability is a number in (0, 1], one or one a unit")
+        raise InvalidInput(
+            "a keep probability is a number in (0, 1], one or one a unit, not "
+            f"{described(pi.tolist())}"
+        )
     return pi
-
-
-def check_drop(drop: float) -> float:
-    """A drop probability, in [0, 1)."""
-    if not 0 <= drop < 1:
-        raise InvalidInput(f"a drop probability lies in [0, 1), not {drop!r}")
-    return float(drop)
 
 
 def _bernoulli(probability: Tensor, generator: torch.Generator) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from torchtheory.core.checks import nonnegative_number
 from torchtheory.core.errors import InvalidInput
 
 
@@ -43,10 +44,7 @@ class EarlyStopping:
             raise InvalidInput(f"patience is a whole number of checks, not {self.patience!r}")
         if self.patience < 1:
             raise InvalidInput(f"patience must be at least 1, not {self.patience}")
-        if not (math.isfinite(self.min_improvement) and self.min_improvement >= 0):
-            raise InvalidInput(
-                f"min_improvement must be a number >= 0, not {self.min_improvement!r}"
-            )
+        nonnegative_number(self.min_improvement, "min_improvement")
 
     def update(self, value: float) -> bool:
         """Take the value of a check; True when it is time to stop."""

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.data.two_clouds import legacy_stream, two_gaussian_clouds
-from torchtheory.linalg.operators import check_count
 from torchtheory.nets.feedforward import dense
 
 
@@ -108,8 +108,8 @@ class LinearLayer:
         *,
         divide_again: bool = False,
     ) -> None:
-        check_count(inputs, 10**9, "inputs")
-        check_count(outputs, 10**9, "outputs")
+        whole_number(inputs, "inputs", least=1)
+        whole_number(outputs, "outputs", least=1)
         self.W = _standard_normal(inputs, outputs, generator) / math.sqrt((inputs + outputs) / 2)
         self.b = self.W.new_zeros(outputs)
         self.divide_again = divide_again
@@ -149,7 +149,10 @@ class MLP:
         divide_again: bool = False,
     ) -> None:
         if len(widths) < 2:
-            raise InvalidInput("a network needs at least the widths of its input and its output")
+            raise InvalidInput(
+                "a network needs at least the widths of its input and its output, not "
+                f"{list(widths)}"
+            )
         source = (
             generator if isinstance(generator, np.random.RandomState) else as_generator(generator)
         )
@@ -237,7 +240,7 @@ def train_mlp(
     >>> bool(run.losses[-1] < run.losses[0])
     True
     """
-    check_count(steps, 10**9, "steps")
+    whole_number(steps, "steps", least=1)
     judge = loss or BinaryCrossEntropy()
     losses, accuracies = [], []
     for i in range(steps):

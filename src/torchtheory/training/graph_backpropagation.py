@@ -150,7 +150,10 @@ def error_by_paths(
     2
     """
     if any(width != 1 for width in network.widths.values()):
-        raise UnsupportedModel("a sum over paths needs vertices of width 1: single units")
+        raise UnsupportedModel(
+            "a sum over paths needs vertices of width 1: single units, not widths "
+            f"{sorted(set(network.widths.values()))}"
+        )
     if not _inner(network, vertex):
         raise UnsupportedModel(f"{vertex} is an input of the network and has no net input")
     with evaluation_mode(network), torch.no_grad():

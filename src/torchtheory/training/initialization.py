@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.parametrize import is_parametrized
 
+from torchtheory.core.checks import as_module, one_of, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activation_moments import Function, second_moment
@@ -94,8 +95,7 @@ def weight_variance(
     (0.25, 0.166667)
     """
     for fan, name in ((fan_in, "fan_in"), (fan_out, "fan_out")):
-        if isinstance(fan, bool) or not isinstance(fan, int) or fan < 1:
-            raise InvalidInput(f"{name} must be a whole number >= 1, not {fan!r}")
+        whole_number(fan, name, least=1)
     if isinstance(scheme, str):
         match scheme:
             case "lecun":
@@ -174,9 +174,8 @@ def initialize(
     >>> done.untouched
     ('1.weight', '1.bias')
     """
-    if not isinstance(model, nn.Module):
-        raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
-    _check_distribution(distribution)
+    as_module(model)
+    one_of(distribution, "distribution", get_args(Distribution))
     generator = as_generator(generator)
     found: list[tuple[nn.Module, LayerDraw]] = []
     drawn: set[int] = set()
@@ -235,7 +234,7 @@ def _draw(
     dtype: torch.dtype,
 ) -> Tensor:
     """A stack of matrices `[..., m, n]` on the generator's device."""
-    _check_distribution(distribution)
+    one_of(distribution, "distribution", get_args(Distribution))
     if not dtype.is_floating_point:
         raise InvalidType(f"weights are real numbers, and {dtype} does not hold them")
     generator = as_generator(generator)
@@ -260,11 +259,6 @@ def _unit_moment(activation: Function) -> float:
             f"an activation with E f(Z)^2 = {moment} has no variance that would keep its scale"
         )
     return moment
-
-
-def _check_distribution(distribution: str) -> None:
-    if distribution not in get_args(Distribution):
-        raise UnknownName("distribution", str(distribution), get_args(Distribution))
 
 
 def _refuse_undrawable(name: str, module: nn.Module) -> None:

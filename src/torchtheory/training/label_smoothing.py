@@ -12,11 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.core.checks import (
+    all_finite,
+    closed_fraction,
+    described,
+    first_entry,
+    whole_number,
+)
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
     LabelOutOfRange,
-    NonFinite,
     ShapeMismatch,
 )
 
@@ -30,10 +36,8 @@ def uniform_confusion(classes: int, smoothing: float, dtype: torch.dtype = torch
     tensor([[0.9000, 0.1000],
             [0.1000, 0.9000]], dtype=torch.float64)
     """
-    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-        raise InvalidInput(f"classes must be a whole number >= 2, not {classes!r}")
-    if not 0 <= smoothing <= 1:
-        raise InvalidInput(f"smoothing must lie in [0, 1], not {smoothing!r}")
+    whole_number(classes, "classes", least=2)
+    closed_fraction(smoothing, "smoothing")
     return (1 - smoothing) * torch.eye(classes, dtype=dtype) + smoothing / classes
 
 
@@ -46,7 +50,10 @@ def check_confusion(confusion: Tensor, classes: int | None = None) -> Tensor:
     torchtheory.core.errors.InvalidInput: column 0 of the confusion matrix sums to 1.5, not to 1
     """
     if not isinstance(confusion, Tensor) or not confusion.is_floating_point():
-        raise InvalidType("the confusion matrix must be a tensor of floating-point numbers")
+        raise InvalidType(
+            "the confusion matrix must be a tensor of floating-point numbers, not "
+            f"{described(confusion)}"
+        )
     if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
         raise ShapeMismatch(
             f"the confusion matrix must be [classes, classes], not {list(confusion.shape)}"
@@ -55,10 +62,12 @@ def check_confusion(confusion: Tensor, classes: int | None = None) -> Tensor:
         raise ShapeMismatch(
             f"the confusion matrix is for {len(confusion)} classes, and there are {classes}"
         )
-    if not bool(torch.isfinite(confusion).all()):
-        raise NonFinite("the confusion matrix contains NaN or infinity")
+    all_finite(confusion, "the confusion matrix")
     if bool((confusion < 0).any()):
-        raise InvalidInput("the confusion matrix has a negative entry; they are probabilities")
+        raise InvalidInput(
+            "the confusion matrix has a negative entry; they are probabilities ("
+            f"{first_entry(confusion, 'confusion', confusion < 0)})"
+        )
     sums = confusion.sum(0)
     wrong = (sums - 1).abs() > len(confusion) * 8 * torch.finfo(confusion.dtype).eps
     if bool(wrong.any()):
@@ -78,7 +87,7 @@ def smooth_labels(y: Tensor, confusion: Tensor) -> Tensor:
     """
     confusion = check_confusion(confusion)
     if not isinstance(y, Tensor) or y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool:
-        raise InvalidType("labels must be a tensor [n] of whole numbers")
+        raise InvalidType(f"labels must be a tensor [n] of whole numbers, not {described(y)}")
     if y.numel() and not (int(y.min()) >= 0 and int(y.max()) < len(confusion)):
         raise LabelOutOfRange(
             f"labels run from {int(y.min())} to {int(y.max())}, and the confusion matrix has "

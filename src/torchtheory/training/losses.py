@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -99,9 +100,12 @@ def one_hot_rows(outputs: Tensor, targets: Tensor) -> Tensor:
             f"{list(outputs.shape)}"
         )
     if outputs.numel() == 0:
-        raise EmptyData("there are no outputs to take a loss of")
+        raise EmptyData(
+            f"there are no outputs to take a loss of (the shape is {list(outputs.shape)})"
+        )
     if not bool(torch.isfinite(outputs.detach()).all()):
-        raise NonFinite("the outputs contain NaN or infinity")
+        found = first_entry(outputs.detach(), "the value", ~torch.isfinite(outputs.detach()))
+        raise NonFinite(f"the outputs contain NaN or infinity: {found}")
     classes = outputs.shape[-1]
     if targets.is_floating_point():
         if targets.shape != outputs.shape:

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import closed_fraction, whole_number, whole_numbers
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -196,8 +197,7 @@ def fit_many(
             raise InvalidType(f"network {k} is a {type(model).__name__}, not a torch.nn.Module")
         if not any(p.requires_grad for p in model.parameters()):
             raise InvalidInput(f"network {k} has no parameter to train")
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise InvalidInput(f"epochs must be a whole number >= 1, not {epochs!r}")
+    whole_number(epochs, "epochs", least=1)
     if optimizer not in STEPS:
         raise UnknownName("optimizer of stacked networks", str(optimizer), STEPS)
     count = len(networks)
@@ -391,12 +391,9 @@ def mlp_family(
     [1, 1, 5, 5]
     """
     for name, value in (("inputs", inputs), ("outputs", outputs), ("depth", depth)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidInput(f"{name} must be a whole number >= 1, not {value!r}")
+        whole_number(value, name, least=1)
     made: list[nn.Module] = []
-    for width in widths:
-        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-            raise InvalidInput(f"a width must be a whole number >= 1, not {width!r}")
+    for width in whole_numbers(widths, "widths", fewest=0):
         for seed in seeds:
             sizes = [inputs, *[width] * depth]
             with global_randomness_kept():
@@ -416,10 +413,9 @@ def noisy_labels(y: Tensor, classes: int, share: float, *, seed: int = 0) -> Ten
     >>> int((noisy_labels(y, 3, 0.4) != 0).sum())
     4
     """
-    if not 0 <= share <= 1:
-        raise InvalidInput(f"the share of noisy labels must lie in [0, 1], not {share!r}")
+    closed_fraction(share, "the share of noisy labels")
     if classes < 2:
-        raise InvalidInput("label noise needs at least two classes")
+        raise InvalidInput(f"label noise needs at least two classes, not {classes!r}")
     generator = derived_generator(seed, "label noise")
     chosen = torch.randperm(len(y), generator=generator)[: round(share * len(y))]
     shift = torch.randint(1, classes, (len(chosen),), generator=generator)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 from torch.optim.optimizer import ParamsT
 
+from torchtheory.core.checks import number_between, positive_number
 from torchtheory.core.errors import InvalidInput, InvalidType
 
 
@@ -48,8 +49,8 @@ class HeavyBall(Optimizer):
     """
 
     def __init__(self, params: ParamsT, lr: float = 1e-3, momentum: float = 0.9) -> None:
-        check_step(lr)
-        check_momentum(momentum)
+        positive_number(lr, "the learning rate")
+        number_between(momentum, "the momentum", 0, 1, closed="left")
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
     @overload
@@ -114,9 +115,9 @@ class Nesterov(Optimizer):
     """
 
     def __init__(self, params: ParamsT, lr: float = 1e-3, momentum: float | None = None) -> None:
-        check_step(lr)
+        positive_number(lr, "the learning rate")
         if momentum is not None:
-            check_momentum(momentum)
+            number_between(momentum, "the momentum", 0, 1, closed="left")
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
     @overload
@@ -205,20 +206,8 @@ def effective_step(step: float, momentum: float, steps: float = math.inf) -> flo
     >>> effective_step(0.1, 0.5, 2), effective_step(0.1, 0.5)
     (0.15000000000000002, 0.2)
     """
-    check_step(step)
-    check_momentum(momentum)
+    positive_number(step, "the learning rate")
+    number_between(momentum, "the momentum", 0, 1, closed="left")
     if not steps >= 1:
         raise InvalidInput(f"at least one gradient must have been met, not {steps!r}")
     return step * (1 - math.pow(momentum, steps)) / (1 - momentum)
-
-
-def check_step(lr: float) -> None:
-    """Refuse a learning rate that is not a positive number."""
-    if not (math.isfinite(lr) and lr > 0):
-        raise InvalidInput(f"the learning rate must be a positive number, not {lr!r}")
-
-
-def check_momentum(momentum: float, name: str = "the momentum") -> None:
-    """Refuse a momentum outside [0, 1)."""
-    if not 0 <= momentum < 1:
-        raise InvalidInput(f"{name} must lie in [0, 1), not {momentum!r}")

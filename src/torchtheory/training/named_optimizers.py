@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchtheory.core.checks import nonnegative_number
 from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName
 
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
@@ -41,8 +41,9 @@ def make_optimizer(
     if callable(optimizer):
         if learning_rate is not None or weight_decay:
             raise InvalidInput(
-                "learning_rate and weight_decay are for optimizers given by name: a function "
-                "that makes the optimizer sets its own"
+                "learning_rate and weight_decay are for optimizers given by name: a function that "
+                f"makes the optimizer sets its own (learning_rate = {learning_rate!r}, "
+                f"weight_decay = {weight_decay!r})"
             )
         made = optimizer(parameters)
         if not isinstance(made, Optimizer):
@@ -57,10 +58,8 @@ def make_optimizer(
         raise UnknownName("optimizer", str(optimizer), OPTIMIZERS)
     kind, settings, usual = OPTIMIZERS[optimizer]
     rate = usual if learning_rate is None else learning_rate
-    if not (math.isfinite(rate) and rate >= 0):
-        raise InvalidInput(f"learning_rate must be a number >= 0, not {rate!r}")
-    if not (math.isfinite(weight_decay) and weight_decay >= 0):
-        raise InvalidInput(f"weight_decay must be a number >= 0, not {weight_decay!r}")
+    nonnegative_number(rate, "learning_rate")
+    nonnegative_number(weight_decay, "weight_decay")
     if kind is torch.optim.AdamW or weight_decay:
         settings = {**settings, "weight_decay": weight_decay}
     return kind(parameters, lr=rate, **settings)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.core.checks import closed_fraction
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.training.distillation import Distillation
@@ -47,8 +48,7 @@ def _on_labels(problem: Problem, usual_loss: bool, smoothing: float | Tensor) ->
     if isinstance(smoothing, Tensor):
         smoothed = True
     else:
-        if not 0 <= smoothing <= 1:
-            raise InvalidInput(f"label_smoothing must lie in [0, 1], not {smoothing!r}")
+        closed_fraction(smoothing, "label_smoothing")
         smoothed = smoothing > 0
     if not smoothed:
         return problem.loss

@@ -6,7 +6,6 @@ Projected gradient descent is $\theta^{t+1}=P_C(\theta^t-\eta g_t)$.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from torchtheory.core.checks import positive_number
 from torchtheory.core.errors import InvalidInput
 
 Projection = Callable[[Tensor], Tensor]
@@ -28,8 +28,7 @@ def onto_ball(radius: float = 1.0, center: Tensor | float = 0.0) -> Projection:
     tensor([[0.6000, 0.8000],
             [0.1000, 0.0000]])
     """
-    if not (math.isfinite(radius) and radius > 0):
-        raise InvalidInput(f"the radius must be a positive number, not {radius!r}")
+    positive_number(radius, "the radius")
 
     def project(theta: Tensor) -> Tensor:
         offset = theta - center
@@ -62,8 +61,7 @@ def onto_simplex(total: float = 1.0) -> Projection:
             [1.0000, 0.0000],
             [0.5000, 0.5000]])
     """
-    if not (math.isfinite(total) and total > 0):
-        raise InvalidInput(f"the sum must be a positive number, not {total!r}")
+    positive_number(total, "the sum")
 
     def project(theta: Tensor) -> Tensor:
         ordered = theta.sort(dim=-1, descending=True).values

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import EmptyData, InvalidInput
+from torchtheory.core.checks import open_fraction
+from torchtheory.core.errors import EmptyData
 from torchtheory.core.estimate import Estimate
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Problem, Task
@@ -35,10 +36,7 @@ def split_indices(samples: int, fraction: float, *, seed: int = 0) -> tuple[Tens
     >>> len(kept), len(held), sorted([*kept.tolist(), *held.tolist()]) == list(range(10))
     (7, 3, True)
     """
-    if not 0 < fraction < 1:
-        raise InvalidInput(
-            f"the validation fraction must lie strictly between 0 and 1, not {fraction!r}"
-        )
+    open_fraction(fraction, "the validation fraction")
     if samples < 2:
         raise EmptyData(f"{samples} sample cannot be split into two parts")
     held = min(max(round(fraction * samples), 1), samples - 1)
@@ -108,7 +106,7 @@ def risk(
     0.25
     """
     if samples < 1:
-        raise EmptyData("a risk needs at least one draw")
+        raise EmptyData(f"a risk needs at least one draw, not {samples!r}")
     source = generator if generator is not None else derived_generator(0, "risk")
     return empirical_risk(model, sampler(samples, source), loss, task)
 

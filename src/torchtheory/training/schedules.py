@@ -20,6 +20,7 @@ from scipy import stats
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from torchtheory.core.checks import open_fraction, positive_number
 from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.core.intervals import Interval
 
@@ -52,8 +53,7 @@ class PowerLaw:
     def __post_init__(self) -> None:
         if not math.isfinite(self.exponent):
             raise InvalidInput(f"the exponent must be a number, not {self.exponent!r}")
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise InvalidInput(f"the scale must be a positive number, not {self.scale!r}")
+        positive_number(self.scale, "the scale")
 
     def __call__(self, done: int) -> float:
         return float(self.scale * (done + 1) ** -self.exponent)
@@ -132,8 +132,7 @@ def robbins_monro(
     >>> robbins_monro(lambda t: 0.1 / (1 + 0.01 * t)).satisfied
     True
     """
-    if not 0 < confidence < 1:
-        raise InvalidInput(f"confidence must lie strictly between 0 and 1, not {confidence}")
+    open_fraction(confidence, "confidence")
     if last < 10**6:
         raise InvalidInput(f"a tail needs a last time of at least 10^6, not {last}")
     if isinstance(schedule, LRScheduler):
@@ -192,7 +191,10 @@ def _fitted(schedule: Schedule, confidence: float, last: int) -> RobbinsMonro:
     times = np.unique(np.geomspace(last ** (2 / 3), last, 200).astype(np.int64))
     rates = np.array([float(schedule(int(t) - 1)) for t in times])
     if not np.isfinite(rates).all() or (rates < 0).any():
-        raise InvalidInput("a learning rate must be a finite number >= 0, and this one is not")
+        raise InvalidInput(
+            f"a learning rate must be a finite number >= 0, and this one goes from {rates.min():g} "
+            f"to {rates.max():g}"
+        )
     if rates[-1] == 0:
         return RobbinsMonro(*(2 * (_infinite(confidence, times.size),)), exact=False)
     if (rates == 0).any():

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, first_entry, positive_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def shrink(hessian: Tensor, minimizer: Tensor, decay: float) -> Shrinkage:
         raise ShapeMismatch(
             f"the minimizer must be a vector of {len(h)} numbers, not {list(minimizer.shape)}"
         )
-    _positive(decay, "the weight decay")
+    positive_number(decay, "the weight decay")
     eigenvalues, basis = torch.linalg.eigh(h)
     if float(eigenvalues[0]) + decay <= 0:
         raise InvalidInput(
@@ -75,7 +76,7 @@ def weight_decay_factors(eigenvalues: Tensor, decay: float) -> Tensor:
     >>> weight_decay_factors(torch.tensor([0.0, 1.0, 9.0]), 1.0)
     tensor([0.0000, 0.5000, 0.9000])
     """
-    _positive(decay, "the weight decay")
+    positive_number(decay, "the weight decay")
     return eigenvalues / (eigenvalues + decay)
 
 
@@ -91,7 +92,7 @@ def early_stopping_factors(eigenvalues: Tensor, step: float, steps: float) -> Te
     >>> early_stopping_factors(torch.tensor([0.0, 0.5, 1.0]), 1.0, 2)
     tensor([0.0000, 0.7500, 1.0000])
     """
-    _positive(step, "the step size")
+    positive_number(step, "the step size")
     if not (math.isfinite(steps) and steps >= 0):
         raise InvalidInput(f"the number of steps must be >= 0, not {steps!r}")
     kept = 1 - step * eigenvalues
@@ -115,8 +116,8 @@ def matching_steps(step: float, decay: float) -> float:
     >>> matching_steps(0.01, 0.1)
     1000.0
     """
-    _positive(step, "the step size")
-    _positive(decay, "the weight decay")
+    positive_number(step, "the step size")
+    positive_number(decay, "the weight decay")
     return 1 / (step * decay)
 
 
@@ -129,7 +130,10 @@ def factor_ratio(x: Tensor) -> Tensor:
     tensor([1.0000, 1.2642], dtype=torch.float64)
     """
     if not bool((x >= 0).all()):
-        raise InvalidInput("the ratio of an eigenvalue to the weight decay must be >= 0")
+        raise InvalidInput(
+            "the ratio of an eigenvalue to the weight decay must be >= 0: "
+            f"{first_entry(x, 'x', ~(x >= 0))}"
+        )
     safe = torch.where(x > 0, x, torch.ones_like(x))
     return torch.where(x > 0, -torch.expm1(-safe) * (1 + safe) / safe, torch.ones_like(x))
 
@@ -142,14 +146,11 @@ LARGEST_RATIO = (1 - math.exp(-WORST_RATIO_AT)) * (1 + WORST_RATIO_AT) / WORST_R
 def _symmetric(matrix: Tensor) -> Tensor:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise ShapeMismatch(f"the Hessian must be a square matrix, not {list(matrix.shape)}")
-    if not bool(torch.isfinite(matrix).all()):
-        raise NonFinite("the Hessian contains NaN or infinity")
+    all_finite(matrix, "the Hessian")
     scale = float(matrix.abs().max())
     if float((matrix - matrix.T).abs().max()) > 1e3 * torch.finfo(matrix.dtype).eps * scale:
-        raise InvalidInput("the Hessian must be symmetric")
+        raise InvalidInput(
+            "the Hessian must be symmetric, and it differs from its transpose by "
+            f"{float((matrix - matrix.T).abs().max()):.3g}"
+        )
     return (matrix + matrix.T) / 2
-
-
-def _positive(value: float, name: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} must be a positive number, not {value!r}")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import as_batch, first_entry
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -89,7 +90,9 @@ def predict_signal(
         raise EmptyData("a network has at least one layer")
     for gains in (forward_gains, backward_gains):
         if not bool((gains >= 0).all()):
-            raise InvalidInput("a gain is a number >= 0")
+            raise InvalidInput(
+                f"a gain is a number >= 0: {first_entry(gains, 'the value', ~(gains >= 0))}"
+            )
     like = torch.zeros_like(forward_gains[..., 0])
     forward = [forward_gains[..., 0] * input_moment + bias_variance + like]
     for layer in range(1, depth):
@@ -138,7 +141,7 @@ def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
             )
     if not layers or between[-1]:
         raise UnsupportedModel("the chain must end in a dense layer")
-    _check_input(x)
+    as_batch(x)
     q = x.detach().square().mean()
     forward: list[Tensor] = []
     for i, layer in enumerate(layers):
@@ -177,7 +180,7 @@ def measure_signal(model: nn.Module, x: Tensor, *, generator: RandomSource = Non
     (('0', '2'), torch.Size([2]), 1.0)
     """
     chain = as_chain(model)
-    _check_input(x)
+    as_batch(x)
     found: list[Tensor] = []
     names: list[str] = []
     with evaluation_mode(model), torch.enable_grad():
@@ -202,12 +205,3 @@ def measure_signal(model: nn.Module, x: Tensor, *, generator: RandomSource = Non
     if not bool(torch.isfinite(forward).all() & torch.isfinite(backward).all()):
         raise NonFinite("the activations or their gradients overflow on the way through the model")
     return Signal(forward, backward, tuple(names))
-
-
-def _check_input(x: Tensor) -> None:
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
-        raise ShapeMismatch("inputs are real numbers with one row a sample, [s, ...]")
-    if x.numel() == 0:
-        raise EmptyData("there is no sample to send through the model")
-    if not bool(torch.isfinite(x).all()):
-        raise NonFinite("the inputs contain NaN or infinity")

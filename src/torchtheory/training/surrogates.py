@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 
 
@@ -72,7 +73,10 @@ def logistic_calibration(excess: Tensor) -> Tensor:
     tensor([0.0000, 0.6931])
     """
     if not bool(((excess >= 0) & (excess <= 1)).all()):
-        raise InvalidInput("an excess of 0-1 risk lies in [0, 1]")
+        raise InvalidInput(
+            "an excess of 0-1 risk lies in [0, 1]: "
+            f"{first_entry(excess, 'excess', ~((excess >= 0) & (excess <= 1)))}"
+        )
     up, down = 1 + excess, 1 - excess
     return (torch.xlogy(up, up) + torch.xlogy(down, down)) / 2
 
@@ -80,7 +84,10 @@ def logistic_calibration(excess: Tensor) -> Tensor:
 def _signs(outputs: Tensor, y: Tensor) -> Tensor:
     _same_shape(outputs, y)
     if not bool(((y == 1) | (y == -1)).all()):
-        raise LabelOutOfRange("labels must be -1 or 1; map 0, 1 to them by 2 * y - 1")
+        raise LabelOutOfRange(
+            "labels must be -1 or 1; map 0, 1 to them by 2 * y - 1 ("
+            f"{first_entry(y, 'y', ~((y == 1) | (y == -1)))})"
+        )
     return y.to(outputs)
 
 

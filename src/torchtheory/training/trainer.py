@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from torchtheory.core.checks import as_module, described, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Task
@@ -149,7 +150,9 @@ def fit(
     stepper = make_optimizer(parameters, optimizer, learning_rate, weight_decay)
     scheduler = None if schedule is None else schedule(stepper)
     if schedule is not None and not isinstance(scheduler, LRScheduler):
-        raise InvalidType("schedule must make a torch.optim.lr_scheduler.LRScheduler")
+        raise InvalidType(
+            f"schedule must make a torch.optim.lr_scheduler.LRScheduler, not {described(scheduler)}"
+        )
     training = Training(
         model,
         data,
@@ -190,8 +193,7 @@ def _check_settings(
     checkpoint_every: float,
     seed: int,
 ) -> None:
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise InvalidInput(f"epochs must be a whole number >= 1, not {epochs!r}")
+    whole_number(epochs, "epochs", least=1)
     if patience is not None and validation is None:
         raise InvalidInput("patience needs validation data: what else should stop improving?")
     if max_gradient_norm is not None and not max_gradient_norm > 0:
@@ -202,8 +204,7 @@ def _check_settings(
 
 
 def _trained_parameters(model: nn.Module) -> list[nn.Parameter]:
-    if not isinstance(model, nn.Module):
-        raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    as_module(model)
     everything = list(model.parameters())
     if not everything:
         raise InvalidInput("the model has no parameters: there is nothing to train")

@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from torchtheory.core.checks import all_finite, first_entry, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least, positive
 
 
 def convolve_filters(filters: Sequence[Tensor]) -> Tensor:
@@ -69,12 +69,15 @@ def factor_filter(long: Tensor, span: int = 2, *, tolerance: float = 1e-8) -> li
     >>> [len(w) for w in short]
     [3, 3]
     """
-    at_least(span, 2, "span")
-    positive(tolerance, "tolerance")
+    whole_number(span, "span", least=2)
+    positive_number(tolerance, "tolerance")
     if long.ndim != 1 or len(long) == 0:
         raise ShapeMismatch(f"a filter is a vector [S + 1], not {list(long.shape)}")
     if not bool(torch.isfinite(long).all()):
-        raise NonFinite("the filter has entries that are NaN or infinite")
+        raise NonFinite(
+            "the filter has entries that are NaN or infinite: "
+            f"{first_entry(long, 'the value', ~torch.isfinite(long))}"
+        )
     values = long.detach().cpu().double().numpy()
     used = np.flatnonzero(values)
     if len(used) == 0:
@@ -199,11 +202,12 @@ def deep_convolutional_network(
             "m ridge functions have directions [m, d], thresholds [m] and coefficients [m], not "
             f"{list(directions.shape)}, {list(thresholds.shape)}, {list(coefficients.shape)}"
         )
-    if not all(bool(torch.isfinite(t).all()) for t in (directions, thresholds, coefficients)):
-        raise NonFinite("directions, thresholds and coefficients must be finite")
+    all_finite(directions, "directions")
+    all_finite(thresholds, "thresholds")
+    all_finite(coefficients, "coefficients")
     if count[0] == 0 or not bool(directions.any(1).all()):
         raise InvalidInput("there must be a ridge function, and each direction different from 0")
-    positive(radius, "radius")
+    positive_number(radius, "radius")
     m, d = directions.shape
     if span > d:
         raise InvalidInput(f"filters of span {span} are longer than the {d} inputs")
@@ -266,7 +270,7 @@ def sobolev_depth_exponents(smoothness: float, dimension: int) -> DepthExponents
     >>> sobolev_depth_exponents(8, 10)
     DepthExponents(printed=0.1, theorem=1.6666666666666667, least=0.625)
     """
-    at_least(dimension, 2, "dimension")
+    whole_number(dimension, "dimension", least=2)
     if not (math.isfinite(smoothness) and smoothness > dimension / 2 + 2):
         raise InvalidInput(
             f"the theorem is for smoothness above d/2 + 2 = {dimension / 2 + 2}, not {smoothness}"

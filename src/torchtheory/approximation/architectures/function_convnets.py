@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.core.checks import first_entry, nonnegative_number, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, positive
 
 Image = Callable[[Tensor], Tensor]
 """From points `[p, 2]` to the values `[n, p]` of `n` images there (or `[p]` of one)."""
@@ -45,8 +45,8 @@ class CellGrid:
     cells: int
 
     def __post_init__(self) -> None:
-        positive(self.cutoff, "cutoff")
-        at_least(self.cells, 1, "cells")
+        positive_number(self.cutoff, "cutoff")
+        whole_number(self.cells, "cells", least=1)
 
     @property
     def scale(self) -> float:
@@ -58,7 +58,7 @@ class CellGrid:
 
         The weights add up to 1: they give the mean over a cell.
         """
-        at_least(nodes, 1, "nodes")
+        whole_number(nodes, "nodes", least=1)
         t, w = (torch.from_numpy(v) for v in np.polynomial.legendre.leggauss(nodes))
         starts = -self.cutoff + self.scale * torch.arange(self.cells, dtype=torch.float64)
         axis = starts[:, None] + self.scale * (t + 1) / 2
@@ -156,7 +156,7 @@ def energy_convnet(grid: CellGrid, largest: float, pieces: int) -> ImageFunction
     >>> abs(float(found) - 4) <= net.error
     True
     """
-    positive(largest, "largest")
+    positive_number(largest, "largest")
     if grid.cells & (grid.cells - 1):
         raise InvalidInput(f"halving needs a power of 2 for the cells, not {grid.cells}")
     reach = grid.scale * largest
@@ -207,8 +207,8 @@ def blur_filter(scale: float, width: float) -> Tensor:
     >>> round(float(w.sum()), 12), torch.allclose(w, w.flip(0))
     (1.0, True)
     """
-    positive(scale, "scale")
-    positive(width, "width")
+    positive_number(scale, "scale")
+    positive_number(width, "width")
     reach = math.ceil(9 * width / scale) + 1
     t = scale * torch.arange(0, reach + 2, dtype=torch.float64) / width
     # H less its two straight asymptotes, which second differences do not see away from 0
@@ -238,8 +238,7 @@ def blur_threshold_convnet(grid: CellGrid, width: float, threshold: float) -> nn
     >>> bool(net(torch.zeros(1, 1, 16, 16).double()).any())
     False
     """
-    if not (math.isfinite(threshold) and threshold >= 0):
-        raise InvalidInput(f"threshold must be a number >= 0, not {threshold!r}")
+    nonnegative_number(threshold, "threshold")
     w = blur_filter(grid.scale, width)
     bias = torch.tensor([-threshold * grid.scale], dtype=torch.float64)
     half = len(w) // 2
@@ -278,7 +277,10 @@ def _values(image: Image, points: Tensor) -> Tensor:
         found = list(made.shape) if isinstance(made, Tensor) else type(made).__name__
         raise ShapeMismatch(f"an image gives [n, {len(flat)}] values at its points, not {found}")
     if not bool(torch.isfinite(made).all()):
-        raise NonFinite("the image is not finite everywhere")
+        raise NonFinite(
+            "the image is not finite everywhere: "
+            f"{first_entry(made, 'the value', ~torch.isfinite(made))}"
+        )
     return made.double().reshape(-1, *points.shape[:-1])
 
 

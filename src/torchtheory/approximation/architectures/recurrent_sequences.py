@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.architectures.recurrent_systems import ShallowRNN, rnn_with_bias
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.core.checks import nonnegative_number, open_fraction, positive_number, whole_number
 from torchtheory.core.errors import (
     EmptyData,
-    InvalidInput,
     NotConverged,
     ShapeMismatch,
     UnsupportedModel,
@@ -31,7 +31,6 @@ from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, positive
 from torchtheory.nets.regression import least_squares
 
 SequenceFunction = Callable[[Tensor], Tensor]
@@ -49,8 +48,7 @@ def length_cutoff(tail: Callable[[int], float], delta: float, *, most: int = 1_0
     >>> length_cutoff(lambda i: 0.5**i, 0.2)
     4
     """
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
+    open_fraction(delta, "delta")
     if tail(most) > delta / 2:
         raise NotConverged(f"sequences longer than {most} are likelier than {delta / 2:g}")
     low, high = -1, most  # the tail falls, so halving finds the place
@@ -69,7 +67,9 @@ def sequence_values(function: SequenceFunction, sequences: Sequence[Tensor]) -> 
     if not sequences:
         raise EmptyData("there is no sequence")
     if any(s.ndim != 2 or s.shape[1] != sequences[0].shape[1] for s in sequences):
-        raise ShapeMismatch("sequences are [length, m] with one m")
+        raise ShapeMismatch(
+            f"sequences are [length, m] with one m, not {[list(s.shape) for s in sequences]}"
+        )
     groups: dict[int, list[int]] = defaultdict(list)
     for k, sequence in enumerate(sequences):
         groups[len(sequence)].append(k)
@@ -107,7 +107,7 @@ def failure_probability(
     >>> failure_probability(lambda x: x[:, :1, 0], lambda x: x.sum(1), draws, 0.5).estimate
     0.25
     """
-    positive(accuracy, "accuracy")
+    positive_number(accuracy, "accuracy")
     gap = sequence_values(approximation, sequences) - sequence_values(target, sequences)
     failures = int((gap.norm(dim=1) > accuracy).sum())
     return clopper_pearson(failures, len(sequences), confidence)
@@ -120,7 +120,7 @@ def windows(sequences: Tensor, memory: int, fill: float = 0.0) -> Tensor:
     >>> windows(torch.tensor([[[1.0], [2.0], [3.0]]]), 2).tolist()
     [[3.0, 2.0, 3.0]]
     """
-    at_least(memory, 1, "memory")
+    whole_number(memory, "memory", least=1)
     if sequences.ndim != 3:
         raise ShapeMismatch(f"sequences are [batch, i, m], not {list(sequences.shape)}")
     batch, length, m = sequences.shape
@@ -150,8 +150,8 @@ def sequence_network(
     >>> sequence_network(last, 1, 1).encode(torch.tensor([[5.0], [-7.0]])).tolist()
     [-7.0]
     """
-    at_least(inputs, 1, "inputs")
-    at_least(memory, 1, "memory")
+    whole_number(inputs, "inputs", least=1)
+    whole_number(memory, "memory", least=1)
     maps, between = affine_layers(network)
     if len(maps) != 2 or not isinstance(between[0], nn.ReLU):
         raise UnsupportedModel("a network with one hidden layer of ReLUs is needed")
@@ -208,7 +208,7 @@ def fit_sequences(
     >>> abs(made.encode(torch.tensor([[0.5], [0.25]]).double()).item() - 0.75) < 0.01
     True
     """
-    at_least(width, 1, "width")
+    whole_number(width, "width", least=1)
     short = [s for s in sequences if len(s) <= memory]
     if not short:
         raise EmptyData(f"no sequence has at most {memory} entries")
@@ -259,9 +259,8 @@ def output_bounds(rnn: ShallowRNN, time: int, radius: float) -> Tensor:
     >>> output_bounds(ShallowRNN(2 * one, one, one, "relu"), 3, 1.0).tolist()
     [0.0, 1.0, 3.0, 7.0]
     """
-    at_least(time, 0, "time")
-    if not (math.isfinite(radius) and radius >= 0):
-        raise InvalidInput(f"radius must be a number >= 0, not {radius!r}")
+    whole_number(time, "time", least=0)
+    nonnegative_number(radius, "radius")
     known = inspect_activation(rnn.nonlinearity)
     a, b, c = (float(torch.linalg.matrix_norm(p.detach(), ord=2)) for p in (rnn.A, rnn.B, rnn.C))
     root = math.sqrt(len(rnn.A))
@@ -291,7 +290,10 @@ def length_stress_test(
     if not sequences:
         raise EmptyData("there is no sequence")
     if any(s.ndim != 3 for s in sequences):
-        raise ShapeMismatch("give one batch [batch, i, m] for each length")
+        raise ShapeMismatch(
+            "give one batch [batch, i, m] for each length, not "
+            f"{[list(s.shape) for s in sequences]}"
+        )
     lengths = [s.shape[1] for s in sequences]
     radius = max((float(s.norm(dim=2).max()) for s in sequences if s.numel()), default=0.0)
     allowed = output_bounds(rnn, max(lengths), radius)[lengths]

@@ -24,11 +24,11 @@ from torchtheory.approximation.architectures.recurrent_systems import (
     rnn_with_bias,
 )
 from torchtheory.approximation.certificates import Box, as_box, box_grid
+from torchtheory.core.checks import first_entry, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labeled import at_least, positive
 from torchtheory.nets.regression import least_squares
 
 ValueRange = tuple[float, float]
@@ -91,11 +91,14 @@ def system_distance(
     >>> [round(e, 9) for e in apart.states.tolist()], apart.accuracy
     ([0.0, 0.5, 1.0], 1.0)
     """
-    at_least(time, 1, "time")
-    at_least(samples, 2, "samples")
-    at_least(ascent, 0, "ascent")
+    whole_number(time, "time", least=1)
+    whole_number(samples, "samples", least=2)
+    whole_number(ascent, "ascent", least=0)
     if (system.inputs, system.outputs) != (other.inputs, other.outputs):
-        raise ShapeMismatch("only systems with the same inputs and outputs are compared")
+        raise ShapeMismatch(
+            f"only systems with the same inputs and outputs are compared: ({system.inputs}, "
+            f"{system.outputs}) and ({other.inputs}, {other.outputs})"
+        )
     start, fed = _sampled(system, initial, inputs, time, samples, as_generator(generator))
 
     def apart(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,9 +175,12 @@ def error_growth(lipschitz: float, defect: float, time: int, initial: float = 0.
     >>> error_growth(2.0, 1.0, 3).tolist()
     [0.0, 1.0, 3.0, 7.0]
     """
-    at_least(time, 0, "time")
+    whole_number(time, "time", least=0)
     if min(lipschitz, defect, initial) < 0:
-        raise InvalidInput("a Lipschitz constant and errors are not negative")
+        raise InvalidInput(
+            f"a Lipschitz constant and errors are not negative (lipschitz = {lipschitz!r}, defect "
+            f"= {defect!r}, initial = {initial!r})"
+        )
     errors = [initial]
     for _ in range(time):
         errors.append(lipschitz * errors[-1] + defect)
@@ -213,11 +219,11 @@ def recurrent_fit(
     >>> made.rnn.A.shape, round(made.lipschitz, 6), made.accuracy(5) < 1e-3
     (torch.Size([31, 31]), 0.5, True)
     """
-    at_least(time, 1, "time")
-    at_least(width, 1, "width")
-    positive(margin, "margin")
-    positive(steepness, "steepness")
-    at_least(samples, width, "samples")
+    whole_number(time, "time", least=1)
+    whole_number(width, "width", least=1)
+    positive_number(margin, "margin")
+    positive_number(steepness, "steepness")
+    whole_number(samples, "samples", least=width)
     source = as_generator(generator)
     region = _region(system, initial, inputs, time, margin, source)
     low, high = _ends(region)
@@ -281,7 +287,7 @@ def simulate_system(
     >>> simulate_system(double, (0, 1), (0, 0.1), 4, 1e-2).accuracy(4) <= 1e-2
     True
     """
-    positive(accuracy, "accuracy")
+    positive_number(accuracy, "accuracy")
     source = as_generator(generator)
     seed = int(torch.randint(0, 2**62, (1,), generator=source))
     width = 8
@@ -307,7 +313,7 @@ def euler_system(
     >>> decay.run(torch.ones(1), torch.zeros(2, 1)).states.flatten().tolist()
     [1.0, 0.5, 0.25]
     """
-    positive(step, "step")
+    positive_number(step, "step")
     return DynamicalSystem(states, inputs, states, lambda h, x: h + step * field(h, x), lambda h: h)
 
 
@@ -352,7 +358,7 @@ def memory_bound(rnn: ShallowRNN, time: int) -> Tensor:
     >>> [round(b, 9) for b in memory_bound(ShallowRNN(one / 2, one, one, "relu"), 3).tolist()]
     [1.0, 0.5, 0.25]
     """
-    at_least(time, 1, "time")
+    whole_number(time, "time", least=1)
     slope = inspect_activation(rnn.nonlinearity).lipschitz
     a, b, c = (float(torch.linalg.matrix_norm(p.detach(), ord=2)) for p in (rnn.A, rnn.B, rnn.C))
     lags = torch.arange(time, dtype=torch.float64)
@@ -404,7 +410,10 @@ def _region(
     with torch.no_grad():
         reached = system.run(start, fed).states.reshape(-1, system.states)
     if not bool(torch.isfinite(reached).all()):
-        raise NonFinite("the system leaves every bounded set in that time")
+        raise NonFinite(
+            "the system leaves every bounded set in that time: "
+            f"{first_entry(reached, 'the value', ~torch.isfinite(reached))}"
+        )
     low_h, high_h = _ends(initial)
     low_x, high_x = _ends(inputs)
     low = torch.cat([torch.minimum(reached.amin(0), low_h), low_x])

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.checks import all_finite, described, whole_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.nets.activations import Activation, as_layer, nth_derivative
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least
 
 Nonlinearity = str | Activation | nn.Module | type[nn.Module] | Callable[..., Any]
 
@@ -129,7 +129,10 @@ class ShallowRNN(nn.Module):
     ) -> None:
         super().__init__()
         if any(matrix.ndim != 2 for matrix in (A, B, C)):
-            raise ShapeMismatch("A, B and C are matrices: [n, n], [n, m] and [p, n]")
+            raise ShapeMismatch(
+                f"A, B and C are matrices: [n, n], [n, m] and [p, n], not {list(A.shape)}, "
+                f"{list(B.shape)} and {list(C.shape)}"
+            )
         n = len(A)
         if A.shape[1] != n or len(B) != n or C.shape[1] != n:
             raise ShapeMismatch(
@@ -139,8 +142,8 @@ class ShallowRNN(nn.Module):
         start = A.new_zeros(n) if initial is None else initial.detach().to(A)
         if start.shape != (n,):
             raise ShapeMismatch(f"the initial state is [{n}], not {list(start.shape)}")
-        if not all(bool(torch.isfinite(part).all()) for part in (A, B, C, start)):
-            raise NonFinite("a matrix or the initial state contains NaN or infinity")
+        for part, name in ((A, "A"), (B, "B"), (C, "C"), (start, "the initial state")):
+            all_finite(part, name)
         self.A, self.B, self.C = (nn.Parameter(part.detach().to(A).clone()) for part in (A, B, C))
         self.nonlinearity = as_layer(nonlinearity)
         self.register_buffer("initial", start.clone())
@@ -206,7 +209,7 @@ class Unrolled(nn.Module):
 
     def __init__(self, rnn: ShallowRNN, time: int) -> None:
         super().__init__()
-        at_least(time, 0, "time")
+        whole_number(time, "time", least=0)
         self.states, self.inputs = rnn.B.shape
         joined = torch.cat([rnn.A.detach(), rnn.B.detach()], dim=1)
         self.layers = nn.ModuleList(dense(joined) for _ in range(time))
@@ -304,7 +307,10 @@ def shallow_rnn(rnn: nn.RNN, readout: nn.Linear) -> ShallowRNN:
     (torch.Size([4, 4]), torch.Size([4, 2]), torch.Size([1, 4]))
     """
     if not isinstance(rnn, nn.RNN) or rnn.num_layers != 1 or rnn.bidirectional:
-        raise UnsupportedModel("a shallow network is an nn.RNN of one layer and one direction")
+        raise UnsupportedModel(
+            "a shallow network is an nn.RNN of one layer and one direction (given: "
+            f"{described(rnn)})"
+        )
     if not isinstance(readout, nn.Linear) or readout.in_features != rnn.hidden_size:
         raise UnsupportedModel(f"the readout is an nn.Linear of {rnn.hidden_size} inputs")
     held = {name: p.detach() for name, p in rnn.named_parameters()}
@@ -330,8 +336,8 @@ def _initial(initial: Tensor, inputs: Tensor, n: int, m: int) -> Tensor:
         raise ShapeMismatch(f"inputs are [..., T, {m}], not {list(inputs.shape)}")
     if initial.ndim < 1 or initial.shape[-1] != n:
         raise ShapeMismatch(f"an initial state is [..., {n}], not {list(initial.shape)}")
-    if not (bool(torch.isfinite(inputs).all()) and bool(torch.isfinite(initial).all())):
-        raise NonFinite("the inputs or the initial state contain NaN or infinity")
+    all_finite(inputs, "inputs")
+    all_finite(initial, "initial")
     leading = inputs.shape[:-2]
     if initial.ndim > 1 and leading and initial.shape[:-1] != leading:
         raise ShapeMismatch(

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Approximant
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.core.checks import as_points, described, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least, points, positive
 
 
 class ResidualBlock(nn.Module):
@@ -115,7 +115,10 @@ def unroll_residual(network: ResidualNetwork) -> nn.Sequential:
     for part in network:
         if isinstance(part, ResidualBlock):
             if not isinstance(part.activation, nn.ReLU):
-                raise UnsupportedModel("only ReLU carries an input along exactly")
+                raise UnsupportedModel(
+                    f"only ReLU carries an input along exactly (given: {described(part.activation)}"
+                    ")"
+                )
             w, b, v = part.inner.weight, part.inner.bias, part.outer.weight
             eye = torch.eye(w.shape[1]).to(w)
             carried = [eye] if positive_now else [eye, -eye]
@@ -177,9 +180,9 @@ def residual_memorizer(
     >>> residual_memorizer(x, torch.tensor([0, 1, 2, 0, 1, 2]), 30, generator=0).residual < 1e-9
     True
     """
-    x = points(x)
+    x = as_points(x)
     n, d = x.shape
-    k = at_least(width, 1, "width")
+    k = whole_number(width, "width", least=1)
     if labels.shape != (n,) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise ShapeMismatch(f"labels must be whole numbers [{n}], not {list(labels.shape)}")
     if int(labels.min()) < 0:
@@ -261,8 +264,8 @@ def folding_network_of_norm(folds: int, radius: float = 1.0) -> Approximant:
     >>> round(two.bound, 6), len([m for m in two.network if isinstance(m, ResidualBlock)])
     (0.414214, 2)
     """
-    at_least(folds, 1, "folds")
-    positive(radius, "radius")
+    whole_number(folds, "folds", least=1)
+    positive_number(radius, "radius")
     beta = math.pi / 2**folds
     read = torch.tensor([[math.cos(beta), math.sin(beta)]], dtype=torch.float64)
     network = ResidualNetwork(_fold_blocks(folds), last=dense(read, torch.zeros(1).double()))
@@ -290,13 +293,18 @@ def radial_network(knots: Tensor, values: Tensor, folds: int, radius: float = 1.
     >>> round(ramp(torch.tensor([[0.3, 0.4]]).double()).item(), 1)
     0.5
     """
-    at_least(folds, 1, "folds")
-    positive(radius, "radius")
+    whole_number(folds, "folds", least=1)
+    positive_number(radius, "radius")
     t, y = knots.double(), values.double()
     if t.ndim != 1 or t.shape != y.shape or len(t) < 2:
-        raise ShapeMismatch("a broken line has as many knots [p + 1] as values, at least two")
+        raise ShapeMismatch(
+            f"a broken line has as many knots [p + 1] as values, at least two (t is {list(t.shape)}"
+            f", y is {list(y.shape)})"
+        )
     if float(t[0]) != 0.0 or not bool((t.diff() > 0).all()):
-        raise InvalidInput("the knots of a radial function start at 0 and increase")
+        raise InvalidInput(
+            f"the knots of a radial function start at 0 and increase, not {described(t.tolist())}"
+        )
     slopes = y.diff() / t.diff()
     bends = slopes.diff()
     beta = math.pi / 2**folds

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import EmptyData, NonFinite, ShapeMismatch, UnsupportedModel
 from torchtheory.kernels.parameter_uses import unfold
 from torchtheory.models.model import global_randomness_kept
@@ -120,9 +121,12 @@ def equivariance_gaps(model: nn.Module, x: Tensor, shift: Sequence[int]) -> dict
             f"{len(moves)} numbers were given"
         )
     if len(x) == 0:
-        raise EmptyData("equivariance is measured on at least one input")
+        raise EmptyData(f"equivariance is measured on at least one input, not {list(x.shape)}")
     if not bool(torch.isfinite(x).all()):
-        raise NonFinite("the input is NaN or infinite somewhere")
+        raise NonFinite(
+            "the input is NaN or infinite somewhere: "
+            f"{first_entry(x, 'the value', ~torch.isfinite(x))}"
+        )
     axes = tuple(range(2, x.ndim))
     with torch.no_grad(), global_randomness_kept():
         still = layer_outputs(model, x)

@@ -18,8 +18,8 @@ from torchtheory.approximation.network_calculus import block_diagonal, chain
 from torchtheory.approximation.piecewise.function_norms import partial_derivatives
 from torchtheory.approximation.piecewise.partition_of_unity import patch_centers
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import EmptyData, ShapeMismatch
-from torchtheory.nets.labeled import at_least
 
 #: of four ramps
 _TRAPEZOID = [1.0, -1.0, -1.0, 1.0]
@@ -125,8 +125,8 @@ def skip_local_line(cells: int, levels: int) -> SkipNetwork:
     >>> skip_local_line(2, 6)(torch.tensor([[0.125], [0.5]]).double()).flatten().tolist()
     [0.125, 0.0]
     """
-    at_least(cells, 1, "cells")
-    at_least(levels, 1, "levels")
+    whole_number(cells, "cells", least=1)
+    whole_number(levels, "levels", least=1)
     scale, rows = 3.0 * cells, _rows
     knots = torch.tensor([2.0, 1.0, -1.0, -2.0]).double()
     trapezoid = rows([_TRAPEZOID])

@@ -25,16 +25,15 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.barron.maurey import maurey_error
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.core.checks import all_finite, positive_number
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
-    NonFinite,
     ShapeMismatch,
     UnsupportedModel,
 )
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +178,18 @@ def prune_units(
     if inputs.ndim != 2 or inputs.shape[1] != inner.shape[1]:
         raise ShapeMismatch(f"the inputs must be [N, {inner.shape[1]}], not {list(inputs.shape)}")
     if len(inputs) == 0:
-        raise EmptyData("there is no input to compare the networks on")
-    if not bool(torch.isfinite(inputs).all()):
-        raise NonFinite("the inputs must be finite")
-    if not 0 < positive(keep, "keep") <= 1:
+        raise EmptyData(
+            f"there is no input to compare the networks on (the shape is {list(inputs.shape)})"
+        )
+    all_finite(inputs, "the inputs")
+    if not 0 < positive_number(keep, "keep") <= 1:
         raise InvalidInput(f"keep is a share of the units, in (0, 1], not {keep!r}")
     # 0.01 * 300 is a little below 3 in floating point
-    terms = at_least(math.floor(keep * len(inner) + 1e-9), 1, "keep times the number of units")
+    terms = math.floor(keep * len(inner) + 1e-9)
+    if terms < 1:
+        raise InvalidInput(
+            f"keep={keep!r} of {len(inner)} units is less than one: take 1/{len(inner)} or more"
+        )
     size = (float(inputs.norm(dim=1).max()) * inner.norm(dim=1) + bias).clamp(min=0)
     masses = outer[0] * size
     mass = float(masses.abs().sum())

@@ -23,9 +23,9 @@ from scipy import integrate, special
 from torch import Tensor
 
 from torchtheory.approximation.barron.spectra import GaussianBump
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, first_entry, positive_number, whole_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.nets.labeled import at_least, positive
 from torchtheory.primer.function_spaces import fourier_transform
 
 
@@ -63,10 +63,9 @@ def grid_barron_constant(values: Tensor, start: float, spacing: float) -> Barron
     >>> abs(found.value - (2 / torch.pi) ** 0.5) < 0.001
     True
     """
-    if not torch.isfinite(values).all():
-        raise NonFinite("the values on the grid must be finite")
+    all_finite(values, "the values on the grid")
     if values.ndim == 0 or min(values.shape) < 8:
-        raise ShapeMismatch("the grid needs 8 points or more an axis")
+        raise ShapeMismatch(f"the grid needs 8 points or more an axis, not {list(values.shape)}")
     fine = _grid_constant(values, start, spacing)
     coarse = _grid_constant(values[(slice(None, None, 2),) * values.ndim], start, 2 * spacing)
     return BarronEstimate(fine, abs(fine - coarse))
@@ -100,7 +99,7 @@ def radial_barron_constant(
     >>> round(radial_barron_constant(bell, 2).value, 6)
     1.253314
     """
-    at_least(dimension, 1, "dimension")
+    whole_number(dimension, "dimension", least=1)
     if not cutoff > 0:
         raise InvalidInput(f"cutoff must be a positive number, not {cutoff!r}")
     surface = 2 * math.exp(dimension / 2 * math.log(math.pi) - special.gammaln(dimension / 2))
@@ -134,7 +133,10 @@ def monte_carlo_barron_constant(
         raise ShapeMismatch(f"the frequencies must be [n, d], not {list(frequencies.shape)}")
     chance = density(frequencies)
     if not (chance > 0).all():
-        raise InvalidInput("the density must be positive wherever a frequency was drawn")
+        raise InvalidInput(
+            "the density must be positive wherever a frequency was drawn: "
+            f"{first_entry(chance, 'the value', ~(chance > 0))}"
+        )
     return mean_interval(frequencies.norm(dim=1) * magnitude(frequencies) / chance, confidence)
 
 
@@ -153,9 +155,9 @@ def gaussian_density(dimension: int, deviation: float) -> GaussianBump:
     >>> round(f.barron_constant / (2 * math.pi), 6), round(1 / (2 * math.pi**2), 6)
     (0.050661, 0.050661)
     """
-    positive(deviation, "deviation")
+    positive_number(deviation, "deviation")
     height = math.exp(
-        -at_least(dimension, 1, "dimension") / 2 * math.log(2 * math.pi * deviation**2)
+        -whole_number(dimension, "dimension", least=1) / 2 * math.log(2 * math.pi * deviation**2)
     )
     return GaussianBump(dimension, deviation, height=height)
 

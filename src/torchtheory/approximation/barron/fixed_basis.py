@@ -22,8 +22,8 @@ import math
 
 import numpy as np
 
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.labeled import at_least, positive
 
 
 def lattice_shells(dimension: int, functions: int) -> list[tuple[int, int]]:
@@ -42,8 +42,8 @@ def lattice_shells(dimension: int, functions: int) -> list[tuple[int, int]]:
     >>> lattice_shells(100, 1)
     [(1, 200)]
     """
-    at_least(dimension, 1, "dimension")
-    at_least(functions, 1, "functions")
+    whole_number(dimension, "dimension", least=1)
+    whole_number(functions, "functions", least=1)
     most = 1
     while True:
         counts = _representations(dimension, most)
@@ -75,8 +75,8 @@ def fixed_basis_floor(terms: int, dimension: int, barron_constant: float = 1.0) 
     >>> round(fixed_basis_floor(100, 100) * 8 * math.pi**2, 6)
     0.5
     """
-    at_least(terms, 1, "terms")
-    constant = positive(barron_constant, "barron_constant")
+    whole_number(terms, "terms", least=1)
+    constant = positive_number(barron_constant, "barron_constant")
     best, total = 0.0, 0
     # (1 - k/N) N^(-2/d) is largest at N = k (1 + d/2); every N gives a valid bound
     for squared, count in lattice_shells(dimension, (2 + dimension) * terms):
@@ -94,8 +94,8 @@ def fourier_basis_error(terms: int, dimension: int, barron_constant: float = 1.0
     >>> round(fourier_basis_error(4, 2) * 8 * math.pi**2, 6)
     0.5
     """
-    at_least(terms, 1, "terms")
-    constant = positive(barron_constant, "barron_constant")
+    whole_number(terms, "terms", least=1)
+    constant = positive_number(barron_constant, "barron_constant")
     squared = lattice_shells(dimension, terms + 1)[-1][0]
     return constant**2 / (8 * math.pi**2 * squared)
 
@@ -111,7 +111,10 @@ def network_beats_every_basis(dimension: int, most: int = 10**9) -> int:
     8192
     """
     if dimension < 3:
-        raise InvalidInput("in one or two dimensions a fixed basis is as fast: take 3 or more")
+        raise InvalidInput(
+            "in one or two dimensions a fixed basis is as fast: take 3 or more (dimension = "
+            f"{dimension!r})"
+        )
     k = 1
     while k <= most:
         if dimension / k < fixed_basis_floor(k, dimension):

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import positive_number
 from torchtheory.core.errors import ShapeMismatch
-from torchtheory.nets.labeled import positive
 
 
 def convolve_on_grid(f: Tensor, g: Tensor, spacing: float) -> Tensor:
@@ -34,8 +34,11 @@ def convolve_on_grid(f: Tensor, g: Tensor, spacing: float) -> Tensor:
     [1.0, 2.0, 3.0, 2.0, 1.0]
     """
     if f.ndim != 1 or g.ndim != 1 or not len(f) or not len(g):
-        raise ShapeMismatch("both functions are given on a grid of the line")
-    positive(spacing, "spacing")
+        raise ShapeMismatch(
+            f"both functions are given on a grid of the line (f is {list(f.shape)}, g is "
+            f"{list(g.shape)})"
+        )
+    positive_number(spacing, "spacing")
     n = len(f) + len(g) - 1
     product = torch.fft.rfft(f, n) * torch.fft.rfft(g, n)
     back: Tensor = torch.fft.irfft(product, n)

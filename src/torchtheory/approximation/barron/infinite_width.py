@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import ShapeMismatch
-from torchtheory.nets.labeled import at_least, positive
 
 
 def cosine_integral(
@@ -39,7 +39,10 @@ def cosine_integral(
     True
     """
     if points.ndim != 1 or frequencies.ndim != 1 or len(frequencies) < 2:
-        raise ShapeMismatch("points and frequencies are one-dimensional grids")
+        raise ShapeMismatch(
+            f"points and frequencies are one-dimensional grids (points is {list(points.shape)}, "
+            f"frequencies is {list(frequencies.shape)})"
+        )
     angle = phase(frequencies)
     change = torch.cos(points[:, None] * frequencies + angle) - torch.cos(angle)
     return change @ magnitude(frequencies) * float(frequencies[1] - frequencies[0])
@@ -79,9 +82,12 @@ def step_integral(
     True
     """
     if points.ndim != 1 or frequencies.ndim != 1 or len(frequencies) < 2:
-        raise ShapeMismatch("points and frequencies are one-dimensional grids")
-    positive(radius, "radius")
-    at_least(offsets, 1, "offsets")
+        raise ShapeMismatch(
+            f"points and frequencies are one-dimensional grids (points is {list(points.shape)}, "
+            f"frequencies is {list(frequencies.shape)})"
+        )
+    positive_number(radius, "radius")
+    whole_number(offsets, "offsets", least=1)
     middle = (torch.arange(offsets, dtype=frequencies.dtype) + 0.5) / offsets
     reach = radius * frequencies.abs()
     u = reach[:, None] * middle  # [m, offsets]

@@ -21,17 +21,15 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import all_finite, as_points, whole_number
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
-    NonFinite,
     ShapeMismatch,
     UnsupportedModel,
 )
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least
-from torchtheory.nets.labeled import points as as_points
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ def maurey_error(points: Tensor, weights: Tensor, terms: int) -> MaureyError:
     (0.25, 0.3333333333333333)
     """
     chance, values = _scaled(points, weights)
-    at_least(terms, 1, "terms")
+    whole_number(terms, "terms", least=1)
     squares = values.square().sum(1)
     moment = float(chance @ squares)
     mixture = float((chance @ values).square().sum())
@@ -117,7 +115,7 @@ def compress_network(
     """
     first, activation, last = _shallow(model)
     # in the precision of the weights, as the network itself would have it
-    inputs = as_points(inputs).to(first.weight.dtype)
+    inputs = as_points(inputs, "inputs").to(first.weight.dtype)
     if inputs.shape[1] != first.in_features:
         raise ShapeMismatch(f"the inputs must be [n, {first.in_features}]")
     with torch.no_grad():
@@ -162,8 +160,8 @@ def _scaled(points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
             f"points and weights are floating point numbers of one precision, not {points.dtype} "
             f"and {weights.dtype}"
         )
-    if not (torch.isfinite(points).all() and torch.isfinite(weights).all()):
-        raise NonFinite("points and weights must be finite")
+    all_finite(points, "points")
+    all_finite(weights, "weights")
     mass = weights.abs().sum()
     if not mass > 0:
         raise InvalidInput("some weight must differ from 0")
@@ -172,8 +170,8 @@ def _scaled(points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 def _counts(chance: Tensor, terms: int, draws: int, generator: RandomSource) -> Tensor:
     """How often each of the m terms is drawn, `[draws, m]`."""
-    at_least(terms, 1, "terms")
-    at_least(draws, 1, "draws")
+    whole_number(terms, "terms", least=1)
+    whole_number(draws, "draws", least=1)
     source = as_generator(generator)
     chosen = torch.multinomial(chance.expand(draws, -1), terms, replacement=True, generator=source)
     counts = torch.zeros(draws, len(chance), dtype=chance.dtype)

@@ -28,10 +28,10 @@ from torch import Tensor, nn
 from torchtheory.approximation.barron.sampled_networks import OpenStep
 from torchtheory.approximation.barron.spectra import Spectrum
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, positive_number, whole_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, rademacher
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labeled import at_least, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def draw_step_pairs(
     >>> bool((pairs.ahead.abs() <= GaussianBump(3).barron_constant).all())
     True
     """
-    at_least(count, 1, "count")
-    positive(radius, "radius")
+    whole_number(count, "count", least=1)
+    positive_number(radius, "radius")
     source = as_generator(generator)
     frequencies, phases = target.draw(count, source)
     lengths = frequencies.norm(dim=1)
@@ -117,7 +117,7 @@ def step_pair_network(
     outer = torch.cat([pairs.ahead, pairs.behind]) / len(pairs.ahead)
     activation: nn.Module = OpenStep()
     if units != "step":
-        positive(width, "width")
+        positive_number(width, "width")
         inner, bias = inner / width, bias / width
     if units == "sigmoid":
         activation = as_layer("logistic")
@@ -175,7 +175,7 @@ def sampled_exponentials(
     >>> abs(made(torch.zeros(1, 2).double()) - 1).max() < 1e-12           # exact at 0
     tensor(True)
     """
-    at_least(terms, 1, "terms")
+    whole_number(terms, "terms", least=1)
     source = as_generator(generator)
     frequencies, phases = target.draw(terms, source)
     turn = rademacher(terms, generator=source, dtype=phases.dtype)
@@ -212,7 +212,7 @@ class MeanOfSteps:
 
     def subsample(self, units: int, generator: RandomSource = None) -> nn.Sequential:
         """A network of `units` steps whose mean over draws is the function itself."""
-        at_least(units, 1, "units")
+        whole_number(units, "units", least=1)
         inner, thresholds, amplitudes = self.sampler(units, as_generator(generator))
         if inner.ndim != 2 or {len(inner), *thresholds.shape, *amplitudes.shape} != {units}:
             raise ShapeMismatch(
@@ -220,8 +220,8 @@ class MeanOfSteps:
                 f"{list(inner.shape)}, {list(thresholds.shape)}, {list(amplitudes.shape)}"
             )
         outer = amplitudes.to(inner) / units
-        if not bool(torch.isfinite(outer).all() & torch.isfinite(inner).all()):
-            raise NonFinite("the sampler must give finite numbers")
+        all_finite(outer, "outer")
+        all_finite(inner, "inner")
         if bool(((amplitudes < self.lowest) | (amplitudes > self.highest)).any()):
             raise InvalidInput(
                 f"the sampler gave an amplitude outside of [{self.lowest}, {self.highest}]"
@@ -237,4 +237,4 @@ class MeanOfSteps:
         0.01
         """
         spread = max(0.0, self.highest) - min(0.0, self.lowest)
-        return spread**2 / (4 * at_least(units, 1, "units"))
+        return spread**2 / (4 * whole_number(units, "units", least=1))

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.barron.spectra import PlaneWaves, Spectrum
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.generalization.learning.width_choice import (
@@ -38,7 +39,6 @@ from torchtheory.generalization.learning.width_choice import (
     approximation_constant,
 )
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least, positive
 
 
 def absolute_sine_integral(angle: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def total_variation(target: PlaneWaves, radius: float = 1.0) -> float:
     >>> round(total_variation(wave), 6), round(2 * wave.barron_constant, 6)
     (4.0, 6.283185)
     """
-    positive(radius, "radius")
+    positive_number(radius, "radius")
     reach = radius * target.frequencies.norm(dim=1)
     return float(target.amplitudes @ wave_variation(reach, target.phases))
 
@@ -153,7 +153,7 @@ class SampledNetwork:
         >>> round(found.chance_above(4 * found.guarantee), 6)
         0.25
         """
-        return min(1.0, self.guarantee / positive(error, "error"))
+        return min(1.0, self.guarantee / positive_number(error, "error"))
 
 
 def draw_steps(
@@ -172,8 +172,8 @@ def draw_steps(
     >>> draw_steps(wave, 3).weights.abs().round(decimals=6).tolist()
     [8.0, 8.0, 8.0]
     """
-    at_least(count, 1, "count")
-    positive(radius, "radius")
+    whole_number(count, "count", least=1)
+    positive_number(radius, "radius")
     source = as_generator(generator)
     if isinstance(target, PlaneWaves):
         masses = wave_variation(radius * target.frequencies.norm(dim=1), target.phases)
@@ -253,7 +253,7 @@ def best_network(
     >>> len(errors), min(errors) <= found.guarantee
     (10, True)
     """
-    at_least(draws, 1, "draws")
+    whole_number(draws, "draws", least=1)
     if float(points.norm(dim=1).max()) > radius * (1 + 1e-12):
         raise InvalidInput(f"some points lie outside the ball of radius {radius}")
     source = as_generator(generator)
@@ -271,7 +271,7 @@ def units_for_error(error: float, barron_constant: float, radius: float = 1.0) -
     1600
     """
     return math.ceil(
-        approximation_constant(barron_constant, radius) / positive(error, "error") - 1e-9
+        approximation_constant(barron_constant, radius) / positive_number(error, "error") - 1e-9
     )
 
 
@@ -283,10 +283,10 @@ def ball_points(
     >>> bool((ball_points(100, 3, 2.0).norm(dim=1) <= 2).all())
     True
     """
-    at_least(count, 1, "count")
-    at_least(dimension, 1, "dimension")
+    whole_number(count, "count", least=1)
+    whole_number(dimension, "dimension", least=1)
     source = as_generator(generator)
     z = torch.randn(count, dimension, generator=source, dtype=torch.float64)
     lengths = torch.rand(count, 1, generator=source, dtype=torch.float64) ** (1 / dimension)
     directions: Tensor = z / z.norm(dim=1, keepdim=True)
-    return positive(radius, "radius") * lengths * directions
+    return positive_number(radius, "radius") * lengths * directions

@@ -24,9 +24,9 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, described, positive_number, whole_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import gaussian
-from torchtheory.nets.labeled import at_least, positive
 
 
 class Spectrum(ABC):
@@ -94,8 +94,7 @@ class PlaneWaves(Spectrum):
         if phases.shape != amplitudes.shape:
             raise ShapeMismatch(f"as many phases as amplitudes, not {list(phases.shape)}")
         for tensor in (amplitudes, frequencies, phases):
-            if not torch.isfinite(tensor).all():
-                raise NonFinite("amplitudes, frequencies and phases must be finite numbers")
+            all_finite(tensor, "amplitudes, frequencies and phases")
         # a negative amplitude is half a turn of the phase
         self.amplitudes = amplitudes.abs()
         self.phases = phases + math.pi * (amplitudes < 0).to(phases)
@@ -118,7 +117,10 @@ class PlaneWaves(Spectrum):
         3.0
         """
         if other.dimension != self.dimension:
-            raise ShapeMismatch("the two factors take inputs of different dimensions")
+            raise ShapeMismatch(
+                f"the two factors take inputs of different dimensions: {self.dimension} and "
+                f"{other.dimension}"
+            )
         half = torch.outer(self.amplitudes, other.amplitudes).flatten() / 2
         parts = [
             (
@@ -133,7 +135,10 @@ class PlaneWaves(Spectrum):
 
     def __add__(self, other: PlaneWaves) -> PlaneWaves:
         if other.dimension != self.dimension:
-            raise ShapeMismatch("the two terms take inputs of different dimensions")
+            raise ShapeMismatch(
+                f"the two terms take inputs of different dimensions: {self.dimension} and "
+                f"{other.dimension}"
+            )
         return PlaneWaves(
             torch.cat([self.amplitudes, other.amplitudes]),
             torch.cat([self.frequencies, other.frequencies]),
@@ -180,8 +185,8 @@ class GaussianBump(Spectrum):
         center: Tensor | Sequence[float] | None = None,
         height: float = 1.0,
     ) -> None:
-        self.dimension = at_least(dimension, 1, "dimension")
-        self.width = positive(width, "width")
+        self.dimension = whole_number(dimension, "dimension", least=1)
+        self.width = positive_number(width, "width")
         if not (math.isfinite(height) and height != 0):
             raise InvalidInput(f"height must be a finite number other than 0, not {height!r}")
         self.height = height
@@ -227,9 +232,14 @@ class RidgeSpectrum(Spectrum):
 
     def __init__(self, profile: Spectrum, direction: Tensor) -> None:
         if profile.dimension != 1:
-            raise ShapeMismatch("the profile of a ridge function takes one variable")
+            raise ShapeMismatch(
+                f"the profile of a ridge function takes one variable, not {profile.dimension}"
+            )
         if direction.ndim != 1 or not torch.isfinite(direction).all() or not direction.any():
-            raise InvalidInput("the direction must be one vector of finite numbers, not all 0")
+            raise InvalidInput(
+                "the direction must be one vector of finite numbers, not all 0, not "
+                f"{described(direction.tolist())}"
+            )
         self.profile = profile
         self.direction = direction
         self.dimension = len(direction)

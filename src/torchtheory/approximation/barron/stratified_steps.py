@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.barron.sampled_networks import Steps
+from torchtheory.core.checks import first_entry, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.labeled import at_least
 
 #: Cells altogether; their number is a power of the dimension.
 _MOST_CELLS = 1 << 22
@@ -58,7 +58,10 @@ def half_spaces(u: Tensor) -> tuple[Tensor, Tensor]:
             f"half-spaces have coordinates [n, d], d = 1, 2 or 3, not {list(u.shape)}"
         )
     if not bool(((u >= 0) & (u <= 1)).all()):
-        raise InvalidInput("the coordinates of half-spaces lie between 0 and 1")
+        raise InvalidInput(
+            "the coordinates of half-spaces lie between 0 and 1: "
+            f"{first_entry(u, 'u', ~((u >= 0) & (u <= 1)))}"
+        )
     thresholds = 2 * u[:, -1] - 1
     if u.shape[1] == 1:
         return torch.ones_like(u), thresholds
@@ -91,8 +94,8 @@ def steps_in_strata(
     >>> bool(((steps(x).mean(1) - (x[:, 0] + 1) / 2).abs() <= 1 / 50).all())
     True
     """
-    at_least(per_side, 1, "per_side")
-    if at_least(dimension, 1, "dimension") > 3:
+    whole_number(per_side, "per_side", least=1)
+    if whole_number(dimension, "dimension", least=1) > 3:
         raise InvalidInput(f"cells of half-spaces are written down for d <= 3, not {dimension}")
     if per_side**dimension > _MOST_CELLS:
         raise InvalidInput(f"{per_side} cells a side make more than {_MOST_CELLS} steps")

@@ -1,1 +1,1 @@
-"""What depth and width buy: functions that are cheap for deep networks and dear for shallow ones."""
+"""What depth and width buy: functions cheap for deep networks and dear for shallow ones."""

@@ -22,9 +22,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, whole_number, whole_numbers
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labeled import at_least
 
 
 class ShallowCircuit(nn.Module):
@@ -127,14 +127,15 @@ def random_deep_circuit(
     >>> random_deep_circuit(8, [2, 2, 2], 2)(torch.ones(5, 8, 2).double()).shape
     torch.Size([5, 1])
     """
-    at_least(places, 2, "places")
+    whole_number(places, "places", least=2)
     levels = places.bit_length() - 1
     if places != 1 << levels or len(ranks) != levels:
         raise InvalidInput(
             f"a deep circuit has 2^l places and l ranks, not {places} places and {len(ranks)} ranks"
         )
-    for number in (*ranks, features, outputs):
-        at_least(number, 1, "each rank")
+    whole_numbers(ranks, "ranks", fewest=0)
+    whole_number(features, "features", least=1)
+    whole_number(outputs, "outputs", least=1)
     source = as_generator(generator)
     weights, inner = [], features
     for k, rank in enumerate(ranks):
@@ -306,8 +307,8 @@ def best_shallow_circuit(
     >>> bool((c - 1).abs().max() < 1e-9)
     True
     """
-    at_least(terms, 1, "terms")
-    at_least(sweeps, 1, "sweeps")
+    whole_number(terms, "terms", least=1)
+    whole_number(sweeps, "sweeps", least=1)
     _finite(tensor)
     m, r = tensor.ndim, tensor.shape[-1] if tensor.ndim else 0
     if m < 2 or set(tensor.shape) != {r}:
@@ -342,5 +343,5 @@ def _features(features: Tensor, places: int, count: int) -> None:
 
 
 def _finite(*tensors: Tensor) -> None:
-    if not all(bool(torch.isfinite(t).all()) for t in tensors):
-        raise NonFinite("a circuit's numbers must be finite")
+    for tensor in tensors:
+        all_finite(tensor, "a circuit's numbers")

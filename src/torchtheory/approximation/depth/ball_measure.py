@@ -22,9 +22,9 @@ from scipy import special
 from torch import Tensor
 
 from torchtheory.approximation.depth.band_limited import unit_volume_radius
+from torchtheory.core.checks import first_entry, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labeled import at_least
 
 
 def length_distribution(lengths: Tensor, dimension: int) -> Tensor:
@@ -36,9 +36,10 @@ def length_distribution(lengths: Tensor, dimension: int) -> Tensor:
     >>> [round(v, 3) for v in found.tolist()]          # n = 1: the integral of sinc² over [-ρ, ρ]
     [0.0, 0.903, 1.0]
     """
-    at_least(dimension, 1, "dimension")
+    whole_number(dimension, "dimension", least=1)
     if not bool((lengths >= 0).all() & torch.isfinite(lengths).all()):
-        raise InvalidInput("lengths are finite and not negative")
+        found = first_entry(lengths, "lengths", ~((lengths >= 0) & torch.isfinite(lengths)))
+        raise InvalidInput(f"lengths are finite and not negative: {found}")
     half = dimension / 2
     z = 2 * math.pi * unit_volume_radius(dimension) * lengths.double().flatten().cpu().numpy()
     most = float(z.max(initial=0.0))
@@ -60,8 +61,8 @@ def draw_band_limited(count: int, dimension: int, generator: RandomSource = None
     >>> abs(share - float(length_distribution(torch.ones(1), 3))) < 0.04
     True
     """
-    at_least(count, 1, "count")
-    at_least(dimension, 1, "dimension")
+    whole_number(count, "count", least=1)
+    whole_number(dimension, "dimension", least=1)
     source = as_generator(generator)
     half = dimension / 2
 
@@ -102,7 +103,7 @@ def sphere_tube_share(dimension: int, ratio: float) -> float:
     >>> round(sphere_tube_share(2, 2.0), 6), round(sphere_tube_share(3, 2.0), 6)
     (0.333333, 0.133975)
     """
-    at_least(dimension, 2, "dimension")
+    whole_number(dimension, "dimension", least=2)
     if not (math.isfinite(ratio) and ratio >= 1):
         raise InvalidInput(f"ratio = ρ/r must be a number >= 1, not {ratio!r}")
     return float(special.betainc((dimension - 1) / 2, 0.5, 1 / ratio**2))

@@ -21,8 +21,8 @@ import torch
 from scipy import special
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.labeled import at_least
 
 
 def unit_volume_radius(dimension: int) -> float:
@@ -31,7 +31,7 @@ def unit_volume_radius(dimension: int) -> float:
     >>> unit_volume_radius(1), round(unit_volume_radius(2) ** 2 * math.pi, 12)
     (0.5, 1.0)
     """
-    at_least(dimension, 1, "dimension")
+    whole_number(dimension, "dimension", least=1)
     return math.exp(special.gammaln(dimension / 2 + 1) / dimension) / math.sqrt(math.pi)
 
 
@@ -48,7 +48,9 @@ def band_limited_root(lengths: Tensor, dimension: int, radius: float | None = No
     True
     """
     if (lengths < 0).any():
-        raise InvalidInput("lengths are not negative")
+        raise InvalidInput(
+            f"lengths are not negative: {first_entry(lengths, 'lengths', lengths < 0)}"
+        )
     ball = unit_volume_radius(dimension) if radius is None else radius
     z = lengths.double().clamp(min=1e-9).numpy()
     half = dimension / 2
@@ -65,7 +67,7 @@ def tube_share(dimension: int, radius: float) -> float:
     >>> round(tube_share(3, 2.0), 6)                 # 1 - (1 - 1/4)^(3/2)
     0.350481
     """
-    at_least(dimension, 2, "dimension")
+    whole_number(dimension, "dimension", least=2)
     if not (math.isfinite(radius) and radius >= 1):
         raise InvalidInput(f"radius must be a number >= 1, not {radius!r}")
     return float(special.betainc((dimension - 1) / 2, 1.5, 1 / radius**2))
@@ -82,9 +84,15 @@ def covered_share(points: Tensor, directions: Tensor) -> float:
     0.5
     """
     if points.ndim != 2 or directions.ndim != 2 or points.shape[1] != directions.shape[1]:
-        raise ShapeMismatch("points are [N, n] and directions [m, n]")
+        raise ShapeMismatch(
+            f"points are [N, n] and directions [m, n] (points is {list(points.shape)}, directions "
+            f"is {list(directions.shape)})"
+        )
     if not torch.allclose(directions.norm(dim=1), torch.ones_like(directions[:, 0])):
-        raise InvalidInput("the directions must be unit vectors")
+        raise InvalidInput(
+            "the directions must be unit vectors: a norm differs from 1 by "
+            f"{float((directions.norm(dim=1) - 1).abs().max()):.3g}"
+        )
     squares = points.square().sum(1, keepdim=True) - (points @ directions.T).square()
     return float((squares.min(dim=1).values <= 1).double().mean())
 

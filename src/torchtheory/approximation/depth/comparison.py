@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.targets import Function, evaluate
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, positive_number, whole_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import activation
 from torchtheory.nets.feedforward import Architecture, mlp
-from torchtheory.nets.labeled import at_least, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def equal_widths(dimension: int, parameters: int) -> tuple[int, int]:
     >>> equal_widths(2, 100)
     (24, 7)
     """
-    d = at_least(dimension, 1, "dimension")
+    d = whole_number(dimension, "dimension", least=1)
     spare = parameters - 1
     shallow = spare // (d + 2)
     deep = int((math.sqrt((d + 3) ** 2 + 4 * max(0, spare)) - (d + 3)) / 2 + 1e-9)
@@ -82,13 +82,16 @@ def compare_depth(
     True
     """
     if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1]:
-        raise ShapeMismatch("training and test points are [n, d] with the same d")
-    at_least(steps, 1, "steps")
-    at_least(seeds, 1, "seeds")
-    positive(rate, "rate")
+        raise ShapeMismatch(
+            f"training and test points are [n, d] with the same d (train is {list(train.shape)}, "
+            f"test is {list(test.shape)})"
+        )
+    whole_number(steps, "steps", least=1)
+    whole_number(seeds, "seeds", least=1)
+    positive_number(rate, "rate")
     wanted, checked = evaluate(target, train), evaluate(target, test)
-    if not bool(torch.isfinite(wanted).all() & torch.isfinite(checked).all()):
-        raise NonFinite("the target must be finite at every point")
+    all_finite(wanted, "the target on the training points")
+    all_finite(checked, "the target on the test points")
     if float(checked.var()) == 0:
         raise InvalidInput("the target is constant on the test points")
     source = as_generator(generator)

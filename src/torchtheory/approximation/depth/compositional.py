@@ -33,8 +33,8 @@ from torchtheory.approximation.polynomials.relu import (
     polynomial_network,
 )
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.labeled import at_least, positive
 from torchtheory.primer.taylor import HIGHEST_ORDER, Scalar, taylor_polynomial
 
 SQUARE = ((-1.0, 1.0), (-1.0, 1.0))
@@ -59,7 +59,7 @@ class SmoothFunction:
         >>> SmoothFunction(torch.sin, lambda k: 1.0).taylor_degree(1e-3)
         6
         """
-        positive(error, "error")
+        positive_number(error, "error")
         for k in range(1, HIGHEST_ORDER + 1):
             if self.remainder(k) <= error:
                 return k
@@ -93,7 +93,7 @@ def composite_network(
     >>> bool((made(x) - torch.sin(torch.sin(x.prod(1)))).abs() <= made.bound <= 0.01)
     True
     """
-    positive(error, "error")
+    positive_number(error, "error")
     share = error / (len(outer) + 1)
     lipschitz = [g.derivative_bound(1) for g in outer]
     budget = [share / math.prod(lipschitz[:i]) for i in range(len(outer) + 1)]
@@ -135,9 +135,12 @@ def bilinear_network(
     >>> bool((made(torch.tensor([[0.3, -0.6]]).double()) + 0.18).abs() <= made.bound)
     True
     """
-    at_least(cells, 1, "cells")
+    whole_number(cells, "cells", least=1)
     if not (lipschitz > 0 and curvature > 0) or math.isinf(min(lipschitz, curvature)):
-        raise InvalidInput("a bound needs the Lipschitz constant or a bound of the curvature, > 0")
+        raise InvalidInput(
+            "a bound needs the Lipschitz constant or a bound of the curvature, > 0 (lipschitz = "
+            f"{lipschitz!r}, curvature = {curvature!r})"
+        )
     knots = torch.linspace(-1, 1, cells + 1, dtype=torch.float64)
     values = values_of(function, box_grid(SQUARE, cells + 1)).reshape(cells + 1, cells + 1)
     largest = max(float(values.abs().max()), 1e-300)
@@ -212,13 +215,17 @@ def tree_network(nodes: Sequence[Approximant], inputs: int, lipschitz: float) ->
     True
     """
     height = tree_levels(nodes, inputs)
-    positive(lipschitz, "lipschitz")
+    positive_number(lipschitz, "lipschitz")
     if any(node.domain != SQUARE for node in nodes):
-        raise InvalidInput("the nodes are networks of two variables on [-1, 1]²")
+        raise InvalidInput(
+            "the nodes are networks of two variables on [-1, 1]², not on "
+            f"{next(node.domain for node in nodes if node.domain != SQUARE)}"
+        )
     rest = [layer_maps_of(node) for node in nodes]
     if len({len(maps) for maps in rest}) > 1:
         raise ShapeMismatch(
-            "the nodes must have equally many layers; use the same number of levels"
+            f"the nodes must have equally many layers, not {sorted({len(maps) for maps in rest})}; "
+            "use the same number of levels"
         )
     maps: Maps = affine_map(torch.eye(inputs).tolist())
     width = inputs // 2

@@ -25,10 +25,10 @@ from torchtheory.approximation.certificates import (
 )
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.targets import evaluate, values_of
+from torchtheory.core.checks import described, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName, UnsupportedModel
 from torchtheory.expressivity.bounds import most_pieces
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, positive
 
 Operation = Literal["max", "min"]
 Space = Literal["continuous on a cube", "integrable"]
@@ -119,10 +119,13 @@ def narrow_broken_line(knots: Tensor, values: Tensor) -> nn.Sequential:
     [0.5, 1.0, 0.0]
     """
     if knots.ndim != 1 or knots.shape != values.shape or len(knots) < 2:
-        raise ShapeMismatch("a broken line has as many knots [p + 1] as values, at least two")
+        raise ShapeMismatch(
+            "a broken line has as many knots [p + 1] as values, at least two (knots is "
+            f"{list(knots.shape)}, values is {list(values.shape)})"
+        )
     t, y = knots.double(), values.double()
     if not bool((t.diff() > 0).all()):
-        raise InvalidInput("the knots of a broken line increase")
+        raise InvalidInput(f"the knots of a broken line increase, not {described(t.tolist())}")
     slopes = y.diff() / t.diff()
     bends = slopes.diff()
     # every partial sum is a line beyond its last kink, so its least value is at a knot or the end
@@ -165,8 +168,8 @@ def tangent_network(
     >>> bowl.size.width, bowl.size.depth, round(bowl.bound, 4)
     (3, 9, 0.2222)
     """
-    positive(curvature, "curvature")
-    at_least(cells, 1, "cells")
+    positive_number(curvature, "curvature")
+    whole_number(cells, "cells", least=1)
     box: Box = as_box(domain)
     sides = [(b - a) / cells for a, b in box]
     inner: Box = tuple((a + h / 2, b - h / 2) for (a, b), h in zip(box, sides, strict=True))
@@ -212,9 +215,12 @@ def level_path(network: nn.Sequential, start: Tensor) -> tuple[Tensor, Tensor]:
     maps, between = affine_layers(network)
     d = maps[0][0].shape[1]
     if not all(isinstance(m, nn.ReLU) for m in between):
-        raise UnsupportedModel("paths of constant value are known of ReLU networks only")
+        raise UnsupportedModel(
+            "paths of constant value are known of ReLU networks only, not "
+            f"{', '.join(sorted({type(m).__name__ for m in between}))}"
+        )
     if len(maps[-1][0]) != 1:
-        raise UnsupportedModel("a network with one output is needed")
+        raise UnsupportedModel(f"a network with one output is needed, not {len(maps[-1][0])}")
     if any(len(weight) > d for weight, _ in maps[:-1]):
         raise UnsupportedModel(f"every hidden layer must have at most {d} units, as many as inputs")
     if start.shape != (d,):
@@ -279,7 +285,7 @@ def sphere_witness(network: nn.Sequential, radius: float = 1.0) -> Tensor:
     >>> round(float(x.norm()), 9), bool(net(x) <= net(torch.zeros_like(x)) + 1e-12)
     (1.0, True)
     """
-    positive(radius, "radius")
+    positive_number(radius, "radius")
     first = affine_layers(network)[0][0][0]
     corners, ray = level_path(network, first.new_zeros(first.shape[1]))
     outside = (corners.norm(dim=1) >= radius).nonzero()
@@ -305,7 +311,7 @@ def fixed_size_floor(hidden: Sequence[int], alternations: int) -> float:
     >>> fixed_size_floor([3, 3], 17), fixed_size_floor([3, 3], 16)
     (0.5, 0.0)
     """
-    at_least(alternations, 1, "alternations")
+    whole_number(alternations, "alternations", least=1)
     return 0.5 if alternations > most_pieces(hidden) else 0.0
 
 
@@ -335,19 +341,24 @@ def minimal_width(space: Space, inputs: int, outputs: int = 1) -> WidthThreshold
     >>> minimal_width("continuous on a cube", 3).upper
     4
     """
-    d, n = at_least(inputs, 1, "inputs"), at_least(outputs, 1, "outputs")
+    d, n = whole_number(inputs, "inputs", least=1), whole_number(outputs, "outputs", least=1)
     if space == "continuous on a cube":
         return WidthThreshold(d + 1, d + n, "Hanin and Sellke 2017")
     if space == "integrable":
         if n > 1:
-            raise InvalidInput("the threshold of integrable functions is known here for one output")
+            raise InvalidInput(
+                f"the threshold of integrable functions is known here for one output (n = {n!r})"
+            )
         return WidthThreshold(d + 1, d + 4, "Lu, Pu, Wang, Hu and Wang 2017")
     raise UnknownName("space", space, ["continuous on a cube", "integrable"])
 
 
 def _check_string(operations: Sequence[str], weight: Tensor, bias: Tensor) -> None:
     if weight.ndim != 2 or bias.shape != weight.shape[:1] or not len(weight):
-        raise ShapeMismatch("affine functions are a matrix [m, d] and a bias [m]")
+        raise ShapeMismatch(
+            f"affine functions are a matrix [m, d] and a bias [m] (weight is {list(weight.shape)}, "
+            f"bias is {list(bias.shape)})"
+        )
     if len(operations) != len(weight) - 1:
         raise ShapeMismatch(f"{len(weight)} affine functions have {len(weight) - 1} operations")
     for operation in operations:

@@ -27,10 +27,10 @@ from torchtheory.approximation.network_calculus import block_diagonal, chain, co
 from torchtheory.approximation.piecewise.broken_lines import broken_line_network
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, rademacher
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, positive
 
 
 def sum_over_coordinates(network: nn.Sequential, dimension: int) -> nn.Sequential:
@@ -43,7 +43,7 @@ def sum_over_coordinates(network: nn.Sequential, dimension: int) -> nn.Sequentia
     >>> bool((sum_over_coordinates(f, 2)(x) - f(x[:, :1]) - f(x[:, 1:])).abs() < 1e-12)
     True
     """
-    at_least(dimension, 1, "dimension")
+    whole_number(dimension, "dimension", least=1)
     maps, between = affine_layers(network)
     if maps[0][0].shape[1] != 1:
         raise ShapeMismatch(f"a network of one variable is needed, not of {maps[0][0].shape[1]}")
@@ -76,8 +76,8 @@ def squared_length_network(
     >>> [m.out_features for m in made.network if isinstance(m, nn.Linear)], round(made.bound, 6)
     ([30, 40, 1], 0.045)
     """
-    at_least(dimension, 1, "dimension")
-    positive(lipschitz, "lipschitz")
+    whole_number(dimension, "dimension", least=1)
+    positive_number(lipschitz, "lipschitz")
     parabola = relu_interpolant(torch.square, squares, curvature=2.0)
     outer = relu_interpolant(profile, pieces, (0.0, float(dimension)), lipschitz=lipschitz)
     assert isinstance(parabola.network, nn.Sequential)
@@ -97,9 +97,9 @@ def squared_length_size(lipschitz: float, dimension: int, error: float) -> tuple
     >>> squared_length_size(1.0, 8, 0.01)
     (20, 800)
     """
-    positive(lipschitz, "lipschitz")
-    positive(error, "error")
-    ratio = lipschitz * at_least(dimension, 1, "dimension") / error
+    positive_number(lipschitz, "lipschitz")
+    positive_number(error, "error")
+    ratio = lipschitz * whole_number(dimension, "dimension", least=1) / error
     # a quotient that is whole may come out a little above
     return math.ceil(math.sqrt(ratio / 2) - 1e-9), math.ceil(ratio - 1e-9)
 
@@ -163,7 +163,7 @@ class RadialShells:
         the value jumps. It equals the shells wherever $\|x\|\le R$ and
         $\|x\|^2$ is not within `blur` below a squared radius.
         """
-        positive(ramp, "ramp")
+        positive_number(ramp, "ramp")
         reach = float(self.radii[-1])
         parabola = relu_interpolant(torch.square, squares, (-reach, reach), curvature=2.0)
         assert isinstance(parabola.network, nn.Sequential)
@@ -200,8 +200,8 @@ def radial_shells(
     >>> g(torch.zeros(1, 3).double()).abs().item(), g(torch.full((1, 3), 2.0).double()).item()
     (1.0, 0.0)
     """
-    at_least(dimension, 1, "dimension")
-    at_least(shells, 1, "shells")
+    whole_number(dimension, "dimension", least=1)
+    whole_number(shells, "shells", least=1)
     signs = rademacher(shells, generator=as_generator(generator), dtype=torch.float64)
-    radii = torch.linspace(0.0, positive(radius, "radius"), shells + 1, dtype=torch.float64)
+    radii = torch.linspace(0.0, positive_number(radius, "radius"), shells + 1, dtype=torch.float64)
     return RadialShells(dimension, radii, signs)

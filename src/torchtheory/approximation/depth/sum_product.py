@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_variables
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets.labeled import at_least
 
 
 class SumProductTree(nn.Module):
@@ -36,7 +36,7 @@ class SumProductTree(nn.Module):
 
     def __init__(self, rounds: int, weights: Sequence[Tensor] | None = None) -> None:
         super().__init__()
-        self.rounds = at_least(rounds, 1, "rounds")
+        self.rounds = whole_number(rounds, "rounds", least=1)
         self.inputs = 4**rounds
         units = [4 ** (rounds - r) for r in range(1, rounds + 1)]
         given = [torch.ones(u, 2, dtype=torch.float64) for u in units]

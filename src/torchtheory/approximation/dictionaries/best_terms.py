@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_points, as_targets, first_entry, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets.labeled import at_least, points, targets
 
 
 def haar_transform(values: Tensor) -> Tensor:
@@ -89,7 +89,8 @@ def best_terms_errors(coefficients: Tensor, counts: Sequence[int]) -> Tensor:
     if not len(counts):
         raise EmptyData("there is no number of terms to look at")
     if not bool(torch.isfinite(coefficients.abs()).all()):
-        raise NonFinite("the coefficients contain NaN or infinity")
+        found = first_entry(coefficients.abs(), "the value", ~torch.isfinite(coefficients.abs()))
+        raise NonFinite(f"the coefficients contain NaN or infinity: {found}")
     if min(counts) < 0 or max(counts) > coefficients.numel():
         raise InvalidInput(f"terms must lie in 0..{coefficients.numel()}, not {list(counts)}")
     squares = coefficients.abs().flatten().square().sort().values
@@ -122,9 +123,9 @@ def greedy_terms(dictionary: Tensor, target: Tensor, terms: int) -> GreedyTerms:
     >>> greedy_terms(torch.eye(3).double(), torch.tensor([1.0, 3.0, 2.0]).double(), 2).chosen
     tensor([1, 2])
     """
-    d = points(dictionary)
-    y = targets(d, target)
-    at_least(terms, 1, "terms")
+    d = as_points(dictionary, "dictionary")
+    y = as_targets(target, d, "target")
+    whole_number(terms, "terms", least=1)
     if terms > min(d.shape):
         raise InvalidInput(f"at most {min(d.shape)} columns can be independent, not {terms}")
     norms = d.norm(dim=0).clamp_min(torch.finfo(d.dtype).tiny)

@@ -19,7 +19,7 @@ from torchtheory.approximation.network_calculus import combine
 from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.hats import hat_interpolant
 from torchtheory.approximation.targets import Function, values_of
-from torchtheory.nets.labeled import at_least
+from torchtheory.core.checks import whole_number
 
 _SQUARE = ((0.0, 1.0), (0.0, 1.0))
 
@@ -37,7 +37,7 @@ def cartoon_network(drawing: Cartoon, sides: int) -> nn.Sequential:
     >>> bool((net(x)[:, 0] - drawing(x)).abs().max() < 0.05)
     True
     """
-    at_least(sides, 8, "sides")
+    whole_number(sides, "sides", least=8)
     delta = float(sides) ** -drawing.smoothness / 100
     gate = indicator_network(drawing.polygon(sides), drawing.center, delta)
     cells = math.ceil(math.sqrt(sides))
@@ -70,7 +70,7 @@ def cartoon_error(
     >>> cartoon_error(drawing, drawing, 0.01)
     0.0
     """
-    at_least(points, 2, "points")
+    whole_number(points, "points", least=2)
     x = cell_centers(_SQUARE, points)
     away = x - drawing.center
     angle = torch.atan2(away[:, 1], away[:, 0])

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.piecewise.boxes import cell_centers
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.labeled import at_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Cartoon:
 
     def polygon(self, sides: int) -> Tensor:
         """Points of the curve at equal angles, counter-clockwise: `[sides, 2]`."""
-        angles = torch.arange(at_least(sides, 3, "sides"), dtype=torch.float64)
+        angles = torch.arange(whole_number(sides, "sides", least=3), dtype=torch.float64)
         return self.boundary(2 * math.pi * angles / sides)
 
     def image(self, resolution: int) -> Tensor:
@@ -102,12 +102,12 @@ class Cartoon:
     def edge(self, resolution: int) -> Tensor:
         r"""$\mathbf 1_B$ alone, averaged over four points a pixel: a band-limited system sees
         the curve, and less of the pixels' stairs."""
-        fine = _pixels(self.indicator, 2 * at_least(resolution, 1, "resolution"))
+        fine = _pixels(self.indicator, 2 * whole_number(resolution, "resolution", least=1))
         return fine.unfold(0, 2, 2).unfold(1, 2, 2).mean((2, 3))
 
 
 def _pixels(function: Callable[[Tensor], Tensor], resolution: int) -> Tensor:
-    x = cell_centers(((0.0, 1.0), (0.0, 1.0)), at_least(resolution, 1, "resolution"))
+    x = cell_centers(((0.0, 1.0), (0.0, 1.0)), whole_number(resolution, "resolution", least=1))
     size = 1 << 16
     values = torch.cat([function(x[i : i + size]) for i in range(0, len(x), size)])
     return values.reshape(resolution, resolution)
@@ -130,8 +130,8 @@ def cartoon(smoothness: int = 2, *, generator: RandomSource = None, octaves: int
     >>> drawing.radius.norm_bound(2) <= 1, drawing.image(4).shape
     (True, torch.Size([4, 4]))
     """
-    at_least(smoothness, 1, "smoothness")
-    at_least(octaves, 1, "octaves")
+    whole_number(smoothness, "smoothness", least=1)
+    whole_number(octaves, "octaves", least=1)
     g = as_generator(generator)
     frequency = 2.0 ** torch.arange(octaves, dtype=torch.float64)
     weight = (0.5 + 0.5 * torch.rand(octaves, dtype=torch.float64, generator=g)) / octaves

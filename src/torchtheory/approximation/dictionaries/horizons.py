@@ -16,9 +16,9 @@ from torchtheory.approximation.certificates import Approximant
 from torchtheory.approximation.network_calculus import chain, combine, compose, stack
 from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.targets import Function, values_of
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, described, positive_number, whole_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, positive
 
 
 def heaviside_network(delta: float) -> nn.Sequential:
@@ -31,7 +31,7 @@ def heaviside_network(delta: float) -> nn.Sequential:
     >>> step(torch.tensor([[-1.0], [0.0], [0.25], [3.0]]).double()).flatten().tolist()
     [0.0, 0.0, 0.5, 1.0]
     """
-    positive(delta, "delta")
+    positive_number(delta, "delta")
     slope = torch.full((2, 1), 1 / delta, dtype=torch.float64)
     bias = torch.tensor([0.0, -1.0], dtype=torch.float64)
     out = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
@@ -44,7 +44,7 @@ def heaviside_error(delta: float, p: float) -> float:
     >>> heaviside_error(0.3, 2.0) ** 2
     0.1
     """
-    return float((positive(delta, "delta") / (positive(p, "p") + 1)) ** (1 / p))
+    return float((positive_number(delta, "delta") / (positive_number(p, "p") + 1)) ** (1 / p))
 
 
 def horizon_network(boundary: Approximant, delta: float) -> Approximant:
@@ -78,7 +78,10 @@ def horizon_network(boundary: Approximant, delta: float) -> Approximant:
     """
     maps, between = _chain_of(boundary)
     if boundary.norm != "sup" or any(end != (0.0, 1.0) for end in boundary.domain):
-        raise InvalidInput("a horizon's boundary is approximated in the sup norm on [0,1]^(d-1)")
+        raise InvalidInput(
+            "a horizon's boundary is approximated in the sup norm on [0,1]^(d-1), not in "
+            f"{boundary.norm} on {boundary.domain}"
+        )
     weight, bias = maps[0]
     wide = torch.cat([weight, weight.new_zeros(len(weight), 1)], dim=1)
     last = weight.new_zeros(1, wide.shape[1])
@@ -109,9 +112,9 @@ def horizon_error(
     >>> round(horizon_error(flat, flat, 0.3, 2.0) ** 2, 12)      # delta / (p + 1)
     0.1
     """
-    positive(delta, "delta")
-    positive(p, "p")
-    at_least(points, 1, "points")
+    positive_number(delta, "delta")
+    positive_number(p, "p")
+    whole_number(points, "points", least=1)
     x = (torch.arange(points, dtype=torch.float64) + 0.5) / points
     gamma = values_of(boundary, x.unsqueeze(1)).clamp(0, 1)
     ramp = values_of(approximation, x.unsqueeze(1))
@@ -147,15 +150,15 @@ def indicator_network(vertices: Tensor, center: Tensor, delta: float) -> nn.Sequ
     >>> net(torch.tensor([[0.2, 0.3], [0.8, 0.8]]).double()).flatten().round().tolist()
     [1.0, 0.0]
     """
-    positive(delta, "delta")
+    positive_number(delta, "delta")
     v, c = vertices.detach().double(), center.detach().double()
     if v.ndim != 2 or v.shape[1] != 2 or len(v) < 3 or c.shape != (2,):
         raise ShapeMismatch(
             f"a polygon is [m, 2] with m >= 3 and its center [2], not {list(v.shape)} and "
             f"{list(c.shape)}"
         )
-    if not bool(v.isfinite().all() and c.isfinite().all()):
-        raise NonFinite("the polygon contains NaN or infinity")
+    all_finite(v, "the vertices")
+    all_finite(c, "the centre")
     ray = v - c
     following = ray.roll(-1, 0)
     if not bool((ray[:, 0] * following[:, 1] - ray[:, 1] * following[:, 0] > 0).all()):
@@ -189,7 +192,7 @@ def indicator_bound(vertices: Tensor, center: Tensor, delta: float) -> float:
     >>> round(indicator_bound(square, torch.zeros(2).double(), 0.01), 6)    # 0.04 √2 + π 0.0001
     0.056883
     """
-    positive(delta, "delta")
+    positive_number(delta, "delta")
     ray = (vertices - center).double()
     ray = ray / ray.norm(dim=1, keepdim=True)
     following = ray.roll(-1, 0)
@@ -215,7 +218,7 @@ def gated_network(indicator: nn.Sequential, smooth: nn.Sequential, bound: float)
     >>> gated_network(one, line, 1.0)(torch.tensor([[-0.5]]).double()).item()
     -0.5
     """
-    positive(bound, "bound")
+    positive_number(bound, "bound")
     both = stack(smooth, indicator)
     gate = torch.tensor([[1.0, 2 * bound], [0.0, 1.0]], dtype=torch.float64)
     shift = torch.tensor([-bound, 0.0], dtype=torch.float64)
@@ -230,9 +233,9 @@ def boundary_exponent(smoothness: float, dimension: int, p: float = 2.0) -> floa
     >>> boundary_exponent(2.0, 2)
     1.0
     """
-    positive(smoothness, "smoothness")
-    positive(p, "p")
-    return p * (at_least(dimension, 2, "dimension") - 1) / smoothness
+    positive_number(smoothness, "smoothness")
+    positive_number(p, "p")
+    return p * (whole_number(dimension, "dimension", least=2) - 1) / smoothness
 
 
 def matching_smoothness(smoothness: float, dimension: int, p: float = 2.0) -> float:
@@ -250,8 +253,8 @@ def lp_distance(f: Function, g: Function, p: float, *, points: int = 512) -> flo
     >>> round(lp_distance(lambda x: x[:, 0], lambda x: 0 * x[:, 0], 1.0), 12)
     0.5
     """
-    positive(p, "p")
-    at_least(points, 2, "points")
+    positive_number(p, "p")
+    whole_number(points, "points", least=2)
     x = cell_centers(((0.0, 1.0), (0.0, 1.0)), points)
     parts = [x[i : i + (1 << 14)] for i in range(0, len(x), 1 << 14)]
     gaps = [(values_of(f, part) - values_of(g, part)).abs() ** p for part in parts]
@@ -261,5 +264,7 @@ def lp_distance(f: Function, g: Function, p: float, *, points: int = 512) -> flo
 def _chain_of(boundary: Approximant) -> tuple[list[tuple[Tensor, Tensor]], list[nn.Module]]:
     network = boundary.network
     if not isinstance(network, nn.Sequential):
-        raise InvalidInput("the boundary's network must be an nn.Sequential of layers")
+        raise InvalidInput(
+            f"the boundary's network must be an nn.Sequential of layers, not {described(network)}"
+        )
     return affine_layers(network)

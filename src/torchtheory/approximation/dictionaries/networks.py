@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torchtheory.approximation.network_calculus import chain, combine
 from torchtheory.approximation.piecewise.boxes import box_indicator
 from torchtheory.approximation.targets import Function
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, positive_number
+from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import positive
 
 
 def dictionary_element(generator: Function, matrix: Tensor, shift: Tensor) -> Function:
@@ -64,7 +64,7 @@ def dictionary_network(
     if weight.shape[1] != d:
         raise ShapeMismatch(f"the generator takes {weight.shape[1]} inputs, and the shifts {d}")
     if maps[-1][0].shape[0] != 1:
-        raise ShapeMismatch("a generator has one output")
+        raise ShapeMismatch(f"a generator has one output, not {maps[-1][0].shape[0]}")
     factors = coefficients.double() * torch.linalg.det(matrices).abs().sqrt()
     parts = [
         chain([(weight @ a, bias - weight @ b), *maps[1:]], between)
@@ -127,7 +127,7 @@ def haar_generator_error(kind: Sequence[int], ramp: float) -> float:
 def _check_haar(kind: Sequence[int], ramp: float) -> None:
     if not kind or any(k not in (0, 1) for k in kind):
         raise InvalidInput(f"a kind is one 0 or 1 a dimension, not {list(kind)}")
-    if positive(ramp, "ramp") >= 0.25:
+    if positive_number(ramp, "ramp") >= 0.25:
         raise InvalidInput(f"ramps of width {ramp} do not fit into a half; take less than 1/4")
 
 
@@ -137,9 +137,9 @@ def _affine(matrices: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
     if shifts.shape != matrices.shape[:2]:
         raise ShapeMismatch(f"shifts are [M, d], not {list(shifts.shape)}")
     if not len(matrices):
-        raise EmptyData("there is no term")
-    if not bool(matrices.isfinite().all() and shifts.isfinite().all()):
-        raise NonFinite("the affine maps contain NaN or infinity")
+        raise EmptyData(f"there is no term (the shape is {list(matrices.shape)})")
+    all_finite(matrices, "matrices")
+    all_finite(shifts, "shifts")
     matrices, shifts = matrices.detach().double(), shifts.detach().double()
     if bool((torch.linalg.det(matrices) == 0).any()):
         raise InvalidInput("a matrix of the system is singular")

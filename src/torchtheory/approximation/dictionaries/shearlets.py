@@ -21,8 +21,8 @@ from torch import Tensor
 
 from torchtheory.approximation.dictionaries.networks import dictionary_element
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.labeled import at_least
 
 
 def parabolic_scaling(j: int) -> Tensor:
@@ -138,9 +138,9 @@ def shearlet_frame(size: int, scales: int = 3) -> ShearletFrame:
     >>> bool((frame.windows.square().sum(0) - 1).abs().max() < 1e-12)
     True
     """
-    if at_least(size, 16, "size") % 2:
+    if whole_number(size, "size", least=16) % 2:
         raise InvalidInput(f"an even number of pixels a side is needed, not {size}")
-    at_least(scales, 1, "scales")
+    whole_number(scales, "scales", least=1)
     if size < 2 ** (scales + 2):
         raise InvalidInput(f"{scales} scales need at least {2 ** (scales + 2)} pixels a side")
     signed = _signed(size).double()

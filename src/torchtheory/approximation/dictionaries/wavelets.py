@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.network_calculus import chain, combine, compose
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.labeled import at_least
 
 
 def bump_constant(dimension: int) -> float:
@@ -31,7 +31,7 @@ def bump_constant(dimension: int) -> float:
     >>> 1 / bump_constant(1)            # the area of the trapezoid
     8.0
     """
-    d = at_least(dimension, 1, "dimension")
+    d = whole_number(dimension, "dimension", least=1)
     total = sum(math.comb(d, k) * 2 ** (k + 1) / math.factorial(k + 1) for k in range(d + 1))
     return float(1 / (2**d * total))
 
@@ -79,8 +79,8 @@ def wavelet_grid(dimension: int, scales: int) -> tuple[Tensor, Tensor]:
     >>> matrices.flatten().tolist(), shifts.flatten().tolist()
     ([4.0, 4.0, 4.0], [0.0, 2.0, 4.0])
     """
-    at_least(dimension, 1, "dimension")
-    at_least(scales, 1, "scales")
+    whole_number(dimension, "dimension", least=1)
+    whole_number(scales, "scales", least=1)
     if dimension > 3:
         raise InvalidInput(f"a grid in {dimension} dimensions is too large; take at most 3")
     matrices, shifts = [], []

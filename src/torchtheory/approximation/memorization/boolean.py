@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.network_calculus import block_diagonal, chain
+from torchtheory.core.checks import described, first_entry, whole_number
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.threshold_neuron import boolean_inputs
 
 #: A cube of the Boolean cube: which bits it fixes, and to what.
@@ -55,7 +55,7 @@ def parity_network(inputs: int) -> nn.Sequential:
     >>> parity_network(3)(torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 1.0]]).double()).tolist()
     [[1.0], [0.0]]
     """
-    d = at_least(inputs, 1, "inputs")
+    d = whole_number(inputs, "inputs", least=1)
     levels = torch.arange(1, d + 1).double()
     signs = 1 - 2 * (torch.arange(d) % 2).double()
     return chain(
@@ -73,7 +73,7 @@ def parity_tree(inputs: int) -> nn.Sequential:
     >>> parity_tree(4)(torch.tensor([[1.0, 1.0, 1.0, 0.0]]).double()).item()
     1.0
     """
-    d = at_least(inputs, 1, "inputs")
+    d = whole_number(inputs, "inputs", least=1)
     read = torch.eye(d).double()
     maps = []
     while d > 1:
@@ -156,10 +156,13 @@ def _least_cover(left: int, covers: list[int], most: int) -> int:
 
 def _table(table: Tensor) -> tuple[Tensor, int]:
     if not isinstance(table, Tensor) or table.ndim != 1 or len(table) < 2:
-        raise ShapeMismatch("a truth table is a tensor [2^d] with d >= 1")
+        raise ShapeMismatch(f"a truth table is a tensor [2^d] with d >= 1, not {described(table)}")
     d = len(table).bit_length() - 1
     if len(table) != 1 << d:
         raise ShapeMismatch(f"a truth table has 2^d entries, not {len(table)}")
     if not bool(((table == 0) | (table == 1)).all()):
-        raise LabelOutOfRange("the entries of a truth table are 0 or 1")
+        raise LabelOutOfRange(
+            "the entries of a truth table are 0 or 1: "
+            f"{first_entry(table, 'table', ~((table == 0) | (table == 1)))}"
+        )
     return table.bool(), d

@@ -13,11 +13,11 @@ import math
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number, whole_numbers
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.wide_layer import ZeroRiskFit, fit_last_layer
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labeled import at_least
 
 
 def pooled_network(
@@ -43,9 +43,9 @@ def pooled_network(
     >>> net(torch.zeros(3, 1, 8, 8).double()).shape, net[-1].in_features
     (torch.Size([3, 1]), 20)
     """
-    colors, height, width = (at_least(v, 1, "an image size") for v in image)
-    first, wide = (at_least(v, 1, "channels") for v in channels)
-    at_least(kernel, 1, "kernel")
+    colors, height, width = whole_numbers(image, "image", fewest=3)
+    first, wide = whole_numbers(channels, "channels", fewest=2)
+    whole_number(kernel, "kernel", least=1)
     sides = [(side - kernel + 1) // 2 - 1 for side in (height, width)]
     if min(sides) < 1:
         raise InvalidInput(f"images of {height} x {width} are too small for filters of {kernel}")
@@ -63,7 +63,7 @@ def pooled_network(
         return layer
 
     neurons = wide * sides[0] * sides[1]
-    last = nn.Linear(neurons, at_least(outputs, 1, "outputs"), bias=False, device="meta")
+    last = nn.Linear(neurons, whole_number(outputs, "outputs", least=1), bias=False, device="meta")
     last = last.to(torch.float64).to_empty(device="cpu")
     nn.init.zeros_(last.weight)
     return nn.Sequential(

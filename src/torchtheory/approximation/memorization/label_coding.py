@@ -17,8 +17,8 @@ from torch import Tensor
 from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump
 from torchtheory.approximation.targets import Function, evaluate
+from torchtheory.core.checks import first_entry, whole_number
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
-from torchtheory.nets.labeled import at_least
 
 
 def label_function(labels: Tensor, smoothness: int, dimension: int = 1) -> BumpSum:
@@ -37,7 +37,9 @@ def label_function(labels: Tensor, smoothness: int, dimension: int = 1) -> BumpS
     if labels.ndim != 1 or len(labels) == 0:
         raise ShapeMismatch(f"labels are [N ** d], not {list(labels.shape)}")
     if not bool(((labels == 0) | (labels == 1)).all()):
-        raise LabelOutOfRange("labels are 0 or 1")
+        raise LabelOutOfRange(
+            f"labels are 0 or 1: {first_entry(labels, 'labels', ~((labels == 0) | (labels == 1)))}"
+        )
     bump = SplineBump(smoothness, dimension)
     cells = round(len(labels) ** (1 / dimension))
     if cells**dimension != len(labels):
@@ -55,7 +57,7 @@ def sobolev_grid_norm(f: BumpSum, points: int = 41) -> float:
     >>> round(sobolev_grid_norm(label_function(torch.tensor([0, 1, 1]), 2)), 9)
     1.0
     """
-    at_least(points, 2, "points")
+    whole_number(points, "points", least=2)
     d = f.bump.dimension
     place = cell_centers(((-0.5, 0.5),) * d, points)
     largest = float(f.coefficients.abs().max()) * f.height
@@ -100,6 +102,8 @@ def sine_frequency(labels: Tensor) -> float:
     if labels.ndim != 1 or not 1 <= len(labels) <= 40:
         raise ShapeMismatch(f"labels are [m] with m from 1 to 40, not {list(labels.shape)}")
     if not bool(((labels == 0) | (labels == 1)).all()):
-        raise InvalidInput("labels are 0 or 1")
+        raise InvalidInput(
+            f"labels are 0 or 1: {first_entry(labels, 'labels', ~((labels == 0) | (labels == 1)))}"
+        )
     whole = 1 + sum((1 - int(y)) << i for i, y in enumerate(labels.tolist(), start=1))
     return math.pi * whole

@@ -21,11 +21,11 @@ from torchtheory.approximation.polynomials.divided_differences import (
     activation_derivative,
     good_bias,
 )
+from torchtheory.core.checks import as_points, as_targets, whole_number
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.activations import as_layer
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least, points, targets
 
 #: Candidates a neuron is chosen from; more of them lower the condition number a little.
 _CANDIDATES = 4
@@ -146,8 +146,8 @@ def inverse_certificate(left: Tensor, matrix: Tensor) -> float:
 
 def _sample(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     # the matrices are ill-conditioned: what single precision leaves of a fit is no fit
-    x = points(x).double()
-    y = targets(x, y)
+    x = as_points(x).double()
+    y = as_targets(y, x)
     if y.ndim > 2:
         raise InvalidInput(f"y must be [samples] or [samples, outputs], not {list(y.shape)}")
     if len(torch.unique(x, dim=0)) < len(x):
@@ -251,7 +251,7 @@ def memorizer_parameters(
     (79500, 1995)
     """
     m, d, k = (
-        at_least(v, 1, n)
+        whole_number(v, n, least=1)
         for v, n in ((samples, "samples"), (inputs, "inputs"), (outputs, "outputs"))
     )
     if not line:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnknownName
+from torchtheory.core.checks import all_finite, positive_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labeled import positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,17 @@ def sontag_interpolant(
     >>> made.units, made.residual < 1e-3
     (2, True)
     """
-    positive(error, "error")
+    positive_number(error, "error")
     if activation not in ("logistic", "tanh"):
         raise UnknownName("sigmoidal activation", activation, ["logistic", "tanh"])
     if x.ndim != 1 or x.shape != y.shape or len(x) < 3 or len(x) % 2 == 0:
-        raise ShapeMismatch("an odd number of points is needed, x [2N + 1] and y [2N + 1], N >= 1")
+        raise ShapeMismatch(
+            "an odd number of points is needed, x [2N + 1] and y [2N + 1], N >= 1 (x is "
+            f"{list(x.shape)}, y is {list(y.shape)})"
+        )
     given, values = x.double(), y.double()
-    if not bool(given.isfinite().all() & values.isfinite().all()):
-        raise NonFinite("the points contain NaN or infinity")
+    all_finite(given, "x")
+    all_finite(values, "y")
     given, order = given.sort()
     values = values[order]
     gaps = given.diff()

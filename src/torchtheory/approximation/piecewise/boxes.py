@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torchtheory.approximation.certificates import Approximant, Box, as_box
 from torchtheory.approximation.network_calculus import block_diagonal, chain, combine
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, positive
 
 
 class CellValues(nn.Module):
@@ -66,8 +66,8 @@ def piecewise_constant(
     >>> steps(torch.tensor([[0.1, 0.1], [0.9, 0.5]]).double()).tolist(), steps.bound
     ([0.5, 1.5], 0.5)
     """
-    at_least(cells, 1, "cells")
-    positive(lipschitz, "lipschitz")
+    whole_number(cells, "cells", least=1)
+    positive_number(lipschitz, "lipschitz")
     box = as_box(domain)
     values = values_of(function, cell_centers(box, cells)).reshape([cells] * len(box))
     side = max(high - low for low, high in box) / cells
@@ -99,7 +99,7 @@ def relu_bump(low: float, high: float, ramp: float) -> nn.Sequential:
     [0.0, 0.5, 1.0, 1.0, 0.5, 0.0]
     """
     as_box((low, high))
-    positive(ramp, "ramp")
+    positive_number(ramp, "ramp")
     kinks = torch.tensor([low - ramp, low, high, high + ramp], dtype=torch.float64)
     signs = torch.tensor([[1.0, -1.0, -1.0, 1.0]], dtype=torch.float64)
     scaled = torch.full((4, 1), 1 / ramp, dtype=torch.float64)
@@ -170,9 +170,9 @@ def box_network(
     >>> net.size.units, net.bound, net.norm
     (42, 0.5, 'mean')
     """
-    at_least(dimension, 1, "dimension")
-    positive(lipschitz, "lipschitz")
-    positive(error, "error")
+    whole_number(dimension, "dimension", least=1)
+    positive_number(lipschitz, "lipschitz")
+    positive_number(error, "error")
     cells = folklore_size(lipschitz, error, dimension).cells_a_side
     box: Box = ((0.0, 1.0),) * dimension
     heights = values_of(function, cell_centers(box, cells))
@@ -238,10 +238,13 @@ def folklore_size(lipschitz: float, error: float, dimension: int) -> FolkloreSiz
     >>> [folklore_size(1.0, 0.05, d).boxes for d in (1, 2, 3, 10)]
     [10, 100, 1000, 10000000000]
     """
-    at_least(dimension, 1, "dimension")
-    ratio = positive(lipschitz, "lipschitz") / (2 * positive(error, "error"))
+    whole_number(dimension, "dimension", least=1)
+    ratio = positive_number(lipschitz, "lipschitz") / (2 * positive_number(error, "error"))
     if not math.isfinite(ratio):
-        raise InvalidInput("the Lipschitz constant is too large next to the error to count cells")
+        raise InvalidInput(
+            "the Lipschitz constant is too large next to the error to count cells (ratio = "
+            f"{ratio!r})"
+        )
     n = max(1, math.ceil(ratio))
     boxes = n**dimension
     return FolkloreSize(n, boxes, boxes * (4 * dimension + 1), boxes + dimension * (3 * n + 1))

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, described
+from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
 
 
 def broken_line_network(
@@ -46,14 +47,14 @@ def broken_line_network(
             f"{list(values.shape)}"
         )
     if len(knots) == 0:
-        raise EmptyData("a broken line needs at least one knot")
+        raise EmptyData(f"a broken line needs at least one knot, not {list(knots.shape)}")
     slopes_given = torch.tensor([left_slope, right_slope], dtype=torch.float64)
-    if not all(bool(torch.isfinite(v).all()) for v in (knots, values, slopes_given)):
-        raise NonFinite("knots, values and slopes must be finite numbers")
+    for given, name in ((knots, "knots"), (values, "values"), (slopes_given, "the slopes")):
+        all_finite(given, name)
     if bool((knots.diff() <= 0).any()):
         raise InvalidInput(
             "knots must increase strictly: two values at one place would be a jump, and sums of "
-            "ReLUs are continuous"
+            f"ReLUs are continuous (given: {described(knots.tolist())})"
         )
     ends = values.new_tensor([left_slope, right_slope])
     slopes = torch.cat([ends[:1], values.diff() / knots.diff(), ends[1:]])

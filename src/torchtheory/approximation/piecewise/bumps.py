@@ -19,8 +19,8 @@ import torch
 from scipy import interpolate
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.labeled import at_least
 
 #: Beyond, the coefficients of the pieces lose more digits than the constants are worth.
 _LARGEST_ORDER = 12
@@ -49,8 +49,8 @@ class SplineBump:
     _splines: tuple[interpolate.PPoly, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        at_least(self.order, 1, "smoothness")
-        at_least(self.dimension, 1, "dimension")
+        whole_number(self.order, "smoothness", least=1)
+        whole_number(self.dimension, "dimension", least=1)
         if self.order > _LARGEST_ORDER:
             raise InvalidInput(
                 f"the bump is built for a smoothness of at most {_LARGEST_ORDER}, not {self.order}"
@@ -158,7 +158,7 @@ def cells_of(points: Tensor, cells: int) -> tuple[Tensor, Tensor]:
     >>> index.tolist(), place[1].tolist()
     ([1, 3], [0.5, 0.5])
     """
-    at_least(cells, 1, "cells")
+    whole_number(cells, "cells", least=1)
     scaled = points * cells
     which = scaled.floor().clamp(0, cells - 1)
     powers = [cells**k for k in range(points.shape[1])][::-1]

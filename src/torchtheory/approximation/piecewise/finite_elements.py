@@ -26,8 +26,8 @@ from scipy.spatial import ConvexHull
 from torch import Tensor, nn
 
 from torchtheory.approximation.network_calculus import block_diagonal, chain, combine
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets.labeled import at_least
+from torchtheory.core.checks import all_finite, whole_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 #: Weights a layer may have; the layers of a sum are block diagonal, and mostly zeros.
 MOST_WEIGHTS = 1 << 25
@@ -61,8 +61,7 @@ class Mesh:
             )
         if self.simplices.dtype not in (torch.int64, torch.int32):
             raise InvalidInput(f"simplices are whole numbers, not {self.simplices.dtype}")
-        if not bool(self.nodes.isfinite().all()):
-            raise NonFinite("the nodes of a mesh must be finite")
+        all_finite(self.nodes, "the nodes of a mesh")
         if set(self.simplices.flatten().tolist()) != set(range(len(self.nodes))):
             raise InvalidInput("every node must belong to a simplex, and simplices name only nodes")
         if len(set(map(tuple, self.nodes.tolist()))) < len(self.nodes):
@@ -114,8 +113,8 @@ def cube_mesh(cells: int, dimension: int) -> Mesh:
     >>> cube_mesh(2, 2).simplices.shape
     torch.Size([8, 3])
     """
-    at_least(cells, 1, "cells")
-    at_least(dimension, 1, "dimension")
+    whole_number(cells, "cells", least=1)
+    whole_number(dimension, "dimension", least=1)
     side = torch.linspace(0, 1, cells + 1, dtype=torch.float64)
     nodes = torch.cartesian_prod(*[side] * dimension).reshape(-1, dimension)
     strides = [(cells + 1) ** (dimension - 1 - j) for j in range(dimension)]
@@ -143,7 +142,7 @@ def minimum_network(count: int) -> nn.Sequential:
     >>> smallest(torch.tensor([[3.0, -1.0, 2.0, 7.0, 0.5]]).double()).item()
     -1.0
     """
-    at_least(count, 1, "count")
+    whole_number(count, "count", least=1)
     maps = _minimum_maps(count)
     return chain(maps, [nn.ReLU() for _ in maps[1:]])
 
@@ -217,8 +216,7 @@ def finite_element_network(mesh: Mesh, values: Tensor) -> nn.Sequential:
     """
     if values.shape != mesh.nodes.shape[:1]:
         raise ShapeMismatch(f"{len(mesh.nodes)} nodes need a value each, not {list(values.shape)}")
-    if not bool(values.isfinite().all()):
-        raise NonFinite("the values in the nodes must be finite")
+    all_finite(values, "the values in the nodes")
     if mesh.dimension == 1:
         order = mesh.nodes[:, 0].argsort()
         knots, heights = mesh.nodes[order, 0].double(), values[order].double()
@@ -273,6 +271,6 @@ def _minimum_maps(count: int) -> tuple[tuple[Tensor, Tensor], ...]:
 
 
 def _check_node(mesh: Mesh, node: int) -> None:
-    at_least(node, 0, "node")
+    whole_number(node, "node", least=0)
     if node >= len(mesh.nodes):
         raise InvalidInput(f"the mesh has nodes 0 to {len(mesh.nodes) - 1}, not {node}")

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Box, as_box, box_grid
 from torchtheory.approximation.targets import Function, evaluate
+from torchtheory.core.checks import first_entry, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.expressivity.pieces import affine_pieces
-from torchtheory.nets.labeled import at_least
 
 Direction = Literal["lower bound", "quadrature", "exact"]
 
@@ -58,8 +58,8 @@ def multi_indices(dimension: int, order: int) -> list[tuple[int, ...]]:
     >>> multi_indices(2, 1)
     [(0, 0), (0, 1), (1, 0)]
     """
-    at_least(dimension, 1, "dimension")
-    at_least(order, 0, "order")
+    whole_number(dimension, "dimension", least=1)
+    whole_number(order, "order", least=0)
     every = itertools.product(range(order + 1), repeat=dimension)
     return sorted((a for a in every if sum(a) <= order), key=lambda a: (sum(a), a))
 
@@ -192,7 +192,7 @@ def box_sobolev_norm(
     >>> round(norm.value**2, 12)                                # 1/9 + 1/3 + 1/3
     0.777777777778
     """
-    at_least(panels, 1, "panels")
+    whole_number(panels, "panels", least=1)
     if math.isnan(p) or p < 1:
         raise InvalidInput(f"the exponent must be from 1 to inf, not {p}")
     box = as_box(domain)
@@ -246,7 +246,7 @@ def into_unit_ball(
 
 def _grid(domain: Box | tuple[float, float], points: int) -> Tensor:
     box = as_box(domain)
-    at_least(points, 2, "points")
+    whole_number(points, "points", least=2)
     if points ** len(box) > 1 << 20:
         raise InvalidInput(
             f"{points} points a side in {len(box)} dimensions are {points ** len(box)}, too many "
@@ -257,5 +257,8 @@ def _grid(domain: Box | tuple[float, float], points: int) -> Tensor:
 
 def _finite(values: Tensor) -> Tensor:
     if not bool(values.isfinite().all()):
-        raise NonFinite("the function or a derivative is not finite everywhere on the domain")
+        raise NonFinite(
+            "the function or a derivative is not finite everywhere on the domain: "
+            f"{first_entry(values, 'the value', ~torch.isfinite(values))}"
+        )
     return values

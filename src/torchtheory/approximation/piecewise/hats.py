@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torchtheory.approximation.certificates import Approximant, Box, as_box
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.labeled import at_least, positive
 
 Layer = tuple[Tensor, Tensor]
 
@@ -39,7 +39,7 @@ def hat_layers(cells: int, box: Box) -> tuple[Layer, Layer, Tensor]:
     >>> torch.relu(hidden @ second[0].T + second[1]).tolist(), nodes.flatten().tolist()
     ([[0.5, 0.5, 0.0]], [0.0, 0.5, 1.0])
     """
-    at_least(cells, 1, "cells")
+    whole_number(cells, "cells", least=1)
     d = len(box)
     if d not in (1, 2):
         raise InvalidInput(f"the gauge of a hat is written down for 1 or 2 dimensions, not {d}")
@@ -127,7 +127,7 @@ def hat_interpolant(
     ([0.5, 0.25], 0.125)
     """
     box = as_box(domain)
-    positive(curvature, "curvature")
+    positive_number(curvature, "curvature")
     first, second, nodes = hat_layers(cells, box)
     values = values_of(function, nodes).unsqueeze(0)
     network = chain([first, second, (values, values.new_zeros(1))], [nn.ReLU(), nn.ReLU()])

@@ -16,9 +16,9 @@ from torch import nn
 from torchtheory.approximation.certificates import Approximant, as_box
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labeled import at_least, positive
 
 
 def threshold_interpolant(
@@ -53,8 +53,8 @@ def threshold_interpolant(
     >>> line.size.units, line.bound
     (4, 1.0)
     """
-    positive(lipschitz, "lipschitz")
-    positive(error, "error")
+    positive_number(lipschitz, "lipschitz")
+    positive_number(error, "error")
     if value_at not in ("left", "middle"):
         raise InvalidInput(f"value_at is 'left' or 'middle', not {value_at!r}")
     ((low, high),) = box = as_box(interval)
@@ -92,10 +92,13 @@ def relu_interpolant(
     >>> tent(torch.tensor([0.0, 0.25, 1.0], dtype=torch.float64)).tolist(), tent.bound
     ([0.5, 0.25, 0.5], 0.25)
     """
-    at_least(pieces, 1, "pieces")
+    whole_number(pieces, "pieces", least=1)
     ((low, high),) = box = as_box(interval)
     if not (lipschitz > 0 and curvature > 0) or math.isinf(min(lipschitz, curvature)):
-        raise InvalidInput("a bound needs the Lipschitz constant or a bound of the curvature, > 0")
+        raise InvalidInput(
+            "a bound needs the Lipschitz constant or a bound of the curvature, > 0 (lipschitz = "
+            f"{lipschitz!r}, curvature = {curvature!r})"
+        )
     knots = torch.linspace(low, high, pieces + 1, dtype=torch.float64)
     values = values_of(function, knots.unsqueeze(1))
     slopes = values.diff() / knots.diff()

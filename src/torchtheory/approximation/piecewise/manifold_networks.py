@@ -23,9 +23,9 @@ from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.network_calculus import block_diagonal, chain
 from torchtheory.approximation.piecewise.hats import hat_layers
 from torchtheory.approximation.piecewise.manifolds import ParametrizedManifold
+from torchtheory.core.checks import as_points, open_fraction, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, points, positive
 
 Intrinsic = Callable[[Tensor], Tensor]
 
@@ -95,13 +95,12 @@ def tangent_charts(
     >>> len(tangent_charts(circle(circle.draw(400, 0)), 1, 0.6, 0.3))
     9
     """
-    at_least(dimension, 1, "dimension")
-    positive(radius, "radius")
-    positive(height, "height")
-    at_least(neighbors, dimension + 1, "neighbors")
-    if not 0 < fill < 1:
-        raise InvalidInput(f"fill must lie strictly between 0 and 1, not {fill}")
-    x = points(x).double()
+    whole_number(dimension, "dimension", least=1)
+    positive_number(radius, "radius")
+    positive_number(height, "height")
+    whole_number(neighbors, "neighbors", least=dimension + 1)
+    open_fraction(fill, "fill")
+    x = as_points(x).double()
     if len(x) <= neighbors:
         raise InvalidInput(f"{len(x)} points are too few for {neighbors} neighbors")
     span = _span(x)
@@ -228,7 +227,7 @@ def manifold_network(
     >>> bool((net(circle(u)) - torch.sin(u[:, 0])).abs().max() < 0.01)
     True
     """
-    at_least(cells, 2, "cells")
+    whole_number(cells, "cells", least=2)
     if not charts:
         raise InvalidInput("there is no chart")
     d, x = manifold.dimension, manifold(samples)
@@ -296,7 +295,7 @@ def l1_terms_bound(norm: float, terms: int) -> float:
     >>> l1_terms_bound(1.0, 4)
     0.25
     """
-    return float(positive(norm, "norm") / (2 * at_least(terms, 1, "terms") ** 0.5))
+    return float(positive_number(norm, "norm") / (2 * whole_number(terms, "terms", least=1) ** 0.5))
 
 
 def _newton(

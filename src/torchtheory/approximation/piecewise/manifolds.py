@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import Box, as_box
+from torchtheory.core.checks import as_points, nonnegative_number, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labeled import at_least, points, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ParametrizedManifold:
         """Intrinsic coordinates, uniform in the box: `[samples, d]`."""
         low, high = torch.tensor(self.domain, dtype=torch.float64).unbind(1)
         u = torch.rand(
-            at_least(samples, 1, "samples"),
+            whole_number(samples, "samples", least=1),
             self.dimension,
             dtype=torch.float64,
             generator=as_generator(generator),
@@ -96,7 +96,7 @@ def swiss_roll_sheet(
     >>> swiss_roll_sheet()(torch.tensor([[2 * torch.pi, 1.0]]).double()).round(decimals=3).tolist()
     [[6.283, 1.0, 0.0]]
     """
-    positive(height, "height")
+    positive_number(height, "height")
     frame = (
         torch.eye(3, dtype=torch.float64) if ambient == 3 else random_frame(3, ambient, generator)
     )
@@ -125,8 +125,7 @@ def swiss_roll(
     >>> swiss_roll(5, 100, generator=0).x.shape
     torch.Size([5, 100])
     """
-    if not (math.isfinite(noise) and noise >= 0):
-        raise InvalidInput(f"noise must be a number not below 0, not {noise}")
+    nonnegative_number(noise, "noise")
     generator = as_generator(generator)
     sheet = swiss_roll_sheet(ambient, generator=generator)
     u = sheet.draw(samples, generator)
@@ -151,8 +150,8 @@ def intrinsic_dimension(x: Tensor, neighbors: int = 12) -> float:
     >>> round(intrinsic_dimension(line))
     1
     """
-    x = points(x)
-    at_least(neighbors, 3, "neighbors")
+    x = as_points(x)
+    whole_number(neighbors, "neighbors", least=3)
     if neighbors >= len(x):
         raise InvalidInput(f"{len(x)} points have at most {len(x) - 1} neighbors each")
     near = torch.cdist(x, x).topk(neighbors + 1, largest=False).values[:, 1:]

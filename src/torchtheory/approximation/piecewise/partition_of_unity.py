@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.network_calculus import block_diagonal, chain
 from torchtheory.approximation.piecewise.boxes import relu_bump
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import ShapeMismatch
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least
 
 
 def patch_centers(cells: int, dimension: int) -> Tensor:
@@ -30,8 +30,8 @@ def patch_centers(cells: int, dimension: int) -> Tensor:
     >>> patch_centers(2, 1).flatten().tolist()
     [0.0, 0.5, 1.0]
     """
-    at_least(cells, 1, "cells")
-    at_least(dimension, 1, "dimension")
+    whole_number(cells, "cells", least=1)
+    whole_number(dimension, "dimension", least=1)
     side = torch.arange(cells + 1, dtype=torch.float64) / cells
     return torch.cartesian_prod(*[side] * dimension).reshape(-1, dimension)
 
@@ -42,7 +42,7 @@ def trapezoid_network(cells: int) -> nn.Sequential:
     >>> trapezoid_network(1)(torch.tensor([[0.2], [0.5]]).double()).round(decimals=9).tolist()
     [[1.0, 0.0], [0.5, 0.5]]
     """
-    third = 1 / (3 * at_least(cells, 1, "cells"))
+    third = 1 / (3 * whole_number(cells, "cells", least=1))
     (weight, bias), (signs, _) = affine_layers(relu_bump(-third, third, third))[0]
     shifts = patch_centers(cells, 1)
     biases = bias - shifts * weight[:, 0]

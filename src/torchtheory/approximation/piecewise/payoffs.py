@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.network_calculus import block_diagonal, chain, compose
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnknownName
-from torchtheory.nets.labeled import at_least
 
 Payoff = Literal[
     "basket call", "basket put", "call on max", "put on max", "call on min", "put on min",
@@ -32,7 +32,7 @@ def largest_network(inputs: int) -> nn.Sequential:
     >>> largest_network(3)(torch.tensor([[-1.0, -3.0, -2.0]]).double()).item()
     -1.0
     """
-    d = at_least(inputs, 1, "inputs")
+    d = whole_number(inputs, "inputs", least=1)
     pair = torch.tensor([[1.0, -1.0], [0.0, 1.0], [0.0, -1.0]]).double()
     alone = torch.tensor([[1.0], [-1.0]]).double()
     read_pair = torch.tensor([[1.0, 1.0, -1.0]]).double()
@@ -76,16 +76,21 @@ def payoff_network(
     >>> net(torch.tensor([[0.5, 3.0, 1.0]]).double()).item()
     2.0
     """
-    d = at_least(dimension, 1, "dimension")
+    d = whole_number(dimension, "dimension", least=1)
     if str(payoff).startswith("digital"):
         raise InvalidInput("a digital pay-off jumps, and a ReLU network is continuous")
     if payoff not in get_args(Payoff):
         raise UnknownName("pay-off", payoff, get_args(Payoff))
     strikes = [strike] if second_strike is None else [strike, second_strike]
     if not all(math.isfinite(k) for k in strikes):
-        raise NonFinite("a strike is NaN or infinite")
+        raise NonFinite(
+            f"a strike is NaN or infinite: {next(k for k in strikes if not math.isfinite(k))}"
+        )
     if (payoff == "call spread") != (second_strike is not None):
-        raise InvalidInput("second_strike belongs to a call spread, which needs one")
+        raise InvalidInput(
+            f"second_strike belongs to a call spread, which needs one (payoff = {payoff!r}, "
+            f"second_strike = {second_strike!r})"
+        )
     if payoff in ("basket call", "basket put", "straddle", "call spread"):
         share = torch.full((d,), 1 / d, dtype=torch.float64) if weights is None else weights
         if share.shape != (d,):

@@ -75,7 +75,10 @@ class ShiftedSum(nn.Module):
         for i, group in enumerate(groups):
             maps, between = affine_layers(group.template)
             if not all(isinstance(m, nn.ReLU) for m in between):
-                raise UnsupportedModel("shifted copies are those of ReLU networks")
+                raise UnsupportedModel(
+                    "shifted copies are those of ReLU networks, not "
+                    f"{', '.join(sorted({type(m).__name__ for m in between}))}"
+                )
             d = maps[0][0].shape[1]
             if group.shifts.shape != (len(group.factors), d) or len(maps[-1][1]) != 1:
                 raise ShapeMismatch(

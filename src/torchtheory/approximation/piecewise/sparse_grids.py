@@ -23,9 +23,9 @@ from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.shifted_sums import Copies, ShiftedSum
 from torchtheory.approximation.piecewise.yarotsky import compose_product
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, positive
 
 #: Points of a grid.
 MOST_POINTS = 1 << 18
@@ -72,8 +72,8 @@ def sparse_levels(level: int, dimension: int) -> list[tuple[int, ...]]:
     >>> sparse_levels(2, 2)
     [(1, 1), (1, 2), (2, 1)]
     """
-    at_least(level, 1, "level")
-    at_least(dimension, 1, "dimension")
+    whole_number(level, "level", least=1)
+    whole_number(dimension, "dimension", least=1)
 
     def grow(left: int, axes: int) -> list[tuple[int, ...]]:
         if axes == 0:
@@ -89,8 +89,8 @@ def sparse_grid_size(level: int, dimension: int) -> int:
     >>> sparse_grid_size(3, 1), sparse_grid_size(3, 2)
     (7, 17)
     """
-    at_least(level, 1, "level")
-    at_least(dimension, 1, "dimension")
+    whole_number(level, "level", least=1)
+    whole_number(dimension, "dimension", least=1)
     return sum(2**s * math.comb(s + dimension - 1, dimension - 1) for s in range(level))
 
 
@@ -136,9 +136,9 @@ def sparse_grid_error(level: int, dimension: int, mixed: float = 1.0) -> float:
     >>> round(sparse_grid_error(1, 1) * 24, 12)               # 4^-2 / (1 - 1/4) / 2
     1.0
     """
-    at_least(level, 1, "level")
-    at_least(dimension, 1, "dimension")
-    positive(mixed, "mixed")
+    whole_number(level, "level", least=1)
+    whole_number(dimension, "dimension", least=1)
+    positive_number(mixed, "mixed")
     first = level + dimension
     terms = (math.comb(s - 1, dimension - 1) * 4.0**-s for s in range(first, first + 400))
     return mixed * 2.0**-dimension * math.fsum(terms)
@@ -176,7 +176,7 @@ def sparse_grid_network(
     >>> made.size.depth, len(made.grid.levels)
     (9, 3)
     """
-    at_least(squarings, 1, "squarings")
+    whole_number(squarings, "squarings", least=1)
     grid = sparse_grid(function, level, dimension)
     hats = [_hat(j, dimension) for j in range(dimension)]
     (weight, bias), *rest = affine_layers(compose_product(hats, squarings))[0]

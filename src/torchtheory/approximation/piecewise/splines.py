@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.core.errors import NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, positive_number, whole_number
+from torchtheory.core.errors import ShapeMismatch
 from torchtheory.nets.activations import activation
-from torchtheory.nets.labeled import at_least, positive
 
 
 def spline_network(
@@ -40,12 +40,11 @@ def spline_network(
     >>> hat(torch.tensor([[0.5], [1.0], [1.5], [3.0]]).double()).flatten().tolist()
     [0.5, 1.0, 0.5, 0.0]
     """
-    at_least(degree, 1, "degree")
-    positive(spacing, "spacing")
+    whole_number(degree, "degree", least=1)
+    positive_number(spacing, "spacing")
     if coefficients.ndim != 1 or len(coefficients) == 0:
         raise ShapeMismatch(f"coefficients are [m], m >= 1, not {list(coefficients.shape)}")
-    if not bool(coefficients.isfinite().all()):
-        raise NonFinite("the coefficients of a spline must be finite")
+    all_finite(coefficients, "the coefficients of a spline")
     c = coefficients.double()
     out = c.new_zeros(len(c) + degree + 1)
     for j in range(degree + 2):

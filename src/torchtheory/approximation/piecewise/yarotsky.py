@@ -32,8 +32,8 @@ from torchtheory.approximation.piecewise.shifted_sums import Copies, ShiftedSum
 from torchtheory.approximation.polynomials.products import many_product_network
 from torchtheory.approximation.polynomials.squaring import squaring_levels
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite
-from torchtheory.nets.labeled import at_least, positive
 
 #: Shifted networks altogether; their number is about (1 / error) ** (d / n).
 MOST_COPIES = 1 << 18
@@ -66,10 +66,10 @@ def taylor_error(smoothness: int, dimension: int, cells: int, norm: float = 1.0)
     >>> taylor_error(2, 1, 10) < 2 / 2 / 10**2
     True
     """
-    at_least(smoothness, 1, "smoothness")
-    at_least(dimension, 1, "dimension")
-    at_least(cells, 1, "cells")
-    positive(norm, "norm")
+    whole_number(smoothness, "smoothness", least=1)
+    whole_number(dimension, "dimension", least=1)
+    whole_number(cells, "cells", least=1)
+    positive_number(norm, "norm")
     return norm * (2 * dimension / (3 * cells)) ** smoothness / math.factorial(smoothness)
 
 
@@ -79,7 +79,7 @@ def taylor_cells(smoothness: int, dimension: int, error: float, norm: float = 1.
     >>> taylor_cells(1, 1, 0.1), round(taylor_error(1, 1, 7), 4)
     (7, 0.0952)
     """
-    positive(error, "error")
+    positive_number(error, "error")
     most = float((norm / (error * math.factorial(smoothness))) ** (1 / smoothness))
     cells = max(1, math.ceil(2 * dimension / 3 * most - 1e-9))
     while taylor_error(smoothness, dimension, cells, norm) > error:
@@ -97,9 +97,9 @@ def product_error(smoothness: int, dimension: int, levels: int, norm: float = 1.
     >>> product_error(1, 1, 3)                 # a factor alone needs no product
     0.0
     """
-    at_least(smoothness, 1, "smoothness")
-    at_least(dimension, 1, "dimension")
-    positive(norm, "norm")
+    whole_number(smoothness, "smoothness", least=1)
+    whole_number(dimension, "dimension", least=1)
+    positive_number(norm, "norm")
     # the sum of 1/alpha! over the alpha of degree j is d^j / j!
     terms = sum((dimension + j - 1) * dimension**j / math.factorial(j) for j in range(smoothness))
     return float(2.0**dimension * norm * 4.0 ** -(levels + 1) * terms)
@@ -115,7 +115,7 @@ def cells_and_levels(
     >>> cells, levels, taylor_error(2, 1, cells) + product_error(2, 1, levels) <= 0.01
     (7, 4, True)
     """
-    positive(error, "error")
+    positive_number(error, "error")
     cells = taylor_cells(smoothness, dimension, error / 2, norm)
     scale = 4 * product_error(smoothness, dimension, 0, norm)
     return cells, squaring_levels(error / 2, scale) if scale else 1
@@ -149,16 +149,19 @@ def smooth_network(
     >>> bool((made(x) - torch.sin(x)).abs().max() <= made.bound <= 0.01)
     True
     """
-    at_least(smoothness, 1, "smoothness")
-    at_least(dimension, 1, "dimension")
-    positive(norm, "norm")
+    whole_number(smoothness, "smoothness", least=1)
+    whole_number(dimension, "dimension", least=1)
+    positive_number(norm, "norm")
     if error is not None:
         least = cells_and_levels(smoothness, dimension, error, norm)
         cells, levels = cells or least[0], levels or least[1]
     if cells is None or levels is None:
-        raise InvalidInput("give the error, or the number of cells and of levels")
-    at_least(cells, 1, "cells")
-    at_least(levels, 1, "levels")
+        raise InvalidInput(
+            f"give the error, or the number of cells and of levels (cells = {cells!r}, levels = "
+            f"{levels!r})"
+        )
+    whole_number(cells, "cells", least=1)
+    whole_number(levels, "levels", least=1)
     monomials = math.comb(smoothness - 1 + dimension, dimension)
     if (cells + 1) ** dimension * monomials > MOST_COPIES:
         raise InvalidInput(

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Approximant, Box, as_box
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import first_entry, positive_number, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput
-from torchtheory.nets.labeled import at_least, positive
 
 
 def bernstein_basis(degree: int, x: Tensor) -> Tensor:
@@ -30,9 +30,12 @@ def bernstein_basis(degree: int, x: Tensor) -> Tensor:
     >>> bernstein_basis(2, torch.tensor([0.5], dtype=torch.float64)).round(decimals=12).tolist()
     [[0.25, 0.5, 0.25]]
     """
-    at_least(degree, 0, "degree")
+    whole_number(degree, "degree", least=0)
     if not bool(((x >= 0) & (x <= 1)).all()):
-        raise InvalidInput("Bernstein's polynomials are used on [0, 1], and a point lies outside")
+        raise InvalidInput(
+            "Bernstein's polynomials are used on [0, 1], and a point lies outside: "
+            f"{first_entry(x, 'x', ~((x >= 0) & (x <= 1)))}"
+        )
     k = torch.arange(degree + 1, dtype=x.dtype, device=x.device)
     choices = math.lgamma(degree + 1) - torch.lgamma(k + 1) - torch.lgamma(degree - k + 1)
     x = x.unsqueeze(-1)
@@ -77,8 +80,8 @@ def bernstein_approximant(
     >>> round(square(torch.tensor([0.5], dtype=torch.float64)).item(), 12)   # x² + x(1-x)/m
     0.3125
     """
-    at_least(degree, 1, "degree")
-    positive(lipschitz, "lipschitz")
+    whole_number(degree, "degree", least=1)
+    positive_number(lipschitz, "lipschitz")
     ((low, high),) = box = as_box(interval)
     knots = torch.linspace(low, high, degree + 1, dtype=torch.float64)
     form = BernsteinForm(values_of(function, knots.unsqueeze(1)), box)
@@ -97,7 +100,7 @@ def split_residual(
     >>> near.item(), far.item()
     (0.0, 0.5)
     """
-    positive(delta, "delta")
+    positive_number(delta, "delta")
     lattice = torch.arange(degree + 1, dtype=torch.float64) / degree
     gaps = values_of(function, x.unsqueeze(1)).unsqueeze(1) - values_of(
         function, lattice.unsqueeze(1)
@@ -113,7 +116,7 @@ def far_bound(degree: int, delta: float, spread: float) -> float:
     >>> far_bound(4, 0.5, 1.0)
     0.25
     """
-    return positive(spread, "spread") / (4 * degree * positive(delta, "delta") ** 2)
+    return positive_number(spread, "spread") / (4 * degree * positive_number(delta, "delta") ** 2)
 
 
 def bernstein_degree(error: float, delta: float, spread: float) -> int:
@@ -127,9 +130,10 @@ def bernstein_degree(error: float, delta: float, spread: float) -> int:
     >>> bernstein_degree(0.5, 0.25, 1.0)
     17
     """
-    return math.floor(
-        positive(spread, "spread") / (2 * positive(error, "error") * positive(delta, "delta") ** 2)
-    ) + 1  # fmt: skip
+    positive_number(error, "error")
+    positive_number(delta, "delta")
+    positive_number(spread, "spread")
+    return math.floor(spread / (2 * error * delta**2)) + 1
 
 
 def binomial_moment(degree: int, x: Fraction, power: int, *, first: int = 0) -> Fraction:
@@ -140,8 +144,8 @@ def binomial_moment(degree: int, x: Fraction, power: int, *, first: int = 0) -> 
     >>> binomial_moment(3, Fraction(1, 4), 2)
     Fraction(1, 16)
     """
-    at_least(degree, 1, "degree")
-    at_least(power, 0, "power")
+    whole_number(degree, "degree", least=1)
+    whole_number(power, "power", least=0)
     return sum(
         (
             (x - Fraction(k, degree)) ** power

@@ -23,9 +23,9 @@ from torchtheory.approximation.polynomials.bernstein import (
     power_coefficients,
 )
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.nets.activations import as_layer, logistic_derivative, nth_derivative
-from torchtheory.nets.labeled import at_least, positive
 
 #: The unit roundoff of double precision.
 ROUNDOFF = 2.0**-53
@@ -61,7 +61,7 @@ def activation_derivative(activation: str, z: Tensor, order: int) -> Tensor:
     >>> activation_derivative("tanh", torch.zeros(1, dtype=torch.float64), 3).item()
     -2.0
     """
-    at_least(order, 0, "order")
+    whole_number(order, "order", least=0)
     if activation in _CLOSED:
         return _CLOSED[activation](z, order)
     return nth_derivative(smooth_layer(activation), z, order)
@@ -119,9 +119,9 @@ def monomial_error(
     >>> round(monomial_error(1, "exp", 0.0, 0.01).truncation, 6)      # e^0.01 / 200
     0.00505
     """
-    at_least(order, 0, "order")
-    positive(step, "step")
-    positive(radius, "radius")
+    whole_number(order, "order", least=0)
+    positive_number(step, "step")
+    positive_number(radius, "radius")
     point = torch.tensor(float(bias), dtype=torch.float64)
     slope = abs(float(activation_derivative(activation, point, order)))
     if slope < 1e-12 * math.factorial(order):
@@ -154,7 +154,7 @@ def best_difference_step(
     >>> 1e-8 < best_difference_step(1, "exp", 0.0) < 1e-6
     True
     """
-    at_least(order, 1, "order")
+    whole_number(order, "order", least=1)
     power = 2 if central else 1
     trial = 0.01
     parts = monomial_error(order, activation, bias, trial, radius=radius, central=central)
@@ -214,7 +214,7 @@ def good_bias(
     >>> worst > 0.01
     True
     """
-    at_least(largest_order, 0, "largest_order")
+    whole_number(largest_order, "largest_order", least=0)
     ((low, high),) = as_box(interval)
     z = torch.linspace(low, high, 2401, dtype=torch.float64)
     sizes = torch.stack(
@@ -266,7 +266,7 @@ def leshno_network(
     >>> made.size.units
     4
     """
-    at_least(degree, 1, "degree")
+    whole_number(degree, "degree", least=1)
     ((low, high),) = box = as_box(interval)
     knots = torch.linspace(low, high, degree + 1, dtype=torch.float64).unsqueeze(1)
     alpha = power_coefficients(values_of(function, knots))

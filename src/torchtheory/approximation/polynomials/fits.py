@@ -23,8 +23,8 @@ from torchtheory.approximation.certificates import (
 )
 from torchtheory.approximation.targets import Function, values_of
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import NotConverged
-from torchtheory.nets.labeled import at_least, positive
 
 
 def chebyshev_basis(degree: int, t: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def chebyshev_basis(degree: int, t: Tensor) -> Tensor:
     >>> chebyshev_basis(2, torch.tensor([0.5]).double()).round(decimals=12).tolist()
     [[1.0, 0.5, -0.5]]
     """
-    at_least(degree, 0, "degree")
+    whole_number(degree, "degree", least=0)
     k = torch.arange(degree + 1, dtype=t.dtype, device=t.device)
     return torch.cos(k * torch.arccos(t.clamp(-1, 1)).unsqueeze(-1))
 
@@ -71,7 +71,7 @@ def best_polynomial(
     >>> round(line.bound, 9), round(line(torch.zeros(1).double()).item(), 9)
     (0.125, -0.125)
     """
-    at_least(degree, 0, "degree")
+    whole_number(degree, "degree", least=0)
     ((low, high),) = box = as_box(interval)
     count = 12 * (2 * degree + 5)
     t = torch.cos(torch.arange(count + 1, dtype=torch.float64) * math.pi / count)
@@ -92,8 +92,8 @@ def weierstrass_degree(
     >>> weierstrass_degree(torch.square, 0.2)[0], weierstrass_degree(torch.square, 0.1)[0]
     (1, 2)
     """
-    positive(error, "error")
-    for degree in range(at_least(most, 0, "most") + 1):
+    positive_number(error, "error")
+    for degree in range(whole_number(most, "most", least=0) + 1):
         made = best_polynomial(function, degree, interval)
         if made.bound < error and measured_error(function, made, most_points=1 << 12).value < error:
             return degree, made
@@ -109,7 +109,7 @@ def equispaced_interpolant(
     >>> round(square(torch.tensor([0.5]).double()).item(), 12)
     0.25
     """
-    at_least(degree, 0, "degree")
+    whole_number(degree, "degree", least=0)
     ((low, high),) = as_box(interval)
     knots = torch.linspace(low, high, degree + 1, dtype=torch.float64)
     made = BarycentricInterpolator(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Approximant, Box, as_box
 from torchtheory.approximation.targets import Function, values_of
-from torchtheory.nets.labeled import at_least, positive
+from torchtheory.core.checks import positive_number, whole_number
 
 
 def landau_constant(n: int) -> Fraction:
@@ -27,7 +27,7 @@ def landau_constant(n: int) -> Fraction:
     >>> landau_constant(1)
     Fraction(4, 3)
     """
-    at_least(n, 0, "n")
+    whole_number(n, "n", least=0)
     return Fraction(2 ** (2 * n + 1) * math.factorial(n) ** 2, math.factorial(2 * n + 1))
 
 
@@ -37,8 +37,8 @@ def kernel_moment(n: int, power: int) -> Fraction:
     >>> kernel_moment(1, 0), kernel_moment(0, 2)
     (Fraction(4, 3), Fraction(2, 3))
     """
-    at_least(n, 0, "n")
-    at_least(power, 0, "power")
+    whole_number(n, "n", least=0)
+    whole_number(power, "power", least=0)
     if power % 2:
         return Fraction(0)
     return sum(
@@ -124,9 +124,9 @@ def landau_approximant(
     >>> round(line(torch.tensor([1.0], dtype=torch.float64)).item(), 12)
     3.0
     """
-    at_least(n, 1, "n")
-    at_least(panels, 1, "panels")
-    positive(lipschitz, "lipschitz")
+    whole_number(n, "n", least=1)
+    whole_number(panels, "panels", least=1)
+    positive_number(lipschitz, "lipschitz")
     ((low, high),) = box = as_box(interval)
     nodes, weights = (torch.from_numpy(v) for v in np.polynomial.legendre.leggauss(8))
     starts = torch.arange(panels, dtype=torch.float64).unsqueeze(1)
@@ -148,5 +148,7 @@ def landau_bound(n: int, delta: float, half_error: float, largest: float) -> flo
     >>> landau_bound(99, 0.5, 0.1, 1.0)
     0.14
     """
-    at_least(n, 0, "n")
-    return half_error + positive(largest, "largest") / (positive(delta, "delta") ** 2 * (n + 1))
+    whole_number(n, "n", least=0)
+    return half_error + positive_number(largest, "largest") / (
+        positive_number(delta, "delta") ** 2 * (n + 1)
+    )

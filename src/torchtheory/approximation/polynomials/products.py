@@ -26,8 +26,8 @@ from torchtheory.approximation.certificates import Approximant
 from torchtheory.approximation.layer_maps import Maps, layer_maps_of, merge_maps, relu_chain
 from torchtheory.approximation.network_calculus import block_diagonal
 from torchtheory.approximation.polynomials.squaring import square_network
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.labeled import at_least, positive
 
 
 def product_network(
@@ -63,7 +63,7 @@ def product_network(
     >>> times.bound, times.size.depth, times.size.width
     (1.52587890625e-05, 10, 6)
     """
-    positive(bound, "bound")
+    positive_number(bound, "bound")
     if identity == "difference":
         forms, weights, error = [[1.0, 1.0], [1.0, -1.0]], [1.0, -1.0], 4.0 ** -(levels + 1)
     elif identity == "sum":
@@ -118,9 +118,9 @@ def many_product_network(factors: int, levels: int, bound: float = 1.0) -> Appro
     >>> triple(torch.tensor([[1.0, -1.0, 0.5], [0.3, 0.0, 0.9]]).double()).tolist()
     [-0.5, 0.0]
     """
-    at_least(factors, 1, "factors")
-    at_least(levels, 1, "levels")
-    positive(bound, "bound")
+    whole_number(factors, "factors", least=1)
+    whole_number(levels, "levels", least=1)
+    positive_number(bound, "bound")
     eye = torch.eye(factors, dtype=torch.float64)
     maps = [(eye / bound, eye.new_zeros(factors))]
     while (left := len(maps[-1][0])) > 1:

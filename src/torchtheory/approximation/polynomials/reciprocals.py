@@ -36,8 +36,8 @@ from torchtheory.approximation.polynomials.relu import (
     polynomial_network,
 )
 from torchtheory.approximation.polynomials.squaring import square_network, squaring_levels
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.labeled import at_least, positive
 
 
 def reciprocal_factors(low: float, error: float) -> int:
@@ -47,7 +47,7 @@ def reciprocal_factors(low: float, error: float) -> int:
     (4, True)
     """
     _below_one(low)
-    positive(error, "error")
+    positive_number(error, "error")
     k = 1
     while (1 - low) ** 2**k / low > error:
         k += 1
@@ -71,8 +71,8 @@ def reciprocal_error(low: float, factors: int, levels: int) -> float:
     True
     """
     _below_one(low)
-    at_least(factors, 1, "factors")
-    at_least(levels, 1, "levels")
+    whole_number(factors, "factors", least=1)
+    whole_number(levels, "levels", least=1)
     delta = 4.0 ** -(levels + 1)
     power, total = 0.0, 0.0
     for j in range(factors):
@@ -168,9 +168,9 @@ def rational_network(
     >>> bool((made(torch.tensor([0.5]).double()) - 0.4).abs() <= 1e-2)
     True
     """
-    positive(error, "error")
-    positive(low, "low")
-    positive(largest, "largest")
+    positive_number(error, "error")
+    positive_number(low, "low")
+    positive_number(largest, "largest")
     if not (math.isfinite(high) and high >= low):
         raise InvalidInput(f"high must be a number >= low = {low:g}, not {high}")
     part = error / 3

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torchtheory.approximation.certificates import Approximant, Box, as_box
 from torchtheory.approximation.network_calculus import chain, combine, compose
 from torchtheory.approximation.polynomials.products import many_product_network
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets.labeled import at_least, positive
 
 Polynomial = Mapping[tuple[int, ...], float]
 
@@ -51,7 +51,7 @@ def polynomial_network(
     >>> cubic.bound == 4 * 2 * 4.0**-9
     True
     """
-    at_least(levels, 1, "levels")
+    whole_number(levels, "levels", least=1)
     d = polynomial_variables(terms)
     box = as_box(((-1.0, 1.0),) * d if domain is None else domain)
     if len(box) != d:
@@ -86,7 +86,7 @@ def polynomial_levels(terms: Polynomial, error: float, bound: float = 1.0) -> in
     >>> polynomial_network(p, n).bound <= 1e-4 < polynomial_network(p, n - 1).bound
     True
     """
-    positive(error, "error")
+    positive_number(error, "error")
     scale = polynomial_scale(terms, bound)
     levels = 1
     while scale * 4.0 ** -(levels + 1) > error:
@@ -101,7 +101,7 @@ def polynomial_scale(terms: Polynomial, bound: float = 1.0) -> float:
     6.0
     """
     polynomial_variables(terms)
-    positive(bound, "bound")
+    positive_number(bound, "bound")
     return sum(abs(c) * bound ** sum(alpha) * max(sum(alpha) - 1, 0) for alpha, c in terms.items())
 
 

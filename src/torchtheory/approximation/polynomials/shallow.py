@@ -30,8 +30,8 @@ from torchtheory.approximation.polynomials.divided_differences import (
     smooth_layer,
 )
 from torchtheory.approximation.targets import Function, values_of
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets.labeled import at_least, positive
+from torchtheory.core.checks import all_finite, positive_number, whole_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 #: Units of a hidden layer.
 MOST_UNITS = 1 << 14
@@ -78,13 +78,12 @@ def shallow_polynomial(
     >>> abs(xy(x).item() - 0.125) < 1e-4, xy.size.units
     (True, 4)
     """
-    positive(step, "step")
+    positive_number(step, "step")
     if coefficients.ndim < 1 or len(set(coefficients.shape)) != 1:
         raise ShapeMismatch(
             f"coefficients are [m + 1] * d, one axis a variable, not {list(coefficients.shape)}"
         )
-    if not bool(coefficients.isfinite().all()):
-        raise NonFinite("the coefficients of a polynomial must be finite")
+    all_finite(coefficients, "the coefficients of a polynomial")
     d, side = coefficients.ndim, coefficients.shape[0]
     if side**d > MOST_UNITS:
         raise InvalidInput(f"{side}^{d} units are more than {MOST_UNITS}: lower the degree")
@@ -163,9 +162,9 @@ def exponential_span(
     >>> exponential_span(torch.exp, 1, 1).mean_square < 1e-12
     True
     """
-    at_least(degree, 0, "degree")
-    at_least(dimension, 1, "dimension")
-    at_least(panels, 1, "panels")
+    whole_number(degree, "degree", least=0)
+    whole_number(dimension, "dimension", least=1)
+    whole_number(panels, "panels", least=1)
     if (8 * panels) ** dimension > 1 << 20 or 8 * panels <= degree:
         raise InvalidInput(
             f"{8 * panels} nodes a side in {dimension} dimensions are too many for the memory, or "
@@ -216,8 +215,8 @@ def kolmogorov_width(units: int, dimension: int) -> float:
     >>> round(kolmogorov_width(1, 1), 6) == round((1 + 4 * math.pi**2) ** -0.5, 6)
     True
     """
-    at_least(units, 0, "units")
-    at_least(dimension, 1, "dimension")
+    whole_number(units, "units", least=0)
+    whole_number(dimension, "dimension", least=1)
     # the cube of this side holds more than enough k of small norm: a ball of radius equal to the
     # side contains no other, and already has more than units + 2 of them
     reach = math.ceil(2 * (units + 2) ** (1 / dimension)) + dimension

@@ -32,8 +32,8 @@ from torchtheory.approximation.polynomials.divided_differences import (
     monomial_error,
     smooth_layer,
 )
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.labeled import at_least, positive
 
 
 def smooth_square_network(
@@ -96,9 +96,9 @@ def shallow_product_error(
     >>> round(shallow_product_error(2, "exp", 0.0, 0.1).truncation, 6)      # 0.01 e^0.2 / 3
     0.004071
     """
-    at_least(factors, 1, "factors")
-    positive(step, "step")
-    positive(bound, "bound")
+    whole_number(factors, "factors", least=1)
+    positive_number(step, "step")
+    positive_number(bound, "bound")
     d = factors
     slope = abs(_derivative(activation, center, d))
     if slope < 1e-12 * math.factorial(d):
@@ -140,7 +140,7 @@ def deep_product_network(factors: int, activation: str, center: float, step: flo
     >>> made.size.units, made.size.depth
     (28, 4)
     """
-    at_least(factors, 2, "factors")
+    whole_number(factors, "factors", least=2)
     gate = _gate(2, activation, center, step)
     slope = _derivative(activation, center, 1)
     maps: Maps = [(torch.eye(factors, dtype=torch.float64), torch.zeros(factors).double())]

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Approximant
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least, positive
 
 
 def square_network(levels: int) -> Approximant:
@@ -47,7 +47,7 @@ def square_network(levels: int) -> Approximant:
     >>> square.bound, square.size.depth, square.size.width, square.size.parameters
     (0.015625, 3, 3, 15)
     """
-    at_least(levels, 1, "levels")
+    whole_number(levels, "levels", least=1)
     ramp = torch.tensor([0.0, -0.5, 0.0], dtype=torch.float64)
     network = chain(
         [
@@ -91,7 +91,7 @@ class RecurrentSquare(nn.Module):
 
     def __init__(self, steps: int) -> None:
         super().__init__()
-        self.steps = at_least(steps, 1, "steps")
+        self.steps = whole_number(steps, "steps", least=1)
         output = [-0.5, 1.0, 0.0, 1.0]
         again = _rows(
             [0.5, -1.0, 0.0, 0.0], [0.5, -1.0, -0.125, 0.0], [0.0, 0.0, 0.25, 0.0], output
@@ -134,8 +134,8 @@ def squaring_levels(error: float, scale: float = 1.0) -> int:
     >>> squaring_levels(1e-3), square_network(4).bound, square_network(3).bound
     (4, 0.0009765625, 0.00390625)
     """
-    positive(error, "error")
-    positive(scale, "scale")
+    positive_number(error, "error")
+    positive_number(scale, "scale")
     levels = max(1, math.ceil(math.log2(scale / error) / 2) - 1)
     # the logarithm may round across a whole number
     return levels if scale * 4.0 ** -(levels + 1) <= error else levels + 1

@@ -14,8 +14,8 @@ from typing import Any
 
 from torchtheory.approximation.rates.table import theorems_of
 from torchtheory.approximation.rates.theorems import RateTheorem, Setting
+from torchtheory.core.checks import positive_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.labeled import positive
 
 #: The smoothness of the classes that leave no choice.
 FIXED_SMOOTHNESS = {
@@ -182,7 +182,7 @@ def size_needed(
             "only the class 'sobolev' has theorems whose error counts derivatives; leave the order "
             f"out for {function_class!r}"
         )
-    positive(constant, "constant")
+    positive_number(constant, "constant")
     if p is None:
         p = 2.0 if function_class in SQUARE_CLASSES else math.inf
     setting = Setting(

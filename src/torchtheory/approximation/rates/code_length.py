@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.bumps import SplineBump
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import described, first_entry, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.generalization.complexity.covering import covering_number, packing_number
 from torchtheory.generalization.vc.bounds import first_whole_number
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,14 @@ class LipschitzCodec:
     largest: float = 1.0
 
     def __post_init__(self) -> None:
-        positive(self.error, "error")
-        positive(self.lipschitz, "lipschitz")
-        positive(self.largest, "largest")
+        positive_number(self.error, "error")
+        positive_number(self.lipschitz, "lipschitz")
+        positive_number(self.largest, "largest")
         if self.lipschitz / self.error > 1e7:
-            raise InvalidInput("the code would have more than ten million bits")
+            raise InvalidInput(
+                f"the code would have more than ten million bits (lipschitz = {self.lipschitz!r}, "
+                f"error = {self.error!r})"
+            )
 
     @property
     def steps(self) -> int:
@@ -129,7 +132,7 @@ def code_length_bounds(values: Tensor, error: float) -> tuple[int, int]:
     >>> code_length_bounds(torch.eye(5), 0.1)
     (3, 3)
     """
-    packing = packing_number(values, 2 * positive(error, "error"))
+    packing = packing_number(values, 2 * positive_number(error, "error"))
     covering = covering_number(values, error)
     return (packing - 1).bit_length(), (covering - 1).bit_length()
 
@@ -174,7 +177,7 @@ def cartoon_packing(cells: int, smoothness: int, dimension: int) -> PackingBound
     >>> cartoon_packing(8, 1, 2).error > smooth_packing(8, 1, 2).error
     True
     """
-    at_least(dimension, 2, "dimension")
+    whole_number(dimension, "dimension", least=2)
     bump = SplineBump(smoothness, dimension - 1)
     area = bump.height * float(cells) ** -smoothness * bump.moment(1) / 4
     return PackingBound(_under(math.sqrt(area) / 2), _gilbert_varshamov(cells ** (dimension - 1)))
@@ -225,7 +228,7 @@ def network_bits(network: nn.Sequential, bits_per_weight: int) -> NetworkBits:
     >>> network_bits(net, 8)
     NetworkBits(head=80, topology=16, weights=32)
     """
-    at_least(bits_per_weight, 1, "bits_per_weight")
+    whole_number(bits_per_weight, "bits_per_weight", least=1)
     values = _flat(network)
     used = int(values.count_nonzero())
     layers = len(affine_layers(network)[0])
@@ -245,10 +248,10 @@ def encode_network(network: nn.Sequential, bits_per_weight: int, resolution: flo
     >>> len(encode_network(net, 8, 0.5)) == network_bits(net, 8).total
     True
     """
-    positive(resolution, "resolution")
+    positive_number(resolution, "resolution")
     values = _flat(network)
     steps = (values / resolution).round()
-    half = 2 ** (at_least(bits_per_weight, 1, "bits_per_weight") - 1)
+    half = 2 ** (whole_number(bits_per_weight, "bits_per_weight", least=1) - 1)
     if not torch.equal(steps * resolution, values):
         raise InvalidInput(f"the weights are no multiples of {resolution}; round them first")
     if bool((steps >= half).any()) or bool((steps < -half).any()):
@@ -278,7 +281,7 @@ def decode_network(
     1.0
     """
     if not code or set(code) - {"0", "1"}:
-        raise InvalidInput("a code is a string of 0 and 1")
+        raise InvalidInput(f"a code is a string of 0 and 1, not {described(code)}")
     layers = int(code[:_WIDTH_BITS], 2)
     head = (layers + 3) * _WIDTH_BITS
     numbers = [int(code[i : i + _WIDTH_BITS], 2) for i in range(0, head, _WIDTH_BITS)]
@@ -314,9 +317,9 @@ def minimum_weights_from_bits(code_length: float, bits_per_weight: int, inputs: 
     >>> minimum_weights_from_bits(10_000, 8)           # 385 * (2 * 9 + 8) = 10010
     385
     """
-    at_least(bits_per_weight, 1, "bits_per_weight")
-    at_least(inputs, 1, "inputs")
-    positive(code_length, "code_length")
+    whole_number(bits_per_weight, "bits_per_weight", least=1)
+    whole_number(inputs, "inputs", least=1)
+    positive_number(code_length, "code_length")
     return first_whole_number(
         lambda m: m * (2 * (m + inputs + 1).bit_length() + bits_per_weight) >= code_length, 1
     )
@@ -326,7 +329,10 @@ def _flat(network: nn.Sequential) -> Tensor:
     maps, _ = affine_layers(network)
     values = torch.cat([part.detach().double().flatten() for pair in maps for part in pair])
     if not bool(torch.isfinite(values).all()):
-        raise NonFinite("the network has weights that are not finite")
+        raise NonFinite(
+            "the network has weights that are not finite: "
+            f"{first_entry(values, 'the value', ~torch.isfinite(values))}"
+        )
     return values
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torchtheory.approximation.barron.sampled_networks import units_for_error
 from torchtheory.approximation.piecewise.boxes import folklore_size
 from torchtheory.approximation.piecewise.yarotsky import cells_and_levels
-from torchtheory.nets.labeled import positive
+from torchtheory.core.checks import positive_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ def interpolant_units(error: float, *, lipschitz: float = 1.0, smooth: bool = Fa
     >>> interpolant_units(0.01).size, interpolant_units(0.01, smooth=True).size
     (50, 4)
     """
-    positive(error, "error")
-    ratio = positive(lipschitz, "lipschitz") / (8 * error if smooth else 2 * error)
+    positive_number(error, "error")
+    ratio = positive_number(lipschitz, "lipschitz") / (8 * error if smooth else 2 * error)
     pieces = math.sqrt(ratio) if smooth else ratio
     return CountedSize(max(1, math.ceil(pieces - 1e-9)), 2)
 

@@ -27,11 +27,11 @@ from torch import Tensor
 
 from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump
+from torchtheory.core.checks import first_entry, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.generalization.vc.bounds import first_whole_number
 from torchtheory.generalization.vc.networks import anthony_bartlett_vc_bound
-from torchtheory.nets.labeled import at_least, positive
 
 Encoder = Callable[[BumpSum], Tensor]
 
@@ -42,8 +42,8 @@ def selection_cells(parameters: int, dimension: int) -> int:
     >>> selection_cells(7, 3), selection_cells(8, 3)
     (2, 3)
     """
-    at_least(parameters, 0, "parameters")
-    at_least(dimension, 1, "dimension")
+    whole_number(parameters, "parameters", least=0)
+    whole_number(dimension, "dimension", least=1)
     return first_whole_number(lambda m: m**dimension > parameters, 1)
 
 
@@ -78,9 +78,9 @@ def continuous_selection_minimum(
     >>> continuous_selection_minimum(0.01, 1, 10, lipschitz=1.0) == 49**10
     True
     """
-    at_least(dimension, 1, "dimension")
+    whole_number(dimension, "dimension", least=1)
     constant = _constant(smoothness, dimension, lipschitz)
-    ratio = (constant / positive(error, "error")) ** (1 / smoothness)
+    ratio = (constant / positive_number(error, "error")) ** (1 / smoothness)
     cells = max(1, math.ceil(ratio - 1e-9))
     return int((cells - 1) ** dimension)
 
@@ -179,7 +179,7 @@ def antipodal_witness(
         return [*gap.tolist(), float(np.abs(v).max()) - 1.0]
 
     best = math.inf
-    for _ in range(at_least(attempts, 1, "attempts")):
+    for _ in range(whole_number(attempts, "attempts", least=1)):
         start = torch.randn(len(peaks), dtype=torch.float64, generator=generator).numpy()
         found = optimize.least_squares(odd, start, xtol=1e-15, ftol=1e-15, gtol=1e-15)
         residual = float(np.abs(found.fun[:-1]).max(initial=0.0))
@@ -205,7 +205,7 @@ def weights_vc_bound(parameters: int, *, derivative: int = 0) -> int:
     >>> weights_vc_bound(10), weights_vc_bound(10, derivative=1)
     (1360, 2160)
     """
-    at_least(parameters, 1, "parameters")
+    whole_number(parameters, "parameters", least=1)
     if derivative not in (0, 1):
         raise InvalidInput(f"derivative is 0 or 1, not {derivative}")
     return 4 * parameters * ((3 + 2 * derivative) * parameters + 4)
@@ -224,9 +224,12 @@ def label_cells(error: float, smoothness: int, dimension: int, *, derivative: in
     """
     bump = SplineBump(smoothness, dimension)
     if derivative not in (0, 1) or derivative >= smoothness:
-        raise InvalidInput("derivative is 0, or 1 for a smoothness of at least 2")
+        raise InvalidInput(
+            f"derivative is 0, or 1 for a smoothness of at least 2 (derivative = {derivative!r}, "
+            f"smoothness = {smoothness!r})"
+        )
     level = bump.height * bump.derivative_norms[derivative]
-    ratio = level / (3 * positive(error, "error"))
+    ratio = level / (3 * positive_number(error, "error"))
     return int(ratio ** (1 / (smoothness - derivative)) + 1e-9)
 
 
@@ -249,7 +252,7 @@ def vc_minimum_weights(
     (1, 5986)
     """
     if layers is not None:
-        at_least(layers, 1, "layers")
+        whole_number(layers, "layers", least=1)
     points = label_cells(error, smoothness, dimension, derivative=derivative) ** dimension
 
     # the root of 4M(aM + 4) = points: the numbers have hundreds of digits in high dimension
@@ -268,14 +271,14 @@ def _constant(smoothness: int, dimension: int, lipschitz: float | None) -> float
     if lipschitz is None:
         return SplineBump(smoothness, dimension).height
     if smoothness != 1:
-        raise InvalidInput("Lipschitz functions have smoothness 1")
-    return positive(lipschitz, "lipschitz") / 2
+        raise InvalidInput(f"Lipschitz functions have smoothness 1, not {smoothness!r}")
+    return positive_number(lipschitz, "lipschitz") / 2
 
 
 def _bumps(
     parameters: int, smoothness: int, dimension: int
 ) -> tuple[SplineBump, int, Tensor, float]:
-    at_least(parameters, 1, "parameters")
+    whole_number(parameters, "parameters", least=1)
     bump = SplineBump(smoothness, dimension)
     cells = selection_cells(parameters, dimension)
     peaks = cell_centers(((0.0, 1.0),) * dimension, cells)
@@ -288,7 +291,10 @@ def _code(encoder: Encoder, f: BumpSum, parameters: int) -> Tensor:
         raise ShapeMismatch(f"the encoder must give {parameters} numbers")
     code = code.detach().double().flatten()
     if not bool(torch.isfinite(code).all()):
-        raise NonFinite("the encoder gives numbers that are not finite")
+        raise NonFinite(
+            "the encoder gives numbers that are not finite: "
+            f"{first_entry(code, 'the value', ~torch.isfinite(code))}"
+        )
     return code
 
 

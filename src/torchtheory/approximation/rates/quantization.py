@@ -21,9 +21,9 @@ from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.finite_elements import cube_mesh, nodal_network
 from torchtheory.approximation.piecewise.shifted_sums import Copies, ShiftedSum
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import described, open_fraction, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, UnsupportedModel
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,8 @@ class WeightGrid:
     exponent: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.error < 1:
-            raise InvalidInput(f"error must lie strictly between 0 and 1, not {self.error!r}")
-        at_least(self.exponent, 1, "exponent")
+        open_fraction(self.error, "error")
+        whole_number(self.exponent, "exponent", least=1)
 
     @property
     def spacing(self) -> float:
@@ -91,7 +90,10 @@ def encode(network: nn.Sequential, grid: WeightGrid) -> str:
     """
     maps, between = affine_layers(network)
     if not all(isinstance(m, nn.ReLU) for m in between):
-        raise UnsupportedModel("only ReLU networks are written as bits")
+        raise UnsupportedModel(
+            "only ReLU networks are written as bits, not "
+            f"{', '.join(sorted({type(m).__name__ for m in between}))}"
+        )
     parts = [_number(len(maps), 32)]
     offset = math.floor(grid.largest / grid.spacing)
     for weight, bias in maps:
@@ -119,7 +121,9 @@ def decode(bits: str, grid: WeightGrid) -> nn.Sequential:
     [0.25, 1.0]
     """
     if not isinstance(bits, str) or set(bits) - {"0", "1"}:
-        raise InvalidInput("a network is read from a string of the characters 0 and 1")
+        raise InvalidInput(
+            f"a network is read from a string of the characters 0 and 1, not {described(bits)}"
+        )
     at = 0
 
     def read(width: int) -> int:
@@ -176,7 +180,7 @@ def holder_error(order: int, exponent: float, dimension: int, cells: int) -> flo
             "linear finite elements reach n + ζ <= 2: order is 0 or 1 and exponent in (0, 1], "
             f"not {order!r} and {exponent!r}"
         )
-    reach = math.sqrt(dimension) / at_least(cells, 1, "cells")
+    reach = math.sqrt(dimension) / whole_number(cells, "cells", least=1)
     if order == 0:
         return float(reach**exponent)
     return float(math.sqrt(dimension) / (1 + exponent) * reach ** (1 + exponent))
@@ -196,8 +200,8 @@ def holder_network(
     >>> made.cells, made(torch.tensor([0.25]).double()).item()
     (4, 0.25)
     """
-    positive(error, "error")
-    at_least(dimension, 1, "dimension")
+    positive_number(error, "error")
+    whole_number(dimension, "dimension", least=1)
     cells = 1
     while holder_error(order, exponent, dimension, cells) > error:
         cells *= 2

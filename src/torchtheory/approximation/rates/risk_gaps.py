@@ -26,8 +26,8 @@ from torch import Tensor
 
 from torchtheory.approximation.certificates import Box, sup_distance
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import as_points, as_targets, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets.labeled import at_least, points, positive, targets
 from torchtheory.nets.regression import least_squares
 
 LossName = Literal["absolute", "logistic", "hinge", "squared"]
@@ -52,7 +52,7 @@ def loss_lipschitz(loss: LossName, bound: float | None = None) -> float:
             "the squared loss is Lipschitz on bounded values only: give bound=, the largest "
             "absolute value of predictions and labels"
         )
-    return 4 * positive(bound, "bound")
+    return 4 * positive_number(bound, "bound")
 
 
 def risk_gap_bound(
@@ -66,7 +66,7 @@ def risk_gap_bound(
     >>> risk_gap_bound(torch.square, lambda x: x, 1.0, (0.0, 1.0))
     0.25
     """
-    positive(lipschitz, "lipschitz")
+    positive_number(lipschitz, "lipschitz")
     return lipschitz * sup_distance(f, g, domain).value
 
 
@@ -139,11 +139,14 @@ def linear_class_chain(
     >>> round(chain.total, 9)
     0.0
     """
-    phi = points(features)
-    f = targets(phi, target)
-    at_least(steps, 0, "steps")
+    phi = as_points(features, "features")
+    f = as_targets(target, phi, "target")
+    whole_number(steps, "steps", least=0)
     if sample.ndim != 1 or sample.shape != labels.shape or len(sample) == 0:
-        raise ShapeMismatch("sample and labels are two lists of equal length, not empty")
+        raise ShapeMismatch(
+            "sample and labels are two lists of equal length, not empty (sample is "
+            f"{list(sample.shape)}, labels is {list(labels.shape)})"
+        )
     if noise < 0 or not math.isfinite(noise):
         raise InvalidInput(f"the noise is a standard deviation, not {noise!r}")
     if int(sample.min()) < 0 or int(sample.max()) >= len(phi):

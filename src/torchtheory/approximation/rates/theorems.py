@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchtheory.approximation.rates.explicit_sizes import CountedSize
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.labeled import at_least, positive
 
 #: The classes of functions, each in words.
 FUNCTION_CLASSES = {
@@ -69,9 +69,9 @@ class Setting:
 
     def __post_init__(self) -> None:
         for name in ("smoothness", "lipschitz", "barron_constant", "radius"):
-            positive(getattr(self, name), name)
+            positive_number(getattr(self, name), name)
         for name in ("dimension", "ambient", "charts"):
-            if at_least(getattr(self, name), 1, name) > _LARGEST:
+            if whole_number(getattr(self, name), name, least=1) > _LARGEST:
                 raise InvalidInput(f"the {name} is at most {_LARGEST}, not {getattr(self, name)}")
         if not 0 < self.error < 1:
             raise InvalidInput(f"the error lies strictly between 0 and 1, not at {self.error!r}")

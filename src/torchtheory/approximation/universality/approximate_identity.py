@@ -19,9 +19,9 @@ from torchtheory.approximation.polynomials.divided_differences import (
     monomial_error,
     monomial_network,
 )
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least, positive
 
 
 def identity_network(activation: str, bias: float, radius: float, tolerance: float) -> Approximant:
@@ -34,8 +34,8 @@ def identity_network(activation: str, bias: float, radius: float, tolerance: flo
     >>> two.size.units, two.bound <= 1e-4
     (2, True)
     """
-    positive(radius, "radius")
-    positive(tolerance, "tolerance")
+    positive_number(radius, "radius")
+    positive_number(tolerance, "tolerance")
     for halvings in range(60):
         step = 2.0**-halvings / radius
         error = monomial_error(1, activation, bias, step, radius=radius, central=True)
@@ -74,8 +74,8 @@ def deepen_approximately(
     >>> deeper.size.depth, deeper.bound <= 1e-3
     (5, True)
     """
-    at_least(extra, 1, "extra")
-    positive(tolerance, "tolerance")
+    whole_number(extra, "extra", least=1)
+    positive_number(tolerance, "tolerance")
     box = as_box(domain)
     maps, _ = affine_layers(network)
     if maps[0][0].shape[1] != len(box) or len(maps[-1][0]) != 1:
@@ -84,12 +84,15 @@ def deepen_approximately(
             f"{maps[0][0].shape[1]} to {len(maps[-1][0])}"
         )
     if maps[0][0].dtype != torch.float64:
-        raise InvalidType("differences need double precision: give a copy of the network in it")
+        raise InvalidType(
+            f"differences need double precision, not {maps[0][0].dtype}: give a copy of the "
+            "network in it"
+        )
     grid = box_grid(box, max(2, int(points ** (1 / len(box)))))
     values = network(grid).detach()
     reach = 1.1 * float(values.abs().max()) + tolerance
     if not math.isfinite(reach):
-        raise InvalidInput("the network is not finite on its domain")
+        raise InvalidInput(f"the network is not finite on its domain (reach = {reach!r})")
     made, error = network, 0.0
     for _ in range(extra):
         # a new one each time: a chain does not list a module that occurs in it twice

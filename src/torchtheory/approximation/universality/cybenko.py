@@ -22,8 +22,8 @@ from torch import nn
 from torchtheory.approximation.certificates import Approximant, as_box
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.labeled import at_least, positive
 
 
 def staircase_factor(sharpness: float) -> float:
@@ -35,7 +35,7 @@ def staircase_factor(sharpness: float) -> float:
     >>> round(staircase_factor(10.0), 4)
     1.0135
     """
-    positive(sharpness, "sharpness")
+    positive_number(sharpness, "sharpness")
     return 1 + 2 * math.exp(-sharpness / 2) / -math.expm1(-sharpness)
 
 
@@ -68,8 +68,8 @@ def sigmoid_staircase(
     >>> line.size.units, round(line.bound, 4)
     (7, 0.5067)
     """
-    at_least(cells, 1, "cells")
-    positive(lipschitz, "lipschitz")
+    whole_number(cells, "cells", least=1)
+    positive_number(lipschitz, "lipschitz")
     factor = staircase_factor(sharpness)
     ((low, high),) = box = as_box(interval)
     length = (high - low) / cells
@@ -96,7 +96,7 @@ def soft_indicator(low: float, high: float, sharpness: float) -> nn.Sequential:
     >>> box(torch.tensor([[-1.0], [0.5], [2.0]]).double()).round(decimals=6).flatten().tolist()
     [0.0, 1.0, 0.0]
     """
-    positive(sharpness, "sharpness")
+    positive_number(sharpness, "sharpness")
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InvalidInput(f"an interval has two finite ends, the first smaller: {low}, {high}")
     ends = torch.tensor([low, high], dtype=torch.float64)

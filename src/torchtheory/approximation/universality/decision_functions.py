@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torchtheory.approximation.certificates import Box
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.targets import Function, values_of
+from torchtheory.core.checks import as_points, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.labeled import at_least, points, positive
 
 
 def half_space_unit(weight: Tensor, bias: float, sharpness: float) -> nn.Sequential:
@@ -29,8 +29,8 @@ def half_space_unit(weight: Tensor, bias: float, sharpness: float) -> nn.Sequent
     >>> unit(torch.tensor([[0.9, 0.3]]).double()).round(decimals=6).item()
     1.0
     """
-    positive(sharpness, "sharpness")
-    w = points(weight.unsqueeze(0))
+    positive_number(sharpness, "sharpness")
+    w = as_points(weight.unsqueeze(0), "weight")
     if not w.any():
         raise InvalidInput("the weight is 0: it defines no half space")
     one = torch.ones(1, 1, dtype=w.dtype)
@@ -47,8 +47,8 @@ def strip_width(sharpness: float, norm: float, error: float) -> float:
     >>> round(strip_width(10.0, 1.0, 0.1), 4)
     0.4394
     """
-    positive(sharpness, "sharpness")
-    positive(norm, "norm")
+    positive_number(sharpness, "sharpness")
+    positive_number(norm, "norm")
     if not 0 < error < 0.5:
         raise InvalidInput(f"the error lies strictly between 0 and 1/2, not {error!r}")
     return 2 / (sharpness * norm) * math.log((1 - error) / error)
@@ -63,7 +63,7 @@ def half_space_sharpness(norm: float, error: float, dimension: int) -> float:
     >>> strip_width(half_space_sharpness(1.0, 0.1, 2), 1.0, 0.1) * 2**0.5 <= 0.1 + 1e-12
     True
     """
-    section = math.sqrt(2) if at_least(dimension, 1, "dimension") > 1 else 1.0
+    section = math.sqrt(2) if whole_number(dimension, "dimension", least=1) > 1 else 1.0
     return strip_width(1.0, norm, error) * section / error
 
 
@@ -87,8 +87,8 @@ def disagreement(
     >>> half.low < 0.5 < half.high
     True
     """
-    positive(error, "error")
-    at_least(samples, 1, "samples")
+    positive_number(error, "error")
+    whole_number(samples, "samples", least=1)
     low, high = torch.tensor(domain, dtype=torch.float64).unbind(1)
     draws = torch.rand(samples, len(low), dtype=torch.float64, generator=as_generator(generator))
     x = low + (high - low) * draws

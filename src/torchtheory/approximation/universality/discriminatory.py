@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_points, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labeled import at_least, points, positive
 
 
 def ridge_units(
@@ -40,9 +40,9 @@ def ridge_units(
     >>> ridge_units("tanh", 3, torch.rand(5, 2), generator=0).shape
     torch.Size([5, 3])
     """
-    at_least(units, 1, "units")
-    positive(steepness, "steepness")
-    x = points(x)
+    whole_number(units, "units", least=1)
+    positive_number(steepness, "steepness")
+    x = as_points(x)
     d = x.shape[1]
     generator = as_generator(generator)
     draws = torch.rand(units, 2 * d + 1, dtype=torch.float64, generator=generator)
@@ -103,10 +103,10 @@ def discriminatory_test(
     >>> found.rank, found.discriminates, discriminatory_test("relu", x, 200).rank
     (3, False, 5)
     """
-    x = points(x)
+    x = as_points(x)
     if len(torch.unique(x, dim=0)) < len(x):
         raise InvalidInput("a point occurs twice: masses +1 and -1 on the two would cancel")
-    at_least(units, len(x), "units")
+    whole_number(units, "units", least=len(x))
     values = ridge_units(activation, units, x, steepness=steepness, generator=generator)
     _, sigma, vh = torch.linalg.svd(values.T, full_matrices=False)
     rank = int((sigma > max(values.shape) * torch.finfo(x.dtype).eps * sigma[0]).sum())
@@ -123,4 +123,7 @@ def polynomial_rank(degree: int, dimension: int) -> int:
     >>> polynomial_rank(2, 2)
     6
     """
-    return math.comb(at_least(dimension, 1, "dimension") + at_least(degree, 0, "degree"), degree)
+    return math.comb(
+        whole_number(dimension, "dimension", least=1) + whole_number(degree, "degree", least=0),
+        degree,
+    )

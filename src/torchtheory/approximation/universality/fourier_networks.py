@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torchtheory.approximation.certificates import Box, as_box
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.targets import Function, values_of
-from torchtheory.nets.labeled import at_least
+from torchtheory.core.checks import whole_number
 
 
 class CosineSquasher(nn.Module):
@@ -110,8 +110,8 @@ def fourier_network(
     >>> round(wave(torch.tensor([0.5]).double()).item(), 9)
     -1.0
     """
-    at_least(terms, 0, "terms")
-    at_least(samples, 2 * terms + 1, "samples")
+    whole_number(terms, "terms", least=0)
+    whole_number(samples, "samples", least=2 * terms + 1)
     ((low, high),) = box = as_box(interval)
     t = (torch.arange(samples, dtype=torch.float64) + 0.5) / samples
     values = values_of(function, (low + (high - low) * t).unsqueeze(1))

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.network_calculus import chain, combine, compose
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labeled import at_least, positive
 
 
 def smooth_bump(y: Tensor, width: float) -> Tensor:
@@ -28,7 +28,7 @@ def smooth_bump(y: Tensor, width: float) -> Tensor:
     >>> round(float(smooth_bump(y, 0.5).sum() * 0.001), 9)
     1.0
     """
-    positive(width, "width")
+    positive_number(width, "width")
     t = (y / width).square()
     inside = t < 1
     exponent = -1 / torch.where(inside, 1 - t, torch.ones_like(t))
@@ -57,8 +57,8 @@ def mollified_activation(
     >>> soft(torch.tensor([[-0.6], [0.0], [0.6]]).double()).round(decimals=3).flatten().tolist()
     [0.0, 0.083, 0.6]
     """
-    at_least(nodes, 1, "nodes")
-    positive(width, "width")
+    whole_number(nodes, "nodes", least=1)
+    positive_number(width, "width")
     step = 2 * width / (nodes + 1)
     y = step * (torch.arange(1, nodes + 1, dtype=torch.float64) - (nodes + 1) / 2)
     out = (smooth_bump(y, width) * step).unsqueeze(0)
@@ -88,7 +88,7 @@ def smoothed_relu_power(order: int, width: float, nodes: int, step: float) -> nn
     """
     if order not in (2, 3):
         raise InvalidInput(f"the power is 2 or 3, not {order!r}")
-    positive(step, "step")
+    positive_number(step, "step")
     smooth = mollified_activation("relu", width, nodes)
     bias = 0.0 if order == 2 else width / 2
     at = torch.tensor(bias, dtype=torch.float64)

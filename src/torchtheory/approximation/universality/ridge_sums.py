@@ -18,6 +18,7 @@ from torch import nn
 
 from torchtheory.approximation.certificates import Approximant, as_box
 from torchtheory.approximation.network_calculus import chain, combine, compose
+from torchtheory.core.checks import described
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch, UnsupportedModel
 
 
@@ -138,7 +139,9 @@ def lift_networks(
             )
         inner = part.network
         if not isinstance(inner, nn.Sequential):
-            raise UnsupportedModel("a network to lift is a chain of layers, an nn.Sequential")
+            raise UnsupportedModel(
+                f"a network to lift is a chain of layers, an nn.Sequential, not {described(inner)}"
+            )
         form = torch.tensor([list(theta)], dtype=torch.float64)
         lifted.append(compose(inner, chain([(form, form.new_zeros(1))], [])))
     bound = ridge_error + sum(

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.core.checks import as_points
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labeled import points
 from torchtheory.nets.regression import least_squares
 
 
@@ -41,7 +41,7 @@ class CosineNetwork:
     output: Tensor
 
     def __post_init__(self) -> None:
-        points(self.weight)
+        as_points(self.weight, "weight")
         if self.bias.shape != self.weight.shape[:1] or self.output.shape != self.bias.shape:
             raise ShapeMismatch(
                 f"{len(self.weight)} units need as many biases and output weights, not "
@@ -138,7 +138,7 @@ def algebra_conditions(family: Tensor, larger: Tensor) -> Conditions:
     >>> found.nonvanishing, found.separation, found.product_gap < 1e-12
     (1.0, 0.125, True)
     """
-    f, g = points(family), points(larger)
+    f, g = as_points(family, "family"), as_points(larger, "larger")
     if len(f) != len(g):
         raise ShapeMismatch(f"the families are sampled at {len(f)} and {len(g)} points")
     apart = torch.cdist(f, f, p=torch.inf)

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Box
 from torchtheory.approximation.targets import values_of
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.labeled import at_least, positive
 
 #: More knots of the outer function than this do not fit.
 MOST_KNOTS = 1 << 23
@@ -66,7 +66,12 @@ class Superposition(nn.Module):
                 f"not {list(inner_knots.shape)}"
             )
         if inner_values.shape != inner_knots.shape or outer_values.shape != outer_knots.shape:
-            raise ShapeMismatch("every knot of a broken line has one value")
+            raise ShapeMismatch(
+                "every knot of a broken line has one value (inner_values is "
+                f"{list(inner_values.shape)}, inner_knots is {list(inner_knots.shape)}, "
+                f"outer_values is {list(outer_values.shape)}, outer_knots is "
+                f"{list(outer_knots.shape)})"
+            )
         if not bool((inner_knots.diff(dim=1) > 0).all() & (outer_knots.diff() > 0).all()):
             raise InvalidInput("the knots of a broken line increase")
         self.inner_knots, self.inner_values, self.weights = inner_knots, inner_values, weights
@@ -150,7 +155,7 @@ def inner_functions(dimension: int, cells: int, *, separated: bool = True) -> In
     >>> inner_functions(2, 4).gap > 0, inner_functions(2, 4, separated=False).gap > 0
     (True, False)
     """
-    d, n = at_least(dimension, 2, "dimension"), at_least(cells, 1, "cells")
+    d, n = whole_number(dimension, "dimension", least=2), whole_number(cells, "cells", least=1)
     families = 2 * d + 1
     if 2 * families * (n + 1) ** d > MOST_KNOTS:
         raise InvalidInput(f"{n} cells in {d} dimensions are too many cubes")
@@ -221,7 +226,7 @@ def superposition_step(
     inner = inner_functions(dimension, cells)
     d = dimension
     if lipschitz < math.inf:
-        positive(lipschitz, "lipschitz")
+        positive_number(lipschitz, "lipschitz")
     knots, values = _outer_function(inner, values_of(function, inner.centers.reshape(-1, d)))
     reach = math.sqrt(d) * (d + 1) / ((2 * d + 1) * cells)
     theta = (d - 1) / (d + 2)
@@ -256,7 +261,7 @@ def nested_inner_functions(cells: int, refinement: int) -> tuple[InnerFunctions,
     >>> coarse.values is fine.values, coarse.gap > 0, fine.gap > 0
     (True, True, True)
     """
-    n, m = at_least(cells, 1, "cells"), at_least(refinement, 2, "refinement")
+    n, m = whole_number(cells, "cells", least=1), whole_number(refinement, "refinement", least=2)
     families, fine = 5, 5 * n * m
     if 2 * families * (fine + 1) ** 2 > MOST_KNOTS:
         raise InvalidInput(f"{fine} cells of the fine scale are too many cubes")

@@ -14,10 +14,10 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
+from torchtheory.core.checks import as_points, as_targets, positive_number, whole_number
 from torchtheory.core.errors import NotConverged
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labeled import at_least, points, positive, targets
 from torchtheory.nets.regression import least_squares
 
 
@@ -46,8 +46,8 @@ def best_uniform_fit(features: Tensor, target: Tensor) -> UniformFit:
     >>> round(best_uniform_fit(quadratics, x**3).error, 9)        # Chebyshev: 2 ** -2
     0.25
     """
-    phi = points(features)
-    y = targets(phi, target)
+    phi = as_points(features, "features")
+    y = as_targets(target, phi, "target")
     # orthonormal columns: the program is solved to an absolute tolerance, and near-copies among
     # the features would otherwise let huge coefficients cheat it
     u, sigma, vh = torch.linalg.svd(phi.cpu().double(), full_matrices=False)
@@ -85,8 +85,8 @@ def random_units(
     >>> random_units("tanh", 3, torch.zeros(5), generator=0).shape
     torch.Size([5, 3])
     """
-    at_least(units, 1, "units")
-    positive(steepness, "steepness")
+    whole_number(units, "units", least=1)
+    positive_number(steepness, "steepness")
     draws = torch.rand(units, 2, dtype=torch.float64, generator=as_generator(generator))
     slope, center = (2 * draws - 1).to(x).unbind(1)
     made: Tensor = as_layer(activation)(steepness * slope * (x.unsqueeze(1) - center))
@@ -100,8 +100,8 @@ def span_error(features: Tensor, target: Tensor) -> float:
     >>> span_error(x.unsqueeze(1), 3 * x + 1) < 1e-12
     True
     """
-    phi = points(features)
+    phi = as_points(features, "features")
     phi = torch.cat([phi / phi.abs().amax(0).clamp(min=1e-300), torch.ones_like(phi[:, :1])], 1)
-    y = targets(phi, target)
+    y = as_targets(target, phi, "target")
     fitted = least_squares(phi, y)
     return float((phi @ fitted.weight - y).abs().max())

@@ -27,8 +27,9 @@ from torchtheory.audit.engine.finding import (
 )
 from torchtheory.core import progress
 from torchtheory.core.budget import seconds_of, within
+from torchtheory.core.checks import open_fraction
 from torchtheory.core.claim import Claim, Verdict
-from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
+from torchtheory.core.errors import FileProblem, UnknownName
 from torchtheory.core.memory import bytes_of
 from torchtheory.core.random import as_generator
 from torchtheory.models.model import Initial
@@ -187,8 +188,7 @@ def audit(
     >>> report.findings[0].tables[0].rows[0][:3]
     ('(model)', 'Linear', 8)
     """
-    if not 0 < confidence < 1:
-        raise InvalidInput(f"confidence must lie strictly between 0 and 1, not {confidence}")
+    open_fraction(confidence, "confidence")
     known = all_findings()
     only = [only] if isinstance(only, str) else only
     for name in only or ():

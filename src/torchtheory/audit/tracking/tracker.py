@@ -6,7 +6,6 @@ bits with a tracker as without.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,6 +27,7 @@ from torchtheory.audit.tracking.quantities import (
 )
 from torchtheory.audit.tracking.result import Tracking
 from torchtheory.core import progress
+from torchtheory.core.checks import as_module, open_fraction, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, TorchTheoryError
 from torchtheory.core.random import as_generator
 from torchtheory.models.model import PureFunction, evaluation_mode, global_randomness_kept
@@ -143,8 +143,7 @@ class Tracker:
     ) -> None:
         self._clock = MeasuringClock()
         _check_settings(every, learning_rate, optimizer, overhead, probe, confidence)
-        if not isinstance(model, nn.Module):
-            raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+        as_module(model)
         # what torch.compile wraps has the same parameters, and derivatives of every order
         self.model: nn.Module = getattr(model, "_orig_mod", model)
         self.every, self.overhead, self.confidence, self.seed = every, overhead, confidence, seed
@@ -423,19 +422,15 @@ def _check_settings(
     confidence: float,
 ) -> None:
     for name, value in (("every", every), ("probe", probe)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidInput(f"{name} must be a whole number >= 1, not {value!r}")
+        whole_number(value, name, least=1)
     if learning_rate is not None and optimizer is not None:
         raise InvalidInput("give learning_rate or optimizer, not both: they may disagree")
-    if learning_rate is not None and not (
-        isinstance(learning_rate, float | int) and 0 < learning_rate < math.inf
-    ):
-        raise InvalidInput(f"learning_rate must be a positive number, not {learning_rate!r}")
+    if learning_rate is not None:
+        positive_number(learning_rate, "learning_rate")
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise InvalidType(
             f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
         )
     if overhead is not None and not 0 < overhead <= 1:
         raise InvalidInput(f"overhead is a share of the time in (0, 1], or None, not {overhead!r}")
-    if not 0 < confidence < 1:
-        raise InvalidInput(f"confidence must lie strictly between 0 and 1, not {confidence}")
+    open_fraction(confidence, "confidence")

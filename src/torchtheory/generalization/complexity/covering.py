@@ -17,7 +17,8 @@ import torch
 from scipy import integrate, optimize, sparse
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, NotConverged, ShapeMismatch
+from torchtheory.core.checks import all_finite
+from torchtheory.core.errors import EmptyData, InvalidInput, NotConverged, ShapeMismatch
 from torchtheory.core.intervals import Interval, fit_slope
 
 #: The most functions whose covering number is found exactly.
@@ -163,7 +164,7 @@ def vc_rademacher_bound(dimension: int, samples: int) -> float:
     """
     _dimension(dimension)
     if samples < 1:
-        raise EmptyData("a sample needs at least one point")
+        raise EmptyData(f"a sample needs at least one point, not {samples!r}")
 
     def root(alpha: float) -> float:
         return math.sqrt(
@@ -222,8 +223,7 @@ def _points(values: Tensor) -> None:
         raise ShapeMismatch(f"a class on a sample is a matrix [h, m], not {list(values.shape)}")
     if values.numel() == 0:
         raise EmptyData(f"there is no function or no sample: {list(values.shape)}")
-    if not bool(torch.isfinite(values).all()):
-        raise NonFinite("the values contain NaN or infinity")
+    all_finite(values, "the values")
 
 
 def _scale(alpha: float) -> None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite
+from torchtheory.core.checks import all_finite
+from torchtheory.core.errors import EmptyData, InvalidInput
 from torchtheory.generalization.complexity.rademacher import (
     empirical_uniform_deviation,
     sequence_deviations,
@@ -119,6 +119,5 @@ def _gamma(gamma: float) -> None:
 
 def _margins(margins: Tensor) -> None:
     if margins.numel() == 0:
-        raise EmptyData("there are no margins")
-    if not bool(torch.isfinite(margins).all()):
-        raise NonFinite("the margins contain NaN or infinity")
+        raise EmptyData(f"there are no margins (the shape is {list(margins.shape)})")
+    all_finite(margins, "the margins")

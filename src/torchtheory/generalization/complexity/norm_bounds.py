@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.generalization.complexity.rademacher import Supremum
@@ -114,7 +115,10 @@ def frobenius_bound(
     if not norms:
         raise InvalidInput("a network needs at least one layer")
     if not all(math.isfinite(c) and c >= 0 for c in [*norms, linear]):
-        raise NonFinite("norms and the linear complexity must be finite numbers >= 0")
+        raise NonFinite(
+            "norms and the linear complexity must be finite numbers >= 0, not "
+            f"{described([*norms, linear])}"
+        )
     depth = len(norms)
     if depth_factor == "peeling":
         factor = 2.0 ** (depth - 1)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, described, open_fraction, positive_number
+from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.random import RandomSource, as_generator, rademacher
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
@@ -64,7 +65,7 @@ def linear_class(x: Tensor, radius: float = 1.0) -> Supremum:
     tensor([1.])
     """
     _matrix(x, "x")
-    _positive(radius, "radius")
+    positive_number(radius, "radius")
 
     def supremum(signs: Tensor) -> Tensor:
         _signs(signs, len(x))
@@ -111,7 +112,7 @@ def estimate_rademacher(
     (1.0, 50)
     """
     if samples < 1:
-        raise EmptyData("a sample needs at least one point")
+        raise EmptyData(f"a sample needs at least one point, not {samples!r}")
     generator = as_generator(generator)
     signs = rademacher(draws, samples, generator=generator, dtype=torch.float64)
     return mean_interval(supremum(signs), confidence)
@@ -143,7 +144,7 @@ def linear_bounds(x: Tensor, radius: float = 1.0) -> tuple[float, float]:
     (2.5, 2.82842712474619)
     """
     _matrix(x, "x")
-    _positive(radius, "radius")
+    positive_number(radius, "radius")
     norms = x.norm(dim=1)
     m = len(x)
     return radius * float(norms.norm()) / m, radius * float(norms.max()) / math.sqrt(m)
@@ -216,7 +217,10 @@ def sequence_deviations(
     if len(weights) != len(complexities):
         raise ShapeMismatch(f"{len(complexities)} classes need as many weights, not {len(weights)}")
     if not (all(w > 0 for w in weights) and math.fsum(weights) <= 1 + 1e-12):
-        raise InvalidInput("the weights of the classes must be positive and sum to at most 1")
+        raise InvalidInput(
+            "the weights of the classes must be positive and sum to at most 1, not "
+            f"{described(list(weights))}"
+        )
     bound = empirical_uniform_deviation if empirical else uniform_deviation
     return [bound(r, samples, delta * w) for r, w in zip(complexities, weights, strict=True)]
 
@@ -226,8 +230,7 @@ def _matrix(values: Tensor, name: str) -> None:
         raise ShapeMismatch(f"{name} must be a matrix, not of shape {list(values.shape)}")
     if values.numel() == 0:
         raise EmptyData(f"{name} is empty: {list(values.shape)}")
-    if not bool(torch.isfinite(values).all()):
-        raise NonFinite(f"{name} contains NaN or infinity")
+    all_finite(values, name)
 
 
 def _signs(signs: Tensor, samples: int) -> None:
@@ -235,16 +238,10 @@ def _signs(signs: Tensor, samples: int) -> None:
         raise ShapeMismatch(f"signs must be [s, {samples}], not {list(signs.shape)}")
 
 
-def _positive(value: float, name: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} must be a positive number, not {value!r}")
-
-
 def _deviation(complexity: float, samples: int, delta: float, width: float) -> None:
     if not (math.isfinite(complexity) and complexity >= 0):
         raise InvalidInput(f"a Rademacher complexity is a number >= 0, not {complexity!r}")
     if samples < 1:
-        raise EmptyData("a bound on a deviation needs at least one sample")
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
-    _positive(width, "width")
+        raise EmptyData(f"a bound on a deviation needs at least one sample, not {samples!r}")
+    open_fraction(delta, "delta")
+    positive_number(width, "width")

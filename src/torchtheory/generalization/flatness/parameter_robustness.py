@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets.labeled import labeled
+from torchtheory.core.checks import all_finite, first_entry, labeled_samples
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,17 @@ def robust_parameter_ball(weight: Tensor, x: Tensor, y: Tensor) -> ParameterRobu
     >>> found.radius, found.margin, found.promised_margin
     (1.0, 2.0, 1.0)
     """
-    x, y = labeled(x, y)
+    x, y = labeled_samples(x, y)
     if weight.shape != (x.shape[1],):
         raise ShapeMismatch(f"theta must be [{x.shape[1]}], not {list(weight.shape)}")
     theta = weight.detach().to(x)
-    if not bool(theta.isfinite().all()):
-        raise NonFinite("theta contains NaN or infinity")
+    all_finite(theta, "theta")
     lengths = x.norm(dim=1)
     if not bool((lengths > 0).all()):
-        raise InvalidInput("a sample at the origin has margin 0 for every theta; leave it out")
+        raise InvalidInput(
+            "a sample at the origin has margin 0 for every theta; leave it out ("
+            f"{first_entry(lengths, 'the value', ~(lengths > 0))})"
+        )
     margins = y * (x @ theta)
     if not bool((margins > 0).all()):
         raise InvalidInput(

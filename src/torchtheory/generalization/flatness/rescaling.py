@@ -28,7 +28,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName, UnsupportedModel
+from torchtheory.core.checks import as_module, positive_number
+from torchtheory.core.errors import InvalidInput, UnknownName, UnsupportedModel
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.random import RandomSource
 from torchtheory.linalg.operators import LinearOperator
@@ -74,8 +75,7 @@ def rescalable_pairs(model: nn.Module) -> list[LayerPair]:
     >>> rescalable_pairs(net)
     [LayerPair(incoming='0', outgoing='3')]
     """
-    if not isinstance(model, nn.Module):
-        raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    as_module(model)
     chain = as_chain(model)
     uses = Counter(id(link.module) for link in chain)
     owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
@@ -114,8 +114,7 @@ def rescale_pair(parameters: Parameters, pair: LayerPair, factor: float) -> Para
     >>> torch.allclose(torch.func.functional_call(net, theta, (x,)), net(x))
     True
     """
-    if not (math.isfinite(factor) and factor > 0):
-        raise InvalidInput(f"the factor must be a positive number, not {factor!r}")
+    positive_number(factor, "the factor")
     changed = dict(parameters)
     scales = {
         f"{pair.incoming}.weight": factor,
@@ -245,8 +244,7 @@ def sharpening_factor(
     >>> round(sharpening_factor(p, 800.0), 4)               # the block is 2
     20.0
     """
-    if not (math.isfinite(largest) and largest > 0):
-        raise InvalidInput(f"the curvature wanted must be a positive number, not {largest!r}")
+    positive_number(largest, "the curvature wanted")
     chosen = _checked(problem.model, pair)
     block = block_hessian(problem, f"{chosen.outgoing}.weight", samples)
     found: Estimate = trace(block, generator=generator)

@@ -33,12 +33,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, UnsupportedModel
+from torchtheory.core.checks import positive_number, whole_number
+from torchtheory.core.errors import NonFinite, UnsupportedModel
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.linalg.eigenvalues import EigenResult, top_eigenpairs
-from torchtheory.linalg.operators import LinearOperator, check_count
+from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.trace import trace
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
@@ -114,10 +115,9 @@ def ball_sharpness(
     >>> round(ball_sharpness(p, 0.1, parameters=at).value, 6)
     0.025
     """
-    _positive(radius, "the radius")
-    check_count(steps, 10**9, "steps")
-    if starts < 0:
-        raise InvalidInput(f"the number of random starts must be at least 0, not {starts}")
+    positive_number(radius, "the radius")
+    whole_number(steps, "steps", least=1)
+    whole_number(starts, "the number of random starts", least=0)
     samples = problem.train if samples is None else samples
     point = _point(problem, parameters)
     theta = flatten(point)
@@ -206,8 +206,8 @@ def noise_sharpness(
     >>> found.low < 0.025 < found.high
     True
     """
-    _positive(sigma, "the noise")
-    check_count(draws, 10**9, "draws")
+    positive_number(sigma, "the noise")
+    whole_number(draws, "draws", least=1)
     samples = problem.train if samples is None else samples
     point = _point(problem, parameters)
     theta = flatten(point)
@@ -341,11 +341,7 @@ def _finite_loss(problem: Problem, theta: Tensor, like: Parameters, samples: Sam
         value = math.inf
     if not math.isfinite(value):
         raise NonFinite(
-            "the loss is NaN or infinite at perturbed parameters; take a smaller perturbation"
+            "the loss is NaN or infinite at perturbed parameters; take a smaller perturbation "
+            f"(value = {value!r})"
         )
     return value
-
-
-def _positive(value: float, name: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} must be a positive number, not {value!r}")

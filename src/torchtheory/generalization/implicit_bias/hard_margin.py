@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import labeled_samples
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.labeled import labeled
 from torchtheory.nets.separability import max_margin
 
 Function = Callable[[Tensor], Tensor]
@@ -59,7 +59,7 @@ def hard_margin_svm(x: Tensor, y: Tensor) -> HardMargin:
     >>> found.weight.round(decimals=4), found.multipliers, round(found.margin, 4)
     (tensor([1., 0.]), tensor([0.6667, 0.3333]), 1.0)
     """
-    x, y = labeled(x, y)
+    x, y = labeled_samples(x, y)
     best = max_margin(x, y, bias=False)
     weight = best.weight / best.margin
     tight = 1e-9 if x.dtype == torch.float64 else 1e-4

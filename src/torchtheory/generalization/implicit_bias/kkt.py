@@ -23,6 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import first_entry, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm, kkt_residuals
 from torchtheory.nets.homogeneity import (
@@ -30,7 +31,6 @@ from torchtheory.nets.homogeneity import (
     network_margins,
     require_homogeneous,
 )
-from torchtheory.nets.labeled import at_least, positive
 
 Multipliers = Literal["best", "exponential", "logistic"]
 
@@ -114,7 +114,7 @@ def margin_kkt(
     >>> found.epsilon, found.delta, found.multipliers
     (0.0, 0.0, tensor([1., 0.]))
     """
-    positive(degree, "the degree")
+    positive_number(degree, "the degree")
     if degree < 1:
         raise InvalidInput(f"the degree must be at least 1, not {degree!r}")
     if theta.ndim != 1 or not theta.is_floating_point():
@@ -122,7 +122,10 @@ def margin_kkt(
     theta = theta.detach()
     values = margins(theta).detach()
     if not bool(torch.isfinite(values).all()):
-        raise NonFinite("a margin is NaN or infinite")
+        raise NonFinite(
+            "a margin is NaN or infinite: "
+            f"{first_entry(values, 'the value', ~torch.isfinite(values))}"
+        )
     least = float(values.min())
     if not least > 0:
         wrong = int((values.reshape(len(values), -1).amin(1) <= 0).sum())
@@ -189,7 +192,7 @@ def network_kkt(
     >>> round(found.relative_epsilon, 5), round(found.normalized_margin, 5)
     (0.0, 0.5)
     """
-    at_least(most, 1, "most")
+    whole_number(most, "most", least=1)
     degree = require_homogeneous(model, x)
     if degree < 1:
         raise UnsupportedModel(f"the network must be homogeneous of degree 1 or more, not {degree}")
@@ -220,7 +223,10 @@ def _given(multipliers: Tensor, values: Tensor) -> Tensor:
             f"the multipliers are {list(multipliers.shape)} and the margins {list(values.shape)}"
         )
     if not bool((multipliers >= 0).all()):
-        raise InvalidInput("the multipliers must be numbers >= 0")
+        raise InvalidInput(
+            "the multipliers must be numbers >= 0: "
+            f"{first_entry(multipliers, 'multipliers', ~(multipliers >= 0))}"
+        )
     return multipliers.detach().to(values).reshape(-1)
 
 
@@ -256,5 +262,5 @@ def _from_loss(margins: Margins, point: Tensor, values: Tensor, loss: str) -> Te
     square = float(pull @ pull)
     factor = float(point @ pull) / square if square > 0 else 0.0
     if not math.isfinite(factor) or factor < 0:
-        raise NonFinite("the gradients of the margins have no finite size")
+        raise NonFinite(f"the gradients of the margins have no finite size (factor = {factor!r})")
     return factor * weights

@@ -19,6 +19,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.activation_properties import inspect_activation
@@ -180,7 +181,10 @@ def _chain(layers: Layers) -> tuple[list[Tensor], list[Tensor | None], str]:
     elif isinstance(layers, Sequence) and all(isinstance(w, Tensor) for w in layers):
         weights, biases = [w.detach() for w in layers], [None] * len(layers)
     else:
-        raise InvalidType("layers must be a network or its weights, tensors from the input on")
+        raise InvalidType(
+            "layers must be a network or its weights, tensors from the input on, not "
+            f"{described(layers)}"
+        )
     if len(weights) < 2:
         raise InvalidInput(f"at least two layers are needed, not {len(weights)}")
     for k, (before, after) in enumerate(pairwise(weights), 1):

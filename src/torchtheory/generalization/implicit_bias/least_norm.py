@@ -14,8 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets.labeled import at_least, points, positive, targets
+from torchtheory.core.checks import (
+    as_points,
+    as_targets,
+    as_vector,
+    positive_number,
+    whole_number,
+)
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ def closest_interpolant(x: Tensor, y: Tensor, start: Tensor | None = None) -> Te
     x, y = _regression(x, y)
     if start is None:
         return solution_set(x, y).particular
-    origin = _vector(start, x.shape[1], "the start").to(x)
+    origin = as_vector(start, "the start", size=x.shape[1]).to(x)
     return origin + solution_set(x, y - x @ origin).particular
 
 
@@ -87,7 +93,7 @@ def least_squares_step_limit(x: Tensor) -> float:
     >>> least_squares_step_limit(torch.diag(torch.tensor([1.0, 2.0])))
     0.5
     """
-    x = points(x)
+    x = as_points(x)
     top = float(torch.linalg.matrix_norm(x, 2))
     if top == 0:
         raise InvalidInput("x is 0: every step size converges, for nothing moves")
@@ -115,15 +121,22 @@ def quadratic_iterate(
     >>> quadratic_iterate(torch.diag(torch.tensor([1.0, 0.5])), torch.ones(2), 1.0, 2)
     tensor([1.0000, 0.7500])
     """
-    h = points(hessian)
+    h = as_points(hessian, "hessian")
     if h.shape[0] != h.shape[1]:
         raise ShapeMismatch(f"the Hessian must be a square matrix, not {list(h.shape)}")
     if float((h - h.T).abs().max()) > 1e3 * torch.finfo(h.dtype).eps * float(h.abs().max()):
-        raise InvalidInput("the Hessian must be symmetric")
-    goal = _vector(minimizer, len(h), "the minimizer").to(h)
-    origin = torch.zeros_like(goal) if start is None else _vector(start, len(h), "the start").to(h)
-    positive(step, "the step size")
-    at_least(steps, 0, "steps")
+        raise InvalidInput(
+            "the Hessian must be symmetric, and it differs from its transpose by "
+            f"{float((h - h.T).abs().max()):.3g}"
+        )
+    goal = as_vector(minimizer, "the minimizer", size=len(h)).to(h)
+    origin = (
+        torch.zeros_like(goal)
+        if start is None
+        else as_vector(start, "the start", size=len(h)).to(h)
+    )
+    positive_number(step, "the step size")
+    whole_number(steps, "steps", least=0)
     eigenvalues, basis = torch.linalg.eigh((h + h.T) / 2)
     moved: Tensor = (1 - step * eigenvalues) ** steps * (basis.T @ (origin - goal))
     return goal + torch.mv(basis, moved)
@@ -140,7 +153,7 @@ def ridge_predictions(x: Tensor, y: Tensor, penalty: float) -> Tensor:
     tensor([1.0000, 1.8000])
     """
     x, y = _regression(x, y)
-    positive(penalty, "the penalty")
+    positive_number(penalty, "the penalty")
     u, d, _ = torch.linalg.svd(x, full_matrices=False)
     shrunk: Tensor = d.square() / (d.square() + penalty) * (u.T @ y)
     return torch.mv(u, shrunk)
@@ -152,22 +165,14 @@ def effective_degrees(x: Tensor, penalty: float) -> float:
     >>> effective_degrees(torch.eye(3), 1.0)
     1.5
     """
-    positive(penalty, "the penalty")
-    squares = torch.linalg.svdvals(points(x)).square()
+    positive_number(penalty, "the penalty")
+    squares = torch.linalg.svdvals(as_points(x)).square()
     return float((squares / (squares + penalty)).sum())
 
 
 def _regression(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    x = points(x)
-    y = targets(x, y)
+    x = as_points(x)
+    y = as_targets(y, x)
     if y.ndim != 1:
         raise ShapeMismatch(f"y must be [samples], not {list(y.shape)}")
     return x, y
-
-
-def _vector(w: Tensor, d: int, name: str) -> Tensor:
-    if w.shape != (d,):
-        raise ShapeMismatch(f"{name} must be a vector of {d} numbers, not {list(w.shape)}")
-    if not bool(torch.isfinite(w).all()):
-        raise NonFinite(f"{name} contains NaN or infinity")
-    return w.detach()

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
+from torchtheory.core.checks import described, labeled_samples
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
-from torchtheory.nets.labeled import labeled
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +201,16 @@ def separable_flow(
     >>> flow.weights[:, 0]                                        # log(1 + 2t)
     tensor([ 0.0000,  1.0986, 16.8112], dtype=torch.float64)
     """
-    x, y = labeled(x, y)
+    x, y = labeled_samples(x, y)
     z = (y[:, None] * x).double().cpu()
     moments = torch.as_tensor(times, dtype=torch.float64)
     if moments.ndim != 1 or not len(moments):
         raise ShapeMismatch(f"times must be one row of numbers, not of shape {list(moments.shape)}")
     good = bool(torch.isfinite(moments).all()) and float(moments[0]) >= 0
     if not good or bool((moments.diff() <= 0).any()):
-        raise InvalidInput("times must be finite, at least 0 and increasing")
+        raise InvalidInput(
+            f"times must be finite, at least 0 and increasing, not {described(moments.tolist())}"
+        )
     w = torch.zeros(z.shape[1], dtype=torch.float64) if start is None else start.double().cpu()
     if w.shape != (z.shape[1],) or not bool(torch.isfinite(w).all()):
         raise ShapeMismatch(f"the start must be a vector of {z.shape[1]} finite numbers")
@@ -283,7 +285,7 @@ def residual_certificate(x: Tensor, y: Tensor) -> ResidualCertificate:
     >>> residual_certificate(x, y).offset
     tensor([ 0.6365, -0.2310], dtype=torch.float64)
     """
-    x, y = labeled(x, y)
+    x, y = labeled_samples(x, y)
     best = hard_margin_svm(x, y)
     z = y[:, None] * x
     support = z[best.support]

@@ -29,9 +29,9 @@ import torch.nn.functional as F
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
+from torchtheory.core.checks import all_finite, described, positive_number
+from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
 from torchtheory.nets.homogeneity import Margins
-from torchtheory.nets.labeled import positive
 
 Loss = Literal["exponential", "logistic"]
 
@@ -45,9 +45,9 @@ def smoothed_minimum(margins: Tensor, beta: float = 1.0) -> Tensor:
     >>> smoothed_minimum(torch.tensor([1.0, 1.0]), 3.0)
     tensor(1.)
     """
-    positive(beta, "beta")
+    positive_number(beta, "beta")
     if margins.ndim == 0 or margins.shape[-1] == 0:
-        raise ShapeMismatch("there must be at least one margin")
+        raise ShapeMismatch(f"there must be at least one margin, not {list(margins.shape)}")
     return -(torch.logsumexp(-beta * margins, -1) - math.log(margins.shape[-1])) / beta
 
 
@@ -69,7 +69,7 @@ def growing_margin(
     ...                                                               loss="logistic")
     (tensor(1.5000), tensor(1.5000))
     """
-    positive(degree, "the degree")
+    positive_number(degree, "the degree")
     level = -torch.logsumexp(_log_loss(margins, loss), -1)  # -log of the summed loss
     if loss == "logistic":
         # the inverse of log(1 + e^{-u}) at e^{-level}; for large levels it is the level itself
@@ -140,12 +140,15 @@ def follow_margin(
     (tensor([0.0000, 5.0000], dtype=torch.float64), tensor(147.4132, dtype=torch.float64))
     """
     if start.ndim != 1 or start.dtype != torch.float64 or start.numel() == 0:
-        raise ShapeMismatch("the start must be one vector in double precision")
-    if not bool(torch.isfinite(start).all()):
-        raise NonFinite("the start contains NaN or infinity")
+        raise ShapeMismatch(
+            f"the start must be one vector in double precision, not {described(start)}"
+        )
+    all_finite(start, "the start")
     heights = torch.as_tensor(levels, dtype=torch.float64)
     if heights.ndim != 1 or not len(heights) or not bool(torch.isfinite(heights).all()):
-        raise ShapeMismatch("levels must be one row of finite numbers")
+        raise ShapeMismatch(
+            f"levels must be one row of finite numbers, not {described(heights.tolist())}"
+        )
     begin = float(_level(margins(start.detach()).reshape(-1), loss).detach())
     if float(heights[0]) < begin - 1e-12 or bool((heights.diff() <= 0).any()):
         raise InvalidInput(f"levels must increase from the start's own, {begin:.6g}, or above")

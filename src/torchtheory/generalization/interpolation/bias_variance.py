@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, described, nonnegative_number
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 
 
 def excess_risk(weight: Tensor, planted: Tensor, covariance: Tensor) -> Tensor:
@@ -77,7 +78,10 @@ def decompose_estimates(weights: Tensor, planted: Tensor, covariance: Tensor) ->
     (tensor(1.), tensor(1.), tensor(2.))
     """
     if not isinstance(weights, Tensor) or weights.ndim != 2 or len(weights) == 0:
-        raise ShapeMismatch("the estimates must be [samples drawn, p], at least one of them")
+        raise ShapeMismatch(
+            "the estimates must be [samples drawn, p], at least one of them, not "
+            f"{described(weights)}"
+        )
     mean = weights.mean(0)
     return BiasVariance(
         excess_risk(mean, planted, covariance),
@@ -103,14 +107,17 @@ def decompose_predictions(predictions: Tensor, target: Tensor) -> BiasVariance:
     (tensor(2.5000), tensor(0.5000))
     """
     if not isinstance(predictions, Tensor) or not isinstance(target, Tensor):
-        raise InvalidType("predictions and target must be torch tensors")
+        raise InvalidType(
+            f"predictions and target must be torch tensors (predictions is {described(predictions)}"
+            f", target is {described(target)})"
+        )
     if predictions.ndim not in (2, 3) or predictions.shape[1:] != target.shape:
         raise ShapeMismatch(
             f"predictions must be [r, n] or [r, n, outputs] and the target one of them, not "
             f"{list(predictions.shape)} and {list(target.shape)}"
         )
     if predictions.numel() == 0:
-        raise EmptyData("there are no predictions")
+        raise EmptyData(f"there are no predictions (the shape is {list(predictions.shape)})")
     n = len(target)
     mean = predictions.mean(0)
     return BiasVariance(
@@ -154,8 +161,7 @@ def gaussian_bias_variance(
     if samples < 1 or features < 1:
         raise InvalidInput(f"samples and features must be at least 1, not {samples} and {features}")
     for name, value in (("kept", kept), ("dropped", dropped), ("noise_variance", noise_variance)):
-        if not (math.isfinite(value) and value >= 0):
-            raise InvalidInput(f"{name} must be a number >= 0, not {value!r}")
+        nonnegative_number(value, name)
     n, p = samples, features
     seen = min(1.0, n / p)
     bias = dropped + kept * (1 - seen) ** 2
@@ -186,14 +192,20 @@ def gaussian_variance_factor(samples: int, features: int) -> float:
 def checked_model(planted: Tensor, covariance: Tensor) -> None:
     """Refuse what is no vector `[p]` with a symmetric matrix `[p, p]`."""
     if not isinstance(planted, Tensor) or not isinstance(covariance, Tensor):
-        raise InvalidType("the planted weights and the covariance must be torch tensors")
+        raise InvalidType(
+            "the planted weights and the covariance must be torch tensors (planted is "
+            f"{described(planted)}, covariance is {described(covariance)})"
+        )
     if planted.ndim != 1 or planted.numel() == 0:
         raise ShapeMismatch(f"the planted weights must be a vector, not {list(planted.shape)}")
     p = len(planted)
     if covariance.shape != (p, p):
         raise ShapeMismatch(f"the covariance must be [{p}, {p}], not {list(covariance.shape)}")
-    if not bool(torch.isfinite(covariance).all() and torch.isfinite(planted).all()):
-        raise NonFinite("the planted weights or the covariance contain NaN or infinity")
+    all_finite(covariance, "covariance")
+    all_finite(planted, "planted")
     scale = float(covariance.abs().max())
     if float((covariance - covariance.T).abs().max()) > 1e-6 * scale:
-        raise InvalidInput("the covariance must be symmetric")
+        raise InvalidInput(
+            "the covariance must be symmetric, and it differs from its transpose by "
+            f"{float((covariance - covariance.T).abs().max()):.3g}"
+        )

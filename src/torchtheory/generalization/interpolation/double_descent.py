@@ -7,13 +7,13 @@ Learning, Figures 11.1 and 13.1; Mathematical Aspects of Deep Learning, Figure 1
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import nonnegative_number
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
 from torchtheory.training.many_networks import fit_many, mlp_family, noisy_labels
 
@@ -86,13 +86,16 @@ def feature_curve(
             f"{list(phi_test.shape)}"
         )
     if y.shape != phi.shape[:2] or y_test.shape != phi_test.shape[:2]:
-        raise ShapeMismatch("there must be one target a sample, [r, m] and [r, t]")
+        raise ShapeMismatch(
+            f"there must be one target a sample, [r, m] and [r, t] (y is {list(y.shape)}, phi is "
+            f"{list(phi.shape)}, y_test is {list(y_test.shape)}, phi_test is {list(phi_test.shape)}"
+            ")"
+        )
     if not sizes:
         raise EmptyData("there is no size to fit")
     if min(sizes) < 1 or max(sizes) > phi.shape[2]:
         raise InvalidInput(f"sizes must lie in 1..{phi.shape[2]}")
-    if not (math.isfinite(ridge) and ridge >= 0):
-        raise InvalidInput(f"the ridge must be a number >= 0, not {ridge!r}")
+    nonnegative_number(ridge, "the ridge")
     m = phi.shape[1]
     errors, risks = [], []
     for p in sizes:

@@ -7,12 +7,11 @@ $x$, exactly. Source: Foundations of Deep Learning, section 13.3 (after Mallinar
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, described, positive_number
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 
 
 def singular_kernel_weights(x: Tensor, nodes: Tensor, exponent: float = 1.0) -> Tensor:
@@ -35,8 +34,7 @@ def singular_kernel_weights(x: Tensor, nodes: Tensor, exponent: float = 1.0) -> 
             [1.0000, 0.0000]])
     """
     _on_a_line(x, nodes)
-    if not (math.isfinite(exponent) and exponent > 0):
-        raise InvalidInput(f"the exponent must be a positive number, not {exponent!r}")
+    positive_number(exponent, "the exponent")
     distance = (x[:, None] - nodes).abs()
     # relative to the nearest node, so that no power overflows
     nearest = distance.min(1, keepdim=True).values
@@ -108,7 +106,9 @@ def _on_a_line(x: Tensor, nodes: Tensor) -> None:
             raise ShapeMismatch(f"{name} must be points on a line, [n], not {list(values.shape)}")
         if values.numel() == 0:
             raise EmptyData(f"{name} is empty")
-        if not bool(torch.isfinite(values).all()):
-            raise NonFinite(f"{name} contains NaN or infinity")
+        all_finite(values, name)
     if bool((nodes.sort().values.diff() == 0).any()):
-        raise InvalidInput("the nodes must be different points: two targets at one cannot be met")
+        raise InvalidInput(
+            "the nodes must be different points: two targets at one cannot be met (given: "
+            f"{described(nodes.tolist())})"
+        )

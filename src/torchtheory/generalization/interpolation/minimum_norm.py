@@ -9,12 +9,11 @@ Deep Learning, Eq. (13.2) and Theorem 81.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, described, nonnegative_number, whole_number
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.generalization.interpolation.bias_variance import BiasVariance, checked_model
 
 
@@ -54,8 +53,7 @@ def design_bias_variance(
         raise ShapeMismatch(
             f"the design has {features.shape[-1]} features and the planted weights {len(planted)}"
         )
-    if not (math.isfinite(noise_variance) and noise_variance >= 0):
-        raise InvalidInput(f"noise_variance must be a number >= 0, not {noise_variance!r}")
+    nonnegative_number(noise_variance, "noise_variance")
     inverse = torch.linalg.pinv(features)
     missed = planted - (inverse @ (features @ planted).unsqueeze(-1)).squeeze(-1)
     bias = ((missed @ covariance) * missed).sum(-1)
@@ -101,14 +99,19 @@ def one_sample_variance(second_moment: Tensor) -> Tensor:
     (tensor(0.2500), tensor(1.))
     """
     if not isinstance(second_moment, Tensor) or second_moment.ndim != 2:
-        raise ShapeMismatch("the second moment must be a square matrix")
+        raise ShapeMismatch(
+            f"the second moment must be a square matrix, not {described(second_moment)}"
+        )
     d = len(second_moment)
     if d == 0 or second_moment.shape != (d, d):
         raise ShapeMismatch(
             f"the second moment must be a square matrix, not {list(second_moment.shape)}"
         )
     if not torch.allclose(second_moment.diagonal(), second_moment.new_ones(())):
-        raise InvalidInput("features of ±1 have ones on the diagonal of their second moment")
+        raise InvalidInput(
+            "features of ±1 have ones on the diagonal of their second moment, not "
+            f"{described(second_moment.diagonal().tolist())}"
+        )
     return second_moment.square().sum() / d**2
 
 
@@ -122,8 +125,7 @@ def copied_signs_moment(dimension: int, copies: range | set[int] | tuple[int, ..
             [0., 1., 0.],
             [1., 0., 1.]], dtype=torch.float64)
     """
-    if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
-        raise InvalidInput(f"dimension must be a whole number >= 1, not {dimension!r}")
+    whole_number(dimension, "dimension", least=1)
     same = torch.zeros(dimension, dtype=torch.float64)
     same[0] = 1.0
     for i in copies:
@@ -136,10 +138,11 @@ def copied_signs_moment(dimension: int, copies: range | set[int] | tuple[int, ..
 
 def _design(features: Tensor) -> None:
     if not isinstance(features, Tensor) or not features.is_floating_point():
-        raise InvalidType("the design must be a tensor of floating-point numbers")
+        raise InvalidType(
+            f"the design must be a tensor of floating-point numbers, not {described(features)}"
+        )
     if features.ndim < 2 or features.numel() == 0:
         raise ShapeMismatch(
             f"the design must be [..., samples, features], not {list(features.shape)}"
         )
-    if not bool(torch.isfinite(features).all()):
-        raise NonFinite("the design contains NaN or infinity")
+    all_finite(features, "the design")

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, first_entry, positive_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
 def asymptotic_variance(ratio: float) -> float:
@@ -131,10 +132,12 @@ def effective_ranks(
     """
     if eigenvalues.ndim != 1 or eigenvalues.numel() == 0:
         raise ShapeMismatch(f"the eigenvalues must be a vector, not {list(eigenvalues.shape)}")
-    if not bool(torch.isfinite(eigenvalues).all()):
-        raise NonFinite("the eigenvalues contain NaN or infinity")
+    all_finite(eigenvalues, "the eigenvalues")
     if bool((eigenvalues < 0).any()):
-        raise InvalidInput("eigenvalues of a second moment are >= 0")
+        raise InvalidInput(
+            "eigenvalues of a second moment are >= 0: "
+            f"{first_entry(eigenvalues, 'eigenvalues', eigenvalues < 0)}"
+        )
     if samples < 1 or not (math.isfinite(constant) and constant > 0):
         raise InvalidInput(f"samples must be >= 1 and constant > 0, not {samples} and {constant}")
     values = eigenvalues.double().sort(descending=True).values
@@ -151,5 +154,4 @@ def effective_ranks(
 
 
 def _ratio(ratio: float) -> None:
-    if not (math.isfinite(ratio) and ratio > 0):
-        raise InvalidInput(f"the ratio of features to samples must be positive, not {ratio!r}")
+    positive_number(ratio, "the ratio of features to samples")

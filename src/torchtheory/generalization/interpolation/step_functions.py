@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
@@ -90,7 +91,10 @@ def _problems(weights: Tensor, targets: Tensor, pieces: int) -> tuple[Tensor, Te
             f"weights {list(weights.shape)} and targets {list(targets.shape)} must agree"
         )
     if not bool((weights >= 0).all()):
-        raise InvalidInput("a weight is negative or not a number")
+        raise InvalidInput(
+            "a weight is negative or not a number: "
+            f"{first_entry(weights, 'weights', ~(weights >= 0))}"
+        )
     if not 1 <= pieces <= weights.shape[-1]:
         raise InvalidInput(f"{weights.shape[-1]} points have 1 to {weights.shape[-1]} pieces")
     k = weights.shape[-1]

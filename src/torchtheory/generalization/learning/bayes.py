@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import LabelOutOfRange, ShapeMismatch
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 
@@ -87,7 +88,10 @@ def classification_excess(law: FiniteDistribution, values: Tensor) -> Tensor:
 
 def _signs(law: FiniteDistribution) -> None:
     if not bool((law.labels.abs() == 1).all()):
-        raise LabelOutOfRange("the labels of a classification task are -1 and 1")
+        raise LabelOutOfRange(
+            "the labels of a classification task are -1 and 1: "
+            f"{first_entry(law.labels, 'the value', ~(law.labels.abs() == 1))}"
+        )
 
 
 def _on_points(law: FiniteDistribution, values: Tensor) -> None:

@@ -79,7 +79,10 @@ def decompose_error(
             f"{list(empirical_risks.shape)}"
         )
     if chosen.shape != empirical_risks.shape[:-1]:
-        raise ShapeMismatch("one hypothesis must be chosen for each sample")
+        raise ShapeMismatch(
+            f"one hypothesis must be chosen for each sample (chosen is {list(chosen.shape)}, "
+            f"empirical_risks is {list(empirical_risks.shape)})"
+        )
     if bool(((chosen < 0) | (chosen >= len(risks))).any()):
         raise InvalidInput(f"chosen must lie in 0..{len(risks) - 1}: the algorithm left the class")
     best = risks.min()

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import all_finite, first_entry
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
     InvalidType,
-    NonFinite,
     ShapeMismatch,
 )
 from torchtheory.core.random import RandomSource, as_generator
@@ -74,7 +74,7 @@ class FiniteDistribution:
                 f"{list(labels.shape)}"
             )
         if len(labels) == 0:
-            raise EmptyData("a distribution needs at least one atom")
+            raise EmptyData(f"a distribution needs at least one atom, not {len(labels)}")
         if mass is None:
             weights = torch.full_like(labels, 1 / len(labels))
         else:
@@ -166,7 +166,7 @@ class FiniteDistribution:
         tensor([[0.2500, 0.7500]], dtype=torch.float64)
         """
         if drawn.ndim == 0 or drawn.shape[-1] == 0:
-            raise EmptyData("a sample needs at least one draw")
+            raise EmptyData(f"a sample needs at least one draw, not {list(drawn.shape)}")
         counts = self.mass.new_zeros(*drawn.shape[:-1], len(self))
         return counts.scatter_add_(-1, drawn, torch.ones_like(drawn).to(counts)) / drawn.shape[-1]
 
@@ -220,8 +220,7 @@ def _tensor(values: Tensor | list[float], name: str) -> Tensor:
         raise InvalidType(f"{name} must be numbers, not {type(values).__name__}") from None
     made = made.detach()
     made = made if made.is_floating_point() else made.double()
-    if not bool(torch.isfinite(made).all()):
-        raise NonFinite(f"{name} contains NaN or infinity")
+    all_finite(made, name)
     return made
 
 
@@ -229,7 +228,9 @@ def _probabilities(mass: Tensor, count: int) -> Tensor:
     if mass.shape != (count,):
         raise ShapeMismatch(f"{count} atoms need as many masses, not {list(mass.shape)}")
     if not bool((mass >= 0).all()):
-        raise InvalidInput("a mass is negative or not a number")
+        raise InvalidInput(
+            f"a mass is negative or not a number: {first_entry(mass, 'mass', ~(mass >= 0))}"
+        )
     total = float(mass.double().sum())
     if abs(total - 1) > 1e-6:
         raise InvalidInput(f"the masses sum to {total:.12g}, not to 1")

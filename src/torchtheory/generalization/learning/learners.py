@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.generalization.learning.finite_distributions import multisets
@@ -79,7 +80,9 @@ def minimize_errors(hypotheses: Tensor) -> Learner:
             [-1.,  1.]])
     """
     if hypotheses.ndim != 2 or not bool((hypotheses.abs() == 1).all()):
-        raise LabelOutOfRange("a hypothesis set is [functions, points] of -1 and 1")
+        raise LabelOutOfRange(
+            f"a hypothesis set is [functions, points] of -1 and 1, not {described(hypotheses)}"
+        )
 
     def rule(seen: Tensor, labels: Tensor) -> Tensor:
         votes = _votes(hypotheses.shape[1], seen, labels)
@@ -105,7 +108,10 @@ def train_network(
     tensor([[ 1., -1.]])
     """
     if hidden < 1 or steps < 0 or not rate > 0:
-        raise InvalidInput("a network needs hidden units, steps >= 0 and a positive rate")
+        raise InvalidInput(
+            f"a network needs hidden units, steps >= 0 and a positive rate (hidden = {hidden!r}, "
+            f"steps = {steps!r}, rate = {rate!r})"
+        )
     generator = as_generator(generator)
     shapes = [(x.shape[1], hidden), (1, hidden), (hidden, 1), (1, 1)]
     start = [torch.randn(s, generator=generator, dtype=x.dtype).to(x.device) for s in shapes]

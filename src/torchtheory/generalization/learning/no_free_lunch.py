@@ -17,6 +17,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.generalization.learning.finite_distributions import multisets
 from torchtheory.generalization.learning.learners import Learner
@@ -90,7 +91,10 @@ def target_census(
     if targets.ndim != 2 or targets.shape[1] != points:
         raise ShapeMismatch(f"targets are [t, {points}], not {list(targets.shape)}")
     if len(targets) == 0 or not bool((targets.abs() == 1).all()):
-        raise LabelOutOfRange("targets must be -1 and 1, and there must be one")
+        raise LabelOutOfRange(
+            f"targets must be -1 and 1, and there must be one (given: {described(targets.tolist())}"
+            ")"
+        )
     targets = targets.double()
     every, orderings = multisets(points, samples)
     first = torch.ones(len(every), 1, dtype=torch.bool)
@@ -160,9 +164,14 @@ def slow_distribution(rates: Tensor) -> Tensor:
     (1.0, 264)
     """
     if rates.ndim != 1 or len(rates) == 0 or not bool((rates > 0).all()):
-        raise InvalidInput("rates must be a row of positive numbers")
+        raise InvalidInput(
+            f"rates must be a row of positive numbers, not {described(rates.tolist())}"
+        )
     if bool((rates.diff() > 0).any()) or float(rates[0]) > 1 / 16:
-        raise InvalidInput("rates must not increase, and the first must be at most 1/16")
+        raise InvalidInput(
+            "rates must not increase, and the first must be at most 1/16, not "
+            f"{described(rates.tolist())}"
+        )
     tails = [1.0, 0.5]
     for n, rate in enumerate(rates.tolist()[1:], start=1):
         tails.append(max(8 * rate, tails[-1] * (1 - 1 / (32 * n))))
@@ -182,5 +191,5 @@ def missed_mass(mass: Tensor, samples: Tensor) -> Tensor:
     tensor([1.0000, 0.5000, 0.2500])
     """
     if mass.ndim != 1 or not bool((mass >= 0).all()):
-        raise InvalidInput("masses are a row of numbers >= 0")
+        raise InvalidInput(f"masses are a row of numbers >= 0, not {described(mass.tolist())}")
     return ((1 - mass) ** samples[:, None].to(mass)) @ mass

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.core.intervals import Interval, hoeffding_radius
 from torchtheory.core.random import RandomSource, as_generator
@@ -53,7 +54,7 @@ class LearningTask:
     def draw(self, n: int, generator: RandomSource = None) -> Data:
         """A data set of `n` independent draws."""
         if n < 1:
-            raise EmptyData("a data set needs at least one draw")
+            raise EmptyData(f"a data set needs at least one draw, not {n!r}")
         return self.source(n, as_generator(generator))
 
     def mean_loss(self, f: Hypothesis, data: Data) -> Tensor:
@@ -105,7 +106,10 @@ def loss_interval(
         raise ShapeMismatch(f"the losses of a test set are [n], not {list(losses.shape)}")
     radius = hoeffding_radius(len(losses), delta, low, high)
     if not bool(torch.isfinite(losses).all()):
-        raise NonFinite("a loss is NaN or infinite")
+        raise NonFinite(
+            "a loss is NaN or infinite: "
+            f"{first_entry(losses, 'the value', ~torch.isfinite(losses))}"
+        )
     if bool((losses < low).any()) or bool((losses > high).any()):
         raise InvalidInput(f"a loss lies outside [{low:g}, {high:g}]; say which range holds them")
     mean = float(losses.double().mean())

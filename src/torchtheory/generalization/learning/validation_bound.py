@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from scipy import special
 
+from torchtheory.core.checks import open_fraction, positive_number
 from torchtheory.core.errors import EmptyData, InvalidInput
 from torchtheory.generalization.concentration import bernstein_radius, finite_class_radius
 from torchtheory.generalization.vc.bounds import first_whole_number
@@ -55,8 +56,7 @@ def validation_sample_size(
     >>> validation_sample_size(0.05, 1000, 0.05)
     2237
     """
-    if not 0 < slack < math.inf:
-        raise InvalidInput(f"slack must be a positive number, not {slack}")
+    positive_number(slack, "slack")
     return first_whole_number(
         lambda m: validation_slack(m, models, delta, variance=variance, bound=bound) <= slack, 1
     )
@@ -75,7 +75,10 @@ def log_models_allowed(
     """
     _check(samples, 1, delta)
     if not 0 < slack < math.inf or not variance >= 0 or not bound > 0:
-        raise InvalidInput("slack and bound must be positive, and the variance not negative")
+        raise InvalidInput(
+            f"slack and bound must be positive, and the variance not negative (slack = {slack!r}, "
+            f"variance = {variance!r}, bound = {bound!r})"
+        )
     a, b = 2 * bound / 3, math.sqrt(2 * variance)
     root = 2 * slack / (b + math.sqrt(b * b + 4 * a * slack))
     return samples * root**2 + math.log(delta)
@@ -112,7 +115,7 @@ def validation_bounds(errors: int, samples: int, models: float, delta: float) ->
     """
     _check(samples, models, delta)
     if samples < 2:
-        raise EmptyData("a variance needs at least two validation samples")
+        raise EmptyData(f"a variance needs at least two validation samples, not {samples!r}")
     if not 0 <= errors <= samples:
         raise InvalidInput(f"errors must lie in 0..{samples}, not {errors}")
     rate, share = errors / samples, delta / models
@@ -135,5 +138,4 @@ def _check(samples: int, models: float, delta: float) -> None:
         raise EmptyData("the validation set is empty")
     if not 1 <= models < math.inf:
         raise InvalidInput(f"there is at least one model and a finite number, not {models}")
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
+    open_fraction(delta, "delta")

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from torchtheory.core.checks import positive_number
 from torchtheory.core.errors import InvalidInput
 
 
@@ -50,7 +51,7 @@ def approximation_bound(width: float, barron_constant: float, radius: float = 1.
     >>> approximation_bound(100, 2.0)
     0.16
     """
-    _positive(width, "width")
+    positive_number(width, "width")
     return approximation_constant(barron_constant, radius) / width
 
 
@@ -60,8 +61,8 @@ def approximation_constant(barron_constant: float, radius: float = 1.0) -> float
     >>> approximation_constant(2.0, 0.5)
     4.0
     """
-    _positive(barron_constant, "barron_constant")
-    _positive(radius, "radius")
+    positive_number(barron_constant, "barron_constant")
+    positive_number(radius, "radius")
     return (2 * radius * barron_constant) ** 2
 
 
@@ -71,8 +72,8 @@ def estimation_order(width: float, dimension: int, samples: int, constant: float
     >>> round(estimation_order(10, 2, 1000), 6)
     0.138155
     """
-    _positive(width, "width")
-    _positive(constant, "constant")
+    positive_number(width, "width")
+    positive_number(constant, "constant")
     _sizes(dimension, samples)
     return constant * width * dimension * math.log(samples) / samples
 
@@ -92,19 +93,14 @@ def choose_width(
     >>> found.width, round(found.balance, 2), round(found.total, 4)
     (152, 152.19, 0.2103)
     """
-    _positive(approximation, "approximation")
-    _positive(estimation, "estimation")
+    positive_number(approximation, "approximation")
+    positive_number(estimation, "estimation")
     _sizes(dimension, samples)
     slope = estimation_order(1, dimension, samples, estimation)
     balance = math.sqrt(approximation / slope)
     low = max(1, math.floor(balance))
     width = min((low, low + 1), key=lambda n: approximation / n + slope * n)
     return WidthChoice(width, balance, approximation / width, slope * width)
-
-
-def _positive(value: float, name: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} must be a finite number > 0, not {value!r}")
 
 
 def _sizes(dimension: int, samples: int) -> None:

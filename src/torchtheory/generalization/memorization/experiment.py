@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import described, first_entry
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -392,7 +393,10 @@ def seeded_network(make_network: MakeNetwork, seed: int) -> nn.Module:
     True
     """
     if not callable(make_network) or isinstance(make_network, nn.Module):
-        raise InvalidType("make_network must be a function without arguments that builds a network")
+        raise InvalidType(
+            "make_network must be a function without arguments that builds a network (given: "
+            f"{described(make_network)})"
+        )
     with global_randomness_kept():
         torch.default_generator.manual_seed(seed)
         made = make_network()
@@ -433,7 +437,10 @@ def _can_be_stacked(net: nn.Module) -> bool:
 def _margins(outputs: Tensor, y: Tensor) -> Tensor:
     """Of outputs `[n, classes]` or one logit a sample, as `Problem.margins` has them."""
     if not bool(torch.isfinite(outputs).all()):
-        raise NonFinite("the outputs of a trained network contain NaN or infinity: it diverged")
+        raise NonFinite(
+            "the outputs of a trained network contain NaN or infinity: it diverged ("
+            f"{first_entry(outputs, 'the value', ~torch.isfinite(outputs))})"
+        )
     if outputs.numel() == len(y):
         return (2 * y - 1).reshape(len(y)) * outputs.reshape(len(y))
     own = outputs.gather(1, y[:, None]).squeeze(1)

@@ -16,6 +16,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import described, first_entry, open_fraction
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.generalization.complexity.rademacher import Supremum
@@ -61,7 +62,9 @@ def trained_class(
     tensor([1., 1.], dtype=torch.float64)
     """
     if not isinstance(x, Tensor) or x.ndim < 2 or len(x) == 0:
-        raise ShapeMismatch("x must be a tensor of at least one sample, [m, ...]")
+        raise ShapeMismatch(
+            f"x must be a tensor of at least one sample, [m, ...], not {described(x)}"
+        )
 
     def supremum(signs: Tensor) -> Tensor:
         if signs.ndim != 2 or signs.shape[1] != len(x):
@@ -107,13 +110,18 @@ def rademacher_from_fits(reached: Tensor, samples: int, delta: float = 0.01) -> 
     0.9608
     """
     if not isinstance(reached, Tensor) or reached.ndim != 1 or len(reached) == 0:
-        raise EmptyData("reached must be a tensor [s] with the value of at least one draw")
+        raise EmptyData(
+            "reached must be a tensor [s] with the value of at least one draw, not "
+            f"{described(reached)}"
+        )
     if not bool((reached.abs() <= 1).all()):
-        raise InvalidInput("the correlation of signs with values in [-1, 1] lies in [-1, 1]")
+        raise InvalidInput(
+            "the correlation of signs with values in [-1, 1] lies in [-1, 1]: "
+            f"{first_entry(reached, 'reached', ~(reached.abs() <= 1))}"
+        )
     if samples < 1:
-        raise EmptyData("a sample needs at least one point")
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
+        raise EmptyData(f"a sample needs at least one point, not {samples!r}")
+    open_fraction(delta, "delta")
     radius = math.sqrt(2 * math.log(1 / delta) / (samples * len(reached)))
     return float(reached.double().mean()) - radius
 
@@ -140,7 +148,7 @@ def vc_dimension_from_fits(
     0
     """
     if samples < 1:
-        raise EmptyData("a sample needs at least one point")
+        raise EmptyData(f"a sample needs at least one point, not {samples!r}")
     share = Fraction(clopper_pearson(fitted, draws, confidence).low)
     least = share * 2**samples
     return 0 if least <= 1 else first_whole_number(lambda h: sauer_bound(samples, h) >= least, 1)

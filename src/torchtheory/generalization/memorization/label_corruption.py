@@ -13,9 +13,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import closed_fraction, described, first_entry, whole_number
 from torchtheory.core.errors import (
     EmptyData,
-    InvalidInput,
     InvalidType,
     LabelOutOfRange,
     NonFinite,
@@ -49,8 +49,7 @@ def corrupted_labels(
     True
     """
     _check_labels(y, classes)
-    if not 0 <= share <= 1:
-        raise InvalidInput(f"the share of corrupted labels must lie in [0, 1], not {share!r}")
+    closed_fraction(share, "the share of corrupted labels")
     generator = as_generator(generator)
     place = generator.device
     chosen = torch.rand(len(y), generator=generator, device=place) < share
@@ -164,13 +163,12 @@ def _pair(both: list[Tensor]) -> Pair:
 
 def _check_labels(y: Tensor, classes: int) -> None:
     if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex():
-        raise InvalidType("labels must be a tensor of whole numbers 0, 1, ...")
+        raise InvalidType(f"labels must be a tensor of whole numbers 0, 1, ..., not {described(y)}")
     if y.ndim != 1:
         raise ShapeMismatch(f"labels must have the shape [n], not {list(y.shape)}")
-    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-        raise InvalidInput(f"classes must be a whole number >= 2, not {classes!r}")
+    whole_number(classes, "classes", least=2)
     if len(y) == 0:
-        raise EmptyData("there are no labels to corrupt")
+        raise EmptyData(f"there are no labels to corrupt (the shape is {list(y.shape)})")
     if int(y.min()) < 0 or int(y.max()) >= classes:
         raise LabelOutOfRange(
             f"labels go from {int(y.min())} to {int(y.max())}, and {classes} classes are numbered "
@@ -186,4 +184,6 @@ def _check_images(x: Tensor) -> None:
     if x.numel() == 0:
         raise EmptyData(f"there are no images in a tensor of shape {list(x.shape)}")
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        raise NonFinite("the images contain NaN or infinity")
+        raise NonFinite(
+            f"the images contain NaN or infinity: {first_entry(x, 'the value', ~torch.isfinite(x))}"
+        )

@@ -16,15 +16,14 @@ Mathematical Aspects of Deep Learning, Theorem 2.1 and Corollary 2.2.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, as_points, nonnegative_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labeled import points
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def memorize_targets(features: Tensor, targets: Tensor) -> Memorized:
             [0.5000],
             [0.5000]])
     """
-    phi = points(features)
+    phi = as_points(features, "features")
     y = _columns(targets, len(phi), "targets").to(phi)
     m, n = phi.shape
     u, s, vt = torch.linalg.svd(phi, full_matrices=False)
@@ -132,15 +131,14 @@ def far_interpolant(
     >>> found.weights[:2].flatten(), found.norm >= 1000
     (tensor([1., 1.]), True)
     """
-    phi = points(features)
-    other = points(test_features).to(phi)
+    phi = as_points(features, "features")
+    other = as_points(test_features, "test_features").to(phi)
     if other.shape[1] != phi.shape[1]:
         raise ShapeMismatch(
             f"training features have {phi.shape[1]} columns and test features {other.shape[1]}"
         )
     for value, name in ((error, "the error"), (distance, "the distance")):
-        if not (math.isfinite(value) and value >= 0):
-            raise InvalidInput(f"{name} must be a number >= 0, not {value!r}")
+        nonnegative_number(value, name)
     star = _columns(truth, phi.shape[1], "truth").to(phi)
     stacked = torch.cat([phi, other])
     _, s, vt = torch.linalg.svd(stacked, full_matrices=True)
@@ -182,6 +180,5 @@ def _columns(values: Tensor, rows: int, name: str) -> Tensor:
     if not isinstance(values, Tensor) or values.ndim not in (1, 2) or len(values) != rows:
         shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise ShapeMismatch(f"{name} must be [{rows}] or [{rows}, s], not {shape}")
-    if not bool(torch.isfinite(values).all()):
-        raise NonFinite(f"{name} contains NaN or infinity")
+    all_finite(values, name)
     return values.detach().reshape(rows, -1)

@@ -17,6 +17,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import closed_fraction
 from torchtheory.core.errors import InvalidInput
 
 MOST_STEPS = 200
@@ -93,8 +94,7 @@ def upper_kl_slopes(q: float, c: float) -> tuple[float, float, float]:
     >>> round(p, 4), round(by_q, 3), round(by_c, 3)
     (0.2201, 1.332, 1.429)
     """
-    if not 0 <= q <= 1:
-        raise InvalidInput(f"q must be a probability between 0 and 1, not {q}")
+    closed_fraction(q, "q")
     if not c >= 0:
         raise InvalidInput(f"c must be at least 0, not {c}")
     if q == 1 or c == math.inf:

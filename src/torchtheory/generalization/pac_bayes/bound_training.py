@@ -115,7 +115,10 @@ def bound_step(
         risk = differentiable_risk(network, x, y, noise)
     value = float(risk.detach())
     if not (math.isfinite(value) and math.isfinite(divergence.kl)):
-        raise NonFinite("the bound stopped being finite; lower learning_rate")
+        raise NonFinite(
+            f"the bound stopped being finite; lower learning_rate (value = {value!r}, "
+            f"divergence.kl = {divergence.kl!r})"
+        )
     # the slope in the risk is infinite at 0
     allowed = max(0.0, divergence.kl + constant) / n
     _, by_risk, by_divergence = upper_kl_slopes(min(max(value, 1e-6), 1 - 1e-6), allowed)
@@ -173,7 +176,10 @@ def minimize_bound(
     if noise not in NOISES or noise == "none":
         raise InvalidInput(f"training noise must be local, mixed or weights, not {noise!r}")
     if epochs < 0 or batch_size < 1 or variance_every < 1:
-        raise InvalidInput("epochs must be at least 0, batch_size and variance_every at least 1")
+        raise InvalidInput(
+            "epochs must be at least 0, batch_size and variance_every at least 1 (epochs = "
+            f"{epochs!r}, batch_size = {batch_size!r}, variance_every = {variance_every!r})"
+        )
     if not 0 <= warm_up < 1:
         raise InvalidInput(f"warm_up is a fraction of the steps, from 0 to below 1, not {warm_up}")
     if epochs == 0:

@@ -20,6 +20,7 @@ import torch
 from scipy import optimize, special
 from torch import Tensor
 
+from torchtheory.core.checks import open_fraction, positive_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import as_generator
 from torchtheory.generalization.pac_bayes.bernoulli_kl import binary_kl, upper_kl_inverse
@@ -221,8 +222,7 @@ def catoni_bound(
     0.161
     """
     _inputs(empirical, kl, n, delta)
-    if not 0 < temperature < math.inf:
-        raise InvalidInput(f"the temperature must be a positive number, not {temperature}")
+    positive_number(temperature, "the temperature")
     exponent = temperature * empirical + (kl - math.log(delta)) / n
     return math.expm1(-exponent) / math.expm1(-temperature)
 
@@ -250,5 +250,4 @@ def _inputs(empirical: float, kl: float, n: int, delta: float) -> None:
         raise InvalidInput(f"an empirical risk lies between 0 and 1, not {empirical}")
     if not kl >= 0:
         raise InvalidInput(f"a divergence is at least 0, not {kl}")
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
+    open_fraction(delta, "delta")

@@ -25,6 +25,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from torchtheory.core.checks import described, open_fraction, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.generalization.pac_bayes.bernoulli_kl import upper_kl_inverse
 from torchtheory.generalization.pac_bayes.bound_training import BoundEpoch, minimize_bound
@@ -349,8 +350,7 @@ def _trained(
     net: nn.Module, samples: Samples, problem: Problem, epochs: int, batch_size: int, seed: int
 ) -> Parameters:
     """The weights of a copy after ordinary training."""
-    if epochs < 0:
-        raise InvalidInput(f"epochs must be at least 0, not {epochs}")
+    whole_number(epochs, "epochs", least=0)
     trained = copy.deepcopy(net)
     if epochs:
         trained.requires_grad_(True)
@@ -406,16 +406,17 @@ def _refuse_settings(
     passes: int,
 ) -> None:
     for name, value in (("delta", delta), ("delta_draws", delta_draws)):
-        if not 0 < value < 1:
-            raise InvalidInput(f"{name} must lie strictly between 0 and 1, not {value}")
+        open_fraction(value, name)
     if delta + delta_draws >= 1:
-        raise InvalidInput("delta and delta_draws leave no confidence: their sum must be below 1")
+        raise InvalidInput(
+            "delta and delta_draws leave no confidence: their sum must be below 1 (delta = "
+            f"{delta!r}, delta_draws = {delta_draws!r})"
+        )
     if not 0 < prior_fraction < 1:
         raise InvalidInput(f"prior_fraction lies strictly between 0 and 1, not at {prior_fraction}")
     if prior_spread is not None and not 0 < prior_spread < math.inf:
         raise InvalidInput(f"prior_spread must be a positive number, not {prior_spread}")
-    if passes < 1:
-        raise InvalidInput(f"passes must be at least 1, not {passes}")
+    whole_number(passes, "passes", least=1)
 
 
 def _indices(prior_data: Sequence[int] | Tensor | None, n: int) -> Tensor:
@@ -428,7 +429,10 @@ def _indices(prior_data: Sequence[int] | Tensor | None, n: int) -> Tensor:
     if index.numel() == 0:
         return torch.arange(0)
     if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
-        raise InvalidType("prior_data must be a list of whole numbers, the indices of samples")
+        raise InvalidType(
+            "prior_data must be a list of whole numbers, the indices of samples, not "
+            f"{described(index)}"
+        )
     if int(index.min()) < 0 or int(index.max()) >= n:
         raise InvalidInput(f"prior_data must hold indices from 0 to {n - 1}")
     different: Tensor = index.cpu().unique()  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
@@ -97,7 +98,10 @@ def donsker_varadhan(q: Tensor, p: Tensor, values: Tensor) -> tuple[Tensor, Tens
     True
     """
     if not bool(torch.isfinite(values).all()):
-        raise InvalidInput("the function must have finite values")
+        raise InvalidInput(
+            "the function must have finite values: "
+            f"{first_entry(values, 'the value', ~torch.isfinite(values))}"
+        )
     divergence = discrete_kl(q, p)
     exponential = torch.logsumexp(torch.where(p > 0, p.log() + values, -torch.inf), -1)
     return (q * values).sum(-1), divergence + exponential

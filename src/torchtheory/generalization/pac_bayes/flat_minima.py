@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput
 from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk, mistakes
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork, spread_like
@@ -78,7 +79,7 @@ def flatness(
         raise InvalidInput(f"the tolerance lies between 0 and 1, not {tolerance}")
     values = [float(f) for f in fractions]
     if not values or any(not 0 < a < b for a, b in pairwise(values)):
-        raise InvalidInput("the fractions must be positive and increase")
+        raise InvalidInput(f"the fractions must be positive and increase, not {described(values)}")
     network = StochasticNetwork(model, spread=1.0)
     with torch.no_grad():
         parts = [mistakes(network(x, "none"), y).double() for x, y in samples.chunks(2048)]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.generalization.pac_bayes.divergences import gaussian_kl
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
@@ -40,7 +41,10 @@ class ScaleGrid:
 
     def __post_init__(self) -> None:
         if not (0 < self.largest < math.inf and 0 < self.precision < math.inf):
-            raise InvalidInput("a grid of scales needs a positive largest variance and precision")
+            raise InvalidInput(
+                "a grid of scales needs a positive largest variance and precision (largest = "
+                f"{self.largest!r}, precision = {self.precision!r})"
+            )
 
     @classmethod
     def for_size(cls, count: int) -> ScaleGrid:
@@ -167,7 +171,10 @@ class GaussianPrior:
             if variances.keys() != self.center.keys():
                 raise ShapeMismatch("there must be one prior variance for every parameter tensor")
             if not all(0 < v < math.inf for v in variances.values()):
-                raise InvalidInput("prior variances must be positive numbers")
+                raise InvalidInput(
+                    "prior variances must be positive numbers, not "
+                    f"{described(list(variances.values()))}"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         # without the tensors to compute in, which refer to one network

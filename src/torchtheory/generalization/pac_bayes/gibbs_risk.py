@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import open_fraction
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.generalization.pac_bayes.bernoulli_kl import upper_kl_inverse
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
@@ -76,10 +77,12 @@ def gibbs_risk(
     >>> abs(risk.estimate - 0.158655) < 0.01 < 0.159 < risk.upper + 0.01    # P(1 + ξ < 0)
     True
     """
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
+    open_fraction(delta, "delta")
     if passes < 1 or (block is not None and block < 1):
-        raise InvalidInput("take at least one pass, and blocks of at least one sample")
+        raise InvalidInput(
+            f"take at least one pass, and blocks of at least one sample (passes = {passes!r}, "
+            f"block = {block!r})"
+        )
     rows = block in (None, 1) and network.independent_rows(samples.x)
     size = 1 if rows else (block or BLOCK)
     wrong = 0

@@ -6,7 +6,6 @@ Source: Foundations of Deep Learning, section 9.2.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, InvalidType, UnsupportedModel
+from torchtheory.core.checks import as_module, positive_number
+from torchtheory.core.errors import InvalidInput, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.generalization.pac_bayes.gaussian_layers import GaussianLayer, has_local_form
 from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept
@@ -273,8 +273,7 @@ class _Drawn(torch.autograd.Function):
 
 def refuse_learned_buffers(model: nn.Module) -> None:
     """Batch normalization keeps averages of the data that no prior covers."""
-    if not isinstance(model, nn.Module):
-        raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    as_module(model)
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise UnsupportedModel(
@@ -316,8 +315,7 @@ def spread_like(model: nn.Module, fraction: float) -> Parameters:
     >>> spread_like(nn.Linear(3, 1, bias=False), 0.5)["weight"].shape
     torch.Size([])
     """
-    if not 0 < fraction < math.inf:
-        raise InvalidInput(f"the fraction must be a positive number, not {fraction}")
+    positive_number(fraction, "the fraction")
     values = {k: p.detach() for k, p in model.named_parameters()}
     sizes = {k: float(p.square().mean().sqrt()) for k, p in values.items()}
     typical = max(sizes.values())

@@ -29,7 +29,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.kernels.path_kernel import (
     checked_inputs,
     deep_path_kernel,
@@ -189,8 +190,7 @@ def _joined(
             raise ShapeMismatch(
                 f"y of the {name} must be {list(out.shape)} as the outputs are, not {list(y.shape)}"
             )
-        if not bool(torch.isfinite(y).all()):
-            raise NonFinite(f"y of the {name} contains NaN or infinity")
+        all_finite(y, f"y of the {name}")
         sets.append(x)
         targets.append(y.double())
         outputs.append(out.double())

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import all_finite, nonnegative_number, open_fraction
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
-    NonFinite,
     ShapeMismatch,
 )
 from torchtheory.generalization.concentration import matrix_bernstein_radius
@@ -75,7 +75,10 @@ class FeatureLaw:
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
                 raise InvalidInput(f"{name} must be a finite number >= 0, not {value!r}")
         if self.paths < 1 or self.outputs < 1:
-            raise InvalidInput("a network has at least one path and one output")
+            raise InvalidInput(
+                f"a network has at least one path and one output (paths = {self.paths!r}, outputs "
+                f"= {self.outputs!r})"
+            )
 
 
 def measure_feature_law(
@@ -192,11 +195,10 @@ def two_phase_gap_bound(
     0.06827
     """
     for name, value in (("squared_norm", squared_norm), ("absolute_norm", absolute_norm)):
-        if not (math.isfinite(value) and value >= 0):
-            raise InvalidInput(f"{name} must be a finite number >= 0, not {value!r}")
+        nonnegative_number(value, name)
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise EmptyData(f"the bound needs at least one fresh sample, not {samples!r}")
-    _check_delta(delta)
+    open_fraction(delta, "delta")
     share, m = delta / 3, samples
     feature = _bernstein(law.feature_variance / m, law.feature_bound / m, law.paths, share, relaxed)
     events = 2 * law.outputs * law.paths  # both signs of every entry
@@ -228,11 +230,6 @@ def _bernstein(variance: float, bound: float, events: float, delta: float, relax
     if variance == bound == 0:
         return 0.0
     return matrix_bernstein_radius(variance, bound, int(events), delta, relaxed=relaxed)
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta!r}")
 
 
 def _products(
@@ -272,8 +269,7 @@ def _targets(y: Tensor, x: Tensor) -> Tensor:
     if y.ndim not in (1, 2) or len(y) != len(x):
         raise ShapeMismatch(f"{len(x)} inputs need targets [n] or [n, k], not {list(y.shape)}")
     y = y.to(dtype=torch.float64, device=x.device).reshape(len(x), -1)
-    if not bool(torch.isfinite(y).all()):
-        raise NonFinite("the targets contain NaN or infinity")
+    all_finite(y, "the targets")
     return y
 
 

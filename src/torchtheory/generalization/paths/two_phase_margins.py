@@ -25,12 +25,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import all_finite, described, nonnegative_number
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
     InvalidType,
     LabelOutOfRange,
-    NonFinite,
     ShapeMismatch,
 )
 from torchtheory.generalization.complexity.margin_bounds import margin_bound, ramp_loss
@@ -58,19 +58,21 @@ def class_margins(outputs: Tensor, labels: Tensor) -> Tensor:
     tensor([1., 0.])
     """
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or outputs.shape[1] < 2:
-        raise ShapeMismatch("outputs must be a tensor [n, classes] with two classes or more")
+        raise ShapeMismatch(
+            "outputs must be a tensor [n, classes] with two classes or more, not "
+            f"{described(outputs)}"
+        )
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-        raise InvalidType("labels must be a tensor of whole numbers")
+        raise InvalidType(f"labels must be a tensor of whole numbers, not {described(labels)}")
     if labels.shape != outputs.shape[:1]:
         raise ShapeMismatch(
             f"{len(outputs)} rows of outputs need as many labels, not {list(labels.shape)}"
         )
     if len(labels) == 0:
-        raise EmptyData("there are no outputs")
+        raise EmptyData(f"there are no outputs (the shape is {list(labels.shape)})")
     if bool((labels < 0).any()) or bool((labels >= outputs.shape[1]).any()):
         raise LabelOutOfRange(f"labels must lie in 0..{outputs.shape[1] - 1}")
-    if not bool(torch.isfinite(outputs).all()):
-        raise NonFinite("the outputs contain NaN or infinity")
+    all_finite(outputs, "the outputs")
     place = labels.long()[:, None]
     own = outputs.gather(1, place).squeeze(1)
     return own - outputs.scatter(1, place, float("-inf")).amax(1)
@@ -150,8 +152,7 @@ def best_two_phase_margin_bound(
     """
     if not rhos or not weight_radii:
         raise EmptyData("the grids of margins and of radii need at least one value each")
-    if not (math.isfinite(weight_norm) and weight_norm >= 0):
-        raise InvalidInput(f"weight_norm must be a finite number >= 0, not {weight_norm!r}")
+    nonnegative_number(weight_norm, "weight_norm")
     margins = class_margins(outputs, labels)
     pairs = [(rho, radius) for rho in rhos for radius in weight_radii]
     losses = [float(ramp_loss(margins, rho).mean()) for rho, _ in pairs]
@@ -209,5 +210,4 @@ def _margin_complexity(outputs: Tensor, feature_radius: float, weight_radius: fl
 
 
 def _radius(value: float, name: str) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise InvalidInput(f"{name} must be a finite number >= 0, not {value!r}")
+    nonnegative_number(value, name)

@@ -38,6 +38,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.kernels.path_kernel import (
     MAX_POOLS,
@@ -214,7 +215,10 @@ def matching_epochs(epochs: int, samples: int, part: int, batch_size: int) -> in
     200
     """
     if min(epochs, samples, part, batch_size) < 1:
-        raise InvalidInput("epochs, samples and batch size are whole numbers from 1 on")
+        raise InvalidInput(
+            f"epochs, samples and batch size are whole numbers from 1 on (epochs = {epochs!r}, "
+            f"samples = {samples!r}, part = {part!r}, batch_size = {batch_size!r})"
+        )
     return max(1, round(epochs * math.ceil(samples / batch_size) / math.ceil(part / batch_size)))
 
 
@@ -233,7 +237,9 @@ def first_phase_size(samples: int, share: float) -> int:
 
 def _follow(value_links: Sequence[Link], gate_links: Sequence[Link], x: Tensor) -> Tensor:
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise InvalidType("the inputs must be a tensor of floating-point numbers")
+        raise InvalidType(
+            f"the inputs must be a tensor of floating-point numbers, not {described(x)}"
+        )
     value, gate = x, x.detach()
     for ours, theirs in zip(value_links, gate_links, strict=True):
         try:

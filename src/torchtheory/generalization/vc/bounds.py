@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from torchtheory.core.checks import open_fraction, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 
 
@@ -61,8 +62,7 @@ def vc_sample_size(dimension: int, radius: float, delta: float, *, sharp: bool =
     >>> vc_radius(3, n, 0.05) <= 0.1 < vc_radius(3, n - 1, 0.05)
     True
     """
-    if not 0 < radius < math.inf:
-        raise InvalidInput(f"radius must be a positive number, not {radius}")
+    positive_number(radius, "radius")
     # decreasing from n = h/2 on: the derivative of (h log(2n) + ...)/n is negative there
     least = max(1, (dimension + 1) // 2)
     return first_whole_number(
@@ -84,7 +84,10 @@ def vc_rate(dimension: int, n: int, delta: float, *, constant: float = 1.0) -> f
     """
     _check(n, delta)
     if dimension < 0 or not constant > 0:
-        raise InvalidInput("the VC dimension is not negative, and the constant positive")
+        raise InvalidInput(
+            "the VC dimension is not negative, and the constant positive (dimension = "
+            f"{dimension!r}, constant = {constant!r})"
+        )
     if dimension == 0 and delta > 0.5:
         raise InvalidInput(
             f"with VC dimension 0 and delta = {delta} the right side is near 0 whatever the "
@@ -114,7 +117,5 @@ def first_whole_number(holds: Callable[[int], bool], least: int) -> int:
 
 
 def _check(n: int, delta: float) -> None:
-    if n < 1:
-        raise InvalidInput(f"the sample size must be at least 1, not {n}")
-    if not 0 < delta < 1:
-        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
+    whole_number(n, "the sample size", least=1)
+    open_fraction(delta, "delta")

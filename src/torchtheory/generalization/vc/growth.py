@@ -16,6 +16,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
 from torchtheory.nets.dichotomies import cover_count, realizable_dichotomies
@@ -125,7 +126,7 @@ def growth_thresholds(n: int) -> int:
     >>> growth_thresholds(3)
     4
     """
-    return _at_least(n, 1, "n") + 1
+    return whole_number(n, "n", least=1) + 1
 
 
 def growth_signed_thresholds(n: int) -> int:
@@ -134,7 +135,7 @@ def growth_signed_thresholds(n: int) -> int:
     >>> growth_signed_thresholds(3)
     6
     """
-    return 2 * _at_least(n, 1, "n")
+    return 2 * whole_number(n, "n", least=1)
 
 
 def growth_intervals(n: int) -> int:
@@ -143,7 +144,7 @@ def growth_intervals(n: int) -> int:
     >>> growth_intervals(3)
     7
     """
-    return math.comb(_at_least(n, 1, "n") + 1, 2) + 1
+    return math.comb(whole_number(n, "n", least=1) + 1, 2) + 1
 
 
 def growth_halfspaces(n: int, dimension: int, *, bias: bool = True) -> int:
@@ -167,7 +168,7 @@ def sauer_bound(n: int, dimension: int) -> int:
     >>> [sauer_bound(n, 3) for n in (2, 3, 4, 5)]
     [4, 8, 15, 26]
     """
-    n, h = _at_least(n, 0, "n"), _at_least(dimension, 0, "dimension")
+    n, h = whole_number(n, "n", least=0), whole_number(dimension, "dimension", least=0)
     return sum(math.comb(n, i) for i in range(min(n, h) + 1))
 
 
@@ -178,7 +179,7 @@ def log_sauer_polynomial(n: int, dimension: int) -> float:
     >>> math.log(sauer_bound(100, 3)) <= log_sauer_polynomial(100, 3)
     True
     """
-    h = _at_least(dimension, 1, "dimension")
+    h = whole_number(dimension, "dimension", least=1)
     if n < h:
         raise InvalidInput(f"(en/h)^h bounds the growth from n = h = {h} on, not at n = {n}")
     return h * (1 + math.log(n / h))
@@ -252,9 +253,14 @@ def _table(hypotheses: Tensor) -> Tensor:
     if hypotheses.ndim != 2:
         raise ShapeMismatch(f"a finite class is [functions, points], not {list(hypotheses.shape)}")
     if hypotheses.numel() == 0:
-        raise EmptyData("the class has no function or no point")
+        raise EmptyData(
+            f"the class has no function or no point (the shape is {list(hypotheses.shape)})"
+        )
     if not bool((hypotheses.abs() == 1).all()):
-        raise LabelOutOfRange("the values of a classifier are -1 and 1")
+        raise LabelOutOfRange(
+            "the values of a classifier are -1 and 1: "
+            f"{first_entry(hypotheses, 'hypotheses', ~(hypotheses.abs() == 1))}"
+        )
     if hypotheses.shape[1] > 62:
         raise InvalidInput(f"subsets of at most 62 points are tried, not {hypotheses.shape[1]}")
     return hypotheses
@@ -269,7 +275,7 @@ def _points(x: Tensor) -> Tensor:
     if x.ndim != 2:
         raise ShapeMismatch(f"points must be [n, d], not {list(x.shape)}")
     if x.numel() == 0:
-        raise EmptyData("there are no points")
+        raise EmptyData(f"there are no points (the shape is {list(x.shape)})")
     return x
 
 
@@ -284,9 +290,3 @@ def _on_a_line(x: Tensor) -> tuple[Tensor, Tensor]:
 def _back(positive: Tensor, place: Tensor, x: Tensor) -> Tensor:
     """Labelings of the ordered values as labelings of the points."""
     return torch.where(positive.to(x.device)[:, place], 1.0, -1.0).to(x)
-
-
-def _at_least(value: int, least: int, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidInput(f"{name} must be a whole number >= {least}, not {value!r}")
-    return value

@@ -83,7 +83,10 @@ def log2_network_growth_bound(
     if len(widths) < 2 or widths[-1] != 1 or min(widths) < 1:
         raise InvalidInput(f"widths are (N_0, ..., 1) with positive numbers, not {tuple(widths)}")
     if samples < 1 or pieces < 1 or degree < 0:
-        raise InvalidInput("samples and pieces are at least 1, and a degree is not negative")
+        raise InvalidInput(
+            "samples and pieces are at least 1, and a degree is not negative (samples = "
+            f"{samples!r}, pieces = {pieces!r}, degree = {degree!r})"
+        )
     counts = list(accumulate(parameter_count(pair) for pair in pairwise(widths)))
     total, power = 0.0, 1
     for layer, (width, parameters) in enumerate(zip(widths[1:], counts, strict=True), start=1):
@@ -134,7 +137,10 @@ def anthony_bartlett_vc_bound(
     """
     _check_size(parameters, layers)
     if units < layers or pieces < 1 or degree < 0:
-        raise InvalidInput("there is at least one unit a layer, one piece and a degree >= 0")
+        raise InvalidInput(
+            f"there is at least one unit a layer, one piece and a degree >= 0 (units = {units!r}, "
+            f"layers = {layers!r}, pieces = {pieces!r}, degree = {degree!r})"
+        )
     first = (
         2 * parameters * layers * math.log2(4 * parameters * layers * pieces * units / math.log(2))
     )

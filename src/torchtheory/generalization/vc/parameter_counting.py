@@ -77,7 +77,11 @@ def count_parameters_bounds(
     (21.4, 18.8, True)
     """
     if parameters < 2 or samples < 1 or layers < 1 or inputs < 1 or bits < 1:
-        raise InvalidInput("take at least 2 parameters, and 1 sample, layer, input and bit")
+        raise InvalidInput(
+            "take at least 2 parameters, and 1 sample, layer, input and bit (parameters = "
+            f"{parameters!r}, samples = {samples!r}, layers = {layers!r}, inputs = {inputs!r}, "
+            f"bits = {bits!r})"
+        )
     order = math.sqrt(parameters * math.log(parameters) / samples)
     dimension = math.ceil(piecewise_linear_vc_order(parameters, layers))
     vc = vc_radius(dimension, samples, delta, sharp=True) if dimension <= 2 * samples else math.inf
@@ -104,5 +108,8 @@ def log10_parameters_needed(dimension: int, error: float, *, discontinuous: bool
     118
     """
     if dimension < 1 or not 0 < error < 1:
-        raise InvalidInput("the dimension is at least 1 and the error strictly between 0 and 1")
+        raise InvalidInput(
+            "the dimension is at least 1 and the error strictly between 0 and 1 (dimension = "
+            f"{dimension!r}, error = {error!r})"
+        )
     return -dimension * math.log10(error) / (2 if discontinuous else 1)

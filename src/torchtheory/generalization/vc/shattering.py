@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite
+from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.nets.feedforward import mlp
 
@@ -97,8 +98,7 @@ def radon_partition(x: Tensor) -> RadonPartition:
     n, d = x.shape
     if n < d + 2:
         raise InvalidInput(f"Radon's theorem needs {d + 2} points in {d} dimensions, not {n}")
-    if not bool(torch.isfinite(x).all()):
-        raise NonFinite("the points contain NaN or infinity")
+    all_finite(x, "the points")
     rows = x[: d + 2].double().cpu().numpy()
     centered = rows - rows.mean(0)
     size = np.abs(centered).max() or 1.0

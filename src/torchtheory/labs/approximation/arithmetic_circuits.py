@@ -18,8 +18,8 @@ from torchtheory.approximation.depth.arithmetic_circuits import (
     random_deep_circuit,
     shallow_from_tensor,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 #: places and features
 SIZES: tuple[tuple[int, int], ...] = ((2, 3), (4, 2), (4, 3), (4, 5), (8, 2))
@@ -41,8 +41,8 @@ def arithmetic_circuits(run: Run, draws: int = 4, sweeps: int = 30) -> None:
     least squares stays above the bound of Eckart and Young, which is not zero. r^(m-1) terms
     always do. Look at the error against the number of terms, and at the table of sizes.
     """
-    at_least(draws, 2, "draws")
-    at_least(sweeps, 1, "sweeps")
+    whole_number(draws, "draws", least=2)
+    whole_number(sweeps, "sweeps", least=1)
     scores(run)
     ranks(run, draws)
     universal(run)

@@ -19,8 +19,8 @@ from torchtheory.approximation.barron.constants import (
 )
 from torchtheory.approximation.barron.fourier_pairs import FOURIER_PAIRS, convolve_on_grid
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, RidgeSpectrum
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Interval, Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import fourier_transform
 
 PAIRS = {pair.name: pair for pair in FOURIER_PAIRS}
@@ -45,8 +45,8 @@ def barron_constants_lab(run: Run, draws: int = 20_000, points: int = 1024) -> N
     refinement. Last the Gaussian density in many dimensions: the constant vanishes, grows slowly
     or explodes, depending on its width. Look at both figures.
     """
-    at_least(draws, 1000, "draws")
-    at_least(points, 256, "points")
+    whole_number(draws, "draws", least=1000)
+    whole_number(points, "points", least=256)
     transforms(run, points)
     convolutions(run)
     closed_forms(run)

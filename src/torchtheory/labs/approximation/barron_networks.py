@@ -19,11 +19,11 @@ from torchtheory.approximation.barron.sampled_networks import (
     units_for_error,
 )
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
+from torchtheory.core.checks import whole_number
 from torchtheory.generalization.interpolation.bias_variance import decompose_predictions
 from torchtheory.generalization.learning.width_choice import approximation_bound
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.activation_properties import inspect_activation
-from torchtheory.nets.labeled import at_least
 
 WIDTHS = (16, 64, 256, 1024)
 DIMENSIONS = (1, 2, 10, 100)
@@ -73,8 +73,8 @@ def barron_networks_lab(run: Run, seeds: int = 12, points: int = 200) -> None:
     promise. Which activations the theorem takes is read off the functions themselves. Look at the
     figure: dots (measured), lines (promised), dashed (wrong density, which levels off).
     """
-    at_least(seeds, 4, "seeds")
-    at_least(points, 50, "points")
+    whole_number(seeds, "seeds", least=4)
+    whole_number(points, "points", least=50)
     gaussians = {d: curve(run, gaussian_of(d), seeds, points) for d in DIMENSIONS}
     waves = {d: curve(run, waves_of(run, d), seeds, points) for d in DIMENSIONS}
     # more draws: the interval of a biased slope must not reach -1

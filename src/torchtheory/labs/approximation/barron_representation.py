@@ -15,8 +15,8 @@ from torchtheory.approximation.barron.sampled_networks import (
     total_variation,
 )
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Interval, Run, lab, mean_interval
-from torchtheory.nets.labeled import at_least
 
 WIDTH, CENTER = 0.6, 0.4
 
@@ -37,8 +37,8 @@ def infinite_width_lab(run: Run, offsets: int = 400, draws: int = 20_000) -> Non
     reach only as far as the radius they were made for: beyond it the integral is constant. Look
     at the figure, at the edges of the interval.
     """
-    at_least(offsets, 50, "offsets")
-    at_least(draws, 1000, "draws")
+    whole_number(offsets, "offsets", least=50)
+    whole_number(draws, "draws", least=1000)
     x = torch.linspace(-1, 1, 21, dtype=torch.float64)
     w = torch.linspace(-14, 14, 281, dtype=torch.float64)
     bump = GaussianBump(1, WIDTH, center=[CENTER])

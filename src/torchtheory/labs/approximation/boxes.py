@@ -27,10 +27,10 @@ from torchtheory.approximation.piecewise.boxes import (
     wall_distance,
 )
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.nets.activations import activation
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import lebesgue_norm
 
 BOX = ((0.0, 0.6), (0.0, 0.4), (0.1, 0.9))
@@ -64,7 +64,7 @@ def box_networks(run: Run, samples: int = 4000, finest: float = 0.15) -> None:
     from `samples` random points, for errors ε down to `finest`. Look at the walls between the
     cells, which make the sup error as large as the values, and at the number of boxes.
     """
-    at_least(samples, 100, "samples")
+    whole_number(samples, "samples", least=100)
     constants(run)
     bump(run)
     boxes(run, samples)

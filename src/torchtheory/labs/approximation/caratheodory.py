@@ -12,9 +12,9 @@ from torchtheory.approximation.barron.caratheodory import PrunedNetwork, few_ter
 from torchtheory.approximation.barron.maurey import maurey_average, maurey_error
 from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least
 
 TERMS = (1, 2, 5, 10, 20, 50, 100)
 
@@ -36,9 +36,9 @@ def caratheodory_pruning(run: Run, widths: tuple[int, ...] = (200, 1000, 5000, 1
     instead, at equal sparsity, breaks the first bound, inner weights longer than 1/2 the second.
     Look at the figure: the greedy choice is far better than promised, magnitude pruning far worse.
     """
-    at_least(draws, 30, "draws")
+    whole_number(draws, "draws", least=30)
     for n in widths:
-        at_least(n, 100, "widths")
+        whole_number(n, "widths", least=100)
     lemma(run, draws)
     rows = [[n, *pruned(run, n)] for n in widths]
     proposition(run, rows)

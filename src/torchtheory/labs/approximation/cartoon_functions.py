@@ -23,8 +23,8 @@ from torchtheory.approximation.dictionaries.cartoon_networks import (
 )
 from torchtheory.approximation.dictionaries.cartoons import Cartoon, Waves, cartoon
 from torchtheory.approximation.dictionaries.shearlets import shearlet_frame
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
-from torchtheory.nets.labeled import at_least
 
 
 class Curves(NamedTuple):
@@ -60,7 +60,7 @@ def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 5, doubli
     scales finer a quarter of the energy is left, on twice as many terms (Haar: on four times as
     many). Look at where the kept terms go.
     """
-    at_least(cartoons, 2, "cartoons")
+    whole_number(cartoons, "cartoons", least=2)
     drawn = {n: [cartoon(n, generator=run.generator) for _ in range(cartoons)] for n in (1, 2)}
     norms(run, drawn)
     one_jump(run)

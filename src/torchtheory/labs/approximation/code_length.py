@@ -21,10 +21,10 @@ from torchtheory.approximation.rates.code_length import (
     smooth_packing,
 )
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -44,8 +44,8 @@ def code_length(run: Run, functions: int = 12, halvings: int = 6, labels: int = 
     of N cells have as many different codes, so N bits at least, and hence so many weights. Look at
     the figure: the bits of codec and packing run in parallel.
     """
-    at_least(functions, 3, "functions")
-    at_least(halvings, 3, "halvings")
+    whole_number(functions, "functions", least=3)
+    whole_number(halvings, "halvings", least=3)
     curve = codec(run, functions, halvings)
     finite(run)
     networks(run, labels)

@@ -22,9 +22,9 @@ from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_values
 from torchtheory.approximation.polynomials.squaring import square_network
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.bounds import curvature_floor, least_units
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 
 SINE = SmoothFunction(torch.sin, lambda k: 1.0)
 COSINE = SmoothFunction(torch.cos, lambda k: 1.0)
@@ -57,9 +57,9 @@ def compositional_functions(run: Run, digits: int = 2, cells: int = 8, points: i
     are those of its d - 1 nodes, with the same exponent of 1/ε whatever d. Look at the right
     panel: the lines of 4, 8 and 16 inputs are parallel.
     """
-    at_least(digits, 2, "digits")
-    at_least(cells, 8, "cells")
-    at_least(points, 50, "points")
+    whole_number(digits, "digits", least=2)
+    whole_number(cells, "cells", least=8)
+    whole_number(points, "points", least=50)
     chains(run, digits, points)
     fixed_depth(run)
     too_many_layers(run)

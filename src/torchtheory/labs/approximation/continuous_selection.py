@@ -22,8 +22,8 @@ from torchtheory.approximation.rates.lower_bounds import (
     linear_witness,
     selection_cells,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 Decoder = Callable[[Tensor], Callable[[Tensor], Tensor]]
 
@@ -45,7 +45,7 @@ def continuous_selection(run: Run, largest: int = 9, starts: int = 20) -> None:
     Look at the figure: the broken line of ReLUs, whose weights are continuous, comes within a
     small factor of the floor.
     """
-    at_least(largest, 4, "largest")
+    whole_number(largest, "largest", least=4)
     linear = against_linear(run, largest)
     against_nonlinear(run, starts)
     in_the_ball(run, linear)

@@ -20,8 +20,8 @@ from torchtheory.approximation.architectures.function_convnets import (
     inner_product_convnet,
     step_image,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 
 CUTOFF = 4.0
 BLUR, LEVEL = 0.4, 0.1
@@ -87,8 +87,8 @@ def convnets_on_functions(run: Run, images: int = 8, finest: int = 64) -> None:
     shifts in the limit; ξ ↦ x₁ξ, not equivariant, keeps the distance that equivariance forces.
     Look at the errors and their promises, and at the two flat lines.
     """
-    at_least(images, 2, "images")
-    at_least(finest, 32, "finest")
+    whole_number(images, "images", least=2)
+    whole_number(finest, "finest", least=32)
     bumps = family(run, images)
     grids = [CellGrid(CUTOFF, n) for n in (8, 16, 32, 64, 128) if n <= finest]
     curves = {

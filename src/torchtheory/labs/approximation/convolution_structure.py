@@ -12,8 +12,8 @@ from torchtheory.approximation.architectures.shift_structure import (
     convolution_matrix,
     equivariance_gaps,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.training.augmentation import Shift, invariance_gap
 
 #: stride, dilation, groups, padding, how the border is filled
@@ -46,8 +46,8 @@ def convolution_structure(run: Run, size: int = 12, windows: int = 4000) -> None
     independent numbers the maximum stays the same with probability (q-k)/(q+k). Look at the curve
     of the strided network, which comes back to zero at multiples of its stride.
     """
-    at_least(size, 8, "size")
-    at_least(windows, 100, "windows")
+    whole_number(size, "size", least=8)
+    whole_number(windows, "windows", least=100)
     matrices(run, size)
     gaps = shifted_layers(run, size)
     curves = global_pooling(run, size)

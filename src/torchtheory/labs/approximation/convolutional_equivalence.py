@@ -15,9 +15,9 @@ from torchtheory.approximation.architectures.convolutional_equivalence import (
 )
 from torchtheory.approximation.network_calculus import compose
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.nets.labeled import at_least
 
 #: sizes of the grid, channels, hidden widths
 CASES: tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...] = (
@@ -46,8 +46,8 @@ def convolutional_equivalence(run: Run, points: int = 500, doublings: int = 5) -
     the dense network, size by size. A map that is not equivariant keeps its distance. Look at the
     errors on the right: both kinds of network have the same.
     """
-    at_least(points, 10, "points")
-    at_least(doublings, 2, "doublings")
+    whole_number(points, "points", least=10)
+    whole_number(doublings, "doublings", least=2)
     there(run)
     back(run)
     ladder = transfer(run, points, doublings)

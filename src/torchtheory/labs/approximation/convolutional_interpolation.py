@@ -10,10 +10,10 @@ from torchtheory.approximation.memorization.convolutional import (
     convolutional_interpolant,
     pooled_network,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
 from torchtheory.kernels.wide_layer import layer_ranks
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("tanh", "logistic", "softplus")
 
@@ -33,8 +33,8 @@ def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> 
     channel less it cannot, nor where an image appears twice with different labels. Look at the
     residual where neurons and samples meet.
     """
-    at_least(samples, 16, "samples")
-    at_least(draws, 1, "draws")
+    whole_number(samples, "samples", least=16)
+    whole_number(draws, "draws", least=1)
     n = samples - samples % 4
     pixels, _ = digits(torch.float64)
     order = torch.randperm(len(pixels), generator=run.generator)[:n]

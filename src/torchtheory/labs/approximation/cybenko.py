@@ -21,10 +21,10 @@ from torchtheory.approximation.universality.discriminatory import (
     ridge_units,
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit, span_error
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.approximation.interpolants import Judged, kept_promises
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.activations import FOURTEEN
-from torchtheory.nets.labeled import at_least
 
 #: name, function, Lipschitz constant on [0, 1]
 LINES: tuple[tuple[str, Function, float], ...] = (
@@ -56,7 +56,7 @@ def cybenko_sums(run: Run, doublings: int = 5) -> None:
     continuous sum, and beyond the interval the sum is constant. Look at the soft staircase, which
     is the better the softer, until it is too soft.
     """
-    at_least(doublings, 3, "doublings")
+    whole_number(doublings, "doublings", least=3)
     cells = [2 ** (k + 2) for k in range(doublings)]
     sharps = [2.0, 4.0, 10.0, 40.0]
     found = {(name, s): [staircase(g, rho, n, s) for n in cells] for name, g, rho in LINES for s in sharps}
@@ -169,8 +169,8 @@ def cybenko_density(run: Run, doublings: int = 4, seeds: int = 3) -> None:
     program finds. On finitely many points the condition is not needed: three points are met by z²
     as well. Look at the plateau.
     """
-    at_least(doublings, 2, "doublings")
-    at_least(seeds, 1, "seeds")
+    whole_number(doublings, "doublings", least=2)
+    whole_number(seeds, "seeds", least=1)
     widths = [8 * 2**k for k in range(doublings + 1)]
     drawn = torch.randint(2**31, (seeds,), generator=run.generator).tolist()
     curves = {name: [errors_of(name, d, g, widths, drawn) for d, _, g in CUBES] for name in ("logistic", "relu")}
@@ -312,8 +312,8 @@ def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> 
     the proof's limit: steep sigmoids become steps and indicators, at the rate e^(-a distance).
     Look at the unseen measure in the figure.
     """
-    at_least(points, 12, "points")
-    at_least(units, points, "units")
+    whole_number(points, "points", least=12)
+    whole_number(units, "units", least=points)
     x = run.rand(points, 2)
     tests = {n: discriminatory_test(n, x, units, generator=run.generator) for n in SEEING}
     powers: dict[int, Any] = {

@@ -17,8 +17,8 @@ from torchtheory.approximation.universality.decision_functions import (
     strip_width,
 )
 from torchtheory.approximation.universality.discriminatory import ridge_units
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 SQUARE = ((0.0, 1.0), (0.0, 1.0))
@@ -64,7 +64,7 @@ def decision_functions(run: Run, samples: int = 20_000, widths: tuple[int, ...] 
     by least squares, and (the criterion, set beforehand) the share of the square where they err by
     1/4 falls from each width to the next. Look at the dark set D.
     """
-    at_least(samples, 1000, "samples")
+    whole_number(samples, "samples", least=1000)
     if len(widths) < 2 or list(widths) != sorted(set(widths)):
         raise InvalidInput(f"give two widths or more, increasing, not {widths}")
     strips(run, samples)

@@ -17,8 +17,8 @@ from torchtheory.approximation.universality.approximate_identity import (
     identity_network,
 )
 from torchtheory.approximation.universality.cybenko import sigmoid_staircase
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -37,7 +37,7 @@ def deepening_networks(run: Run, layers: int = 6) -> None:
     interval, plus the outer function's modulus of continuity at the error of the inner one. Look
     at how little the depth costs.
     """
-    at_least(layers, 2, "layers")
+    whole_number(layers, "layers", least=2)
 
     def target(x: Tensor) -> Tensor:
         return torch.sin(2 * math.pi * x)

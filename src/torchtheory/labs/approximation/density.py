@@ -30,8 +30,8 @@ from torchtheory.approximation.universality.stone_weierstrass import (
     separating_cosine,
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 GRID = torch.linspace(0, 1, 201, dtype=torch.float64)
@@ -52,7 +52,7 @@ def stone_weierstrass(run: Run, cases: int = 20) -> None:
     from the family, by linear programming, is the number the counterexample promises. Look at the
     plateaus.
     """
-    at_least(cases, 1, "cases")
+    whole_number(cases, "cases", least=1)
     products(run, cases)
     conditions(run)
     rows = counterexamples(run)
@@ -193,7 +193,7 @@ def ridge_functions(run: Run, largest: int = 4) -> None:
     the sum of the parts' promises. Two parabolas of ReLUs multiply. Without biases tanh gives odd
     functions only.
     """
-    at_least(largest, 2, "largest")
+    whole_number(largest, "largest", least=2)
     exact = [e for e in product(range(largest + 1), repeat=2) if 0 < sum(e) <= largest]
     exact += [(1, 1, 1), (2, 1, 1)]
     worst: list[float] = []

@@ -13,8 +13,8 @@ from torchtheory.approximation.depth.ball_measure import draw_band_limited
 from torchtheory.approximation.depth.band_limited import tubes_needed
 from torchtheory.approximation.depth.comparison import compare_depth
 from torchtheory.approximation.depth.radial import RadialShells
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 
 DIMENSIONS = (10, 20, 50, 100, 200, 500, 1000)
 CONSTANTS = (1.0, 0.1, 0.01)
@@ -40,8 +40,8 @@ def depth_separation_cards(
     hidden layer are trained on the same points. That last part is an illustration: training finds
     no best network. Look at the table of widths.
     """
-    at_least(dimension, 2, "dimension")
-    at_least(seeds, 2, "seeds")
+    whole_number(dimension, "dimension", least=2)
+    whole_number(seeds, "seeds", least=2)
     widths(run)
     explicit(run)
     illustration(run, steps, seeds, parameters, dimension)

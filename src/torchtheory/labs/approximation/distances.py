@@ -12,8 +12,8 @@ from torch import Tensor
 from torchtheory.approximation.certificates import measured_error, sup_distance
 from torchtheory.approximation.polynomials.divided_differences import monomial_network
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import lebesgue_norm
 
 
@@ -36,7 +36,7 @@ def approximation_error(run: Run, cases: int = 20) -> None:
     distance, and with a Lipschitz constant an upper one as well. Two tanh units come arbitrarily
     close to the identity without a best pair. Look at how the interval closes.
     """
-    at_least(cases, 1, "cases")
+    whole_number(cases, "cases", least=1)
     sup = sup_distance(lambda x: x, torch.square, (0.0, 1.0)).value
     exact = [1 / 6, math.sqrt(1 / 30), 1 / 4]
     longer = [lebesgue_norm(bump, 1, 0.0, 2.0), lebesgue_norm(bump, 2, 0.0, 2.0)]

@@ -25,9 +25,9 @@ from torchtheory.approximation.dictionaries.horizons import (
 from torchtheory.approximation.piecewise.hats import hat_interpolant
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least
 
 EXPONENTS = (0.5, 1.0, 2.0, 4.0)
 WIDTHS = (0.3, 0.1, 0.03, 0.01)
@@ -63,7 +63,7 @@ def edge_networks(run: Run, doublings: int = 6, points: int = 1 << 13) -> None:
     within M^-β, and the L_p error falls as M^(-β/p). Gating a smooth network by an indicator gives
     piecewise smooth functions at the same rate. Look at how p and β change the slopes.
     """
-    at_least(doublings, 4, "doublings")
+    whole_number(doublings, "doublings", least=4)
     steps(run)
     rates = horizons(run, doublings, points)
     exponents(run, rates)

@@ -22,8 +22,8 @@ from torchtheory.approximation.depth.band_limited import (
     tubes_needed,
     unit_volume_radius,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, clopper_pearson, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import fourier_transform
 
 RADIUS = 3.0
@@ -48,7 +48,7 @@ def eldan_shamir_lab(run: Run, points: int = 20_000) -> None:
     grid of the plane: seen through the density, its frequencies lie in four tubes. Look at the
     figures: the star, and how many tubes, hence units, half of the ball takes.
     """
-    at_least(points, 1000, "points")
+    whole_number(points, "points", least=1000)
     density(run)
     drawn(run, points)
     star(run)

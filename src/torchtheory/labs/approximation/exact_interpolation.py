@@ -15,8 +15,8 @@ from torchtheory.approximation.memorization.networks import (
     memorizer_parameters,
     shallow_memorizer,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("relu", "tanh", "softplus", "gaussian")
 EPSILON = torch.finfo(torch.float64).eps
@@ -40,7 +40,7 @@ def exact_interpolation(run: Run, samples: int = 80, pixels: int = 784) -> None:
     activations and growing m. Look at the condition number of A: it bounds the residual, and it
     is the price of the one-dimensional hidden layer.
     """
-    at_least(samples, 20, "samples")
+    whole_number(samples, "samples", least=20)
     sizes = [samples // 16, samples // 4, samples]
     rows = [memorize(run, name, m, d) for name in ACTIVATIONS for m in sizes for d in (1, 10)]
     exact(run, rows)

@@ -19,10 +19,10 @@ from torchtheory.approximation.architectures.filter_factorization import (
     sobolev_depth_exponents,
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.core.checks import whole_number
 from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least
 
 #: dimension and smoothness, with smoothness above d/2 + 2
 SPACES: tuple[tuple[int, int], ...] = ((3, 4), (5, 5), (10, 8), (16, 11))
@@ -53,8 +53,8 @@ def filter_factorization(run: Run, degree: int = 79, units: int = 16) -> None:
     than the theorem needs. The printed depth is below what the VC dimension asks for. Look at
     the exponents in the table, and at how the layers before the last only carry sums along.
     """
-    at_least(degree, 9, "degree")
-    at_least(units, 8, "units")
+    whole_number(degree, "degree", least=9)
+    whole_number(units, "units", least=8)
     factors(run, degree)
     made = equal_networks(run)
     ladder = rate(run, units)

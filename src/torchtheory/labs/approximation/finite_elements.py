@@ -22,8 +22,8 @@ from torchtheory.approximation.piecewise.finite_elements import (
     nodal_network,
 )
 from torchtheory.approximation.piecewise.splines import spline_network
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 
 BOTH = ["A-102", "X-39"]
 
@@ -44,9 +44,9 @@ def finite_element_networks(run: Run, cells: int = 3, points: int = 500, degrees
     convex set, the formula fails. B-splines of every degree are compared with scipy's. Look at
     the pyramid over the convex star and at what becomes of the other one.
     """
-    at_least(cells, 2, "cells")
-    at_least(points, 10, "points")
-    at_least(degrees, 2, "degrees")
+    whole_number(cells, "cells", least=2)
+    whole_number(points, "points", least=10)
+    whole_number(degrees, "degrees", least=2)
     dented = dented_mesh()
     nodal_values(run, cells, points, dented)
     whole_functions(run, cells, points, dented)

@@ -16,8 +16,8 @@ from torchtheory.approximation.barron.fixed_basis import (
 )
 from torchtheory.approximation.barron.sampled_networks import barron_network
 from torchtheory.approximation.barron.spectra import PlaneWaves
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import InvalidInput, Run, fit_slope, lab, mean_interval
-from torchtheory.nets.labeled import at_least
 
 CONSTANT = 2 * math.pi
 
@@ -44,9 +44,9 @@ def fixed_basis_lab(
     err by at most dC²/k. From some k on that promise is below the floor of every basis. One smooth
     target alone can be easier: a basis that contains it has no error. Look at the two slopes.
     """
-    at_least(seeds, 3, "seeds")
-    at_least(units, 16, "units")
-    at_least(members, 8, "members")
+    whole_number(seeds, "seeds", least=3)
+    whole_number(units, "units", least=16)
+    whole_number(members, "members", least=8)
     if any(d < 4 for d in dimensions):
         raise InvalidInput("take 4 dimensions or more: below, the counts grow very long")
     random_spaces(run, members)

@@ -18,8 +18,8 @@ from torchtheory.approximation.piecewise.function_norms import (
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import sobolev_norm
 
 UNIT = ((0.0, 1.0), (0.0, 1.0))
@@ -40,8 +40,8 @@ def function_norms(run: Run, waves: int = 3, doublings: int = 5) -> None:
     closed forms; for a ReLU network of one variable the norm is exact. The largest value on a
     grid is always a lower bound: the finer the grid, the larger. Look at the two lines.
     """
-    at_least(waves, 1, "waves")
-    at_least(doublings, 3, "doublings")
+    whole_number(waves, "waves", least=1)
+    whole_number(doublings, "doublings", least=3)
     smooth(run, waves)
     grids = roots(run, doublings)
     integrals(run)

@@ -14,9 +14,9 @@ from torchtheory.approximation.certificates import Approximant, measured_error, 
 from torchtheory.approximation.piecewise.broken_lines import broken_line_network
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant, threshold_interpolant
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 Judged = tuple[Approximant, float]
 """A network with its promise, and its measured error."""
@@ -47,7 +47,7 @@ def threshold_interpolants(run: Run, halvings: int = 5) -> None:
     bends smoothly. With a Lipschitz constant that is too small, the promise fails. Look at how
     closely the promise is followed.
     """
-    at_least(halvings, 2, "halvings")
+    whole_number(halvings, "halvings", least=2)
     errors = [0.5 * 2.0**-k for k in range(halvings)]
     found = {name: staircases(g, rho, errors) for name, g, rho, _ in TARGETS}
     _, sine, _, _ = TARGETS[0]

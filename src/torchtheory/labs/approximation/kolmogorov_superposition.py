@@ -19,8 +19,8 @@ from torchtheory.approximation.universality.superpositions import (
     superposition_step,
     two_scale_superposition,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 #: name, function on the square, Lipschitz constant, largest absolute value
 TARGETS: tuple[tuple[str, Function, float, float], ...] = (
@@ -54,8 +54,8 @@ def kolmogorov_superposition(run: Run, finest: int = 32, points: int = 121, refi
     double precision. With equal weights the sum is symmetric, and nothing of x₁ - x₂ is taken
     away. Look at the outer function: continuous, rough.
     """
-    at_least(finest, 8, "finest")
-    at_least(refinement, 12, "refinement")
+    whole_number(finest, "finest", least=8)
+    whole_number(refinement, "refinement", least=12)
     sizes = [n for n in (4, 8, 16, 32, 64, 128, 256) if n <= finest]
     grid = box_grid(((0.0, 1.0),) * 2, points)
     rows = one_step(run, sizes, grid)

@@ -26,12 +26,12 @@ from torchtheory.approximation.rates.lower_bounds import (
 )
 from torchtheory.approximation.rates.table import THEOREMS
 from torchtheory.approximation.rates.theorems import Setting
+from torchtheory.core.checks import whole_number
 from torchtheory.generalization.vc.growth import halfspaces, intervals, rectangles, shatters
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.generalization.vc.shattering import radon_partition, relu_shattering
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.feedforward import parameter_count
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -52,7 +52,7 @@ def label_coding(run: Run, cells: int = 6, sines: int = 32) -> None:
     is found by exhaustion for half-spaces, intervals and boxes, and is infinite for sines. Look at
     the surface: it is flat except where a label is 1.
     """
-    at_least(cells, 4, "cells")
+    whole_number(cells, "cells", least=4)
     heights(run)
     reading(run)
     networks(run, cells)

@@ -19,9 +19,9 @@ from torchtheory.approximation.polynomials.landau import (
     landau_constant,
 )
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.approximation.polynomials import TARGETS, arch
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -39,7 +39,7 @@ def landau_polynomials(run: Run, largest: int = 1024) -> None:
     interval: for f(x) = x the printed construction misses f(1) by one half for every n, and works
     once the line through the end values is taken out. Look at the right end of the figure.
     """
-    at_least(largest, 512, "largest")
+    whole_number(largest, "largest", least=512)
     constants(run)
     sizes = [2**k for k in range(2, largest.bit_length())]
     identity(run)

@@ -32,10 +32,10 @@ from torchtheory.approximation.piecewise.manifolds import (
     swiss_roll,
     swiss_roll_sheet,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import NotConverged
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least
 
 AMBIENT = (3, 30, 300)
 RADIUS, HEIGHT = 3.0, 1.6
@@ -98,8 +98,8 @@ def manifold_networks(
     `atlases`, each from new points. Targets g∘h that factor through two coordinates behave alike.
     Look at how the lines for different D lie on each other.
     """
-    at_least(samples, 500, "samples")
-    at_least(atlases, 3, "atlases")
+    whole_number(samples, "samples", least=500)
+    whole_number(atlases, "atlases", least=3)
     dimensions(run, min(samples, 3000))
     u = swiss_roll_sheet(height=2.0).draw(samples, run.generator)
     fresh = swiss_roll_sheet(height=2.0).draw(500, run.generator)

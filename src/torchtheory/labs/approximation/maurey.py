@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.barron.maurey import compress_network, maurey_average, maurey_error
 from torchtheory.approximation.barron.sampled_networks import inverse_sine_integral
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Interval, Run, lab, mean_interval
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labeled import at_least
 
 TERMS = (4, 8, 16, 32, 64, 128, 256)
 
@@ -34,8 +34,8 @@ def maurey_lab(run: Run, draws: int = 300, width: int = 600) -> None:
     than the mean. Terms drawn uniformly instead of with their weights miss the target by a bias
     that no k removes. Look at the figure: three lines of slope -1, and one that stays.
     """
-    at_least(draws, 30, "draws")
-    at_least(width, 50, "width")
+    whole_number(draws, "draws", least=30)
+    whole_number(width, "width", least=50)
     points = run.randn(80, 50)
     weights = run.randn(80)
     exact, measured = hilbert(run, points, weights, draws)

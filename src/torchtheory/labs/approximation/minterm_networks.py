@@ -15,8 +15,8 @@ from torchtheory.approximation.memorization.boolean import (
     parity_network,
     parity_tree,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.threshold_neuron import boolean_inputs, neuron_functions
 
 
@@ -35,7 +35,7 @@ def minterm_networks(run: Run, bits: int = 12) -> None:
     2^(d-1) terms; but d threshold units that count do it as well, and so does a tree of exclusive
     ors. Look at how the three sizes part with the number of bits.
     """
-    at_least(bits, 5, "bits")
+    whole_number(bits, "bits", least=5)
     every_function(run)
     parities = parity(run, bits)
     formulas(run)

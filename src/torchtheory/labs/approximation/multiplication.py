@@ -27,8 +27,8 @@ from torchtheory.approximation.polynomials.relu import (
     polynomial_network,
     polynomial_values,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 Identity = Literal["difference", "sum"]
 IDENTITIES: tuple[Identity, Identity] = ("difference", "sum")
@@ -50,9 +50,9 @@ def multiplication_network(run: Run, levels: int = 5, points: int = 2_000, polyn
     the identity for [0, 1] alone does not give 0 for a factor 0. Look at the pattern of the error:
     each level of the squares divides the mesh by two.
     """
-    at_least(levels, 2, "levels")
-    at_least(points, 100, "points")
-    at_least(polynomials, 1, "polynomials")
+    whole_number(levels, "levels", least=2)
+    whole_number(points, "points", least=100)
+    whole_number(polynomials, "polynomials", least=1)
     two_factors(run, levels, points)
     unit_square(run, levels, points)
     zeros(run, levels)

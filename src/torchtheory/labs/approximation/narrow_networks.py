@@ -20,11 +20,11 @@ from torchtheory.approximation.depth.narrow import (
     sphere_witness,
     tangent_network,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.bounds import most_pieces
 from torchtheory.expressivity.folding import zigzag_network
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labeled import at_least
 
 HIDDEN = ((2,), (6,), (3, 3), (2, 2, 2))
 
@@ -46,8 +46,8 @@ def narrow_networks(run: Run, strings: int = 12, networks: int = 12, cells: int 
     dimension, a network of fixed size misses a zigzag with more turns than it has pieces by 1/2,
     trained or not.
     """
-    at_least(strings, 2, "strings")
-    at_least(cells, 2, "cells")
+    whole_number(strings, "strings", least=2)
+    whole_number(cells, "cells", least=2)
     fixed_size(run, steps)
     exact_strings(run, strings)
     broken_lines(run, strings)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.network_calculus import block_diagonal, chain, compose, deepen, stack
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.activation_properties import MOST_DERIVATIVES, inspect_activation
 from torchtheory.nets.activations import Activation, activation, nth_derivative
@@ -21,7 +22,6 @@ from torchtheory.nets.drawings import (
     draw_architecture,
 )
 from torchtheory.nets.feedforward import affine_layers, mlp
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -41,7 +41,7 @@ def network_objects(run: Run, points: int = 200) -> None:
     again and its circles and lines are counted. Derivatives of the activations on both sides of 0
     are measured. Look at the drawings.
     """
-    at_least(points, 10, "points")
+    whole_number(points, "points", least=10)
     counters(run)
     calculus(run, points)
     not_the_function(run, points)

@@ -15,9 +15,9 @@ from torchtheory.approximation.architectures.residual import (
 )
 from torchtheory.approximation.certificates import Approximant, mean_error
 from torchtheory.approximation.depth.narrow import sphere_witness
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -36,8 +36,8 @@ def one_neuron_resnets(run: Run, folds: int = 8, pieces: int = 8, samples: int =
     1/2 that no plain network of width 2 can pass, and the mean error for the indicator of a disc
     falls as the ramp at its edge steepens. Look at the level lines: they are closed.
     """
-    at_least(folds, 4, "folds")
-    at_least(pieces, 2, "pieces")
+    whole_number(folds, "folds", least=4)
+    whole_number(pieces, "pieces", least=2)
     rows = [(m, *error_of(folding_network_of_norm(m), norm)) for m in range(1, folds + 1)]
     unfolded = [folding_network_of_norm(m) for m in range(2, folds + 1)]
     for a in unfolded:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.piecewise.payoffs import Payoff, payoff_network
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 KINDS: tuple[Payoff, ...] = get_args(Payoff)
 
@@ -31,7 +31,7 @@ def option_payoffs(run: Run, largest: int = 32, prices: int = 2000) -> None:
     A digital option jumps, and no network comes closer to it than 1/2. Look at the surface of a
     call on the larger of two prices.
     """
-    at_least(largest, 4, "largest")
+    whole_number(largest, "largest", least=4)
     dimensions = [d for d in range(1, largest + 1) if d <= 5 or d & (d - 1) == 0]
     rows = [compare(run, kind, d, prices) for kind in KINDS for d in dimensions]
     x = run.randn(prices, 3)

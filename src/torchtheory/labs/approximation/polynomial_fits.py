@@ -16,8 +16,8 @@ from torchtheory.approximation.polynomials.fits import (
     weierstrass_degree,
 )
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 DEGREES = (2, 3, 6, 20)
@@ -50,7 +50,7 @@ def polynomial_fits(run: Run, points: int = 801) -> None:
     is found by trying. Interpolation at equally spaced points runs away from Runge's function.
     Look at the ends of the interval in the last row.
     """
-    at_least(points, 101, "points")
+    whole_number(points, "points", least=101)
     best = {name: [best_polynomial(g, m, INTERVAL) for m in DEGREES] for name, g in TARGETS}
     errors = {name: [measured_error(g, a, most_points=1 << 12).value for a in best[name]] for name, g in TARGETS}
     through = [sup_distance(runge, equispaced_interpolant(runge, m, INTERVAL), INTERVAL).value for m in DEGREES]

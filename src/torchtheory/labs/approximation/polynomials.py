@@ -19,8 +19,8 @@ from torchtheory.approximation.polynomials.bernstein import (
     split_residual,
 )
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 
 def tent(x: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def bernstein_polynomials(run: Run, doublings: int = 6) -> None:
     held apart as in the proof, and the degree it asks for is tried. Look at how slowly the error
     falls: a kink costs 1/√m, and even a parabola 1/4m.
     """
-    at_least(doublings, 2, "doublings")
+    whole_number(doublings, "doublings", least=2)
     degrees = [2 ** (k + 2) for k in range(doublings)]
     basis(run)
     moments(run)

@@ -22,8 +22,8 @@ from torchtheory.approximation.rates.quantization import (
 )
 from torchtheory.approximation.targets import Function, values_of
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 
 def cusp(x: Tensor) -> Tensor:
@@ -69,8 +69,8 @@ def quantized_networks(run: Run, halvings: int = 4, points: int = 401) -> None:
     2^(-s⌈log₂ 1/ε⌉) the error stays below 2ε; the string of bits grows as M log 1/ε, and what is
     read back is the network itself. Look at what fewer bits do.
     """
-    at_least(halvings, 3, "halvings")
-    at_least(points, 20, "points")
+    whole_number(halvings, "halvings", least=3)
+    whole_number(points, "points", least=20)
     errors = [2.0 ** -(2 + k) for k in range(halvings)]
     promises(run, errors, points)
     rates(run)

@@ -20,8 +20,8 @@ from torchtheory.approximation.depth.radial import (
     squared_length_network,
     squared_length_size,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 
 SIZES = ((2, 4), (4, 16), (8, 64), (16, 256))
 SQUARES = (8, 16, 32, 64)
@@ -45,8 +45,8 @@ def radial_networks_lab(run: Run, points: int = 1500, steps: int = 200, seeds: i
     though a tent along a line, as an illustration of the same training, is no problem. Look at
     the figure: the error against its promise, and the shells.
     """
-    at_least(points, 200, "points")
-    at_least(seeds, 2, "seeds")
+    whole_number(points, "points", least=200)
+    whole_number(seeds, "seeds", least=2)
     rows = profiles(run, points)
     sizes(run)
     exact(run, points)

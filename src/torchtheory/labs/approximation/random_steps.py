@@ -20,8 +20,8 @@ from torchtheory.approximation.barron.random_steps import (
 from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
 from torchtheory.approximation.certificates import network_size
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Interval, Run, fit_slope, lab, mean_interval
-from torchtheory.nets.labeled import at_least
 
 COUNTS = (16, 64, 256, 1024)
 
@@ -49,9 +49,9 @@ def random_steps_lab(run: Run, seeds: int = 12, points: int = 200, draws: int = 
     half-spaces err by at most 1/(4n) at every point. Look at the figure: the odd pairs never get
     better.
     """
-    at_least(seeds, 4, "seeds")
-    at_least(points, 20, "points")
-    at_least(draws, 1000, "draws")
+    whole_number(seeds, "seeds", least=4)
+    whole_number(points, "points", least=20)
+    whole_number(draws, "draws", least=1000)
     unbiased(run, draws)
     curves = rates(run, seeds, points)
     printed(run, draws)

@@ -21,9 +21,9 @@ from torchtheory.approximation.rates.table import (
     exponent_gaps,
 )
 from torchtheory.approximation.rates.theorems import Setting
+from torchtheory.core.checks import whole_number
 from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -45,7 +45,7 @@ def rates_table(run: Run, dimensions: int = 12, degrees: int = 1500, directions:
     functions that are really that far apart. Look at the figure: sizes grow by a factor with every
     dimension, except for the classes made to escape.
     """
-    at_least(dimensions, 3, "dimensions")
+    whole_number(dimensions, "dimensions", least=3)
     consistency(run, dimensions)
     constants(run)
     ridges(run, degrees, directions)

@@ -16,8 +16,8 @@ from torchtheory.approximation.polynomials.reciprocals import (
     reciprocal_network,
 )
 from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_values
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 #: name, numerator, denominator, low, high, largest numerator on [-1, 1]^d
 QUOTIENTS: tuple[tuple[str, Polynomial, Polynomial, float, float, float], ...] = (
@@ -42,8 +42,8 @@ def rational_networks(run: Run, digits: int = 2, points: int = 501) -> None:
     was given, and both fail there. Squaring the accuracy costs at most four times the weights.
     Look at how the depth grows as a falls: 1/a enters through the number of factors.
     """
-    at_least(digits, 2, "digits")
-    at_least(points, 101, "points")
+    whole_number(digits, "digits", least=2)
+    whole_number(points, "points", least=101)
     products(run, points)
     found = reciprocals(run, digits, points)
     growth(run)

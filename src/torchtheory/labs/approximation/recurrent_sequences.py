@@ -28,9 +28,9 @@ from torchtheory.approximation.architectures.recurrent_systems import (
 )
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab
 from torchtheory.nets.feedforward import affine_layers, mlp
-from torchtheory.nets.labeled import at_least
 
 
 def median(x: Tensor) -> Tensor:
@@ -72,8 +72,8 @@ def recurrent_sequences(run: Run, draws: int = 1200, width: int = 160, longest: 
     confidence interval. The same networks fail on longer and longer sequences without limit: the
     outputs of a bounded activation are bounded, those of ReLUs grow at most exponentially.
     """
-    at_least(draws, 100, "draws")
-    at_least(longest, 50, "longest")
+    whole_number(draws, "draws", least=100)
+    whole_number(longest, "longest", least=50)
     delta, accuracy = 0.2, 0.1
     memory = cutoffs(run, ending, delta)
     register(run, memory)

@@ -24,8 +24,8 @@ from torchtheory.approximation.architectures.recurrent_simulation import (
 )
 from torchtheory.approximation.architectures.recurrent_systems import DynamicalSystem, ShallowRNN
 from torchtheory.approximation.certificates import Box, box_grid
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 
 def pendulum(h: Tensor, x: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def recurrent_simulation(run: Run, widths: list[int] | None = None, samples: int
     ever; a chaotic one only as long as the exponential growth allows. Euler's steps carry this
     over to continuous time. Look at the promises (lines) and measurements (marks) in time.
     """
-    at_least(samples, 10, "samples")
+    whole_number(samples, "samples", least=10)
     closeness(run, samples)
     fits = simulations(run, widths or [16, 32, 64], samples)
     asked(run, samples)

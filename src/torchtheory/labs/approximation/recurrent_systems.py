@@ -13,8 +13,8 @@ from torchtheory.approximation.architectures.recurrent_systems import (
     rnn_with_bias,
     shallow_rnn,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("tanh", "relu", "logistic", "softsign")
 
@@ -41,7 +41,7 @@ def recurrent_systems(
     add up to the recurrent one; and with the map from sequences of any length, the empty one
     included. Look at which inputs an output has seen: those before it, and not its own.
     """
-    at_least(time, 3, "time")
+    whole_number(time, "time", least=3)
     torchs_own(run, states, inputs, outputs, time, networks)
     constant(run)
     unrolled(run, states, inputs, outputs, time, networks)

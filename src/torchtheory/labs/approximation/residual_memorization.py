@@ -16,8 +16,8 @@ from torchtheory.approximation.architectures.residual import (
     unroll_residual,
 )
 from torchtheory.approximation.certificates import network_size
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -44,8 +44,8 @@ def residual_memorization(
     points on a sphere their classes, with about 2nk weights, k = ⌈8 log n⌉. Look at how the weights
     grow with n, and at the training losses.
     """
-    at_least(largest, 100, "largest")
-    at_least(seeds, 3, "seeds")
+    whole_number(largest, "largest", least=100)
+    whole_number(seeds, "seeds", least=3)
     unrolling(run)
     losses = degradation(run, depths, steps, seeds)
     sizes = [n for n in (100, 400, 1600, 6400) if n <= largest]

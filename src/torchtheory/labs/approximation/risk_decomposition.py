@@ -19,8 +19,8 @@ from torchtheory.approximation.rates.risk_gaps import (
 )
 from torchtheory.approximation.universality.cybenko import sigmoid_staircase
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 X = torch.linspace(0, 1, 257, dtype=torch.float64)
@@ -55,7 +55,7 @@ def risk_decomposition(run: Run, trials: int = 50, sizes: tuple[int, ...] = (50,
     distance. Risk gaps of random functions stay below Lipschitz constant times sup distance. Look
     at the chain in the figure.
     """
-    at_least(trials, 10, "trials")
+    whole_number(trials, "trials", least=10)
     if len(sizes) < 2 or min(sizes) < 20:
         raise InvalidInput(f"take two sample sizes of 20 or more, not {sizes}")
     sizes = tuple(sorted(sizes))

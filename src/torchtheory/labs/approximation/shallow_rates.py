@@ -21,8 +21,8 @@ from torchtheory.approximation.polynomials.shallow import (
     shallow_polynomial,
 )
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 
 BOTH = ["A-31", "X-18"]
 
@@ -44,7 +44,7 @@ def shallow_smooth_rates(run: Run, largest_degree: int = 64, panels: int = 32) -
     analytic ones. Its exponent is at most -k/d. Look at the size of the output weights that this
     takes.
     """
-    at_least(largest_degree, 32, "largest_degree")
+    whole_number(largest_degree, "largest_degree", least=32)
     polynomials(run)
     found = rates(run, largest_degree, panels)
     analytic = fast(run, panels)

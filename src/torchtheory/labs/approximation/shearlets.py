@@ -18,8 +18,8 @@ from torchtheory.approximation.dictionaries.shearlets import (
     shearlet_frame,
 )
 from torchtheory.approximation.piecewise.boxes import cell_centers
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 ELEMENTS = ((0, 0), (1, 1), (2, -1), (2, 2), (3, 1), (4, -3))
 SHEARS = range(-5, 6)
@@ -41,7 +41,7 @@ def shearlets(run: Run, size: int = 64, scales: int = 3, angles: int = 12) -> No
     cone. The frame's windows tile the frequencies with squares that add to 1, so it reproduces
     every image, and an edge of any direction excites the windows across it. Look at the elements.
     """
-    at_least(angles, 4, "angles")
+    whole_number(angles, "angles", least=4)
     literal(run)
     edges(run)
     frame = shearlet_frame(size, scales)

@@ -24,9 +24,9 @@ from torchtheory.approximation.universality.uniform_fit import (
     random_units,
     span_error,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.activations import nth_derivative
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 GRID = torch.linspace(-1, 1, 401, dtype=torch.float64)
@@ -49,7 +49,7 @@ def monomials_by_differences(run: Run, orders: int = 4) -> None:
     derivative vanishes is looked for, and whole functions follow through their Bernstein
     polynomials. Look at how fast the bottom of the V rises with the power.
     """
-    at_least(orders, 2, "orders")
+    whole_number(orders, "orders", least=2)
     steps = [10 ** (-e / 2) for e in range(1, 17)]
     biases = {name: good_bias(name, orders + 1)[0] for name in ACTIVATIONS}
     promises(run, orders, steps, biases)
@@ -270,8 +270,8 @@ def universality_of_activations(run: Run, doublings: int = 6, seeds: int = 3) ->
     degree k: the features have rank at most k + 1 and x^{k+1} stays at distance 2^{-k}. Look at
     the plateau.
     """
-    at_least(doublings, 3, "doublings")
-    at_least(seeds, 1, "seeds")
+    whole_number(doublings, "doublings", least=3)
+    whole_number(seeds, "seeds", least=1)
     widths = [2**k for k in range(1, doublings + 1)]
     drawn = torch.randint(2**31, (seeds,), generator=run.generator).tolist()
     layers: dict[str, Any] = {

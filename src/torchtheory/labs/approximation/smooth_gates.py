@@ -24,8 +24,8 @@ from torchtheory.approximation.polynomials.smooth_gates import (
     smooth_square_network,
 )
 from torchtheory.approximation.polynomials.squaring import square_network, squaring_levels
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("tanh", "logistic", "softplus", "exp", "sin")
 X = torch.linspace(-1, 1, 401, dtype=torch.float64)
@@ -48,8 +48,8 @@ def smooth_gates(run: Run, factors: int = 8, points: int = 500) -> None:
     everything. Look at the V of the left panel, and at how much earlier the shallow network meets
     the limit of double precision.
     """
-    at_least(factors, 4, "factors")
-    at_least(points, 50, "points")
+    whole_number(factors, "factors", least=4)
+    whole_number(points, "points", least=50)
     centers = {a: good_bias(a, 4)[0] for a in ACTIVATIONS}
     curves = squares(run, centers)
     rates(run, centers)

@@ -32,8 +32,8 @@ from torchtheory.approximation.piecewise.yarotsky import (
 from torchtheory.approximation.rates.explicit_sizes import yarotsky_units
 from torchtheory.approximation.targets import Function, values_of
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import slobodeckij_seminorm
 
 YAROTSKY = ["X-31", "A-92"]
@@ -79,8 +79,8 @@ def sobolev_networks(run: Run, halvings: int = 4, points: int = 401, refinements
     on numbers a logarithm is saved; a running sum saves it as well. Look at how much smaller than
     its promise the error is, and at the two slopes.
     """
-    at_least(halvings, 3, "halvings")
-    at_least(refinements, 3, "refinements")
+    whole_number(halvings, "halvings", least=3)
+    whole_number(refinements, "refinements", least=3)
     gluing(run, points)
     made = certified(run, halvings, points)
     growth(run, halvings)

@@ -11,9 +11,9 @@ from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.memorization.networks import shallow_memorizer
 from torchtheory.approximation.memorization.sontag import SontagInterpolant, sontag_interpolant
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -31,7 +31,7 @@ def sontag_interpolation(run: Run, most: int = 25) -> None:
     10⁻⁵, for every N up to `most`, with the logistic function and with tanh. Steps that are not
     steep enough, or no straight unit, break it. Look at what the network does between the points.
     """
-    at_least(most, 3, "most")
+    whole_number(most, "most", least=3)
     errors = [1e-1, 1e-3, 1e-5]
     rows: list[tuple[int, float, str, SontagInterpolant]] = []
     flat, untilted, naive = [], [], []

@@ -15,8 +15,8 @@ from torchtheory.approximation.piecewise.sparse_grids import (
     sparse_grid_size,
 )
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 
 
 def bump(x: Tensor) -> Tensor:
@@ -55,8 +55,8 @@ def sparse_grid_networks(run: Run, dimensions: int = 4, level: int = 5, points: 
     for an error ε grows with an exponent that tends to 1/2 in every dimension, against d/2 for
     a full grid. The network multiplies the hats; its error stays within the sum of two parts.
     """
-    at_least(dimensions, 2, "dimensions")
-    at_least(level, 4, "level")
+    whole_number(dimensions, "dimensions", least=2)
+    whole_number(level, "level", least=4)
     spaces = list(range(2, dimensions + 1))
     interpolation(run, spaces, level)
     found = errors(run, spaces, level, points)

@@ -15,12 +15,12 @@ from torchtheory.approximation.polynomials.squaring import (
     square_network,
     squaring_levels,
 )
+from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.bounds import curvature_floor, most_pieces
 from torchtheory.expressivity.folding import sawtooth_network
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -40,7 +40,7 @@ def squaring_network(run: Run, levels: int = 6) -> None:
     size without recurrence cannot. Look at how each row of saw-teeth halves the distance of the
     points where the broken line meets the parabola.
     """
-    at_least(levels, 2, "levels")
+    whole_number(levels, "levels", least=2)
     made = [square_network(n) for n in range(1, levels + 1)]
     interpolation(run, made)
     promises(run, made)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.barron.stratified_steps import steps_in_strata
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
-from torchtheory.nets.labeled import at_least
 
 #: cells a side, by dimension; cells must be small beside the ball for the rate to show
 SIZES = {1: (8, 16, 32, 64, 128), 2: (6, 10, 16, 26), 3: (5, 8, 12, 17)}
@@ -33,9 +33,9 @@ def stratified_steps(run: Run, pairs: int = 3000, draws: int = 12, points: int =
     constant; cells gain the factor N^(-1/2d), much on the line and less the more dimensions there
     are. Networks that are drawn err as expected. Look at how the slopes approach -1 with d.
     """
-    at_least(pairs, 1000, "pairs")
-    at_least(draws, 5, "draws")
-    at_least(points, 50, "points")
+    whole_number(pairs, "pairs", least=1000)
+    whole_number(draws, "draws", least=5)
+    whole_number(points, "points", least=50)
     found = {
         (d, strata): [
             mean_interval([from_pairs(run, k, d, points, strata) for _ in range(max(3, pairs // k**d))]) for k in sizes

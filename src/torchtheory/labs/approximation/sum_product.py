@@ -13,8 +13,8 @@ from torchtheory.approximation.depth.sum_product import (
     expand_tree,
 )
 from torchtheory.approximation.polynomials.relu import polynomial_values
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -32,7 +32,7 @@ def sum_product_networks(run: Run, points: int = 400) -> None:
     functions, which the rank of their values at random points shows. With a weight 0 in every sum
     the tree is one single product. Look at the last column of the table.
     """
-    at_least(points, 200, "points")
+    whole_number(points, "points", least=200)
     rows, gaps, crippled, ranks, counts, single = [], [], [], [], [], []
     for rounds in (1, 2, 3):
         weights = [0.5 + run.rand(4 ** (rounds - r), 2) for r in range(1, rounds + 1)]

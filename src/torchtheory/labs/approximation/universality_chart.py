@@ -24,9 +24,9 @@ from torchtheory.approximation.universality.mollified_activations import (
     smoothed_relu_power,
 )
 from torchtheory.approximation.universality.uniform_fit import span_error
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labeled import at_least
 
 GRID = torch.linspace(-1, 1, 201, dtype=torch.float64).unsqueeze(1)
 
@@ -64,7 +64,7 @@ def universality_chart(run: Run, units: int = 96) -> None:
     tenth of the best constant's error (the bound is set before the fit), and where none applies
     to a continuous function it does not. Look at the table: rows are theorems.
     """
-    at_least(units, 16, "units")
+    whole_number(units, "units", least=16)
     found = {name: which_universality(f) for name, f in ACTIVATIONS.items()}
     covered = {name: sum(c.applies for c in rows) for name, rows in found.items()}
     says = run.states("X-07", r"\text{theorems that cover: logistic, all; ReLU, Leshno's alone; } z^2, \text{ none}")
@@ -160,7 +160,7 @@ def fourier_networks(run: Run, largest: int = 16) -> None:
     no longer periodic. The mean square of what is left is the tail of the squared coefficients
     (Parseval), and falls with its rate. Look at the right panel.
     """
-    at_least(largest, 8, "largest")
+    whole_number(largest, "largest", least=8)
     terms = [2**k for k in range(largest.bit_length()) if 2**k <= largest]
     functions: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
         "|x|": (torch.abs, -1.5),
@@ -258,7 +258,7 @@ def mollified_activations(run: Run, nodes: int = 800) -> None:
     Polynomials of degree k stay polynomials of degree k. Differences of the smoothed ReLU give x²
     and x³ by ReLUs alone. Look at how far apart nodes may be.
     """
-    at_least(nodes, 200, "nodes")
+    whole_number(nodes, "nodes", least=200)
     width = 0.5
     x = torch.linspace(-2, 2, 401, dtype=torch.float64).unsqueeze(1)
     soft = mollified_activation("relu", width, nodes)(x)[:, 0]

@@ -32,8 +32,8 @@ from torchtheory.approximation.dictionaries.wavelets import (
 from torchtheory.approximation.network_calculus import combine
 from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.targets import Function
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 KINDS = ((0, 0), (0, 1), (1, 0), (1, 1))
 
@@ -64,8 +64,8 @@ def wavelet_networks(run: Run, most_terms: int = 32, resolution: int = 32, greed
     jump, but a network of fixed size comes as close as wanted in L2, so with ramps that are narrow
     enough the network's error is at most twice that of the M terms. Look at the three pictures.
     """
-    at_least(most_terms, 4, "most_terms")
-    at_least(greedy, 8, "greedy")
+    whole_number(most_terms, "most_terms", least=4)
+    whole_number(greedy, "greedy", least=8)
     bumps(run)
     fits = greedy_networks(run, greedy)
     transfers = haar_networks(run, most_terms, resolution)

@@ -2,27 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchtheory.core import catalogue
-from torchtheory.core.claim import Claim
+from torchtheory.core.claim import LARGEST_SLACK, Claim, split_ids
 from torchtheory.core.errors import UnknownName
+from torchtheory.labs.engine.debts import Debts, read_debts
 from torchtheory.labs.engine.many import Failure, run_many
 from torchtheory.labs.engine.registry import find_lab, listed_labs
+from torchtheory.labs.engine.run import keyed
 from torchtheory.labs.engine.store import RunStore
 
 Status = Literal["covered", "background", "missing"]
 STATUSES: tuple[Status, ...] = ("covered", "background", "missing")
 
 
+@dataclass(slots=True)
+class Power:
+    """How sharply the claims about an entry were checked.
+
+    Attributes:
+        loose: bounds that no case comes near, each as its lab and its key.
+        unresolved: statistical equations that exclude no alternative, likewise.
+        reasons: why no case can come near a bound, where the lab says so.
+        bounds: how many bounds there are, loose or not; None unless every lab's run is kept.
+    """
+
+    loose: list[str] = field(default_factory=list)
+    unresolved: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    bounds: int | None = None
+
+    @property
+    def words(self) -> str:
+        """What a list says: `loose` where all bounds are known to be, else how many.
+
+        >>> Power(["a N-08#1"], bounds=1).words, Power(["a N-08#1"], ["a N-08#2"]).words
+        ('loose', '1 loose, 1 unresolved')
+        """
+        said = []
+        if self.loose and len(self.loose) == self.bounds:
+            said.append("loose")
+        elif self.loose:
+            of = f" of {self.bounds}" if self.bounds is not None else ""
+            said.append(f"{len(self.loose)}{of} loose")
+        if self.unresolved:
+            said.append(f"{len(self.unresolved)} unresolved")
+        return ", ".join(said)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "loose": list(self.loose),
+            "unresolved": list(self.unresolved),
+            "reasons": list(self.reasons),
+            "bounds": self.bounds,
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class CoveredEntry:
-    """A catalogue entry with the labs that exercise it."""
+    """A catalogue entry with the labs that exercise it, and how sharply they do."""
 
     entry: catalogue.Entry
     labs: tuple[str, ...]
+    power: Power = field(default_factory=Power)
 
     @property
     def status(self) -> Status:
@@ -40,6 +86,7 @@ class CoveredEntry:
             "room": self.entry.room,
             "status": self.status,
             "labs": list(self.labs),
+            **self.power.to_json(),
         }
 
 
@@ -52,12 +99,24 @@ class Coverage:
     def count(self, status: Status) -> int:
         return sum(e.status == status for e in self.entries)
 
+    @property
+    def loose(self) -> int:
+        """How many entries have a bound that no case comes near."""
+        return sum(bool(e.power.loose) for e in self.entries)
+
+    @property
+    def unresolved(self) -> int:
+        """How many entries have a statistical equation that excludes no alternative."""
+        return sum(bool(e.power.unresolved) for e in self.entries)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "total": len(self.entries),
             "covered": self.count("covered"),
             "background": self.count("background"),
             "missing": self.count("missing"),
+            "loose": self.loose,
+            "unresolved": self.unresolved,
             "entries": [e.to_json() for e in self.entries],
         }
 
@@ -68,8 +127,15 @@ def coverage(
     source: str | None = None,
     room: str | None = None,
     missing_only: bool = False,
+    loose_only: bool = False,
+    store: RunStore | None = None,
 ) -> Coverage:
     """The entries that match, with the labs that cover them.
+
+    Args:
+        missing_only: only what no lab covers.
+        loose_only: only what is checked weakly, by a loose bound or an unresolved equation.
+        store: where finished runs may be; for labs without one, `debts.toml` says what is weak.
 
     >>> [e.labs for e in coverage("N-08").entries]
     [('perceptron-novikoff',)]
@@ -83,12 +149,51 @@ def coverage(
     matching: Sequence[catalogue.Entry] = (
         catalogue.search(query) if query.strip() else list(catalogue.entries().values())
     )
-    found = [
-        CoveredEntry(e, tuple(by_id.get(e.id, ())))
-        for e in matching
-        if (source is None or e.source == source) and (room is None or e.room == room)
-    ]
-    return Coverage(tuple(e for e in found if not missing_only or e.status == "missing"))
+    chosen = [e for e in matching if (source is None or e.source == source) and (room is None or e.room == room)]
+    labs = dict.fromkeys(name for e in chosen for name in by_id.get(e.id, ()))
+    powers = _powers(labs, by_id, store)
+    found = [CoveredEntry(e, tuple(by_id.get(e.id, ())), powers[e.id]) for e in chosen]
+    return Coverage(
+        tuple(
+            e
+            for e in found
+            if (not missing_only or e.status == "missing") and (not loose_only or e.power.loose or e.power.unresolved)
+        )
+    )
+
+
+def _powers(labs: Iterable[str], by_id: Mapping[str, Sequence[str]], store: RunStore | None) -> defaultdict[str, Power]:
+    found: defaultdict[str, Power] = defaultdict(Power)
+    debts = read_debts()
+    bounds, kept = Counter[str](), set[str]()
+    for lab in labs:
+        claims = None if store is None else store.claims(lab)
+        if claims is None:
+            _from_debts(lab, debts, found)
+            continue
+        kept.add(lab)
+        for key, c in keyed(claims):
+            for i in c.ids:
+                bounds[i] += c.slack is not None
+                if c.slack is not None and round(c.slack, 1) > LARGEST_SLACK:
+                    found[i].loose.append(f"{lab} {key}")
+                if c.loose:
+                    found[i].reasons.append(c.loose)
+                if "unresolved" in c.weaknesses:
+                    found[i].unresolved.append(f"{lab} {key}")
+    for i, power in found.items():
+        if kept.issuperset(by_id.get(i, ())):
+            power.bounds = bounds[i]
+    return found
+
+
+def _from_debts(lab: str, debts: Debts, found: defaultdict[str, Power]) -> None:
+    for key in debts["loose"].get(lab, ()):
+        for i in split_ids(key.rpartition("#")[0]):
+            found[i].loose.append(f"{lab} {key}")
+    for key in debts["unresolved"].get(lab, ()):
+        for i in split_ids(key.rpartition("#")[0]):
+            found[i].unresolved.append(f"{lab} {key}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from torchtheory.core.statement import CounterExample
 from torchtheory.labs.engine.coverage import STATUSES, Coverage, RefutedStatement
 from torchtheory.report.terminal import erratum_block
 
+_COUNTED = (*STATUSES, "loose", "unresolved")
 _STYLES = {"covered": "green", "background": "dim", "missing": "yellow"}
 
 
@@ -21,7 +22,10 @@ def print_coverage(found: Coverage, console: Console, *, summary_only: bool = Fa
     """The entries with the labs that exercise them, or only how many there are of each source."""
     if summary_only:
         console.print(_by_source(found))
-        console.print("torchtheory index WORD lists what matches; --missing what no lab covers yet.")
+        console.print(
+            "torchtheory index WORD lists what matches; --missing what no lab covers yet; --loose "
+            "what is checked only from afar."
+        )
         return
     if found.entries:
         grid = Grid(box=None, header_style="bold", pad_edge=False)
@@ -30,6 +34,9 @@ def print_coverage(found: Coverage, console: Console, *, summary_only: bool = Fa
         grid.add_column("result", overflow="fold")
         grid.add_column("source", overflow="fold")
         grid.add_column("labs", overflow="fold")
+        weak = any(e.power.words for e in found.entries)
+        if weak:
+            grid.add_column("checks", overflow="fold")
         for e in found.entries:
             grid.add_row(
                 e.entry.id,
@@ -37,10 +44,12 @@ def print_coverage(found: Coverage, console: Console, *, summary_only: bool = Fa
                 Text(e.entry.name),
                 Text(e.entry.citation),
                 ", ".join(e.labs),
+                *([Text(e.power.words, style="yellow")] if weak else ()),
             )
         console.print(grid)
     counts = ", ".join(f"{found.count(status)} {status}" for status in STATUSES)
-    console.print(f"{len(found.entries)} entries: {counts}")
+    weak_ones = f"; {found.loose} loose, {found.unresolved} unresolved"
+    console.print(f"{len(found.entries)} entries: {counts}{weak_ones}")
 
 
 def print_errata(found: Sequence[RefutedStatement], console: Console) -> None:
@@ -55,11 +64,13 @@ def print_errata(found: Sequence[RefutedStatement], console: Console) -> None:
 
 def _by_source(found: Coverage) -> Grid:
     grid = Grid(box=None, header_style="bold", pad_edge=False)
-    for column in ("source", "entries", *STATUSES):
+    for column in ("source", "entries", *_COUNTED):
         grid.add_column(column, justify="left" if column == "source" else "right")
     total: Counter[str] = Counter()
     for key, source in catalogue.sources().items():
-        counts = Counter[str](e.status for e in found.entries if e.entry.source == key)
+        of_source = Coverage(tuple(e for e in found.entries if e.entry.source == key))
+        counts = Counter[str](e.status for e in of_source.entries)
+        counts.update(loose=of_source.loose, unresolved=of_source.unresolved)
         total += counts
         grid.add_row(f"{key}: {source.title}", *_numbers(counts))
     grid.add_row("all", *_numbers(total), style="bold")
@@ -67,5 +78,5 @@ def _by_source(found: Coverage) -> Grid:
 
 
 def _numbers(counts: Counter[str]) -> list[str]:
-    numbers = [counts[s] for s in STATUSES]
-    return [str(sum(numbers)), *map(str, numbers)]
+    entries = sum(counts[s] for s in STATUSES)
+    return [str(entries), *(str(counts[c]) for c in _COUNTED)]

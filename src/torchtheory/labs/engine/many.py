@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from torchtheory.core import progress
-from torchtheory.core.errors import InvalidInput, TorchTheoryError
+from torchtheory.core.checks import whole_number
+from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.parallel import Backend, WorkerKilled, run_tasks
 from torchtheory.core.random import as_generator
 from torchtheory.labs.engine.registry import Lab, Preset, find_lab
@@ -52,8 +53,7 @@ def run_many(
         backend: where they run, see `torchtheory.core.parallel.run_tasks`. The workers of a
             cluster need to reach the store's directory.
     """
-    if jobs < 1:
-        raise InvalidInput(f"jobs must be at least 1, not {jobs}")
+    whole_number(jobs, "jobs", least=1)
     seeds = [seed] if isinstance(seed, int) else list(seed)
     for one in seeds:
         as_generator(one)

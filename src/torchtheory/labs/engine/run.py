@@ -95,11 +95,7 @@ class Run(Record):
         A claim's key is its ids and its place, from 1, among the run's claims with the same ids:
         `N-08#2`.
         """
-        found, met = list[tuple[str, Weakness]](), Counter[str]()
-        for c in self.claims:
-            met[c.id] += 1
-            found += [(f"{c.id}#{met[c.id]}", kind) for kind in c.weaknesses]
-        return found
+        return [(key, kind) for key, c in keyed(self.claims) for kind in c.weaknesses]
 
     @property
     def passed(self) -> bool:
@@ -154,6 +150,14 @@ def run_lab(
         found.function(run, **parameters)
     run.seconds = time.perf_counter() - start
     return run
+
+
+def keyed(claims: Iterable[Claim]) -> Iterator[tuple[str, Claim]]:
+    """Each claim with its key: its ids and its place, from 1, among those with the same ids."""
+    met = Counter[str]()
+    for c in claims:
+        met[c.id] += 1
+        yield f"{c.id}#{met[c.id]}", c
 
 
 def plain_parameters(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 from scipy import special
 
+from torchtheory.core.checks import open_fraction, whole_number
 from torchtheory.core.claim import Claim, Verdict, json_number
-from torchtheory.core.errors import InvalidInput
 from torchtheory.core.parallel import Backend
 from torchtheory.labs.engine.many import Failure, run_many
 from torchtheory.labs.engine.registry import Lab, Preset
@@ -162,10 +162,8 @@ def allowed_violations(seeds: int, confidence: float, level: float = LEVEL) -> i
     >>> allowed_violations(20, 0.999)
     1
     """
-    if seeds < 1:
-        raise InvalidInput(f"seeds must be at least 1, not {seeds}")
-    if not 0 < confidence < 1:
-        raise InvalidInput(f"confidence must lie strictly between 0 and 1, not {confidence}")
+    whole_number(seeds, "seeds", least=1)
+    open_fraction(confidence, "confidence")
     allowed = 0
     while allowed < seeds and special.bdtrc(allowed, seeds, 1 - confidence) >= level:
         allowed += 1
@@ -189,8 +187,7 @@ def run_seeds(
     The runs are kept in `store`, so an interrupted call goes on where it was; see
     `torchtheory.labs.engine.many.run_many` for the other arguments.
     """
-    if seeds < 1:
-        raise InvalidInput(f"seeds must be at least 1, not {seeds}")
+    whole_number(seeds, "seeds", least=1)
     outcomes = run_many(
         labs,
         store,

@@ -79,6 +79,21 @@ class RunStore:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def claims(self, lab: str) -> list[Claim] | None:
+        """The claims of a lab's quick run at seed 0 by this version, if there is one.
+
+        Neither the lab is imported nor are figures read, so that a list can ask for every lab.
+        """
+        path = self.root / lab / "quick-0"
+        try:
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            if config["torchtheory"] != __version__:
+                return None
+            data = json.loads((path / "claims.json").read_text(encoding="utf-8"))
+            return [Claim.from_json(c) for c in data["claims"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def save(self, run: Run) -> Path:
         """Write a run; it replaces an earlier one of the same configuration in one step."""
         target = self.directory(run.lab, run.preset, run.seed, run.parameters)

@@ -8,6 +8,7 @@ import torch
 from scipy import ndimage
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.folding import folding_network, sawtooth_network
 from torchtheory.expressivity.hyperplanes import zaslavsky_bound
 from torchtheory.expressivity.pieces import affine_pieces
@@ -20,7 +21,6 @@ from torchtheory.expressivity.topology import (
 )
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.nets.labeled import at_least
 from torchtheory.training.many_networks import fit_many
 
 PLANE = ((-1.0, 1.0), (-1.0, 1.0))
@@ -73,7 +73,7 @@ def betti_numbers_lab(run: Run, depth: int = 6, networks: int = 6, resolution: i
     stays below twice the number of cells of its lines. Look at the two curves against the number
     of units, and at a trained classifier whose region has a hole.
     """
-    at_least(depth, 3, "depth")
+    whole_number(depth, "depth", least=3)
     shapes(run, resolution)
     formula(run)
     on_a_line(run, depth, networks)

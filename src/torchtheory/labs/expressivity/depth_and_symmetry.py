@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.folding import folding_network, sawtooth_network
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 
@@ -34,8 +34,8 @@ def depth_and_symmetry(run: Run, folds: int = 5, targets: int = 3, parameters: i
     axes and less for the generic one, and the parameters that an exact network needs fall with j.
     Look at the error against depth.
     """
-    at_least(folds, 2, "folds")
-    at_least(targets, 2, "targets")
+    whole_number(folds, "folds", least=2)
+    whole_number(targets, "targets", least=2)
     pieces = 2 ** (folds + 1)
     made = {j: [Folded(run, j, pieces // 2**j) for _ in range(targets)] for j in range(folds + 1)}
     run.states("S-50", r"\text{pieces of } \varphi\circ t^{\circ j}, \text{ whatever } j").equal(

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.bounds import most_regions
 from torchtheory.expressivity.folding import montufar_network, zigzag_network
@@ -19,7 +20,6 @@ from torchtheory.expressivity.trajectory import circle, gaussian_network, image_
 from torchtheory.labs.engine import Interval, InvalidInput, Run, lab, mean_interval
 from torchtheory.labs.expressivity.montufar import draw_cells
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least
 
 DEPTHS = (1, 2, 4)
 
@@ -46,7 +46,7 @@ def random_regions(run: Run, units: int = 16, networks: int = 5) -> None:
     biases as large as the square, where depth leaves fewer regions still. Look at the cells in the
     middle of the square.
     """
-    at_least(networks, 3, "networks")
+    whole_number(networks, "networks", least=3)
     if units < 16 or units % 4:
         raise InvalidInput(f"units must be a multiple of 4 and at least 16, not {units}")
     hidden = {depth: [units // depth] * depth for depth in DEPTHS}

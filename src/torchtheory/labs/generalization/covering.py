@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.generalization.complexity.covering import (
     covering_bounds,
     covering_dimension,
@@ -28,7 +29,6 @@ from torchtheory.generalization.learning.finite_distributions import FiniteDistr
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
 from torchtheory.labs.engine import COLORS, Interval, Run, lab
 from torchtheory.nets.dichotomies import realizable_dichotomies
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -49,10 +49,10 @@ def covering_numbers(run: Run, samples: int = 8, classes: int = 2, points: int =
     Two statements fail as they are printed, at a class of one function and at distances near 1.
     Look at the profile in the figure: the area under a root of its logarithm is the bound.
     """
-    at_least(samples, 4, "samples")
-    at_least(classes, 1, "classes")
-    at_least(points, 500, "points")
-    at_least(line, 20, "line")
+    whole_number(samples, "samples", least=4)
+    whole_number(classes, "classes", least=1)
+    whole_number(points, "points", least=500)
+    whole_number(line, "line", least=20)
     sandwich(run, samples, classes)
     losses(run, samples)
     dudley(run, samples, classes)
@@ -249,9 +249,9 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
     constant times the root of V/m. Each is at most the next. Look at the figure for where each
     falls below 1, which is where it begins to say something.
     """
-    at_least(trials, 20, "trials")
-    at_least(sizes, 4, "sizes")
-    at_least(grid, 32, "grid")
+    whole_number(trials, "trials", least=20)
+    whole_number(sizes, "sizes", least=4)
+    whole_number(grid, "grid", least=32)
     functions = labelings_with_changes(grid, 1)
     x = torch.arange(grid).double().repeat(2)
     truth = torch.where(torch.arange(grid) < grid // 3, -1.0, 1.0).double()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import number_between, whole_number
 from torchtheory.core.errors import NotConverged
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
@@ -26,7 +27,6 @@ from torchtheory.generalization.implicit_bias.smoothed_margin import (
 )
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.model import Parameters, flatten, unflatten
-from torchtheory.nets.labeled import at_least, positive
 from torchtheory.training.backpropagation import backpropagate
 
 
@@ -61,9 +61,9 @@ def deep_linear_alignment(run: Run, samples: int = 8, width: int = 4, level: flo
     become so, as fast as they grow; their product turns to the hard margin. Look at the second
     panel: a diagonal linear network, also of three factors, goes elsewhere.
     """
-    at_least(samples, 2, "samples")
-    at_least(width, 2, "width")
-    positive(level - 10, "level less 10")
+    whole_number(samples, "samples", least=2)
+    whole_number(width, "width", least=2)
+    number_between(level, "level", 10, math.inf, closed="neither")
     chain_rule(run, width)
     conservation(run, samples, width)
     alignment(run, level)

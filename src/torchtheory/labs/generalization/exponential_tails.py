@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm, kkt_residuals
 from torchtheory.generalization.implicit_bias.separable_flow import (
@@ -18,7 +19,6 @@ from torchtheory.generalization.implicit_bias.separable_flow import (
     exponential_tail,
 )
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.separability import NotSeparable, separate
 from torchtheory.training.surrogates import logistic_surrogate
 
@@ -47,7 +47,7 @@ def losses_with_exponential_tail(run: Run, trials: int = 20) -> None:
     a separable sample leaves the exponential risk without a critical point. Look at the table: the
     logistic loss passes everything, the exponential is not smooth, the hinge has no tail at all.
     """
-    at_least(trials, 5, "trials")
+    whole_number(trials, "trials", least=5)
     separability(run, trials)
     assumptions(run)
     machine(run, trials)

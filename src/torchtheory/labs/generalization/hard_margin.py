@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
 from torchtheory.generalization.implicit_bias.separable_flow import (
@@ -19,7 +20,6 @@ from torchtheory.generalization.implicit_bias.separable_flow import (
     separable_flow,
 )
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.surrogates import logistic_surrogate
 
@@ -41,9 +41,9 @@ def logistic_regression_to_hard_margin(run: Run, samples: int = 30, dimension: i
     loss that grows while the error does not. Look at the logarithmic axes: the loss is down by
     seven powers of ten when the direction has gained one digit.
     """
-    at_least(samples, 10, "samples")
-    at_least(dimension, 2, "dimension")
-    at_least(steps, 100, "steps")
+    whole_number(samples, "samples", least=10)
+    whole_number(dimension, "dimension", least=2)
+    whole_number(steps, "steps", least=100)
     x = torch.tensor([[1, 1], [1, -2], [1.6, 0.3], [2.2, -0.5]], dtype=torch.float64)
     y = torch.ones(4, dtype=torch.float64)
     flows = known_limit(run, x, y)

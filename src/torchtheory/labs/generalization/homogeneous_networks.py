@@ -10,6 +10,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor, nn
 
+from torchtheory.core.checks import number_between
 from torchtheory.data.synthetic import separable_gaussians, xor
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
 from torchtheory.generalization.implicit_bias.kkt import MarginKKT, margin_kkt
@@ -26,12 +27,12 @@ from torchtheory.generalization.implicit_bias.smoothed_margin import (
     smoothed_minimum,
 )
 from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.homogeneity import (
     Margins,
     measure_homogeneity,
     network_margins,
 )
-from torchtheory.nets.labeled import homogeneous, positive
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -83,7 +84,7 @@ def homogeneous_margin(run: Run, level: float = 60.0) -> None:
     normalized margin never falls once the sample is separated, and the weights approach the
     conditions of Karush, Kuhn and Tucker. Look at the control, a tanh network whose margin falls.
     """
-    positive(level - 10, "level less 10")
+    number_between(level, "level", 10, math.inf, closed="neither")
     degrees(run)
     smoothing(run)
     linear_flow(run)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.generalization.implicit_bias.least_norm import (
     closest_interpolant,
     effective_degrees,
@@ -16,7 +17,6 @@ from torchtheory.generalization.implicit_bias.least_norm import (
     solution_set,
 )
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.shrinkage import (
     LARGEST_RATIO,
@@ -44,9 +44,9 @@ def closest_interpolant_lab(run: Run, samples: int = 12, dimension: int = 40, st
     which may keep a constant step because every example is fitted exactly in the end. Look at the
     picture of Figure 11.2: three starts, three ends on one line, all paths at right angles to it.
     """
-    at_least(samples, 3, "samples")
-    at_least(dimension, samples + 2, "dimension")
-    at_least(steps, 50, "steps")
+    whole_number(samples, "samples", least=3)
+    whole_number(dimension, "dimension", least=samples + 2)
+    whole_number(steps, "steps", least=50)
     x = run.randn(samples, dimension)
     y = run.randn(samples)
     solution_space(run, samples, dimension)
@@ -222,8 +222,8 @@ def ridge_and_early_stopping(run: Run, samples: int = 30, dimension: int = 12) -
     k = 1/(ημ). Look at the two filters: they agree at both ends of the spectrum and differ by at
     most 30 % in between, which is what "equals" means here.
     """
-    at_least(dimension, 3, "dimension")
-    at_least(samples, 3, "samples")
+    whole_number(dimension, "dimension", least=3)
+    whole_number(samples, "samples", least=3)
     scale = torch.logspace(-1, 0.7, dimension, dtype=torch.float64)
     x = run.randn(samples, dimension) * scale
     y = run.randn(samples)

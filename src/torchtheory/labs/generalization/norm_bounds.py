@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.generalization.complexity.margin_bounds import (
     best_margin_bound,
     margin_bound,
@@ -34,7 +35,6 @@ from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -54,9 +54,9 @@ def norm_bounded_networks(run: Run, samples: int = 8, draws: int = 80, steps: in
     reaches does not grow with depth while the bound doubles with each layer, and a bound above the
     largest value of the functions is empty.
     """
-    at_least(samples, 4, "samples")
-    at_least(draws, 50, "draws")
-    at_least(steps, 10, "steps")
+    whole_number(samples, "samples", least=4)
+    whole_number(draws, "draws", least=50)
+    whole_number(steps, "steps", least=10)
     rescaling(run)
     peeling(run, samples)
     two_layers(run, samples, steps)
@@ -235,8 +235,8 @@ def margin_bounds(run: Run, samples: int = 1000, trials: int = 100) -> None:
     noise in high dimension breaks it. Look at the trade-off in γ, and at what deep networks make of
     the bound.
     """
-    at_least(samples, 100, "samples")
-    at_least(trials, 50, "trials")
+    whole_number(samples, "samples", least=100)
+    whole_number(trials, "trials", least=50)
     ramp(run)
     labels_absorbed(run)
     coverage(run, samples, trials)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.generalization.complexity.rademacher import (
     estimate_rademacher,
     exact_rademacher,
@@ -22,7 +23,6 @@ from torchtheory.generalization.complexity.symmetrization import expected_radema
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -43,9 +43,9 @@ def rademacher_complexity(run: Run, samples: int = 10, classes: int = 20, draws:
     stays near its mean. Look at the figure for how thresholds and linear functions leave noise
     unfitted as the sample grows, while the class of all labelings fits it forever.
     """
-    at_least(samples, 4, "samples")
-    at_least(classes, 2, "classes")
-    at_least(draws, 100, "draws")
+    whole_number(samples, "samples", least=4)
+    whole_number(classes, "classes", least=2)
+    whole_number(draws, "draws", least=100)
     definition(run, samples, classes)
     estimate(run, samples, draws)
     finite_bounds(run, samples, classes)
@@ -257,8 +257,8 @@ def contraction(run: Run, samples: int = 8, classes: int = 40) -> None:
     must vanish at 0. Look at the figure: the ratio stays below 1, and comes near it for the
     functions that are close to linear.
     """
-    at_least(samples, 3, "samples")
-    at_least(classes, 10, "classes")
+    whole_number(samples, "samples", least=3)
+    whole_number(classes, "classes", least=10)
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "ReLU": torch.relu,
         "tanh": torch.tanh,

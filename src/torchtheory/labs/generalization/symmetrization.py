@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.generalization.complexity.rademacher import (
     empirical_uniform_deviation,
     exact_rademacher,
@@ -24,7 +25,6 @@ from torchtheory.generalization.complexity.symmetrization import (
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine import COLORS, Run, clopper_pearson, hoeffding_radius, lab
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -45,10 +45,10 @@ def symmetrization_proof(run: Run, laws: int = 4, trials: int = 600, samples: in
     a simulation on larger ones with a class of 2^`atoms` functions. Look at the table for how much
     each step of the proof gives away.
     """
-    at_least(laws, 2, "laws")
-    at_least(trials, 200, "trials")
-    at_least(samples, 50, "samples")
-    at_least(atoms, 10, "atoms")
+    whole_number(laws, "laws", least=2)
+    whole_number(trials, "trials", least=200)
+    whole_number(samples, "samples", least=50)
+    whole_number(atoms, "atoms", least=10)
     gaps(run, laws)
     chains = chain(run, laws)
     both_sides(run, laws)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.kernels.functions import (
     Kernel,
     from_features,
@@ -17,7 +18,6 @@ from torchtheory.kernels.functions import (
     quadratic_features,
 )
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.separability import MaxMargin, max_margin, minimum_norm_point, separate
 
 EXACT = 1e-12
@@ -39,8 +39,8 @@ def feature_map_separation(run: Run, points: int = 40, trials: int = 10) -> None
     u + v = r², and the largest margin is 3/√8. Look at the separating plane pulled back to the
     input space, where it is the circle of radius √(5/2), and at what noise does to it.
     """
-    at_least(points, 8, "points")
-    at_least(trials, 2, "trials")
+    whole_number(points, "points", least=8)
+    whole_number(trials, "trials", least=2)
     named_kernels(run)
     x, y = rings(points)
     before_and_after(run, x, y)

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
 from torchtheory.kernels.infinite_convolution import convolutional_kernels
 from torchtheory.kernels.infinite_width import LimitKernels, limit_kernels
 from torchtheory.kernels.parametrization import ntk_convolutional, ntk_mlp
 from torchtheory.labs.engine import COLORS, Interval, Run, clopper_pearson, lab, mean_interval
-from torchtheory.nets.labeled import at_least
 
 CLASSES = 10
 BIAS = 0.1
@@ -67,8 +67,8 @@ def finite_against_infinite_width(
     what is claimed. The reason the source gives for the finite network's advantage, that a frozen
     kernel cannot learn features, is shown where features matter: the product of two of many signs.
     """
-    at_least(train, 50, "train")
-    at_least(test, 50, "test")
+    whole_number(train, "train", least=50)
+    whole_number(test, "test", least=50)
     x, y = digits(torch.float64)
     order = torch.randperm(len(x), generator=run.generator)[: train + test]
     x, y = x[order] - x.mean(), y[order]

@@ -9,11 +9,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.kernels.functions import Kernel, gaussian, laplace, matern, squared_distances
 from torchtheory.kernels.gaussian_process import posterior, sample_paths
 from torchtheory.kernels.regression import kernel_least_squares
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab, mean_interval
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -33,7 +33,7 @@ def gaussian_process_draws(run: Run, draws: int = 20_000) -> None:
     the kernel decides how smooth a draw is. Observed values leave a Gaussian process again. Look
     at the draws of three kernels, and at what four observations do to them.
     """
-    at_least(draws, 1000, "draws")
+    whole_number(draws, "draws", least=1000)
     moments(run, draws)
     every_combination(run, draws)
     near_and_far(run, draws)

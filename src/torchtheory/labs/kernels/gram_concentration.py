@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from torchtheory.core.checks import whole_number
 from torchtheory.kernels.gram_concentration import (
     compare_gram,
     gram_radius,
@@ -27,7 +28,6 @@ from torchtheory.kernels.two_layer import (
 )
 from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.nets.activations import activation
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -56,8 +56,8 @@ def gram_matrix_concentration(
     the width it would take for it to say anything, and at the printed version of the theorem,
     which counts data points where it has to count hidden units.
     """
-    at_least(points, 2, "points")
-    at_least(draws, 50, "draws")
+    whole_number(points, "points", least=2)
+    whole_number(draws, "draws", least=50)
     x = normalize(run.randn(points, dimension), dim=1)
     definitions(run, x, width)
     bounds(run, x, width)

@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.kernels.dual_activations import activation_layer, dual_activation, dual_moments
 from torchtheory.kernels.infinite_width import limit_kernels, nngp
 from torchtheory.kernels.parametrization import ScaledLinear, ntk_mlp
@@ -17,7 +18,6 @@ from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.two_layer import slope_of
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.models.model import PureFunction
-from torchtheory.nets.labeled import at_least
 from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 NAMES = ("relu", "leaky relu", "abs", "erf", "gelu", "sin", "tanh", "softplus")
@@ -74,7 +74,7 @@ def nngp_recursion(run: Run, networks: int = 20_000, widths: tuple[int, ...] = (
     two, the covariance of narrow networks is off by a multiple of 1/n, and that of a single
     network by 1/√n. Look at the right panel for these rates.
     """
-    at_least(networks, 2000, "networks")
+    whole_number(networks, "networks", least=2000)
     x = pair_at(0.5)
     golden(run, x)
     expectations(run)
@@ -308,9 +308,9 @@ def tangent_kernel_recursion(run: Run, width: int = 512, networks: int = 10, dep
     why wide networks can fit anything; look at the table for how the smallest eigenvalue depends
     on depth.
     """
-    at_least(width, 16, "width")
-    at_least(networks, 8, "networks")
-    at_least(depth, 3, "depth")
+    whole_number(width, "width", least=16)
+    whole_number(networks, "networks", least=8)
+    whole_number(depth, "depth", least=3)
     golden_tangent(run)
     diagonal(run, depth)
     finite_networks(run, width, networks)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.kernels.functions import (
     Features,
     Kernel,
@@ -24,7 +25,6 @@ from torchtheory.kernels.functions import (
 )
 from torchtheory.kernels.regression import SOLVERS, KernelFit, kernel_least_squares
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 
 KERNELS = (
     linear(),
@@ -57,8 +57,8 @@ def kernel_least_squares_lab(run: Run, samples: int = 16, features: int = 40) ->
     is the shortest of them, and gradient descent from zero ends there. Look at the interpolants of
     noisy data by three kernels, and at the leave-one-out error, which comes without a single refit.
     """
-    at_least(samples, 8, "samples")
-    at_least(features, 2 * samples, "features")
+    whole_number(samples, "samples", least=8)
+    whole_number(features, "features", least=2 * samples)
     matrices(run, samples)
     closed_form(run, samples, features)
     many_minimizers(run, samples, features)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.kernels.dynamics import DescentRule, KernelTraining
 from torchtheory.kernels.infinite_width import ntk
 from torchtheory.kernels.laziness import Laziness, measure_laziness
@@ -18,7 +19,6 @@ from torchtheory.kernels.parametrization import ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.models.model import PureFunction, flatten
-from torchtheory.nets.labeled import at_least
 from torchtheory.training.many_networks import fit_many
 from torchtheory.training.trainer import fit
 
@@ -67,9 +67,9 @@ def linearization_gap_against_width(
     cannot be right. Look at both axes: the same points against the width and against the number
     of parameters.
     """
-    at_least(seeds, 2, "seeds")
-    at_least(steps, 1, "steps")
-    at_least(len(widths), 3, "the number of widths")
+    whole_number(seeds, "seeds", least=2)
+    whole_number(steps, "steps", least=1)
+    whole_number(len(widths), "the number of widths", least=3)
     angles = torch.linspace(0, 2 * math.pi, 17)[:-1].double()
     circle = torch.stack([angles.cos(), angles.sin()], 1)
     x, x_test = circle[::2], circle[1::2]
@@ -308,9 +308,9 @@ def parameters_barely_move(
     parametrization; here it is the NTK parametrization, in which one learning rate suits all
     widths. There are 2^`doublings` steps.
     """
-    at_least(seeds, 1, "seeds")
-    at_least(len(widths), 2, "the number of widths")
-    at_least(doublings, 3, "doublings")
+    whole_number(seeds, "seeds", least=1)
+    whole_number(len(widths), "the number of widths", least=2)
+    whole_number(doublings, "doublings", least=3)
     x = torch.tensor([[-1.2], [-0.4], [0.5], [1.3]]).double()
     y = torch.tensor([[0.6], [-0.5], [0.8], [-0.3]]).double()
     grid = torch.linspace(-2, 2, 101).double()[:, None]

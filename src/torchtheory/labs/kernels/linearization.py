@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.kernels.linearization import (
     activation_smoothness,
     linearization_gap,
@@ -18,7 +19,6 @@ from torchtheory.kernels.two_layer import TwoLayerNetwork, slope_of
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.activations import as_layer, nth_derivative
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labeled import at_least, positive
 
 SMOOTH: tuple[Any, ...] = ("logistic", "tanh", nn.Softplus(), torch.sin)
 
@@ -48,10 +48,10 @@ def linearized_network(
     slope -1/2 while a random one is far below it, and at the kink of ReLU, which has no
     $\beta$ and breaks both.
     """
-    at_least(dimension, 2, "dimension")
-    at_least(samples, 1, "samples")
-    at_least(draws, 2, "draws")
-    positive(radius, "radius")
+    whole_number(dimension, "dimension", least=2)
+    whole_number(samples, "samples", least=1)
+    whole_number(draws, "draws", least=2)
+    positive_number(radius, "radius")
     x = run.randn(samples, dimension)
     sizes, gaps = taylor_error(run, x)
     gradient_by_hand(run, x)

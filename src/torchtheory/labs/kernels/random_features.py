@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import ShapeMismatch
 from torchtheory.kernels.functions import Kernel, arc_cosine, gaussian
 from torchtheory.kernels.random_features import RandomFeatures
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.models.model import PureFunction
-from torchtheory.nets.labeled import at_least
 
 CONFIDENCE = 0.999
 
@@ -38,9 +38,9 @@ def random_feature_kernel(run: Run, dimension: int = 3, draws: int = 24, largest
     as well, neither is true. Look at the kernel as a function of the angle, for few and many
     features.
     """
-    at_least(dimension, 1, "dimension")
-    at_least(draws, 5, "draws")
-    at_least(largest, 64, "largest")
+    whole_number(dimension, "dimension", least=1)
+    whole_number(draws, "draws", least=5)
+    whole_number(largest, "largest", least=64)
     domain(run, dimension)
     counts = [2**k for k in range(4, largest.bit_length())]
     limit(run, dimension, counts, draws)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.kernels.laziness import kernel_drift
 from torchtheory.kernels.linearization import linearize
 from torchtheory.kernels.parametrization import ntk_mlp
@@ -15,7 +16,6 @@ from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.models.model import Parameters
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labeled import at_least
 from torchtheory.training.many_networks import fit_many
 from torchtheory.training.trainer import fit
 
@@ -44,9 +44,9 @@ def tangent_kernel_of_a_network(
     the less the wider it is (unless a layer stays narrow). Look at the spectrum, split by layers,
     and at the drift against the width.
     """
-    at_least(samples, 4, "samples")
-    at_least(len(widths), 3, "the number of widths")
-    at_least(seeds, 2, "seeds")
+    whole_number(samples, "samples", least=4)
+    whole_number(len(widths), "the number of widths", least=3)
+    whole_number(seeds, "seeds", least=2)
     x = run.randn(samples, 3)
     net = mlp([3, 10, 10, 2], "tanh", generator=run.generator)
     kernel = flat(empirical_ntk(net, x))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
 from torchtheory.kernels.complexity import (
     label_complexity,
@@ -25,7 +26,6 @@ from torchtheory.kernels.two_layer import (
     sampled_gram,
 )
 from torchtheory.labs.engine import Run, lab, mean_interval
-from torchtheory.nets.labeled import at_least
 from torchtheory.optimization.descent.iterates import gradient_of
 from torchtheory.primer.spectra import loewner_order
 
@@ -53,9 +53,9 @@ def two_layer_relu_kernel(
     series with positive coefficients. Look at the golden values 1/6, 1/2, 0, 0, at the rate
     m^(-1/2) at which the finite kernel arrives, and at how slowly the series converges at z = 1.
     """
-    at_least(points, 3, "points")
-    at_least(dimension, 2, "dimension")
-    at_least(draws, 20, "draws")
+    whole_number(points, "points", least=3)
+    whole_number(dimension, "dimension", least=2)
+    whole_number(draws, "draws", least=20)
     x = normalize(run.randn(points, dimension), dim=1)
     y = run.randn(points)
     net = TwoLayerNetwork.random(width, dimension, generator=run.generator)
@@ -269,9 +269,9 @@ def kernel_complexity_of_labels(
     2|β|/√n. It is a measure of complexity and not a bound on the classification error: look at
     the erratum, where it is near 0 while more than a quarter of fresh points is classified wrongly.
     """
-    at_least(samples, 20, "samples")
-    at_least(shuffles, 5, "shuffles")
-    at_least(trials, 1, "trials")
+    whole_number(samples, "samples", least=20)
+    whole_number(shuffles, "shuffles", least=5)
+    whole_number(trials, "trials", least=1)
     mixing = true_and_random_labels(run, samples, shuffles)
     rows = linear_targets(run, dimension, sizes, trials)
     facts(run, dimension)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.wide_convergence import (
     WideDescent,
@@ -23,7 +24,7 @@ from torchtheory.kernels.wide_convergence import (
 )
 from torchtheory.labs.engine import Interval, Run, clopper_pearson, fit_slope, lab
 from torchtheory.models.model import PureFunction, flatten, unflatten
-from torchtheory.nets.labeled import at_least, homogeneous
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.layer_features import last_hidden_features
 from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
@@ -61,10 +62,10 @@ def wide_network_convergence(
     measured risk below the predicted line, at the distance that shrinks with the width, and at
     what happens under the initialization that the source prints.
     """
-    at_least(samples, 2, "samples")
-    at_least(draws, 4, "draws")
+    whole_number(samples, "samples", least=2)
+    whole_number(draws, "draws", least=4)
     if len(widths) < 3:
-        at_least(len(widths), 3, "the number of widths")
+        whole_number(len(widths), "the number of widths", least=3)
     x, y = run.randn(samples, dimension), run.randn(samples)
     identity(run, x, y)
     nonsingular(run, trials)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
 from torchtheory.kernels.wide_convergence import squared_risk
 from torchtheory.kernels.wide_layer import (
@@ -18,7 +19,6 @@ from torchtheory.kernels.wide_layer import (
 from torchtheory.labs.engine import Run, lab
 from torchtheory.models.model import PureFunction, flatten
 from torchtheory.nets.activations import Pointwise
-from torchtheory.nets.labeled import at_least
 
 
 @lab(
@@ -37,8 +37,8 @@ def wide_layer_fits_anything(run: Run, samples: int = 60, draws: int = 10) -> No
     are an ordinary dense one, a deep one and a convolutional one. Look at the rank after every
     layer, and at what happens with one unit too few or with a polynomial activation.
     """
-    at_least(samples, 10, "samples")
-    at_least(draws, 1, "draws")
+    whole_number(samples, "samples", least=10)
+    whole_number(draws, "draws", least=1)
     pixels, _ = digits(torch.float64)
     x = pixels[torch.randperm(len(pixels), generator=run.generator)[:samples]]
     y = run.signs(samples)

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.kernels.dynamics import DescentRule, KernelTraining
 from torchtheory.kernels.infinite_width import limit_kernels
 from torchtheory.kernels.parametrization import ScaledLinear, Scaling, ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labeled import at_least
 from torchtheory.training.initialization import initialize
 
 BIAS = 0.1
@@ -55,8 +55,8 @@ def tangent_kernel_width_limit(
     with the frozen limit kernel; a narrow one does not. Look at the right panel: outputs on
     test points over time, dots for the network, lines for the limit.
     """
-    at_least(networks, 2, "networks")
-    at_least(trained, 64, "trained")
+    whole_number(networks, "networks", least=2)
+    whole_number(trained, "trained", least=64)
     x = nn.functional.normalize(run.randn(6, 4), dim=1) * 2
     first_layer(run)
     errors, sizes = convergence(run, x, widths, networks)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from scipy import stats
 
+from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import xor
 from torchtheory.labs.engine import Interval, Run, clopper_pearson, lab
 from torchtheory.nets.dichotomies import (
@@ -18,7 +19,6 @@ from torchtheory.nets.dichotomies import (
     in_general_position,
     realizable_dichotomies,
 )
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.separability import separate
 
 
@@ -47,11 +47,11 @@ def cover_dichotomies(
     separated follows a binomial distribution function, exactly ½ at s = 2n, and the step there
     sharpens as the dimension grows. The number itself never falls, contrary to what is printed.
     """
-    at_least(dimension, 2, "dimension")
-    at_least(programs, 3, "programs")
-    at_least(points, programs, "points")
-    at_least(trials, 20, "trials")
-    at_least(features, 4, "features")
+    whole_number(dimension, "dimension", least=2)
+    whole_number(programs, "programs", least=3)
+    whole_number(points, "points", least=programs)
+    whole_number(trials, "trials", least=20)
+    whole_number(features, "features", least=4)
     formula(run)
     grid = enumeration(run, points, dimension, programs)
     corners(run)

@@ -13,7 +13,7 @@ from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.nets.activations import ACTIVATIONS, activation
-from torchtheory.nets.biases import absorb_biases, augment
+from torchtheory.nets.biases import absorb_biases, augment, homogeneous
 from torchtheory.nets.feedforward import (
     Architecture,
     decide,
@@ -22,7 +22,6 @@ from torchtheory.nets.feedforward import (
     mlp,
     parameter_count,
 )
-from torchtheory.nets.labeled import homogeneous
 
 
 @lab(

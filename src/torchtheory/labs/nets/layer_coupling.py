@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits, split
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, drawn_linear
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.normalization import chain_step_coefficients, standardize
 
 EXACT = 1e-12
@@ -35,8 +35,8 @@ def layer_coupling(run: Run, depth: int = 6, repeats: int = 200, steps: int = 80
     none. Look at the noise, and at the test error of the same network trained with either at
     several batch sizes on the 8 × 8 digits (the lectures' table speaks of larger data).
     """
-    at_least(depth, 3, "depth")
-    at_least(repeats, 30, "repeats")
+    whole_number(depth, "depth", least=3)
+    whole_number(repeats, "repeats", least=30)
     scalar_chain(run, depth)
     normalized_chain(run, depth)
     noise = batch_noise(run, repeats)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.activations import ACTIVATIONS, activation
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.nets.labeled import homogeneous
 from torchtheory.nets.linear_networks import collapse_linear, probe_linearity
 from torchtheory.nets.ridge import Ridge, find_ridge
 

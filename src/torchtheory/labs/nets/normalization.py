@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import linear_layer
 from torchtheory.nets.feedforward import dense, drawn_linear
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.normalization import (
     fold_batch_norm,
     reparametrize,
@@ -40,8 +40,8 @@ def normalization(run: Run, samples: int = 40, features: int = 6) -> None:
     shapes left. Layer normalization does the like sample by sample, whatever else is in the batch.
     Look at the three curves that coincide, and at what γ does to them.
     """
-    at_least(samples, 4, "samples")
-    at_least(features, 2, "features")
+    whole_number(samples, "samples", least=4)
+    whole_number(features, "features", least=2)
     x = 2 * run.randn(samples, features) + run.randn(features)
     golden(run)
     batch_statistics(run, x)

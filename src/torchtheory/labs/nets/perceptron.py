@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.data.synthetic import PlantedSample, separable_gaussians, unit_vectors
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least, homogeneous, positive
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.perceptron import (
     Perceptron,
     margin,
@@ -40,10 +41,10 @@ def perceptron_novikoff(run: Run, samples: int = 200, dimension: int = 10, gap: 
     of each sample. Look at how the two lemmas squeeze the trajectory, and at how far from the
     bound typical samples stay while the unit vectors attain it.
     """
-    at_least(samples, 20, "samples")
-    at_least(dimension, 2, "dimension")
-    at_least(trials, 1, "trials")
-    positive(gap, "gap")
+    whole_number(samples, "samples", least=20)
+    whole_number(dimension, "dimension", least=2)
+    whole_number(trials, "trials", least=1)
+    positive_number(gap, "gap")
     hyperplane(run, dimension)
     signed_distance(run, dimension)
     planted = separable_gaussians(samples, dimension, margin=gap, generator=run.generator)

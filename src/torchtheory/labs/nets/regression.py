@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
+from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import linear_sample, logistic_sample, separable_gaussians
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import (
     NoMinimizer,
     least_squares,
@@ -48,10 +48,10 @@ def regression(
     SGD agree on its minimizer. On data that a hyperplane separates there is none: the loss goes
     to 0, the weights to infinity, and their direction to that of the largest margin.
     """
-    at_least(samples, 10, "samples")
-    at_least(dimension, 2, "dimension")
-    at_least(trials, 1, "trials")
-    at_least(steps, 1000, "steps")
+    whole_number(samples, "samples", least=10)
+    whole_number(dimension, "dimension", least=2)
+    whole_number(trials, "trials", least=1)
+    whole_number(steps, "steps", least=1000)
     linear(run, samples, dimension)
     minimum_norm(run, dimension)
     printed_formula(run, dimension)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torchtheory.data.synthetic import xor
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.feedforward import layer_outputs, mlp
-from torchtheory.nets.labeled import homogeneous
 from torchtheory.nets.representations import layerwise_separability, polar_coordinates
 from torchtheory.nets.separability import separate
 from torchtheory.nets.sigmoid_network import SigmoidPerceptron

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import separable_gaussians, xor
 from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab
-from torchtheory.nets.labeled import at_least, homogeneous
+from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.perceptron import perceptron_fit
 from torchtheory.nets.separability import (
     MaxMargin,
@@ -40,10 +41,10 @@ def linear_separability(
     smallest sample nobody separates: all four points carry the same weight in its certificate,
     the perceptron never ends on it, and two ReLU units fit it exactly.
     """
-    at_least(samples, 20, "samples")
-    at_least(dimension, 1, "dimension")
-    at_least(trials, 1, "trials")
-    at_least(directions, 10_000, "directions")
+    whole_number(samples, "samples", least=20)
+    whole_number(dimension, "dimension", least=1)
+    whole_number(trials, "trials", least=1)
+    whole_number(directions, "directions", least=10_000)
     decided(run, samples, dimension, trials)
     margins(run, samples, dimension, trials)
     version_space(run, directions)

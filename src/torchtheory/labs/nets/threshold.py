@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.dichotomies import realizable_dichotomies
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.threshold_neuron import (
     Gate,
     boolean_inputs,
@@ -46,7 +46,7 @@ def threshold_neuron(run: Run, inputs: int = 6, cube: int = 4) -> None:
     the cube in all possible ways. XOR is in neither list; the projection on one bit is in the
     second only, because a synapse is never 0.
     """
-    at_least(inputs, cube, "inputs")
+    whole_number(inputs, "inputs", least=cube)
     if cube not in (3, 4):
         raise InvalidInput(f"cube must be 3 or 4, not {cube}")
     sizes = range(1, inputs + 1)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.normalization import central_differences
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labeled import at_least
 from torchtheory.nets.normalization import reparametrize, standardize, weight_norm_gradient
 
 EXACT = 1e-12
@@ -34,7 +34,7 @@ def weight_normalization(run: Run, samples: int = 4000, steps: int = 60) -> None
     is batch normalization, up to the sampling error of the batch. Look at the arrows: the
     projected one is tangent to the circle.
     """
-    at_least(samples, 100, "samples")
+    whole_number(samples, "samples", least=100)
     n, units = 5, 3
     x, y = run.randn(20, n), run.randn(20, units)
     v, gamma = 2 * run.randn(units, n), run.randn(units)

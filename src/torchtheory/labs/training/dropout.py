@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.labs.nets.comparing import linear_layer
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labeled import at_least
 from torchtheory.training.dropout import (
     UnitDropout,
     WeightDropout,
@@ -50,8 +50,8 @@ def dropout(run: Run, units: int = 9, draws: int = 4000, samples: int = 12) -> N
     dropout adds p/(1-p) Σ‖W_j‖² â_j², to the last digit. Look at the penalty by unit, and at the
     Monte-Carlo mean approaching the exact one.
     """
-    at_least(units, 3, "units")
-    at_least(draws, 100, "draws")
+    whole_number(units, "units", least=3)
+    whole_number(draws, "draws", least=100)
     layers(run, draws)
     masks(run, units)
     scaling(run, units)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.nets.activation_moments import second_moment
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labeled import at_least
 from torchtheory.training.initialization import (
     Distribution,
     Scheme,
@@ -40,8 +40,8 @@ def initialization(run: Run, width: int = 60, trials: int = 600, depth: int = 40
     weights keep every single length, exactly, through `depth` layers. The same initializers
     applied to a whole network, convolutions with groups included, are torch's own.
     """
-    at_least(width, 4, "width")
-    at_least(trials, 30, "trials")
+    whole_number(width, "width", least=4)
+    whole_number(trials, "trials", least=30)
     variance_of_draws(run, width)
     forward_and_backward(run, width, trials)
     rectified(run, width, trials)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.labeled import at_least
 from torchtheory.training.shrinkage import (
     LARGEST_RATIO,
     WORST_RATIO_AT,
@@ -40,8 +40,8 @@ def weight_decay_and_early_stopping(run: Run, samples: int = 60, dimension: int 
     for λ far below and far above μ; in between they differ by up to 30 %. Look at the two curves
     of factors, and at the two paths through the plane.
     """
-    at_least(dimension, 3, "dimension")
-    at_least(samples, dimension + 2, "samples")
+    whole_number(dimension, "dimension", least=3)
+    whole_number(samples, "samples", least=dimension + 2)
     spread = torch.logspace(-1.5, 1.0, dimension, dtype=torch.float64)
     x = run.randn(samples, dimension) * spread
     y = x @ run.randn(dimension) + run.randn(samples)

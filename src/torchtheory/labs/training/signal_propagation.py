@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.nets.activations import activation
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labeled import at_least
 from torchtheory.training.initialization import Scheme, draw_weight, initialize, weight_variance
 from torchtheory.training.signal_propagation import (
     Signal,
@@ -48,9 +48,9 @@ def signal_propagation(run: Run, width: int = 80, depth: int = 20, networks: int
     at the panels: lines are predicted, dots are measured, and only the flat lines can be trained
     deep.
     """
-    at_least(width, 8, "width")
-    at_least(depth, 5, "depth")
-    at_least(networks, 4, "networks")
+    whole_number(width, "width", least=8)
+    whole_number(depth, "depth", least=5)
+    whole_number(networks, "networks", least=4)
     measured = measure_all(run, width, depth, networks)
     predicted = predict_all(width, depth)
     ratios_of_relu(run, measured, networks)

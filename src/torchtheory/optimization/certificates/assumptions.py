@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import positive_number
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, UnknownName
 from torchtheory.optimization.certificates.promises import PROMISES, Kind
 from torchtheory.optimization.certificates.run_constants import Constant
@@ -62,8 +63,7 @@ class Assumptions:
             raise UnknownName("promise", self.kind, PROMISES)
         if isinstance(self.step, bool) or not isinstance(self.step, int | float):
             raise InvalidType(f"the step must be a number, not {type(self.step).__name__}")
-        if not (math.isfinite(self.step) and self.step > 0):
-            raise InvalidInput(f"the step must be a positive number, not {self.step!r}")
+        positive_number(self.step, "the step")
         for name in ("smoothness", "convexity", "dominance", "distance", "gradient_bound"):
             value = getattr(self, name)
             least = 0 if name == "distance" else 1e-300

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import nonnegative_number, positive_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
@@ -30,8 +31,8 @@ def sufficient_decrease(
     tensor([0.])
     """
     _check_run(values, gradient_norms, 2)
-    _check_positive(step, "the step")
-    _check_positive(smoothness, "the smoothness constant")
+    positive_number(step, "the step")
+    positive_number(smoothness, "the smoothness constant")
     promised = step * (1 - smoothness * step / 2) * gradient_norms[:-1].square()
     return values[:-1] - promised - values[1:]
 
@@ -48,10 +49,9 @@ def iterations_to_critical_point(smoothness: float, gap: float, tolerance: float
     >>> iterations_to_critical_point(smoothness=1.0, gap=2.0, tolerance=0.1)
     400
     """
-    _check_positive(smoothness, "the smoothness constant")
-    _check_positive(tolerance, "the tolerance")
-    if not (math.isfinite(gap) and gap >= 0):
-        raise InvalidInput(f"the gap to the infimum must be a number >= 0, not {gap!r}")
+    positive_number(smoothness, "the smoothness constant")
+    positive_number(tolerance, "the tolerance")
+    nonnegative_number(gap, "the gap to the infimum")
     exact = 2 * smoothness * gap / tolerance**2
     # rounding must not add a step where the quotient is whole
     return max(1, math.ceil(exact * (1 - 1e-12)))
@@ -63,9 +63,12 @@ def first_critical(gradient_norms: Tensor, tolerance: float) -> Tensor:
     >>> first_critical(torch.tensor([[3.0, 3.0], [1.0, 2.0], [0.1, 2.0]]), 1.0)
     tensor([1, 3])
     """
-    _check_positive(tolerance, "the tolerance")
+    positive_number(tolerance, "the tolerance")
     if gradient_norms.ndim < 1 or not len(gradient_norms):
-        raise ShapeMismatch("gradient norms are needed with time first, [T + 1, ...]")
+        raise ShapeMismatch(
+            "gradient norms are needed with time first, [T + 1, ...], not "
+            f"{list(gradient_norms.shape)}"
+        )
     reached = gradient_norms <= tolerance
     return torch.where(reached.any(0), reached.int().argmax(0), len(gradient_norms))
 
@@ -117,8 +120,8 @@ def geometric_bound(gap: float | Tensor, constant: float, smoothness: float, ste
     >>> geometric_bound(8.0, 1.0, 2.0, 3).tolist()
     [8.0, 4.0, 2.0, 1.0]
     """
-    _check_positive(constant, "the Polyak-Łojasiewicz constant")
-    _check_positive(smoothness, "the smoothness constant")
+    positive_number(constant, "the Polyak-Łojasiewicz constant")
+    positive_number(smoothness, "the smoothness constant")
     if constant > smoothness:
         raise InvalidInput(
             f"a Polyak-Łojasiewicz constant of {constant} above the smoothness {smoothness} is "
@@ -139,7 +142,7 @@ def accelerated_bound(distance: float, smoothness: float, steps: int) -> Tensor:
     >>> accelerated_bound(1.0, 2.0, 3).tolist()
     [1.0, 0.4444444444444444, 0.25]
     """
-    _check_positive(smoothness, "the smoothness constant")
+    positive_number(smoothness, "the smoothness constant")
     if not distance >= 0:
         raise InvalidInput(f"the distance to the minimizer must be at least 0, not {distance!r}")
     times = torch.arange(1, steps + 1, dtype=torch.float64)
@@ -159,14 +162,9 @@ def averaged_descent_bound(steps: int, radius: float = 1.0, lipschitz: float = 1
     """
     if steps < 1:
         raise InvalidInput(f"an average needs at least one iteration, not {steps}")
-    _check_positive(radius, "the radius")
-    _check_positive(lipschitz, "the bound on the directions")
+    positive_number(radius, "the radius")
+    positive_number(lipschitz, "the bound on the directions")
     return radius * lipschitz / math.sqrt(steps)
-
-
-def _check_positive(value: float, name: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} must be a positive number, not {value!r}")
 
 
 def _check_run(values: Tensor, gradient_norms: Tensor, least: int) -> None:

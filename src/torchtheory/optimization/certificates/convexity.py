@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, first_entry, whole_number
 from torchtheory.core.errors import EmptyData, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.eigenvalues import top_eigenpairs
-from torchtheory.nets.labeled import at_least
-from torchtheory.primer.arrays import matrix
 from torchtheory.primer.differences import Function, hessian_at
 
 _WEIGHTS = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -125,11 +124,11 @@ def probe_convexity(
     >>> found.violated, found.smallest_curvature
     (True, -2.0)
     """
-    points = matrix(points, "the points")
+    points = as_matrix(points, "the points")
     if len(points) < 2:
-        raise EmptyData("a chord needs at least two points")
-    at_least(pairs, 1, "pairs")
-    at_least(curvature_points, 0, "curvature_points")
+        raise EmptyData(f"a chord needs at least two points, not {list(points.shape)}")
+    whole_number(pairs, "pairs", least=1)
+    whole_number(curvature_points, "curvature_points", least=0)
     random = as_generator(generator)
     values = torch.func.vmap(function)
     first, second = torch.randint(len(points), (2, pairs), generator=random)
@@ -178,7 +177,7 @@ def tangent_excess(function: Function, x: Tensor, y: Tensor) -> Tensor:
     >>> tangent_excess(lambda x: (x**2).sum(), torch.zeros(1, 1), torch.ones(1, 1))
     tensor([-1.])
     """
-    x, y = matrix(x, "x"), matrix(y, "y")
+    x, y = as_matrix(x, "x"), as_matrix(y, "y")
     if x.shape != y.shape:
         raise ShapeMismatch(f"x {list(x.shape)} and y {list(y.shape)} must have one shape")
     slopes, heights = torch.func.vmap(torch.func.grad_and_value(function))(x)
@@ -209,10 +208,10 @@ def probe_convex_set(
     >>> bool(ring((weight * x + (1 - weight) * y)[None]))
     False
     """
-    points = matrix(points, "the points")
+    points = as_matrix(points, "the points")
     inside = points[contains(points)]
     if len(inside) < 2:
-        raise EmptyData("fewer than two of the points lie in the set")
+        raise EmptyData(f"fewer than two of the points lie in the set: {len(inside)} of them")
     first, second = torch.randint(len(inside), (2, pairs), generator=as_generator(generator))
     x, y = inside[first], inside[second]
     for weight in _WEIGHTS:
@@ -236,7 +235,10 @@ def _worst_chord(
         chords = weight * here + (1 - weight) * there
         excess = heights - chords
         if not bool(torch.isfinite(excess).all()):
-            raise NonFinite("the function is NaN or infinite on a chord")
+            raise NonFinite(
+                "the function is NaN or infinite on a chord: "
+                f"{first_entry(excess, 'the value', ~torch.isfinite(excess))}"
+            )
         rounding = unit * heights.abs().maximum(chords.abs()).clamp_min(1.0)
         at = int((excess - rounding).argmax())
         if best is None or float(excess[at] - rounding[at]) > best.excess - best.rounding:

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.checks import number_between
 
 Kind = Literal[
     "quadratic",
@@ -108,8 +108,7 @@ def heavy_ball_factors(momentum: float, times: Tensor) -> Tensor:
     >>> heavy_ball_factors(0.25, torch.tensor([0, 1, 2])).tolist()
     [1.0, 1.25, 1.0]
     """
-    if not 0 <= momentum < 1:
-        raise InvalidInput(f"the momentum must lie in [0, 1), not {momentum!r}")
+    number_between(momentum, "the momentum", 0, 1, closed="left")
     k = times.double()
     return momentum ** (k / 2) * (1 + k * (1 + math.sqrt(momentum)))
 

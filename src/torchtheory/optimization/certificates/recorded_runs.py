@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torchtheory.core.checks import described, first_entry, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.optimization.descent.iterates import Descent, Function, value_and_gradient
 from torchtheory.training.history import History
@@ -83,16 +84,21 @@ def record_run(
     if found.ndim not in (1, 2):
         raise ShapeMismatch(f"a run has values [T], or [T, trials], not {list(found.shape)}")
     if not found.numel():
-        raise EmptyData("a run needs the value of at least one point")
+        raise EmptyData(f"a run needs the value of at least one point, not {list(found.shape)}")
     if not bool(torch.isfinite(found[0]).all()):
-        raise NonFinite("the first value of the run is NaN or infinite")
+        raise NonFinite(
+            "the first value of the run is NaN or infinite: "
+            f"{first_entry(found[0], 'the value', ~torch.isfinite(found[0]))}"
+        )
     norms = None if gradient_norms is None else _numbers(gradient_norms, "the gradient norms")
     if norms is not None and norms.shape != found.shape:
         raise ShapeMismatch(
             f"the gradient norms have shape {list(norms.shape)}, the values {list(found.shape)}"
         )
     if norms is not None and bool((norms < 0).any()):
-        raise InvalidInput("a gradient norm is negative")
+        raise InvalidInput(
+            f"a gradient norm is negative: {first_entry(norms, 'gradient_norms', norms < 0)}"
+        )
     places = None if points is None else _points(points)
     if places is not None and places.shape[:-1] != found.shape:
         raise ShapeMismatch(
@@ -150,15 +156,16 @@ def record_optimizer(
     >>> run.values.tolist(), run.points.flatten().tolist(), run.gradient_norms.tolist()
     ([1.0, 0.25, 0.0625], [1.0, 0.5, 0.25], [2.0, 1.0, 0.5])
     """
-    if steps < 0:
-        raise InvalidInput(f"the number of steps must be at least 0, not {steps}")
+    whole_number(steps, "the number of steps", least=0)
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     values, norms, points = [], [], []
     for k in range(steps + 1):
         with torch.enable_grad():
             loss = closure()
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise InvalidType("the closure must return the loss, a tensor with one number")
+            raise InvalidType(
+                f"the closure must return the loss, a tensor with one number, not {described(loss)}"
+            )
         slopes = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
         values.append(loss.detach().reshape(()).clone())
         norms.append(torch.cat([g.detach().reshape(-1) for g in slopes]).norm())
@@ -233,7 +240,10 @@ def _points(points: Points) -> Tensor:
         if not rows:
             raise EmptyData("a run needs at least one point")
         if len({p.shape for p in rows}) > 1:
-            raise ShapeMismatch("the points must all have the same shape")
+            raise ShapeMismatch(
+                "the points must all have the same shape, not "
+                f"{sorted({tuple(p.shape) for p in rows})}"
+            )
         points = torch.stack(rows)
     if not points.is_floating_point() or points.ndim < 2 or not points.numel():
         raise InvalidType(
@@ -250,5 +260,7 @@ def _times(times: Numbers | None, count: int) -> Tensor:
         raise ShapeMismatch(f"{count} values need {count} times, not {list(found.shape)}")
     whole = found.long()
     if bool((whole != found).any()) or int(whole[0]) != 0 or bool((whole.diff() <= 0).any()):
-        raise InvalidInput("times are whole numbers that start at 0 and increase")
+        raise InvalidInput(
+            f"times are whole numbers that start at 0 and increase, not {described(found.tolist())}"
+        )
     return whole

@@ -9,13 +9,10 @@ Source: Foundations of Deep Learning, section 5.5, Definitions 19 and 20.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.labeled import points
+from torchtheory.core.checks import as_points, nonnegative_number
 from torchtheory.nets.regression import logistic_smoothness
 
 
@@ -57,6 +54,5 @@ def logistic_ridge_constants(x: Tensor, penalty: float = 0.0) -> tuple[float, fl
 
 
 def _checked(x: Tensor, penalty: float) -> Tensor:
-    if not (math.isfinite(penalty) and penalty >= 0):
-        raise InvalidInput(f"the penalty must be a number >= 0, not {penalty!r}")
-    return points(x)
+    nonnegative_number(penalty, "the penalty")
+    return as_points(x)

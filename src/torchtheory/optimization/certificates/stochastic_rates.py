@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_points, as_targets, nonnegative_number, positive_number
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets import labeled as labeled
 from torchtheory.optimization.descent.minibatch import ExampleLoss, minibatch_gradient
 
 #: Numbers of gradients that `step_budget` holds at once.
@@ -150,7 +150,7 @@ def stationarity_bound(
     >>> stationarity_bound(0.5, 100, gap=1.0, smoothness=1.0, gradient_bound=1.0)
     0.27
     """
-    _check_positive(step, "the step")
+    positive_number(step, "the step")
     _check_constants(gap, smoothness, gradient_bound)
     if steps < 1:
         raise InvalidInput(f"an average needs at least one iteration, not {steps}")
@@ -205,11 +205,11 @@ def stationarity_plan(
     100
     """
     _check_constants(gap, smoothness, gradient_bound)
-    _check_positive(gap, "the gap")
+    positive_number(gap, "the gap")
     if (steps is None) == (tolerance is None):
         raise InvalidInput("a plan is for a number of iterations or for a tolerance: give one")
     if tolerance is not None:
-        _check_positive(tolerance, "the tolerance")
+        positive_number(tolerance, "the tolerance")
         exact = 2 * gap * smoothness * gradient_bound**2 / tolerance**2
         # rounding must not add an iteration where the quotient is whole
         steps = max(1, math.ceil(exact * (1 - 1e-12)))
@@ -267,13 +267,16 @@ def expected_least_squares_error(
     >>> path.distance                                # the squares of 0.8 and 0.2, on average
     tensor([1.0000, 0.3400, 0.1156], dtype=torch.float64)
     """
-    x = labeled.points(x)
+    x = as_points(x)
     y = _targets(x, y)
     best = _least_squares(x, y)
     n, d = x.shape
     etas = [float(s) for s in step_sizes]
     if not all(math.isfinite(eta) for eta in etas):
-        raise NonFinite("every step size must be a finite number")
+        raise NonFinite(
+            "every step size must be a finite number, not "
+            f"{next(eta for eta in etas if not math.isfinite(eta))!r}"
+        )
     if start.shape != best.shape:
         raise ShapeMismatch(f"the start must be [{d}], not {list(start.shape)}")
     r = y - x @ best
@@ -340,9 +343,9 @@ def stationary_least_squares_error(x: Tensor, y: Tensor, step: float) -> Station
     >>> round(found.distance, 9), round(found.averaged, 9)     # w <- w/2 ± 1/2 each time
     (0.333333333, 1.0)
     """
-    x = labeled.points(x)
+    x = as_points(x)
     y = _targets(x, y)
-    _check_positive(step, "the step")
+    positive_number(step, "the step")
     best = _least_squares(x, y)
     n, d = x.shape
     gram, noise = x.T @ x, (y - x @ best).square()
@@ -378,8 +381,8 @@ def mean_square_contraction(x: Tensor, step: float) -> float:
     >>> mean_square_contraction(torch.eye(8), 0.5)
     2.0
     """
-    x = labeled.points(x)
-    _check_positive(step, "the step")
+    x = as_points(x)
+    positive_number(step, "the step")
     n, d = x.shape
     weighted = x.T @ (x.square().sum(1, keepdim=True) * x)
     change = n * step**2 * weighted - 2 * step * (x.T @ x)
@@ -399,9 +402,9 @@ def stochastic_error_floor(x: Tensor, y: Tensor, step: float) -> float:
     >>> round(stochastic_error_floor(x, torch.tensor([1.0, -1.0]).double(), 0.25), 12)
     0.25
     """
-    x = labeled.points(x)
+    x = as_points(x)
     y = _targets(x, y)
-    _check_positive(step, "the step")
+    positive_number(step, "the step")
     limit = 1 / (2 * float(torch.linalg.matrix_norm(x, 2)) ** 2)
     if step > limit * (1 + 1e-12):
         raise InvalidInput(
@@ -413,7 +416,7 @@ def stochastic_error_floor(x: Tensor, y: Tensor, step: float) -> float:
 
 
 def _targets(x: Tensor, y: Tensor) -> Tensor:
-    y = labeled.targets(x, y)
+    y = as_targets(y, x)
     if y.ndim != 1:
         raise ShapeMismatch(f"targets must be [{len(x)}], not {list(y.shape)}")
     return y
@@ -429,12 +432,6 @@ def _least_squares(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _check_constants(gap: float, smoothness: float, gradient_bound: float) -> None:
-    if not (math.isfinite(gap) and gap >= 0):
-        raise InvalidInput(f"the gap to the infimum must be a number >= 0, not {gap!r}")
-    _check_positive(smoothness, "the smoothness constant")
-    _check_positive(gradient_bound, "the bound on the gradients")
-
-
-def _check_positive(value: float, name: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} must be a positive number, not {value!r}")
+    nonnegative_number(gap, "the gap to the infimum")
+    positive_number(smoothness, "the smoothness constant")
+    positive_number(gradient_bound, "the bound on the gradients")

@@ -16,11 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_square
 from torchtheory.core.errors import InvalidInput
-from torchtheory.primer.arrays import square
-
-#: Numbers of a gradient that are held in double precision at once.
-PIECE = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ def gradient_noise_scale(gram: Tensor, each: int, *, complete: bool = False) -> 
     >>> round(found.value, 9)                        # variance 4/3, squared norm 1 - 1/3
     2.0
     """
-    gram = square(gram, "the matrix of inner products").double()
+    gram = as_square(gram, "the matrix of inner products").double()
     count = len(gram)
     if count < 3:
         raise InvalidInput(f"a noise scale needs the gradients of at least 3 groups, not {count}")

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_vector, positive_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.labeled import positive
-from torchtheory.primer.arrays import vector
 from torchtheory.primer.differences import Function
 
 
@@ -63,12 +62,12 @@ def descent_report(
     >>> found.descends, round(found.cosine, 4), 0.8 < found.decreases_up_to < 1
     (True, 0.7071, True)
     """
-    point, direction = vector(point, "the point"), vector(direction, "the direction")
+    point, direction = as_vector(point, "the point"), as_vector(direction, "the direction")
     if point.shape != direction.shape:
         raise ShapeMismatch(f"a direction {list(direction.shape)} at a point {list(point.shape)}")
     if not bool(direction.any()):
         raise InvalidInput("the direction is 0, which leads nowhere")
-    positive(longest, "longest")
+    positive_number(longest, "longest")
     slopes, value = torch.func.grad_and_value(function)(point)
     slope = float(slopes @ direction)
     size = float(slopes.norm() * direction.norm())

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
+from torchtheory.core.checks import all_finite, described, first_entry
 from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
 from torchtheory.core.progress import track
 from torchtheory.models.model import Parameters, flatten, global_randomness_kept, unflatten
@@ -102,7 +103,10 @@ def gradient_flow(
         moments, points, count = _follow(slope, flatten(start), times, rtol, atol)
         losses = torch.stack([_mean_loss(problem, unflatten(p, start)) for p in points])
     if not bool(torch.isfinite(losses).all()):
-        raise NonFinite("the loss is NaN or infinite along the gradient flow")
+        raise NonFinite(
+            "the loss is NaN or infinite along the gradient flow: "
+            f"{first_entry(losses, 'the value', ~torch.isfinite(losses))}"
+        )
     return ParameterPath(moments, points, losses, count, start)
 
 
@@ -147,15 +151,14 @@ def _follow(
     atol: float | None = None,
 ) -> tuple[Tensor, Tensor, int]:
     """Times `[T]`, points `[T, p]` and the number of gradients of the flow of a slope."""
-    if not bool(torch.isfinite(theta).all()):
-        raise NonFinite("the starting parameters contain NaN or infinity")
+    all_finite(theta, "the starting parameters")
     moments = torch.as_tensor(times, dtype=torch.float64).detach().cpu()
     if moments.ndim != 1 or not len(moments):
         raise ShapeMismatch(f"times must be one row of numbers, not of shape {list(moments.shape)}")
     if not bool(torch.isfinite(moments).all()) or float(moments[0]) < 0:
-        raise InvalidInput("times must be finite numbers >= 0")
+        raise InvalidInput(f"times must be finite numbers >= 0, not {described(moments.tolist())}")
     if bool((moments.diff() <= 0).any()):
-        raise InvalidInput("times must increase")
+        raise InvalidInput(f"times must increase, not {described(moments.tolist())}")
     double = theta.dtype == torch.float64
     rtol = (1e-7 if double else 1e-4) if rtol is None else rtol
     atol = (1e-9 if double else 1e-6) if atol is None else atol

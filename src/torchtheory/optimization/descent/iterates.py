@@ -18,7 +18,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, described, positive_number, whole_number
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 
 Function = Callable[[Tensor], Tensor]
 """A function of `[..., p]` with one value `[...]` a vector."""
@@ -52,7 +53,10 @@ def descend(
     check_start(start)
     etas = [float(eta) for eta in step_sizes]
     if not all(math.isfinite(eta) and eta >= 0 for eta in etas):
-        raise InvalidInput("every step size must be a finite number >= 0")
+        raise InvalidInput(
+            "every step size must be a finite number >= 0, not "
+            f"{next(eta for eta in etas if not (math.isfinite(eta) and eta >= 0))!r}"
+        )
     return _iterates(direction, start, etas, projection)
 
 
@@ -122,7 +126,7 @@ def average_iterate(
     """
     count = len(step_sizes)
     if count < 1:
-        raise InvalidInput("an average needs at least one step")
+        raise InvalidInput(f"an average needs at least one step, not {count!r}")
     total = torch.zeros_like(start)
     for theta in islice(descend(direction, start, step_sizes, projection), count):
         total += theta
@@ -195,10 +199,8 @@ def gradient_descent(function: Function, start: Tensor, step: float, steps: int)
     ([1.0, 0.5, 0.25, 0.125], [1.0, 0.5, 0.25, 0.125])
     """
     check_start(start)
-    if not (math.isfinite(step) and step > 0):
-        raise InvalidInput(f"the step must be a positive number, not {step!r}")
-    if steps < 0:
-        raise InvalidInput(f"the number of iterations must be at least 0, not {steps}")
+    positive_number(step, "the step")
+    whole_number(steps, "the number of iterations", least=0)
     points = start.new_empty(steps + 1, *start.shape)
     values, norms = (start.new_empty(steps + 1, *start.shape[:-1]) for _ in range(2))
     theta = start
@@ -213,8 +215,9 @@ def gradient_descent(function: Function, start: Tensor, step: float, steps: int)
 def check_start(start: Tensor) -> None:
     """Refuse what is no batch of floating-point vectors."""
     if not isinstance(start, Tensor) or not start.is_floating_point():
-        raise InvalidType("the start must be a tensor of floating-point numbers")
+        raise InvalidType(
+            f"the start must be a tensor of floating-point numbers, not {described(start)}"
+        )
     if start.ndim < 1 or start.shape[-1] < 1:
         raise ShapeMismatch(f"the start must be vectors [..., p], not {list(start.shape)}")
-    if not bool(torch.isfinite(start).all()):
-        raise NonFinite("the start contains NaN or infinity")
+    all_finite(start, "the start")

@@ -11,7 +11,6 @@ gradient descent. Source: Foundations of Deep Learning, section 5.3.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_vector, nonnegative_number, positive_number
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
 from torchtheory.linalg.conjugate_gradients import conjugate_gradients
 from torchtheory.linalg.eigenvalues import top_eigenpairs
@@ -27,7 +27,6 @@ from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature.operators import gradient, hessian_operator
 from torchtheory.optimization.descent.iterates import Direction
-from torchtheory.primer.arrays import vector
 from torchtheory.primer.differences import Function, hessian_at
 
 Blocks = Literal["full", "diagonal"] | Sequence[int]
@@ -63,8 +62,7 @@ class QuadraticModel:
         >>> QuadraticModel(0.0, torch.tensor([2.0, 4.0]), B).minimizer()
         tensor([-1., -2.])
         """
-        if not (math.isfinite(damping) and damping >= 0):
-            raise InvalidInput(f"the damping must be a number >= 0, not {damping!r}")
+        nonnegative_number(damping, "the damping")
         matrix = self.curvature
         if damping:
             shift = LinearOperator.identity(
@@ -90,7 +88,7 @@ def quadratic_model(function: Function, point: Tensor) -> QuadraticModel:
     >>> model.minimizer(), model(torch.tensor([-3.0]))
     (tensor([-3.]), 0.0)
     """
-    point = vector(point, "the point")
+    point = as_vector(point, "the point")
     slope, value = torch.func.grad_and_value(function)(point)
     return QuadraticModel(float(value), slope, hessian_at(function, point))
 
@@ -118,9 +116,8 @@ def isotropic_model(function: Function, point: Tensor, step: float) -> Quadratic
     >>> isotropic_model(lambda x: (x**2).sum(), torch.tensor([3.0]), 0.1).minimizer()
     tensor([-0.6000])
     """
-    if not (math.isfinite(step) and step > 0):
-        raise InvalidInput(f"the step must be a positive number, not {step!r}")
-    point = vector(point, "the point")
+    positive_number(step, "the step")
+    point = as_vector(point, "the point")
     slope, value = torch.func.grad_and_value(function)(point)
     same = LinearOperator.identity(len(point), dtype=point.dtype, device=point.device)
     return QuadraticModel(float(value), slope, (1 / step) * same)

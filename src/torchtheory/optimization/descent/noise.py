@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import nonnegative_number, positive_number
 from torchtheory.core.errors import InvalidInput, NonFinite
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.optimization.descent.iterates import Direction
@@ -21,8 +22,7 @@ def with_gaussian_noise(
     >>> with_gaussian_noise(still, 1.0, 0)(torch.zeros(5, 2), 0).shape
     torch.Size([5, 2])
     """
-    if not (math.isfinite(scale) and scale >= 0):
-        raise InvalidInput(f"the scale of the noise must be a number >= 0, not {scale!r}")
+    nonnegative_number(scale, "the scale of the noise")
     random = as_generator(generator)
 
     def noisy(theta: Tensor, k: int) -> Tensor:
@@ -87,10 +87,12 @@ def accumulated_variance(
     >>> round(accumulated_variance(1.0, 0.5, 1.0), 9), accumulated_variance(-1.0, 1.0, 1.0, 2)
     (0.333333333, 5.0)
     """
-    if not (math.isfinite(step) and step > 0):
-        raise InvalidInput(f"the step must be a positive number, not {step!r}")
+    positive_number(step, "the step")
     if not (math.isfinite(curvature) and math.isfinite(noise)):
-        raise NonFinite("the curvature and the scale of the noise must be finite numbers")
+        raise NonFinite(
+            "the curvature and the scale of the noise must be finite numbers (curvature = "
+            f"{curvature!r}, noise = {noise!r})"
+        )
     if not steps >= 0:
         raise InvalidInput(f"the number of iterations must be at least 0, not {steps!r}")
     if noise == 0 or steps == 0:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_symmetric, as_vector, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.linalg.eigenvalues import extremal_eigenvalues
 from torchtheory.linalg.operators import LinearOperator
-from torchtheory.primer.arrays import symmetric, vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +74,18 @@ def quadratic_descent(
     >>> run.points.flatten().tolist(), run.values.tolist()
     ([1.0, 0.5, 0.25], [1.0, 0.25, 0.0625])
     """
-    matrix, linear, start = symmetric(matrix), vector(linear, "q"), vector(start, "the start")
+    matrix, linear, start = (
+        as_symmetric(matrix),
+        as_vector(linear, "q"),
+        as_vector(start, "the start"),
+    )
     if linear.shape != matrix.shape[:1] or start.shape != linear.shape:
         raise ShapeMismatch(
             f"a matrix {list(matrix.shape)} goes with vectors [{len(matrix)}], not "
             f"{list(linear.shape)} and {list(start.shape)}"
         )
-    if not (math.isfinite(step) and step > 0):
-        raise InvalidInput(f"the step must be a positive number, not {step!r}")
-    if steps < 0:
-        raise InvalidInput(f"the number of iterations must be at least 0, not {steps}")
+    positive_number(step, "the step")
+    whole_number(steps, "the number of iterations", least=0)
     eigenvalues, basis = torch.linalg.eigh(matrix)
     small = len(matrix) * torch.finfo(matrix.dtype).eps * float(eigenvalues.abs().max())
     if float(eigenvalues[0]) < -small:
@@ -169,7 +171,7 @@ def condition_report(matrix: Tensor | LinearOperator) -> ConditionReport:
         ends = extremal_eigenvalues(matrix)
         low, high, residual = ends.smallest, ends.largest, ends.residual
     else:
-        spectrum = torch.linalg.eigvalsh(symmetric(matrix))
+        spectrum = torch.linalg.eigvalsh(as_symmetric(matrix))
         low, high, residual = float(spectrum[0]), float(spectrum[-1]), 0.0
         if abs(low) <= len(spectrum) * torch.finfo(spectrum.dtype).eps * abs(high):
             low = 0.0
@@ -200,14 +202,20 @@ def preconditioned_matrix(matrix: Tensor, preconditioner: Tensor) -> Tensor:
     >>> [round(v, 6) for v in preconditioned_matrix(Q, torch.diag(Q.diag())).flatten().tolist()]
     [1.0, 0.5, 0.5, 1.0]
     """
-    matrix, preconditioner = symmetric(matrix), symmetric(preconditioner, "the preconditioner")
+    matrix, preconditioner = (
+        as_symmetric(matrix),
+        as_symmetric(preconditioner, "the preconditioner"),
+    )
     if matrix.shape != preconditioner.shape:
         raise ShapeMismatch(
             f"a preconditioner of {list(preconditioner.shape)} for a matrix of {list(matrix.shape)}"
         )
     scales, basis = torch.linalg.eigh(preconditioner)
     if float(scales[0]) <= 0:
-        raise InvalidInput("a preconditioner must be positive definite")
+        raise InvalidInput(
+            "a preconditioner must be positive definite, and its smallest eigenvalue is "
+            f"{float(scales[0]):.3g}"
+        )
     root = basis / scales.sqrt() @ basis.T
     made: Tensor = root @ matrix @ root
     return (made + made.T) / 2

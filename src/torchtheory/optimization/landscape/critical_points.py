@@ -14,9 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import all_finite, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labeled import at_least, positive
 from torchtheory.optimization.descent.iterates import (
     Function,
     check_start,
@@ -71,7 +71,7 @@ def classify(smallest: float, largest: float, tolerance: float) -> Kind:
     if not tolerance >= 0:
         raise InvalidInput(f"the tolerance must be at least 0, not {tolerance!r}")
     if math.isnan(smallest) or math.isnan(largest):
-        raise NonFinite("an eigenvalue is NaN")
+        raise NonFinite(f"an eigenvalue is NaN (smallest = {smallest!r}, largest = {largest!r})")
     if smallest > largest:
         raise InvalidInput(f"the smallest eigenvalue {smallest} exceeds the largest {largest}")
     if smallest < -tolerance and largest > tolerance:
@@ -117,8 +117,7 @@ def _second_order(
         raise ShapeMismatch(f"the function must have one value at a point [p], not {shape}")
     slope = float(torch.func.grad(function)(point).norm())
     hessian = torch.func.hessian(function)(point)
-    if not bool(torch.isfinite(hessian).all()):
-        raise NonFinite("the Hessian at the point contains NaN or infinity")
+    all_finite(hessian, "the Hessian at the point")
     eigenvalues, vectors = torch.linalg.eigh((hessian + hessian.T) / 2)
     small = tolerance * max(1.0, float(eigenvalues.abs().max()))
     return slope, eigenvalues, vectors, small
@@ -209,7 +208,7 @@ def landscape_probe(
     >>> [landscape_probe(lambda u: (1 - u[..., 0] ** power) ** 2, origin).label for power in (2, 3)]
     ['local maximum', 'degenerate saddle']
     """
-    positive(radius, "the radius")
+    positive_number(radius, "the radius")
     slope, eigenvalues, vectors, small = _second_order(function, point, tolerance)
     value = float(function(point))
     index = (int((eigenvalues < -small).sum()), int((eigenvalues < small).sum()))
@@ -265,8 +264,8 @@ def lower_point(
     tensor([-0.5000])
     """
     check_start(point)
-    positive(radius, "the radius")
-    at_least(trials, 1, "trials")
+    positive_number(radius, "the radius")
+    whole_number(trials, "trials", least=1)
     draw = gaussian(
         trials,
         len(point) + 1,

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import as_matrix, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NotConverged, UnsupportedModel
 from torchtheory.core.progress import track
-from torchtheory.linalg.operators import check_count
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -37,7 +36,6 @@ from torchtheory.optimization.landscape.parameter_space import (
     refuse_frozen,
     segment_losses,
 )
-from torchtheory.primer.arrays import matrix
 
 #: What the seven legs of a constructed path do, in order.
 LEGS = (
@@ -110,9 +108,8 @@ def minimize_last_layer(
     >>> round(minimize_last_layer(p, tolerance=1e-6).risk, 6)   # the best line is 2/3
     0.222222
     """
-    check_count(steps, 10**9, "steps")
-    if not 0 < tolerance < math.inf:
-        raise InvalidInput(f"the tolerance must be a positive number, not {tolerance!r}")
+    whole_number(steps, "steps", least=1)
+    positive_number(tolerance, "the tolerance")
     convex = last_layer_problem(problem).in_precision(torch.float64)
     objective = convex.objective(convex.train)
     point = {k: p.clone().requires_grad_() for k, p in convex.parameters.items()}
@@ -225,9 +222,9 @@ def path_losses(
     >>> path_losses(p, torch.tensor([[0.0], [2.0], [1.0]]), count=3).tolist()
     [[0.0, 1.0, 4.0], [4.0, 2.25, 1.0]]
     """
-    ends = matrix(corners, "the corners")
+    ends = as_matrix(corners, "the corners")
     if len(ends) < 2:
-        raise InvalidInput("a path has at least two corners")
+        raise InvalidInput(f"a path has at least two corners, not {len(ends)}")
     legs = list(itertools.pairwise(ends))
     return torch.stack(
         [
@@ -282,8 +279,8 @@ def make_monotone(problem: Problem, points: Tensor, *, tail: int = 20) -> Monoto
     >>> [round(v, 3) for v in path.losses.tolist()]
     [4.0, 3.25, 2.5, 0.625, 0.0]
     """
-    path = matrix(points, "the path")
-    check_count(tail, 10**9, "points of the last piece")
+    path = as_matrix(points, "the path")
+    whole_number(tail, "tail", least=1)
     own = {id(p) for p in last_layer(problem.model).parameters()}
     scaled = [k for k, p in problem.model.named_parameters() if id(p) in own]
     refuse_frozen(problem, scaled, "rescaling the last layer")
@@ -396,10 +393,13 @@ def _only_hidden_layer(model: nn.Module) -> HiddenLayer:
     dense = [link for link in as_chain(model) if isinstance(link.module, nn.Linear)]
     if len(layers) != 1 or len(dense) != 2:
         raise UnsupportedModel(
-            "the construction is for one hidden layer: dense, unit-wise activation, dense"
+            "the construction is for one hidden layer: dense, unit-wise activation, dense ("
+            f"{len(layers)} layers, {len(dense)} dense)"
         )
     if layers[0].units < 2:
-        raise UnsupportedModel("at least two hidden units are needed, one for each half")
+        raise UnsupportedModel(
+            f"at least two hidden units are needed, one for each half, not {layers[0].units}"
+        )
     return layers[0]
 
 

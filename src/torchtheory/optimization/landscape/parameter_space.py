@@ -14,9 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, as_vector, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName, UnsupportedModel
 from torchtheory.core.progress import track
-from torchtheory.linalg.operators import check_count
 from torchtheory.models.model import (
     Initial,
     flatten,
@@ -30,7 +30,6 @@ from torchtheory.optimization.landscape.batch_statistics import (
     batch_normalizations,
     with_renewed_statistics,
 )
-from torchtheory.primer.arrays import matrix, vector
 
 #: Samples times parameters up to which points are evaluated together: then calls cost most.
 SMALL_WORK = 2**22
@@ -69,7 +68,7 @@ def point_vector(problem: Problem, point: Point, name: str = "the point") -> Ten
                     "requires_grad, or give both the same"
                 )
         return flatten({k: found[k] for k in like}).to(own)
-    theta = vector(point, name)
+    theta = as_vector(point, name)
     if len(theta) != len(own):
         raise ShapeMismatch(f"the model has {len(own)} trainable parameters, {name} {len(theta)}")
     return theta.to(own)
@@ -110,7 +109,7 @@ def losses_at(
     >>> losses_at(p, torch.tensor([[3.0], [2.0], [1.0]])).tolist()
     [0.0, 2.5, 10.0]
     """
-    points = matrix(points, "the points")
+    points = as_matrix(points, "the points")
     own = flatten(problem.trainable)
     if points.shape[1] != len(own):
         raise ShapeMismatch(
@@ -119,7 +118,7 @@ def losses_at(
     if statistics not in ("kept", "renewed"):
         raise UnknownName("kind of statistics", str(statistics), ["kept", "renewed"])
     if together is not None:
-        check_count(together, 10**9, "points at once")
+        whole_number(together, "together", least=1)
     samples = problem.train if samples is None else samples
     if statistics == "renewed" and batch_normalizations(problem.model):
         return _losses_with_own_statistics(problem, points.to(own), samples)
@@ -182,9 +181,9 @@ def segment_losses(
     >>> segment_losses(p, torch.tensor([0.0]), torch.tensor([2.0]), 3).tolist()
     [0.0, 1.0, 4.0]
     """
-    check_count(count, 10**9, "points on a segment")
+    whole_number(count, "count", least=1)
     if count < 2:
-        raise InvalidInput("a segment has two ends: count must be at least 2")
+        raise InvalidInput(f"a segment has two ends: count must be at least 2 (count = {count!r})")
     t = torch.linspace(0, 1, count, dtype=start.dtype, device=start.device)[:, None]
     pieces = torch.split(t, points_at_once(len(start)))
     return torch.cat(

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from scipy.optimize import minimize
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, as_vector, described, whole_number
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch, UnknownName
 from torchtheory.core.progress import hidden, track
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.linalg.eigenvalues import Which, top_eigenpairs
-from torchtheory.linalg.operators import check_count
 from torchtheory.models.model import flatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -36,7 +36,6 @@ from torchtheory.optimization.landscape.parameter_space import (
     points_at_once,
     segment_losses,
 )
-from torchtheory.primer.arrays import matrix, vector
 
 Scaling = Literal["filters", "unit"]
 
@@ -106,14 +105,14 @@ def loss_slice(
     theta = flatten(problem.trainable)
     if center is not None:
         theta = point_vector(problem, center, "the center")
-    ways = matrix(directions, "the directions").to(theta)
-    grid = vector(positions, "the positions").to(theta)
+    ways = as_matrix(directions, "the directions").to(theta)
+    grid = as_vector(positions, "the positions").to(theta)
     if len(ways) not in (1, 2):
         raise InvalidInput(f"a slice has one or two directions, not {len(ways)}")
     if ways.shape[1] != len(theta):
         raise ShapeMismatch(f"the center has {len(theta)} entries, the directions {ways.shape[1]}")
     if bool((grid.diff() <= 0).any()):
-        raise InvalidInput("the positions must increase")
+        raise InvalidInput(f"the positions must increase, not {described(grid.tolist())}")
     steps = torch.cartesian_prod(*[grid] * len(ways)).reshape(-1, len(ways))
     values = torch.cat(
         [
@@ -147,7 +146,7 @@ def random_directions(
     >>> bool(torch.allclose(d.norm(dim=1), p.parameters["weight"].norm(dim=1)))
     True
     """
-    check_count(count, 10**6, "directions")
+    whole_number(count, "count", least=1, most=10**6)
     if scaling not in ("filters", "unit"):
         raise UnknownName("scaling", str(scaling), ["filters", "unit"])
     generator = as_generator(generator)
@@ -352,9 +351,12 @@ def probe_segment(
     ([0.0, 0.25, 0.0], 0.25, 0.5)
     """
     a, b = point_vector(problem, start, "the start"), point_vector(problem, end, "the end")
-    check_count(count, 10**9, "points on the segment")
+    whole_number(count, "count", least=1)
     if count < 3:
-        raise InvalidInput("a segment needs a point between its ends: count must be at least 3")
+        raise InvalidInput(
+            f"a segment needs a point between its ends: count must be at least 3 (count = {count!r}"
+            ")"
+        )
     positions = torch.linspace(0, 1, count, dtype=a.dtype, device=a.device)
     losses = segment_losses(
         problem, a, b, count, samples=samples, statistics=statistics, together=together

@@ -24,9 +24,10 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import described, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.linalg.operators import check_count, effective_tolerance
+from torchtheory.linalg.operators import effective_tolerance
 from torchtheory.optimization.descent.iterates import Function, check_start
 
 #: Couplings that are drawn at most: 8 gigabytes of them.
@@ -56,7 +57,7 @@ class SphericalSpinGlass:
                 f"couplings have p >= 2 axes of one length n >= 2, not {list(couplings.shape)}"
             )
         if not couplings.is_floating_point() or not bool(torch.isfinite(couplings).all()):
-            raise NonFinite("couplings must be finite real numbers")
+            raise NonFinite(f"couplings must be finite real numbers, not {described(couplings)}")
         self.size, self.degree = couplings.shape[0], couplings.ndim
         orders = list(permutations(range(self.degree)))
         symmetric = sum((couplings.permute(order) for order in orders), 0 * couplings)
@@ -76,8 +77,8 @@ class SphericalSpinGlass:
         >>> SphericalSpinGlass.random(5).couplings.shape
         torch.Size([5, 5, 5])
         """
-        check_count(size, 10**6, "spins")
-        check_count(degree, 8, "degree of the polynomial")
+        whole_number(size, "the number of spins", least=1, most=10**6)
+        whole_number(degree, "degree", least=1, most=8)
         if size**degree > MOST_COUPLINGS:
             raise InvalidInput(
                 f"{size} spins and degree {degree} have {size**degree:.2g} couplings, which is too "
@@ -245,7 +246,7 @@ def descend_gradient_norm(
     Returns:
         Points `[b, p]` and gradient norms `[b]`.
     """
-    check_count(steps, 10**9, "steps")
+    whole_number(steps, "steps", least=1)
     if starts.ndim != 2:
         raise ShapeMismatch(f"starts are [b, p], not {list(starts.shape)}")
     if not tolerance > 0:

@@ -17,15 +17,13 @@ and Fast Ensembling of DNNs*, Eqs. (2) and (3).
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite
+from torchtheory.core.checks import positive_number, whole_number
+from torchtheory.core.errors import NonFinite
 from torchtheory.core.progress import track
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.linalg.operators import check_count
 from torchtheory.models.model import global_randomness_kept, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.optimization.landscape.batch_statistics import batches_normalized
@@ -69,10 +67,9 @@ def bend_path(
     >>> bool(((1 - corner.prod()) ** 2 < 0.1) & (corner < 1.25).all())
     True
     """
-    check_count(steps, 10**9, "steps")
-    check_count(batch, 10**9, "samples of a batch")
-    if not 0 < learning_rate < math.inf:
-        raise InvalidInput(f"learning_rate must be a positive number, not {learning_rate}")
+    whole_number(steps, "steps", least=1)
+    whole_number(batch, "batch", least=1)
+    positive_number(learning_rate, "learning_rate")
     ends = point_vector(problem, start, "the start"), point_vector(problem, end, "the end")
     corner = torch.lerp(*ends, 0.5).requires_grad_()
     optimizer = torch.optim.Adam([corner], lr=learning_rate)
@@ -85,7 +82,9 @@ def bend_path(
             point = torch.lerp(ends[t > 0.5], corner, 1 - abs(2 * t - 1))
             loss = problem.objective(part)(unflatten(point, problem.trainable))
             if not bool(torch.isfinite(loss)):
-                raise NonFinite("the loss on the path is NaN or infinite: lower learning_rate")
+                raise NonFinite(
+                    f"the loss on the path is NaN or infinite, {float(loss)}: lower learning_rate"
+                )
             (corner.grad,) = torch.autograd.grad(loss, corner)
             optimizer.step()
             schedule.step()

@@ -16,15 +16,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import all_finite, as_matrix, whole_numbers
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
-    NonFinite,
     ShapeMismatch,
     UnsupportedModel,
 )
 from torchtheory.nets.chain import as_chain
-from torchtheory.nets.labeled import at_least
 from torchtheory.optimization.descent.iterates import Function
 from torchtheory.optimization.linear_networks.deep_factorization import factor_gradients, product_of
 from torchtheory.optimization.linear_networks.second_moments import (
@@ -34,7 +33,6 @@ from torchtheory.optimization.linear_networks.second_moments import (
     reduced_rank_regression,
 )
 from torchtheory.optimization.linear_networks.two_layer import column_projector
-from torchtheory.primer.arrays import matrix as checked_matrix
 
 
 def linear_layers(model: nn.Module) -> list[Tensor]:
@@ -70,9 +68,10 @@ def check_layers(layers: Sequence[Tensor], covariances: Covariances) -> None:
             kind = layer.dtype if isinstance(layer, Tensor) else type(layer).__name__
             raise InvalidType(f"a layer is {kind}, the covariances are {covariances.xx.dtype}")
         if layer.ndim < 2:
-            raise ShapeMismatch("every layer must be a matrix [n_l, n_(l-1)]")
-        if not bool(torch.isfinite(layer).all()):
-            raise NonFinite("a layer contains NaN or infinity")
+            raise ShapeMismatch(
+                f"every layer must be a matrix [n_l, n_(l-1)], not {list(layer.shape)}"
+            )
+        all_finite(layer, "a layer")
     for below, above in pairwise(layers):
         if above.shape[-1] != below.shape[-2]:
             raise ShapeMismatch(
@@ -180,7 +179,7 @@ def balanced_layers(matrix: Tensor, widths: Sequence[int]) -> list[Tensor]:
     >>> [w.abs().tolist() for w in balanced_layers(torch.tensor([[8.0]]), (1, 1, 1, 1))]
     [[[2.0]], [[2.0]], [[2.0]]]
     """
-    checked_matrix(matrix)
+    as_matrix(matrix)
     depth = len(widths) - 1
     if depth < 1 or matrix.shape != (widths[-1], widths[0]):
         raise ShapeMismatch(
@@ -231,7 +230,9 @@ def deep_critical_point(
     """
     check_widths(widths, covariances)
     if len(widths) < 3:
-        raise InvalidInput("a network without a hidden layer has no such point")
+        raise InvalidInput(
+            f"a network without a hidden layer has no such point (widths = {list(widths)})"
+        )
     narrowest = min(widths[1:-1])
     rank = narrowest if middle_rank is None else middle_rank
     if len(set(chosen)) != len(chosen) or not set(chosen) <= set(range(covariances.outputs)):
@@ -271,7 +272,9 @@ def critical_product(
     tensor([[3.]])
     """
     if len(layers) < 2:
-        raise InvalidInput("the formula is about networks with a hidden layer")
+        raise InvalidInput(
+            f"the formula is about networks with a hidden layer ({len(layers)} layers)"
+        )
     check_layers(layers, covariances)
     C = product_of(layers[1:])
     size = float(torch.linalg.matrix_norm(C, 2))
@@ -281,10 +284,7 @@ def critical_product(
 
 def check_widths(widths: Sequence[int], covariances: Covariances) -> None:
     """Refuse widths that are none, or do not fit the data."""
-    if len(widths) < 2:
-        raise InvalidInput("widths are (inputs, hidden ..., outputs): at least two numbers")
-    for width in widths:
-        at_least(width, 1, "a width")
+    whole_numbers(widths, "widths", fewest=2)  # inputs, hidden ..., outputs
     if (widths[0], widths[-1]) != (covariances.inputs, covariances.outputs):
         raise ShapeMismatch(
             f"the data have {covariances.inputs} inputs and {covariances.outputs} outputs, the "

@@ -27,11 +27,10 @@ from scipy.integrate import solve_ivp
 from torch import Tensor, nn
 from torchdiffeq import odeint
 
+from torchtheory.core.checks import as_matrix, as_vector, described, first_entry, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, NotConverged, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.linalg.operators import check_count
 from torchtheory.models.problem import Problem
-from torchtheory.primer.arrays import matrix, vector
 
 
 class FactoredMatrix(nn.Module):
@@ -71,8 +70,10 @@ def chained(factors: Sequence[Tensor]) -> list[Tensor]:
     2
     """
     if not isinstance(factors, list | tuple) or not factors:
-        raise InvalidType("the factors are a list of matrices, from the input on")
-    checked = [matrix(w, f"factor {k}") for k, w in enumerate(factors, 1)]
+        raise InvalidType(
+            f"the factors are a list of matrices, from the input on, not {described(factors)}"
+        )
+    checked = [as_matrix(w, f"factor {k}") for k, w in enumerate(factors, 1)]
     for k, (before, after) in enumerate(pairwise(checked), 1):
         if after.shape[1] != before.shape[0]:
             raise ShapeMismatch(
@@ -112,7 +113,7 @@ def gaussian_measurements(
     torch.Size([5, 2, 3])
     """
     for size, name in ((count, "measurements"), (rows, "rows"), (columns, "columns")):
-        check_count(size, 10**9, name)
+        whole_number(size, f"the number of {name}", least=1)
     return gaussian(count, rows, columns, generator=as_generator(generator), dtype=dtype)
 
 
@@ -128,7 +129,9 @@ def entry_measurements(observed: Tensor) -> Tensor:
     [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
     """
     if observed.ndim != 2 or observed.dtype != torch.bool:
-        raise InvalidType("which entries are observed is said by a matrix of bool")
+        raise InvalidType(
+            f"which entries are observed is said by a matrix of bool, not {described(observed)}"
+        )
     if not bool(observed.any()):
         raise InvalidInput("at least one entry must be observed")
     places = observed.flatten().nonzero()
@@ -157,7 +160,7 @@ def sensing_problem(
     4.0
     """
     model = FactoredMatrix(factors)
-    goal = matrix(target, "the target")
+    goal = as_matrix(target, "the target")
     shape = model.product().shape
     if goal.shape != shape:
         raise ShapeMismatch(f"the target is {list(goal.shape)} and the product {list(shape)}")
@@ -192,7 +195,7 @@ def product_gradients(factors: Sequence[Tensor], target: Tensor) -> list[Tensor]
     [[[7.5]], [[5.0]]]
     """
     weights = chained(factors)
-    matrix(target, "the target")
+    as_matrix(target, "the target")
 
     def outer(product: Tensor) -> Tensor:
         if target.shape != product.shape:
@@ -259,7 +262,9 @@ def align_factors(factors: Sequence[Tensor]) -> AlignedFactors:
     """
     weights = chained(factors)
     if any(w.shape[0] != w.shape[1] for w in weights):
-        raise ShapeMismatch("aligned decompositions are for square factors")
+        raise ShapeMismatch(
+            f"aligned decompositions are for square factors, not {[list(w.shape) for w in weights]}"
+        )
     _, singular, vt = torch.linalg.svd(weights[0])
     if not bool(singular[-1] > torch.finfo(singular.dtype).eps * len(singular) * singular[0]):
         raise InvalidInput("the first factor is singular: its frames are not determined")
@@ -284,9 +289,9 @@ def end_to_end_velocity(product: Tensor, target: Tensor, depth: int) -> Tensor:
     >>> end_to_end_velocity(4 * torch.eye(1), 5 * torch.eye(1), depth=2)
     tensor([[4.]])
     """
-    W = matrix(product, "the product")
-    matrix(target, "the target")
-    check_count(depth, 10**6, "factors")
+    W = as_matrix(product, "the product")
+    as_matrix(target, "the target")
+    whole_number(depth, "depth", least=1, most=10**6)
     if target.shape != W.shape:
         raise ShapeMismatch(f"the target is {list(target.shape)} and the product {list(W.shape)}")
     u, s, vt = torch.linalg.svd(W)
@@ -313,7 +318,7 @@ def end_to_end_flow(
     >>> round(float(path[-1]), 7)                                          # 1 - exp(-1)
     0.6321206
     """
-    W = matrix(start, "the start")
+    W = as_matrix(start, "the start")
     moments = _moments(times).to(W)
     end_to_end_velocity(W, target, depth)  # refuses what does not fit before the solver starts
     made: Tensor = odeint(
@@ -333,9 +338,11 @@ def mode_velocity(singular: Tensor, target: Tensor, depth: int) -> Tensor:
     >>> mode_velocity(torch.tensor([0.25, 0.25]), torch.tensor([1.25, 2.25]), depth=2)
     tensor([0.2500, 0.5000])
     """
-    check_count(depth, 10**6, "factors")
+    whole_number(depth, "depth", least=1, most=10**6)
     if bool((singular < 0).any()):
-        raise InvalidInput("singular values are at least 0")
+        raise InvalidInput(
+            f"singular values are at least 0: {first_entry(singular, 'singular', singular < 0)}"
+        )
     return singular ** (2 - 2 / depth) * (target - singular)
 
 
@@ -359,7 +366,7 @@ def mode_flow(
     >>> round(float(path[-1]), 8)                                       # 1 / (1 + 9 exp(-2))
     0.45085306
     """
-    s, goal = vector(start, "the start"), vector(target, "the target")
+    s, goal = as_vector(start, "the start"), as_vector(target, "the target")
     if s.shape != goal.shape:
         raise ShapeMismatch(f"{len(s)} modes have {len(s)} targets, not {len(goal)}")
     mode_velocity(s, goal, depth)  # refuses what does not fit before the solver starts
@@ -397,7 +404,7 @@ def mode_time(
     >>> round(float(mode_time(0.1, 0.9, 1.0, depth=2)), 6)                         # log 81
     4.394449
     """
-    check_count(depth, 10**6, "factors")
+    whole_number(depth, "depth", least=1, most=10**6)
     low, high, goal = (
         s if isinstance(s, Tensor) else torch.tensor(float(s), dtype=torch.float64)
         for s in (start, end, target)
@@ -423,7 +430,10 @@ def mode_time(
 def _moments(times: Tensor | Sequence[float]) -> Tensor:
     moments = torch.as_tensor(times, dtype=torch.float64)
     if moments.ndim != 1 or len(moments) < 2:
-        raise ShapeMismatch("times must be one row of at least two numbers, the start first")
+        raise ShapeMismatch(
+            "times must be one row of at least two numbers, the start first, not "
+            f"{list(moments.shape)}"
+        )
     if not bool(torch.isfinite(moments).all()) or bool((moments.diff() <= 0).any()):
-        raise InvalidInput("times must be finite and increase")
+        raise InvalidInput(f"times must be finite and increase, not {described(moments.tolist())}")
     return moments

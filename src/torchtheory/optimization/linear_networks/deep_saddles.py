@@ -98,7 +98,9 @@ def deep_saddle_report(
     """
     layers = linear_layers(network) if isinstance(network, nn.Module) else list(network)
     if len(layers) < 2:
-        raise InvalidInput("a network with at least one hidden layer is needed")
+        raise InvalidInput(
+            f"a network with at least one hidden layer is needed, not {len(layers)} layers"
+        )
     check_layers(layers, covariances)
     widths = (layers[0].shape[1], *(len(layer) for layer in layers))
     optimum = deep_linear_optimum(covariances, widths).value
@@ -180,7 +182,10 @@ def linear_landscape_certificate(
     """
     check_widths(widths, covariances)
     if len(widths) < 3:
-        raise InvalidInput("without a hidden layer the risk is convex: no theorem is needed")
+        raise InvalidInput(
+            "without a hidden layer the risk is convex: no theorem is needed (widths = "
+            f"{list(widths)})"
+        )
     inputs, outputs, hidden = widths[0], widths[-1], widths[1:-1]
     two = {"two layers of weights": len(widths) == 3}
     full = {

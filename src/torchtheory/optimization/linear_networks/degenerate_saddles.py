@@ -14,8 +14,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.labeled import at_least, positive
 from torchtheory.optimization.descent.iterates import Function
 
 #: Derivatives of at most this size count as 0.
@@ -31,7 +31,7 @@ def product_risk(xx: float, yx: float, yy: float) -> Function:
     >>> product_risk(1.0, 1.0, 1.0)(torch.tensor([[0.0, 0.0], [2.0, 0.5]]))
     tensor([1., 0.])
     """
-    positive(xx, "the second moment of the input")
+    positive_number(xx, "the second moment of the input")
     if not (math.isfinite(yx) and math.isfinite(yy)) or yx**2 > xx * yy * (1 + 1e-12):
         raise InvalidInput(f"no pair has the second moments {xx!r}, {yx!r} and {yy!r}")
 
@@ -50,7 +50,7 @@ def derivative_along(function: Function, point: Tensor, direction: Tensor, order
     >>> derivative_along(lambda u: (1 - u[0] ** 3) ** 2, torch.zeros(1), torch.ones(1), 3)
     -12.0
     """
-    at_least(order, 0, "the order")
+    whole_number(order, "the order", least=0)
     if point.shape != direction.shape or point.ndim != 1:
         raise ShapeMismatch(
             f"a point [p] and a direction [p] are needed, not {list(point.shape)} and "
@@ -75,7 +75,7 @@ def first_derivative_order(
     >>> first_derivative_order(risk, torch.zeros(4), torch.ones(4))
     4
     """
-    at_least(most, 1, "the largest order")
+    whole_number(most, "the largest order", least=1)
     for order in range(1, most + 1):
         if abs(derivative_along(function, point, direction, order)) > ZERO:
             return order
@@ -104,9 +104,9 @@ def plateau_time(depth: int, size: float, slope: float, height: float) -> float:
     >>> plateau_time(3, 0.01, 0.5, 1.0)
     99.0
     """
-    at_least(depth, 2, "the depth")
-    positive(size, "the size")
-    positive(slope, "the slope")
+    whole_number(depth, "the depth", least=2)
+    positive_number(size, "the size")
+    positive_number(slope, "the slope")
     if not size <= height < math.inf:
         raise InvalidInput(f"the height must be at least the size {size!r}, not {height!r}")
     if depth == 2:

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import positive_number
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -230,12 +231,13 @@ def _power(base: float, exponent: int) -> float:
 
 def _depth(widths: Sequence[int]) -> int:
     if len(widths) < 2:
-        raise EmptyData("a network has at least one layer")
+        raise EmptyData(
+            f"a network has at least one layer, which takes two widths, not {list(widths)}"
+        )
     return len(widths) - 1
 
 
 def _check_square(depth: int, width: int, deviation: float) -> None:
     if depth < 1 or width < 1:
         raise InvalidInput(f"depth and width are at least 1, not {depth} and {width}")
-    if not (math.isfinite(deviation) and deviation > 0):
-        raise InvalidInput(f"the deviation must be a positive number, not {deviation!r}")
+    positive_number(deviation, "the deviation")

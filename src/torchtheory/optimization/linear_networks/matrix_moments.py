@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, as_vector
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.primer.arrays import matrix, vector
 
 PerLayer = float | Sequence[float]
 """One number for all layers, or one a layer."""
@@ -38,7 +38,7 @@ def sandwiched_norm(left: Tensor, right: Tensor, deviation: float) -> float:
     1.5
     """
     (sigma,) = _deviations(deviation, 1)
-    sizes = [float(matrix(m, n).double().square().sum()) for m, n in ((left, "A"), (right, "B"))]
+    sizes = [float(as_matrix(m, n).double().square().sum()) for m, n in ((left, "A"), (right, "B"))]
     return sigma**2 * sizes[0] * sizes[1]
 
 
@@ -214,7 +214,7 @@ def _depth(widths: Sequence[int]) -> int:
 def _deviations(values: PerLayer, depth: int) -> list[float]:
     found = per_layer(values, depth, "deviations")
     if any(v < 0 for v in found):
-        raise InvalidInput("a standard deviation is at least 0")
+        raise InvalidInput(f"a standard deviation is at least 0, not {min(found)!r}")
     return found
 
 
@@ -231,7 +231,7 @@ def sized_vector(x: Tensor, size: int, name: str) -> Tensor:
     >>> sized_vector(torch.ones(2), 2, "x")
     tensor([1., 1.], dtype=torch.float64)
     """
-    x = vector(x, name)
+    x = as_vector(x, name)
     if len(x) != size:
         raise ShapeMismatch(f"{name} must be [{size}], not {list(x.shape)}")
     return x.double()

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, as_points, as_symmetric, as_targets, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.labeled import points, targets
-from torchtheory.primer.arrays import matrix, symmetric
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +45,16 @@ class Covariances:
     yy: Tensor
 
     def __post_init__(self) -> None:
-        xx, yy = symmetric(self.xx, "the matrix xx"), symmetric(self.yy, "the matrix yy")
-        yx = matrix(self.yx, "the matrix yx")
+        xx, yy = as_symmetric(self.xx, "the matrix xx"), as_symmetric(self.yy, "the matrix yy")
+        yx = as_matrix(self.yx, "the matrix yx")
         if yx.shape != (len(yy), len(xx)):
             raise ShapeMismatch(
                 f"yx must be [{len(yy)}, {len(xx)}] to fit yy and xx, not {list(yx.shape)}"
             )
         if len({xx.dtype, yx.dtype, yy.dtype}) > 1:
-            raise InvalidInput("the three matrices must have one dtype")
+            raise InvalidInput(
+                f"the three matrices must have one dtype, not {xx.dtype}, {yx.dtype} and {yy.dtype}"
+            )
         joint = torch.cat([torch.cat([xx, yx.T], 1), torch.cat([yx, yy], 1)])
         spectrum = torch.linalg.eigvalsh(joint)
         rounding = 100 * len(joint) * torch.finfo(xx.dtype).eps * max(float(spectrum[-1]), 0.0)
@@ -71,8 +72,8 @@ class Covariances:
         >>> Covariances.from_samples(x, 3 * x).yx
         tensor([[7.5000]])
         """
-        x = points(x)
-        y = targets(x, y)
+        x = as_points(x)
+        y = as_targets(y, x)
         y = y[:, None] if y.ndim == 1 else y
         if y.ndim != 2:
             raise ShapeMismatch(f"y must be [samples, outputs], not {list(y.shape)}")
@@ -165,8 +166,7 @@ def reduced_rank_regression(covariances: Covariances, rank: int) -> ReducedRank:
     >>> reduced_rank_regression(moments, 1).value                      # 8 - 4
     4.0
     """
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-        raise InvalidInput(f"the rank must be a whole number >= 0, not {rank!r}")
+    whole_number(rank, "the rank", least=0)
     values, vectors = covariances.directions()
     top = vectors[:, :rank]
     value = float(covariances.yy.trace() - values[:rank].sum())

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, whole_number
 from torchtheory.core.errors import InvalidType, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labeled import at_least
 from torchtheory.optimization.linear_networks.second_moments import Covariances, least_squares_map
-from torchtheory.primer.arrays import matrix
 
 
 def two_layer_gradients(U: Tensor, V: Tensor, covariances: Covariances) -> tuple[Tensor, Tensor]:
@@ -154,8 +153,8 @@ def alternating_minimization(
     >>> round(float(alternating_minimization(moments, 1).risks[-1]), 5)
     4.0
     """
-    at_least(width, 1, "the width")
-    at_least(sweeps, 1, "sweeps")
+    whole_number(width, "the width", least=1)
+    whole_number(sweeps, "sweeps", least=1)
     if start is None:
         U = gaussian(
             covariances.outputs, width, generator=as_generator(generator),
@@ -186,7 +185,7 @@ def column_projector(U: Tensor, tolerance: float = 1e-9) -> Tensor:
     tensor([[1., 0.],
             [0., 0.]])
     """
-    matrix(U, "U")
+    as_matrix(U, "U")
     left, sigma, _ = torch.linalg.svd(U, full_matrices=False)
     kept: Tensor = left[:, sigma > max(tolerance, 50 * torch.finfo(U.dtype).eps) * sigma[:1]]
     return kept @ kept.T
@@ -223,7 +222,7 @@ def check_weights(U: Tensor, V: Tensor, covariances: Covariances) -> None:
 
 
 def _check_one(factor: Tensor, rows: int, name: str, covariances: Covariances) -> None:
-    if len(matrix(factor, name)) != rows:
+    if len(as_matrix(factor, name)) != rows:
         raise ShapeMismatch(f"{name} must be [{rows}, width], not {list(factor.shape)}")
     if factor.dtype != covariances.xx.dtype:
         raise InvalidType(

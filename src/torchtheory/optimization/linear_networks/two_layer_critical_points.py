@@ -20,9 +20,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.linalg.operators import effective_tolerance
-from torchtheory.nets.labeled import at_least
 from torchtheory.optimization.linear_networks.second_moments import (
     Covariances,
     least_squares_map,
@@ -33,7 +33,6 @@ from torchtheory.optimization.linear_networks.two_layer import (
     two_layer_curvature,
     two_layer_gradients,
 )
-from torchtheory.primer.arrays import matrix
 
 #: More classes than anybody reads.
 MOST_CLASSES = 20_000
@@ -125,7 +124,7 @@ def linear_critical_points(
     >>> [(p.chosen, p.value, p.label, p.index) for p in linear_critical_points(moments, 1)]
     [((0,), 4.0, 'global minimum', 0), ((1,), 7.0, 'strict saddle', 1)]
     """
-    at_least(width, 1, "the width")
+    whole_number(width, "the width", least=1)
     most = min(width, covariances.outputs)
     ranks = _ranks(rank, most, covariances.outputs)
     C, inverse = _mixing(mixing, width, covariances)
@@ -277,7 +276,7 @@ def _mixing(mixing: Tensor | None, width: int, covariances: Covariances) -> tupl
     if mixing is None:
         unit = torch.eye(width, dtype=covariances.xx.dtype, device=covariances.xx.device)
         return unit, unit
-    C = matrix(mixing, "the mixing")
+    C = as_matrix(mixing, "the mixing")
     if C.shape != (width, width):
         raise ShapeMismatch(f"the mixing must be [{width}, {width}], not {list(C.shape)}")
     if C.dtype != covariances.xx.dtype:
@@ -285,5 +284,8 @@ def _mixing(mixing: Tensor | None, width: int, covariances: Covariances) -> tupl
             f"the mixing is {C.dtype}, the covariances are {covariances.xx.dtype}; convert one"
         )
     if int(torch.linalg.matrix_rank(C)) < width:
-        raise InvalidInput("the mixing must be invertible")
+        raise InvalidInput(
+            f"the mixing must be invertible, and its rank is {int(torch.linalg.matrix_rank(C))}, "
+            f"not {width}"
+        )
     return C, torch.linalg.inv(C)

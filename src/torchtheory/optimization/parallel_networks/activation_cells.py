@@ -22,9 +22,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import as_matrix
 from torchtheory.core.random import as_generator, gaussian
 from torchtheory.expressivity.enumeration import enumerate_regions
-from torchtheory.primer.arrays import matrix
 
 #: Faces that are looked at, at most.
 MOST_FACES = 1.5e6
@@ -52,7 +52,7 @@ def activation_patterns(x: Tensor) -> Tensor:
     >>> len(activation_patterns(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])))
     6
     """
-    x = nn.functional.normalize(matrix(x, "the inputs").double(), dim=1, eps=1e-300)
+    x = nn.functional.normalize(as_matrix(x, "the inputs").double(), dim=1, eps=1e-300)
     if x.shape[1] == 1:
         patterns = (x.new_tensor([[1.0], [-1.0]]) @ x.T > 0).double()
     elif x.shape[1] == 2:

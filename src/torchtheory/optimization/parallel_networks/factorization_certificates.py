@@ -16,12 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.checks import all_finite, as_matrix, positive_number
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.singular_values import operator_norm
-from torchtheory.optimization.parallel_networks.nuclear_norm import check_strength
-from torchtheory.primer.arrays import matrix
 
 #: Relative change of the factors at which a descent ends.
 SETTLED = 1e-12
@@ -110,7 +109,7 @@ def certify_factorization(
     """
     own = Y
     Y, U, V = (factor.double() for factor in check_factors(Y, U, V))
-    check_strength(strength)
+    positive_number(strength, "the strength of the decay")
     if not tolerance >= 0:
         raise InvalidInput(f"the tolerance must be at least 0, not {tolerance!r}")
     product = U @ V.T
@@ -202,11 +201,11 @@ def grow_factorization(
     >>> grown.widths, [round(v, 6) for v in grown.objectives], grown.certificate.optimal
     ([0, 1, 2], [6.625, 4.625, 4.125], True)
     """
-    Y = matrix(Y)
+    Y = as_matrix(Y)
     if start is None:
         start = Y.new_zeros(Y.shape[0], 0), Y.new_zeros(Y.shape[1], 0)
     Y, U, V = check_factors(Y, *start)
-    check_strength(strength)
+    positive_number(strength, "the strength of the decay")
     most = U.shape[1] + min(Y.shape)
     widths, objectives, residuals = [], [], []
     while True:
@@ -237,7 +236,7 @@ def descend_factors(
     2.0
     """
     Y, U, V = check_factors(Y, U, V)
-    check_strength(strength)
+    positive_number(strength, "the strength of the decay")
     identity = strength * torch.eye(U.shape[1]).to(Y)
     for _ in range(sweeps if U.shape[1] else 0):
         before = torch.cat([U, V])
@@ -251,7 +250,7 @@ def descend_factors(
 
 def check_factors(Y: Tensor, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The three matrices, detached, in one precision, once they fit together."""
-    Y = matrix(Y)
+    Y = as_matrix(Y)
     if U.ndim != 2 or V.ndim != 2 or (*U.shape, *V.shape[:1]) != (
         Y.shape[0], V.shape[1], Y.shape[1]
     ):  # fmt: skip
@@ -259,6 +258,6 @@ def check_factors(Y: Tensor, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tens
             f"a matrix [n, m] needs factors [n, w] and [m, w]: {list(Y.shape)} was given with "
             f"{list(U.shape)} and {list(V.shape)}"
         )
-    if not bool(torch.isfinite(U).all() and torch.isfinite(V).all()):
-        raise NonFinite("the factors contain NaN or infinity")
+    all_finite(U, "U")
+    all_finite(V, "V")
     return Y, U.detach().to(Y), V.detach().to(Y)

@@ -21,6 +21,7 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix
 from torchtheory.core.errors import NotConverged, ShapeMismatch, UnsupportedModel
 from torchtheory.optimization.parallel_networks.activation_cells import edges, span_of_rows
 from torchtheory.optimization.parallel_networks.nuclear_norm import balanced_factors
@@ -31,7 +32,6 @@ from torchtheory.optimization.parallel_networks.subnetworks import (
     parallel_network,
     with_ones,
 )
-from torchtheory.primer.arrays import matrix
 
 #: Relative difference of the two bounds at which the method ends, and rounds of it at most.
 CLOSE, ROUNDS = 1e-6, 100
@@ -79,11 +79,11 @@ def induced_penalty(subnetwork: Subnetwork, x: Tensor, z: Tensor) -> InducedPena
     >>> round(induced_penalty(relu_unit(2, 1), x, z * z.new_tensor([[1], [-1]])).upper, 5)
     7.0
     """
-    z = matrix(z, "the outputs")
+    z = as_matrix(z, "the outputs")
     if len(z) != len(x):
         raise ShapeMismatch(f"{len(x)} inputs and {len(z)} rows of outputs must pair up")
     rounding = 1e3 * max(z.shape) * torch.finfo(z.dtype).eps
-    x, z = matrix(x, "the inputs").double(), z.double()
+    x, z = as_matrix(x, "the inputs").double(), z.double()
     empty = parallel_network(subnetwork)
     nothing = torch.zeros_like(z)
     if subnetwork.kind == "other":

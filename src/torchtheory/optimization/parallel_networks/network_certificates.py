@@ -26,10 +26,10 @@ import torch
 from scipy.optimize import minimize, minimize_scalar, nnls
 from torch import Tensor
 
+from torchtheory.core.checks import positive_number
 from torchtheory.core.errors import InvalidInput, NonFinite, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.optimization.parallel_networks.nondegenerate_pairs import degree_of
-from torchtheory.optimization.parallel_networks.nuclear_norm import check_strength
 from torchtheory.optimization.parallel_networks.polar_problems import Polar, polar
 from torchtheory.optimization.parallel_networks.subnetworks import (
     HalfSquares,
@@ -122,7 +122,7 @@ def certify_network(
     >>> certify_network(parallel_network(relu_unit(2, 1)), x, HalfSquares(y), 1.0).verdict
     'not optimal'
     """
-    check_strength(strength)
+    positive_number(strength, "the strength of the decay")
     if not tolerance >= 0:
         raise InvalidInput(f"the tolerance must be at least 0, not {tolerance!r}")
     refuse_unequal_degrees(network.subnetwork, x)
@@ -170,7 +170,7 @@ def value_and_descent(loss: OutputLoss, outputs: Tensor) -> tuple[float, Tensor]
     if not (math.isfinite(number) and bool(torch.isfinite(slope).all())):
         raise NonFinite("the loss must be finite at these outputs, and so must its gradient")
     if number < 0:
-        raise InvalidInput("the loss is negative: shift it to be at least 0")
+        raise InvalidInput(f"the loss is negative: shift it to be at least 0 (number = {number!r})")
     return number, -slope
 
 
@@ -245,7 +245,7 @@ def worth_of_subnetwork(
         loss: of the outputs.
         strength: $\lambda$.
     """
-    check_strength(strength)
+    positive_number(strength, "the strength of the decay")
     network, x = in_double(network, x)
     part = network.subnetwork.outputs(x, weights.detach().double())
     charge = strength * float(network.subnetwork.penalty(weights.detach().double()))
@@ -272,7 +272,7 @@ def best_scales(network: ParallelNetwork, x: Tensor, loss: OutputLoss, strength:
     At these, $\langle G,Z\rangle=\lambda\Theta_r$. Solved exactly for `HalfSquares`, by
     L-BFGS-B for other losses.
     """
-    check_strength(strength)
+    positive_number(strength, "the strength of the decay")
     own = network.weights
     network, x = in_double(network, x)
     parts = network.parts(x).detach()
@@ -361,7 +361,7 @@ def grow_network(
     ('globally optimal', 4)
     """
     if rounds < 1:
-        raise InvalidInput("growing takes at least one round")
+        raise InvalidInput(f"growing takes at least one round, not {rounds!r}")
     network = parallel_network(subnetwork)
     network, x = in_double(replace(network, weights=network.weights.to(x.device)), x)
     widths, objectives = [], []

@@ -83,7 +83,7 @@ def power_of_scale(
     here, double = values(1.0).double(), values(2.0).double()
     norm = float(here.norm())
     if not math.isfinite(norm):
-        raise NonFinite("the function is NaN or infinite at these points")
+        raise NonFinite(f"the function is NaN or infinite at these points (norm = {norm!r})")
     if norm == 0:
         raise InvalidInput("the function is 0 at all of these points: give others")
     ratio = float((double * here).sum()) / norm**2
@@ -200,7 +200,8 @@ def check_pair(
         starts, steps: of the search.
         generator: of the starts.
 
-    >>> from torchtheory.optimization.parallel_networks.subnetworks import deep_subnetwork, relu_unit
+    >>> from torchtheory.optimization.parallel_networks.subnetworks import deep_subnetwork
+    >>> from torchtheory.optimization.parallel_networks.subnetworks import relu_unit
     >>> x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
     >>> check_pair(relu_unit(2, 1), x).nondegenerate
     True
@@ -209,7 +210,10 @@ def check_pair(
     """
     check_inputs(x)
     if starts < 2 or steps < 20:
-        raise InvalidInput("a search needs at least 2 starts and 20 steps")
+        raise InvalidInput(
+            f"a search needs at least 2 starts and 20 steps (starts = {starts!r}, steps = {steps!r}"
+            ")"
+        )
     source = as_generator(generator)
     w = gaussian(starts, subnetwork.size, generator=source, dtype=torch.float64, device=x.device)
     x = x.double()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import closed_fraction
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource
 from torchtheory.optimization.parallel_networks.network_certificates import (
@@ -42,7 +43,10 @@ def required_width(outputs: int, samples: int) -> int:
     600001
     """
     if outputs < 1 or samples < 1:
-        raise InvalidInput("outputs and samples are whole numbers from 1 on")
+        raise InvalidInput(
+            f"outputs and samples are whole numbers from 1 on (outputs = {outputs!r}, samples = "
+            f"{samples!r})"
+        )
     return outputs * samples + 1
 
 
@@ -61,8 +65,7 @@ class Slide:
 
     def at(self, t: float) -> ParallelNetwork:
         """The network at time `t` from 0 to 1, where a subnetwork is zero."""
-        if not 0 <= t <= 1:
-            raise InvalidInput(f"t must lie in [0, 1], not {t!r}")
+        closed_fraction(t, "t")
         return self.network.scaled((1 + t * self.beta).clamp(min=0))
 
 

@@ -13,14 +13,13 @@ Source: Mathematical Aspects of Deep Learning, section 4.4.1, Eqs. (4.33) to (4.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import as_matrix, first_entry, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.primer.arrays import matrix
 
 
 def balanced_factors(Z: Tensor, width: int | None = None) -> tuple[Tensor, Tensor]:
@@ -41,7 +40,7 @@ def balanced_factors(Z: Tensor, width: int | None = None) -> tuple[Tensor, Tenso
     >>> float((U.square().sum() + V.square().sum()) / 2), bool((U @ V.T).trace() == 5)
     (5.0, True)
     """
-    Z = matrix(Z)
+    Z = as_matrix(Z)
     left, sigma, right = torch.linalg.svd(Z, full_matrices=False)
     rounding = max(Z.shape) * torch.finfo(Z.dtype).eps
     rank = int((sigma > rounding * sigma[0]).sum())
@@ -63,8 +62,8 @@ def threshold_singular_values(Y: Tensor, strength: float) -> Tensor:
     >>> threshold_singular_values(torch.diag(torch.tensor([3.0, 0.5])), 1.0).diagonal()
     tensor([2., 0.])
     """
-    Y = matrix(Y)
-    check_strength(strength)
+    Y = as_matrix(Y)
+    positive_number(strength, "the strength of the decay")
     left, sigma, right = torch.linalg.svd(Y, full_matrices=False)
     shrunk: Tensor = left * (sigma - strength).clamp(min=0) @ right
     return shrunk
@@ -84,10 +83,13 @@ def least_decay_objective(
     >>> least_decay_objective(torch.tensor([3.0, 2.0, 0.5]), 1.0, width=1)  # 5/2 + 2 + 1/8
     4.625
     """
-    check_strength(strength)
+    positive_number(strength, "the strength of the decay")
     sigma = singular_values.detach().reshape(-1).sort(descending=True).values
     if bool((sigma < 0).any()) or not bool(torch.isfinite(sigma).all()):
-        raise InvalidInput("singular values are finite numbers >= 0")
+        raise InvalidInput(
+            "singular values are finite numbers >= 0: "
+            f"{first_entry(sigma, 'the value', (sigma < 0) | ~torch.isfinite(sigma))}"
+        )
     if width is not None and width < 0:
         raise InvalidInput(f"the width must be a whole number >= 0, not {width!r}")
     kept = sigma > strength
@@ -137,11 +139,11 @@ def factorize_with_decay(
     >>> made.needed, made.objective, (made.U @ made.V.T).diagonal()
     (2, 4.125, tensor([2.0000, 1.0000, 0.0000]))
     """
-    Y = matrix(Y)
-    check_strength(strength)
+    Y = as_matrix(Y)
+    positive_number(strength, "the strength of the decay")
     scale, beyond = 1.0, 0.0
     if inputs is not None:
-        X = matrix(inputs, "the inputs").to(Y)
+        X = as_matrix(inputs, "the inputs").to(Y)
         if X.shape[1] != Y.shape[1]:
             raise ShapeMismatch(
                 f"inputs {list(X.shape)} and targets {list(Y.shape)} must have as many columns"
@@ -159,17 +161,10 @@ def factorize_with_decay(
     left, sigma, right = torch.linalg.svd(Y, full_matrices=False)
     needed = int((sigma > strength / scale).sum())
     width = needed if width is None else width
-    if isinstance(width, bool) or not isinstance(width, int) or width < 0:
-        raise InvalidInput(f"the width must be a whole number >= 0, not {width!r}")
+    whole_number(width, "the width", least=0)
     U, V = Y.new_zeros(Y.shape[0], width), Y.new_zeros(Y.shape[1], width)
     kept = min(width, needed)
     root = (sigma[:kept] - strength / scale).sqrt()
     U[:, :kept], V[:, :kept] = left[:, :kept] * root, right[:kept].T * root
     least = scale * least_decay_objective(sigma, strength / scale, width) + beyond
     return DecayFactorization(U, V, least, needed)
-
-
-def check_strength(strength: float) -> None:
-    r"""Refuse a $\lambda$ that is no positive number."""
-    if not (math.isfinite(strength) and strength > 0):
-        raise InvalidInput(f"the strength of the decay must be a positive number, not {strength!r}")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import as_matrix
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.optimization.parallel_networks.activation_cells import (
@@ -28,7 +29,6 @@ from torchtheory.optimization.parallel_networks.activation_cells import (
     span_of_rows,
 )
 from torchtheory.optimization.parallel_networks.subnetworks import Subnetwork, with_ones
-from torchtheory.primer.arrays import matrix
 
 #: Local solutions that are kept, at most.
 MOST_OTHERS = 200
@@ -89,11 +89,11 @@ def polar(
     >>> round(found.value, 9), found.exact
     (5.0, True)
     """
-    q = matrix(q, "the output gradients")
+    q = as_matrix(q, "the output gradients")
     if len(q) != len(x):
         raise ShapeMismatch(f"{len(x)} inputs and {len(q)} rows of output gradients must pair up")
     if starts < 1:
-        raise InvalidInput("a search needs at least one start")
+        raise InvalidInput(f"a search needs at least one start, not {starts!r}")
     if subnetwork.kind == "other":
         x = x.to(q) if x.is_floating_point() else x
         return _search(subnetwork, x, q, starts, generator)
@@ -126,7 +126,7 @@ def _inputs_of_unit(subnetwork: Subnetwork, x: Tensor, q: Tensor) -> Tensor:
     A penalty or an architecture put in the place of a unit's own would make the exact methods
     answer another question.
     """
-    x = matrix(x, "the inputs").double()
+    x = as_matrix(x, "the inputs").double()
     seen = with_ones(x, subnetwork.bias)
     if subnetwork.size != seen.shape[1] + q.shape[1]:
         raise ShapeMismatch(

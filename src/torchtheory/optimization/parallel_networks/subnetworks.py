@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from torchtheory.core.checks import all_finite
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
-    NonFinite,
     ShapeMismatch,
     UnsupportedModel,
 )
@@ -111,7 +111,9 @@ def deep_subnetwork(
     (18, 3.0, torch.Size([5, 1]))
     """
     if len(widths) < 2 or min(widths) < 1:
-        raise InvalidInput("the widths must be at least two whole numbers from 1 on")
+        raise InvalidInput(
+            f"the widths must be at least two whole numbers from 1 on, not {list(widths)}"
+        )
     if penalty not in ("decay", "product", "powers"):
         raise InvalidInput(f"penalty must be decay, product or powers, not {penalty!r}")
     shapes = list(zip(widths[1:], widths, strict=False))
@@ -138,7 +140,10 @@ def deep_subnetwork(
 
 def _unit(inputs: int, outputs: int, bias: bool, kind: Kind, penalty: str) -> Subnetwork:
     if inputs < 1 or outputs < 1:
-        raise InvalidInput("a unit needs at least one input and one output")
+        raise InvalidInput(
+            f"a unit needs at least one input and one output (inputs = {inputs!r}, outputs = "
+            f"{outputs!r})"
+        )
     if penalty not in ("decay", "product"):
         raise InvalidInput(f"penalty must be decay or product, not {penalty!r}")
     seen = inputs + bias
@@ -185,8 +190,7 @@ class ParallelNetwork:
                 f"the weights must be [subnetworks, {self.subnetwork.size}], not "
                 f"{list(self.weights.shape)}"
             )
-        if not bool(torch.isfinite(self.weights).all()):
-            raise NonFinite("the weights contain NaN or infinity")
+        all_finite(self.weights, "the weights")
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -198,7 +202,7 @@ class ParallelNetwork:
     def parts(self, x: Tensor) -> Tensor:
         r"""$\phi(X,W_i)$, `[r, m, c]`."""
         if x.ndim == 0 or len(x) == 0:
-            raise EmptyData("the network needs at least one input")
+            raise EmptyData(f"the network needs at least one input, not {list(x.shape)}")
         x = x.to(self.weights) if x.is_floating_point() else x
         if not len(self):
             zero = self.weights.new_zeros(self.subnetwork.size)
@@ -317,8 +321,7 @@ class HalfSquares:
             raise ShapeMismatch(
                 f"targets are [m, c], not {list(self.targets.shape)}: reshape a vector to [m, 1]"
             )
-        if not bool(torch.isfinite(self.targets).all()):
-            raise NonFinite("the targets contain NaN or infinity")
+        all_finite(self.targets, "the targets")
 
     def __call__(self, outputs: Tensor) -> Tensor:
         if outputs.shape != self.targets.shape:
