@@ -52,13 +52,13 @@ def test_all_ways_to_write_a_function_of_one_variable_are_the_same(f) -> None:
         smooth_network(f, 2, 1, 0.1, norm=2.0),
         box_network(f, 1, 2.0, 0.3),
         bernstein_approximant(f, 4, (0.0, 1.0), lipschitz=2.0),
-        tangent_network(f, ((0.0, 1.0),), 4, curvature=2.0),
+        tangent_network(f, 2.0, 4, (0.0, 1.0)),
     )
     same = (
         smooth_network(by_number, 2, 1, 0.1, norm=2.0),
         box_network(by_number, 1, 2.0, 0.3),
         bernstein_approximant(by_number, 4, (0.0, 1.0), lipschitz=2.0),
-        tangent_network(by_number, ((0.0, 1.0),), 4, curvature=2.0),
+        tangent_network(by_number, 2.0, 4, (0.0, 1.0)),
     )
     for one, other in zip(made, same, strict=True):
         assert torch.equal(values_of(one, x), values_of(other, x))

@@ -160,7 +160,7 @@ class Statement:
     def mean(
         self,
         samples: Observed,
-        promised: float,
+        promised: Values,
         within: float = 0.0,
         *,
         against: Values = (),

@@ -13,6 +13,7 @@ from functools import lru_cache
 from xml.etree.ElementTree import Element
 
 from latex2mathml.converter import convert_to_element
+from latex2mathml.symbols_parser import convert_symbol
 from markupsafe import Markup, escape
 
 from torchtheory.report.plain_math import formula_spans, text_mode
@@ -231,6 +232,10 @@ def _write(node: Element) -> str:
 def _text(node: Element) -> str:
     """The text of a node, with the character references latex2mathml writes resolved."""
     text = _REFERENCE.sub(lambda found: chr(int(found[1], 16)), node.text or "")
+    if node.tag == "mo" and text.startswith("\\"):
+        # the brackets of \bigl and \Bigr are left as they were written
+        code = convert_symbol(text)
+        text = chr(int(code, 16)) if code else text.lstrip("\\")
     return text_mode(text) if node.tag == "mtext" else text
 
 

@@ -154,6 +154,7 @@ class SparseGridNetwork(Approximant):
         grid: the interpolant itself.
     """
 
+    network: ShiftedSum
     grid_error: float
     product_error: float
     grid: SparseGrid

@@ -50,6 +50,7 @@ class SmoothApproximant(Approximant):
         levels: depth of each squaring.
     """
 
+    network: ShiftedSum
     taylor_error: float
     product_error: float
     cells: int

@@ -162,6 +162,7 @@ class HolderApproximant(Approximant):
         cells: cells of the mesh a side.
     """
 
+    network: ShiftedSum
     cells: int
 
 

@@ -188,7 +188,7 @@ def rounding(run: Run, errors: list[float], points: int) -> list[tuple[float, li
         [
             64 * sum(p.numel() for p in m.parameters()) / (network_size(m).parameters * 64)
             for m in [holder_network(bent, 1, 1.0, 1, 1e-3).network.as_sequential()]
-        ],  # type: ignore[operator]
+        ],
     )
     return found
 

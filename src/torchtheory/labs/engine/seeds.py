@@ -241,9 +241,8 @@ def print_seeds(report: SeedReport, console: Console, *, verbose: bool = False) 
     shown = [r for r in report.rates if verbose or not r.steady or len(r.seeds) < report.seeds]
     if shown:
         grid = Grid(box=None, header_style="bold", pad_edge=False)
-        for column in ("lab", "claim", "violated", "allowed", "control held", "accepted", "slack"):
-            grid.add_column(column, overflow="fold")
-        grid.add_column("")
+        for column in ("lab", "claim", "violated", "allowed", "control", "accepted", "slack", ""):
+            grid.add_column(column, overflow="fold", no_wrap=column != "claim")
         for rate in shown:
             grid.add_row(*_cells(rate, report.seeds))
         console.print(grid)

@@ -101,7 +101,7 @@ def on_a_line(run: Run, points: int, draws: int) -> None:
     few = different_labelings(_random_networks(run, 3000, 6)[:, :1].expand(-1, 6))
     says = run.states(
         ["M-33", "A-35"],
-        r"S(6)\ge|\{\operatorname{sgn}\Phi_\theta(z):\theta\ \text{drawn}\}|\ge"
+        r"S(6)\ge|\{\operatorname{sgn}\Phi_\theta(z):\theta\ \text{drawn}\}|\ge "
         r"S_{\text{half-planes}}(6)\ \text{ for the ReLU networks } (2,8,1)",
     )
     says.at_least(

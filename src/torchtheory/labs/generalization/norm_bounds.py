@@ -133,7 +133,7 @@ def peeling(run: Run, m: int) -> None:
     spectral = torch.einsum("sm,skm->sk", signs, torch.relu(rows @ x.T)).norm(dim=1)
     says = run.states(
         "A-65",
-        r"\|W\|_F\le C:\ \bigl\|\sum_i\tau_i\varrho(Wx_i)\bigr\|_2\le"
+        r"\|W\|_F\le C:\ \bigl\|\sum_i\tau_i\varrho(Wx_i)\bigr\|_2\le "
         r"C\sup_{\|w\|\le1}\bigl|\sum_i\tau_i\varrho(\langle w,x_i\rangle)\bigr|",
     )
     says.at_most(

@@ -236,8 +236,8 @@ def minimizer(run: Run, samples: int, dimension: int, epochs: int) -> dict[str, 
     )
     says = run.states("N-21", r"\ell(w_{t+1})\le\ell(w_t) \text{ at step } 1/L")
     says.at_most(descent.losses[1:], descent.losses[:-1], 1e-14)
-    wild = logistic_regression(x, y, method="gradient", step=30 / logistic_smoothness(x), steps=50).losses
-    says.fails("step 30/L", wild[1:], promised=wild[:-1])
+    rising = logistic_regression(x, y, method="gradient", step=30 / logistic_smoothness(x), steps=50).losses
+    says.fails("step 30/L", rising[1:], promised=rising[:-1])
     wild = logistic_regression(x, y, method="stochastic", steps=2, step=100.0, generator=run.generator)
     says = run.states(
         "N-21",

@@ -90,7 +90,7 @@ def gradient_map(run: Run) -> None:
     found = sample_gradients(layers, x, y)
     flipped = sample_gradients(layers, x, -y)
     says = run.states(
-        "L-155", r"\partial\ell/\partial W^k=(W^{k+1})^\top\cdots(W^L)^\top(\hat y-y)\,(W^{k-1}\cdotsW^1x)^\top"
+        "L-155", r"\partial\ell/\partial W^k=(W^{k+1})^\top\cdots(W^L)^\top(\hat y-y)\,(W^{k-1}\cdots W^1x)^\top"
     )
     says.equal(
         torch.cat([g.flatten() for g in found]),

@@ -119,7 +119,7 @@ def convexity(run: Run, x: Tensor, y: Tensor) -> None:
     says.fails("the Hessian in all parameters", whole)
     says = run.states(
         "A-117",
-        r"r(\theta^{(1)},(1-\lambda)\theta^{(2)}+\lambda\bar\theta^{(2)})\le(1-\lambda)r+\lambda\bar"
+        r"r(\theta^{(1)},(1-\lambda)\theta^{(2)}+\lambda\bar\theta^{(2)})\le(1-\lambda)r+\lambda\bar "
         r"r: \text{ most above the chord}",
     )
     says.at_most(excess, 0, 1e-12, where="ten random segments of the last layer")
