@@ -11,7 +11,7 @@ CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 # Compiled modules are kept also where the environment forbids it: each worker imports all of them.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES)
 
-.PHONY: audit test test-fast test-kernels lint labs docs mutants clean help
+.PHONY: audit test test-fast test-kernels lint labs debts docs mutants clean help
 
 audit: $(READY)  ## audit a small network trained on scikit-learn's digits
 	$(BIN)/torchtheory audit
@@ -37,6 +37,10 @@ docs: $(VENV)/.docs  ## the site, into build/site; it shows the finished runs in
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 TORCHTHEORY_RUNS=$(or $(RUNS),torchtheory-runs) \
 		$(BIN)/mkdocs build --strict
 
+debts: $(READY)  ## the weak checks that labs still owe, by room (PRUNE=1: without what was paid)
+	OMP_NUM_THREADS=1 $(BIN)/python -m torchtheory.labs.engine.debts \
+		$(if $(PRUNE),--prune --jobs $(CORES))
+
 mutants: $(READY)  ## make library functions wrong one at a time (ROOM=nets: of one room)
 	OMP_NUM_THREADS=1 $(BIN)/python -m torchtheory.labs.engine.mutants --jobs $(CORES) \
 		$(if $(ROOM),--room $(ROOM)) $(if $(SAMPLE),--sample $(SAMPLE))
@@ -51,9 +55,9 @@ help:  ## this list
 
 # Where the machine's Python cannot put pip into a new environment (Debian without python3-venv),
 # the machine's own pip installs into it from outside.
-PIP = $(if $(shell $(BIN)/python -m pip --version 2>/dev/null),$(BIN)/python -m pip,\
-	$(PYTHON) -m pip --python $(BIN)/python)
-INSTALL = $(PIP) install --quiet --constraint constraints.txt --editable
+INSTALL = if $(BIN)/python -m pip --version >/dev/null 2>&1; then pip="$(BIN)/python -m pip"; \
+	else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
+	$$pip install --quiet --constraint constraints.txt --editable
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) 2>/dev/null \

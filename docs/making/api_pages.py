@@ -50,8 +50,7 @@ CHOSEN = {
         (
             "Intervals",
             "intervals",
-            "Interval mean_interval clopper_pearson median_interval "
-            "fit_slope hoeffding_radius",
+            "Interval mean_interval clopper_pearson median_interval fit_slope hoeffding_radius",
         ),
         ("Randomness", "random", "as_generator"),
         ("The catalogue", "catalogue", "Entry Source Erratum entries sources entry errata search"),
@@ -137,9 +136,15 @@ def api_page(directory: Path) -> str:
     """The Markdown of a package's page."""
     name = directory.name
     lines = [f"# {PAGES.get(name, name)}", "", introduction(directory), ""]
-    for group in front(directory):
+    groups = front(directory)
+    chosen = name in CHOSEN and not (directory / "__init__.pyi").exists()
+    if groups and not chosen:
+        lines += [f"Import what stands here from `{PACKAGE}.{name}`.", ""]
+    for group in groups:
         if group.heading:
             lines += [f"## {group.heading}", ""]
+        if chosen:
+            lines += [f"From `{group.paths[0].rpartition('.')[0]}`.", ""]
         for path in group.paths:
             lines += [f"::: {path}", ""]
     return "\n".join(lines)

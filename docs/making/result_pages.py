@@ -262,9 +262,9 @@ def _index(
         "# Results",
         "",
         f"The catalogue has {wording.counted(len(covered), 'entry', 'entries')}: theorems, "
-        "constructions, algorithms, figures and tables of four sources. Each is an experiment with "
-        "a verdict, or will be. These pages are made from finished runs of the labs (`make labs`, "
-        "or `torchtheory lab run NAME` for one of them).",
+        "constructions, algorithms, figures and tables of the sources below. Each is an experiment "
+        "with a verdict, or will be. These pages are made from finished runs of the labs (`make "
+        "labs`, or `torchtheory lab run NAME` for one of them).",
         "",
         f"There are {wording.counted(len(runs), 'run')} with "
         f"{wording.counted(len(claims), 'claim')}"
@@ -333,10 +333,14 @@ def _picture(run: FinishedRun, images: dict[str, bytes]) -> Picture | None:
     if run.picture is None:
         return None
     name = f"{run.lab}.webp"
-    with Image.open(run.picture) as image:
-        width = min(PICTURE_WIDTH, image.width)
-        height = round(image.height * width / image.width)
-        scaled = image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
+    try:
+        with Image.open(run.picture) as image:
+            panels = image.width > 2 * image.height
+            width = min(PICTURE_WIDTH * 3 // 2 if panels else PICTURE_WIDTH, image.width)
+            height = round(image.height * width / image.width)
+            scaled = image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
+    except OSError:  # no picture, or half of one
+        return None
     buffer = io.BytesIO()
     scaled.save(buffer, "WEBP", quality=82, method=4)
     images[f"results/pictures/{name}"] = buffer.getvalue()

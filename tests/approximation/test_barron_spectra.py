@@ -138,7 +138,6 @@ def test_network_is_the_mean_of_its_steps():
     torch.testing.assert_close(net.model(x)[:, 0].detach(), steps(x).mean(1) + f.at_origin())
     assert net.weight_sum == pytest.approx(total_variation(f, 1.5))
     assert net.guarantee == pytest.approx((3 * f.barron_constant) ** 2 / 30)
-    assert net.chance_above(net.guarantee / 2) == 1.0
     assert units_for_error(net.guarantee, f.barron_constant, 1.5) == 30
 
 
@@ -158,6 +157,8 @@ def test_best_network_is_no_worse_than_the_mean_and_wants_the_ball():
     assert again == pytest.approx(min(errors))
     with pytest.raises(InvalidInput, match="outside"):
         best_network(f, 40, 3 * x, 6)
+    wider, _ = best_network(f, 40, 3 * x, 6, radius=3.0)
+    assert wider.guarantee == pytest.approx(9 * best.guarantee)
 
 
 def test_infinite_width_representations():

@@ -40,7 +40,7 @@ from torchtheory.approximation.dictionaries.horizons import (
 )
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.boxes import cell_centers
-from torchtheory.approximation.piecewise.hats import hat_generator, hat_interpolant, hat_layers
+from torchtheory.approximation.piecewise.hats import hat_interpolant, hat_layers
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 
@@ -73,8 +73,6 @@ def test_hats_agree_with_scipy() -> None:
     np.testing.assert_allclose(made(x).numpy(), below(x.numpy()), atol=1e-12)
     with pytest.raises(InvalidInput, match="1 or 2 dimensions"):
         hat_layers(2, ((0.0, 1.0),) * 3)
-    with pytest.raises(InvalidInput):
-        hat_generator(3)
 
 
 @settings(max_examples=20, deadline=None)

@@ -18,21 +18,11 @@ from torchtheory.approximation.piecewise.finite_elements import (
     finite_element_network,
     interpolate_linearly,
     line_mesh,
-    minimum_network,
     nodal_network,
 )
 from torchtheory.approximation.piecewise.hats import hat_interpolant
 from torchtheory.approximation.piecewise.splines import spline_network
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.integers(1, 9), st.integers(0, 10**6))
-def test_minimum(count: int, seed: int) -> None:
-    x = torch.randn(20, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    network = minimum_network(count)
-    assert torch.allclose(network(x)[:, 0], x.amin(1), atol=1e-13)
-    assert network_size(network).depth == 1 + (count - 1).bit_length()
 
 
 def test_hat_by_hand() -> None:

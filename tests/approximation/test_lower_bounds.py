@@ -77,6 +77,13 @@ def test_a_nonlinear_encoder_is_met() -> None:
     assert w.residual < 1e-8
 
 
+def test_a_nonlinear_encoder_in_the_plane_is_met() -> None:
+    nodes = torch.tensor([[0.2, 0.3], [0.7, 0.6], [0.4, 0.9]]).double()
+    w = antipodal_witness(lambda f: torch.atan(9 * f(nodes)), 3, 1, dimension=2, generator=0)
+    assert w.function(w.peaks).shape == (4,)  # more cells than parameters
+    assert w.residual < 1e-8
+
+
 def test_an_encoder_that_jumps_is_not_claimed_to_be_met() -> None:
     def sign(f: BumpSum) -> torch.Tensor:
         return torch.where(f(torch.tensor([[0.25]]).double()) >= 0, 1.0, -1.0)

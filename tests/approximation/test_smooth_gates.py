@@ -49,6 +49,18 @@ def test_product_of_two_by_hand() -> None:
     assert by_hand == pytest.approx(math.sinh(h * x) * math.sinh(h * y) / h**2, abs=1e-12)
 
 
+def test_gates_on_a_larger_box() -> None:
+    x = torch.linspace(-3, 3, 31, dtype=torch.float64)
+    square = smooth_square_network("softplus", 0.0, 1e-3, radius=3.0)
+    assert square.domain == ((-3.0, 3.0),)
+    assert float((square(x) - x**2).abs().max()) <= square.bound
+    step = best_product_step(2, "exp", 0.0, bound=3.0)
+    assert step < best_product_step(2, "exp", 0.0)  # truncation grows with the box
+    times = shallow_product_network(2, "exp", 0.0, step, bound=3.0)
+    pairs = torch.cartesian_prod(x, x)
+    assert float((times(pairs) - pairs.prod(1)).abs().max()) <= times.bound
+
+
 @given(st.integers(1, 6), st.sampled_from(["exp", "softplus", "logistic"]))
 @settings(max_examples=12, deadline=None)
 def test_products_keep_their_promise(d: int, name: str) -> None:

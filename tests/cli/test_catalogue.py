@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from torchtheory.core import catalogue
+from torchtheory.labs.engine import coverage
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 
@@ -13,10 +16,11 @@ from .calls import Call, forget_labs
 
 def test_index(call: Call) -> None:
     data = call("index", "--json").json
-    assert set(data) == {"total", "covered", "background", "missing", "entries"}
+    counts = {"total", "covered", "background", "missing", "loose", "unresolved"}
+    assert set(data) == counts | {"entries"}
     assert data["total"] == len(data["entries"]) == len(catalogue.entries()) == 1158
     assert data["covered"] + data["background"] + data["missing"] == 1158
-    keys = {"id", "name", "source", "kind", "status", "labs"}
+    keys = {"id", "name", "source", "kind", "status", "labs", "loose", "unresolved", "bounds"}
     assert all(keys <= set(e) for e in data["entries"])
     for e in data["entries"]:
         assert (e["status"] == "covered") == bool(e["labs"])
@@ -28,6 +32,46 @@ def test_index(call: Call) -> None:
     assert "N-08" in call("index", "N-08").out
     assert "1158" in call("index").out
     assert call("index", "zzzz-nothing", "--json").json["total"] == 0
+
+
+def test_index_marks_what_is_checked_weakly(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def weak(run: Run, size: int = 2) -> None:
+        says = run.states("N-08", "x")
+        says.at_most(1, 18)
+        says.fails("broken", 19)
+        run.states("N-08", "x").at_most(1, 12, loose="no case comes near")
+        run.states("N-06", "x").at_most(1, 12)
+        run.states("N-06", "x").at_most(1, 1)
+        run.states("N-07", "x").mean([0.4, 0.5, 0.6], 0.5)
+
+    forget_labs(monkeypatch)
+    lab("zz-weak", room="nets", covers=["N-08", "N-07", "N-06"], title="t")(weak)
+    debts = {
+        "loose": {"zz-weak": ("N-08#1", "N-06#1")},
+        "unresolved": {"zz-weak": ("N-07#1",)},
+        "control": {},
+    }
+    monkeypatch.setattr(coverage, "read_debts", lambda: debts)
+    place = ("--out", str(tmp_path / "runs"))
+
+    def marks() -> dict[str, tuple[int, int, int | None]]:
+        listed = call("index", "--loose", "--json", *place).json["entries"]
+        return {e["id"]: (len(e["loose"]), len(e["unresolved"]), e["bounds"]) for e in listed}
+
+    # what the file of debts says
+    assert marks() == {"N-06": (1, 0, None), "N-07": (0, 1, None), "N-08": (1, 0, None)}
+    assert "1 loose" in call("index", "N-08", *place).out
+    # what a kept run says
+    assert call("lab", "run", "zz-weak", *place).code == 0
+    assert marks() == {"N-06": (1, 0, 2), "N-07": (0, 1, 0), "N-08": (2, 0, 2)}
+    found = call("index", "N-08", "--json", *place).json
+    assert (found["loose"], found["unresolved"]) == (1, 0)
+    assert found["entries"][0]["loose"] == ["zz-weak N-08#1", "zz-weak N-08#2"]
+    assert found["entries"][0]["reasons"] == ["no case comes near"]
+    assert "1 of 2 loose" in " ".join(call("index", "N-06", *place).out.split())
+    assert "2 loose, 1 unresolved" in call("index", "--loose", *place).out
 
 
 def test_several_words_need_no_quotes(call: Call) -> None:

@@ -14,7 +14,7 @@ import joblib
 import pytest
 import torch
 
-from torchtheory.core.errors import InvalidInput, MissingPackage
+from torchtheory.core.errors import InvalidInput, MissingPackage, TorchTheoryError
 from torchtheory.core.parallel import Outcome, WorkerKilled, run_tasks
 
 
@@ -99,11 +99,11 @@ def test_settings_of_joblib_do_not_leak_into_the_loop() -> None:
 
 def test_bad_input() -> None:
     for wrong in (0, -1, 2.0, True):
-        with pytest.raises(InvalidInput, match="jobs must be a whole number >= 1"):
+        with pytest.raises(TorchTheoryError, match="jobs must be a whole number >= 1"):
             run_tasks(abs, [1], jobs=wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="threads must be at least 1"):
+    with pytest.raises(InvalidInput, match="threads must be a whole number >= 1"):
         run_tasks(abs, [1], threads=0)
-    with pytest.raises(InvalidInput, match="backend must be one of loky, dask, ray, serial"):
+    with pytest.raises(InvalidInput, match="known: dask, loky, ray, serial"):
         run_tasks(abs, [1], backend="threads")  # type: ignore[arg-type]
     assert list(run_tasks(abs, [], jobs=2)) == []
 

@@ -32,7 +32,7 @@ def test_feature_curve_is_least_squares_at_each_size() -> None:
             weight = least_squares(phi[r, :, :p], y[r]).weight
             risk = (phi_test[r, :, :p] @ weight - y_test[r]).square().mean()
             assert curve.test[i, r] == pytest.approx(float(risk), rel=1e-6)
-    assert curve.threshold == 9
+    assert curve.first_below(1e-10) == 9
 
 
 def test_ridge_is_that_of_scikit_learn() -> None:
@@ -60,7 +60,7 @@ def test_peak_and_threshold() -> None:
         (1, 2, 3), torch.tensor([[1.0], [0.5], [0.2]]), torch.tensor([[1.0], [9], [2]])
     )
     assert curve.peak == 2
-    assert curve.threshold is None
+    assert curve.first_below(1e-10) is None
     assert curve.first_below(0.5) == 2
 
 

@@ -208,5 +208,5 @@ def test_a_hunt_is_taken_up_again(tmp_path: Path) -> None:
     assert not first.unfit
     assert hunt([lab], settings) == first
     assert (tmp_path / "out" / "finished.jsonl").read_text() == lines
-    with pytest.raises(InvalidInput, match="sample must be at least 1"):
+    with pytest.raises(InvalidInput, match="sample must be a whole number >= 1"):
         Settings(sample=0)

@@ -31,7 +31,6 @@ from torchtheory.generalization.implicit_bias.smoothed_margin import (
 from torchtheory.nets.homogeneity import (
     measure_homogeneity,
     network_margins,
-    normalized_margin,
     require_homogeneous,
 )
 
@@ -77,16 +76,6 @@ def test_model_is_left_alone() -> None:
     assert net.training
     assert all(bool((v == before[k]).all()) for k, v in net.state_dict().items())
     assert all(p.grad is None for p in net.parameters())
-
-
-def test_normalized_margin_does_not_see_the_scale() -> None:
-    net = relu_net().double()
-    x, y = draw(6, 3), torch.tensor([1, -1, 1, 1, -1, -1])
-    before = normalized_margin(net, x, y)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.mul_(7)
-    assert normalized_margin(net, x, y) == pytest.approx(before)
 
 
 def test_several_classes() -> None:

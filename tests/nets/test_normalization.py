@@ -55,6 +55,9 @@ def test_reparametrization(seed: int, factor: float) -> None:
     unit = reparametrize(weight, x, gamma, shift)
     normalized = gamma * standardize(x @ weight.T, 0) + shift
     assert torch.allclose(x @ unit.weight.T + unit.bias, normalized, atol=1e-9)
+    batch = nn.BatchNorm1d(3, dtype=torch.float64)
+    plain = reparametrize(weight, x, eps=batch.eps)
+    assert torch.allclose(x @ plain.weight.T + plain.bias, batch(x @ weight.T), atol=1e-9)
     scaled = reparametrize(factor * weight, x, gamma, shift)
     assert torch.allclose(scaled.weight, unit.weight, atol=1e-9)
     assert torch.allclose(scaled.norm_ratio, unit.norm_ratio, rtol=1e-9)

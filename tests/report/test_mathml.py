@@ -106,3 +106,10 @@ def test_paragraphs_and_lists() -> None:
     assert "<p>One line.</p>" in text
     assert "<p>Then:</p>" in text
     assert "<ul><li>first item</li><li>second</li></ul>" in text
+
+
+def test_brackets_of_a_given_size() -> None:
+    assert ">‖<" in formula(r"\bigl\|x\bigr\|")
+    assert ">⟨<" in formula(r"\Bigl\langle x\Bigr\rangle")
+    assert ">{<" in formula(r"\bigl\{x\bigr\}")
+    assert "\\" not in formula(r"\bigl\lfloor x\bigr\rfloor")

@@ -202,7 +202,6 @@ def measured_error(
     function: Function | nn.Module,
     approximant: Approximant,
     *,
-    tolerance: float = 1e-6,
     most_points: int = 1 << 17,
 ) -> SupError:
     r"""The sup-norm error of an approximant on its domain.
@@ -223,7 +222,6 @@ def measured_error(
         approximant,
         approximant.domain,
         extra=_both_sides(approximant),
-        tolerance=tolerance,
         most_points=most_points,
     )
 

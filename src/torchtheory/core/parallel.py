@@ -32,8 +32,8 @@ import joblib
 import torch
 
 from torchtheory.core import progress
-from torchtheory.core.checks import whole_number
-from torchtheory.core.errors import InvalidInput, MissingPackage
+from torchtheory.core.checks import one_of, whole_number
+from torchtheory.core.errors import MissingPackage
 
 Backend = Literal["loky", "dask", "ray", "serial"]
 BACKENDS: tuple[Backend, ...] = ("loky", "dask", "ray", "serial")
@@ -116,11 +116,10 @@ def run_tasks(
     >>> outcome.error
     ZeroDivisionError('division by zero')
     """
-    whole_number(jobs, "jobs", least=1)
-    if threads is not None and threads < 1:
-        raise InvalidInput(f"threads must be at least 1, not {threads}")
-    if backend not in BACKENDS:
-        raise InvalidInput(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+    jobs = whole_number(jobs, "jobs", least=1)
+    if threads is not None:
+        threads = whole_number(threads, "threads", least=1)
+    one_of(backend, "backend", BACKENDS)
     return _outcomes(function, list(tasks), jobs, backend, threads, description)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from torchtheory.core.claim import (
@@ -15,8 +14,10 @@ from torchtheory.core.claim import (
     json_number,
     not_applicable,
 )
+from torchtheory.core.curves import plot_curves
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.figure import Figure, draw
+from torchtheory.core.intervals import Interval
 from torchtheory.core.naming import check_name
 from torchtheory.core.statement import CounterExample, Statement, erratum_text
 
@@ -112,41 +113,45 @@ class Record:
         self,
         name: str,
         x: Values,
-        measured: Mapping[str, Values],
+        measured: Mapping[str, Values | Sequence[Interval]],
         promised: Mapping[str, Values] | None = None,
         *,
         axes: tuple[str, str],
         log: str = "",
+        at: Mapping[str, float] | None = None,
+        ylim: tuple[float | None, float | None] | None = None,
+        beside: bool = False,
         caption: str = "",
     ) -> None:
         """Record a line plot: what was measured with marks, what is promised dashed.
 
         Args:
             x: the common abscissae, `[n]`.
-            measured: label and ordinates `[n]` of each measured line.
-            promised: the same for bounds and limits; a number is a horizontal line.
+            measured: label and ordinates `[n]` of each measured line; a list of intervals has
+                error bars.
+            promised: the same for bounds and limits; a number is a horizontal line. Under the
+                label of a measured line it takes that line's color.
             axes: what stands at the two axes.
             log: `"x"`, `"y"` or `"xy"` for logarithmic axes.
+            at: label and abscissa of vertical lines.
+            ylim: the ends of the vertical axis; None leaves an end to the data.
+            beside: puts the legend to the right of the plot, where it hides no line.
         """
 
         def plot(ax: Any) -> None:
-            across = _numbers(x)
-            marks = "o-" if across.size <= 40 else "-"
-            for label, line in measured.items():
-                ax.plot(across, _numbers(line), marks, markersize=3.5, label=label)
-            for label, line in (promised or {}).items():
-                heights = np.broadcast_to(_numbers(line), across.shape)
-                ax.plot(across, heights, "--", label=label)
-            ax.set_xlabel(axes[0])
-            ax.set_ylabel(axes[1])
-            if "x" in log:
-                ax.set_xscale("log")
-            if "y" in log:
-                ax.set_yscale("log")
-            if len(measured) + len(promised or {}) > 1:
-                ax.legend()
+            plot_curves(
+                ax,
+                x,
+                measured,
+                promised or {},
+                axes=axes,
+                log=log,
+                at=at or {},
+                ylim=ylim,
+                beside=beside,
+            )
 
-        self.figure(name, plot, caption=caption)
+        self.figure(name, plot, caption=caption, size=(6.6, 3.2) if beside else None)
 
     def note(self, sentence: str) -> None:
         """Record something the reader should know."""
@@ -166,12 +171,6 @@ class Record:
     def _refuse_second(name: str, taken: list[str], kind: str) -> None:
         if name in taken:
             raise InvalidInput(f"there is already a {kind} named {name!r}")
-
-
-def _numbers(values: Values) -> np.ndarray[Any, Any]:
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().double().numpy()
-    return np.asarray(values, dtype=np.float64)
 
 
 def _cell(value: Any) -> Cell:

@@ -26,7 +26,6 @@ def load_data(
     *,
     target: str | None = None,
     test: str | Path | None = None,
-    split: str = "split",
     test_fraction: float = 0.2,
     channel: bool = True,
     seed: int = 0,
@@ -41,7 +40,7 @@ def load_data(
 
     Args:
         place: file, directory or name of a function.
-        target, test, split, test_fraction, seed: of a table.
+        target, test, test_fraction, seed: of a table.
         channel: of a directory of IDX files.
 
     Each part is as `torchtheory.models.samples.collect` accepts it; how it was read, where that
@@ -52,9 +51,7 @@ def load_data(
         _refuse_options(place, target, test)
         return call_loader(str(place))
     if is_table(path):
-        table = load_table(
-            path, target, test=test, split=split, test_fraction=test_fraction, seed=seed
-        )
+        table = load_table(path, target, test=test, test_fraction=test_fraction, seed=seed)
         return table.train, table.test
     _refuse_options(place, target, test)
     if path.suffix == ".npz":

@@ -33,6 +33,9 @@ from torchtheory.core.intervals import Interval, mean_interval
 
 Values = Sequence[float] | np.ndarray[Any, Any] | Tensor
 
+#: Misleading pairs that are listed; the rest is only counted.
+_MOST_LISTED = 100
+
 
 @dataclass(frozen=True, slots=True)
 class MisleadingPair:
@@ -66,7 +69,7 @@ class OrderComparison:
         kendall_ties, spearman: $\tau_b$ and Spearman's $\rho$, `nan` where one side
             is constant.
         regret: gap of the instance that the measure likes best, minus the least gap.
-        misleading: the discordant pairs, the costliest first.
+        misleading: the discordant pairs, the costliest first, at most 100 of them.
     """
 
     instances: int
@@ -86,12 +89,6 @@ class OrderComparison:
     def preserved(self) -> bool:
         """Whether the measure has the very preorder of the gaps, on all decided pairs."""
         return self.discordant == self.merged == self.split == 0
-
-    @property
-    def misled(self) -> float:
-        """Share of discordant pairs among the decided ones with different gaps."""
-        pairs = self.concordant + self.discordant + self.merged
-        return self.discordant / pairs if pairs else 0.0
 
 
 def precedes(gaps: Values) -> Tensor:
@@ -113,7 +110,6 @@ def compare_orders(
     names: Sequence[str] | None = None,
     radii: Values | None = None,
     confidence: float = 0.95,
-    most: int = 100,
 ) -> OrderComparison:
     r"""Does a measure rank the instances as their gaps do?
 
@@ -124,7 +120,6 @@ def compare_orders(
         radii: half-widths within which the gaps are known (a confidence radius of the test risk).
             Pairs whose intervals overlap are undecided and count neither way.
         confidence: of the intervals.
-        most: how many misleading pairs to list.
 
     Cost: $O(n^2)$ time and memory.
 
@@ -170,7 +165,7 @@ def compare_orders(
         kendall_ties=_tau_b(gap_sign[upper], measure_sign[upper]) if comparable else math.nan,
         spearman=_rank_correlation(gap, other) if comparable else math.nan,
         regret=float(gap[best].max() - gap.min()),  # among ties the choice may be the worst
-        misleading=_misleading(gap, other, agreement, labels, most),
+        misleading=_misleading(gap, other, agreement, labels),
     )
 
 
@@ -183,6 +178,10 @@ def order_table(
     confidence: float = 0.95,
 ) -> dict[str, OrderComparison]:
     r"""Compare several measures with the gaps, the best $\tau$ first.
+
+    Args:
+        gaps, names, radii, confidence: as for `compare_orders`.
+        measures: values of each measure, by its name.
 
     >>> gaps = [0.1, 0.2, 0.3]
     >>> table = order_table(gaps, {"size": [3, 2, 1], "norm": [1.0, 4.0, 9.0]})
@@ -217,11 +216,10 @@ def _misleading(
     measure: np.ndarray[Any, Any],
     agreement: np.ndarray[Any, Any],
     names: Sequence[str],
-    most: int,
 ) -> tuple[MisleadingPair, ...]:
     better, worse = np.nonzero((agreement < 0) & (gap[:, None] < gap[None]))
     cost = gap[worse] - gap[better]
-    order = np.argsort(-cost, kind="stable")[:most]
+    order = np.argsort(-cost, kind="stable")[:_MOST_LISTED]
     return tuple(
         MisleadingPair(
             names[better[k]],

@@ -34,6 +34,9 @@ MOST_DERIVATIVES = 4
 #: Degrees of polynomials that are looked for.
 MOST_DEGREE = 8
 
+_RADIUS = 10.0  # where a point of nonzero derivative is looked for
+_FARTHEST = 1e3  # where a solution is still looked for
+_SAME = 1e-4  # numbers of two activations that differ by no more, relatively, agree
 _SPACING = 2.0**-11
 _STEPS = (64, 16)  # the two steps of the smoothness test, in grid points
 _EPS = float(np.finfo(np.float64).eps)
@@ -108,18 +111,13 @@ class ActivationProperties:
 
     @property
     def universal(self) -> bool:
-        r"""Whether two-layer networks with it are dense in $C(K)$: no polynomial (Leshno)."""
+        r"""Whether two-layer networks with it are dense in $C(K)$: no polynomial (Leshno).
+
+        For continuous functions that is to be discriminatory, by Hahn-Banach and Riesz.
+        """
         return self.polynomial_degree is None
 
-    @property
-    def discriminatory(self) -> bool:
-        r"""Whether $\int\varrho(w^\top x+b)\,d\mu=0\ \forall w,b$ forces $\mu=0$.
-
-        For continuous functions this is density in $C(K)$, by Hahn-Banach and Riesz.
-        """
-        return self.universal
-
-    def differences(self, other: ActivationProperties, tolerance: float = 1e-4) -> list[str]:
+    def differences(self, other: ActivationProperties) -> list[str]:
         """Names of the properties in which two functions differ.
 
         >>> inspect_activation(torch.relu).differences(inspect_activation(nn.LeakyReLU(0.5)))
@@ -128,7 +126,7 @@ class ActivationProperties:
         different = []
         for field in fields(self):
             a, b = getattr(self, field.name), getattr(other, field.name)
-            if not _agree(a, b, tolerance):
+            if not _agree(a, b):
                 different.append(field.name)
         return different
 
@@ -196,10 +194,8 @@ def inspect_activation(function: Function, *, radius: float = 10.0) -> Activatio
     )
 
 
-def point_of_nonzero_derivative(
-    function: Function, order: int, *, radius: float = 10.0
-) -> float | None:
-    r"""A point $\lambda$ away from the kinks with $\varrho^{(p)}(\lambda)\ne0$.
+def point_of_nonzero_derivative(function: Function, order: int) -> float | None:
+    r"""A point $\lambda\in[-10,10]$ away from the kinks with $\varrho^{(p)}(\lambda)\ne0$.
 
     At such a point the monomial $x^p$ is a limit of difference quotients of $\varrho$.
     The point with the largest derivative of that order is given; None where every difference of
@@ -214,7 +210,7 @@ def point_of_nonzero_derivative(
         raise InvalidInput(f"order must be a whole number from 1 to 6, not {order!r}")
     f = _as_function(function)
     step = 128
-    half = round(radius / _SPACING)
+    half = round(_RADIUS / _SPACING)
     x: Array = np.arange(-half, half + 1) * _SPACING
     v = _values(f, x)
     difference = np.abs(_difference(v, order, step))
@@ -228,16 +224,15 @@ def point_of_nonzero_derivative(
     return float(centers[best]) if difference[best] > 0 else None
 
 
-def invert(function: Function, target: Tensor, *, radius: float = 1e3) -> Tensor:
+def invert(function: Function, target: Tensor) -> Tensor:
     r"""Solve $\varrho(x)=t$ by bisection, for a continuous strictly monotone function.
 
     Args:
         function: the activation.
-        target: values $t$, any shape.
-        radius: solutions are looked for in $[-R,R]$.
+        target: values $t$, any shape; solutions are looked for in $[-1000,1000]$.
 
     Raises:
-        InvalidInput: where $t$ is not between $\varrho(-R)$ and $\varrho(R)$.
+        InvalidInput: where $t$ is not between $\varrho(-1000)$ and $\varrho(1000)$.
 
     >>> invert(torch.sigmoid, torch.tensor([0.25, 0.75], dtype=torch.float64))
     tensor([-1.0986,  1.0986], dtype=torch.float64)
@@ -246,11 +241,11 @@ def invert(function: Function, target: Tensor, *, radius: float = 1e3) -> Tensor
         raise InvalidType(f"the target must be floating point, not {target.dtype}")
     f = _as_function(function, target.dtype)
     with torch.no_grad():
-        low, high = torch.full_like(target, -radius), torch.full_like(target, radius)
+        low, high = torch.full_like(target, -_FARTHEST), torch.full_like(target, _FARTHEST)
         ends = f(low), f(high)
         if not bool(((ends[0] - target) * (ends[1] - target) <= 0).all()):
             raise InvalidInput(
-                f"some target is not between the values at -{radius:g} and {radius:g}"
+                f"some target is not between the values at -{_FARTHEST:g} and {_FARTHEST:g}"
             )
         rising = ends[1] > ends[0]
         while True:
@@ -472,11 +467,11 @@ def _euler(x: Array, v: Array, breaks: list[float]) -> bool:
     return bool((np.abs(center * slope - value)[away] <= 1e-9 * max(scale, 1e-300)).all())
 
 
-def _agree(a: float | bool | None, b: float | bool | None, tolerance: float) -> bool:
+def _agree(a: float | bool | None, b: float | bool | None) -> bool:
     if a is None or b is None or isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if math.isnan(a) or math.isnan(b):
         return math.isnan(a) and math.isnan(b)
     if math.isinf(a) or math.isinf(b):
         return a == b
-    return abs(a - b) <= tolerance * max(1.0, abs(a), abs(b))
+    return abs(a - b) <= _SAME * max(1.0, abs(a), abs(b))

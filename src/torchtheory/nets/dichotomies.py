@@ -25,6 +25,9 @@ from torchtheory.nets.separability import Array, separate
 #: Labelings are kept as the bits of a signed 64-bit integer.
 MOST_POINTS = 62
 
+#: Unit vectors closer to dependent than this count as dependent, or parallel.
+_TOLERANCE = 1e-9
+
 
 def cover_count(samples: int, dimension: int, *, bias: bool = False) -> int:
     r"""Cover's count $C(s,n)=2\sum_{i=0}^{n-1}\binom{s-1}{i}$, exactly.
@@ -73,11 +76,11 @@ def capacity_curve(dimension: int, *, largest_load: float = 4.0) -> tuple[Tensor
     return load, torch.tensor([cover_fraction(s, n) for s in counts], dtype=torch.float64)
 
 
-def in_general_position(x: Tensor, *, bias: bool = False, tolerance: float = 1e-9) -> bool:
+def in_general_position(x: Tensor, *, bias: bool = False) -> bool:
     r"""Whether every $\min(s,n)$ of the points are linearly independent.
 
     Points are normalized first; a subset counts as dependent when its least singular value is
-    below `tolerance`. $O(\binom sn n^3)$.
+    below $10^{-9}$. $O(\binom sn n^3)$.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     >>> in_general_position(x), in_general_position(torch.cat([x, 2 * x[:1]]))
@@ -88,7 +91,7 @@ def in_general_position(x: Tensor, *, bias: bool = False, tolerance: float = 1e-
         return False
     size = min(z.shape)
     for chunk in _chunks(itertools.combinations(range(len(z)), size), 20_000):
-        if np.linalg.svd(z[np.array(chunk)], compute_uv=False)[:, -1].min() <= tolerance:
+        if np.linalg.svd(z[np.array(chunk)], compute_uv=False)[:, -1].min() <= _TOLERANCE:
             return False
     return True
 
@@ -109,9 +112,7 @@ class Dichotomies:
         return len(self.labels)
 
 
-def realizable_dichotomies(
-    x: Tensor, *, bias: bool = False, tolerance: float = 1e-9
-) -> Dichotomies:
+def realizable_dichotomies(x: Tensor, *, bias: bool = False) -> Dichotomies:
     r"""Every labeling of the rows of `x` by a hyperplane, with weights that produce it.
 
     This is the proof of Cover's theorem run as an algorithm, one point $x_k$ at a time. A
@@ -124,7 +125,6 @@ def realizable_dichotomies(
     Args:
         x: `[s, n]`, at most 62 points.
         bias: hyperplanes that need not pass through the origin.
-        tolerance: a unit vector whose projection is shorter than this counts as parallel.
 
     Raises:
         NotConverged: if the points are so nearly degenerate that weights fail their labeling.
@@ -140,22 +140,22 @@ def realizable_dichotomies(
     if z is None:
         # a point at the origin is on no side of any hyperplane
         return Dichotomies(x.new_zeros(0, len(x)), x.new_zeros(0, x.shape[1] + bool(bias)))
-    codes, weights = _cells(z, tolerance)
+    codes, weights = _cells(z)
     order = np.argsort(codes)
     labels = 2.0 * ((codes[order, None] >> np.arange(len(x))) & 1) - 1
     weights = weights[order]
     if not (np.sign(weights @ z.T) == labels).all():
-        raise NotConverged("the points are degenerate up to rounding; change the tolerance")
+        raise NotConverged("the points are degenerate up to rounding; move them a little")
     return Dichotomies(torch.from_numpy(labels).to(x), torch.from_numpy(weights).to(x))
 
 
-def count_dichotomies(x: Tensor, *, bias: bool = False, tolerance: float = 1e-9) -> int:
-    """How many labelings of the rows of `x` hyperplanes produce; see `dichotomies`.
+def count_dichotomies(x: Tensor, *, bias: bool = False) -> int:
+    """How many labelings of the rows of `x` hyperplanes produce; see `realizable_dichotomies`.
 
     >>> count_dichotomies(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))   # not 6: parallel
     4
     """
-    return len(realizable_dichotomies(x, bias=bias, tolerance=tolerance))
+    return len(realizable_dichotomies(x, bias=bias))
 
 
 def count_dichotomies_by_programs(x: Tensor, *, bias: bool = False) -> int:
@@ -182,7 +182,7 @@ def _unit_points(x: Tensor, bias: bool) -> Array | None:
     return z / lengths if lengths.all() else None
 
 
-def _cells(z: Array, tolerance: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Array]:
+def _cells(z: Array) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Array]:
     """Codes (bit k: the sign at row k) and weights of all labelings of the unit rows `z`."""
     first = z[0]
     codes = np.array([1, 0], dtype=np.int64)
@@ -192,13 +192,13 @@ def _cells(z: Array, tolerance: float) -> tuple[np.ndarray[tuple[int], np.dtype[
         sides = weights @ new
         flat = z[:k] - np.outer(z[:k] @ new, new)
         lengths = np.linalg.norm(flat, axis=1, keepdims=True)
-        if (lengths <= tolerance).any():
+        if (lengths <= _TOLERANCE).any():
             # an earlier point is parallel to this one: its sign decides, nothing splits
             twin = int(np.argmin(lengths))
             sides = np.where((codes >> twin) & 1, 1.0, -1.0) * np.sign(z[twin] @ new)
             codes = codes | ((sides > 0).astype(np.int64) << k)
             continue
-        split, flat_weights = _cells(flat / lengths, tolerance)
+        split, flat_weights = _cells(flat / lengths)
         flat_weights = flat_weights - np.outer(flat_weights @ new, new)
         # from inside the hyperplane, step to either side without crossing another one
         along = np.abs(z[:k] @ new) + 1e-300

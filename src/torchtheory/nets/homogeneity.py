@@ -33,6 +33,7 @@ from torchtheory.models.model import Parameters, PureFunction, flatten, unflatte
 Margins = Callable[[Tensor], Tensor]
 
 _FACTORS = (2.0, 0.5, 3.0)
+_TOLERANCE = 1e-6  # relative deviation that counts as rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Homogeneity:
     reason: str
 
 
-def measure_homogeneity(model: nn.Module, x: Tensor, *, tolerance: float = 1e-6) -> Homogeneity:
+def measure_homogeneity(model: nn.Module, x: Tensor) -> Homogeneity:
     r"""The $L$ with $f(\alpha\theta;x)=\alpha^Lf(\theta;x)$, or why there is none.
 
     Measured on the inputs `x[n, ...]` for $\alpha=2$ (which gives $L$), 1/2 and 3, at
@@ -76,16 +77,16 @@ def measure_homogeneity(model: nn.Module, x: Tensor, *, tolerance: float = 1e-6)
     if x.is_floating_point():
         x = x.double()
     theta = function.trainable
-    found = _measured(function, theta, x, frozenset(), tolerance)
+    found = _measured(function, theta, x, frozenset())
     if found.degree is not None:
         return found
     biases = {k for k in theta if k.rsplit(".", 1)[-1] == "bias"}
-    without = _measured(function, theta, x, frozenset(biases), tolerance) if biases else found
+    without = _measured(function, theta, x, frozenset(biases)) if biases else found
     if without.degree is None:
         return found
     for name in sorted(biases):
         fewer = frozenset(biases - {name})
-        if _measured(function, theta, x, fewer, tolerance).degree is not None:
+        if _measured(function, theta, x, fewer).degree is not None:
             biases.remove(name)
     return Homogeneity(
         None,
@@ -148,22 +149,6 @@ def network_margins(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Margins, Te
     return margins, flatten(theta)
 
 
-def normalized_margin(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    r"""$\min_iq_i/\|\theta\|^L$ of a homogeneous classifier; negative where it errs.
-
-    It does not change when the weights are scaled, and is what training for long maximizes.
-
-    >>> net = nn.Linear(2, 1, bias=False)
-    >>> _ = nn.init.constant_(net.weight, 5.0)
-    >>> round(normalized_margin(net, torch.ones(1, 2), torch.ones(1)), 4)
-    1.4142
-    """
-    degree = require_homogeneous(model, x)
-    margins, theta = network_margins(model, x, y)
-    with torch.no_grad():
-        return float(margins(theta).min() / theta.norm() ** degree)
-
-
 def check_inputs(x: Tensor) -> None:
     """Refuse what is no batch of finite inputs."""
     if not isinstance(x, Tensor):
@@ -175,7 +160,7 @@ def check_inputs(x: Tensor) -> None:
 
 
 def _measured(
-    function: PureFunction, theta: Parameters, x: Tensor, zero: frozenset[str], tolerance: float
+    function: PureFunction, theta: Parameters, x: Tensor, zero: frozenset[str]
 ) -> Homogeneity:
     """The degree with some parameters at 0."""
     size = math.sqrt(sum(float(p.square().sum()) for p in theta.values()) / function.count)
@@ -204,7 +189,7 @@ def _measured(
     if ratio <= 0:
         return Homogeneity(None, math.inf, "not homogeneous: scaling the weights turns the outputs")
     degree = math.log2(ratio)
-    if abs(degree - round(degree)) < tolerance:
+    if abs(degree - round(degree)) < _TOLERANCE:
         degree = float(round(degree))
     worst = 0.0
     for point in (near, kept):
@@ -213,7 +198,7 @@ def _measured(
             scale = alpha**degree
             gap = float((outputs(point, alpha) - scale * base).norm())
             worst = max(worst, gap / (scale * (float(base.norm()) or norm)))
-    if worst > tolerance:
+    if worst > _TOLERANCE:
         return Homogeneity(None, worst, "not homogeneous: the outputs are no power of the scale")
     if degree == 0:
         return Homogeneity(0.0, worst, "of degree 0: scaling the weights changes nothing")

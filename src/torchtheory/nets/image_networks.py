@@ -33,13 +33,12 @@ class CenterCrop(nn.Module):
         return x[..., top : top + self.size, left : left + self.size]
 
 
-def lenet(size: int = 28, *, padded: bool = False, dropout: float = 0.5) -> nn.Sequential:
-    """Two convolutions of 32 filters 5 x 5, each max-pooled, 1024 units, 10 outputs.
+def lenet(size: int = 28, *, padded: bool = False) -> nn.Sequential:
+    """Two convolutions of 32 filters 5 x 5, each max-pooled, 1024 units, dropout, 10 outputs.
 
     Args:
         size: images are cropped to `size` x `size` around their center.
         padded: whether convolutions keep the size; the source does not say.
-        dropout: after the 1024 units.
 
     >>> [lenet(24, padded=p)[8].in_features for p in (False, True)]      # 32·3·3 and 32·6·6
     [288, 1152]
@@ -60,7 +59,7 @@ def lenet(size: int = 28, *, padded: bool = False, dropout: float = 0.5) -> nn.S
         nn.Flatten(),
         nn.Linear(32 * side * side, 1024),
         nn.ReLU(),
-        nn.Dropout(dropout),
+        nn.Dropout(0.5),
         nn.Linear(1024, 10),
     )
 
@@ -87,8 +86,8 @@ class PreActivationBlock(nn.Module):
         return out
 
 
-def preactivation_resnet18(classes: int = 10) -> nn.Sequential:
-    """Eight pre-activation blocks of 64, 128, 256 and 512 channels, for images 32 x 32.
+def preactivation_resnet18() -> nn.Sequential:
+    """Eight pre-activation blocks of 64, 128, 256 and 512 channels; images 32 x 32, 10 classes.
 
     >>> import torch
     >>> with torch.device("meta"):
@@ -110,7 +109,7 @@ def preactivation_resnet18(classes: int = 10) -> nn.Sequential:
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        nn.Linear(512, classes),
+        nn.Linear(512, 10),
     )
 
 
@@ -142,8 +141,8 @@ class AggregatedBlock(nn.Module):
         return F.relu(kept + self.body(x))
 
 
-def resnext29(groups: int = 16, width: int = 64, classes: int = 10) -> nn.Sequential:
-    """ResNeXt-29 (`groups` x `width` d) for images 32 x 32: three stages of three blocks.
+def resnext29(groups: int = 16) -> nn.Sequential:
+    """ResNeXt-29 (`groups` x 64d): three stages of three blocks; images 32 x 32, 10 classes.
 
     >>> import torch
     >>> with torch.device("meta"):
@@ -154,7 +153,7 @@ def resnext29(groups: int = 16, width: int = 64, classes: int = 10) -> nn.Sequen
     blocks: list[nn.Module] = []
     channels = 64
     for stage in range(3):
-        inner, outputs = groups * width * 2**stage, 256 * 2**stage
+        inner, outputs = groups * 64 * 2**stage, 256 * 2**stage
         for place in range(3):
             stride = 2 if stage > 0 and place == 0 else 1
             blocks.append(AggregatedBlock(channels, inner, outputs, groups, stride))
@@ -166,5 +165,5 @@ def resnext29(groups: int = 16, width: int = 64, classes: int = 10) -> nn.Sequen
         *blocks,
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        nn.Linear(channels, classes),
+        nn.Linear(channels, 10),
     )

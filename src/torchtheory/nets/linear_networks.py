@@ -16,6 +16,9 @@ from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.chain import as_chain
 
+#: Standard deviation of the points at which a black box is tried.
+_SPREAD = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class LinearityTest:
@@ -52,7 +55,6 @@ def probe_linearity(
     inputs: int,
     *,
     trials: int = 200,
-    scale: float = 3.0,
     generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> LinearityTest:
@@ -61,7 +63,7 @@ def probe_linearity(
     Linear means $f(\alpha x+\beta y)=\alpha f(x)+\beta f(y)$ for all $\alpha,\beta$;
     affine means it for $\alpha+\beta=1$. Random $x,y,\alpha,\beta$ refute it with a
     counterexample, or leave it standing; the matrix is read off the unit vectors. A function that
-    bends only where the Gaussian points of size `scale` do not fall goes unnoticed.
+    bends only where the Gaussian points of standard deviation 3 do not fall goes unnoticed.
 
     Args:
         function: maps rows `[s, n]` to rows `[s, m]`; a module is run without gradients.
@@ -76,8 +78,8 @@ def probe_linearity(
     whole_number(inputs, "inputs", least=1)
     whole_number(trials, "trials", least=1)
     source = as_generator(generator)
-    x = scale * gaussian(trials, inputs, generator=source, dtype=dtype)
-    y = scale * gaussian(trials, inputs, generator=source, dtype=dtype)
+    x = _SPREAD * gaussian(trials, inputs, generator=source, dtype=dtype)
+    y = _SPREAD * gaussian(trials, inputs, generator=source, dtype=dtype)
     a, b = (gaussian(trials, 1, generator=source, dtype=dtype) for _ in range(2))
     with torch.no_grad():
         fx, fy = function(x), function(y)

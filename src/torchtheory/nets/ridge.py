@@ -15,6 +15,9 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.activations import Activation
 
+_SAMPLES = 100  # points at which gradients are compared
+_TOLERANCE = 1e-9  # relative size of a singular value that counts as rounding
+
 
 @dataclass(frozen=True, slots=True)
 class Ridge:
@@ -74,15 +77,13 @@ def find_ridge(
     function: Callable[[Tensor], Tensor],
     inputs: int,
     *,
-    samples: int = 100,
-    tolerance: float = 1e-9,
     generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> RidgeTest:
     r"""Is $f:\mathbb R^n\to\mathbb R$ a ridge function, and along which direction?
 
-    All gradients of a ridge function are parallel, so the matrix of gradients at random points
-    has rank one; its right singular vector is $\pm\theta/\|\theta\|$.
+    All gradients of a ridge function are parallel, so the matrix of gradients at 100 random
+    points has rank one; its right singular vector is $\pm\theta/\|\theta\|$.
 
     >>> theta = torch.tensor([3.0, 4.0], dtype=torch.float64)
     >>> find_ridge(lambda x: torch.tanh(x @ theta), 2).direction.abs()
@@ -90,11 +91,11 @@ def find_ridge(
     >>> find_ridge(lambda x: x.square().sum(-1), 2).ridge
     False
     """
-    points = gaussian(samples, inputs, generator=as_generator(generator), dtype=dtype)
+    points = gaussian(_SAMPLES, inputs, generator=as_generator(generator), dtype=dtype)
     points.requires_grad_()
     with torch.enable_grad():
         values = function(points)
-        if values.shape != (samples,):
+        if values.shape != (_SAMPLES,):
             raise ShapeMismatch(
                 f"the function must give one number a row, not {list(values.shape)}"
             )
@@ -102,5 +103,5 @@ def find_ridge(
     _, values, vectors = torch.linalg.svd(gradients, full_matrices=False)
     if not bool(values[0] > 0):
         raise InvalidInput("the function is constant at all points tried: it has no direction")
-    single = len(values) < 2 or bool(values[1] <= tolerance * values[0])
+    single = len(values) < 2 or bool(values[1] <= _TOLERANCE * values[0])
     return RidgeTest(values, vectors[0], single)

@@ -35,6 +35,9 @@ _POINTWISE = (
     nn.Identity, nn.Dropout, nn.AlphaDropout, Pointwise,
 )  # fmt: skip
 
+#: Members of an orbit that are still listed.
+_LARGEST_ORBIT = 100_000
+
 
 @dataclass(frozen=True, slots=True)
 class HiddenLayer:
@@ -258,11 +261,11 @@ def permutation_distance(model: nn.Module, other: nn.Module) -> float:
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
 
-def permutation_orbit(model: nn.Module, *, limit: int = 100_000) -> Iterator[Parameters]:
+def permutation_orbit(model: nn.Module) -> Iterator[Parameters]:
     r"""All $\prod_\ell m_\ell!$ parameter vectors that permuting hidden units gives.
 
     Raises:
-        InvalidInput: if there are more than `limit`.
+        InvalidInput: if there are more than 100 000.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
     >>> sum(1 for _ in permutation_orbit(net))
@@ -270,8 +273,8 @@ def permutation_orbit(model: nn.Module, *, limit: int = 100_000) -> Iterator[Par
     """
     layers = hidden_layers(model)
     size = math.prod(math.factorial(layer.units) for layer in layers)
-    if size > limit:
-        raise InvalidInput(f"the orbit has {size} members, more than the limit of {limit}")
+    if size > _LARGEST_ORBIT:
+        raise InvalidInput(f"the orbit has {size} members, more than the limit of {_LARGEST_ORBIT}")
     own = {name: p.detach() for name, p in model.named_parameters()}
     return _orbit(own, layers)
 

@@ -21,6 +21,7 @@ Outcome = Hashable
 Event = frozenset[Any]
 Probability = float | Fraction
 MOST_ATOMS = 16
+_TOLERANCE = 1e-12  # rounding of floating-point probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +116,12 @@ def sigma_algebra_failures(
 
 
 def measure_failures(
-    algebra: SigmaAlgebra,
-    probability: Callable[[Event], Probability],
-    *,
-    tolerance: float = 1e-12,
+    algebra: SigmaAlgebra, probability: Callable[[Event], Probability]
 ) -> list[str]:
     """Which properties of a probability measure a set function lacks, each with an example.
 
     All events and all pairs of disjoint events are tried, $3^k$ pairs for $k$ atoms.
-    The tolerance is for floating-point probabilities.
+    Differences up to $10^{-12}$ count as rounding.
 
     >>> coin = SigmaAlgebra.power_set("HT")
     >>> measure_failures(coin, lambda event: len(event) / 2)
@@ -133,16 +131,16 @@ def measure_failures(
     """
     values = {event: probability(event) for event in algebra.events()}
     failures = []
-    negative = next((e for e, p in values.items() if not float(p) >= -tolerance), None)
+    negative = next((e for e, p in values.items() if not float(p) >= -_TOLERANCE), None)
     if negative is not None:
         failures.append(f"the probability of {_show(negative)} is {values[negative]}")
     total = values[algebra.omega]
-    if not abs(float(total) - 1) <= tolerance:
+    if not abs(float(total) - 1) <= _TOLERANCE:
         failures.append(f"the probability of Ω is {total}")
     for a, b in itertools.combinations(values, 2):
         if a & b:
             continue
-        if not abs(float(values[a | b] - values[a] - values[b])) <= tolerance:
+        if not abs(float(values[a | b] - values[a] - values[b])) <= _TOLERANCE:
             failures.append(
                 f"additivity fails for {_show(a)} and {_show(b)}: "
                 f"{values[a | b]} is not {values[a]} + {values[b]}"

@@ -108,14 +108,14 @@ class Gaussian:
         t = as_matrix(t, "t")
         return torch.exp(1j * (t @ self.mean) - 0.5 * ((t @ self.covariance) * t).sum(1))
 
-    def ellipse(self, mass: float = 0.95, points: int = 200) -> Tensor:
-        """The level curve `[points, 2]` of a law on the plane that encloses a given mass."""
+    def ellipse(self, mass: float = 0.95) -> Tensor:
+        """The level curve `[200, 2]` of a law on the plane that encloses a given mass."""
         if len(self.mean) != 2:
             raise InvalidInput(
                 f"an ellipse is drawn in the plane, not in dimension {len(self.mean)}"
             )
         open_fraction(mass, "the mass")
-        angle = torch.linspace(0, 2 * math.pi, points, dtype=torch.float64).to(self.mean)
+        angle = torch.linspace(0, 2 * math.pi, 200, dtype=torch.float64).to(self.mean)
         circle = torch.stack([angle.cos(), angle.sin()], dim=1)
         return self.mean + math.sqrt(stats.chi2.ppf(mass, 2)) * circle @ self.root().T
 

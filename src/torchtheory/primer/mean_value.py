@@ -17,23 +17,24 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.primer.differences import Function
 from torchtheory.primer.taylor import Scalar, derivative
 
+_NODES = 64  # of the Gauss rule on a segment
+_TOLERANCE = 1e-6  # of the mean value equation, relative to the largest slope
 
-def mean_value_points(
-    function: Scalar, low: float, high: float, *, grid: int = 2000, tolerance: float = 1e-6
-) -> Tensor:
+
+def mean_value_points(function: Scalar, low: float, high: float, *, grid: int = 2000) -> Tensor:
     r"""The points $c\in(a,b)$ with $f'(c)=(f(b)-f(a))/(b-a)$, ascending.
 
     Sign changes of $f'-\text{slope}$ between neighbors of a grid are bisected to machine
-    precision, and only those are kept where the equation then holds: at a jump of the derivative
-    the sign changes and no point exists. Points closer than the grid, or where the difference
-    touches 0 between two grid points without changing its sign, are missed. Where
-    $f'$ equals the slope on a stretch, its grid points are returned.
+    precision, and only those are kept where the equation then holds, within $10^{-6}$ of the
+    largest $|f'|$ met: at a jump of the derivative the sign changes and no point exists. Points
+    closer than the grid, or where the difference touches 0 between two grid points without
+    changing its sign, are missed. Where $f'$ equals the slope on a stretch, its grid points are
+    returned.
 
     Args:
         function: $f$, applied to a tensor entry by entry.
         low, high: $a<b$.
         grid: number of intervals searched.
-        tolerance: of the equation, relative to the largest $|f'|$ met.
 
     Cost: `grid` derivatives and 60 more per sign change, batched.
 
@@ -54,7 +55,7 @@ def mean_value_points(
     # not the ends themselves: there the derivative need not exist
     inside = torch.linspace(low, high, grid + 3, dtype=torch.float64)[1:-1]
     values = excess(inside)
-    allowed = tolerance * max(float((values + slope).abs().max()), 1e-300)
+    allowed = _TOLERANCE * max(float((values + slope).abs().max()), 1e-300)
     flat = values.abs() <= 4 * torch.finfo(torch.float64).eps * float(values.abs().max() + 1)
     change = (values[:-1] * values[1:] < 0) & ~flat[:-1] & ~flat[1:]
     left, right = inside[:-1][change], inside[1:][change]
@@ -67,10 +68,10 @@ def mean_value_points(
     return found[excess(found).abs() <= allowed]
 
 
-def segment_gradients(function: Function, x: Tensor, y: Tensor, *, nodes: int = 64) -> Tensor:
+def segment_gradients(function: Function, x: Tensor, y: Tensor) -> Tensor:
     r"""The integral $\int_0^1\nabla f(x+ty)^\top y\,dt$ (Theorem 4).
 
-    It equals $f(x+y)-f(x)$, by a Gauss rule with `nodes` gradients.
+    It equals $f(x+y)-f(x)$, by a Gauss rule with 64 gradients.
 
     >>> x, y = torch.zeros(2).double(), torch.tensor([1.0, 2.0]).double()
     >>> round(float(segment_gradients(lambda v: v.prod(), x, y)), 12)
@@ -78,23 +79,23 @@ def segment_gradients(function: Function, x: Tensor, y: Tensor, *, nodes: int = 
     """
     x, y = _segment(x, y)
     gradient = torch.func.vmap(torch.func.grad(function))
-    return _integrate(lambda t: gradient(x + t[:, None] * y) @ y, nodes, x)
+    return _integrate(lambda t: gradient(x + t[:, None] * y) @ y, x)
 
 
-def segment_hessians(function: Function, x: Tensor, y: Tensor, *, nodes: int = 64) -> Tensor:
+def segment_hessians(function: Function, x: Tensor, y: Tensor) -> Tensor:
     r"""The vector $\int_0^1\nabla^2f(x+ty)\,y\,dt$ of Eq. (1.18).
 
-    It equals $\nabla f(x+y)-\nabla f(x)$; one Hessian-vector product a node.
+    It equals $\nabla f(x+y)-\nabla f(x)$; 64 Hessian-vector products, the nodes of a Gauss rule.
 
     >>> x, y = torch.zeros(2).double(), torch.tensor([1.0, 2.0]).double()
     >>> segment_hessians(lambda v: v.prod(), x, y).round(decimals=12).tolist()
     [2.0, 1.0]
     """
     x, y = _segment(x, y)
-    return _integrate(lambda t: _products(function, x, y, t), nodes, x)
+    return _integrate(lambda t: _products(function, x, y, t), x)
 
 
-def second_order_remainder(function: Function, x: Tensor, y: Tensor, *, nodes: int = 64) -> Tensor:
+def second_order_remainder(function: Function, x: Tensor, y: Tensor) -> Tensor:
     r"""The integral $\int_0^1(1-t)\,y^\top\nabla^2f(x+ty)\,y\,dt$.
 
     It equals $f(x+y)-f(x)-\nabla f(x)^\top y$. (Eq. (1.17) prints $\frac12$ in the
@@ -105,7 +106,7 @@ def second_order_remainder(function: Function, x: Tensor, y: Tensor, *, nodes: i
     1.0
     """
     x, y = _segment(x, y)
-    return _integrate(lambda t: (1 - t) * (_products(function, x, y, t) @ y), nodes, x)
+    return _integrate(lambda t: (1 - t) * (_products(function, x, y, t) @ y), x)
 
 
 def _products(function: Function, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
@@ -117,9 +118,8 @@ def _products(function: Function, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
     return made
 
 
-def _integrate(integrand: Callable[[Tensor], Tensor], nodes: int, like: Tensor) -> Tensor:
-    whole_number(nodes, "nodes", least=1, most=10**6)
-    roots, weights = np.polynomial.legendre.leggauss(nodes)
+def _integrate(integrand: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    roots, weights = np.polynomial.legendre.leggauss(_NODES)
     values = integrand(torch.from_numpy((roots + 1) / 2).to(like))
     total: Tensor = torch.tensordot(torch.from_numpy(weights / 2).to(like), values, dims=1)
     return total

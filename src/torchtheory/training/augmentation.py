@@ -107,10 +107,10 @@ class Shift:
         return moved.reshape(x.shape)
 
 
-def shifts(
-    most: int, height: int | None = None, width: int | None = None, *, cyclic: bool = False
-) -> list[Transform]:
+def shifts(most: int, height: int | None = None, width: int | None = None) -> list[Transform]:
     """All shifts by at most `most` pixels in either direction, but not the identity.
+
+    Zeros come in where pixels leave; see `Shift`.
 
     >>> len(shifts(1, 8, 8))
     8
@@ -119,7 +119,7 @@ def shifts(
         raise InvalidInput(f"most must be a whole number of pixels >= 1, not {most!r}")
     steps = range(-most, most + 1)
     return [
-        Shift(down, right, height, width, cyclic)
+        Shift(down, right, height, width)
         for down in steps
         for right in steps
         if (down, right) != (0, 0)

@@ -100,10 +100,6 @@ class Backpropagation:
     gradients: dict[str, Tensor]
 
     @property
-    def output(self) -> Tensor:
-        return self.steps[-1].output
-
-    @property
     def delta_input(self) -> Tensor:
         r"""$\delta^0=\partial E/\partial x$: how the loss depends on the input."""
         return self.steps[0].delta_input

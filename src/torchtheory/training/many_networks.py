@@ -379,7 +379,6 @@ def mlp_family(
     depth: int = 1,
     seeds: Sequence[int] = (0,),
     activation: type[nn.Module] = nn.ReLU,
-    bias: bool = True,
     dtype: torch.dtype | None = None,
 ) -> list[nn.Module]:
     """One multilayer perceptron for every width and seed, all seeds of the first width first.
@@ -400,8 +399,8 @@ def mlp_family(
                 torch.default_generator.manual_seed(seed)
                 layers: list[nn.Module] = []
                 for before, after in itertools.pairwise(sizes):
-                    layers += [nn.Linear(before, after, bias=bias, dtype=dtype), activation()]
-                layers.append(nn.Linear(sizes[-1], outputs, bias=bias, dtype=dtype))
+                    layers += [nn.Linear(before, after, dtype=dtype), activation()]
+                layers.append(nn.Linear(sizes[-1], outputs, dtype=dtype))
             made.append(nn.Sequential(*layers))
     return made
 

@@ -163,7 +163,6 @@ def deep_convolutional_network(
     offset: float = 0.0,
     radius: float = 1.0,
     span: int = 2,
-    tolerance: float = 1e-8,
 ) -> DeepConvolutional:
     r"""The deep convolutional network $c_0+\sum_kc_k\max(a_k\cdot x-t_k,0)$.
 
@@ -184,7 +183,6 @@ def deep_convolutional_network(
         offset: a constant to add, the bias of the last layer.
         radius: $R$; the equality holds where $\|x\|_\infty\le R$.
         span: $s$, at most $d$: filters have `s + 1` taps.
-        tolerance: as in `factor_filter`.
 
     Returns:
         The network, in double precision; at most $\lceil(md-1)/(s-1)\rceil$ layers.
@@ -212,7 +210,7 @@ def deep_convolutional_network(
     if span > d:
         raise InvalidInput(f"filters of span {span} are longer than the {d} inputs")
     long = directions.detach().double().flip(1).flatten()
-    filters = factor_filter(long, span, tolerance=tolerance)
+    filters = factor_filter(long, span)
     layers: list[nn.Module] = []
     width, before, product = d, 0.0, torch.ones(1, dtype=torch.float64)
     for j, w in enumerate(filters):

@@ -36,6 +36,9 @@ from torchtheory.nets.regression import least_squares
 SequenceFunction = Callable[[Tensor], Tensor]
 """From sequences `[batch, i, m]` of one length, any length, to `[batch, p]`."""
 
+#: What a register holds where no entry has come: not 0, which is often an entry itself.
+_EMPTY = -1.0
+
 
 def length_cutoff(tail: Callable[[int], float], delta: float, *, most: int = 1_000_000) -> int:
     r"""The least $i_0$ with $P(\text{length}>i_0)\le\delta/2$.
@@ -187,7 +190,6 @@ def fit_sequences(
     memory: int,
     width: int,
     *,
-    fill: float = -1.0,
     generator: RandomSource = None,
 ) -> ShallowRNN:
     r"""A recurrent network for a function of sequences, fitted on those that fit its register.
@@ -197,7 +199,7 @@ def fit_sequences(
 
     Args:
         sequences: draws, each `[length, m]`; longer ones than `memory` are left out.
-        memory: $i_0$, as from `length_cutoff`.
+        memory: $i_0$, as from `length_cutoff`; places not yet filled hold -1.
         width: hidden units.
 
     Time: $O(sN^2)$ for $s$ sequences and $N$ units.
@@ -212,7 +214,7 @@ def fit_sequences(
     short = [s for s in sequences if len(s) <= memory]
     if not short:
         raise EmptyData(f"no sequence has at most {memory} entries")
-    x = sequence_values(lambda s: windows(s, memory, fill), short)
+    x = sequence_values(lambda s: windows(s, memory, _EMPTY), short)
     y = sequence_values(target, short)
     source = as_generator(generator)
     normals = torch.randn(width, x.shape[1], dtype=x.dtype, generator=source)
@@ -220,7 +222,7 @@ def fit_sequences(
     bias = -(normals * through).sum(1)
     fit = least_squares(torch.relu(x @ normals.T + bias), y, intercept=True)
     network = chain([(normals, bias), (fit.weight.T, fit.bias)], [nn.ReLU()])
-    return sequence_network(network, short[0].shape[1], memory, fill=fill)
+    return sequence_network(network, short[0].shape[1], memory, fill=_EMPTY)
 
 
 @dataclass(frozen=True, slots=True)

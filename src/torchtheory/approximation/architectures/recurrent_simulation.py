@@ -36,6 +36,12 @@ Map = Callable[[Tensor], Tensor]
 
 #: Points of a grid on which suprema over a box are looked for.
 _GRID = 20_000
+#: Points of a fit.
+_SAMPLES = 3000
+#: Standard deviation of a hidden unit's weights, times the root of their number.
+_STEEPNESS = 0.5
+#: What is added to the region of the states at both ends, as a share of its sides.
+_MARGIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,22 +201,18 @@ def recurrent_fit(
     width: int,
     *,
     nonlinearity: Nonlinearity = "tanh",
-    margin: float = 0.1,
-    steepness: float = 0.5,
-    samples: int = 3000,
     generator: RandomSource = None,
 ) -> Simulation:
     r"""The recurrent network of `width` random units and fitted $D$ for a system.
 
     The region is the box around the states that sampled trajectories reach in time $T$,
-    wider by `margin` of its sides at both ends. Hidden weights are drawn on it, $D$ is the
-    least squares solution. Suprema are those of a grid.
+    wider by a tenth of its sides at both ends. Hidden weights are drawn on it: on the region
+    scaled to $[-1,1]^{n+m}$ their standard deviation is $1/(2\sqrt{n+m})$. $D$ is the least
+    squares solution on 3000 points, or `width` points if that is more. Suprema are those of a
+    grid.
 
     Args:
         initial, inputs: the boxes $K_1$ and $K_2$.
-        steepness: standard deviation of the hidden weights on the region scaled to
-            $[-1,1]^{n+m}$, times $\sqrt{n+m}$.
-        samples: points of the fit.
 
     Time: $O(sN^2)$ for the fit of $s$ points.
 
@@ -221,20 +223,17 @@ def recurrent_fit(
     """
     whole_number(time, "time", least=1)
     whole_number(width, "width", least=1)
-    positive_number(margin, "margin")
-    positive_number(steepness, "steepness")
-    whole_number(samples, "samples", least=width)
     source = as_generator(generator)
-    region = _region(system, initial, inputs, time, margin, source)
+    region = _region(system, initial, inputs, time, source)
     low, high = _ends(region)
     middle, half = (low + high) / 2, (high - low) / 2
     n = system.states
     normals = torch.randn(width, len(low), dtype=torch.float64, generator=source)
-    normals = normals * (steepness / len(low) ** 0.5) / half
+    normals = normals * (_STEEPNESS / len(low) ** 0.5) / half
     shifts = 4 * torch.rand(width, dtype=torch.float64, generator=source) - 2
     shifts = shifts - normals @ middle
     sigma = as_layer(nonlinearity)
-    drawn = torch.rand(samples, len(low), dtype=torch.float64, generator=source)
+    drawn = torch.rand(max(_SAMPLES, width), len(low), dtype=torch.float64, generator=source)
     with torch.no_grad():
         x = torch.cat([low + (high - low) * drawn, _corners(region)])
         fit = least_squares(sigma(x @ normals.T + shifts), _targets(system, x), intercept=True)
@@ -402,7 +401,6 @@ def _region(
     initial: Box | ValueRange,
     inputs: Box | ValueRange,
     time: int,
-    margin: float,
     source: torch.Generator,
 ) -> Box:
     """The box around reached states and the inputs, a little larger."""
@@ -418,7 +416,7 @@ def _region(
     low_x, high_x = _ends(inputs)
     low = torch.cat([torch.minimum(reached.amin(0), low_h), low_x])
     high = torch.cat([torch.maximum(reached.amax(0), high_h), high_x])
-    room = margin * (high - low)
+    room = _MARGIN * (high - low)
     room[system.states :] = 0  # inputs never leave their box
     return as_box([(float(a), float(b)) for a, b in zip(low - room, high + room, strict=True)])
 

@@ -25,6 +25,9 @@ import numpy as np
 from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 
+#: How many functions of a basis are looked at before the comparison is given up.
+_MOST_TERMS = 10**9
+
 
 def lattice_shells(dimension: int, functions: int) -> list[tuple[int, int]]:
     r"""How many whole vectors have each squared length, until there are enough of them.
@@ -100,7 +103,7 @@ def fourier_basis_error(terms: int, dimension: int, barron_constant: float = 1.0
     return constant**2 / (8 * math.pi**2 * squared)
 
 
-def network_beats_every_basis(dimension: int, most: int = 10**9) -> int:
+def network_beats_every_basis(dimension: int) -> int:
     r"""The first power of two $k$ at which $dC^2/k$ is below the floor of every basis.
 
     From there on a network of $k$ units is provably better, in the worst case over the
@@ -116,11 +119,11 @@ def network_beats_every_basis(dimension: int, most: int = 10**9) -> int:
             f"{dimension!r})"
         )
     k = 1
-    while k <= most:
+    while k <= _MOST_TERMS:
         if dimension / k < fixed_basis_floor(k, dimension):
             return k
         k *= 2
-    raise InvalidInput(f"not before {most} functions in {dimension} dimensions")
+    raise InvalidInput(f"not before {_MOST_TERMS} functions in {dimension} dimensions")
 
 
 def _representations(dimension: int, most: int) -> list[int]:

@@ -145,16 +145,6 @@ class SampledNetwork:
     weight_sum: float
     radius: float
 
-    def chance_above(self, error: float) -> float:
-        """At most this share of the draws has a mean squared error of `error` or more (Markov).
-
-        >>> from torchtheory.approximation.barron.spectra import GaussianBump
-        >>> found = barron_network(GaussianBump(2), 1000)
-        >>> round(found.chance_above(4 * found.guarantee), 6)
-        0.25
-        """
-        return min(1.0, self.guarantee / positive_number(error, "error"))
-
 
 def draw_steps(
     target: Spectrum, count: int, radius: float = 1.0, generator: RandomSource = None

@@ -26,6 +26,9 @@ from torchtheory.core.checks import all_finite, whole_number, whole_numbers
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 
+#: A Mersenne prime: the product of two residues fits into 63 bits.
+_PRIME = 2**31 - 1
+
 
 class ShallowCircuit(nn.Module):
     r"""Scores by a CP decomposition, $c^n=\sum_{z\le Z}a^n_z\,a^{z,1}\otimes\dots$.
@@ -191,23 +194,17 @@ def matricize(tensor: Tensor, split: Literal["odd-even", "halves"] = "odd-even")
     return tensor.reshape(rows, -1)
 
 
-def matricization_rank(
-    tensor: Tensor,
-    split: Literal["odd-even", "halves"] = "odd-even",
-    *,
-    tolerance: float | None = None,
-) -> int:
-    """The rank of `matricize`: singular values above `tolerance` times the largest.
+def matricization_rank(tensor: Tensor, split: Literal["odd-even", "halves"] = "odd-even") -> int:
+    """The rank of `matricize`: singular values above a tolerance times the largest.
 
-    Unless told, the tolerance is a hundred times the rounding of a matrix of that size, since the
-    tensor itself is a sum of rounded products.
+    The tolerance is a hundred times the rounding of a matrix of that size, since the tensor itself
+    is a sum of rounded products.
 
     >>> matricization_rank(torch.ones(2, 2, 2, 2))
     1
     """
     matrix = matricize(tensor, split)
-    if tolerance is None:
-        tolerance = 100 * max(matrix.shape) * torch.finfo(matrix.dtype).eps
+    tolerance = 100 * max(matrix.shape) * torch.finfo(matrix.dtype).eps
     values = torch.linalg.svdvals(matrix)
     return int((values > tolerance * values[0]).sum()) if float(values[0]) > 0 else 0
 
@@ -219,14 +216,13 @@ def generic_rank(
     *,
     shared: bool = False,
     generator: RandomSource = None,
-    prime: int = 2**31 - 1,
 ) -> int:
     r"""The rank of the odd-even matricization of almost every deep circuit, exactly.
 
     The weights are drawn among the whole numbers modulo a prime, where there is no rounding; the
     floating-point rank of a random circuit is unsafe, since its smallest singular values are
     often below rounding. The rank found is never larger than that of almost every real circuit,
-    and smaller only with a probability of order `degree / prime` (Schwartz and Zippel).
+    and smaller only with a probability of order `degree / 2**31` (Schwartz and Zippel).
     Time `O(r^{3m/2})`.
 
     >>> generic_rank(4, [3, 3], 3), generic_rank(4, [2, 3], 3), generic_rank(8, [2, 2, 2], 2)
@@ -237,20 +233,20 @@ def generic_rank(
     source = as_generator(generator)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randint(0, prime, shape, generator=source, device=source.device).cpu()
+        return torch.randint(0, _PRIME, shape, generator=source, device=source.device).cpu()
 
     def times(a: Tensor, b: Tensor) -> Tensor:
         # reduced before the sum: one product of two residues just fits into 63 bits
-        return (a[:, :, None] * b[None] % prime).sum(1) % prime
+        return (a[:, :, None] * b[None] % _PRIME).sum(1) % _PRIME
 
     grown = [torch.eye(features, dtype=torch.int64)] * places
     for shape in shapes:
         level = draw(*shape)
         mixed = [times(a, b) for a, b in zip(level.expand(len(grown), -1, -1), grown, strict=True)]
         pairs = zip(mixed[::2], mixed[1::2], strict=True)
-        grown = [_outer(a, b) % prime for a, b in pairs]
+        grown = [_outer(a, b) % _PRIME for a, b in pairs]
     tensor = times(draw(1, ranks[-1]), grown[0]).reshape([features] * places)
-    return _rank_modulo(matricize(tensor), prime)
+    return _rank_modulo(matricize(tensor), _PRIME)
 
 
 def _rank_modulo(matrix: Tensor, prime: int) -> int:

@@ -273,10 +273,10 @@ def _first_kink(
     return best
 
 
-def sphere_witness(network: nn.Sequential, radius: float = 1.0) -> Tensor:
-    r"""A point $|x|=r$ with $g(x)\le g(0)$, for a ReLU network no wider than its input.
+def sphere_witness(network: nn.Sequential) -> Tensor:
+    r"""A point $|x|=1$ with $g(x)\le g(0)$, for a ReLU network no wider than its input.
 
-    So $\max(|g(0)-0|,|g(x)-r^2|)\ge r^2/2$: no such network is closer to $|x|^2$ than
+    So $\max(|g(0)-0|,|g(x)-1|)\ge1/2$: no such network is closer to $|x|^2$ than
     $1/2$ on the unit ball. It lies on the `level_path` from 0.
 
     >>> from torchtheory.nets.feedforward import mlp
@@ -285,17 +285,16 @@ def sphere_witness(network: nn.Sequential, radius: float = 1.0) -> Tensor:
     >>> round(float(x.norm()), 9), bool(net(x) <= net(torch.zeros_like(x)) + 1e-12)
     (1.0, True)
     """
-    positive_number(radius, "radius")
     first = affine_layers(network)[0][0][0]
     corners, ray = level_path(network, first.new_zeros(first.shape[1]))
-    outside = (corners.norm(dim=1) >= radius).nonzero()
+    outside = (corners.norm(dim=1) >= 1).nonzero()
     if len(outside):
         after = int(outside[0, 0])
         point, step = corners[after - 1], corners[after] - corners[after - 1]
     else:
         point, step = corners[-1], ray
-    # |point + t step| = radius, the root with t > 0
-    a, b, c = step @ step, point @ step, point @ point - radius**2
+    # |point + t step| = 1, the root with t > 0
+    a, b, c = step @ step, point @ step, point @ point - 1
     t = (-b + torch.sqrt(b * b - a * c)) / a
     return point + t * step
 

@@ -66,7 +66,7 @@ def squared_length_network(
     $$
 
     Args:
-        profile: $\tilde g$, from `[n]` to `[n]`, on $[0,d]$.
+        profile: $\tilde g$, a function of one variable, on $[0,d]$.
         dimension: $d$.
         squares: $k$.
         pieces: $m$.

@@ -23,6 +23,9 @@ from torchtheory.core.checks import whole_number
 
 _SQUARE = ((0.0, 1.0), (0.0, 1.0))
 
+#: Angles per side at which a polygon is held against its curve.
+_ANGLES = 64
+
 
 def cartoon_network(drawing: Cartoon, sides: int) -> nn.Sequential:
     r"""A ReLU network for $f_1+\mathbf 1_Bf_2$ with $O(m)$ weights.
@@ -87,8 +90,8 @@ def cartoon_error(
     return float((total + (inside * r).sum() * cell).sqrt())
 
 
-def polygon_distance(drawing: Cartoon, sides: int, points: int = 64) -> float:
-    """The largest difference of the curve's radius and the polygon's, on `points` angles a side.
+def polygon_distance(drawing: Cartoon, sides: int) -> float:
+    """The largest difference of the curve's radius and the polygon's, on 64 angles per side.
 
     >>> from torchtheory.approximation.dictionaries.cartoons import cartoon
     >>> drawing = cartoon(2, generator=0)
@@ -97,7 +100,7 @@ def polygon_distance(drawing: Cartoon, sides: int, points: int = 64) -> float:
     """
     a = drawing.polygon(sides) - drawing.center
     edge = a.roll(-1, 0) - a
-    fraction = (torch.arange(points, dtype=torch.float64) + 0.5) / points
+    fraction = (torch.arange(_ANGLES, dtype=torch.float64) + 0.5) / _ANGLES
     angle = 2 * math.pi * (torch.arange(sides, dtype=torch.float64).unsqueeze(1) + fraction) / sides
     direction = torch.stack([torch.cos(angle), torch.sin(angle)], 2)
     # the ray t·u meets the side a + s·e where t = (a x e) / (u x e)

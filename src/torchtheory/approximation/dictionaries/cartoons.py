@@ -24,6 +24,9 @@ from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 
+#: Scales of the radius; a polygon with more than `2**_OCTAVES` sides sees a curve without corners.
+_OCTAVES = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Waves:
@@ -113,32 +116,29 @@ def _pixels(function: Callable[[Tensor], Tensor], resolution: int) -> Tensor:
     return values.reshape(resolution, resolution)
 
 
-def cartoon(smoothness: int = 2, *, generator: RandomSource = None, octaves: int = 10) -> Cartoon:
+def cartoon(smoothness: int = 2, *, generator: RandomSource = None) -> Cartoon:
     r"""A random cartoon whose curve is no smoother than it has to be.
 
-    The radius is $r_0+\sum_ka_k\cos(2^k\theta+\theta_k)$ with $\sum_k|a_k|2^{nk}\le1$,
+    The radius is $r_0+\sum_{k<10}a_k\cos(2^k\theta+\theta_k)$ with $\sum_k|a_k|2^{nk}\le1$,
     every octave taking an equal part: the $n$-th derivative is bounded and has every scale
     in it. $f_1,f_2$ are sums of four waves with $C^n$ norm at most 1.
 
     Args:
         smoothness: $n\ge1$.
         generator: a generator or a seed.
-        octaves: the number of scales of the radius; a polygon with more than $2^K$ sides sees
-            a curve without corners.
 
     >>> drawing = cartoon(2, generator=0)
     >>> drawing.radius.norm_bound(2) <= 1, drawing.image(4).shape
     (True, torch.Size([4, 4]))
     """
     whole_number(smoothness, "smoothness", least=1)
-    whole_number(octaves, "octaves", least=1)
     g = as_generator(generator)
-    frequency = 2.0 ** torch.arange(octaves, dtype=torch.float64)
-    weight = (0.5 + 0.5 * torch.rand(octaves, dtype=torch.float64, generator=g)) / octaves
+    frequency = 2.0 ** torch.arange(_OCTAVES, dtype=torch.float64)
+    weight = (0.5 + 0.5 * torch.rand(_OCTAVES, dtype=torch.float64, generator=g)) / _OCTAVES
     amplitude = weight * frequency**-smoothness
     # the curve must stay inside: the radius varies by less than the room its mean leaves
     amplitude = amplitude * min(1.0, 0.1 / float(amplitude.sum()))
-    phase = 2 * math.pi * torch.rand(octaves, dtype=torch.float64, generator=g)
+    phase = 2 * math.pi * torch.rand(_OCTAVES, dtype=torch.float64, generator=g)
     radius = Waves(amplitude, frequency.unsqueeze(1), phase, 0.3)
     center = 0.5 + 0.1 * (torch.rand(2, dtype=torch.float64, generator=g) - 0.5)
     return Cartoon(smoothness, _waves(smoothness, g), _waves(smoothness, g, 0.5), radius, center)

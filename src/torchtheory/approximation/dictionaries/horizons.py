@@ -103,7 +103,7 @@ def horizon_error(
     the one over $x'$ is the midpoint rule.
 
     Args:
-        boundary, approximation: $\gamma$ and $\tilde\gamma$, from `[n]` to `[n]`.
+        boundary, approximation: $\gamma$ and $\tilde\gamma$, functions of one variable.
         delta: width of the ramp.
         p: exponent, any positive number.
         points: nodes of the midpoint rule.

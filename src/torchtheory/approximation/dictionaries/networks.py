@@ -49,11 +49,11 @@ def dictionary_network(
         shifts: `[M, d]`.
         coefficients: `[M]`.
 
-    >>> from torchtheory.approximation.piecewise.hats import hat_generator
     >>> two = torch.tensor([[[2.0]], [[2.0]]]).double()
-    >>> net = dictionary_network(hat_generator(1), two, torch.tensor([[0.0], [1.0]]).double(),
+    >>> net = dictionary_network(haar_generator([0], 0.1), two,
+    ...                          torch.tensor([[0.0], [1.0]]).double(),
     ...                          torch.tensor([1.0, 3.0]).double())
-    >>> bool((net(torch.tensor([[0.5]]).double()) - 3 * 2**0.5).abs() < 1e-12)
+    >>> bool((net(torch.tensor([[0.75]]).double()) - 3 * 2**0.5).abs() < 1e-12)
     True
     """
     matrices, shifts = _affine(matrices, shifts)

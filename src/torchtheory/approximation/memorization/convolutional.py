@@ -19,13 +19,15 @@ from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.wide_layer import ZeroRiskFit, fit_last_layer
 from torchtheory.nets.activations import as_layer
 
+#: Side of the filters of the first convolution.
+_SIDE = 3
+
 
 def pooled_network(
     image: tuple[int, int, int],
     channels: tuple[int, int],
     outputs: int = 1,
     *,
-    kernel: int = 3,
     activation: str = "tanh",
     generator: RandomSource = None,
 ) -> nn.Sequential:
@@ -36,8 +38,7 @@ def pooled_network(
 
     Args:
         image: channels, height and width of the inputs.
-        channels: of the two convolutions.
-        kernel: side of the first filters; pooling is by 2, the second filters have side 2.
+        channels: of the two convolutions, with filters of side 3 and 2; pooling is by 2.
 
     >>> net = pooled_network((1, 8, 8), (4, 5))
     >>> net(torch.zeros(3, 1, 8, 8).double()).shape, net[-1].in_features
@@ -45,10 +46,9 @@ def pooled_network(
     """
     colors, height, width = whole_numbers(image, "image", fewest=3)
     first, wide = whole_numbers(channels, "channels", fewest=2)
-    whole_number(kernel, "kernel", least=1)
-    sides = [(side - kernel + 1) // 2 - 1 for side in (height, width)]
+    sides = [(side - _SIDE + 1) // 2 - 1 for side in (height, width)]
     if min(sides) < 1:
-        raise InvalidInput(f"images of {height} x {width} are too small for filters of {kernel}")
+        raise InvalidInput(f"images of {height} x {width} are too small for filters of {_SIDE}")
     source = as_generator(generator)
 
     def filters(n: int, m: int, side: int) -> nn.Conv2d:
@@ -67,7 +67,7 @@ def pooled_network(
     last = last.to(torch.float64).to_empty(device="cpu")
     nn.init.zeros_(last.weight)
     return nn.Sequential(
-        filters(colors, first, kernel),
+        filters(colors, first, _SIDE),
         as_layer(activation),
         nn.MaxPool2d(2),
         filters(first, wide, 2),
@@ -82,7 +82,6 @@ def convolutional_interpolant(
     y: Tensor,
     channels: tuple[int, int],
     *,
-    kernel: int = 3,
     activation: str = "tanh",
     generator: RandomSource = None,
 ) -> ZeroRiskFit:
@@ -95,7 +94,7 @@ def convolutional_interpolant(
     Args:
         x: `[n, colors, height, width]`.
         y: `[n]` or `[n, outputs]`.
-        channels, kernel, activation: as of `pooled_network`.
+        channels, activation: as of `pooled_network`.
 
     >>> x = torch.randn(12, 1, 6, 6, dtype=torch.float64, generator=as_generator(0))
     >>> fit = convolutional_interpolant(x, torch.arange(12.0), (3, 12), generator=0)
@@ -106,7 +105,5 @@ def convolutional_interpolant(
         raise ShapeMismatch(f"images are [n, colors, height, width], not {list(x.shape)}")
     outputs = 1 if y.ndim == 1 else y.shape[-1]
     shape = (x.shape[1], x.shape[2], x.shape[3])
-    network = pooled_network(
-        shape, channels, outputs, kernel=kernel, activation=activation, generator=generator
-    )
+    network = pooled_network(shape, channels, outputs, activation=activation, generator=generator)
     return fit_last_layer(network, x.double(), y)

@@ -129,24 +129,6 @@ def cube_mesh(cells: int, dimension: int) -> Mesh:
     return Mesh(nodes, torch.tensor(found))
 
 
-def minimum_network(count: int) -> nn.Sequential:
-    r"""$\min(x_1,\dots,x_q)$ by a tree of $\lceil\log_2q\rceil$ hidden ReLU layers.
-
-    $$
-    \min(a,b)=\tfrac12\bigl(\sigma(a+b)-\sigma(-a-b)-\sigma(a-b)-\sigma(b-a)\bigr)
-    $$
-
-    A number without a partner is carried on as $\sigma(a)-\sigma(-a)$.
-
-    >>> smallest = minimum_network(5)
-    >>> smallest(torch.tensor([[3.0, -1.0, 2.0, 7.0, 0.5]]).double()).item()
-    -1.0
-    """
-    whole_number(count, "count", least=1)
-    maps = _minimum_maps(count)
-    return chain(maps, [nn.ReLU() for _ in maps[1:]])
-
-
 def affine_pieces_around(mesh: Mesh, node: int) -> tuple[Tensor, Tensor]:
     r"""Gradients `[q, d]` and constants `[q]` of the nodal function on the $q$ simplices.
 
@@ -257,7 +239,14 @@ def interpolate_linearly(mesh: Mesh, values: Tensor, x: Tensor) -> Tensor:
 
 @cache
 def _minimum_maps(count: int) -> tuple[tuple[Tensor, Tensor], ...]:
-    """The affine layers of the tree of minima; kept, because every node of a mesh asks for it."""
+    r"""The affine layers of the tree of minima; kept, because every node of a mesh asks for it.
+
+    $$
+    \min(a,b)=\tfrac12\bigl(\sigma(a+b)-\sigma(-a-b)-\sigma(a-b)-\sigma(b-a)\bigr)
+    $$
+
+    A number without a partner is carried on as $\sigma(a)-\sigma(-a)$.
+    """
     pair = torch.tensor([[1.0, 1], [-1, -1], [1, -1], [-1, 1]]).double()
     single = torch.tensor([[1.0], [-1.0]]).double()
     halves = torch.tensor([[0.5, -0.5, -0.5, -0.5]]).double()

@@ -230,7 +230,7 @@ def network_lipschitz_norm(network: nn.Module, interval: tuple[float, float]) ->
 
 
 def into_unit_ball(
-    function: Function, order: int, p: float, domain: Box | tuple[float, float], *, panels: int = 8
+    function: Function, order: int, p: float, domain: Box | tuple[float, float]
 ) -> Function:
     r"""$f/\|f\|_{W^{n,p}}$, in the unit ball $F^p_{n,d}$ as far as the norm is known.
 
@@ -238,7 +238,7 @@ def into_unit_ball(
     >>> half(torch.zeros(1)).item()
     1.0
     """
-    norm = box_sobolev_norm(function, order, p, domain, panels=panels).value
+    norm = box_sobolev_norm(function, order, p, domain).value
     if norm == 0:
         raise InvalidInput("the function is 0, and cannot be divided by its norm")
     return lambda x: function(x) / norm

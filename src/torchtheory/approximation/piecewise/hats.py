@@ -85,26 +85,6 @@ def hat_layers(cells: int, box: Box) -> tuple[Layer, Layer, Tensor]:
     return (first, bias), (second, offset), nodes
 
 
-def hat_generator(dimension: int) -> nn.Sequential:
-    r"""The hat at the origin with support $[-1,1]^d$, a network of fixed size, any input.
-
-    >>> hat_generator(2)(torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.5, -0.5]]).double()).tolist()
-    [[1.0], [0.5], [0.0]]
-    """
-    if dimension not in (1, 2):
-        raise InvalidInput(f"a hat of this form has 1 or 2 dimensions, not {dimension}")
-    rows = [[1.0]] if dimension == 1 else [[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]]
-    lines = torch.tensor(rows, dtype=torch.float64)
-    first = torch.cat([lines, -lines])
-    share = 1.0 if dimension == 1 else 0.5
-    second = torch.full((1, len(first)), -share, dtype=torch.float64)
-    one = torch.ones(1, 1, dtype=torch.float64)
-    return chain(
-        [(first, first.new_zeros(len(first))), (second, one[0]), (one, one.new_zeros(1))],
-        [nn.ReLU(), nn.ReLU()],
-    )
-
-
 def hat_interpolant(
     function: Function,
     cells: int,
@@ -118,7 +98,7 @@ def hat_interpolant(
     by at most $MR^2/2$ where the Hessian's norm is at most $M$.
 
     Args:
-        function: from `[n, d]` to `[n]` (`[n]` to `[n]` on the line), $d\le2$.
+        function: from `[n, d]` to `[n]` or `[n, 1]`, $d\le2$.
         cells: mesh cells a side.
         curvature: $M$.
 

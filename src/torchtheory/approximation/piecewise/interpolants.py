@@ -42,7 +42,7 @@ def threshold_interpolant(
     $\rho\cdot\epsilon/\rho$. Values in the middle of each step halve the error.
 
     Args:
-        function: $g$, from `[n]` to `[n]`.
+        function: $g$, of one variable.
         lipschitz: $\rho$ on the interval; the bound is wrong if it is too small.
         error: $\epsilon$.
         value_at: where on a step the function is met.

@@ -23,11 +23,16 @@ from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.network_calculus import block_diagonal, chain
 from torchtheory.approximation.piecewise.hats import hat_layers
 from torchtheory.approximation.piecewise.manifolds import ParametrizedManifold
-from torchtheory.core.checks import as_points, open_fraction, positive_number, whole_number
+from torchtheory.core.checks import as_points, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.feedforward import affine_layers
 
 Intrinsic = Callable[[Tensor], Tensor]
+
+#: The share of a chart's radius within which a point counts as covered by it.
+_INNER = 0.7
+#: Steps of Newton's method before it is given up.
+_NEWTON_STEPS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +82,10 @@ def tangent_charts(
     height: float,
     *,
     neighbors: int = 12,
-    fill: float = 0.7,
 ) -> list[Chart]:
     r"""Charts that cover a cloud of points, tangent spaces by local principal components.
 
-    Greedy: as long as some point is not in the inner part (`fill` times the radius) of a chart,
+    Greedy: as long as some point is not in the inner part (0.7 of the radius) of a chart,
     the one farthest from it becomes a center. Time `O(charts n D)`.
 
     Args:
@@ -99,7 +103,6 @@ def tangent_charts(
     positive_number(radius, "radius")
     positive_number(height, "height")
     whole_number(neighbors, "neighbors", least=dimension + 1)
-    open_fraction(fill, "fill")
     x = as_points(x).double()
     if len(x) <= neighbors:
         raise InvalidInput(f"{len(x)} points are too few for {neighbors} neighbors")
@@ -107,7 +110,7 @@ def tangent_charts(
     uncovered = torch.full((len(x),), float("inf"), dtype=torch.float64)
     found: list[Chart] = []
     at = 0
-    while float(uncovered[at]) > fill:
+    while float(uncovered[at]) > _INNER:
         center = x[at]
         near = (x - center).norm(dim=1).topk(neighbors + 1, largest=False).indices
         tangent = torch.linalg.svd(x[near] - center, full_matrices=False).Vh[:dimension]
@@ -140,9 +143,7 @@ def chart_weights(charts: list[Chart], x: Tensor) -> Tensor:
     return bumps / bumps.sum(1, keepdim=True).clamp_min(torch.finfo(bumps.dtype).tiny)
 
 
-def chart_inverse(
-    manifold: ParametrizedManifold, chart: Chart, z: Tensor, start: Tensor, steps: int = 30
-) -> Tensor:
+def chart_inverse(manifold: ParametrizedManifold, chart: Chart, z: Tensor, start: Tensor) -> Tensor:
     r"""Intrinsic coordinates $u$ with $\gamma(F(u))=z$, by Newton's method.
 
     Args:
@@ -158,7 +159,7 @@ def chart_inverse(
     1.0
     """
     project = (manifold.frame @ chart.tangent.T).expand(len(z), -1, -1)
-    return _newton(manifold, project, z + chart.center @ chart.tangent.T, start, steps)
+    return _newton(manifold, project, z + chart.center @ chart.tangent.T, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +300,12 @@ def l1_terms_bound(norm: float, terms: int) -> float:
 
 
 def _newton(
-    manifold: ParametrizedManifold, project: Tensor, wanted: Tensor, start: Tensor, steps: int = 30
+    manifold: ParametrizedManifold, project: Tensor, wanted: Tensor, start: Tensor
 ) -> Tensor:
     """`u[n, d]` with `roll(u) @ project = wanted`, every row with its own `project[q, d]`."""
     derivative = torch.func.vmap(torch.func.jacfwd(manifold.roll))
     u = start.clone()
-    for _ in range(steps):
+    for _ in range(_NEWTON_STEPS):
         gap = (manifold.roll(u).unsqueeze(1) @ project).squeeze(1) - wanted
         if float(gap.abs().max()) <= 1e-12 * (1 + float(wanted.abs().max())):
             return u

@@ -41,11 +41,6 @@ class ParametrizedManifold:
         """The intrinsic dimension."""
         return len(self.domain)
 
-    @property
-    def ambient(self) -> int:
-        """The dimension of the space around it."""
-        return self.frame.shape[1]
-
     def __call__(self, u: Tensor) -> Tensor:
         if u.ndim != 2 or u.shape[1] != self.dimension:
             raise ShapeMismatch(f"coordinates are [n, {self.dimension}], not {list(u.shape)}")

@@ -103,7 +103,7 @@ def weierstrass_degree(
 def equispaced_interpolant(
     function: Function, degree: int, interval: tuple[float, float] = (0.0, 1.0)
 ) -> Function:
-    r"""The polynomial through `degree + 1` equally spaced values, from `[n]` to `[n]`.
+    r"""The polynomial through `degree + 1` equally spaced values, at every number of a tensor.
 
     >>> square = equispaced_interpolant(torch.square, 4)
     >>> round(square(torch.tensor([0.5]).double()).item(), 12)

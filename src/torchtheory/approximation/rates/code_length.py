@@ -82,7 +82,7 @@ class LipschitzCodec:
         return self.head + self.steps
 
     def encode(self, function: Function) -> str:
-        """The code of a function from `[n]` to `[n]`, a string of 0 and 1."""
+        """The code of a function of one variable, a string of 0 and 1."""
         x = torch.arange(self.steps + 1, dtype=torch.float64) * self.error / self.lipschitz
         values = values_of(function, x.clamp(max=1.0).unsqueeze(1)).tolist()
         if abs(values[0]) > self.largest * (1 + 1e-12):
@@ -98,7 +98,7 @@ class LipschitzCodec:
         return (f"{cell:0{self.head}b}" if self.head else "") + "".join(signs)
 
     def decode(self, code: str) -> Function:
-        """The broken line of a code, from `[n]` to `[n]`."""
+        """The broken line of a code, at every number of a tensor."""
         if len(code) != self.bits or set(code) - {"0", "1"}:
             raise InvalidInput(f"a code is {self.bits} characters 0 or 1, not {code!r:.40}")
         cell = int(code[: self.head], 2) if self.head else 0

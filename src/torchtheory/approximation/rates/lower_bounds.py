@@ -35,6 +35,9 @@ from torchtheory.generalization.vc.networks import anthony_bartlett_vc_bound
 
 Encoder = Callable[[BumpSum], Tensor]
 
+#: Codes that differ by no more than this are the same one.
+_SAME_CODE = 1e-9
+
 
 def selection_cells(parameters: int, dimension: int) -> int:
     r"""$\lceil(M+1)^{1/d}\rceil$: that many cells a side are more than $M$ cells.
@@ -151,7 +154,6 @@ def antipodal_witness(
     dimension: int = 1,
     *,
     attempts: int = 20,
-    tolerance: float = 1e-9,
     generator: RandomSource = None,
 ) -> SelectionWitness:
     r"""The witness against any continuous encoder: $v$ with $P(f_v)=P(f_{-v})$.
@@ -183,7 +185,7 @@ def antipodal_witness(
         start = torch.randn(len(peaks), dtype=torch.float64, generator=generator).numpy()
         found = optimize.least_squares(odd, start, xtol=1e-15, ftol=1e-15, gtol=1e-15)
         residual = float(np.abs(found.fun[:-1]).max(initial=0.0))
-        if residual <= tolerance:
+        if residual <= _SAME_CODE:
             f = on_cube(found.x).coefficients
             return _witness(encoder, f, bump, cells, radius, peaks, parameters)
         best = min(best, residual)

@@ -23,6 +23,9 @@ from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.nets.feedforward import affine_layers
 
+#: Points of the grid on which the range of a network is looked for.
+_GRID = 1 << 12
+
 
 def identity_network(activation: str, bias: float, radius: float, tolerance: float) -> Approximant:
     r"""Two units within `tolerance` of the identity on $[-r,r]$.
@@ -54,7 +57,6 @@ def deepen_approximately(
     tolerance: float,
     *,
     bias: float = 0.5,
-    points: int = 1 << 12,
 ) -> Approximant:
     r"""The same function up to a tolerance, with `extra` more hidden layers of two units.
 
@@ -66,7 +68,7 @@ def deepen_approximately(
         extra: hidden layers to add.
         activation: a smooth one, by name.
         domain: where the network is used; its range is the largest value on a grid of
-            `points`, widened by a tenth, so it must not vary wildly between them.
+            4096 points, widened by a tenth, so it must not vary wildly between them.
         bias: $\lambda$, where the activation has a slope.
 
     >>> net = nn.Sequential(nn.Linear(1, 2), nn.Tanh(), nn.Linear(2, 1)).double()
@@ -88,7 +90,7 @@ def deepen_approximately(
             f"differences need double precision, not {maps[0][0].dtype}: give a copy of the "
             "network in it"
         )
-    grid = box_grid(box, max(2, int(points ** (1 / len(box)))))
+    grid = box_grid(box, max(2, int(_GRID ** (1 / len(box)))))
     values = network(grid).detach()
     reach = 1.1 * float(values.abs().max()) + tolerance
     if not math.isfinite(reach):

@@ -59,7 +59,7 @@ def sigmoid_staircase(
     $$
 
     Args:
-        function: $f$, from `[n]` to `[n]`.
+        function: $f$, of one variable.
         cells: $N$.
         lipschitz: $\Lambda$ on the interval; the bound is wrong if it is too small.
         sharpness: $\kappa h$.

@@ -102,7 +102,7 @@ def fourier_network(
     $2k$ half waves, hence $2k$ or $2k+1$ units: $O(n^2)$ units in all.
 
     Args:
-        function: from `[n]` to `[n]`.
+        function: of one variable.
         terms: $n$, the largest frequency kept.
         samples: of the midpoint rule for the coefficients, more than twice the terms.
 

@@ -63,12 +63,6 @@ def floating_inputs(problem: Problem) -> str | None:
     return f"the inputs are {problem.train.x.dtype}, and a derivative needs real numbers"
 
 
-def learning_rate(problem: Problem) -> str | None:
-    if problem.learning_rate is not None:
-        return None
-    return "the learning rate was not given (learning_rate=, or --learning-rate)"
-
-
 def chain(problem: Problem) -> str | None:
     try:
         as_chain(problem.model)

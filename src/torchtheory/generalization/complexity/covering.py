@@ -24,6 +24,9 @@ from torchtheory.core.intervals import Interval, fit_slope
 #: The most functions whose covering number is found exactly.
 MOST_EXACT = 400
 
+#: Balls from which on the slope of a covering number is taken.
+_FEWEST_BALLS = 10
+
 
 def sample_distances(values: Tensor) -> Tensor:
     r"""$d_S$ between all rows of `values[h, m]`, as `[h, h]`.
@@ -175,12 +178,10 @@ def vc_rademacher_bound(dimension: int, samples: int) -> float:
     return float(12 * value / math.sqrt(samples))
 
 
-def covering_dimension(
-    points: Tensor, *, largest: int = 200, smallest: int = 10, confidence: float = 0.99
-) -> Interval:
+def covering_dimension(points: Tensor, *, largest: int = 200, confidence: float = 0.99) -> Interval:
     r"""Slope of $\log N_\alpha$ against $\log(1/\alpha)$: the dimension of a set.
 
-    Between `smallest` and `largest` balls of a farthest-first traversal of `points[n, D]`;
+    Between 10 and `largest` balls of a farthest-first traversal of `points[n, D]`;
     the set must be sampled much finer than that.
 
     >>> angle = torch.linspace(0, 6.28, 4000, dtype=torch.float64)
@@ -188,14 +189,14 @@ def covering_dimension(
     >>> round(covering_dimension(circle).estimate, 1)
     1.0
     """
-    if not 3 <= smallest < largest < len(points):
+    if not _FEWEST_BALLS < largest < len(points):
         raise InvalidInput(
-            f"the slope is taken between {smallest} and {largest} balls, which must be 3 or more "
-            f"and fewer than the {len(points)} points"
+            f"the slope is taken between {_FEWEST_BALLS} and {largest} balls: `largest` must be "
+            f"more than {_FEWEST_BALLS} and fewer than the {len(points)} points"
         )
     _points(points)
     radii = separation_radii(points)
-    counts = torch.logspace(math.log10(smallest), math.log10(largest), 12).round().long()
+    counts = torch.logspace(math.log10(_FEWEST_BALLS), math.log10(largest), 12).round().long()
     return fit_slope(1 / radii[counts], counts.double(), confidence)
 
 

@@ -25,6 +25,7 @@ from torchtheory.generalization.complexity.rademacher import (
 def ramp_loss(margins: Tensor, gamma: float = 1.0) -> Tensor:
     r"""$\ell_\gamma(t)=\min(1,\max(0,1-t/\gamma))$: 1 for $t\le0$, 0 from γ on.
 
+    >>> import torch
     >>> ramp_loss(torch.tensor([-1.0, 0.0, 0.5, 3.0]), 2.0)
     tensor([1.0000, 1.0000, 0.7500, 0.0000])
     """
@@ -35,6 +36,7 @@ def ramp_loss(margins: Tensor, gamma: float = 1.0) -> Tensor:
 def margin_error(margins: Tensor, gamma: float) -> float:
     r"""The share of margins below $\gamma$.
 
+    >>> import torch
     >>> margin_error(torch.tensor([-1.0, 0.5, 2.0, 3.0]), 2.0)
     0.5
     """
@@ -66,6 +68,7 @@ def margin_bound(
         empirical: the complexity is that of this sample; the last term becomes
             $3\sqrt{\ln(2/\delta)/(2m)}$.
 
+    >>> import torch
     >>> round(margin_bound(torch.ones(100), 0.1, 0.5, 0.05), 6)
     0.522387
     """
@@ -81,14 +84,13 @@ def best_margin_bound(
     complexity: float,
     gammas: Sequence[float],
     delta: float,
-    *,
-    weights: Sequence[float] | None = None,
 ) -> tuple[float, float]:
     r"""The least bound over a grid of margins, and the margin that has it.
 
-    All bounds of the grid hold together when $\delta$ is divided among them, in equal parts
-    unless told; the choice may then follow the data.
+    All bounds of the grid hold together when $\delta$ is divided among them in equal parts; the
+    choice may then follow the data.
 
+    >>> import torch
     >>> bound, gamma = best_margin_bound(torch.linspace(0, 2, 1000), 0.01, [0.1, 0.2, 0.4], 0.05)
     >>> round(bound, 4), gamma
     (0.2452, 0.2)
@@ -98,12 +100,11 @@ def best_margin_bound(
     for gamma in gammas:
         _gamma(gamma)
     _margins(margins)
-    shares = [1 / len(gammas)] * len(gammas) if weights is None else weights
     deviations = sequence_deviations(
         [complexity / gamma for gamma in gammas],
         margins.numel(),
         delta,
-        weights=shares,
+        weights=[1 / len(gammas)] * len(gammas),
         empirical=False,
     )
     return min(

@@ -196,7 +196,6 @@ def ascended_relu_class(
     norms: Sequence[float],
     *,
     steps: int = 100,
-    rate: float = 0.1,
     generator: RandomSource = None,
 ) -> Supremum:
     r"""ReLU networks with these hidden widths and Frobenius norms, the supremum *from below*.
@@ -209,7 +208,7 @@ def ascended_relu_class(
         x: points `[m, d]`.
         widths: hidden widths, empty for linear functions.
         norms: $C_1,\dots,C_L$, one more than widths.
-        steps, rate: of Adam.
+        steps: of Adam, with a learning rate of 0.1.
         generator: for the initial weights.
 
     Cost: `steps` passes of $s$ networks in one batch.
@@ -233,7 +232,7 @@ def ascended_relu_class(
             ).requires_grad_()
             for a, b in pairwise(sizes)
         ]
-        optimizer = torch.optim.Adam(weights, lr=rate)
+        optimizer = torch.optim.Adam(weights, lr=0.1)
         best = torch.full((len(signs),), -math.inf, dtype=x.dtype, device=x.device)
         targets = signs.to(x)
         for _ in range(steps):

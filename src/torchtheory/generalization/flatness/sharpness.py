@@ -69,11 +69,6 @@ class BallSharpness:
     direction: Tensor
     evaluations: int
 
-    @property
-    def share(self) -> float:
-        r"""Keskar's measure in percent of the loss, $100\cdot\text{value}/(1+L(\theta))$."""
-        return 100 * self.value / (1 + self.loss)
-
 
 def ball_sharpness(
     problem: Problem,
@@ -240,14 +235,6 @@ class HessianSharpness:
     def largest(self) -> float:
         r"""$\lambda_{\max}$."""
         return float(self.eigenvalues.values[0])
-
-    def predicted_ball(self, radius: float) -> float:
-        r"""$\frac12\delta^2\lambda_{\max}$: the worst rise at a minimum, to second order."""
-        return radius**2 * max(self.largest, 0.0) / 2
-
-    def predicted_noise(self, sigma: float) -> float:
-        r"""$\frac12\sigma^2\operatorname{tr}\nabla^2L$: the mean rise, to second order."""
-        return sigma**2 * self.trace.value / 2
 
 
 def hessian_sharpness(

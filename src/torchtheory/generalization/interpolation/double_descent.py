@@ -32,17 +32,12 @@ class RiskCurve:
     train: Tensor
     test: Tensor
 
-    @property
-    def threshold(self) -> int | None:
-        """The smallest size whose median training risk is (numerically) 0; None if there is none.
+    def first_below(self, level: float) -> int | None:
+        """The smallest size whose median training risk is at most `level`; None if there is none.
 
-        >>> RiskCurve((1, 2), torch.tensor([[0.5], [0.0]]), torch.zeros(2, 1)).threshold
+        >>> RiskCurve((1, 2), torch.tensor([[0.5], [0.0]]), torch.zeros(2, 1)).first_below(1e-10)
         2
         """
-        return self.first_below(1e-10)
-
-    def first_below(self, level: float) -> int | None:
-        """The smallest size whose median training risk is at most `level`."""
         fitted = (self.train.median(1).values <= level).nonzero()
         return self.sizes[int(fitted[0])] if len(fitted) else None
 
@@ -76,7 +71,7 @@ def feature_curve(
 
     >>> phi = torch.eye(3).double()[None]
     >>> curve = feature_curve((phi, torch.ones(1, 3).double()), (phi, torch.ones(1, 3)), [1, 3])
-    >>> curve.train.flatten().round(decimals=4), curve.threshold
+    >>> curve.train.flatten().round(decimals=4), curve.first_below(1e-10)
     (tensor([0.6667, 0.0000], dtype=torch.float64), 3)
     """
     (phi, y), (phi_test, y_test) = train, test
@@ -117,14 +112,12 @@ def width_curve(
     label_noise: float = 0.0,
     epochs: int = 100,
     batch_size: int = 50,
-    optimizer: str = "adam",
     learning_rate: float | None = None,
 ) -> RiskCurve:
     """Errors of networks with one hidden layer by its width, without explicit regularization.
 
-    All widths and seeds are trained together by
-    `fit_many`. The noise on the training labels is the
-    same for all.
+    All widths and seeds are trained together by `fit_many`, with Adam. The noise on the training
+    labels is the same for all.
 
     Args:
         train: inputs `[n, d]` and labels `[n]` in 0..classes-1.
@@ -132,7 +125,7 @@ def width_curve(
         widths: hidden units.
         seeds: one training a width and seed.
         label_noise: share of the training labels moved to another class.
-        epochs, batch_size, optimizer, learning_rate: as for `fit_many`.
+        epochs, batch_size, learning_rate: as for `fit_many`.
 
     Returns:
         shares of errors after the last step, on the (noisy) training set and on the test set.
@@ -154,7 +147,6 @@ def width_curve(
         (x, noisy),
         epochs=epochs,
         batch_size=batch_size,
-        optimizer=optimizer,
         learning_rate=learning_rate,
         task="multiclass",
     )

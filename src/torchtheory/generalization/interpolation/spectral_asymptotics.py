@@ -17,6 +17,9 @@ from torch import Tensor
 from torchtheory.core.checks import all_finite, first_entry, positive_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
+#: Points of the midpoint rule for Marchenko and Pastur's distribution function.
+_NODES = 4000
+
 
 def asymptotic_variance(ratio: float) -> float:
     r"""The limit of $\operatorname{tr}(S^+)$ for $m,d\to\infty$ with
@@ -59,26 +62,26 @@ def marchenko_pastur_density(x: Tensor, ratio: float) -> Tensor:
     return torch.where(inside, density, torch.zeros_like(x))
 
 
-def marchenko_pastur_cdf(x: Tensor, ratio: float, *, nodes: int = 4000) -> Tensor:
+def marchenko_pastur_cdf(x: Tensor, ratio: float) -> Tensor:
     r"""The share of eigenvalues of $\frac1mS$ at most $x$, those that are 0 included.
 
     By the midpoint rule in the angle $x=1+\kappa-2\sqrt\kappa\cos t$, where the density is
-    smooth, and linear interpolation between `nodes` points.
+    smooth, and linear interpolation between 4000 points.
 
     >>> marchenko_pastur_cdf(torch.tensor([-1.0, 0.0, 99.0]), 4.0).round(decimals=4)
     tensor([0.0000, 0.7500, 1.0000])
     """
     low, _ = marchenko_pastur_support(ratio)
-    edges = torch.linspace(0, math.pi, nodes + 1, dtype=torch.float64)
+    edges = torch.linspace(0, math.pi, _NODES + 1, dtype=torch.float64)
     t = (edges[1:] + edges[:-1]) / 2
     width = 2 * math.sqrt(ratio)
     at = 1 + ratio - width * torch.cos(t)
-    mass = width**2 * torch.sin(t).square() / (2 * math.pi * ratio * at) * (math.pi / nodes)
+    mass = width**2 * torch.sin(t).square() / (2 * math.pi * ratio * at) * (math.pi / _NODES)
     zero = max(0.0, 1 - 1 / ratio)
     total = torch.cat([mass.new_zeros(1), mass.cumsum(0)])
     total = zero + total * (min(1.0, 1 / ratio) / total[-1])
-    angle = torch.acos(((1 + ratio - x.double()) / width).clamp(-1, 1)) / math.pi * nodes
-    left = angle.floor().clamp(0, nodes - 1).long()
+    angle = torch.acos(((1 + ratio - x.double()) / width).clamp(-1, 1)) / math.pi * _NODES
+    left = angle.floor().clamp(0, _NODES - 1).long()
     value = total[left] + (angle - left) * (total[left + 1] - total[left])
     value = torch.where(x < low, torch.where(x < 0, 0.0, zero), value)
     return value.to(x.dtype)

@@ -44,11 +44,6 @@ class TargetCensus:
     mean_risk: Fraction
     mean_unseen_error: Fraction | None
 
-    @property
-    def worst_target(self) -> Tensor:
-        """A target `[k]` with the largest expected risk."""
-        return self.targets[int(self.risks.argmax())]
-
 
 def no_free_lunch_bound(points: int, samples: int) -> Fraction:
     r"""$\frac12(1-1/k)^m$, at most the average risk of any learner over all targets.

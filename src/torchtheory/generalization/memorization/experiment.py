@@ -85,20 +85,19 @@ def fit_and_test(
     labels: Tensor | None = None,
     epochs: int = 100,
     batch_size: int = 64,
-    optimizer: str = "adam",
     learning_rate: Each | None = None,
     weight_decay: Each = 0.0,
     loss: Loss | None = None,
     seed: int = 0,
 ) -> FittedNetworks:
-    """Train classifiers to the end, without early stopping, and look at what became of them.
+    """Train classifiers with Adam to the end, without early stopping, and look at what they became.
 
     Args:
         networks: modules, which are only read. Those with dropout or batch normalization are
             trained one by one.
         train, test: `(x, y)`, a `Dataset` or a `DataLoader`; held in memory.
         labels: `[K, n]`, what each network is trained on instead of the labels in `train`.
-        epochs, batch_size, optimizer, loss: as for `fit_many`.
+        epochs, batch_size, loss: as for `fit_many`.
         learning_rate, weight_decay: one number for all, or one for each network.
         seed: of the order of the batches, which is the same for all.
 
@@ -136,7 +135,6 @@ def fit_and_test(
     common: dict[str, Any] = {
         "epochs": epochs,
         "batch_size": batch_size,
-        "optimizer": optimizer,
         "loss": loss,
         "task": first.task,
         "seed": seed,
@@ -296,7 +294,6 @@ def memorization_test(
     seeds: Sequence[int] = (0, 1, 2),
     epochs: int = 100,
     batch_size: int = 64,
-    optimizer: str = "adam",
     learning_rate: float | None = None,
 ) -> Memorization:
     """Train one architecture on true labels, on random ones, and on images without content.
@@ -312,9 +309,9 @@ def memorization_test(
         images: which of `IMAGE_CORRUPTIONS` to try, with the true labels.
         weight_decays: as for `fit_many`, each with everything.
         seeds: of the initial weights and of the corruption.
-        epochs, batch_size, optimizer, learning_rate: as for `fit_many`.
+        epochs, batch_size, learning_rate: as for `fit_many`.
 
-    Trains `(shares + images) * weight_decays * seeds` networks.
+    Trains `(shares + images) * weight_decays * seeds` networks, with Adam.
 
     >>> x = torch.randn(90, 8, generator=torch.Generator().manual_seed(0))
     >>> y = (x[:, 0] > 0).long()
@@ -360,7 +357,6 @@ def memorization_test(
                 labels=torch.stack([_labels(y, classes, p, seeds[k]) for p, _, k in cases]),
                 epochs=epochs,
                 batch_size=batch_size,
-                optimizer=optimizer,
                 learning_rate=learning_rate,
                 weight_decay=[d for _, d, _ in cases],
             )

@@ -36,7 +36,6 @@ def trained_class(
     *,
     epochs: int = 100,
     batch_size: int = 64,
-    optimizer: str = "adam",
     learning_rate: float | None = None,
     seed: int = 0,
 ) -> Supremum:
@@ -44,14 +43,14 @@ def trained_class(
 
     For each row of signs a network is trained on them, and
     $\frac1m\sum_i\sigma_i\operatorname{sgn}f(x_i)=1-2\cdot(\text{share of errors})$ is what
-    it reached, at most the supremum. All rows are one batched training. For
+    it reached, at most the supremum. All rows are one batched training, with Adam. For
     `estimate_rademacher`, and for
     `rademacher_from_fits`.
 
     Args:
         make_network: builds a network with one output or two.
         x: the sample.
-        epochs, batch_size, optimizer, learning_rate: of each training.
+        epochs, batch_size, learning_rate: of each training.
         seed: of initial weights and batches.
 
     >>> from torch import nn
@@ -80,7 +79,6 @@ def trained_class(
             labels=labels,
             epochs=epochs,
             batch_size=batch_size,
-            optimizer=optimizer,
             learning_rate=learning_rate,
             seed=seed,
         )

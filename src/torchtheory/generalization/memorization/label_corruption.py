@@ -57,15 +57,6 @@ def corrupted_labels(
     return torch.where(chosen.to(y.device), drawn.to(y), y)
 
 
-def random_labels(y: Tensor, classes: int, *, generator: RandomSource = None) -> Tensor:
-    """Labels of the shape and type of `y[n]`, independent of everything and uniform.
-
-    >>> random_labels(torch.zeros(6, dtype=torch.long), 3).tolist()
-    [1, 1, 1, 0, 2, 2]
-    """
-    return corrupted_labels(y, classes, 1.0, generator=generator)
-
-
 def shuffled_pixels(*images: Tensor, generator: RandomSource = None) -> list[Tensor]:
     r"""All images with *one* permutation of their entries, $x\mapsto x_{\pi}$.
 

@@ -57,9 +57,9 @@ class ErrorCurve:
     train_error: Tensor
     test_error: Tensor
 
-    def interpolating(self, share: float = 0.0) -> list[int]:
-        """Which levels leave at most this share of training errors, with every seed."""
-        return [i for i, row in enumerate(self.train_error) if bool((row <= share).all())]
+    def interpolating(self) -> list[int]:
+        """Which levels leave no training error, with every seed."""
+        return [i for i, row in enumerate(self.train_error) if bool((row == 0).all())]
 
     def change(self, level: int, base: int, confidence: float = 0.99) -> Interval:
         """Test error at a level minus that at another, paired by seed."""
@@ -77,10 +77,9 @@ def puzzle_curve(
     seeds: Sequence[int] = (0, 1, 2),
     epochs: int = 100,
     batch_size: int = 64,
-    optimizer: str = "adam",
     learning_rate: float | None = None,
 ) -> ErrorCurve:
-    r"""Train networks at all levels of one item and count their errors.
+    r"""Train networks with Adam at all levels of one item and count their errors.
 
     Args:
         item: `weight decay`, `initial scale`, `label noise`, `width` or `batch size`.
@@ -90,7 +89,7 @@ def puzzle_curve(
         train, test: classification data; test labels stay as they are.
         width: where another item is varied.
         seeds: of the initial weights (and of the noise).
-        epochs, batch_size, optimizer, learning_rate: as for `fit_many`.
+        epochs, batch_size, learning_rate: as for `fit_many`.
 
     >>> x = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
     >>> y = (x.sum(1) > 0).long()
@@ -110,7 +109,6 @@ def puzzle_curve(
     common: dict[str, Any] = {
         "epochs": epochs,
         "batch_size": batch_size,
-        "optimizer": optimizer,
         "learning_rate": learning_rate,
     }
 

@@ -115,7 +115,7 @@ def measure_feature_law(
     """
     x = checked_inputs(gates, population[0], "x of the population")
     y = _targets(population[1], x)
-    share = population_shares(masses, x)
+    share = _population_shares(masses, x)
     squares, basis = torch.linalg.eigh(deep_path_kernel(gates, x))
     kept = squares > len(x) * torch.finfo(squares.dtype).eps * squares[-1].clamp_min(0)
     z = basis[:, kept] * squares[kept].sqrt()  # the features in coordinates of their span
@@ -273,7 +273,7 @@ def _targets(y: Tensor, x: Tensor) -> Tensor:
     return y
 
 
-def population_shares(masses: Tensor | None, x: Tensor) -> Tensor:
+def _population_shares(masses: Tensor | None, x: Tensor) -> Tensor:
     """Masses of the points, equal unless given; refuses what is no distribution."""
     if masses is None:
         return torch.full((len(x),), 1 / len(x), dtype=torch.float64, device=x.device)

@@ -35,12 +35,11 @@ from torchtheory.core.errors import (
 )
 from torchtheory.generalization.complexity.margin_bounds import margin_bound, ramp_loss
 from torchtheory.generalization.complexity.rademacher import sequence_deviations
-from torchtheory.generalization.paths.two_phase_bounds import population_shares
 from torchtheory.kernels.path_kernel import checked_inputs, deep_path_kernel
 
 
-def feature_radius(gates: nn.Module, x: Tensor, *, masses: Tensor | None = None) -> float:
-    r"""$C_\sigma=\sqrt{\mathbb E\|\bar x\circ\bar\sigma(x,w_\sigma)\|_2^2}$ over points.
+def feature_radius(gates: nn.Module, x: Tensor) -> float:
+    r"""$C_\sigma=\sqrt{\mathbb E\|\bar x\circ\bar\sigma(x,w_\sigma)\|_2^2}$ over the points `x`.
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
     >>> feature_radius(net, torch.tensor([[3.0, 4.0], [0.0, 5.0]]))
@@ -48,7 +47,7 @@ def feature_radius(gates: nn.Module, x: Tensor, *, masses: Tensor | None = None)
     """
     x = checked_inputs(gates, x, "x")
     squares = torch.cat([deep_path_kernel(gates, part).diagonal() for part in torch.split(x, 32)])
-    return math.sqrt(float(population_shares(masses, x) @ squares))
+    return math.sqrt(float(squares.mean()))
 
 
 def class_margins(outputs: Tensor, labels: Tensor) -> Tensor:

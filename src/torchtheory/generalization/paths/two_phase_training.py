@@ -170,7 +170,6 @@ def fit_two_phases(
     share: float,
     *,
     epochs: int = 10,
-    first_epochs: int | None = None,
     seed: int = 0,
     limit: int = 1_000_000,
     **settings: Any,
@@ -182,8 +181,7 @@ def fit_two_phases(
         train: `(x, y)`, a `Dataset` or a `DataLoader`. Phase one takes the *first*
             `round(share * m)` samples: shuffle them before if their order means something.
         share: $\alpha$ in (0, 1]. With 1 there is no fresh sample, and no bound.
-        epochs: passes over all data in phase two.
-        first_epochs: passes over the part in phase one; as many *steps* as phase two unless given.
+        epochs: passes over all data in phase two; phase one makes as many *steps*.
         seed: of both phases.
         limit: most samples to read.
         settings: whatever else `torchtheory.training.trainer.fit` takes.
@@ -199,8 +197,7 @@ def fit_two_phases(
     size = first_phase_size(len(samples), share)
     first = copy.deepcopy(model)
     part = samples.first(size)
-    if first_epochs is None:
-        first_epochs = matching_epochs(epochs, len(samples), size, settings.get("batch_size") or 64)
+    first_epochs = matching_epochs(epochs, len(samples), size, settings.get("batch_size") or 64)
     first_history = fit(first, (part.x, part.y), epochs=first_epochs, seed=seed, **settings)
     network = FrozenGates(first)
     second_history = fit(network, (samples.x, samples.y), epochs=epochs, seed=seed, **settings)

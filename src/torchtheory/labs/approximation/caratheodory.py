@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +43,15 @@ def caratheodory_pruning(run: Run, widths: tuple[int, ...] = (200, 1000, 5000, 1
     proposition(run, rows)
     rescaled(run)
     misprint(run)
-    run.figure(
+    units, thinned, random, largest, promised, certificate, *_ = zip(*rows, strict=True)
+    run.curves(
         "pruning",
-        lambda axis: plot(axis, rows),
+        units,
+        {"one by one": thinned, "at random": random, "largest outer weights": largest},
+        {"promised $15/\\sqrt{n}$": promised, "certificate $M/\\sqrt{k}$": certificate},
+        axes=("units $n$ of the wide network", r"error / $\|w\|_1$"),
+        log="xy",
+        beside=True,
         caption="One percent of the units of a ReLU layer, unit inner weights of length 1/2 and "
         "outer weights of one sign: root mean square change over the ball, relative to ‖w‖₁.",
     )
@@ -241,14 +246,3 @@ def misprint(run: Run) -> None:
         "caratheodory-mass-twice",
         r"\|w^{(2)}\|_1=\tfrac14: \quad\|f_i\|_{L^2(\mu)}\le\|w^{(2)}\|_1\|f_i\|_{L^\infty(B_1)}",
     ).at_most(f.square().mean(0).sqrt(), w.abs().sum() * sup, 1e-12)
-
-
-def plot(axis: Any, rows: list[list[float]]) -> None:
-    n = [row[0] for row in rows]
-    axis.loglog(n, [row[4] for row in rows], "k-", label="promised $15/\\sqrt{n}$")
-    axis.loglog(n, [row[5] for row in rows], "k--", lw=1, label="certificate $M/\\sqrt{k}$")
-    axis.loglog(n, [row[3] for row in rows], "s-", color="C1", ms=4, label="largest outer weights")
-    axis.loglog(n, [row[2] for row in rows], "o-", color="C4", ms=4, label="at random")
-    axis.loglog(n, [row[1] for row in rows], "o-", color="C0", ms=4, label="one by one")
-    axis.set(xlabel="units $n$ of the wide network", ylabel=r"error / $\|w\|_1$")
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

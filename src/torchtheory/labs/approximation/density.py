@@ -31,7 +31,7 @@ from torchtheory.approximation.universality.stone_weierstrass import (
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
 from torchtheory.core.checks import whole_number
-from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.regression import least_squares
 
 GRID = torch.linspace(0, 1, 201, dtype=torch.float64)
@@ -62,9 +62,20 @@ def stone_weierstrass(run: Run, cases: int = 20) -> None:
         rows,
         caption="A family for each condition that meets the other three, and what it misses",
     )
-    run.figure(
+    y = (GRID - 1 / 3).abs()
+    counts = [1, 2, 3, 4, 6, 8, 11, 16]
+    chebyshev = torch.cos(torch.arccos(2 * GRID - 1).unsqueeze(1) * torch.arange(17, dtype=torch.float64))
+    families: dict[str, Callable[[int], Tensor]] = {
+        "cosines": lambda m: cosines(GRID, m),
+        "polynomials": lambda m: chebyshev[:, :m],
+        "polynomials, f(0) = 0": lambda m: GRID.unsqueeze(1) * chebyshev[:, :m],
+    }
+    run.curves(
         "plateaus",
-        plot,
+        counts,
+        {name: [best_uniform_fit(family(m), y).error for m in counts] for name, family in families.items()},
+        axes=("functions", "distance of $|x - 1/3|$ on [0, 1]"),
+        log="y",
         caption="Distance of |x - 1/3| from growing families on [0, 1]: cosines and polynomials "
         "get closer, polynomials without a constant do not.",
     )
@@ -160,22 +171,6 @@ def counterexamples(run: Run) -> list[tuple[Any, ...]]:
     return [
         (name, family, target, p, e) for (name, family, target, *_), p, e in zip(dropped, promised, found, strict=True)
     ]
-
-
-def plot(axis: Any) -> None:
-    y = (GRID - 1 / 3).abs()
-    counts = [1, 2, 3, 4, 6, 8, 11, 16]
-    chebyshev = torch.cos(torch.arccos(2 * GRID - 1).unsqueeze(1) * torch.arange(17, dtype=torch.float64))
-    families: dict[str, Callable[[int], Tensor]] = {
-        "cosines": lambda m: cosines(GRID, m),
-        "polynomials": lambda m: chebyshev[:, :m],
-        "polynomials, f(0) = 0": lambda m: GRID.unsqueeze(1) * chebyshev[:, :m],
-    }
-    for color, (name, family) in zip(COLORS, families.items(), strict=False):
-        errors = [best_uniform_fit(family(m), y).error for m in counts]
-        axis.semilogy(counts, errors, "o-", markersize=3, color=color, label=name)
-    axis.set(xlabel="functions", ylabel="distance", title="$|x - 1/3|$ on [0, 1]")
-    axis.legend()
 
 
 @lab(

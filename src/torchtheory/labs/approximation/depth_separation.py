@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,22 +96,19 @@ def widths(run: Run) -> None:
         caption="The theorem of Eldan and Shamir as the two sources state it; the c in the "
         "lectures' width Ccn^(19/4) is the constant c_σ of the activation, not the c of the bound",
     )
-    run.figure(
+    n = torch.logspace(0.5, 4, 200)
+    run.curves(
         "widths",
-        plot,
+        n,
+        {f"one layer, $e^{{cn}}$, c = {c:g}": c * n / math.log(10) for c in CONSTANTS},
+        {"two layers, $n^{19/4}$": 4.75 * n.log10(), "two layers, $d^5$": 5 * n.log10()},
+        axes=("dimension", "$\\log_{10}$ of the width"),
+        log="x",
+        ylim=(0, 30),
+        beside=True,
         caption="Both widths by dimension: whatever the constant c, the exponential wins in the "
         f"end, for c = {CONSTANTS[-1]:g} beyond dimension {crossing(4.75, CONSTANTS[-1]):.0f}.",
     )
-
-
-def plot(axis: Any) -> None:
-    n = torch.logspace(0.5, 4, 200)
-    axis.plot(n, 4.75 * n.log10(), "k-", label="two layers, $n^{19/4}$")
-    axis.plot(n, 5 * n.log10(), "k--", lw=1, label="two layers, $d^5$")
-    for c in CONSTANTS:
-        axis.plot(n, c * n / math.log(10), label=f"one layer, $e^{{cn}}$, c = {c:g}")
-    axis.set(xscale="log", xlabel="dimension", ylabel="$\\log_{10}$ of the width", ylim=(0, 30))
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def shells(dimension: int) -> RadialShells:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torchtheory.approximation.certificates import measured_error, sup_distance
 from torchtheory.approximation.polynomials.divided_differences import monomial_network
 from torchtheory.approximation.targets import Function
 from torchtheory.core.checks import whole_number
-from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.labs.engine import Run, lab
 from torchtheory.primer.function_spaces import lebesgue_norm
 
 
@@ -80,9 +79,16 @@ def approximation_error(run: Run, cases: int = 20) -> None:
         "uniform-convergence-exists",
         r"\exists m:\|g_m-f\|_\infty<\epsilon\implies\|g_M-f\|_\infty<\epsilon \text{ for all } M\ge m",
     ).below(gaps, 0.1, where="g_m = f for even m, f + 1 for odd m; m = 2 meets every ε")
-    run.figure(
+    found = [
+        sup_distance(lambda x: torch.sin(9 * x), lambda x: x, (0.0, 1.0), most_points=2**k, tolerance=1e-15)
+        for k in range(4, 13)
+    ]
+    run.curves(
         "interval",
-        plot,
+        [f.resolution for f in found],
+        {"lower": [f.value for f in found], "upper": [f.upper(10.0) for f in found]},
+        axes=("distance of grid points", "sup distance"),
+        log="x",
         caption="The certified interval of the sup distance of sin 9x and x, over the grid size.",
     )
 
@@ -138,16 +144,3 @@ def not_attained(run: Run) -> None:
 def sup_norm_of_shift(shift: float) -> float:
     """The sup distance of x + shift and x on [0, 1]."""
     return sup_distance(lambda x: x + shift, lambda x: x, (0.0, 1.0)).value
-
-
-def plot(axis: Any) -> None:
-    sizes = [2**k for k in range(4, 13)]
-    found = [
-        sup_distance(lambda x: torch.sin(9 * x), lambda x: x, (0.0, 1.0), most_points=n, tolerance=1e-15) for n in sizes
-    ]
-    resolution = [f.resolution for f in found]
-    axis.plot(resolution, [f.upper(10.0) for f in found], "v-", color=COLORS[1], label="upper")
-    axis.plot(resolution, [f.value for f in found], "^-", color=COLORS[0], label="lower")
-    axis.set_xscale("log")
-    axis.set(xlabel="distance of grid points", ylabel="sup distance")
-    axis.legend()

@@ -264,9 +264,13 @@ def tubes(run: Run, points: int) -> None:
     says = run.states("L-111", r"r=3>e: \quad\ln\text{share falls by at least 1 a dimension, so share}\lesssim me^{-n}")
     says.at_most(fall.estimate, -1)
     says.fails("r = 1.5 < e: slower than e^{-n}", small.estimate)
-    run.figure(
+    shown = range(2, 41)
+    run.curves(
         "tubes",
-        plot,
+        shown,
+        {f"r = {radius:g}": [tubes_needed(0.5, n, radius) for n in shown] for radius in (1.5, 2.0, 3.0)},
+        axes=("dimension $n$", "tubes (hidden units)"),
+        log="y",
         caption="Tubes needed to cover half of a ball of radius r: exponential in the dimension.",
     )
     run.table(
@@ -322,11 +326,3 @@ def spheres(run: Run, points: int) -> None:
         "ρ = r: one tube has it all",
         fit_slope(high, [math.log(sphere_tube_share(d, 1.0)) for d in high], log=False).estimate,
     )
-
-
-def plot(axis: Any) -> None:
-    dims = range(2, 41)
-    for radius in (1.5, 2.0, 3.0):
-        axis.semilogy(dims, [tubes_needed(0.5, n, radius) for n in dims], label=f"r = {radius:g}")
-    axis.set(xlabel="dimension $n$", ylabel="tubes (hidden units)")
-    axis.legend()

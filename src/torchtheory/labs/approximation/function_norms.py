@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,10 +45,12 @@ def function_norms(run: Run, waves: int = 3, doublings: int = 5) -> None:
     grids = roots(run, doublings)
     integrals(run)
     networks(run)
-    run.figure(
+    run.curves(
         "roots",
-        lambda axes: plot(axes, grids),
-        grid=(1, 1),
+        next(iter(grids.values()))[0],
+        {f"exponent {z:g}": values for z, (_, values) in grids.items()},
+        axes=("points of the grid", "largest quotient of √|x|"),
+        log="xy",
         caption="The largest quotient of √|x| on grids with more and more points: 1 for the "
         "exponent 1/2, without end for larger ones. A grid only ever gives a lower bound.",
     )
@@ -192,13 +193,3 @@ def networks(run: Run) -> None:
     says = run.states("X-06", r"\|f\|_{C^{0,1}} \text{ of a ReLU network: largest value at a bend, or slope}")
     says.equal(found, exact, 1e-9)
     says.fails("a grid of four points, which misses bends", grid)
-
-
-def plot(axes: Any, grids: dict[float, tuple[list[int], list[float]]]) -> None:
-    for mark, (z, (counts, values)) in zip("os^", grids.items(), strict=True):
-        axes.loglog(counts, values, mark + "-", label=f"exponent {z:g}")
-    axes.set(xlabel="points of the grid", ylabel="largest quotient", title="Hölder constants of √|x|")
-    axes.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8"])
-    axes.set_xticks(next(iter(grids.values()))[0], [str(n) for n in next(iter(grids.values()))[0]])
-    axes.minorticks_off()
-    axes.legend()

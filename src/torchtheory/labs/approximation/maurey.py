@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,11 +41,15 @@ def maurey_lab(run: Run, draws: int = 300, width: int = 600) -> None:
     compression(run, width, draws)
     sine_errors = sine(run, draws)
     wrong = [mean_square(uniform_average(run, points, weights, k, draws) - weights @ points).mean() for k in TERMS]
-    run.figure(
+    run.curves(
         "error",
-        lambda axis: plot(axis, exact, measured, sine_errors, [float(v) for v in wrong]),
+        TERMS,
+        {"50 dimensions": measured, r"$\sin 2\pi x$": sine_errors, "terms drawn uniformly": [float(v) for v in wrong]},
+        {"50 dimensions": exact, r"$\sin 2\pi x$": [7.5 / k for k in TERMS]},
+        axes=("sampled terms $k$", "mean squared error"),
+        log="xy",
         caption="Mean squared error against the number of sampled terms: dots are means over "
-        "draws, lines the exact value.",
+        "draws, dashed lines the exact value.",
     )
 
 
@@ -213,13 +216,3 @@ def sine(run: Run, draws: int) -> list[float]:
         r"x=\tfrac14\text{, to six digits}",
     ).above(abs(float(quarter) - 1), 1e-6, where="the midpoint rule with 4000 cells has six digits here")
     return means
-
-
-def plot(axis: Any, exact: list[float], found: list[float], sine_errors: list[float], wrong: list[float]) -> None:
-    axis.loglog(TERMS, exact, "-", color="C0", label="exact, 50 dimensions")
-    axis.loglog(TERMS, found, "o", color="C0", ms=4, label="mean over draws")
-    axis.loglog(TERMS, wrong, "s--", color="C3", ms=4, label="terms drawn uniformly")
-    axis.loglog(TERMS, [7.5 / k for k in TERMS], "-", color="C2", label=r"$\sin 2\pi x$: 7.5/k")
-    axis.loglog(TERMS, sine_errors, "o", color="C2", ms=4)
-    axis.set(xlabel="sampled terms $k$", ylabel="mean squared error")
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -16,7 +16,7 @@ from torchtheory.approximation.memorization.boolean import (
     parity_tree,
 )
 from torchtheory.core.checks import whole_number
-from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.threshold_neuron import boolean_inputs, neuron_functions
 
 
@@ -45,9 +45,17 @@ def minterm_networks(run: Run, bits: int = 12) -> None:
         parities,
         caption="Three threshold networks for parity",
     )
-    run.figure(
+    d, minterms, counting, tree, _ = zip(*parities, strict=True)
+    run.curves(
         "parity",
-        lambda axes: plot(axes, parities),
+        d,
+        {
+            "one a minterm, one layer": minterms,
+            "tree of exclusive ors": tree,
+            "d units that count, one layer": counting,
+        },
+        axes=("bits d", "hidden units for parity"),
+        log="y",
         caption="Hidden units for parity: one a minterm, d that count, and a tree of exclusive ors.",
     )
 
@@ -134,15 +142,3 @@ def formulas(run: Run) -> None:
     says = run.states("X-65", r"\text{no function of 3 bits has a longer shortest DNF than } 2^{d-1}")
     says.at_most(most, 4)
     says.fails("minterms in place of the shortest terms", max(int(table.sum()) for table in tables(3)))
-
-
-def plot(axes: Any, rows: list[tuple[int, int, int, int, int]]) -> None:
-    d = [row[0] for row in rows]
-    for k, mark, label in (
-        (1, "o-", "one a minterm, one layer"),
-        (3, "^-", "tree of exclusive ors"),
-        (2, "s-", "d units that count, one layer"),
-    ):
-        axes.semilogy(d, [row[k] for row in rows], mark, color=COLORS[k - 1], label=label)
-    axes.set(xlabel="bits d", ylabel="hidden units", title="parity")
-    axes.legend()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from torchtheory.approximation.depth.sum_product import (
 )
 from torchtheory.approximation.polynomials.relu import polynomial_values
 from torchtheory.core.checks import whole_number
-from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.labs.engine import Run, lab
 
 
 @lab(
@@ -82,9 +81,15 @@ def sum_product_networks(run: Run, points: int = 400) -> None:
         rows,
         caption="The same function, deep and shallow",
     )
-    run.figure(
+    d = [4, 9, 16, 25, 36, 49, 64, 100, 144, 196, 256]
+    counted = dict(zip(sizes, counts, strict=True))
+    run.curves(
         "neurons",
-        lambda axis: plot(axis, sizes, counts),
+        d,
+        {"deep: $d - 1$": [n - 1 for n in d], "monomials counted": [counted.get(n, math.nan) for n in d]},
+        {"shallow: $2^{\\sqrt{d} - 1}$": [2.0 ** (n**0.5 - 1) for n in d]},
+        axes=("inputs d", "neurons"),
+        log="xy",
         caption="Neurons of the tree (d - 1) and product neurons of the shallow network: counted "
         "(marks) and 2^(√d - 1) (line).",
     )
@@ -93,13 +98,3 @@ def sum_product_networks(run: Run, points: int = 400) -> None:
 def first_layer_rank(run: Run, points: int) -> int:
     x = 0.5 + run.rand(points, 64)
     return int(torch.linalg.matrix_rank(x.reshape(points, 32, 2).prod(-1)))
-
-
-def plot(axis: Any, sizes: list[int], counts: list[int]) -> None:
-    d = [4, 9, 16, 25, 36, 49, 64, 100, 144, 196, 256]
-    axis.loglog(d, [n - 1 for n in d], color=COLORS[0], label="deep: $d - 1$")
-    axis.loglog(d, [2.0 ** (n**0.5 - 1) for n in d], "--", color=COLORS[1],
-                label="shallow: $2^{\\sqrt{d} - 1}$")  # fmt: skip
-    axis.loglog(sizes, counts, "o", color=COLORS[1], label="monomials counted")
-    axis.set(xlabel="inputs d", ylabel="neurons")
-    axis.legend()

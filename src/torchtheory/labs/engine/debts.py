@@ -51,8 +51,9 @@ _HEADING = "# What labs owe: checks weaker than they should be (see engine/debts
 _WIDTH = 100
 
 
-def read_debts(path: Path = PATH) -> Debts:
+def read_debts(path: Path | None = None) -> Debts:
     """The weak claims that are known, from the file; none where there is no file."""
+    path = path or PATH
     tables = _tables(path)
     found: dict[Weakness, dict[str, tuple[str, ...]]] = {}
     for kind in KINDS:
@@ -101,8 +102,9 @@ def first_debts(runs: Iterable[Run]) -> Debts:
     return found
 
 
-def write_debts(debts: Debts, path: Path = PATH) -> None:
+def write_debts(debts: Debts, path: Path | None = None) -> None:
     """Write the three tables; whatever else the file holds stays as it is."""
+    path = path or PATH
     kept = _sections(path.read_text("utf-8")) if path.exists() else {"": _HEADING}
     rooms = {lab.name: lab.room for lab in listed_labs().values()}
     for kind in KINDS:
@@ -116,10 +118,11 @@ def write_debts(debts: Debts, path: Path = PATH) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def print_debts(debts: Debts, console: Console, path: Path = PATH) -> None:
+def print_debts(console: Console, path: Path | None = None) -> None:
     """How much each room owes of each kind."""
     rooms = {lab.name: lab.room for lab in listed_labs().values()}
-    tables = _tables(path)
+    path = path or PATH
+    debts, tables = read_debts(path), _tables(path)
     counts: Counter[tuple[str, str]] = Counter()
     for kind in KINDS:
         for lab, keys in debts[kind].items():
@@ -197,7 +200,7 @@ def main(
             if begin and failed:
                 raise FileProblem("nothing is written while a lab does not finish")
             write_debts(first_debts(made) if begin else pruned(debts, made))
-        print_debts(read_debts(), Console())
+        print_debts(Console())
     except TorchTheoryError as error:
         print(f"debts: {error}", file=sys.stderr)
         raise typer.Exit(2) from None

@@ -17,7 +17,7 @@ from torchtheory.generalization.algorithmic_robustness import (
     robustness_bound,
     samples_for_robustness,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, lab
+from torchtheory.labs.engine import InvalidInput, Run, clopper_pearson, lab
 from torchtheory.models.problem import Problem
 
 PIECES = 10
@@ -239,20 +239,18 @@ def price(run: Run, delta: float) -> None:
         f"samples, δ = {delta:g}: the best grid and its bound.",
     )
 
-    def plot(ax: Any) -> None:
-        for color, k in zip(COLORS, (2, 4, 8), strict=False):
-            values = [
+    run.curves(
+        "samples-by-dimension",
+        dimensions,
+        {
+            f"h = 1/{k}": [
                 samples_for_robustness(0.5, Grid(0.0, 1.0, k, d, classes=10).count, 1.0, delta) for d in dimensions
             ]
-            ax.semilogy(dimensions, values, "o-", color=color, label=f"h = 1/{k}", markersize=3)
-        ax.axhline(60_000, color="0.4", linestyle="--", label="60 000 samples")
-        ax.set(xlabel="dimension of the input", ylabel="samples for a bound below 1",
-               xticks=[1, 5, 10, 15, 20])  # fmt: skip
-        ax.legend()
-
-    run.figure(
-        "samples-by-dimension",
-        plot,
+            for k in (2, 4, 8)
+        },
+        {"60 000 samples": 60_000},
+        axes=("dimension of the input", "samples for a bound below 1"),
+        log="y",
         caption="Samples from which the bound is below 1 although ζ is 1/2, for grids of three "
         "sides: the images of a digit have 784 dimensions.",
     )

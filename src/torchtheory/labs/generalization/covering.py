@@ -309,23 +309,19 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
         rows,
         caption=f"V = 2, {trials} samples a row. A gap is at most 1: the last column is below it from m = {first} on",
     )
-    run.figure(
+    run.curves(
         "links",
-        lambda axis: plot_links(axis, rows),
+        m,
+        {
+            "expected worst gap": gap_means,
+            "twice the Rademacher complexity": radii,
+            "Dudley, covers of the sample": covers,
+            "Dudley, Haussler's bound": ends,
+        },
+        {"vacuous above": 1},
+        axes=("samples m", "bound on the gap"),
+        log="xy",
+        beside=True,
         caption="Every link of the chain against the sample size: all fall like m^(-1/2), and "
-        "above the dotted line they say nothing.",
+        "above the dashed line they say nothing.",
     )
-
-
-def plot_links(axis: Any, rows: list[tuple[int, float, float, float, float]]) -> None:
-    m, gap, radius, cover, end = zip(*rows, strict=True)
-    axis.loglog(m, end, "s--", color=COLORS[3], label="Dudley, Haussler's bound")
-    axis.loglog(m, cover, "^--", color=COLORS[2], label="Dudley, covers of the sample")
-    axis.loglog(m, radius, "o-", color=COLORS[1], label="twice the Rademacher complexity")
-    axis.loglog(m, gap, "o-", color=COLORS[0], label="expected worst gap")
-    axis.axhline(1, color="0.3", linestyle=":")
-    axis.set(xlabel="samples m", ylabel="bound on the gap")
-    axis.set_xticks(m, [str(k) for k in m])
-    axis.minorticks_off()
-    axis.set_ylim(min(gap) / 30, 2 * max(end))
-    axis.legend(loc="lower left", fontsize=7)

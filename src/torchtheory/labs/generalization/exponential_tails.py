@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from torchtheory.generalization.implicit_bias.separable_flow import (
     check_loss,
     exponential_tail,
 )
-from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.separability import NotSeparable, separate
 from torchtheory.training.surrogates import logistic_surrogate
 
@@ -136,16 +135,13 @@ def assumptions(run: Run) -> None:
     says.equal(logistic_surrogate(far, ones) / exact, 1.0, 1e-12)
     says.fails("as written: log(1 + exp(-u))", torch.log(1 + torch.exp(-far)) / exact)
 
-    def plot(axis: Any) -> None:
-        u = torch.linspace(-4, 6, 300, dtype=torch.float64)
-        for k, (name, f) in enumerate(losses.items()):
-            axis.plot(u, f(u), color=COLORS[k], label=name)
-        axis.set(xlabel="margin $u = y\\,w^\\top x$", ylabel="loss", ylim=(-0.1, 5))
-        axis.legend()
-
-    run.figure(
+    u = torch.linspace(-4, 6, 300, dtype=torch.float64)
+    run.curves(
         "losses",
-        plot,
+        u,
+        {name: f(u) for name, f in losses.items()},
+        axes=("margin $u = y\\,w^\\top x$", "loss"),
+        ylim=(-0.1, 5),
         caption="The logistic loss (Figure 11.3) and its relatives: where a loss never stops "
         "falling, the weights never stop growing.",
     )

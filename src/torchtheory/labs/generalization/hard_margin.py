@@ -261,18 +261,17 @@ def validation(run: Run, x: Tensor, y: Tensor) -> None:
         where=f"a validation set that ŵ separates: the loss falls to {float(total(right)[-1]):.1e} at t = 1e7",
     )
 
-    def plot(axis: Any) -> None:
-        axis.semilogx(times, flow.losses, color=COLORS[0], label="training loss")
-        axis.semilogx(times, total(wrong), color=COLORS[1], label="validation, one point wrong")
-        axis.semilogx(times, lower, ":", color=COLORS[1], label="its lower bound")
-        axis.semilogx(times, total(right), "--", color=COLORS[2], label="validation, none wrong")
-        axis.set(xlabel="time t", ylabel="loss (sum)")
-        axis.minorticks_off()
-        axis.legend()
-
-    run.figure(
+    run.curves(
         "validation",
-        plot,
+        times,
+        {
+            "training loss": flow.losses,
+            "validation, one point wrong": total(wrong),
+            "validation, none wrong": total(right),
+        },
+        {"lower bound, one point wrong": lower},
+        axes=("time t", "loss (sum)"),
+        log="x",
         caption="With one point on the wrong side of the limit the validation loss grows like "
         "log t for ever, although the predictions no longer change.",
     )

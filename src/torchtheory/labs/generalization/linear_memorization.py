@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from torchtheory.generalization.memorization.linear import far_interpolant, memorize_targets
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import InvalidInput, Run, lab
 from torchtheory.nets.regression import least_squares
 
 
@@ -158,15 +156,12 @@ def other_points(run: Run) -> None:
     says.at_most(known, 1e-3 / 20**0.5, 1e-9, where="root mean square over the 20 test points, ε = 0.001")
     says.fails("200 fresh points of the same law", new)
 
-    def plot(ax: Any) -> None:
-        ax.loglog(distances, new, "o-", color=COLORS[1], label="200 fresh points")
-        ax.loglog(distances, known, "o-", color=COLORS[0], label="the 20 test points in M")
-        ax.set(xlabel="distance δ from the truth, at least", ylabel="root mean square error")
-        ax.legend(loc="upper left")
-
-    run.figure(
+    run.curves(
         "error-by-distance",
-        plot,
+        distances,
+        {"the 20 test points in M": known, "200 fresh points": new},
+        axes=("distance δ from the truth, at least", "root mean square error"),
+        log="xy",
         caption="The theorem is about given test points: on them weights at any distance do well, "
         "and on others of the same law they do not.",
     )

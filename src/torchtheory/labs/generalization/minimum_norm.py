@@ -299,11 +299,15 @@ def benign_overfitting(
         rows,
         caption=f"Gaussian features in {dimension} dimensions, means over {designs} designs",
     )
-    run.figure(
+    run.curves(
         "benign-and-not",
-        lambda axis: plot_benign(axis, rows, list(families)),
-        caption="Variance of the minimum-norm interpolator by sample size: simulated (dots) and the formula (lines).",
-        size=(6.4, 3.8),
+        sorted(sizes),
+        {f"λ: {name}": [r[5] for r in rows if r[0] == name] for name in families},
+        {f"λ: {name}": [r[4] for r in rows if r[0] == name] for name in families},
+        axes=("samples m", "variance"),
+        log="xy",
+        beside=True,
+        caption="Variance of the minimum-norm interpolator by sample size: simulated, and the formula (dashed).",
     )
 
 
@@ -340,15 +344,3 @@ def plot_one_sample(axis: Any, values: list[float]) -> None:
         axis.axvspan(first - 0.5, last + 0.5, color="0.9")
     axis.plot(range(1, len(values) + 1), values, color=COLORS[0])
     axis.set(xlabel="features d", ylabel="mean variance", ylim=(0, 1.05))
-
-
-def plot_benign(axis: Any, rows: list[Any], names: list[str]) -> None:
-    for color, name in zip(COLORS, names, strict=False):
-        own = [r for r in rows if r[0] == name]
-        m = [r[1] for r in own]
-        axis.plot(m, [r[4] for r in own], color=color, label=f"λ: {name}")
-        axis.plot(m, [r[5] for r in own], "o", color=color)
-    axis.set(xlabel="samples m", ylabel="variance", xscale="log", yscale="log")
-    axis.minorticks_off()
-    axis.set_xticks(sorted({r[1] for r in rows}), [str(v) for v in sorted({r[1] for r in rows})])
-    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +31,7 @@ from torchtheory.generalization.complexity.rademacher import (
     linear_class,
 )
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab
+from torchtheory.labs.engine import Run, clopper_pearson, lab
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.feedforward import mlp
 
@@ -68,11 +67,22 @@ def norm_bounded_networks(run: Run, samples: int = 8, draws: int = 80, steps: in
         caption=f"Networks with C = B = 1 on {8 * samples} unit vectors; every function is at most "
         "1, so a bound above 1 says nothing",
     )
-    run.figure(
+    layers, low, high, root, lecture = zip(*rows, strict=True)
+    run.curves(
         "depth",
-        lambda axis: plot_depth(axis, rows),
+        layers,
+        {
+            "trained networks (from below)": low,
+            r"$2^{L-1}\prod C/\sqrt{m}$": high,
+            r"$(\sqrt{2L\,\ln 2}+1)\prod C/\sqrt{m}$": root,
+            r"$(2B)^L/\sqrt{m}$": lecture,
+        },
+        {"vacuous above": 1},
+        axes=("layers L", "Rademacher complexity"),
+        log="y",
+        beside=True,
         caption="Complexity of networks of unit norm against depth: what trained networks reach, "
-        "and three bounds; above the dotted line a bound is vacuous.",
+        "and three bounds; above the dashed line a bound is vacuous.",
     )
 
 
@@ -207,18 +217,6 @@ def depth(run: Run, m: int, draws: int, steps: int) -> list[tuple[int, float, fl
     return rows
 
 
-def plot_depth(axis: Any, rows: list[tuple[int, float, float, float, float]]) -> None:
-    layers, low, high, root, lecture = zip(*rows, strict=True)
-    axis.semilogy(layers, low, "o-", color=COLORS[0], label="trained networks (from below)")
-    axis.semilogy(layers, high, "s--", color=COLORS[1], label=r"$2^{L-1}\prod C/\sqrt{m}$")
-    axis.semilogy(layers, root, "^--", color=COLORS[2], label=r"$(\sqrt{2L\,\ln 2}+1)\prod C/\sqrt{m}$")
-    axis.semilogy(layers, lecture, "d--", color=COLORS[3], label=r"$(2B)^L/\sqrt{m}$")
-    axis.axhline(1, color="0.3", linestyle=":")
-    axis.set(xlabel="layers L", ylabel="Rademacher complexity", xticks=layers)
-    axis.set_ylim(min(low) / 12, 8)
-    axis.legend(loc="lower right", ncols=2, fontsize=7)
-
-
 @lab(
     "margin-bounds",
     room="generalization",
@@ -242,9 +240,15 @@ def margin_bounds(run: Run, samples: int = 1000, trials: int = 100) -> None:
     coverage(run, samples, trials)
     clipped(run)
     curve = trade_off(run, samples)
-    run.figure(
+    gamma, error, complexity, total = zip(*curve, strict=True)
+    run.curves(
         "trade-off",
-        lambda axis: plot_trade_off(axis, curve),
+        gamma,
+        {"margins below γ": error, r"$2R_m/\gamma$": complexity},
+        {"bound": total, "vacuous above": 1},
+        axes=("γ", "risk"),
+        log="x",
+        ylim=(0, 1.5),
         caption="The two parts of the margin bound and their sum against γ, for a linear "
         "classifier on the circle; a small γ costs complexity, a large one margin errors.",
     )
@@ -405,13 +409,3 @@ def trade_off(run: Run, samples: int) -> list[tuple[float, float, float, float]]
         caption=f"Layers of Frobenius norm 2, {samples} unit vectors: the bound is empty soon",
     )
     return curve
-
-
-def plot_trade_off(axis: Any, curve: list[tuple[float, float, float, float]]) -> None:
-    gamma, error, complexity, total = zip(*curve, strict=True)
-    axis.semilogx(gamma, total, color=COLORS[6], label="bound")
-    axis.semilogx(gamma, error, "--", color=COLORS[0], label="margins below γ")
-    axis.semilogx(gamma, complexity, "--", color=COLORS[1], label=r"$2R_m/\gamma$")
-    axis.axhline(1, color="0.3", linestyle=":", linewidth=1)
-    axis.set(xlabel="γ", ylabel="risk", ylim=(0, 1.5))
-    axis.legend(loc="upper center")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -208,23 +208,18 @@ def depths(run: Run, width: int, deepest: int) -> None:
         rows,
         caption=f"Random ReLU networks of width {width}, weights of variance 2/width.",
     )  # fmt: skip
-    run.figure(
+    names = ("largest |f(x)| for |x| = 1", "path norm", "product of spectral norms",
+             "product of Frobenius norms", "times 2^(L-1)")  # fmt: skip
+    run.curves(
         "norms",
-        lambda axes: plot_norms(axes, rows),
+        [r[0] for r in rows],
+        {name: [r[i] for r in rows] for i, name in enumerate(names, 2)},
+        axes=("depth L", "norm"),
+        log="y",
         caption="Norms of random ReLU networks by depth. The path norm grows like the square root "
         "of 2 a layer, the product of spectral norms by a constant factor, that of Frobenius norms "
         "by the square root of twice the width; outputs for inputs of norm 1 do not grow.",
     )
-
-
-def plot_norms(axes: Any, rows: Sequence[tuple[float, ...]]) -> None:
-    names = ("largest |f(x)| for |x| = 1", "path norm", "product of spectral norms",
-             "product of Frobenius norms", "times 2^(L-1)")  # fmt: skip
-    for i, name in enumerate(names):
-        axes.plot([r[0] for r in rows], [r[i + 2] for r in rows], "o-", ms=3, color=COLORS[i],
-                  label=name)  # fmt: skip
-    axes.set(xlabel="depth L", ylabel="norm", yscale="log")
-    axes.legend()
 
 
 @lab(

@@ -22,7 +22,7 @@ from torchtheory.generalization.complexity.rademacher import (
 from torchtheory.generalization.complexity.symmetrization import expected_rademacher
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
-from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
+from torchtheory.labs.engine import Run, lab, mean_interval
 
 
 @lab(
@@ -51,13 +51,7 @@ def rademacher_complexity(run: Run, samples: int = 10, classes: int = 20, draws:
     finite_bounds(run, samples, classes)
     linear_functions(run, samples, classes)
     concentration(run)
-    growth = complexity_growth(run, draws)
-    run.figure(
-        "growth",
-        lambda axis: plot_growth(axis, growth),
-        caption="Empirical complexity against sample size, with Massart's bound and the bound of "
-        "linear classes; the class of all labelings stays at 1.",
-    )
+    complexity_growth(run, draws)
 
 
 def complexities(sets: Iterable[Tensor], *, absolute: bool = False) -> Tensor:
@@ -210,36 +204,31 @@ def concentration(run: Run) -> None:
     )
 
 
-def complexity_growth(run: Run, draws: int) -> dict[str, list[tuple[int, float]]]:
+def complexity_growth(run: Run, draws: int) -> None:
     """Complexities and bounds for growing samples."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    for m in (4, 8, 16, 32, 64, 128):
-        thresholds = labelings_with_changes(m, 1)
+    sizes = (4, 8, 16, 32, 64, 128)
+    thresholds, linear = "thresholds", "linear, ‖w‖ ≤ 1"
+    found: dict[str, list[float]] = {thresholds: [], linear: [], "all labelings": [1.0] * len(sizes)}
+    bounds: dict[str, list[float]] = {thresholds: [], linear: []}
+    for m in sizes:
+        labelings = labelings_with_changes(m, 1)
         x = run.randn(m, 2)
         x = x / x.norm(dim=1, keepdim=True)
-        for name, supremum in {
-            "thresholds": finite_class(thresholds),
-            "linear, ‖w‖ ≤ 1": linear_class(x),
-        }.items():
-            value = estimate_rademacher(supremum, m, draws=min(draws, 2000), generator=run.generator).estimate
-            found.setdefault(name, []).append((m, value))
-        found.setdefault("thresholds: Massart", []).append((m, massart_bound(thresholds)))
-        found.setdefault("linear: 1/√m", []).append((m, linear_bounds(x)[1]))
-        found.setdefault("all labelings", []).append((m, 1.0))
-    return found
-
-
-def plot_growth(axis: Any, growth: dict[str, list[tuple[int, float]]]) -> None:
-    look = {
-        "thresholds": (COLORS[0], "o-"), "thresholds: Massart": (COLORS[0], "--"),
-        "linear, ‖w‖ ≤ 1": (COLORS[1], "o-"), "linear: 1/√m": (COLORS[1], "--"),
-        "all labelings": (COLORS[6], "-"),
-    }  # fmt: skip
-    for name, points in growth.items():
-        color, style = look[name]
-        axis.loglog(*zip(*points, strict=True), style, color=color, label=name, markersize=4)
-    axis.set(xlabel="samples m", ylabel="Rademacher complexity", ylim=(0.04, 3))
-    axis.legend(ncols=2, loc="lower left", fontsize=7)
+        for name, supremum in ((thresholds, finite_class(labelings)), (linear, linear_class(x))):
+            value = estimate_rademacher(supremum, m, draws=min(draws, 2000), generator=run.generator)
+            found[name].append(value.estimate)
+        bounds[thresholds].append(massart_bound(labelings))
+        bounds[linear].append(linear_bounds(x)[1])
+    run.curves(
+        "growth",
+        sizes,
+        found,
+        bounds,
+        axes=("samples m", "Rademacher complexity"),
+        log="xy",
+        caption="Empirical complexity against sample size, with Massart's bound for thresholds and 1/√m for "
+        "linear classes (dashed); the class of all labelings stays at 1.",
+    )
 
 
 @lab(

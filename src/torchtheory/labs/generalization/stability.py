@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from torchtheory.generalization.stability import (
     textbook_ridge_stability,
     uniform_stability_bound,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, lab
+from torchtheory.labs.engine import InvalidInput, Run, clopper_pearson, lab
 
 #: Size of the sample that is made to move ridge regression.
 CONTRARY = 2000
@@ -206,11 +205,21 @@ def table_and_figure(run: Run, delta: float) -> None:
         rows,
         caption=f"λ = {penalty:g}, δ = {delta:g}; losses lie in [0, 1].",
     )
-    run.figure(
+    run.curves(
         "stability-bounds",
-        lambda ax: plot(ax, rows, delta),
+        sizes,
+        {
+            "largest |gap| seen, ridge regression": [gap for *_, gap in rows],
+            f"ridge regression, λ = {penalty:g}": [bound for _, _, bound, *_ in rows],
+            "β = 1/√m": [uniform_stability_bound(m**-0.5, m, delta) for m in sizes],
+            "β = 1": [uniform_stability_bound(1.0, m, delta) for m in sizes],
+        },
+        {"vacuous above": 1},
+        axes=("samples m", "bound on the gap"),
+        log="xy",
+        beside=True,
         caption="The bound on R - R_S by number of samples: for ridge regression, for an algorithm "
-        "with β = 1/√m, and for one that memorizes (β = 1). Above 1 (gray) it says nothing.",
+        "with β = 1/√m, and for one that memorizes (β = 1). Above 1 (dashed) it says nothing.",
     )
 
 
@@ -219,17 +228,3 @@ def ball(run: Run, n: int, dimension: int) -> Tensor:
     x = run.randn(n, dimension)
     inside: Tensor = x / x.norm(dim=1, keepdim=True) * run.rand(n, 1)
     return inside
-
-
-def plot(ax: Any, rows: list[tuple[Any, ...]], delta: float) -> None:
-    m = torch.logspace(2, 6, 50).double()
-    ax.axhspan(1, 1e3, color="0.92")
-    for color, power, name in ((COLORS[1], 0.5, "β = 1/√m"), (COLORS[3], 0.0, "β = 1")):
-        values = [uniform_stability_bound(float(v) ** -power, int(v), delta) for v in m]
-        ax.loglog(m, values, "--", color=color, label=name)
-    values = [uniform_stability_bound(ridge_stability(4.0, int(v)), int(v), delta) for v in m]
-    ax.loglog(m, values, color=COLORS[0], label="ridge regression, λ = 4")
-    ax.loglog([r[0] for r in rows], [r[4] for r in rows], "o", color=COLORS[2],
-              label="its largest |gap| seen")  # fmt: skip
-    ax.set(xlabel="samples m", ylabel="bound on the gap", ylim=(1e-4, 1e3))
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)

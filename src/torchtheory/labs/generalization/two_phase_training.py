@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -348,9 +347,15 @@ def report(run: Run, curve: Curve) -> None:
         "that was never trained. The source prints 0.9947 for MNIST without augmentation as the "
         "base, and no numbers of its curve.",
     )  # fmt: skip
-    run.figure(
+    run.curves(
         "accuracy-ratio",
-        lambda ax: plot_curve(ax, curve),
+        list(curve.both),
+        {
+            "after phase two": [curve.ratio(found) for found in curve.both.values()],
+            "after phase one": [curve.ratio(curve.first[share]) for share in curve.both],
+        },
+        {"gates never trained": never.estimate, "ordinary training": 1},
+        axes=("share α of the data for the gates", "accuracy / ordinary training"),
         caption=f"Test accuracy over that of ordinary training ({mean(curve.base):.3f}) on "
         f"{curve.name}, against the share of the data that decides the gates: after phase one, "
         "after phase two, and with the gates of an untrained network.",
@@ -359,21 +364,3 @@ def report(run: Run, curve: Curve) -> None:
 
 def mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-def plot_curve(ax: Any, curve: Curve) -> None:
-    shares = list(curve.both)
-    ratio: Callable[[list[float]], Interval] = curve.ratio
-    for name, found in (("after phase two", curve.both), ("after phase one", curve.first)):
-        seen = [ratio(found[s]) for s in shares]
-        spread = [
-            [i.estimate - i.low for i in seen],
-            [i.high - i.estimate for i in seen],
-        ]
-        middle = [i.estimate for i in seen]
-        ax.errorbar(shares, middle, yerr=spread, fmt="o-", capsize=2, label=name)
-    untrained = ratio(curve.untrained).estimate
-    ax.axhline(untrained, color="0.5", ls="--", label="gates never trained")
-    ax.axhline(1, color="black", lw=0.8)
-    ax.set(xlabel="share α of the data for the gates", ylabel="accuracy / ordinary training")
-    ax.legend(loc="lower right")

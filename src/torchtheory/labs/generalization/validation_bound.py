@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from torchtheory.generalization.learning.validation_bound import (
     validation_sample_size,
     validation_slack,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import InvalidInput, Run, lab
 
 
 @lab(
@@ -164,25 +163,20 @@ def comparison(run: Run) -> None:
     run.states("B-11", r"\text{the exact binomial bound is the smallest of the four}").at_most(
         [b.exact for b in found], [min(b.hoeffding, b.bernstein, b.empirical_bernstein) for b in found]
     )
-    run.figure(
+    counts = [10.0**k for k in range(13)]
+    bounds = [validation_bounds(500, 10_000, c, 0.1) for c in counts]
+    run.curves(
         "slack",
-        plot,
+        counts,
+        {
+            "exact binomial": [100 * (b.exact - 0.05) for b in bounds],
+            "empirical Bernstein": [100 * (b.empirical_bernstein - 0.05) for b in bounds],
+            "Hoeffding": [100 * (b.hoeffding - 0.05) for b in bounds],
+        },
+        {"Bernstein, variance 1": [100 * validation_slack(10_000, c, 0.1, variance=1.0) for c in counts]},
+        axes=("number of models", "slack in percent"),
+        log="x",
+        ylim=(0, None),
         caption="How far above its validation error the error of a model with 5 % errors on "
         "10 000 samples can be, against the number of models it was chosen from (δ = 0.1).",
     )
-
-
-def plot(axes: Any) -> None:
-    counts = [10.0**k for k in range(13)]
-    found = [validation_bounds(500, 10_000, c, 0.1) for c in counts]
-    for name, label, color in (
-        ("hoeffding", "Hoeffding", COLORS[4]),
-        ("empirical_bernstein", "empirical Bernstein", COLORS[2]),
-        ("exact", "exact binomial", COLORS[0]),
-    ):
-        axes.semilogx(counts, [100 * (getattr(b, name) - 0.05) for b in found], "o-", ms=3,
-                      color=color, label=label)  # fmt: skip
-    printed = [100 * validation_slack(10_000, c, 0.1, variance=1.0) for c in counts]
-    axes.semilogx(counts, printed, "--", color=COLORS[1], label="Bernstein, variance 1")
-    axes.set(xlabel="number of models", ylabel="slack in percent", ylim=(0, None))
-    axes.legend()

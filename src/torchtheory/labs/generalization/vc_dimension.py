@@ -32,7 +32,7 @@ from torchtheory.generalization.vc.shattering import (
     radon_partition,
     relu_shattering,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import InvalidInput, Run, lab
 from torchtheory.nets.feedforward import parameter_count
 from torchtheory.nets.separability import separate
 
@@ -166,9 +166,18 @@ def networks(run: Run, hidden: int) -> None:
     run.states("A-37", r"\max\{m:\dots\}\le2WL\log_2(4WLpk/\ln2)+2WL^2\log_2(\ell+1)+2L").at_most(
         explicit, literature, where="the count layer by layer is sharper than the closed form that needs no widths"
     )
-    run.figure(
+    run.curves(
         "networks",
-        lambda axes: plot_networks(axes, sizes, explicit, literature),
+        sizes,
+        {"shattered by the witness": sizes},
+        {
+            "sign patterns, layer by layer": explicit,
+            "Anthony and Bartlett": literature,
+            "parameters": [parameter_count((3, n, 1)) for n in sizes],
+        },
+        axes=("hidden units n", "VC dimension"),
+        log="y",
+        beside=True,
         caption="VC dimension of the ReLU networks (3, n, 1): at least the number of hidden units, "
         "at most the bound from sign patterns. Dotted, the number of parameters.",
     )
@@ -226,13 +235,3 @@ def sample_sizes(run: Run) -> None:
     run.refutes(
         "samples-inverse-to-capacity", r"n\,h=\text{const: the samples needed are inversely proportional to } WL\log W"
     ).equal(needed[-1], needed[0] * dimensions[0] / dimensions[-1], 0.5, where="from P = 100 to P = 100000 at 3 layers")
-
-
-def plot_networks(axes: Any, sizes: list[int], upper: list[int], closed: list[float]) -> None:
-    axes.semilogy(sizes, closed, "--", color=COLORS[4], label="Anthony and Bartlett")
-    axes.semilogy(sizes, upper, "o-", color=COLORS[1], ms=4, label="sign patterns, layer by layer")
-    parameters = [parameter_count((3, n, 1)) for n in sizes]
-    axes.semilogy(sizes, parameters, ":", color=COLORS[6], label="parameters")
-    axes.semilogy(sizes, sizes, "o-", color=COLORS[0], ms=4, label="shattered by the witness")
-    axes.set(xlabel="hidden units n", ylabel="VC dimension", title="ReLU networks (3, n, 1)")
-    axes.legend(loc="upper center", ncol=2, bbox_to_anchor=(0.5, -0.18))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from torchtheory.generalization.vc.growth import (
     growth_signed_thresholds,
     log_sauer_polynomial,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, lab
+from torchtheory.labs.engine import InvalidInput, Run, clopper_pearson, lab
 
 DELTA = 0.05
 NOISE = 0.1
@@ -50,12 +49,24 @@ def vc_generalization_bounds(run: Run, trials: int = 500, sizes: tuple[int, ...]
     coverage(run, gaps)
     calibration(run, gaps)
     degenerate(run)
-    run.figure(
+    n = list(gaps)
+    run.curves(
         "gaps",
-        lambda axes: plot(axes, gaps),
+        n,
+        {
+            "measured, 95 % quantile": [float(gaps[k].quantile(1 - DELTA)) for k in n],
+            "measured, median": [float(gaps[k].median()) for k in n],
+            "from the VC dimension": [vc_radius(2, k, DELTA) for k in n],
+            "from the growth function": [growth_radius(math.log(growth_signed_thresholds(2 * k)), k, DELTA) for k in n],
+            "up to a constant, c = 1": [vc_rate(2, k, DELTA) for k in n],
+        },
+        {"vacuous above": 1},
+        axes=("n", "sup |R - R_S| over signed thresholds"),
+        log="xy",
+        beside=True,
         caption="The worst gap over all signed thresholds (median, and its 95 % quantile) and what "
         "the theorems promise with probability 95 %. The bounds that hold are some ten times too "
-        "large; above the thin black line they say nothing.",
+        "large; above the dashed line they say nothing.",
     )
 
 
@@ -202,23 +213,3 @@ def degenerate(run: Run) -> None:
     ).at_least(
         chances, promises, where="one function, labels that are fair coins, m = 1, and δ near 1 after c was chosen"
     )
-
-
-def plot(axes: Any, gaps: dict[int, Tensor]) -> None:
-    n = list(gaps)
-    lines = (
-        ([vc_radius(2, k, DELTA) for k in n], "from the VC dimension", COLORS[1], "--"),
-        ([growth_radius(math.log(growth_signed_thresholds(2 * k)), k, DELTA) for k in n],
-         "from the growth function", COLORS[4], "--"),
-        ([vc_rate(2, k, DELTA) for k in n], "up to a constant, c = 1", COLORS[2], ":"),
-        ([float(gaps[k].quantile(1 - DELTA)) for k in n], "measured, 95 % quantile",
-         COLORS[0], "o-"),
-        ([float(gaps[k].median()) for k in n], "measured, median", COLORS[5], "o-"),
-    )  # fmt: skip
-    for values, name, color, style in lines:
-        axes.loglog(n, values, style, color=color, label=name, ms=4)
-    axes.axhline(1, color=COLORS[6], lw=0.8, ls=(0, (5, 5)))
-    axes.set_xticks(n, [str(k) for k in n])
-    axes.minorticks_off()
-    axes.set(xlabel="n", ylabel="gap", title="sup |R - R_S| over signed thresholds", ylim=(None, 5))
-    axes.legend(loc="upper center", ncol=2, bbox_to_anchor=(0.5, -0.18))

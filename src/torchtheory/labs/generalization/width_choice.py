@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -134,9 +133,13 @@ def report(run: Run, target: PlaneWaves, close: Tensor, total: Tensor, samples: 
         caption=f"{len(close)} networks of steps, {samples} samples with noise {noise}. The "
         "inner weights are sampled, not learned, so the estimation error lacks d and ln M.",
     )
-    run.figure(
+    run.curves(
         "width",
-        lambda ax: plot_errors(ax, close, total),
+        WIDTHS,
+        {"approximation": close.mean(0), "estimation": (total - close).mean(0), "total": total.mean(0)},
+        axes=("hidden units n", "mean squared error"),
+        log="xy",
+        at={"least total": WIDTHS[int(total.mean(0).argmin())]},
         caption="Mean squared error against the width: what a network of that width can reach, "
         "what noisy samples add, and their sum, with the width where it is least.",
     )
@@ -193,14 +196,3 @@ def product_constant(dimension: int) -> float:
     $\sqrt{d+8k}$ for $k$ factors of frequency 3."""
     total = sum(math.comb(dimension, k) * 3.0**-k * math.sqrt(dimension + 8 * k) for k in range(dimension + 1))
     return total / wave_height() ** dimension
-
-
-def plot_errors(ax: Any, close: Tensor, total: Tensor) -> None:
-    ax.loglog(WIDTHS, close.mean(0), "o-", label="approximation")
-    ax.loglog(WIDTHS, (total - close).mean(0), "o-", label="estimation")
-    ax.loglog(WIDTHS, total.mean(0), "o-", color="black", label="total")
-    ax.axvline(WIDTHS[int(total.mean(0).argmin())], color="0.6", ls=":", label="least total")
-    ax.set_xticks(WIDTHS, [str(n) for n in WIDTHS])
-    ax.minorticks_off()
-    ax.set(xlabel="hidden units n", ylabel="mean squared error")
-    ax.legend()

@@ -13,7 +13,7 @@ from torchtheory.core.errors import ShapeMismatch
 from torchtheory.kernels.functions import Kernel, arc_cosine, gaussian
 from torchtheory.kernels.random_features import RandomFeatures
 from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
+from torchtheory.labs.engine import Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.models.model import PureFunction
 
 CONFIDENCE = 0.999
@@ -47,12 +47,16 @@ def random_feature_kernel(run: Run, dimension: int = 3, draws: int = 24, largest
     scaling(run, dimension, counts, draws)
     tangent(run, dimension)
     one_step(run, dimension)
-    run.figure(
+    angle = torch.linspace(0, math.pi, 200, dtype=torch.float64)
+    circle = torch.stack([angle.cos(), angle.sin()], 1)
+    run.curves(
         "angle",
-        plot_angle,
+        angle / math.pi,
+        {f"p = {p}": RandomFeatures(2, p, generator=p).kernel(circle[:1], circle)[0] for p in (16, 256, 4096)},
+        {"p = ∞": arc_cosine()(circle[:1], circle)[0]},
+        axes=("angle between x and x', in units of π", "K(x, x')"),
         caption="The kernel of two unit vectors as a function of their angle, for p ReLU features "
         "and in the limit p → ∞.",
-        size=(5.6, 3.4),
     )
 
 
@@ -60,10 +64,11 @@ def domain(run: Run, dimension: int) -> None:
     """The kernel compares points of R^d."""
     count = dimension + 5
     model = RandomFeatures(dimension, count, generator=run.generator)
-    run.refutes(
+    says = run.refutes(
         "kernel-domain",
         r"K:\mathbb R^p\times\mathbb R^p\to\mathbb R: \text{ coordinates of the points that } K \text{ takes}",
-    ).equal(
+    )
+    says.equal(
         [m for m in range(1, 2 * count) if takes(model.kernel, m)],
         count,
         where=f"d = {dimension}, p = {count}: points of 1 to {2 * count - 1} coordinates tried",
@@ -106,24 +111,28 @@ def limit(run: Run, dimension: int, counts: list[int], draws: int) -> None:
             confidence=CONFIDENCE,
             where=f"p from {counts[0]} to {counts[-1]}, {draws} draws of the weights each",
         )
-        says.fails(f"{wrong}", broken)
-        average = mean_gap(firsts[name])
-        other = mean_gap(firsts[wrong])
+        says.fails(wrong, broken)
         says = run.states("M-06", rf"\text{{{name}: }} \mathbb E K_p=K_\infty \text{{ for every }} p")
-        says.mean(average, 0.0, where=f"p = {counts[0]}, the mean over all pairs of points, draw by draw")
-        says.fails(f"{wrong}", other)
+        says.mean(
+            mean_gap(firsts[name]), 0.0, where=f"p = {counts[0]}, the mean over all pairs of points, draw by draw"
+        )
+        says.fails(wrong, mean_gap(firsts[wrong]))
     run.table(
         "errors",
         ["p", *cases],
         [(p, *(errors[name][i] for name in cases)) for i, p in enumerate(counts)],
         caption="Root mean square distance of the kernel of p features from a closed form.",
     )
-    run.figure(
+    first = next(iter(errors.values()))[0]
+    run.curves(
         "rate",
-        lambda axis: plot_rate(axis, counts, errors),
+        counts,
+        errors,
+        {"p^(-1/2)": [first * 1.6 * math.sqrt(counts[0] / p) for p in counts]},
+        axes=("number of features p", "error of the kernel"),
+        log="xy",
         caption="The kernel's error falls like p^(-1/2), whatever the features; the kernel of "
         "another activation is missed for good.",
-        size=(5.6, 3.6),
     )
 
 
@@ -174,11 +183,12 @@ def tangent(run: Run, dimension: int) -> None:
     here = empirical_ntk(net, x, y, outputs="trace")
     moved = {name: p + run.randn(*p.shape) for name, p in PureFunction(net).parameters.items()}
     there = empirical_ntk(net, x, y, outputs="trace", parameters=moved)
-    run.refutes(
+    says = run.refutes(
         "fixed-kernel-of-k-layers",
         r"\text{a network with 2 trained layers: } \nabla_\theta f(x)^\top\nabla_\theta f(x') "
         r"\text{ at two } \theta\text{, relative difference}",
-    ).equal(
+    )
+    says.equal(
         float((there - here).norm() / here.norm()),
         within=1e-6,
         where="40 ReLU units, the parameters moved by independent N(0, 1)",
@@ -247,28 +257,3 @@ def trained_below(run: Run, dimension: int, count: int) -> nn.Sequential:
         for p in net.parameters():
             p.copy_(run.randn(*p.shape) / (math.sqrt(count) if len(p) == 1 else 1.0))
     return net
-
-
-def plot_rate(axis: Any, counts: list[int], errors: dict[str, list[float]]) -> None:
-    marks, powers = "osD^", [math.log2(p) for p in counts]
-    for mark, color, (name, values) in zip(marks, COLORS, errors.items(), strict=False):
-        axis.semilogy(powers, values, marker=mark, ms=4, color=color, label=name)
-    first = next(iter(errors.values()))[0]
-    line = [first * 1.6 * math.sqrt(counts[0] / p) for p in counts]
-    axis.semilogy(powers, line, ":", color=COLORS[6], label="p^(-1/2)")
-    axis.set_xlabel("log₂ of the number of features p")
-    axis.set_ylabel("error of the kernel")
-    axis.legend(fontsize=7, loc="lower left")
-
-
-def plot_angle(axis: Any) -> None:
-    angle = torch.linspace(0, math.pi, 200, dtype=torch.float64)
-    circle = torch.stack([angle.cos(), angle.sin()], 1)
-    for color, p in zip(COLORS, (16, 256, 4096), strict=False):
-        model = RandomFeatures(2, p, generator=p)
-        axis.plot(angle, model.kernel(circle[:1], circle)[0], color=color, lw=1.2, label=f"p = {p}")
-    axis.plot(angle, arc_cosine()(circle[:1], circle)[0], "--", color=COLORS[6], label="p = ∞")
-    axis.set_xticks([0, math.pi / 2, math.pi], ["0", "π/2", "π"])
-    axis.set_xlabel("angle between x and x'")
-    axis.set_ylabel("K(x, x')")
-    axis.legend()

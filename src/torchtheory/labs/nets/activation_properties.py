@@ -147,9 +147,14 @@ def activation_properties(run: Run, units: int = 200, samples: int = 12) -> None
         [(row.name, *("yes" if t.applies else "" for t in applicable_theorems(row))) for row in rows],
         caption="Which results cover networks with the activation: " + ", ".join(names),
     )
-    run.figure(
+    steps = torch.logspace(-6, -2, 5, base=2.0, dtype=torch.float64)
+    run.curves(
         "smoothness",
-        plot_smoothness,
+        steps,
+        fifth_differences(steps),
+        axes=("step h", "largest |Δₕ⁵ϱ|"),
+        log="xy",
+        beside=True,
         caption="Largest fifth difference against its step. The slope is 0 with a jump, 1 with a "
         "kink, k with a jump in the k-th derivative, and 5 for a smooth function.",
     )
@@ -232,21 +237,16 @@ def property_row(name: str, p: ActivationProperties) -> tuple[Any, ...]:
     )
 
 
-def plot_smoothness(axis: Any) -> None:
-    steps = torch.logspace(-6, -2, 9, base=2.0, dtype=torch.float64)
-    shown = ("heaviside", "relu", "elu", "isrlu", "logistic")
-    for name in shown:
-        f, sizes = ACTIVATIONS[name], []
+def fifth_differences(steps: Tensor) -> dict[str, list[float]]:
+    """The largest fifth difference of some activations by step; the label names the slope."""
+    found = {}
+    signs = torch.tensor([math.comb(5, k) * (-1) ** (5 - k) for k in range(6)], dtype=torch.float64)
+    for name in ("heaviside", "relu", "elu", "isrlu", "logistic"):
+        sizes = []
         for h in steps:
             x = torch.arange(-4 * 64, 4 * 64, dtype=torch.float64) * h / 32
-            values = [f(x + (k - 2.5) * h) for k in range(6)]
-            signs = [math.comb(5, k) * (-1) ** (5 - k) for k in range(6)]
-            total = torch.stack([s * v for s, v in zip(signs, values, strict=True)]).sum(0)
-            sizes.append(float(total.abs().max()))
+            values = torch.stack([ACTIVATIONS[name](x + (k - 2.5) * h) for k in range(6)])
+            sizes.append(float((signs @ values).abs().max()))
         slope = math.log(sizes[-1] / sizes[0]) / math.log(float(steps[-1] / steps[0]))
-        axis.loglog(steps, sizes, marker="o", markersize=3, label=f"{name}: slope {slope:.2f}")
-    axis.set_xticks([2.0**-k for k in range(6, 1, -1)], [f"1/{2**k}" for k in range(6, 1, -1)])
-    axis.minorticks_off()
-    axis.set_xlabel("step h")
-    axis.set_ylabel("largest |Δₕ⁵ϱ|")
-    axis.legend(fontsize=8)
+        found[f"{name}: slope {slope:.2f}"] = sizes
+    return found

@@ -87,9 +87,13 @@ def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 
         (ratios[:-1] / ratios[1:] - 1).abs(), bound, 1e-12
     )
     densely(run)
-    run.figure(
+    run.curves(
         "gradients",
-        lambda axis: plot_gradients(axis, norms, bound),
+        range(depth + 1),
+        {f"{name} stack": values for name, values in norms.items()},
+        {f"$(1-{bound})^{{L-\\ell}}$": [(1 - bound) ** (depth - i) * norms["residual"][-1] for i in range(depth + 1)]},
+        axes=("layer ℓ", "gradient norm"),
+        log="y",
         caption=f"Gradient at the output of each layer, {depth} layers: the plain stack loses a "
         f"factor of at least {1 / bound:g} a layer, the residual stack hardly anything.",
     )
@@ -338,18 +342,6 @@ def piecewise(x: Any, knots: Any, values: Any, left: float, right: float) -> Any
     inside = np.interp(x, knots, values)
     inside = np.where(x < knots[0], values[0] + left * (x - knots[0]), inside)
     return np.where(x > knots[-1], values[-1] + right * (x - knots[-1]), inside)
-
-
-def plot_gradients(axis: Any, norms: dict[str, list[float]], bound: float) -> None:
-    depth = len(norms["plain"]) - 1
-    layers = list(range(depth + 1))
-    for color, (name, values) in zip(COLORS, norms.items(), strict=False):
-        axis.semilogy(layers, values, color=color, label=f"{name} stack")
-    floor = [(1 - bound) ** (depth - i) * norms["residual"][-1] for i in layers]
-    axis.semilogy(layers, floor, color="0.5", linestyle="--", label=f"$(1-{bound})^{{L-\\ell}}$")
-    axis.set_xlabel("layer ℓ")
-    axis.set_ylabel("gradient norm")
-    axis.legend()
 
 
 ARROW = {"arrowstyle": "->", "color": "0.6", "shrinkA": 6, "shrinkB": 6, "lw": 0.7}

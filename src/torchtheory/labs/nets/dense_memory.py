@@ -248,29 +248,15 @@ def dense_associative_memory(
         caption=f"n = {n}: predicted (lines) and measured bit errors with 95 % intervals.",
     )
 
-    def capacities(axes: Any) -> None:
-        line = torch.arange(min(sizes), max(sizes) + 1)
-        for color, (p, values) in zip(COLORS, growth.items(), strict=False):
-            axes.plot(
-                line,
-                [_predicted_patterns_at(int(v), p, 0.01) for v in line],
-                color=color,
-                lw=1,
-                label=f"z{'²³⁴'[p - 2]}",
-            )
-            axes.plot(sizes, values, "o", ms=4, color=color)
-        axes.plot(line, 0.138 * line, color="0.4", lw=0.8, ls=":", label="0.138 n")
-        axes.set(xscale="log", yscale="log", xlabel="neurons n", ylabel="patterns at 1 % bit errors")
-        axes.set_xticks(sizes, [str(v) for v in sizes])
-        axes.minorticks_off()
-        low, high = axes.get_ylim()
-        axes.set_ylim(low, 5 * high)
-        axes.legend(title="F(z)", loc="upper left", ncols=4)
-
-    run.figure(
+    run.curves(
         "capacity",
-        capacities,
-        caption="Capacity grows like n to the power p - 1. Points: measured, lines: predicted.",
+        sizes,
+        {f"z{'²³⁴'[p - 2]}": values for p, values in growth.items()},
+        {f"z{'²³⁴'[p - 2]}": [_predicted_patterns_at(v, p, 0.01) for v in sizes] for p in growth}
+        | {"0.138 n": [0.138 * v for v in sizes]},
+        axes=("neurons n", "patterns at 1 % bit errors"),
+        log="xy",
+        caption="Capacity grows like n to the power p - 1. Marks: measured, dashed: predicted.",
     )
 
     corners = torch.tensor([[1.0, 0.0], [-0.5, 0.87], [-0.5, -0.87]], dtype=torch.float64)
@@ -316,20 +302,15 @@ def dense_associative_memory(
         "warm, all end in the patterns' mean; cold, each ends at the nearest pattern.",
     )
 
-    def retrieval(axes: Any) -> None:
-        axes.plot(betas, errors.mean(1), "o-", ms=3.5, label="mean error")
-        axes.plot(betas, errors.amax(1), "s--", ms=3.5, label="largest error")
-        axes.plot(betas, bounds.amax(1), color=COLORS[6], lw=1, label="largest bound")
-        axes.set(xscale="log", yscale="log", xlabel="β", ylabel="distance to the pattern")
-        axes.set_ylim(1e-14, 1e5)
-        axes.axvline(beta, color="0.4", lw=0.8, ls=":")
-        axes.text(beta * 1.05, 1e-13, "attention's 1/√d", fontsize=8)
-        axes.minorticks_off()
-        axes.legend(loc="lower left")
-
-    run.figure(
+    run.curves(
         "softmax-retrieval",
-        retrieval,
+        betas,
+        {"mean error": errors.mean(1), "largest error": errors.amax(1)},
+        {"largest bound": bounds.amax(1)},
+        axes=("β", "distance to the pattern"),
+        log="xy",
+        at={"attention's 1/√d": beta},
+        ylim=(1e-14, 1e5),
         caption=f"One update from a noisy pattern, 40 patterns in {dim} dimensions: the error "
         "falls exponentially once β times the separation exceeds log s.",
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.nets.activations import ACTIVATIONS, activation
@@ -144,9 +143,12 @@ def generalized_linear(run: Run, x: Tensor) -> None:
         where="mean squared error on 60 samples of sin 4t + 0.3t; widths 1, 12, 12, 1",
     )
     says.fails("identity as activation", errors["linear"])
-    run.figure(
+    run.curves(
         "curve",
-        lambda axis: plot_curve(axis, t, curve, line, fits),
+        t[:, 0],
+        {f"{name} network": f[:, 0] for name, f in fits.items()},
+        {"samples": curve[:, 0], "least-squares line": line[:, 0]},
+        axes=("t", "value"),
         caption="A network of two hidden layers fits the samples; without activations it can only "
         "be the least-squares line.",
     )
@@ -220,13 +222,3 @@ def fit_curve(run: Run, name: str, t: Tensor, curve: Tensor) -> Tensor:
     optimizer.step(loss)  # type: ignore[no-untyped-call]
     out: Tensor = net(t).detach()
     return out
-
-
-def plot_curve(axis: Any, t: Tensor, curve: Tensor, line: Tensor, fits: dict[str, Tensor]) -> None:
-    axis.scatter(t, curve, s=9, color="0.6", label="samples")
-    axis.plot(t, fits["tanh"], color=COLORS[0], label="tanh network")
-    axis.plot(t, line, color=COLORS[2], linewidth=4, alpha=0.5, label="least-squares line")
-    axis.plot(t, fits["linear"], color=COLORS[1], linestyle="--", label="linear network")
-    axis.set_xlabel("t")
-    axis.set_ylabel("value")
-    axis.legend()

@@ -367,17 +367,13 @@ def hopfield_recall(run: Run, draws: int = 150, flips: int = 6, threshold: float
             end = memory.recall(start, generator=run.generator).state
             curves[name].append(float(overlap(end, target).mean()))
 
-    def noise(axes: Any) -> None:
-        share = [k / n for k in shares]
-        for color, (name, values) in zip(COLORS, curves.items(), strict=False):
-            axes.plot(share, values, "o-", ms=3, color=color, label=name)
-        axes.plot(share, [1 - 2 * v for v in share], color="0.5", lw=1, ls=":", label="no recall")
-        axes.set(xlabel="share of pixels flipped", ylabel="mean overlap after recall")
-        axes.legend(loc="lower left")
-
-    run.figure(
+    share = [k / n for k in shares]
+    run.curves(
         "noise",
-        noise,
+        share,
+        curves,
+        {"no recall": [1 - 2 * v for v in share]},
+        axes=("share of pixels flipped", "mean overlap after recall"),
         caption="Recall against noise. Hebb's rule with ten digits does not even keep the clean images.",
     )
 

@@ -124,9 +124,12 @@ def collapse(run: Run, samples: int) -> None:
     )
     says.at_most([*(f.rank for f in flat), *ranks], [*(f.bottleneck for f in flat), *bottlenecks])
     says.fails("a sum instead of a product of layers, rank-1 each", rank_of_sum(run), promised=1)
-    run.figure(
+    run.curves(
         "bottleneck",
-        lambda axis: plot_ranks(axis, list(bottlenecks), ranks),
+        bottlenecks,
+        {"rank of the product": ranks},
+        {"bottleneck width": bottlenecks},
+        axes=("width of the narrow layer", "rank"),
         caption="Rank of a five-layer linear network of width 8 with one narrow layer: as large "
         "as the bottleneck allows, never larger.",
     )
@@ -242,14 +245,6 @@ def batch_cosines(x: Tensor, y: Tensor, theta: Tensor) -> Tensor:
 def spread(f: Any, features: int) -> float:
     values = find_ridge(f, features).singular_values
     return float(values[1] / values[0])
-
-
-def plot_ranks(axis: Any, bottlenecks: list[int], ranks: list[int]) -> None:
-    axis.plot(bottlenecks, bottlenecks, color="0.7", linewidth=4, label="bottleneck width")
-    axis.plot(bottlenecks, ranks, marker="o", label="rank of the product")
-    axis.set_xlabel("width of the narrow layer")
-    axis.set_ylabel("rank")
-    axis.legend()
 
 
 def plot_ridges(axes: Any, two: Any) -> None:

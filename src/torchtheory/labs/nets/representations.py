@@ -154,9 +154,12 @@ def sigmoid_perceptron(run: Run, samples: int = 60, units: int = 8, epochs: int 
     says = run.states("L-059", r"\text{with a constant feature SGD gets below it}")
     says.below(errors["with a constant feature"], 0.5 * constant)
     says.fails("without it", errors["without bias"])
-    run.figure(
+    run.curves(
         "square",
-        lambda axis: plot_square(axis, t, square, fits),
+        t[:, 0],
+        fits,
+        {"samples of x²": square},
+        axes=("x", "f(x)"),
         caption="Fitting x². Without biases f(x) + f(−x) is constant, so an even target leaves only a constant.",
     )
 
@@ -245,12 +248,3 @@ def draw_line(axis: Any, w: Tensor, b: Tensor, points: Tensor) -> None:
         axis.plot(-(w[1] * up + b) / w[0], up, color="black", linestyle=":")
     axis.set_xlim(float(low[0]), float(high[0]))
     axis.set_ylim(float(low[1]), float(high[1]))
-
-
-def plot_square(axis: Any, t: Tensor, square: Tensor, fits: dict[str, Tensor]) -> None:
-    axis.scatter(t, square, s=9, color="0.6", label="samples of x²")
-    for color, (name, values) in zip(COLORS[1::-1], fits.items(), strict=True):
-        axis.plot(t, values, color=color, label=name)
-    axis.set_xlabel("x")
-    axis.set_ylabel("f(x)")
-    axis.legend()

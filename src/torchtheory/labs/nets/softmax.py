@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -83,9 +81,16 @@ def softmax(run: Run, samples: int = 500, classes: int = 7, features: int = 4) -
         1e-12,
         where="the printed line is σ(2u)",
     )
-    run.figure(
+    u = torch.linspace(-5, 5, 201, dtype=torch.float64)
+    run.curves(
         "two-classes",
-        plot_two_classes,
+        u,
+        {
+            "softmax of two classes": torch.softmax(torch.stack([u, 0 * u]), 0)[0],
+            "printed middle line": printed_line(u),
+        },
+        {"sigmoid": torch.sigmoid(u)},
+        axes=("u = x·(θ₁−θ₂)", "probability of class 1"),
         caption="Probability of the first class against u = x·(θ₁−θ₂): the softmax is the "
         "sigmoid, the printed middle line is steeper.",
     )
@@ -93,13 +98,3 @@ def softmax(run: Run, samples: int = 500, classes: int = 7, features: int = 4) -
 
 def printed_line(u: Tensor) -> Tensor:
     return u.exp() / (u.exp() + (-u).exp())
-
-
-def plot_two_classes(axis: Any) -> None:
-    u = torch.linspace(-5, 5, 201, dtype=torch.float64)
-    axis.plot(u, torch.softmax(torch.stack([u, 0 * u]), 0)[0], label="softmax of two classes")
-    axis.plot(u, torch.sigmoid(u), linestyle=":", linewidth=3, label="sigmoid")
-    axis.plot(u, printed_line(u), linestyle="--", label="printed middle line")
-    axis.set_xlabel("u = x·(θ₁−θ₂)")
-    axis.set_ylabel("probability of class 1")
-    axis.legend()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.models.model import Parameters, flatten
 from torchtheory.nets.activations import ACTIVATIONS
@@ -87,13 +87,7 @@ def network_symmetries(run: Run, samples: int = 100, width: int = 8) -> None:
     says = run.states("A-12", r"W^{(L)}=0\Rightarrow\Phi\equiv b^{(L)}\text{ whatever the other parameters}")
     says.equal([gap(constant(x), bias.expand(samples, 2)), gap(changed(x), constant(x))])
     says.fails("another layer set to 0 instead: W⁽¹⁾ = 0", first_layer_zero(net, x, bias))
-    run.figure(
-        "between",
-        lambda axis: plot_between(axis, run),
-        caption="Loss of a trained network along straight lines of parameters. To a permuted copy "
-        "of itself the way leads over a hill, although both ends are the same function; after "
-        "alignment the hill is gone.",
-    )
+    between(run)
 
 
 def orbit(run: Run) -> None:
@@ -257,9 +251,12 @@ def sigmoid_tanh(run: Run, samples: int = 200) -> None:
     )
     says.fails("the constant dropped", gap(plain(x) - linear_layer(plain, -1).bias, net(x)))
     z = torch.linspace(-4, 4, 201, dtype=torch.float64)
-    run.figure(
+    run.curves(
         "identity",
-        lambda axis: plot_identity(axis, z),
+        z,
+        {"tanh z": torch.tanh(z), "σ(z)": torch.sigmoid(z)},
+        {"2σ(2z) − 1": 2 * torch.sigmoid(2 * z) - 1},
+        axes=("z", "activation"),
         caption="tanh is the logistic function, twice as steep and stretched to (−1, 1).",
     )
 
@@ -285,7 +282,8 @@ def extra_unit(net: nn.Sequential) -> nn.Sequential:
     return nn.Sequential(first, nn.Tanh(), dense(torch.cat([v / 2, constant], dim=1)))
 
 
-def plot_between(axis: Any, run: Run) -> None:
+def between(run: Run) -> None:
+    """The loss on the way to a permuted copy of a trained network, and to the aligned one."""
     x = torch.linspace(-1, 1, 50, dtype=torch.float64).unsqueeze(1)
     y = torch.sin(4 * x)
     net = mlp([1, 10, 1], "tanh", generator=run.seed)
@@ -304,21 +302,19 @@ def plot_between(axis: Any, run: Run) -> None:
     end = permute_units(start, layer, order)
     aligned = permute_units(end, layer, order.argsort())
     steps = torch.linspace(0, 1, 101, dtype=torch.float64)
-    for color, goal, label in ((COLORS[1], end, "permuted"), (COLORS[0], aligned, "aligned")):
-        losses = []
+    losses: dict[str, list[float]] = {}
+    for label, goal in (("to the aligned copy", aligned), ("to the permuted copy", end)):
         for t in steps:
             theta = {k: (1 - t) * start[k] + t * goal[k] for k in start}
             values = torch.func.functional_call(net, theta, (x,))
-            losses.append(float((values - y).square().mean()))
-        axis.semilogy(steps, losses, color=color, label=f"to the {label} copy")
-    axis.set_xlabel("share of the way")
-    axis.set_ylabel("mean squared error")
-    axis.legend()
-
-
-def plot_identity(axis: Any, z: Tensor) -> None:
-    axis.plot(z, torch.sigmoid(z), color=COLORS[1], label="σ(z)")
-    axis.plot(z, torch.tanh(z), color=COLORS[0], label="tanh z")
-    axis.plot(z, 2 * torch.sigmoid(2 * z) - 1, color="black", linestyle=":", label="2σ(2z) − 1")
-    axis.set_xlabel("z")
-    axis.legend()
+            losses.setdefault(label, []).append(float((values - y).square().mean()))
+    run.curves(
+        "between",
+        steps,
+        losses,
+        axes=("share of the way", "mean squared error"),
+        log="y",
+        caption="Loss of a trained network along straight lines of parameters. To a permuted copy "
+        "of itself the way leads over a hill, although both ends are the same function; after "
+        "alignment the hill is gone.",
+    )

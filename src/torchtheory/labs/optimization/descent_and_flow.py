@@ -53,9 +53,13 @@ def descent_and_flow(run: Run, side: int = 4, width: int = 3) -> None:
         grid=(1, 2),
         size=(9, 4),
     )
-    run.figure(
+    run.curves(
         "euler",
-        lambda axis: plot_sizes(axis, sizes),
+        [eta for eta, _, _ in sizes],
+        {"measured": [away for _, away, _ in sizes]},
+        {"bound": [bound for _, _, bound in sizes]},
+        axes=(r"step $\eta$", "distance from the flow"),
+        log="xy",
         caption="Largest distance between gradient descent and gradient flow up to time 1, by "
         "step, and the bound ½ηG(e^L - 1).",
     )
@@ -206,9 +210,10 @@ def critical(run: Run, width: int) -> None:
     says.at_least(lowest, 0, 1e-6, where="Σx⁴ + xᵀAx + bᵀx with a random A, 20 descents")
     says.fails("points near 0", between)
     step = run.randn(20, 4)
-    run.refutes(
+    says = run.refutes(
         "definite-at-zero", r"\nabla^2f \text{ positive definite, i.e. } s^\top\nabla^2f\,s>0 \text{ for all } s"
-    ).above(
+    )
+    says.above(
         (0 * step[0]) @ torch.eye(4, dtype=torch.float64) @ (0 * step[0]),
         0,
         where="s = 0, with the identity for the Hessian",
@@ -259,13 +264,3 @@ def plot_paths(axes: Any, flows: list[tuple[str, Function, Tensor, list[float]]]
         axis.plot(path[-1, :, 0], path[-1, :, 1], "*", color=COLORS[1], markersize=10)
         axis.set(title=name, xlabel="$x_1$", ylabel="$x_2$", aspect="equal")
         axis.grid(visible=False)
-
-
-def plot_sizes(axis: Any, sizes: list[tuple[float, float, float]]) -> None:
-    steps, away, bound = zip(*sizes, strict=True)
-    axis.loglog(steps, away, "o-", color=COLORS[0], label="measured")
-    axis.loglog(steps, bound, "--", color=COLORS[1], label="bound")
-    axis.set(xlabel=r"step $\eta$", ylabel="distance from the flow")
-    axis.minorticks_off()
-    axis.set_xticks(steps, [f"1/{round(1 / s)}" for s in steps])
-    axis.legend(loc="upper left")

@@ -43,7 +43,7 @@ def double_well(run: Run, trials: int = 400, steps: int = 500, noise: float = 4.
     """
     left, top, right = stationary_points()
     points_of_rest(run, (left, top, right))
-    outcomes = valleys(run, top, right, trials, steps, noise, grid)
+    valleys(run, top, right, trials, steps, noise, grid)
     classification(run)
     saddle(run, trials)
     run.figure(
@@ -54,11 +54,6 @@ def double_well(run: Run, trials: int = 400, steps: int = 500, noise: float = 4.
         "points are light; the last one is a star.",
         grid=(2, 4),
         size=(13, 5.6),
-    )
-    run.figure(
-        "basins",
-        lambda axis: plot_basins(axis, outcomes, top),
-        caption="Share of runs that end in the global valley, by their start; bars are 99% intervals.",
     )
 
 
@@ -96,28 +91,26 @@ def ends(direction: Direction, starts: Tensor, steps: int) -> Tensor:
     return last_iterate(direction, starts, [STEP] * steps)[..., 0]
 
 
-def valleys(
-    run: Run, top: float, right: float, trials: int, steps: int, noise: float, grid: int
-) -> dict[float, tuple[Tensor, Tensor, int]]:
+def valleys(run: Run, top: float, right: float, trials: int, steps: int, noise: float, grid: int) -> None:
     """Where runs end, for starts on a grid and noise of three sizes."""
     slope = gradient_of(well)
     starts = torch.linspace(-1.9, 1.9, grid, dtype=torch.float64)
-    outcomes = {}
-    for size in (0.0, 0.6 * noise, noise):
-        copies = 1 if size == 0 else max(2, trials // 4)
-        at = starts.expand(copies, -1)[..., None]
+    copies = max(2, trials // 4)
+
+    def hits(size: float, runs: int) -> Tensor:
+        """How many runs from each start end in the global valley."""
         direction = with_gaussian_noise(slope, size, run.generator)
-        outcomes[size] = (starts, (ends(direction, at, steps) < top).sum(0), copies)
+        return (ends(direction, starts.expand(runs, -1)[..., None], steps) < top).sum(0)
+
+    alone, some, most = hits(0.0, 1), hits(0.6 * noise, copies), hits(noise, copies)
     decided = starts < top
-    wrong = (outcomes[0.0][1].bool() != decided).sum()
-    shares = outcomes[noise][1] / outcomes[noise][2]
     says = run.states(
         "A-25",
         r"\text{gradient descent reaches the global minimum if and only if } \theta^0<"
         r"\theta_{\max}: \text{ starts that do not}",
     )
-    says.equal(wrong, where=f"{grid} starts from -1.9 to 1.9")
-    says.fails(f"noise of size {noise:g}: starts with a run in the other valley", (shares != decided).sum())
+    says.equal((alone.bool() != decided).sum(), where=f"{grid} starts from -1.9 to 1.9")
+    says.fails(f"noise of size {noise:g}: starts with a run in the other valley", (most / copies != decided).sum())
     at = torch.full((trials, 1), right, dtype=torch.float64)
     reached = int((ends(with_gaussian_noise(slope, noise, run.generator), at, steps) < top).sum())
     still = int((ends(slope, at, steps) < top).sum())
@@ -129,7 +122,18 @@ def valleys(
     says = run.states("A-25", r"\text{and } P(\text{global valley})<1")
     says.below(chance.high, 1, where="upper end of the same interval")
     says.fails("no noise, and a start in the global valley", clopper_pearson(other, trials, 0.99).high)
-    return outcomes
+    run.curves(
+        "basins",
+        starts,
+        {
+            f"noise {noise:.2g}": [clopper_pearson(int(h), copies, 0.99) for h in most],
+            f"noise {0.6 * noise:.2g}": [clopper_pearson(int(h), copies, 0.99) for h in some],
+            "no noise": alone,
+        },
+        axes=("start", "share ending in the global valley"),
+        at={r"$\theta_{\max}$": top},
+        caption="Share of runs that end in the global valley, by their start; bars are 99% intervals.",
+    )
 
 
 def classification(run: Run) -> None:
@@ -275,28 +279,3 @@ def plot_runs(axes: Any, noise: float, top: float, seed: int) -> None:
                 axis.set_xlabel(r"$\theta$")
             if column == 0:
                 axis.set_ylabel(r"$r(\theta)$")
-
-
-def plot_basins(axis: Any, outcomes: dict[float, tuple[Tensor, Tensor, int]], top: float) -> None:
-    for (size, (starts, hits, copies)), color in zip(outcomes.items(), COLORS, strict=False):
-        share = hits.double() / copies
-        if size == 0:
-            axis.plot(starts, share, drawstyle="steps-mid", color="0.3", label="no noise")
-            continue
-        ends = [clopper_pearson(int(h), copies, 0.99) for h in hits]
-        low = [float(s) - i.low for s, i in zip(share, ends, strict=True)]
-        high = [i.high - float(s) for s, i in zip(share, ends, strict=True)]
-        axis.errorbar(
-            starts,
-            share,
-            yerr=[low, high],
-            fmt="o-",
-            markersize=3,
-            linewidth=1,
-            elinewidth=0.6,
-            color=color,
-            label=f"noise {size:.2g}",
-        )
-    axis.axvline(top, color="0.6", linewidth=0.8, linestyle=":")
-    axis.set(xlabel="start", ylabel="share ending in the global valley", ylim=(-0.03, 1.03))
-    axis.legend(loc="lower left")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
+from torchtheory.labs.engine import Interval, Run, lab, mean_interval
 from torchtheory.labs.optimization.example_losses import half_square
 from torchtheory.optimization.descent.iterates import last_iterate, trajectory
 from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
@@ -47,12 +46,17 @@ def learning_rates(run: Run, trials: int = 400, horizon: int = 200) -> None:
     conditions(run)
     spread = noisy_quadratic(run, trials, horizon)
     interpolation(run)
-    run.figure(
+    times = range(1, horizon + 1)
+    limit = accumulated_variance(1.0, 0.2, 1.0)
+    run.curves(
         "schedules",
-        lambda ax: plot(ax, spread),
+        times,
+        spread,
+        {r"$\sigma^2/i$": [1 / i for i in times], r"$\eta\sigma^2/(2-\eta)$ at 0.2": limit},
+        axes=("step i", r"mean of $(\theta_i-\theta^\star)^2$"),
+        log="xy",
         caption="Mean squared error of three schedules on a noisy quadratic (σ = 1), "
         f"{10 * trials} runs. The step 1/i follows σ²/i.",
-        size=(6, 3.6),
     )
 
 
@@ -102,11 +106,12 @@ def conditions(run: Run) -> None:
         found = robbins_monro(schedule)
         wrong += (found.sum_diverges, found.squares_converge) != (diverges, converge)
         rows.append((name, found.exponent.estimate, found.sum_diverges, found.squares_converge, found.exact))
-    run.states(
+    says = run.states(
         "S-22",
         r"\text{constant fails the second condition, } cq^i \text{ the first, and so on:"
         r" wrong verdicts on torch's schedulers and others}",
-    ).equal(wrong)
+    )
+    says.equal(wrong)
     run.table(
         "schedules",
         ["schedule", "p in t⁻ᵖ", "Σ η = ∞", "Σ η² < ∞", "exact"],
@@ -178,23 +183,13 @@ def interpolation(run: Run) -> None:
     direction = minibatch_direction(half_square, [x, x @ goal], chosen)
     start = torch.zeros(20, 3, dtype=torch.float64)
     end = last_iterate(direction, start, [1.0] * 800)
-    run.refutes(
+    says = run.refutes(
         "robbins-monro-necessary",
         r"\sum\eta_i^2=\infty \implies \text{no convergence: } \|\theta_{800}-\theta^\star\|\ge"
         r"10^{-6}\|\theta_0-\theta^\star\|",
-    ).at_least(
+    )
+    says.at_least(
         ((end - goal).norm(dim=1) / goal.norm()).max(),
         1e-6,
         where="least squares without noise, η = 1, one example a step, the worst of 20 runs",
     )
-
-
-def plot(ax: Any, spread: dict[str, Tensor]) -> None:
-    for (name, values), color in zip(spread.items(), COLORS, strict=False):
-        ax.loglog(range(1, len(values) + 1), values, color=color, label=name)
-    times = range(1, len(next(iter(spread.values()))) + 1)
-    ax.loglog(times, [1 / i for i in times], "--", color="0.4", label=r"$\sigma^2/i$")
-    level = accumulated_variance(1.0, 0.2, 1.0)
-    ax.axhline(level, linestyle=":", color="0.4", label=r"$\eta\sigma^2/(2-\eta)$ at 0.2")
-    ax.set(xlabel="step i", ylabel=r"mean of $(\theta_i-\theta^\star)^2$", title="noisy quadratic")
-    ax.legend(loc="lower left")

@@ -51,9 +51,19 @@ def quadratic_descent_lab(run: Run, size: int = 6, steps: int = 60, samples: int
     preconditioning(run, matrix, linear, start)
     regression(run, samples, size, steps)
     network_condition(run, samples)
-    run.figure(
+    two = condition_report(torch.diag(torch.tensor([1.0, 4.0])))
+    etas = torch.linspace(0, 2.15, 300, dtype=torch.float64)
+    run.curves(
         "rate-by-step",
-        lambda axis: plot_rates(axis, condition_report(torch.diag(torch.tensor([1.0, 4.0])))),
+        etas,
+        {r"$\max_i(1-\eta\lambda_i)^2$": [two.rate(float(e) / two.largest) for e in etas]},
+        axes=(r"step $\eta$, in units of $1/\lambda_{\max}$", "factor per step"),
+        at={
+            r"$1/\lambda_{\max}$": 1.0,
+            r"$\eta^\star$": two.optimal_step * two.largest,
+            r"$2/\lambda_{\max}$": 2.0,
+        },
+        ylim=(0, None),
         caption="The factor of the gap per step, max (1-ηλ)², for κ = 4: below 1 up to 2/λmax, "
         "least at 2/(λmax + λmin). The printed condition η ≤ 1/λmax excludes the optimum.",
     )
@@ -143,11 +153,12 @@ def step_limits(run: Run, f: Function, matrix: Tensor, linear: Tensor, start: Te
     run.refutes(
         "quadratic-step-limit", r"\text{the objective falls by a constant factor below 1 only if } \eta<1/\lambda"
     ).at_least(gap_factor(1.5), 1, where="λ = 1, η = 1.5: the factor is (1 - 1.5)² = 1/4, with alternating sign of z")
-    run.refutes(
+    says = run.refutes(
         "optimal-step-above-limit",
         r"\eta\le1/\lambda_{\max} \text{ is the condition, and } \eta^\star=2/(\lambda_{\max}+"
         r"\lambda_{\min}) \text{ meets it}",
-    ).at_most(
+    )
+    says.at_most(
         report.optimal_step,
         1 / report.largest,
         where="it is above 1/λmax whenever the eigenvalues differ, and η* is where the minimum "
@@ -209,9 +220,10 @@ def optimal_rates(run: Run, matrix: Tensor, linear: Tensor, start: Tensor, repor
     says = run.states("L-126", r"\Bigl(\frac{\kappa-1}{\kappa+1}\Bigr)^2\le\Bigl(1-\frac1\kappa\Bigr)^2")
     says.at_most(rates, (1 - 1 / kappas).square(), 1e-12)
     says.fails("with 2/κ in place of 1/κ, at κ from 1 to 10⁴", rates, promised=tight)
-    run.refutes(
+    says = run.refutes(
         "condition-rate-bound", r"\rho\le(1-\kappa)^2 \text{ says that descent converges: } (1-\kappa)^2<1"
-    ).below(
+    )
+    says.below(
         (1 - report.condition) ** 2,
         1,
         where=f"κ = {report.condition:.4g}; for κ > 2 the printed bound exceeds 1 and says "
@@ -327,28 +339,6 @@ def network_condition(run: Run, samples: int) -> None:
     )
     says.equal(found.condition, float(spectrum[-1] / spectrum[0]), 1e-5)
     says.fails("inputs divided by their size", condition_report(gauss_newton_operator(other)).condition)
-
-
-def plot_rates(axis: Any, report: ConditionReport) -> None:
-    steps = torch.linspace(0, 2.15, 300, dtype=torch.float64) / report.largest
-    axis.plot(
-        steps * report.largest,
-        [report.rate(float(e)) for e in steps],
-        color=COLORS[0],
-        label=r"$\max_i(1-\eta\lambda_i)^2$",
-    )
-    for where, name, color in (
-        (1.0, r"$1/\lambda_{\max}$", COLORS[1]),
-        (report.optimal_step * report.largest, r"$\eta^\star$", COLORS[2]),
-        (2.0, r"$2/\lambda_{\max}$", COLORS[3]),
-    ):
-        axis.axvline(where, color=color, linestyle="--", linewidth=1, label=name)
-    axis.set(
-        xlabel=r"step $\eta$, in units of $1/\lambda_{\max}$",
-        ylabel="factor per step",
-        ylim=(0, 1.4),
-    )
-    axis.legend(loc="lower left")
 
 
 def plot_contours(axes: Any) -> None:

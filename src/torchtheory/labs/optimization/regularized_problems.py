@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.labs.engine import Run, lab
 from torchtheory.models.model import PureFunction, flatten, unflatten
 from torchtheory.nets.autoencoder import low_rank
 from torchtheory.primer.differences import gradient_check, hessian_vector_product
@@ -34,9 +32,12 @@ def regularized_training_problem(run: Run, rows: int = 8, columns: int = 6) -> N
     ridge_regression(run)
     Y = run.randn(rows, columns) * 2.0 ** -torch.arange(columns).double()
     tails, others = principal_components(run, Y)
-    run.figure(
+    run.curves(
         "subspaces",
-        lambda axis: plot(axis, tails, others),
+        range(1, len(tails) + 1),
+        {"leading singular vectors": tails, "best of 100 random subspaces": others},
+        axes=("dimensions r", "what is left of the squared norm"),
+        log="y",
         caption="What a subspace of r dimensions leaves of ‖Y‖²: the leading singular vectors and "
         "the best of 100 random subspaces.",
     )
@@ -132,11 +133,3 @@ def principal_components(run: Run, Y: Tensor) -> tuple[list[float], list[float]]
     says.at_least(torch.stack(others), [low_rank(Y, r).error ** 2 for r in ranks], 1e-12)
     says.fails("one component more than it counts", torch.stack([remaining(vectors[:, : r + 1]) for r in ranks]))
     return tails, [float(v) for v in others]
-
-
-def plot(axis: Any, tails: list[float], others: list[float]) -> None:
-    ranks = range(1, len(tails) + 1)
-    axis.semilogy(ranks, others, "s-", color=COLORS[1], label="best of 100 random subspaces")
-    axis.semilogy(ranks, tails, "o-", color=COLORS[0], label="leading singular vectors")
-    axis.set(xlabel="dimensions r", ylabel="what is left of the squared norm", xticks=ranks)
-    axis.legend()

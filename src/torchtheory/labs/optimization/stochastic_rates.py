@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
-from torchtheory.labs.optimization.example_losses import error_bars, half_square
+from torchtheory.labs.engine import Interval, Run, lab, mean_interval
+from torchtheory.labs.optimization.example_losses import half_square
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
 from torchtheory.optimization.certificates.convergence import iterations_to_critical_point
@@ -58,11 +58,14 @@ def stochastic_rates(run: Run, trials: int = 120, longest: int = 320) -> None:
     rates = stationarity(run, trials, longest)
     random_iterate(run, trials)
     complexity(run)
-    run.figure(
+    run.curves(
         "rates",
-        lambda ax: plot(ax, rates),
-        caption="Mean squared gradient over the iterates and the bound, each K with its own step.",
-        size=(6, 3.6),
+        [count for count, _, _ in next(iter(rates.values()))],
+        {name: [found for _, _, found in points] for name, points in rates.items()},
+        {name: [bound for _, bound, _ in points] for name, points in rates.items()},
+        axes=("iterations K", r"mean of $\|\nabla f\|^2$"),
+        log="xy",
+        caption="Mean squared gradient over the iterates and the bound, each K with its own step, of order 1/√K.",
     )
 
 
@@ -263,11 +266,12 @@ def stationarity(run: Run, trials: int, longest: int) -> Rates:
             step = factor * stationarity_plan(**constants, steps=sizes[2]).step
             squares = smooth.squared_gradients(run, step, sizes[2], trials)
             found = mean_interval(squares.mean(0), SURE)
-            run.states(
+            says = run.states(
                 "L-140",
                 r"\text{any } \eta:\ \tfrac1K\textstyle\sum_{s<K}\mathbb E\|\nabla f(x_s)\|^2\le"
                 r"\frac\Delta{\eta K}+\frac{L\eta\sigma^2}2",
-            ).at_most(
+            )
+            says.at_most(
                 found,
                 stationarity_bound(step, sizes[2], **constants),
                 where=f"{smooth.name}; K = {sizes[2]}, {factor:g} times the planned step",
@@ -281,11 +285,12 @@ def stationarity(run: Run, trials: int, longest: int) -> Rates:
     # f = √(1 + x²) is 1-smooth with slopes below 1; one deterministic step from 3
     start = torch.tensor([3.0], dtype=torch.float64)
     one = gradient_descent(lambda t: (1 + t.square().sum(-1)).sqrt(), start, 0.1, 1)
-    run.refutes(
+    says = run.refutes(
         "stochastic-telescoping-end",
         r"\tfrac1K\sum_{k<K}\mathbb E\|\nabla f(x_k)\|^2\le\tfrac1{\eta K}\mathbb E"
         r"[f(x_0)-f(x_{K-1})]+\tfrac{L\eta}2\sigma^2",
-    ).at_most(
+    )
+    says.at_most(
         one.gradient_norms[0].square(),
         0.1 / 2,
         where="K = 1, f = √(1 + x²), x₀ = 3, η = 0.1, L = σ = 1: the bracket is 0",
@@ -349,20 +354,3 @@ def complexity(run: Run) -> None:
         caption="Gradients of single examples until the mean squared gradient is promised to be "
         "below ε (Δ = 1, L = 2, σ = 3): stochastic, and full gradients for n examples.",
     )
-
-
-def plot(ax: Any, rates: Rates) -> None:
-    for (name, points), color in zip(rates.items(), COLORS, strict=False):
-        counts = [k for k, _, _ in points]
-        ax.loglog(counts, [b for _, b, _ in points], "--", color=color, label=f"bound, {name}")
-        ax.errorbar(
-            counts,
-            [f.estimate for *_, f in points],
-            yerr=error_bars([f for *_, f in points]),
-            fmt="o-",
-            markersize=4,
-            color=color,
-            label=f"measured, {name}",
-        )
-    ax.set(xlabel="iterations K", ylabel=r"mean of $\|\nabla f\|^2$", title=r"$\eta\sim1/\sqrt{K}$")
-    ax.legend(fontsize=7)

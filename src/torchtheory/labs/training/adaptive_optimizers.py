@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
-from torchtheory.labs.engine import COLORS, Run
+from torchtheory.labs.engine import Run
 from torchtheory.labs.training.optimizer_paths import EXACT, Function, trajectory
 from torchtheory.training.adam import UncorrectedAdam
 from torchtheory.training.decay import weight_decay_groups
@@ -149,10 +148,11 @@ def adam_forms(run: Run, h: Function, start: Tensor) -> None:
         torch.cat([first(short), first(long)]) / 1e-3, [1.0, 1.0, 0.1 / math.sqrt(1e-3), 0.1 / math.sqrt(1e-3)], 1e-9
     )
     says.fails("gradient descent", first(lambda p: SGD(p, lr=1e-3)) / 1e-3, promised=1.0)
-    run.refutes(
+    says = run.refutes(
         "adam-printed-form",
         r"\theta_{t+1}=\theta_t-g_t/(\sqrt{\gamma_t}+\delta) \text{ is Adam: the first step is } \eta=0.001",
-    ).equal(
+    )
+    says.equal(
         first(lambda p: UncorrectedAdam(p, lr=1.0, eps=1e-12)),
         1e-3,
         1e-9,
@@ -218,12 +218,3 @@ def decay_forms(run: Run) -> None:
     says.fails(
         "the biases decay as well", apart(result(lambda n: SGD(n.parameters(), lr=eta, weight_decay=decay / eta)))
     )
-
-
-def plot_adam(axis: Any) -> None:
-    times = torch.arange(1, 3001).double()
-    plain = (1 - 0.9**times) / (1 - 0.999**times).sqrt()
-    axis.semilogx(times, plain, color=COLORS[1], label="as printed, without correction")
-    axis.semilogx(times, torch.ones_like(times), color=COLORS[0], label="corrected (torch)")
-    axis.set(xlabel="step t", ylabel=r"step length / $\eta$", ylim=(0, None))
-    axis.legend()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.training.autograd_reference import Loss, autograd_gradients, half_square
-from torchtheory.labs.training.differentiation_cost import cost, modes, plot_cost
+from torchtheory.labs.training.differentiation_cost import cost, modes
 from torchtheory.labs.training.worked_network import plot_two_two_one, two_two_one
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.nets.feedforward import mlp
@@ -59,7 +59,7 @@ def backpropagation(run: Run, depth: int = 10, width: int = 16, graphs: int = 4,
     walk_through(run, width)
     correctness(run, graphs, units)
     modes(run)
-    costs = cost(run, width)
+    cost(run, width)
     deep = deep_network(run, depth, width)
 
     run.figure(
@@ -72,16 +72,10 @@ def backpropagation(run: Run, depth: int = 10, width: int = 16, graphs: int = 4,
     )
     run.figure(
         "two-two-one",
-        lambda axis: plot_two_two_one(axis),
+        plot_two_two_one,
         caption="The 2-2-1 network with the values of the forward pass in black and the gradients "
         "of the backward pass in red.",
         size=(7.5, 3.8),
-    )
-    run.figure(
-        "cost",
-        lambda axis: plot_cost(axis, costs),
-        caption="Operations for a gradient in units of one forward pass. Reverse differentiation "
-        "costs three forward passes at any size, the other two as many as there are parameters.",
     )
 
 
@@ -150,11 +144,12 @@ def chains(run: Run, width: int) -> None:
         where="dense and convolutional networks, four activations, three losses, by autograd",
     )
     says.fails("the slopes of the activations left out", torch.cat(broken))
-    run.states(
+    says = run.states(
         "N-41",
         r"\delta^{\ell-1}=\Bigl[\frac{\partial h^\ell}{\partial h^{\ell-1}}\Bigr]^\top\delta^\ell"
         r"=\frac{\partial E}{\partial h^{\ell-1}}",
-    ).equal(torch.cat(our_errors), torch.cat(errors), 1e-12)
+    )
+    says.equal(torch.cat(our_errors), torch.cat(errors), 1e-12)
 
 
 def printed_recursion(run: Run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +27,12 @@ def modes(run: Run) -> None:
     point = flatten(theta)
     reverse = flatten(backpropagate(net, x, y, half_square).gradients)
     forward = torch.stack([torch.func.jvp(value, (point,), (e,))[1] for e in torch.eye(len(point)).double()])
-    run.states(
+    says = run.states(
         "A-22",
         r"\nabla E \text{ by reverse accumulation}=\bigl(\partial E/\partial\theta_i\bigr)_i"
         r"\text{ by forward accumulation, one direction at a time}",
-    ).equal(reverse, forward, 1e-12)
+    )
+    says.equal(reverse, forward, 1e-12)
     kinked = mlp([3, 5, 4, 1], "relu", generator=run.generator)
     for layer in (kinked[0], kinked[2]):
         assert isinstance(layer, nn.Linear)
@@ -59,7 +59,7 @@ def modes(run: Run) -> None:
     )
 
 
-def cost(run: Run, width: int) -> list[tuple[int, float, float, float]]:
+def cost(run: Run, width: int) -> None:
     """Operations of one gradient in forward passes, for networks of growing size."""
     ratios, back, forward_ratios, depths, rows = [], [], [], [], []
     n = 8
@@ -102,17 +102,14 @@ def cost(run: Run, width: int) -> list[tuple[int, float, float, float]]:
         rows,
         caption="Operations of one gradient in units of one forward pass",
     )
-    return rows
-
-
-def plot_cost(axis: Any, rows: list[tuple[int, float, float, float]]) -> None:
-    count = [row[0] for row in rows]
-    labels = ("reverse (backpropagation)", "forward, all directions", "central differences")
-    for i, (label, mark) in enumerate(zip(labels, ("o-", "s-", "x--"), strict=True), start=1):
-        axis.loglog(count, [row[i] for row in rows], mark, ms=4, label=label)
-    axis.axhline(1, color="0.4", linewidth=1)
-    axis.text(count[0], 1.1, "one forward pass", fontsize=8, color="0.3")
-    axis.set(xlabel="parameters", ylabel="cost of a gradient (forward passes)")
-    axis.set_xticks(count[::2], [str(c) for c in count[::2]])
-    axis.minorticks_off()
-    axis.legend(loc="center right")
+    counts, reverse, forward, quotients = zip(*rows, strict=True)
+    run.curves(
+        "cost",
+        counts,
+        {"reverse (backpropagation)": reverse, "forward, all directions": forward, "central differences": quotients},
+        {"one forward pass": 1},
+        axes=("parameters", "cost of a gradient (forward passes)"),
+        log="xy",
+        caption="Operations for a gradient in units of one forward pass. Reverse differentiation "
+        "costs three forward passes at any size, the other two as many as there are parameters.",
+    )

@@ -191,9 +191,10 @@ def scaling(run: Run, units: int) -> None:
     says = run.states("N-128, M-135", r"\text{linear outputs: } \sum_bp(b)f(b\odot x)=f(\pi\odot x)")
     says.equal(ensemble_mean(head, x, keep), scaled, EXACT, where=f"all {2**units} sub-networks")
     says.fails("a hidden ReLU layer after the mask", ensemble_mean(deep, x, keep), promised=deep(keep * x))
-    run.refutes(
+    says = run.refutes(
         "scaling-by-drop-probability", r"\text{linear outputs: } \sum_bp(b)f(b\odot x)=f((1-\pi)\odot x)"
-    ).equal(
+    )
+    says.equal(
         ensemble_mean(head, x, keep), head((1 - keep) * x), 1e-9, where="scaled by the probability of being dropped"
     )
     geometric = geometric_mean(head, x, keep)
@@ -249,35 +250,13 @@ def monte_carlo(run: Run, units: int) -> None:
         sizes, errors, -0.5, where=f"root mean square error of {repeats} repeats, N from {sizes[0]} to {sizes[-1]}"
     )
     says.fails("distance to the scaled network, which is not the mean", sizes, off)
-
-    def plot(axes: Any) -> None:
-        logs = torch.tensor(sizes, dtype=torch.float64).log2()
-        for values, name, color in (
-            (errors, "exact mean of all masks", 0),
-            (off, "scaled network", 1),
-        ):
-            axes.plot(
-                logs,
-                torch.tensor(values).log2(),
-                "o-",
-                ms=4,
-                color=COLORS[color],
-                label=f"to the {name}",
-            )
-        axes.plot(
-            logs,
-            math.log2(errors[0]) - (logs - logs[0]) / 2,
-            ":",
-            color=COLORS[6],
-            label="slope -1/2",
-        )
-        axes.set_xlabel("log₂ of the number of sampled masks")
-        axes.set_ylabel("log₂ of the error")
-        axes.legend(loc="lower left")
-
-    run.figure(
+    run.curves(
         "monte-carlo",
-        plot,
+        sizes,
+        {"to the exact mean of all masks": errors, "to the scaled network": off},
+        {"slope -1/2": [errors[0] * math.sqrt(sizes[0] / n) for n in sizes]},
+        axes=("number of sampled masks", "error"),
+        log="xy",
         caption="Averages over sampled sub-networks approach the exact ensemble, not the network with scaled weights.",
     )
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.training.adaptive_optimizers import (
     adagrad_forms,
     adam_forms,
     decay_forms,
-    plot_adam,
 )
 from torchtheory.labs.training.optimizer_paths import EXACT, Function, trajectory
 from torchtheory.optimization.certificates.convergence import accelerated_bound
@@ -48,7 +46,7 @@ def optimizers(run: Run, dimension: int = 40, steps: int = 200) -> None:
     adam_forms(run, wavy, start)
     decay_forms(run)
     chain, minimizer = worst_quadratic(dimension)
-    curves = acceleration(run, chain, minimizer, steps)
+    acceleration(run, chain, minimizer, steps)
     strongly_convex(run, dimension, steps)
 
     run.table(
@@ -65,15 +63,17 @@ def optimizers(run: Run, dimension: int = 40, steps: int = 200) -> None:
         ],
         caption="The printed recursions and what torch computes",
     )
-    run.figure(
-        "acceleration",
-        lambda axis: plot_acceleration(axis, curves),
-        caption="The gap on the hardest quadratic: Nesterov's sequence stays below its bound of "
-        "order 1/T², gradient descent leaves it.",
-    )
-    run.figure(
+    times = torch.arange(1, 3001).double()
+    run.curves(
         "adam-first-steps",
-        plot_adam,
+        times,
+        {
+            "corrected (torch)": torch.ones_like(times),
+            "as printed, without correction": (1 - 0.9**times) / (1 - 0.999**times).sqrt(),
+        },
+        axes=("step t", r"step length / $\eta$"),
+        log="x",
+        ylim=(0, None),
         caption="Step lengths of Adam for a constant gradient, in units of η: without the "
         "correction the first steps are up to 7 times too long.",
     )
@@ -171,11 +171,12 @@ def heavy_ball_forms(run: Run, h: Function, start: Tensor) -> None:
     def torchs(p: list[Tensor]) -> Optimizer:
         return SGD(p, lr=eta, momentum=beta)
 
-    run.states(
+    says = run.states(
         "N-49",
         r"\text{HeavyBall: } \theta^{t+1}=\theta^t-\eta_t\nabla h(\theta^t)"
         r"+\beta(\theta^t-\theta^{t-1}): \text{ largest difference}",
-    ).equal(
+    )
+    says.equal(
         torch.stack([both(constant, ours), both(falling, ours)]),
         within=EXACT,
         where="a constant and a falling learning rate",
@@ -230,17 +231,19 @@ def constant_gradient(run: Run) -> None:
         where=f"after {steps} steps, β to that power being {beta**steps:.1g}",
     )
     says.fails("no momentum", lengths(lambda p: SGD(p, lr=eta))[-1])
-    run.states("N-49", r"\text{SGD(momentum=}\beta\text{, dampening=}\beta\text{): every step is } \eta").equal(
+    says = run.states("N-49", r"\text{SGD(momentum=}\beta\text{, dampening=}\beta\text{): every step is } \eta")
+    says.equal(
         lengths(lambda p: SGD(p, lr=eta, momentum=beta, dampening=beta)),
         eta,
         EXACT,
         where="torch does not dampen the first gradient, so the steps do not even start smaller",
     )
     printed = [eta * sum(beta**k for k in range(1, t)) for t in range(steps)]
-    run.refutes(
+    says = run.refutes(
         "heavy-ball-effective-step",
         r"\theta^{t+1}-\theta^t=-\eta\bigl(\textstyle\sum_{\tau=1}^{t-1}\beta^\tau\bigr)\delta",
-    ).equal(
+    )
+    says.equal(
         moved,
         printed,
         EXACT,
@@ -258,7 +261,7 @@ def worst_quadratic(size: int) -> tuple[Tensor, Tensor]:
     return chain, torch.linalg.solve(chain, pull)
 
 
-def acceleration(run: Run, matrix: Tensor, minimizer: Tensor, steps: int) -> dict[str, Tensor]:
+def acceleration(run: Run, matrix: Tensor, minimizer: Tensor, steps: int) -> None:
     smoothness = 4.0
 
     def gap(theta: Tensor) -> Tensor:
@@ -275,7 +278,16 @@ def acceleration(run: Run, matrix: Tensor, minimizer: Tensor, steps: int) -> dic
     )
     says.at_most(gap(fast[1:]), bound, EXACT, where="at every step, on the chain quadratic, L = 4")
     says.fails("no extrapolation: gradient descent", gap(slow[1:]))
-    return {"bound": bound, "Nesterov": gap(fast[1:]), "gradient descent": gap(slow[1:])}
+    run.curves(
+        "acceleration",
+        range(1, steps + 1),
+        {"Nesterov": gap(fast[1:]), "gradient descent": gap(slow[1:])},
+        {r"$2L\|\theta^0-\theta^\star\|^2/(T+1)^2$": bound},
+        axes=("steps T", r"$h(\theta^T)-\min h$"),
+        log="xy",
+        caption="The gap on the hardest quadratic: Nesterov's sequence stays below its bound of "
+        "order 1/T², gradient descent leaves it.",
+    )
 
 
 def strongly_convex(run: Run, size: int, steps: int) -> None:
@@ -301,14 +313,3 @@ def strongly_convex(run: Run, size: int, steps: int) -> None:
     run.states("N-48", r"\text{gradient descent: } h(\theta^T)-\min h\le(1-1/\kappa)^T(h(\theta^0)-\min h)").at_most(
         slow, (1 - 1 / condition) ** times * h(start)
     )
-
-
-def plot_acceleration(axis: Any, curves: dict[str, Tensor]) -> None:
-    times = torch.arange(1, len(curves["bound"]) + 1)
-    styles = {"bound": ("--", "0.4"), "Nesterov": ("-", COLORS[0])}
-    for name, values in curves.items():
-        style, color = styles.get(name, ("-", COLORS[1]))
-        label = r"$2L\|\theta^0-\theta^\star\|^2/(T+1)^2$" if name == "bound" else name
-        axis.loglog(times, values, style, color=color, label=label)
-    axis.set(xlabel="steps T", ylabel=r"$h(\theta^T)-\min h$")
-    axis.legend()

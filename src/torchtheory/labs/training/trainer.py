@@ -41,14 +41,7 @@ def trainer(run: Run, dimension: int = 6, samples: int = 120, repeats: int = 6) 
     weight_decay(run, law, samples)
     penalized(run, law, samples)
     network(run)
-    curves = early_stopping(run, repeats)
-
-    run.figure(
-        "early-stopping",
-        lambda axis: plot_stopping(axis, *curves),
-        caption="Noisy linear regression with as many weights as samples. The training loss falls "
-        "for ever; validation and true risk have a minimum, and patience finds it.",
-    )
+    early_stopping(run, repeats)
 
 
 def weight_decay(run: Run, law: Law, samples: int) -> None:
@@ -92,10 +85,11 @@ def weight_decay(run: Run, law: Law, samples: int) -> None:
     says = run.states("N-122", r"\nabla\ell = 0: \quad \theta_t = (1-\eta\mu)^t\,\theta_0")
     says.equal(last, (1 - rate * decay) ** 7 * first, 1e-12)
     says.fails("the decay is left out", first)
-    run.refutes(
+    says = run.refutes(
         "weight-decay-pushes-away",
         r"\nabla\ell = 0: \quad \|\theta_t - \eta(\nabla\ell - \mu\theta_t)\| < \|\theta_t\|",
-    ).below(
+    )
+    says.below(
         float((first - rate * (0 - decay * first)).norm()),
         float(first.norm()),
         where="as printed the step moves away from the origin",
@@ -239,7 +233,7 @@ def network(run: Run) -> None:
     )
 
 
-def early_stopping(run: Run, repeats: int) -> tuple[History, History, list[float]]:
+def early_stopping(run: Run, repeats: int) -> None:
     """Patience on a sequence, and on regressions with as many weights as samples."""
     stopping = EarlyStopping(patience=2)
     stops = [stopping.update(e) for e in (5, 4, 3, 3, 3)]
@@ -266,7 +260,20 @@ def early_stopping(run: Run, repeats: int) -> tuple[History, History, list[float
     says.above(gain.low, 0, where=f"the lower end of a 99% interval over {repeats} samples")
     says.fails("targets without noise", no_gain.low)
     first = trainings[0]
-    return first.long, first.short, first.risks
+    run.curves(
+        "early-stopping",
+        range(1, len(first.long) + 1),
+        {
+            "training loss": first.long.train_losses,
+            "validation loss": [float(v) for v in first.long.validation_losses if v is not None],
+            "true risk": first.risks,
+        },
+        axes=("epoch", "squared error"),
+        log="x",
+        at={"kept": first.short.kept_epoch, "stopped": len(first.short)},
+        caption="Noisy linear regression with as many weights as samples. The training loss falls "
+        "for ever; validation and true risk have a minimum, and patience finds it.",
+    )
 
 
 @dataclass(frozen=True)
@@ -313,20 +320,6 @@ def stopped_and_not(law: Law, seed: int, generator: torch.Generator) -> Stopped:
 
 
 # ------------------------------------------------------------------------------------- drawing
-
-
-def plot_stopping(axis: Any, long: History, short: History, risks: list[float]) -> None:
-    epochs = range(1, len(long) + 1)
-    axis.plot(epochs, long.train_losses, label="training loss")
-    axis.plot(epochs, long.validation_losses, label="validation loss")
-    axis.plot(epochs, risks, label="true risk")
-    axis.axvline(short.kept_epoch, color=COLORS[6], linestyle="--", linewidth=1)
-    axis.axvline(len(short), color=COLORS[6], linestyle=":", linewidth=1)
-    top = axis.get_ylim()[1]
-    axis.text(short.kept_epoch * 0.95, top, "kept", ha="right", va="top", fontsize=8)
-    axis.text(len(short) * 1.05, top, "stopped", ha="left", va="top", fontsize=8)
-    axis.set(xlabel="epoch", ylabel="squared error", xscale="log", ylim=(0, None))
-    axis.legend(loc="lower left")
 
 
 def plot_boundary(axes: Any, net: nn.Module, x: Tensor, y: Tensor, history: History) -> None:

@@ -21,6 +21,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 import torchtheory
+from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import FileProblem, InvalidInput
 from torchtheory.core.parallel import Backend, run_tasks
 from torchtheory.labs.engine.fingerprint import module_fingerprint
@@ -65,10 +66,10 @@ class Settings:
     backend: Backend = "loky"
 
     def __post_init__(self) -> None:
-        for name in ("per_function", "sample", "limit", "jobs"):
-            value = getattr(self, name)
-            if value is not None and not value >= 1:
-                raise InvalidInput(f"{name} must be at least 1, not {value}")
+        for name in ("per_function", "sample", "jobs"):
+            if getattr(self, name) is not None:
+                whole_number(getattr(self, name), name, least=1)
+        positive_number(self.limit, "limit")
 
 
 @dataclass(frozen=True, slots=True)
