@@ -14,9 +14,11 @@ from torchtheory.core.intervals import Interval
 from torchtheory.core.record import Record
 
 
-def drawn(x: Any, measured: Any, promised: Any = None, *, log: str = "", at: Any = None) -> Any:
+def drawn(
+    x: Any, measured: Any, promised: Any = None, *, log: str = "", at: Any = None, **more: Any
+) -> Any:
     ax = Figure().subplots()
-    plot_curves(ax, x, measured, promised or {}, axes=("x", "y"), log=log, at=at or {})
+    plot_curves(ax, x, measured, promised or {}, axes=("x", "y"), log=log, at=at or {}, **more)
     return ax
 
 
@@ -65,6 +67,32 @@ def test_few_points_are_the_ticks_of_a_logarithmic_axis(x: list[int], ticks: lis
 def test_whole_numbers_have_whole_ticks() -> None:
     ticks = drawn(range(1, 6), {"a": [1] * 5}).get_xticks()
     assert np.array_equal(ticks, ticks.round())
+
+
+def test_other_promises_look_different_from_those_of_the_measurements() -> None:
+    ax = drawn([1, 2], {"a": [1, 2]}, {"a": [3, 4], "limit": 5})
+    assert [line.get_linestyle() for line in ax.lines] == ["-", "--", "-.", "--"]
+    assert legend(ax) == ["a", "limit", "promised"]
+
+
+def test_an_end_of_the_vertical_axis_can_be_given() -> None:
+    low, high = drawn([1, 2], {"a": [3, 4]}, ylim=(0, None)).get_ylim()
+    assert low == 0
+    assert high > 4
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_legend_can_stand_beside_the_plot(beside: bool) -> None:
+    ax = drawn([1, 2], {"a": [1, 2], "b": [2, 1]}, beside=beside)
+    ax.figure.draw_without_rendering()
+    assert bool(ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1) == beside
+
+
+def test_a_short_logarithmic_axis_has_plain_numbers() -> None:
+    ax = drawn([1, 2], {"a": [2, 8]}, log="y")
+    ax.figure.draw_without_rendering()
+    shown = [text.get_text() for text in ax.get_yticklabels(which="both")]
+    assert {"3", "4"} <= set(shown)
 
 
 def test_the_record_keeps_the_figure() -> None:

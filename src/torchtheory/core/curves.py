@@ -39,13 +39,16 @@ def plot_curves(
         if bars is not None:
             ax.errorbar(across, heights, bars, fmt="none", ecolor=colors[label], elinewidth=0.9)
     dashes = cycle(("--", "-.", (0, (1, 1.2))))
+    shared = colors.keys() & promised.keys()
+    if shared:
+        next(dashes)  # stands for all of the shared labels
     for label, limit in promised.items():
         heights = np.broadcast_to(_numbers(limit), across.shape)
         if label in colors:
             ax.plot(across, heights, "--", color=colors[label])
         else:
             ax.plot(across, heights, color="0.25", linestyle=next(dashes), label=label)
-    if colors.keys() & promised.keys():
+    if shared:
         ax.plot([], [], "--", color="0.25", label="promised")
     for k, (label, place) in enumerate(at.items(), len(measured)):
         ax.axvline(place, color=f"C{k}", linestyle=":", label=label)
@@ -62,6 +65,10 @@ def plot_curves(
         ax.set_yscale("log")
     if ylim is not None:
         ax.set_ylim(*ylim)
+    low, high = ax.get_ylim()
+    if "y" in log and high < 12 * low:  # 2, 3, 4 and not 2 × 10⁰, 3 × 10⁰, 4 × 10⁰
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter("{x:g}")
     if len(measured) + len(promised) + len(at) > 1:
         ax.legend(**({"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if beside else {}))
 

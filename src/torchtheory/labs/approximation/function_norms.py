@@ -184,7 +184,7 @@ def networks(run: Run) -> None:
         knots = torch.linspace(0, 1, pieces + 1, dtype=torch.float64)
 
         def through(x: Tensor, v: Tensor = values, k: Tensor = knots) -> Tensor:
-            return v[(x.unsqueeze(1) - k).abs().argmin(1)]
+            return v[(x.reshape(-1, 1) - k).abs().argmin(1)]
 
         line = relu_interpolant(through, pieces, lipschitz=1.0)
         exact.append(max(float(values.abs().max()), float(values.diff().abs().max()) * pieces))

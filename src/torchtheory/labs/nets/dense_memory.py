@@ -256,6 +256,7 @@ def dense_associative_memory(
         | {"0.138 n": [0.138 * v for v in sizes]},
         axes=("neurons n", "patterns at 1 % bit errors"),
         log="xy",
+        beside=True,
         caption="Capacity grows like n to the power p - 1. Marks: measured, dashed: predicted.",
     )
 
