@@ -171,9 +171,7 @@ def networks(run: Run, labels: int) -> None:
         code = encode_network(small, bits, resolution)
         again = decode_network(code, bits, resolution, nn.ReLU())
         apart.append(float((again(x) - small(x)).abs().max()))
-        shares.append(
-            float((read_labels(lambda t, a=again: a(t[:, None])[:, 0], f) == y).double().mean())  # type: ignore[misc]
-        )
+        shares.append(float((read_labels(again, f) == y).double().mean()))
         codes.append(code)
         coarse.append(encode_network(rounded(net, 4.0), 3, 4.0))
         sizes.append(network_bits(small, bits))
