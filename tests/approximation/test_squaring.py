@@ -14,7 +14,7 @@ from torchtheory.approximation.polynomials.squaring import (
     square_network,
     squaring_levels,
 )
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.expressivity.pieces import affine_pieces
 
 
@@ -76,7 +76,7 @@ def test_levels_are_the_fewest(error: float, scale: float) -> None:
 @pytest.mark.parametrize("levels", [0, -1, 1.5, True])
 def test_bad_levels_are_refused(levels: object) -> None:
     for build in (square_network, recurrent_square):
-        with pytest.raises(InvalidInput, match="whole number"):
+        with pytest.raises((InvalidInput, InvalidType), match="whole number"):
             build(levels)  # type: ignore[operator]
 
 

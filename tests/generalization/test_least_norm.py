@@ -79,7 +79,7 @@ def test_refused() -> None:
     x, y = torch.eye(2), torch.ones(2)
     with pytest.raises(EmptyData):
         solution_set(torch.zeros(0, 2), torch.zeros(0))
-    with pytest.raises(ShapeMismatch, match="a vector of 2"):
+    with pytest.raises(ShapeMismatch, match=r"the shape \[2\], not \[3\]"):
         closest_interpolant(x, y, torch.ones(3))
     with pytest.raises(NonFinite):
         closest_interpolant(x, y, torch.tensor([1.0, float("nan")]))

@@ -178,5 +178,5 @@ def test_bad_input_is_refused():
         measure_stability(lambda *_: None, x, x[:2], x, x)
     with pytest.raises(EmptyData):
         measure_stability(lambda *_: None, x, x, x[:0], x[:0])
-    with pytest.raises(ShapeMismatch, match="one loss an example"):
+    with pytest.raises(ShapeMismatch, match="one number an example"):
         measure_stability(lambda *_: lambda a, b: a.sum(), x, x, x, x)

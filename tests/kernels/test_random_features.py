@@ -113,7 +113,7 @@ def test_refused():
         RandomFeatures.fourier(3, 7)
     with pytest.raises(InvalidInput, match="lengthscale"):
         RandomFeatures.fourier(3, 8, lengthscale=0.0)
-    with pytest.raises(InvalidInput, match="features"):
+    with pytest.raises(InvalidInput, match="count must be a whole number >= 1, not 0"):
         RandomFeatures(3, 0)
     with pytest.raises(ShapeMismatch, match="weights"):
         RandomFeatures(3, 8, weights=torch.zeros(8, 2))

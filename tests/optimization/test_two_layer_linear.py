@@ -263,7 +263,7 @@ def test_bad_input_is_refused():
         Covariances(torch.eye(1), 2 * torch.eye(1), torch.eye(1))
     with pytest.raises(ShapeMismatch, match="yx must be"):
         Covariances(torch.eye(2), torch.ones(2, 1), torch.eye(1))
-    with pytest.raises(InvalidInput, match="NaN"):
+    with pytest.raises(InvalidInput, match="is nan"):
         best_input_factor(torch.full((2, 1), math.nan).double(), moments)
     with pytest.raises(InvalidInput, match="whole number"):
         reduced_rank_regression(moments, -1)
