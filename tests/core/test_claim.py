@@ -23,7 +23,7 @@ from torchtheory.core.claim import (
     with_control,
 )
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnknownName
-from torchtheory.core.intervals import Interval
+from torchtheory.core.intervals import Interval, clopper_pearson
 
 HOLDS, VIOLATED, VACUOUS = Verdict.HOLDS, Verdict.VIOLATED, Verdict.VACUOUS
 INF, NAN = math.inf, math.nan
@@ -322,3 +322,19 @@ def test_ids() -> None:
     assert claim("", "x", promised=1, relation="<=", measured=0).source == ""
     assert make("<=", 1, np.float32(0.5)).to_json()["measured"] == 0.5
     assert type(make("<=", 1, 0, trivial=np.float32(2)).trivial) is float
+
+
+def test_the_slack_of_a_high_probability_is_that_of_failure() -> None:
+    def made(hits: int, promised: float) -> Claim:
+        found = clopper_pearson(hits, 1000)
+        return claim(
+            (), "x", promised=promised, relation=">=", measured=found.estimate, interval=found
+        )
+
+    assert made(990, 0.95).slack == pytest.approx(5.0)
+    assert made(1000, 0.95).slack == math.inf
+    assert made(990, 0.95).weaknesses == ("loose",)
+    assert made(960, 0.95).weaknesses == ()
+    # of a small probability the share of hits itself is what is bounded
+    assert made(400, 0.2).slack == pytest.approx(2.0)
+    assert not made(400, 0.2).about_failures

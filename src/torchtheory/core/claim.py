@@ -33,7 +33,7 @@ import torch
 from torchtheory.core import catalogue
 from torchtheory.core.checks import nonnegative_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.core.intervals import Interval
+from torchtheory.core.intervals import COUNTED, Interval
 
 Relation = Literal["<=", "<", ">=", ">", "==", "~", "slope"]
 RELATIONS: tuple[Relation, ...] = ("<=", "<", ">=", ">", "==", "~", "slope")
@@ -79,6 +79,7 @@ class Claim:
         violations: how many of them contradict the claim.
         slack: how many times smaller the promise of an inequality could be (larger for >=; in
             size the other way round where it is negative) and still hold in the nearest case.
+            For a share of trials of at least one half it is that of the probability of failure.
             Infinite where it could be 0, None where a ratio has no meaning (a promise of 0, or
             that something is finite).
         loose: why no case can come near the bound; empty where one can.
@@ -125,6 +126,12 @@ class Claim:
             return ()
         low, high = self.interval.low, self.interval.high
         return tuple(a for a in self.against if _holds(self.relation, a, low, high, self.tolerance))
+
+    @property
+    def about_failures(self) -> bool:
+        """Whether its slack is that of the probability of failure, not of the share of hits."""
+        counted = self.interval is not None and self.interval.test == COUNTED
+        return self.promised is not None and _about_failures(self.relation, self.promised, counted)
 
     @property
     def weaknesses(self) -> tuple[Weakness, ...]:
@@ -279,7 +286,7 @@ def claim(
         interval=interval,
         cases=int(p.size),
         violations=int(violated.sum()),
-        slack=_slack(relation, p, m),
+        slack=_slack(relation, p, m, counted=interval is not None and interval.test == COUNTED),
         loose=loose,
         against=others,
     )
@@ -354,11 +361,17 @@ def _room(
 
 
 def _slack(
-    relation: Relation, promised: np.ndarray[Any, Any], measured: np.ndarray[Any, Any]
+    relation: Relation,
+    promised: np.ndarray[Any, Any],
+    measured: np.ndarray[Any, Any],
+    *,
+    counted: bool,
 ) -> float | None:
     """The ratio by which the promise could be better in the case nearest to it."""
     if relation not in INEQUALITIES:
         return None
+    if _about_failures(relation, promised, counted):
+        relation, promised, measured = "<=", 1 - promised, 1 - measured
     larger, smaller = (promised, measured) if relation in ("<=", "<") else (measured, promised)
     with np.errstate(all="ignore"):
         # below zero the smaller number is the larger in size
@@ -370,6 +383,15 @@ def _slack(
     if np.isnan(ratio).all():
         return None
     return float(np.nanmin(ratio))
+
+
+def _about_failures(relation: Relation | None, promised: Any, counted: bool) -> bool:
+    """Whether a bound says that something holds *but for* a small probability.
+
+    A probability of at least 0.95 that turns out as 1 is met 'within 5 %', and yet the probability
+    of failure, which is what the theorem bounds, could be as small as one likes.
+    """
+    return counted and relation in (">=", ">") and bool(np.all(promised >= 0.5))
 
 
 def _holds(relation: Relation, promised: Any, low: Any, high: Any, tolerance: float) -> Any:

@@ -16,6 +16,9 @@ from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMis
 
 SampleValues = Sequence[float] | np.ndarray[Any, Any] | torch.Tensor
 
+#: The test behind an interval for a probability, from hits among independent trials.
+COUNTED = "Clopper-Pearson"
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -70,9 +73,7 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
     failures = trials - successes
     low = 0.0 if successes == 0 else special.betaincinv(successes, failures + 1, tail)
     high = 1.0 if failures == 0 else special.betainccinv(successes + 1, failures, tail)
-    return Interval(
-        successes / trials, float(low), float(high), confidence, trials, "Clopper-Pearson"
-    )
+    return Interval(successes / trials, float(low), float(high), confidence, trials, COUNTED)
 
 
 def median_interval(samples: SampleValues, confidence: float = 0.95) -> Interval:

@@ -99,6 +99,9 @@ def slack_words(claim: Claim) -> str:
         return ""
     if claim.verdict is not Verdict.HOLDS:
         return ""
+    if claim.about_failures:
+        least = "0" if math.isinf(claim.slack) else f"{number_text(claim.slack, 2)} times smaller"
+        return f"the probability of failure could be {least}"
     if math.isinf(claim.promised):
         return "any number would meet it"
     if math.isinf(claim.slack):
