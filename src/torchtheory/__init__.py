@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from torchtheory import expressivity as expressivity
     from torchtheory import generalization as generalization
     from torchtheory import kernels as kernels
+    from torchtheory import labs as labs
+    from torchtheory import linalg as linalg
+    from torchtheory import models as models
     from torchtheory import nets as nets
     from torchtheory import optimization as optimization
     from torchtheory import primer as primer

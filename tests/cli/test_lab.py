@@ -101,7 +101,7 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(
     ("arguments", "sentence"),
     [
         ([], "name the labs to run, or say --all"),
-        (["--all", "perceptron-novikoff"], "name the labs to run, or say --all"),
+        (["--all", "perceptron-novikoff"], "or say --all, not both"),
         (["perceptron-novikof"], "did you mean 'perceptron-novikoff'"),
         (["perceptron-novikoff", "--set", "sample=3"], "did you mean 'samples'"),
         (["perceptron-novikoff", "--set", "samples=many"], "parameter samples must be a whole nu"),

@@ -288,7 +288,7 @@ def test_refused_options():
         Hopfield(torch.zeros(2, 2), torch.zeros(3))
     with pytest.raises(InvalidInput, match="binarize"):
         hebbian(torch.rand(2, 5))
-    with pytest.raises(ShapeMismatch, match="one a row"):
+    with pytest.raises(ShapeMismatch, match="one per row"):
         crosstalk(torch.ones(5))
     with pytest.raises(InvalidInput, match="count"):
         flip_bits(x, 3)

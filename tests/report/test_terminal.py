@@ -71,7 +71,7 @@ def test_a_run_in_short() -> None:
 def test_a_run_in_full() -> None:
     text = flat(printed(print_run, full_run(), width=120, verbose=True))
     assert "control: violated, as it must be, in all 3 cases – the labels are" in text
-    assert "the promise could be 1.6 times smaller" in text
+    assert "the promise could be 2.4 times smaller" in text
     assert "12,000 ≰ 100" in text
     assert "The number of updates is at most R²/γ²." in text
     assert "- it never ends on data that cannot be separated." in text

@@ -209,7 +209,9 @@ def lab_run(
 def _chosen(names: Sequence[str], every: bool) -> list[Lab]:
     from torchtheory.labs.engine.registry import find_lab, listed_labs
 
-    if bool(names) == every:
+    if names and every:
+        raise InvalidInput(f"name labs ({', '.join(names)}) or say --all, not both")
+    if not names and not every:
         raise InvalidInput("name the labs to run, or say --all (torchtheory lab list shows them)")
     wanted = listed_labs() if every else dict.fromkeys(names)
     return [find_lab(name) for name in wanted]

@@ -1,0 +1,1 @@
+"""The vocabulary: errors, checks, intervals, claims, statements, records, the catalogue."""

@@ -47,7 +47,7 @@ Number = float | int | bool
 Values = Number | Sequence[Number] | np.ndarray[Any, Any] | torch.Tensor
 
 #: A bound far from every case met; an equation that excludes no alternative; a control that fails
-#: in few of its cases.
+#: in few of its cases, without a number, or without the interval of its check.
 Weakness = Literal["loose", "unresolved", "control"]
 
 
@@ -130,7 +130,7 @@ class Claim:
     @property
     def about_failures(self) -> bool:
         """Whether its slack is that of the probability of failure, not of the share of hits."""
-        counted = self.interval is not None and self.interval.test == COUNTED
+        counted = _is_counted(self.interval)
         return self.promised is not None and _about_failures(self.relation, self.promised, counted)
 
     @property
@@ -141,8 +141,7 @@ class Claim:
             found.append("loose")
         if self.relation in STATISTICAL and (not self.against or self.accepted):
             found.append("unresolved")
-        # no violations at all is not weak but wrong, or was not counted in an old file
-        if self.control is not None and 0 < 2 * self.control.violations <= self.control.cases:
+        if self.control is not None and _weak_control(self, self.control):
             found.append("control")
         return tuple(found)
 
@@ -274,6 +273,8 @@ def claim(
     # rounding may rank an entry that just fails behind one that just holds
     shown = np.flatnonzero(violated) if violated.any() else np.arange(p.size)
     worst = int(shown[np.argmin(_room(relation, p, m)[shown])])
+    # the end that decides: an interval reaching to 0 would meet any promise
+    nearest = np.broadcast_to(low if relation in ("<=", "<") else high, m.shape)
     return Claim(
         ids=split_ids(id),
         statement=statement,
@@ -286,7 +287,7 @@ def claim(
         interval=interval,
         cases=int(p.size),
         violations=int(violated.sum()),
-        slack=_slack(relation, p, m, counted=interval is not None and interval.test == COUNTED),
+        slack=_slack(relation, p, nearest, counted=_is_counted(interval)),
         loose=loose,
         against=others,
     )
@@ -383,6 +384,21 @@ def _slack(
     if np.isnan(ratio).all():
         return None
     return float(np.nanmin(ratio))
+
+
+def _is_counted(interval: Interval | None) -> bool:
+    return interval is not None and interval.test == COUNTED
+
+
+def _weak_control(made: Claim, control: Claim) -> bool:
+    """Whether a control shows less than it should.
+
+    It fails in few of its cases, or because nothing could be measured, or one number stands against
+    a check that would have needed a whole interval. (No failure at all is not weak but wrong.)
+    """
+    few = 0 < 2 * control.violations <= control.cases
+    unmeasured = control.measured is None or math.isnan(control.measured)
+    return few or unmeasured or (made.interval is not None and control.interval is None)
 
 
 def _about_failures(relation: Relation | None, promised: Any, counted: bool) -> bool:

@@ -13,6 +13,7 @@ check. Wherever a verb takes observations, an `Interval` that was made of them a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, overload
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, Protocol, overload
 import torch
 
 from torchtheory.core import catalogue
+from torchtheory.core.checks import number_between
 from torchtheory.core.claim import Claim, Relation, Values, claim, with_control
 from torchtheory.core.errors import InvalidInput, UnknownName
 from torchtheory.core.intervals import (
@@ -252,6 +254,7 @@ class Statement:
 
         Clopper and Pearson's interval is taken; the claim is violated if all of it lies below.
         """
+        number_between(at_least, "at_least", 0, 1, closed="right")
 
         def measure(good: Any) -> Interval:
             if isinstance(good, Interval):
@@ -275,6 +278,8 @@ class Statement:
             raise InvalidInput("a refuted statement must fail itself; it has no control")
         if self._check is None:
             raise InvalidInput("say what must hold before you say what fails")
+        if not broken.strip():
+            raise InvalidInput("say which hypothesis is broken: the first argument is empty")
         last, made = self._check, self.record.claims[self._check.place]
         if made.control is not None:
             raise InvalidInput("this check has a control already; make the check again for another")
@@ -324,9 +329,13 @@ class Statement:
             reason=where,
             trivial=trivial,
             interval=interval,
-            loose=loose,
+            loose=loose.strip(),
             against=against,
         )
+        if self.erratum and made.measured is not None and math.isnan(made.measured):
+            raise InvalidInput(
+                f"{self.erratum} is refuted by a number, and what was measured is NaN"
+            )
         if self.erratum:
             self.record.errata.append(CounterExample(self.erratum, made))
         else:

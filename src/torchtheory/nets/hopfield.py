@@ -409,7 +409,7 @@ def check_patterns(patterns: Tensor) -> Tensor:
     """Patterns `[s, n]` of ±1 as floating-point numbers, or an error that says what is wrong."""
     x = check_signs(patterns, "patterns")
     if x.ndim != 2:
-        raise ShapeMismatch(f"patterns must be [s, n], one a row, not {list(x.shape)}")
+        raise ShapeMismatch(f"patterns must be [s, n], one per row, not {list(x.shape)}")
     return x
 
 

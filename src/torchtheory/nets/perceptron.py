@@ -329,7 +329,7 @@ def novikoff_bound(x: Tensor, y: Tensor, *, bias: bool = True) -> NovikoffBound:
 
 
 def _hyperplane(weight: Tensor, bias: Tensor | float, x: Tensor) -> tuple[Tensor, Tensor]:
-    """``(w[d], b)`` in the dtype of ``x``, finite, and with ``w`` not zero."""
+    """`(w[d], b)` in the dtype of `x`, finite, and with `w` not zero."""
     if not isinstance(weight, Tensor):
         raise InvalidType(f"the weight must be a torch tensor, not {described(weight)}")
     if weight.shape != x.shape[1:]:

@@ -119,7 +119,7 @@ def one_hot_rows(outputs: Tensor, targets: Tensor) -> Tensor:
         return targets.to(outputs)
     if targets.dtype == torch.bool or targets.shape != outputs.shape[:-1]:
         raise ShapeMismatch(
-            f"labels must be integers of shape {list(outputs.shape[:-1])}, one a row of outputs, "
+            f"labels must be integers of shape {list(outputs.shape[:-1])}, one per row of outputs, "
             f"not {targets.dtype} of shape {list(targets.shape)}"
         )
     low, high = int(targets.min()), int(targets.max())

@@ -110,7 +110,7 @@ class OpenStep(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    r"""Steps $x\mapsto\beta_i1[\theta_i^\top x>t_i]$, one a row.
+    r"""Steps $x\mapsto\beta_i1[\theta_i^\top x>t_i]$, one per row.
 
     Attributes:
         directions: $\theta$, unit vectors `[n, d]`.

@@ -158,7 +158,7 @@ def indicator_network(vertices: Tensor, center: Tensor, delta: float) -> nn.Sequ
             f"{list(c.shape)}"
         )
     all_finite(v, "the vertices")
-    all_finite(c, "the centre")
+    all_finite(c, "the center")
     ray = v - c
     following = ray.roll(-1, 0)
     if not bool((ray[:, 0] * following[:, 1] - ray[:, 1] * following[:, 0] > 0).all()):

@@ -94,7 +94,7 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
 
 
 def _norm_behind(problem: Problem, point: Tensor, scale: float) -> float:
-    """Amplification by the network behind a layer that multiplies its inputs by ``scale``."""
+    """Amplification by the network behind a layer that multiplies its inputs by `scale`."""
 
     def behind(x: Tensor) -> Tensor:
         return problem.function(problem.parameters, scale * x)[0].reshape(-1)

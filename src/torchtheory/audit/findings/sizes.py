@@ -31,7 +31,7 @@ ROUNDING = 1e-14
     needs=[floating_inputs],
 )
 def memorizer(problem: Problem, record: FindingRecord) -> None:
-    """A network with one unit, then one a sample, fits any labels: so fitting says little."""
+    """A network with one unit, then one per sample, fits any labels: so fitting says little."""
     x = problem.train.x.flatten(1)
     d, k = x.shape[1], _labels(problem, problem.train.y[:1]).shape[1]
     n = problem.train.population

@@ -22,7 +22,7 @@ from torchtheory.core.checks import as_matrix, as_vector
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 
 PerLayer = float | Sequence[float]
-"""One number for all layers, or one a layer."""
+"""One number for all layers, or one per layer."""
 
 KURTOSIS = {"normal": 3.0, "uniform": 1.8, "signs": 1.0}
 """Of the entries, by distribution."""
@@ -196,7 +196,7 @@ def per_layer(values: PerLayer, depth: int, name: str) -> list[float]:
     try:
         numbers = torch.as_tensor(values, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
-        raise InvalidType(f"{name} must be a number or one a layer, not {values!r}") from None
+        raise InvalidType(f"{name} must be a number or one per layer, not {values!r}") from None
     given: list[float] = [float(numbers)] * depth if not numbers.ndim else numbers.tolist()
     if len(given) != depth:
         raise ShapeMismatch(f"there are {depth} layers and {len(given)} {name}")
