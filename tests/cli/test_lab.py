@@ -43,6 +43,15 @@ def test_lab_show(call: Call) -> None:
     assert samples in data["parameters"]
 
 
+def test_lab_run_at_several_seeds(call: Call) -> None:
+    outcome = call("lab", "run", *SMALL, "--seeds", "2", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert (outcome.json["seeds"], outcome.json["passed"]) == (2, True)
+    assert all(claim["seeds"] == 2 for claim in outcome.json["claims"])
+    text = call("lab", "run", *SMALL, "--seeds", "2").out
+    assert "0 fail more often than they may" in " ".join(text.split())
+
+
 def test_lab_run_json(call: Call) -> None:
     outcome = call("lab", "run", *SMALL, "--json")
     assert (outcome.code, outcome.err) == (0, "")

@@ -241,10 +241,20 @@ def print_seeds(report: SeedReport, console: Console, *, verbose: bool = False) 
     shown = [r for r in report.rates if verbose or not r.steady or len(r.seeds) < report.seeds]
     if shown:
         grid = Grid(box=None, header_style="bold", pad_edge=False)
-        for column in ("lab", "claim", "violated", "allowed", "control", "accepted", "slack", ""):
-            grid.add_column(column, overflow="fold", no_wrap=column != "claim")
-        for rate in shown:
-            grid.add_row(*_cells(rate, report.seeds))
+        rows = [_cells(rate, report.seeds) for rate in shown]
+        # a column in which nothing happened would only squeeze the others
+        told = {
+            "control": any(r.control_held for r in shown),
+            "accepted": any(r.accepted for r in shown),
+            "slack": verbose,
+        }
+        columns = ("lab", "claim", "violated", "allowed", "control", "accepted", "slack", "")
+        for column in columns:
+            if told.get(column, True):
+                grid.add_column(column, overflow="fold", min_width=min(len(column) + 4, 9))
+        for row in rows:
+            cells = zip(columns, row, strict=True)
+            grid.add_row(*(cell for column, cell in cells if told.get(column, True)))
         console.print(grid)
     for (lab, sentence), seeds in report.problems.items():
         where = f"at {len(seeds)} of {report.seeds} seeds"
