@@ -123,6 +123,15 @@ def test_an_id_that_is_not_met_is_a_problem() -> None:
     assert found == ["covers N-06, but no claim is about it"]
 
 
+def test_a_vacuous_claim_covers_nothing() -> None:
+    def function(run: Run) -> None:
+        passing(run)
+        run.states("N-06", "R \\le 1").at_most(0.2, 1.3, trivial=1.0)
+
+    found = problems(function, covers=["N-08", "N-06"])
+    assert found == ["covers N-06, but no claim is about it"]
+
+
 def test_errata_must_be_declared_met_and_refuted() -> None:
     def function(run: Run) -> None:
         passing(run)

@@ -79,7 +79,8 @@ class Run(Record):
         found = []
         if all(c.control is None for c in self.claims):
             found.append("no claim has a control")
-        judged = [c for c in self.claims if c.verdict is not Verdict.NOT_APPLICABLE]
+        # a claim that does not apply, or that promises nothing, exercises no entry
+        judged = [c for c in self.claims if c.verdict in (Verdict.HOLDS, Verdict.VIOLATED)]
         met = {i for c in [*judged, *(e.claim for e in self.errata)] for i in c.ids}
         found += [f"covers {i}, but no claim is about it" for i in self.lab.covers if i not in met]
         refuted = {e.key for e in self.errata}
