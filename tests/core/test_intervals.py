@@ -20,6 +20,8 @@ from torchtheory.core.intervals import (
     fit_slope,
     hoeffding_radius,
     mean_interval,
+    median_interval,
+    quantile_interval,
 )
 
 
@@ -84,6 +86,30 @@ def test_slope_covers_the_truth_as_often_as_it_says() -> None:
     assert stats.binomtest(hits, 400, 0.9).pvalue > 1e-4
 
 
+@pytest.mark.parametrize("n", [1, 9, 60])
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.95])
+@pytest.mark.parametrize("confidence", [0.9, 0.99])
+def test_quantile_interval_covers_the_quantile_and_is_not_wasteful(
+    n: int, level: float, confidence: float
+) -> None:
+    made = quantile_interval(range(1, n + 1), level, confidence)
+    first = 0 if math.isinf(made.low) else int(made.low)
+    last = n + 1 if math.isinf(made.high) else int(made.high)
+    below = stats.binom(n, level).cdf  # how many of n observations lie below the quantile
+    missed = below(first - 1), 1 - below(last - 1)
+    assert max(missed) <= (1 - confidence) / 2 + 1e-12
+    # one order statistic further in on either side would miss it too often
+    assert below(first) > (1 - confidence) / 2
+    assert 1 - below(last - 2) > (1 - confidence) / 2
+
+
+def test_median_interval_is_that_of_the_middle() -> None:
+    x = np.array([3.0, math.inf, 1.0, 2.0, math.inf, math.inf])
+    assert median_interval(x).estimate == math.inf
+    assert median_interval([4.0, 1.0, 2.0]).estimate == 2.0
+    assert median_interval(x) == quantile_interval(x, 0.5)
+
+
 def test_json_round_trip_with_infinite_ends() -> None:
     for made in (clopper_pearson(3, 10), Interval(np.float32(1), -math.inf, math.inf, 0.9, 3, "t")):
         text = json.dumps(made.to_json(), allow_nan=False)
@@ -101,6 +127,9 @@ def test_json_round_trip_with_infinite_ends() -> None:
         (lambda: hoeffding_radius(0, 0.1), EmptyData),
         (lambda: hoeffding_radius(5, 0.0), InvalidInput),
         (lambda: hoeffding_radius(5, 0.1, 1, 1), InvalidInput),
+        (lambda: quantile_interval([], 0.5), EmptyData),
+        (lambda: quantile_interval([1.0], 1.0), InvalidInput),
+        (lambda: quantile_interval([1.0, math.nan], 0.5), NonFinite),
         (lambda: mean_interval([1.0]), EmptyData),
         (lambda: mean_interval([1.0, math.nan]), NonFinite),
         (lambda: fit_slope([1, 2], [1, 2]), EmptyData),

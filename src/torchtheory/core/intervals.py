@@ -76,29 +76,45 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
     return Interval(successes / trials, float(low), float(high), confidence, trials, COUNTED)
 
 
-def median_interval(samples: SampleValues, confidence: float = 0.95) -> Interval:
-    r"""Exact interval for the median of any continuous distribution, from order statistics.
+def quantile_interval(samples: SampleValues, level: float, confidence: float = 0.95) -> Interval:
+    r"""Interval for the quantile at `level` of any distribution, from order statistics.
 
-    The number of observations below the median is $\mathrm{Bin}(n, 1/2)$, so the median lies
-    in $[x_{(k)}, x_{(n-k+1)}]$ with probability at least the confidence for the largest
-    $k$ with $P(\mathrm{Bin}(n,1/2) < k) \le \alpha/2$. Too few observations give an
-    unbounded interval.
+    That a value stays below a radius with probability at least $p$ says that its quantile at $p$
+    does. At most $\mathrm{Bin}(n, p)$ observations lie below that quantile, and at least so many
+    do not lie above it, so it lies in $[x_{(k)}, x_{(l)}]$ with probability at least the
+    confidence for the largest $k$ with $P(\mathrm{Bin}(n,p) < k) \le \alpha/2$ and the smallest
+    $l$ with $P(\mathrm{Bin}(n,p)\ge l) \le \alpha/2$. Too few observations give an unbounded
+    interval.
+
+    >>> i = quantile_interval(range(1, 101), 0.9)
+    >>> i.estimate, i.low, i.high
+    (90.5, 84.0, 96.0)
+    """
+    open_fraction(level, "level")
+    open_fraction(confidence, "confidence")
+    x = np.sort(np.asarray(samples, dtype=np.float64).ravel())
+    n = len(x)
+    if n == 0:
+        raise EmptyData(f"a quantile needs at least one observation, not {n}")
+    if np.isnan(x).any():
+        raise NonFinite("the observations contain NaN")
+    tail, counts = (1 - confidence) / 2, np.arange(n + 1)
+    first = int((special.bdtr(counts, n, level) <= tail).sum())
+    last = int(np.argmax(special.bdtrc(counts, n, level) <= tail)) + 1
+    low = float(x[first - 1]) if first > 0 else -math.inf
+    high = float(x[last - 1]) if last <= n else math.inf
+    middle = (x[math.ceil(level * n) - 1] + x[min(math.floor(level * n), n - 1)]) / 2
+    return Interval(float(middle), low, high, confidence, n, "order statistics")
+
+
+def median_interval(samples: SampleValues, confidence: float = 0.95) -> Interval:
+    """The interval of `quantile_interval` for the median.
 
     >>> i = median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     >>> i.estimate, i.low, i.high            # 2 / 64 < 0.05
     (3.5, 1.0, 6.0)
     """
-    open_fraction(confidence, "confidence")
-    x = np.sort(np.asarray(samples, dtype=np.float64).ravel())
-    if len(x) == 0:
-        raise EmptyData(f"a median needs at least one observation, not {len(x)}")
-    if np.isnan(x).any():
-        raise NonFinite("the observations contain NaN")
-    k = int(special.bdtrik((1 - confidence) / 2, len(x), 0.5)) + 1
-    while k > 0 and special.bdtr(k - 1, len(x), 0.5) > (1 - confidence) / 2:
-        k -= 1
-    low, high = (float(x[k - 1]), float(x[-k])) if k > 0 else (-math.inf, math.inf)
-    return Interval(float(np.median(x)), low, high, confidence, len(x), "order statistics")
+    return quantile_interval(samples, 0.5, confidence)
 
 
 def hoeffding_radius(n: int, delta: float, low: float = 0.0, high: float = 1.0) -> float:

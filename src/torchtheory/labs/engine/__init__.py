@@ -8,6 +8,7 @@ from torchtheory.core.intervals import (
     fit_slope,
     hoeffding_radius,
     mean_interval,
+    quantile_interval,
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -22,4 +23,5 @@ __all__ = [
     "hoeffding_radius",
     "lab",
     "mean_interval",
+    "quantile_interval",
 ]
