@@ -312,8 +312,8 @@ def match_degrees(
 
     >>> x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
     >>> def net(layers):
-    ...     sizes = [2] + [16] * (layers - 1)  # as few as 2 units may all be silent
-    ...     hidden = [m for a, b in zip(sizes, sizes[1:]) for m in (nn.Linear(a, b, False), nn.ReLU())]
+    ...     n = [2] + [16] * (layers - 1)  # as few as 2 units may all be silent
+    ...     hidden = [m for k in range(layers - 1) for m in (nn.Linear(n[k], 16, False), nn.ReLU())]
     ...     return nn.Sequential(*hidden, nn.Linear(16, 1, False))
     >>> match_degrees(net(2), x).matches
     True
