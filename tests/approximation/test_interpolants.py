@@ -30,6 +30,7 @@ from torchtheory.approximation.piecewise.boxes import (
     wall_distance,
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant, threshold_interpolant
+from torchtheory.approximation.polynomials.squaring import square_network
 from torchtheory.approximation.targets import values_of
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
 
@@ -44,10 +45,10 @@ def test_staircase_keeps_its_promise(
 
     for value_at in ("left", "middle"):
         made = threshold_interpolant(g, rho, error, (low, low + length), value_at=value_at)  # type: ignore[arg-type]
-        assert measured_error(g, made, most_points=4096).value <= made.bound + 1e-9
+        assert measured_error(g, made, most_points=4096).lower <= made.bound + 1e-9
         assert made.size.units == math.ceil(rho * (low + length - low) / error)
     line = relu_interpolant(g, 7, (low, low + length), lipschitz=rho, curvature=rho**2)
-    assert measured_error(g, line, most_points=4096).value <= line.bound + 1e-9
+    assert measured_error(g, line, most_points=4096).lower <= line.bound + 1e-9
 
 
 def test_broken_line_is_numpys() -> None:
@@ -64,7 +65,7 @@ def test_staircase_by_hand() -> None:
     x = torch.tensor([0.0, 0.49, 0.5, 1.0]).double()
     assert made(x).tolist() == [0.0, 0.0, 0.25, 0.25]
     found = measured_error(lambda x: x**2, made)
-    assert (found.value, found.where.item(), found.settled) == (0.75, 1.0, True)
+    assert (found.lower, found.where.item(), found.upper) == (0.75, 1.0, math.inf)
 
 
 def test_exact_comparison_of_broken_lines() -> None:
@@ -75,17 +76,18 @@ def test_exact_comparison_of_broken_lines() -> None:
     made = relu_interpolant(lambda x: torch.relu(x - 1 / 3), 2, lipschitz=1.0)
     found = measured_error(Tent(), made)
     # the line through (0, 0) and (1/2, 1/6) is 1/9 at the kink
-    assert found.exact
-    assert found.value == pytest.approx(1 / 9, abs=1e-12)
+    assert found.lower == found.upper
+    assert found.lower == pytest.approx(1 / 9, abs=1e-12)
     assert found.where.item() == pytest.approx(1 / 3, abs=1e-12)
 
 
 def test_sup_distance_and_its_certificate() -> None:
-    found = sup_distance(lambda x: x, lambda x: x**2, (0.0, 1.0))
-    assert found.value == 0.25
-    assert 0.25 <= found.upper(1.0) <= 0.25 + found.resolution
+    found = sup_distance(lambda x: x, lambda x: x**2, (0.0, 1.0), lipschitz=1.0)
+    assert found.lower == 0.25
+    assert found.upper == pytest.approx(0.25 + found.resolution / 2)
+    assert sup_distance(lambda x: x, lambda x: x**2, (0.0, 1.0)).upper == math.inf
     square = sup_distance(lambda x: x[:, 0] * x[:, 1], lambda x: 0 * x[:, 0], ((-1, 1), (-1, 3)))
-    assert square.value == 3.0
+    assert square.lower == 3.0
     with pytest.raises(NonFinite):
         sup_distance(torch.log, torch.exp, (0.0, 1.0))
     with pytest.raises(ShapeMismatch):
@@ -129,7 +131,7 @@ def test_piecewise_constant_cells() -> None:
     made = piecewise_constant(lambda x: x, 4, 1.0, (0.0, 2.0))
     assert made(torch.tensor([0.0, 0.49, 0.5, 2.0]).double()).tolist() == [0.25, 0.25, 0.75, 1.75]
     assert made.bound == 0.25
-    assert measured_error(lambda x: x, made).value == pytest.approx(0.25, abs=1e-12)
+    assert measured_error(lambda x: x, made).lower == pytest.approx(0.25, abs=1e-12)
     assert cell_centers(((0.0, 1.0), (0.0, 2.0)), 1).tolist() == [[0.5, 1.0]]
     assert margin_volume([2.0], 0.5) == 1.0
 
@@ -167,4 +169,51 @@ def test_a_grid_that_meets_every_knot_is_not_believed() -> None:
         return torch.lerp(teeth[i - 1], teeth[i], (x - knots[i - 1]) * 2048)
 
     found = sup_distance(zigzag, torch.zeros_like, (0.0, 1.0))
-    assert found.value > 0.9
+    assert found.lower > 0.99
+
+
+@pytest.mark.parametrize("frequency", [3**7, 4096, 5120, 65536])
+@pytest.mark.parametrize("dimension", [1, 2])
+def test_no_period_hides_from_the_points(frequency: int, dimension: int) -> None:
+    def waves(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(frequency * math.pi * x).prod(1)
+
+    box = ((0.0, 1.0),) * dimension
+    found = sup_distance(waves, lambda x: 0 * x[:, 0], box)
+    assert 0.99 < found.lower <= 1 + 1e-12
+    assert found.upper == math.inf
+    certified = sup_distance(waves, lambda x: 0 * x[:, 0], box, lipschitz=frequency * math.pi)
+    assert certified.lower <= 1 + 1e-12
+    assert certified.upper >= 1
+
+
+@pytest.mark.parametrize("levels", [3, 8, 11, 13])
+def test_a_sawtooth_between_its_bounds(levels: int) -> None:
+    made = square_network(levels)
+    true = 4.0 ** -(levels + 1)
+    found = measured_error(torch.square, made, curvature=2.0)
+    assert 0.999 * true < found.lower <= true * (1 + 1e-6)
+    assert true * (1 - 1e-6) <= found.upper < 1.01 * true
+    by_slopes = measured_error(torch.square, made, lipschitz=2.0)
+    assert true * (1 - 1e-6) <= by_slopes.upper < math.inf
+
+
+def test_upper_bounds_in_general() -> None:
+    smooth = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+    box = ((0.0, 1.0), (-1.0, 1.0))
+    made = Approximant(smooth, 1.0, box, "L-071")
+    found = measured_error(lambda x: torch.sin(3 * x[:, 0]), made, lipschitz=3.0, most_points=4096)
+    fine = sup_distance(lambda x: torch.sin(3 * x[:, 0]), made, box)
+    assert found.lower <= found.upper < math.inf
+    assert fine.lower <= found.upper
+    assert fine.upper == math.inf
+    # steps have no Lipschitz constant, and a smooth or wide network no pieces
+    steps = threshold_interpolant(torch.sin, 1.0, 0.1)
+    for refused in (
+        lambda: measured_error(torch.sin, steps, lipschitz=1.0),
+        lambda: measured_error(lambda x: x[:, 0], made, curvature=0.0),
+    ):
+        with pytest.raises(UnsupportedModel):
+            refused()
+    with pytest.raises(InvalidInput):
+        sup_distance(torch.sin, torch.cos, (0.0, 1.0), lipschitz=-1.0)

@@ -54,7 +54,7 @@ def test_bernstein_keeps_its_promise(low: float, length: float, m: int, rho: flo
         return torch.sin(rho * x)
 
     made = bernstein_approximant(g, m, (low, low + length), lipschitz=rho)
-    assert measured_error(g, made, most_points=1025).value <= made.bound + 1e-12
+    assert measured_error(g, made, most_points=1025).lower <= made.bound + 1e-12
 
 
 def test_power_coefficients_are_the_same_polynomial() -> None:
@@ -101,7 +101,7 @@ def test_landau_keeps_its_promise(rho: float, phase: float, n: int) -> None:
         return torch.sin(rho * x + phase)
 
     made = landau_approximant(g, n, lipschitz=rho, panels=32)
-    assert measured_error(g, made, most_points=513).value <= made.bound + 1e-9
+    assert measured_error(g, made, most_points=513).lower <= made.bound + 1e-9
 
 
 def test_landau_bound_by_hand() -> None:

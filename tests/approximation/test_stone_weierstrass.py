@@ -80,7 +80,7 @@ def test_lifting_keeps_its_promise() -> None:
         for t in ridges.directions
     ]
     net = lift_networks(ridges.directions, parts, [float(c) for c in ridges.coefficients], box)
-    error = measured_error(lambda x: x[:, 0] * x[:, 1], net, most_points=4000).value
+    error = measured_error(lambda x: x[:, 0] * x[:, 1], net, most_points=4000).lower
     assert 0 < error <= net.bound
     assert net.size.units == 60
 

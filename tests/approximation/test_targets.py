@@ -47,7 +47,7 @@ def test_all_ways_to_write_a_function_of_one_variable_are_the_same(f) -> None:
     x = torch.linspace(0, 1, 7).double()[:, None]
     assert torch.equal(values_of(f, x), by_point(x))
     line = relu_interpolant(f, 8, (0.0, 1.0), curvature=2.0)
-    assert measured_error(f, line).value == measured_error(by_number, line).value
+    assert measured_error(f, line).lower == measured_error(by_number, line).lower
     made = (
         smooth_network(f, 2, 1, 0.1, norm=2.0),
         box_network(f, 1, 2.0, 0.3),
@@ -69,7 +69,7 @@ def test_all_ways_to_write_a_function_of_one_variable_are_the_same(f) -> None:
     assert torch.allclose(slopes[(1,)], 2 * (x[:, 0] - 0.3))
     assert smooth_norm(f, 1, (0.0, 1.0)).value == smooth_norm(by_number, 1, (0.0, 1.0)).value
     assert holder_norm(f, 1, 1.0, (0.0, 1.0)).value == pytest.approx(2.0)
-    assert sup_distance(f, by_number, (0.0, 1.0)).value == 0
+    assert sup_distance(f, by_number, (0.0, 1.0)).lower == 0
     fit = compare_depth(f, x, x, parameters=60, steps=2, seeds=1, generator=0)
     assert torch.equal(
         fit.deep, compare_depth(by_number, x, x, parameters=60, steps=2, seeds=1, generator=0).deep

@@ -10,18 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.targets import Function, values_of
-from torchtheory.core.checks import positive_number, whole_number
+from torchtheory.core.checks import nonnegative_number, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.expressivity.pieces import affine_pieces
+from torchtheory.expressivity.pieces import Pieces, affine_pieces
+from torchtheory.robustness.lipschitz import layer_norms
 
 Box = tuple[tuple[float, float], ...]
 
@@ -115,34 +116,25 @@ class Approximant:
 
 @dataclass(frozen=True, slots=True)
 class SupError:
-    r"""The largest difference found of two functions, and how finely it was looked for.
+    r"""What is known of $\sup|f-g|$ over a box.
+
+    Points alone bound it from below: between them nothing is seen. `upper` rests on a Lipschitz
+    constant, a bound of a derivative or the pieces of piecewise linear functions. Both are up to
+    the rounding of the functions' values.
 
     Attributes:
-        value: the largest $|f(x)-g(x)|$ over the points; a lower bound of the supremum,
-            or the supremum itself where `exact`.
-        resolution: distance of neighboring grid points; 0 where exact.
+        lower: the largest $|f(x)-g(x)|$ found; the supremum is at least that.
+        upper: the supremum is at most that; infinite where nothing is known between the points.
+        where: `[d]`, a point that attains `lower`.
         points: how many were looked at.
-        where: `[d]`, a point that attains the value.
-        settled: whether halving the last resolution changed less than the tolerance.
-        exact: whether both functions were piecewise linear and compared at every bend.
+        resolution: distance of neighboring points of the last grid; 0 without one.
     """
 
-    value: float
-    resolution: float
-    points: int
+    lower: float
+    upper: float
     where: Tensor
-    settled: bool
-    exact: bool = False
-
-    def upper(self, lipschitz: float) -> float:
-        r"""An upper bound of the supremum where $f-g$ is Lipschitz: no point is further
-        from the grid than $\tfrac h2\sqrt d$.
-
-        Args:
-            lipschitz: of $f-g$, in the Euclidean norm.
-        """
-        positive_number(lipschitz, "lipschitz")
-        return self.value + lipschitz * self.resolution / 2 * math.sqrt(len(self.where))
+    points: int
+    resolution: float = 0.0
 
 
 def sup_distance(
@@ -150,80 +142,117 @@ def sup_distance(
     g: Function,
     domain: Box | tuple[float, float],
     *,
+    lipschitz: float | None = None,
     extra: Tensor | None = None,
     tolerance: float = 1e-6,
     most_points: int = 1 << 17,
 ) -> SupError:
-    r"""$\sup_x|f(x)-g(x)|$ over a box, on a grid halved until the value stops changing.
+    r"""$\sup_x|f(x)-g(x)|$ over a box, from below and, with a Lipschitz constant, from above.
+
+    Grids are halved until that changes the result little; each comes with a point inside every
+    cell, never at the same place of two cells, since a grid may meet every knot or zero of a
+    function. No point is further from a grid than half the diagonal of a cell, which with a
+    Lipschitz constant $L$ gives $\max_{\text{grid}}|f-g|+\tfrac L2\|h\|_2$ as an upper bound.
 
     Args:
         f, g: from `[n, d]` to `[n]` or `[n, 1]`; see `torchtheory.approximation.targets`.
-        domain: `(a, b)`, or one such pair a dimension.
+        domain: `(a, b)`, or one such pair per dimension.
+        lipschitz: $L$ of $f-g$, in the Euclidean norm; without it the upper bound is infinite.
         extra: further points `[m, d]` to look at, as the two sides of a jump.
-        tolerance: relative change between two grids that counts as none.
+        tolerance: relative gain by another grid that ends the search. It says nothing about the
+            supremum.
         most_points: no grid with more points than that.
 
     Time: `O(points)` evaluations; the grids before the last add no more than that again.
 
-    >>> found = sup_distance(lambda x: x, lambda x: x**2, (0.0, 1.0))
-    >>> found.value, found.where.item()
-    (0.25, 0.5)
+    >>> found = sup_distance(lambda x: x, lambda x: x**2, (0.0, 1.0), lipschitz=1.0)
+    >>> found.lower, found.where.item(), found.upper < 0.2501
+    (0.25, 0.5, True)
     """
     box = as_box(domain)
     positive_number(tolerance, "tolerance")
+    if lipschitz is not None:
+        nonnegative_number(lipschitz, "lipschitz")
     d = len(box)
     cells = max(2, min(256, int(most_points ** (1 / d)) // 4))
-    best, where, seen, settled = -1.0, torch.zeros(d, dtype=torch.float64), 0, False
+    lower, where, seen = -1.0, torch.zeros(d, dtype=torch.float64), 0
     if extra is not None:
-        best, where = _largest(f, g, extra.reshape(-1, d))
+        lower, where = _largest(f, g, extra.reshape(-1, d))
         seen = len(extra)
-    # a grid that meets every knot of a broken line sees none of its error: off the grid first
-    shifted, at = _largest(f, g, _inside_cells(box, cells))
-    seen += cells**d
-    if shifted > best:
-        best, where = shifted, at
-    previous = -math.inf
     while True:
+        previous = lower
         grid = box_grid(box, cells + 1)
-        value, at = _largest(f, g, grid)
-        seen += len(grid)
-        if value > best:
-            best, where = value, at
-        settled = best <= previous * (1 + tolerance)
-        if settled or (2 * cells + 1) ** d > most_points:
-            break
-        previous = best
+        on_grid, at = _largest(f, g, grid)
+        inside, near = _largest(f, g, _inside_cells(box, cells))
+        seen += len(grid) + cells**d
+        lower, where = max((lower, where), (on_grid, at), (inside, near), key=lambda met: met[0])
+        sides = [(high - low) / cells for low, high in box]
+        upper = math.inf if lipschitz is None else on_grid + lipschitz * math.hypot(*sides) / 2
+        wanted = previous if lipschitz is None else lower
+        reached = lower if lipschitz is None else upper
+        if reached <= wanted * (1 + tolerance) or (2 * cells + 1) ** d > most_points:
+            return SupError(lower, max(lower, upper), where, seen, max(sides))
         cells *= 2
-    spacing = max((high - low) / cells for low, high in box)
-    return SupError(best, spacing, seen, where, settled)
 
 
 def measured_error(
     function: Function | nn.Module,
     approximant: Approximant,
     *,
+    lipschitz: float | None = None,
+    curvature: float | None = None,
     most_points: int = 1 << 17,
 ) -> SupError:
-    r"""The sup-norm error of an approximant on its domain.
+    r"""The sup-norm error of an approximant on its domain, from below and from above.
 
-    In one dimension both sides of every kink or jump of the first layer are looked at besides the
-    grid. Where `function` is itself a piecewise linear `nn.Module` of one input, and the
-    network is one as well, the supremum is exact: it is attained at a bend or an end.
+    From below by points, in one dimension also on both sides of every kink or jump of the first
+    layer. From above by what is known:
+
+    - Where `function` is itself a piecewise linear `nn.Module` of one input, and the network is
+      one as well, the supremum is attained at a bend or an end: both bounds are exact.
+    - For a piecewise linear network of one input and a function with $|f''|\le M$, the error on
+      an interval of length $h$ without a bend is at most the larger one of its ends plus
+      $Mh^2/8$; with $|f'|\le L$ and slope $s$ of the network, half the sum of both ends and
+      $(L+|s|)h$.
+    - For any other chain of layers $f-g$ has the Lipschitz constant of $f$ plus the product of
+      those of the layers.
+
+    Args:
+        function: $f$, from `[n, d]` to `[n]` or `[n, 1]`.
+        lipschitz: of $f$ in the Euclidean norm.
+        curvature: $M$, for a piecewise linear network of one input.
+        most_points: no grid with more points than that.
 
     >>> zero = Approximant(nn.Sequential(nn.Linear(1, 1).double()), 1.0, ((0.0, 1.0),), "L-071")
     >>> _ = [nn.init.zeros_(p) for p in zero.network.parameters()]
-    >>> measured_error(torch.sqrt, zero).value
+    >>> measured_error(torch.sqrt, zero).lower
     1.0
+    >>> measured_error(torch.sin, zero, curvature=1.0).upper < math.sin(1.0) + 1e-9
+    True
     """
     if isinstance(function, nn.Module):
         return _exact_error(function, approximant)
-    return sup_distance(
+    steep, pieces = None, None
+    if lipschitz is not None or curvature is not None:
+        try:
+            pieces = _pieces(approximant.network, approximant.domain)
+        except UnsupportedModel:
+            if lipschitz is None:
+                raise
+            steep = nonnegative_number(lipschitz, "lipschitz") + _chain_lipschitz(approximant)
+    found = sup_distance(
         function,
         approximant,
         approximant.domain,
+        lipschitz=steep,
         extra=_both_sides(approximant),
         most_points=most_points,
     )
+    if pieces is None:
+        return found
+    ((low, high),) = approximant.domain
+    upper = _upper_by_pieces(function, pieces, (low, high), lipschitz, curvature, most_points)
+    return replace(found, upper=max(found.lower, upper))
 
 
 def mean_error(
@@ -250,7 +279,7 @@ def mean_error(
 
 
 def as_box(domain: Sequence[tuple[float, float]] | tuple[float, float]) -> Box:
-    """One pair of ends a dimension; a single pair is an interval.
+    """One pair of ends per dimension; a single pair is an interval.
 
     >>> as_box((0, 1))
     ((0.0, 1.0),)
@@ -258,7 +287,9 @@ def as_box(domain: Sequence[tuple[float, float]] | tuple[float, float]) -> Box:
     try:
         ends = torch.as_tensor(domain, dtype=torch.float64).reshape(-1, 2)
     except (TypeError, ValueError, RuntimeError):
-        raise InvalidInput(f"a box is (a, b), or one such pair a dimension, not {domain}") from None
+        raise InvalidInput(
+            f"a box is (a, b), or one such pair per dimension, not {domain}"
+        ) from None
     if len(ends) == 0 or not bool((ends.isfinite().all(1) & (ends[:, 0] < ends[:, 1])).all()):
         raise InvalidInput(f"an interval has two finite ends, the first smaller, not {domain}")
     return tuple((float(low), float(high)) for low, high in ends)
@@ -275,11 +306,21 @@ def box_grid(box: Box, points: int) -> Tensor:
 
 
 def _inside_cells(box: Box, cells: int) -> Tensor:
-    """A point inside each cell of the regular grid, at the golden section of every side."""
+    r"""A point inside each cell of the regular grid, at places that fill the unit cube evenly.
+
+    Place $k$ is $k(r^{-1},\dots,r^{-d})$ modulo 1 with $r^{d+1}=r+1$, the golden ratio for
+    $d=1$: at one place for all cells, every point could meet the same phase of a function whose
+    period divides the cells.
+    """
+    d = len(box)
+    ratio = 1.5
+    for _ in range(64):
+        ratio = (1 + ratio) ** (1 / (d + 1))
     low, high = torch.tensor(box, dtype=torch.float64).unbind(1)
-    steps = (torch.arange(cells, dtype=torch.float64) + (math.sqrt(5) - 1) / 2) / cells
-    grid = torch.cartesian_prod(*[steps] * len(box)).reshape(-1, len(box))
-    return low + (high - low) * grid
+    corners = torch.cartesian_prod(*[torch.arange(cells, dtype=torch.float64)] * d).reshape(-1, d)
+    turns = ratio ** -torch.arange(1, d + 1, dtype=torch.float64)
+    places = (torch.arange(1, len(corners) + 1, dtype=torch.float64)[:, None] * turns) % 1
+    return low + (high - low) * (corners + places) / cells
 
 
 def _parts(x: Tensor) -> list[Tensor]:
@@ -311,16 +352,51 @@ def _both_sides(approximant: Approximant) -> Tensor | None:
     return made.unsqueeze(1) if len(made) else None
 
 
+def _pieces(network: nn.Module, domain: Box) -> Pieces:
+    if len(domain) > 1:
+        raise UnsupportedModel("the pieces of a network are followed in one dimension")
+    ((low, high),) = domain
+    return affine_pieces(network, torch.tensor(low).double(), torch.tensor(high).double())
+
+
+def _chain_lipschitz(approximant: Approximant) -> float:
+    norms = layer_norms(approximant.network, (len(approximant.domain),))
+    return math.prod(norm.lipschitz for norm in norms)
+
+
+def _upper_by_pieces(
+    function: Function,
+    pieces: Pieces,
+    interval: tuple[float, float],
+    lipschitz: float | None,
+    curvature: float | None,
+    points: int,
+) -> float:
+    """An upper bound of the error between neighbors of a grid and of the pieces' ends."""
+    low, high = interval
+    grid = torch.linspace(0, 1, points, dtype=torch.float64)
+    t = torch.cat([grid, pieces.breakpoints]).sort().values
+    x = low + (high - low) * t
+    line = pieces(t).reshape(len(t))
+    ends = (values_of(function, x.unsqueeze(1)) - line).abs()
+    left, right, step = ends[:-1], ends[1:], x.diff()
+    bounds = []
+    if curvature is not None:
+        bend = nonnegative_number(curvature, "curvature")
+        bounds.append(torch.maximum(left, right) + bend / 8 * step.square())
+    if lipschitz is not None:
+        steep = nonnegative_number(lipschitz, "lipschitz")
+        bounds.append((left + right + steep * step + line.diff().abs()) / 2)
+    return float(torch.stack(bounds).amin(0).max())
+
+
 def _exact_error(function: nn.Module, approximant: Approximant) -> SupError:
-    if len(approximant.domain) > 1:
-        raise UnsupportedModel("piecewise linear functions are compared exactly in one dimension")
+    both = [_pieces(m, approximant.domain) for m in (function, approximant.network)]
     ((low, high),) = approximant.domain
-    ends = torch.tensor(low).double(), torch.tensor(high).double()
-    both = [affine_pieces(m, *ends) for m in (function, approximant.network)]
     t = torch.cat([b.breakpoints for b in both]).sort().values
     gap = (both[0](t) - both[1](t)).abs().reshape(len(t), -1)
     if gap.shape[1] != 1:
         raise ShapeMismatch(f"a function with one output is needed, not {gap.shape[1]}")
     at = int(gap.argmax())
     where = (low + (high - low) * t[at]).reshape(1)
-    return SupError(float(gap[at, 0]), 0.0, len(t), where, settled=True, exact=True)
+    return SupError(float(gap[at, 0]), float(gap[at, 0]), where, len(t))

@@ -95,7 +95,7 @@ def weierstrass_degree(
     positive_number(error, "error")
     for degree in range(whole_number(most, "most", least=0) + 1):
         made = best_polynomial(function, degree, interval)
-        if made.bound < error and measured_error(function, made, most_points=1 << 12).value < error:
+        if made.bound < error and measured_error(function, made, most_points=1 << 12).lower < error:
             return degree, made
     raise NotConverged(f"no polynomial of degree {most} or less is within {error:g}: raise most=")
 

@@ -24,8 +24,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Box, sup_distance
-from torchtheory.approximation.targets import Function
+from torchtheory.approximation.certificates import SupError
 from torchtheory.core.checks import as_points, as_targets, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.nets.regression import least_squares
@@ -55,19 +54,20 @@ def loss_lipschitz(loss: LossName, bound: float | None = None) -> float:
     return 4 * positive_number(bound, "bound")
 
 
-def risk_gap_bound(
-    f: Function, g: Function, lipschitz: float, domain: Box | tuple[float, float]
-) -> float:
+def risk_gap_bound(distance: SupError, lipschitz: float) -> float:
     r"""$\mathrm{Lip}\,\sup|f-g|\ge|R(f)-R(g)|$, for every law of the data on the domain.
 
-    The supremum is looked for on a grid, as in
-    `sup_distance`, and hence from below.
+    Args:
+        distance: what `sup_distance` or `measured_error` found, with the Lipschitz constant or
+            the curvature that bounds the supremum from above; infinite without.
+        lipschitz: of the loss, see `loss_lipschitz`.
 
-    >>> risk_gap_bound(torch.square, lambda x: x, 1.0, (0.0, 1.0))
+    >>> from torchtheory.approximation.certificates import sup_distance
+    >>> apart = sup_distance(torch.square, lambda x: x, (0.0, 1.0), lipschitz=1.0)
+    >>> round(risk_gap_bound(apart, loss_lipschitz("hinge")), 4)
     0.25
     """
-    positive_number(lipschitz, "lipschitz")
-    return lipschitz * sup_distance(f, g, domain).value
+    return positive_number(lipschitz, "lipschitz") * distance.upper
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,13 +100,13 @@ def constants(run: Run) -> None:
         for cells in (2, 5, 11):
             a = piecewise_constant(g, cells, rho, ((0.0, 1.0),) * d)
             bounds.append(a.bound)
-            errors.append(measured_error(g, a, most_points=1 << 14).value)
+            errors.append(measured_error(g, a, most_points=1 << 14).lower)
     steep = piecewise_constant(waves, 11, 1.0, ((0.0, 1.0),) * 2)
     says = run.states("L-072", r"|x-y|_\infty\le\delta/2\Rightarrow|g(x)-g(y)|\le\epsilon:\ \sup|g-h|\le\epsilon")
     says.at_most(errors, bounds, 1e-12)
     says.fails(
         "the waves are 2π-Lipschitz, not 1-Lipschitz",
-        measured_error(waves, steep, most_points=1 << 14).value,
+        measured_error(waves, steep, most_points=1 << 14).lower,
         promised=steep.bound,
     )
     # over the cube the diagonal's function takes every value from 0 to √d
@@ -308,9 +308,9 @@ def sup_error(run: Run) -> None:
     flat = piecewise_constant(waves, folklore_size(2 * math.pi, 0.15, 2).cells_a_side, 2 * math.pi,
                               a.domain)  # fmt: skip
     says = run.states("L-075", r"\text{only the mean: } \sup|f-g|>2\epsilon \text{ near the walls}")
-    says.above(measured_error(waves, a, most_points=1 << 16).value, a.bound)
+    says.above(measured_error(waves, a, most_points=1 << 16).lower, a.bound)
     says.fails(
-        "the piecewise constant function, which has no walls", measured_error(waves, flat, most_points=1 << 16).value
+        "the piecewise constant function, which has no walls", measured_error(waves, flat, most_points=1 << 16).lower
     )
 
 

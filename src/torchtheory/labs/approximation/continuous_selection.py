@@ -216,7 +216,7 @@ def minimum(run: Run) -> None:
     )
     line = relu_interpolant(torch.sin, 8, curvature=1.0)
     run.note(
-        f"broken line of 8 units for sin x: error {measured_error(torch.sin, line).value:.2e}, "
+        f"broken line of 8 units for sin x: error {measured_error(torch.sin, line).lower:.2e}, "
         f"promised {line.bound:.2e}, floor for 9 parameters "
         f"{continuous_selection_floor(9, 2, 1):.2e}"
     )

@@ -104,7 +104,7 @@ def cybenko_sums(run: Run, doublings: int = 5) -> None:
 def staircase(g: Function, rho: float, cells: int, sharpness: float) -> Judged:
     made = sigmoid_staircase(g, cells, lipschitz=rho, sharpness=sharpness)
     # a few dozen points a cell, or the largest error falls between them
-    return made, measured_error(g, made, most_points=max(1 << 12, 64 * cells)).value
+    return made, measured_error(g, made, most_points=max(1 << 12, 64 * cells)).lower
 
 
 def beyond(run: Run) -> None:

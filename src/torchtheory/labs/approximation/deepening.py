@@ -52,7 +52,7 @@ def deepening_networks(run: Run, layers: int = 6) -> None:
             for tolerance in (1e-1, 1e-3, 1e-6):
                 made = deepen_approximately(shallow, extra, activation, (0.0, 1.0), tolerance, bias=bias)
                 rows.append((activation, extra, tolerance, made.bound, made.size.depth,
-                             made.size.units, measured_error(base, made).value,
+                             made.size.units, measured_error(base, made).lower,
                              beyond(base, made)))  # fmt: skip
     says = run.states("X-22", r"\sup_K|f-\text{deeper}|\le\sum_j\epsilon_j\le\mathrm{tol}")
     says.at_most(
@@ -131,13 +131,13 @@ def composition(run: Run) -> list[tuple[int, float, float]]:
         found = sup_distance(
             lambda x: outer(inner(x)), lambda x, f=f, g=g: f(g(x)), (0.0, 1.0),  # type: ignore[misc]
             most_points=1 << 12,
-        ).value  # fmt: skip
+        ).lower  # fmt: skip
         small = sigmoid_staircase(outer, n, (-0.5, 0.5), lipschitz=1.0)
         lost.append(
             sup_distance(
                 lambda x: outer(inner(x)), lambda x, f=small, g=g: f(g(x)), (0.0, 1.0),  # type: ignore[misc]
                 most_points=1 << 12,
-            ).value
+            ).lower
         )  # fmt: skip
         rows.append((n, budget, found))
     says = run.states(

@@ -231,7 +231,7 @@ def lifted(run: Run) -> None:
         def target(x: Tensor, e: tuple[int, int] = exponents) -> Tensor:
             return x[:, 0] ** e[0] * x[:, 1] ** e[1]
 
-        error = measured_error(target, net, most_points=1 << 13).value
+        error = measured_error(target, net, most_points=1 << 13).lower
         wide = 3 * (2 * run.rand(500, 2) - 1)
         beyond = float((net(wide) - target(wide)).abs().max())
         units = sum(p.size.units for p in parts)
@@ -271,11 +271,11 @@ def bell(run: Run) -> None:
             parts.append(relu_interpolant(torch.cos, pieces, (min(low, -0.1), max(high, 0.1)), curvature=1.0))
         net = lift_networks(directions.tolist(), parts, weights.tolist(), square, ridge_error=1.01 * apart)
         promised.append(net.bound)
-        found.append(measured_error(gaussian, net, most_points=1 << 13).value)
+        found.append(measured_error(gaussian, net, most_points=1 << 13).lower)
         units.append(net.size.units)
         parts_units.append(sum(p.size.units for p in parts))
         few = lift_networks(directions.tolist()[::2], parts[::2], weights.tolist()[::2], square)
-        lost.append(measured_error(gaussian, few, most_points=1 << 12).value)
+        lost.append(measured_error(gaussian, few, most_points=1 << 12).lower)
     says = run.states(
         "L-087",
         r"e^{-|x|^2}\approx\sum_kw_k\cos\theta_k\cdot x \text{ by ReLUs: }"
@@ -308,12 +308,12 @@ def parabolas(run: Run) -> None:
         ["N-40", "N-33"],
         r"x_1x_2=\tfrac14[(x_1+x_2)^2-(x_1-x_2)^2] \text{ by ReLUs: }\sup\le\tfrac14\cdot2\cdot h^2/4,\ h=4/m",
     )
-    says.at_most([e.value for e in found], promised, 1e-12)
-    says.fails("one ridge instead of two", [e.value for e in thin])
+    says.at_most([e.lower for e in found], promised, 1e-12)
+    says.fails("one ridge instead of two", [e.lower for e in thin])
     run.table(
         "product",
         ["pieces", "units", "promised", "measured"],
-        [(m, 2 * m, p, e.value) for m, p, e in zip(pieces, promised, found, strict=True)],
+        [(m, 2 * m, p, e.lower) for m, p, e in zip(pieces, promised, found, strict=True)],
         caption="x₁x₂ on the square [-1, 1]² by one hidden layer of ReLUs",
     )
 

@@ -83,7 +83,7 @@ def threshold_interpolants(run: Run, halvings: int = 5) -> None:
 
 def staircases(g: Function, rho: float, errors: list[float]) -> list[Judged]:
     made = [threshold_interpolant(g, rho, e) for e in errors]
-    return [(a, measured_error(g, a, most_points=1 << 13).value) for a in made]
+    return [(a, measured_error(g, a, most_points=1 << 13).lower) for a in made]
 
 
 def kept_promises(run: Run, id: str, statement: str, found: Iterable[list[Judged]], understated: list[Judged]) -> None:
@@ -122,17 +122,17 @@ def tight(run: Run) -> None:
     lines: list[Function] = [lambda x, s=s: s * x for s in slopes]  # type: ignore[misc]
     made = [threshold_interpolant(g, s, error) for g, s in zip(lines, slopes, strict=True)]
     says = run.states("L-071", r"g(x)=\rho x,\ \rho/\epsilon\in\mathbb N:\ \sup|f-g|=\epsilon")
-    says.equal([measured_error(g, a).value for g, a in zip(lines, made, strict=True)], error, 1e-12)
+    says.equal([measured_error(g, a).lower for g, a in zip(lines, made, strict=True)], error, 1e-12)
     says.fails(
         "a function that is not a line",
-        measured_error(TARGETS[2][1], threshold_interpolant(TARGETS[2][1], 5.0, error)).value,
+        measured_error(TARGETS[2][1], threshold_interpolant(TARGETS[2][1], 5.0, error)).lower,
     )
     silent = threshold_interpolant(torch.zeros_like, 4.0, error)
     run.refutes(
         "threshold-network-any",
         r"f \text{ a network with } \lceil\rho/\epsilon\rceil \text{ threshold units}\implies\sup|f-g|\le\epsilon",
     ).at_most(
-        measured_error(lines[2], silent).value,
+        measured_error(lines[2], silent).lower,
         error,
         where=f"{silent.size.units} threshold units with output weights 0, and g(x) = 4x",
     )
@@ -144,13 +144,13 @@ def halved(run: Run, errors: list[float]) -> None:
     for _, g, rho, _ in TARGETS:
         for e in errors:
             a = threshold_interpolant(g, rho, e, value_at="middle")
-            middles.append(measured_error(g, a, most_points=1 << 13).value)
+            middles.append(measured_error(g, a, most_points=1 << 13).lower)
             pieces = math.ceil(rho / (2 * e))
             line = relu_interpolant(g, pieces, lipschitz=rho)
-            lines.append(measured_error(g, line, most_points=1 << 13).value)
+            lines.append(measured_error(g, line, most_points=1 << 13).lower)
             bounds.append(line.bound)
             a = threshold_interpolant(g, rho, e)
-            left.append(measured_error(g, a, most_points=1 << 13).value)
+            left.append(measured_error(g, a, most_points=1 << 13).lower)
     halves = [e / 2 for _ in TARGETS for e in errors]
     says = run.states("L-071", r"\text{values from the middle of each step: }\sup|f-g|\le\epsilon/2")
     says.at_most(middles, halves, 1e-12)
@@ -159,7 +159,7 @@ def halved(run: Run, errors: list[float]) -> None:
     says = run.states(["L-071", "N-39", "A-83"], r"\text{broken line of } m \text{ ReLUs: }\sup|f-g|\le\rho/2m")
     says.at_most(lines, bounds, 1e-12)
     says.fails(
-        "√x has no Lipschitz constant, and 1 was given", measured_error(torch.sqrt, root).value, promised=root.bound
+        "√x has no Lipschitz constant, and 1 was given", measured_error(torch.sqrt, root).lower, promised=root.bound
     )
 
 
@@ -169,10 +169,10 @@ def broken_lines(run: Run, halvings: int) -> dict[str, tuple[list[int], list[flo
     rows = {}
     for name, g, _, curvature in (TARGETS[0], TARGETS[2]):
         made = [relu_interpolant(g, m, curvature=curvature) for m in widths]
-        errors = [measured_error(g, a, most_points=1 << 14).value for a in made]
+        errors = [measured_error(g, a, most_points=1 << 14).lower for a in made]
         rows[name] = (widths, [a.bound for a in made], errors)
     kinked = [
-        measured_error(lambda x: (x - 1 / math.pi).abs(), a, most_points=1 << 14).value
+        measured_error(lambda x: (x - 1 / math.pi).abs(), a, most_points=1 << 14).lower
         for a in (relu_interpolant(lambda x: (x - 1 / math.pi).abs(), m, curvature=1.0) for m in widths)
     ]
     says = run.states(
@@ -208,8 +208,8 @@ def broken_lines(run: Run, halvings: int) -> dict[str, tuple[list[int], list[flo
     tent = relu_interpolant(lambda x: (x - 0.5).abs(), 2, lipschitz=1.0)
     third = relu_interpolant(lambda x: (x - 0.5).abs(), 3, lipschitz=1.0)
     says = run.states("L-071", r"|x-\tfrac12| \text{ is a network of 2 ReLUs: the exact sup error of 2 pieces}")
-    says.equal(measured_error(Distance(), tent).value, within=1e-15)
-    says.fails("three pieces, whose knots miss the kink", measured_error(Distance(), third).value)
+    says.equal(measured_error(Distance(), tent).lower, within=1e-15)
+    says.fails("three pieces, whose knots miss the kink", measured_error(Distance(), third).lower)
     return rows
 
 

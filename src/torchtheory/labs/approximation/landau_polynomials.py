@@ -49,13 +49,13 @@ def landau_polynomials(run: Run, largest: int = 1024) -> None:
         for n in sizes:
             a = landau_approximant(g, n, lipschitz=rho)
             promised.append(a.bound)
-            found.append(measured_error(g, a, most_points=513).value)
+            found.append(measured_error(g, a, most_points=513).lower)
     naive = landau_approximant(lambda x: x, largest, lipschitz=1.0, remove_line=False)
     says = run.states(["L-088", "L-089"], r"f\ \rho\text{-Lipschitz, line removed: }\sup|f-P_n|\le3\rho(n+1)^{-1/3}")
     says.at_most(found, promised, 1e-9)
     says.fails(
         "f(x) = x with the line left in: f(1) is not 0",
-        measured_error(lambda x: x, naive, most_points=513).value,
+        measured_error(lambda x: x, naive, most_points=513).lower,
         promised=naive.bound,
     )
     ends = torch.ones(1, dtype=torch.float64)
@@ -116,11 +116,11 @@ def identity(run: Run) -> None:
     line = landau_approximant(lambda x: math.pi * x, 400, lipschitz=math.pi, remove_line=False)
     for n in (10, 100, 400):
         a = landau_approximant(arch, n, lipschitz=math.pi)
-        value = measured_error(arch, a, most_points=513).value
+        value = measured_error(arch, a, most_points=513).lower
         for delta in (0.1, 0.2, 0.4):
             promised.append(landau_bound(n, delta, math.pi * delta, 1.0))
             found.append(value)
-    missed = measured_error(lambda x: math.pi * x, line, most_points=513).value
+    missed = measured_error(lambda x: math.pi * x, line, most_points=513).lower
     ramp = [landau_bound(400, delta, math.pi * delta, math.pi) for delta in (0.1, 0.2, 0.4)]
     says = run.states("L-089", r"\sup|f-P_n|\le\epsilon/2+M/\delta^2(n+1)")
     says.at_most(found, promised, 1e-9)

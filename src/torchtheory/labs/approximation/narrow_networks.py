@@ -165,7 +165,7 @@ def tangents(run: Run, cells: int) -> dict[int, list[tuple[int, float, float]]]:
         found[d] = []
         for k in range(1, cells + 1 if d < 3 else min(cells, 3) + 1):
             a = tangent_network(bowl, 2.0, k, [(-1.0, 1.0)] * d)
-            error = measured_error(bowl, a, most_points=1 << 13).value
+            error = measured_error(bowl, a, most_points=1 << 13).lower
             found[d].append((a.size.depth, a.bound, error))
     understated = [(tangent_network(lambda x: 4 * bowl(x), 2.0, k, [(-1.0, 1.0)] * 2)) for k in (1, 2, 3)]
     says = run.states(
@@ -178,7 +178,7 @@ def tangents(run: Run, cells: int) -> dict[int, list[tuple[int, float, float]]]:
     )
     says.fails(
         "4|x|² bends four times as much as the construction was told",
-        [measured_error(lambda x: 4 * bowl(x), a, most_points=1 << 12).value for a in understated],
+        [measured_error(lambda x: 4 * bowl(x), a, most_points=1 << 12).lower for a in understated],
         promised=[a.bound for a in understated],
     )
     return found
@@ -213,7 +213,7 @@ def sharpness(run: Run, networks: int, cells: int, steps: int) -> nn.Sequential:
         1e-9,
         where=f"{len(nets)} networks, three of them trained for |x|² with {steps} steps",
     )
-    says.fails("width d + 1: the sup error on the whole square", measured_error(bowl, wide, most_points=1 << 13).value)
+    says.fails("width d + 1: the sup error on the whole square", measured_error(bowl, wide, most_points=1 << 13).lower)
     circle = torch.linspace(0, 6.2832, 721, dtype=torch.float64)
     ring = torch.stack([circle.cos(), circle.sin()], dim=1)
     best = float(wide(ring).min() - wide(torch.zeros(1, 2).double())[0])
@@ -233,7 +233,7 @@ def thresholds(run: Run) -> None:
     passed, failed = [], []
     for d in (1, 2, 3):
         a = tangent_network(bowl, 2.0, 3, [(-1.0, 1.0)] * d)
-        passed.append(a.size.width if measured_error(bowl, a, most_points=1 << 12).value < 0.5 else 0)
+        passed.append(a.size.width if measured_error(bowl, a, most_points=1 << 12).lower < 0.5 else 0)
         net = mlp([d, d, d, 1], generator=run.generator)
         failed.append(network_size(net).width if missed(net)[0] >= 0.5 else 0)
     says = run.states(

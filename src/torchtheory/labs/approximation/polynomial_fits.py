@@ -52,8 +52,8 @@ def polynomial_fits(run: Run, points: int = 801) -> None:
     """
     whole_number(points, "points", least=101)
     best = {name: [best_polynomial(g, m, INTERVAL) for m in DEGREES] for name, g in TARGETS}
-    errors = {name: [measured_error(g, a, most_points=1 << 12).value for a in best[name]] for name, g in TARGETS}
-    through = [sup_distance(runge, equispaced_interpolant(runge, m, INTERVAL), INTERVAL).value for m in DEGREES]
+    errors = {name: [measured_error(g, a, most_points=1 << 12).lower for a in best[name]] for name, g in TARGETS}
+    through = [sup_distance(runge, equispaced_interpolant(runge, m, INTERVAL), INTERVAL).lower for m in DEGREES]
     # measured between the points of the linear program
     says = run.states(
         ["S-33", "S-32"], r"\text{the nearest polynomial's sup error does not grow with the degree: change}"
@@ -78,7 +78,7 @@ def polynomial_fits(run: Run, points: int = 801) -> None:
                 m,
                 errors[name][i],
                 fits[name][i],
-                sup_distance(g, equispaced_interpolant(g, m, INTERVAL), INTERVAL).value,
+                sup_distance(g, equispaced_interpolant(g, m, INTERVAL), INTERVAL).lower,
             )
             for name, g in TARGETS
             for i, m in enumerate(DEGREES)
@@ -119,7 +119,7 @@ def degrees_asked(run: Run) -> None:
         for eps in (0.3, 0.1):
             degree, made = weierstrass_degree(g, eps, INTERVAL)
             below = best_polynomial(g, max(degree - 1, 0), INTERVAL)
-            rows.append((name, eps, degree, measured_error(g, made).value, below.bound))
+            rows.append((name, eps, degree, measured_error(g, made).lower, below.bound))
     says = run.states(["S-32", "S-33"], r"\epsilon>0: \text{ a polynomial with } |f-W_n|<\epsilon \text{ on } [-1,1]")
     says.below([row[3] for row in rows], [row[1] for row in rows])
     says.fails("a degree less", [row[4] for row in rows])

@@ -146,7 +146,7 @@ def errors(run: Run, degrees: list[int]) -> dict[str, list[tuple[float, float]]]
 
 def measure(g: Function, rho: float, m: int) -> tuple[float, float]:
     a = bernstein_approximant(g, m, lipschitz=rho)
-    return a.bound, measured_error(g, a, most_points=1 << 11).value
+    return a.bound, measured_error(g, a, most_points=1 << 11).lower
 
 
 def residuals(run: Run) -> None:
@@ -167,14 +167,14 @@ def residuals(run: Run) -> None:
     for g, rho, spread, error in ((tent, 1.0, 0.5, 0.2), (arch, math.pi, 1.0, 0.5)):
         m = bernstein_degree(error, error / (2 * rho), spread)
         asked.append(error)
-        found.append(measured_error(g, bernstein_approximant(g, m, lipschitz=rho)).value)
+        found.append(measured_error(g, bernstein_approximant(g, m, lipschitz=rho)).lower)
     m = bernstein_degree(0.5, 0.5 / (2 * math.pi), 1.0)
     fast = bernstein_approximant(lambda x: arch(40 * x), m, lipschitz=1.0)
     says = run.states("L-078", r"m>R/2\epsilon\delta^2:\ \sup|f-q_m|<\epsilon")
     says.below(found, asked)
     says.fails(
         "δ does not serve: sin 40πx in place of sin πx",
-        measured_error(lambda x: arch(40 * x), fast).value,
+        measured_error(lambda x: arch(40 * x), fast).lower,
         promised=0.5,
     )
 
@@ -184,9 +184,9 @@ def exact_cases(run: Run, degrees: list[int]) -> None:
     cubes = [bernstein_approximant(lambda x: x**3, m, lipschitz=3.0) for m in degrees]
     says = run.states("L-078", r"f(x)=x^2:\ \sup|f-q_m|=1/4m")
     says.equal(
-        [measured_error(torch.square, a, most_points=1 << 11).value for a in made], [1 / (4 * m) for m in degrees], 1e-9
+        [measured_error(torch.square, a, most_points=1 << 11).lower for a in made], [1 / (4 * m) for m in degrees], 1e-9
     )
-    says.fails("x³ instead", [measured_error(lambda x: x**3, a, most_points=1 << 11).value for a in cubes])
+    says.fails("x³ instead", [measured_error(lambda x: x**3, a, most_points=1 << 11).lower for a in cubes])
     half = torch.tensor([0.5], dtype=torch.float64)
     at_kink = [bernstein_approximant(tent, m, lipschitz=1.0)(half).item() for m in degrees]
     says = run.states("L-078", r"f(x)=|x-\tfrac12|:\ 1-q_m(\tfrac12)\sqrt{2\pi m}\le1/2m")

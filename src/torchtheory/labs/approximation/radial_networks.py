@@ -41,7 +41,7 @@ def radial_networks_lab(run: Run, points: int = 1500, steps: int = 200, seeds: i
     The first are met within Lip·d/(4k²) + Lip·d/(2m), over a range of sizes and in up to ten
     dimensions; the second exactly; the third everywhere but next to the radii, on a share of
     points that falls with the number of pieces. Networks with one hidden layer of the same budget
-    are trained on a tent of the 1-norm: in 12 dimensions they explain less than half of it,
+    are trained on a tent of the 1-norm: in 12 dimensions they do no better than a constant,
     though a tent along a line, as an illustration of the same training, is no problem. Look at
     the figure: the error against its promise, and the shells.
     """
@@ -74,7 +74,7 @@ def profiles(run: Run, points: int) -> list[list[float]]:
             if d <= 2:
                 error = measured_error(
                     lambda x: wave(x.square().reshape(len(x), -1).sum(1)), made, most_points=10_000
-                ).value
+                ).lower
             else:
                 # the diagonal, where all coordinates err alike, besides random points
                 line = torch.linspace(0, 1, points, dtype=torch.float64)[:, None].expand(-1, d)
@@ -82,7 +82,7 @@ def profiles(run: Run, points: int) -> list[list[float]]:
                 error = float((made(x) - wave(x.square().sum(1))).abs().max())
             rows.append([d, k, m, error, made.bound])
     fast = squared_length_network(lambda s: torch.cos(40 * s), 2, 16, 256, lipschitz=3.0)
-    wrong = measured_error(lambda x: torch.cos(40 * x.square().sum(1)), fast, most_points=10_000).value
+    wrong = measured_error(lambda x: torch.cos(40 * x.square().sum(1)), fast, most_points=10_000).lower
     says = run.states(
         "A-84", r"\|\tilde g(\|x\|^2)-\Phi\|_\infty\le\mathrm{Lip}\big(\tfrac d{4k^2}+\tfrac d{2m}\big),\ d=1,2,10"
     )
@@ -143,7 +143,8 @@ def exact(run: Run, points: int) -> None:
     dims = (1, 2, 5, 10, 20)
     away, euclidean, hidden = [], [], []
     for d in dims:
-        knots = (d * run.rand(6)).sort().values
+        # knots well apart: the slopes between two that nearly meet would magnify rounding at will
+        knots = d * (torch.arange(6, dtype=torch.float64) + run.rand(6) / 2) / 6
         values = run.randn(6)
         net = absolute_sum_network(knots, values, d, right_slope=0.7)
         x = 4 * run.rand(points, d) - 2
@@ -208,10 +209,13 @@ def signs_on_shells(run: Run, points: int) -> tuple[RadialShells, dict[int, floa
         [*first[1:], *sharp[1:]], [*first[:-1], *sharp[:-1]], where="K = 8, 16, 32, 64 with ramps of 0.1 and 0.01"
     )
     says.fails("the same K with random outer signs", other_signs(run, shells, x), promised=sharp[0])
-    run.states("L-112", r"K=64: \text{steeper ramps err less}").below(sharp[-1], first[-1])
+    steepening = [float((shells.network(64, ramp)(x)[:, 0] - shells(x)).square().mean()) for ramp in (0.1, 0.05, 0.02)]
+    run.states("L-112", r"K=64,\ \delta=0.1,0.05,0.02: \text{ steeper ramps err less}").below(
+        steepening[1:], steepening[:-1]
+    )
     drawn = [radial_shells(3, 200, 1.0, generator=run.generator) for _ in range(20)]
     run.states("L-112", r"\varepsilon_i\text{ fair: mean sign over 4000 shells}").mean(
-        torch.cat([g.signs for g in drawn]), 0
+        torch.cat([g.signs for g in drawn]), 0, against=(-0.1, 0.1)
     )
     run.table(
         "shells",
@@ -271,18 +275,13 @@ def trained(run: Run, steps: int, seeds: int, parameters: int) -> None:
             rows.append([name, d, found.shallow_width, left[0], found.deep_width, left[1]])
     says = run.states(
         ["X-70", "L-112"],
-        r"\text{illustration, }d=12: \text{trained networks with one hidden layer leave at least "
-        r"half of the variance of a tent of }\|x\|_1",
+        r"\text{illustration, }d=12: \text{trained networks with one hidden layer do no better than a constant "
+        r"on a tent of }\|x\|_1",
     )
     says.at_least(
-        min(shallow["‖x‖₁", 12]), 0.5, where="what training finds, not what the best network of this size could do"
+        shallow["‖x‖₁", 12], 1.0, where="what training finds, not what the best network of this size could do"
     )
-    says.fails("the same tent along a line", max(shallow["a line", 12]))
-    says = run.states(
-        ["X-70", "L-112"], r"\text{illustration: from }d=2\text{ to }12\text{ their error grows at least fivefold}"
-    )
-    says.at_least(sum(shallow["‖x‖₁", 12]) / seeds, 5 * sum(shallow["‖x‖₁", 2]) / seeds)
-    says.fails("the same tent along a line", sum(shallow["a line", 12]) / seeds)
+    says.fails("the same tent along a line", shallow["a line", 12])
     run.table(
         "training",
         ["tent of", "d", "units (one layer)", "error", "units (each of two)", "error"],

@@ -195,7 +195,7 @@ def fourier_networks(run: Run, largest: int = 16) -> None:
     says.fails(
         "a sup norm instead",
         [
-            sup_distance(f, fourier_network(f, n, (-1.0, 1.0)), (-1.0, 1.0), most_points=1 << 10).value ** 2
+            sup_distance(f, fourier_network(f, n, (-1.0, 1.0)), (-1.0, 1.0), most_points=1 << 10).lower ** 2
             for f, _ in functions.values()
             for n in terms
         ],
