@@ -112,6 +112,24 @@ def test_montufar_and_zaslavsky_by_hand() -> None:
     assert [affine_pieces(sawtooth_network(k), 0.0, 1.0).count for k in (1, 4, 9)] == [2, 16, 512]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_montufars_regions_do_not_merge(seed: int) -> None:
+    unit = PlaneSlice.of_the_plane((0, 0), (1, 1))
+    for shape in ((2, 4, 1), (2, 4, 2), (2, 5, 2), (2, 6, 2), (2, 4, 3)):
+        found = plane_arrangement(montufar_network(*shape, generator=seed), unit)
+        assert found.count == found.patterns == montufar_bound(*shape)
+    for m, depth in ((2, 2), (3, 3), (5, 2)):
+        line = affine_pieces(montufar_network(1, m, depth, generator=seed), 0.0, 1.0)
+        assert line.count == line.patterns == montufar_bound(1, m, depth)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_montufars_units_are_never_all_inactive(seed: int) -> None:
+    net = montufar_network(3, 6, 1, generator=seed)
+    x = 4 * torch.rand(20_000, 3, dtype=torch.float64) - 1.5
+    assert bool((net[0](x) > 0).any(1).all())
+
+
 @settings(max_examples=15, deadline=None)
 @given(m=st.integers(1, 7), n=st.integers(1, 3), seed=st.integers(0, 10**6))
 def test_hyperplanes_in_general_position_and_through_the_origin(m: int, n: int, seed: int) -> None:

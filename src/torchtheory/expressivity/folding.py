@@ -93,10 +93,15 @@ def montufar_network(
 ) -> nn.Sequential:
     r"""`depth - 1` foldings, then `width` hyperplanes all of whose cells meet the open cube.
 
-    The regions inside $(0,1)^d$ number exactly
+    The activation regions inside $(0,1)^d$ number exactly
     $\lfloor m/d\rfloor^{d(L-1)}\sum_{j\le d}\binom mj$. Random hyperplanes are moved towards
     the center until all points where $d$ of them meet are inside; every cell of the
     arrangement has such a corner.
+
+    They are linear regions as well, for almost every draw of the output weights. Where all units
+    are inactive the network would be constant on both sides of a fold, and the copies would be one
+    region; so the first $d+1$ units are turned until all are active inside the simplex that their
+    hyperplanes bound, and then nowhere all inactive. (Without a fold, $m<2d$, nothing is copied.)
 
     >>> [layer.out_features for layer in montufar_network(2, 4, 3) if hasattr(layer, "bias")]
     [4, 4, 4, 1]
@@ -105,13 +110,26 @@ def montufar_network(
     if width < inputs:
         raise InvalidInput(f"the width {width} must be at least the number of inputs, {inputs}")
     source = as_generator(generator)
-    normal, offset = central_hyperplanes(inputs, width, source)
+    normal, offset = _never_all_inactive(*central_hyperplanes(inputs, width, source))
     sums = torch.randn(1, width, generator=source, dtype=torch.float64)
     last = dense(sums, torch.zeros(1, dtype=torch.float64))
     if depth == 1:
         return nn.Sequential(dense(normal, offset), nn.ReLU(), last)
     folded = folding_network(inputs, [width // inputs] * (depth - 1), dense(normal, offset))
     return nn.Sequential(*folded, nn.ReLU(), last)
+
+
+def _never_all_inactive(normal: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    """The same hyperplanes, the first `d + 1` with their active sides towards their simplex."""
+    inputs = normal.shape[1]
+    if len(normal) <= inputs:
+        return normal, offset
+    turned = torch.ones_like(offset)
+    for i in range(inputs + 1):
+        others = [j for j in range(inputs + 1) if j != i]
+        corner = torch.linalg.solve(normal[others], -offset[others])
+        turned[i] = (normal[i] @ corner + offset[i]).sign()
+    return normal * turned[:, None], offset * turned
 
 
 def central_hyperplanes(inputs: int, number: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
