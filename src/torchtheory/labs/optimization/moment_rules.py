@@ -64,17 +64,18 @@ def jacobian(run: Run) -> None:
     p, d = 3, 4
     a, x = run.randn(p, d), run.randn(d)
     whole = torch.func.jacrev(lambda m: m @ x)(a)  # [p, p, d]
-    by_columns = whole.mT.reshape(p, d * p)
+    by_columns, by_rows = whole.mT.reshape(p, d * p), whole.reshape(p, p * d)
     eye = torch.eye(p, dtype=torch.float64)
     columns, rows = torch.kron(x[None], eye), torch.kron(eye, x[None])
     says = run.states(
         "L-153", r"\partial(Ax)/\partial\operatorname{vec}A=x^\top\otimes I_p \text{ (vec stacks columns)}"
     )
-    says.equal(columns, by_columns, 1e-14, where=f"automatic differentiation; A is {p} × {d}")
-    says.fails("vec stacks rows", columns, promised=whole.reshape(p, p * d))
+    of_entries = f"largest difference for each of the {p * d} entries of A from automatic differentiation"
+    says.equal((columns - by_columns).abs().amax(0), within=1e-14, where=of_entries)
+    says.fails("vec stacks rows", (columns - by_rows).abs().amax(0))
     says = run.states("L-153", r"\partial(Ax)/\partial\operatorname{vec}A=I_p\otimes x^\top \text{ (vec stacks rows)}")
-    says.equal(rows, whole.reshape(p, p * d), 1e-14)
-    says.fails("vec stacks columns", rows, promised=by_columns)
+    says.equal((rows - by_rows).abs().amax(0), within=1e-14, where=of_entries)
+    says.fails("vec stacks columns", (rows - by_columns).abs().amax(0))
     says = run.states("L-153", r"(x^\top\otimes I_p)\operatorname{vec}A=Ax")
     says.equal(columns @ a.T.reshape(-1), a @ x, 1e-13)
     says.fails("vec stacks rows", columns @ a.reshape(-1))
@@ -118,7 +119,13 @@ def second_moments(run: Run, draws: int) -> None:
     for law in KURTOSIS:
         w = draw(run, law, (draws, 4, 3), sigma)
         says = run.states("L-156", rf"\mathbb E\|AWB\|_F^2=\sigma^2\|A\|_F^2\|B\|_F^2 \text{{, entries: {law}}}")
-        says.mean((a @ w @ b).square().sum((1, 2)), promised, confidence=SURE, where=f"{draws} matrices W, 4 × 3")
+        says.mean(
+            (a @ w @ b).square().sum((1, 2)),
+            promised,
+            against=(promised / sigma, sigma * promised, 2 * promised),  # σ, σ³, the source's factor 2
+            confidence=SURE,
+            where=f"{draws} matrices W, 4 × 3",
+        )
         says.fails("entries of mean σ", biased)
     # w = ± r with r = 0 or √2 and A = r: uncorrelated, and not independent
     cases = torch.tensor(list(itertools.product((-1.0, 1.0), (0.0, math.sqrt(2)))), dtype=torch.float64)
@@ -219,7 +226,12 @@ def through_layers(run: Run, draws: int, depth: int) -> tuple[list[int], Curves,
         careless = forward_norms([widths[0]] * (depth + 1), sigmas)[-1]
         promised, found_here = second[law][-1]
         says = run.states("L-156", rf"\mathbb E\|W^{{L:1}}x\|^2=\|x\|^2\prod_\ell d_\ell\sigma_\ell^2 \text{{, {law}}}")
-        says.mean(found_here, promised, where=f"widths {', '.join(map(str, widths))}; {draws} networks")
+        says.mean(
+            found_here,
+            promised,
+            against=(promised * widths[0] / widths[-1], careless),  # widths of the inputs; all widths one
+            where=f"widths {', '.join(map(str, widths))}; {draws} networks",
+        )
         says.fails(f"all widths taken for {widths[0]}", found_here, promised=careless)
         promised, found_here = fourth[law][1]
         other = "signs" if law == "normal" else "normal"
@@ -228,7 +240,8 @@ def through_layers(run: Run, draws: int, depth: int) -> tuple[list[int], Curves,
             rf"\text{{two layers of width 5, }} \sigma^2=\tfrac15:\ \mathbb E\|W^{{2:1}}x\|^4/"
             rf"\|x\|^4 \text{{, {law}, }} \kappa={kappa:g}",
         )
-        says.mean(found_here, promised, where=f"{draws} networks")
+        # fourth moments as squares of second ones, and those of another kurtosis
+        says.mean(found_here, promised, against=(1.0, fourth[other][1][0]), where=f"{draws} networks")
         says.fails(f"entries: {other}", fourth[other][1][1])
     return widths, second, fourth
 

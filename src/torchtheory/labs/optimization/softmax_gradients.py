@@ -24,6 +24,12 @@ SURE = 0.9999
 #: σ√d of the figure.
 SCALES = (0.5, 1.0, 2.0)
 
+#: The bound pays d for the Frobenius norm of the layers above, and 2 for a square that is less on average.
+LOOSE = (
+    "averaged over the classes, which random weights treat alike, ‖p - y‖² is at most 2 - 2/d, and the bound "
+    "takes it for 2 along d directions at once: at most (1 - 1/d)/d ≤ 1/4 of it is met in the last layer"
+)
+
 
 @lab(
     "softmax-gradients",
@@ -142,7 +148,12 @@ def bounded(run: Run, networks: int, width: int, deepest: int) -> dict[float, Cu
             r"\mathbb E\|\partial\ell/\partial W^l\|_F^2\,/\,2d(d\sigma^2)^{L-1}\|x\|^2\le1"
             r" \text{ for every layer: upper end of its 99.99\% interval}",
         )
-        says.at_most(ratios, 1.0, where=f"σ√d = {scale}, d = {width}, L = 1 to {depths[-1]}, {networks} networks each")
+        says.at_most(
+            ratios,
+            1.0,
+            loose=LOOSE,
+            where=f"σ√d = {scale}, d = {width}, L = 1 to {depths[-1]}, {networks} networks each",
+        )
         says.fails("y no distribution: 10 at the class, ‖p - y‖² > 2", wrong)
 
     def growth(values: list[float]) -> Interval:
@@ -162,6 +173,8 @@ def bounded(run: Run, networks: int, width: int, deepest: int) -> dict[float, Cu
             own,
             math.log(scale**2),
             doubling / max(1.0, abs(math.log(scale**2))),
+            # the other deviations, and twice the rate, as for the squared loss
+            against=[math.log(s**2) for s in {*SCALES, scale**2} - {scale}],
             where=f"σ√d = {scale}; L = 2 to {depths[-1]}, up to the factor 2 by which the square "
             "of p - y may change; in the limit the bound allows no more",
         )
@@ -178,6 +191,7 @@ def bounded(run: Run, networks: int, width: int, deepest: int) -> dict[float, Cu
     says.at_most(
         [mean_interval(n, SURE).high / b for n, b in zip(found, limits, strict=True)],
         1.0,
+        loose=LOOSE,
         where="widths 5, 9, 4, 3 and unequal deviations; the mean over the bound",
     )
     says.fails(

@@ -142,6 +142,7 @@ def batch_variance(run: Run, trials: int) -> Variances:
         sizes,
         drawn.mean(1),
         -1,
+        against=(-2.0, -0.5, 0.0),
         confidence=SURE,
         where=f"{10 * trials} batches with replacement for each m = 1, 2, 4, ..., 64",
     )
@@ -151,13 +152,21 @@ def batch_variance(run: Run, trials: int) -> Variances:
         measured_copies(run, each, full, sizes, 10 * trials),
     )
     says = run.states("N-52, S-21, L-137", r"m=8:\ \mathbb E\|\hat g-\nabla r\|^2=\sigma^2/8")
-    says.mean(drawn[3], single / 8, confidence=SURE)
+    # without replacement, a variance like 1/m², and none gained
+    without = single / 8 * (samples - 8) / (samples - 1)
+    says.mean(drawn[3], single / 8, against=(without, single / 8**2, single), confidence=SURE)
     says.fails("m = 1", drawn[0])
     says = run.states(
         "S-21, A-23, L-137",
         r"\text{without replacement: } \mathbb E\|\hat g-\nabla r\|^2=\frac{\sigma^2}m\frac{n-m}{n-1}",
     )
-    says.mean(subset[5], single / 32 * (samples - 32) / (samples - 1), confidence=SURE, where="m = 32 of n = 64")
+    says.mean(
+        subset[5],
+        single / 32 * (samples - 32) / (samples - 1),
+        against=(single / 32, single / 32 / (samples - 1)),
+        confidence=SURE,
+        where="m = 32 of n = 64",
+    )
     says.fails("with replacement", drawn[5])
     return sizes, torch.stack([drawn.mean(1), subset.mean(1)]), single
 

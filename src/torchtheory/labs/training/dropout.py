@@ -26,6 +26,9 @@ from torchtheory.training.dropout import (
 
 EXACT = 1e-12
 
+#: Confidence of each statistical comparison.
+SURE = 0.9999
+
 
 @lab(
     "dropout",
@@ -71,7 +74,11 @@ def layers(run: Run, draws: int) -> None:
         outputs = layer.train()(many)
         says = run.states("N-127, M-135", rf"\text{{{name} dropout: the mean in training is the output in evaluation}}")
         says.mean(
-            outputs[:, 2], float(promised[2]), where=f"unit 3 of 4, keep probability 0.5, {draws} masks, 99 % interval"
+            outputs[:, 2],
+            float(promised[2]),
+            against=(float(promised[2]) / 2, 2 * float(promised[2])),  # scaled once too often, or not at all
+            confidence=SURE,
+            where=f"unit 3 of 4, keep probability 0.5, {draws} masks",
         )
         says.fails("the other convention's training", (inverted if layer is plain else plain).train()(many)[:, 2])
     weight = run.randn(3, 4)
@@ -85,8 +92,8 @@ def layers(run: Run, draws: int) -> None:
     says.fails("without scaling in evaluation", x @ weight.T)
     again = inverted.eval()
     says = run.states("N-127, M-135", r"\text{evaluation is deterministic: difference of two calls}")
-    says.equal((again(x) - again(x)).abs())
-    says.fails("training mode", (inverted.train()(many) - inverted(many)).abs())
+    says.equal((again(many) - again(many)).abs().amax(1), where=f"largest over the units, {draws} pairs of calls")
+    says.fails("training mode", (inverted.train()(many) - inverted(many)).abs().amax(1))
     p = 0.3
     torch_layer, ours = nn.Dropout(p), UnitDropout(1 - p, generator=run.generator)
     ones = torch.ones(draws, dtype=torch.float64)
@@ -96,7 +103,7 @@ def layers(run: Run, draws: int) -> None:
     says.equal(torch.cat([v[v != 0] for v in (torch_layer(ones), ours(ones))]), 1 / (1 - p), EXACT)
     says.fails("p taken for the keep probability", _nonzero(UnitDropout(p)(ones)))
     says = run.states("N-127, M-135", r"\texttt{nn.Dropout(p)} \text{ keeps a unit with probability } 1-p")
-    says.mean((torch_layer(ones) != 0).double(), 1 - p)
+    says.mean((torch_layer(ones) != 0).double(), 1 - p, against=(p, 0.5), confidence=SURE)
     says.fails("p taken for the keep probability", (UnitDropout(p)(ones) != 0).double())
     gradient_through_mask(run)
 
@@ -109,10 +116,10 @@ def layers(run: Run, draws: int) -> None:
     says.equal(by_unit[:, 1], by_unit[:, 0], EXACT)
     says.fails("single weights dropped", by_weight[:, 1], promised=by_weight[:, 0])
     mean = float(weight[0] @ x[0])
-    of_units = mean_interval((by_unit[:, 0] - mean) * (by_unit[:, 1] - mean))
+    of_units = mean_interval((by_unit[:, 0] - mean) * (by_unit[:, 1] - mean), SURE)
     variance = float((weight[0] * x[0]).square().sum())
     says = run.states("N-127", r"\text{and are uncorrelated when single weights are}")
-    says.mean((by_weight[:, 0] - mean) * (by_weight[:, 1] - mean), 0.0)
+    says.mean((by_weight[:, 0] - mean) * (by_weight[:, 1] - mean), 0.0, against=variance, confidence=SURE)
     says.fails("units dropped", of_units)
     run.refutes(
         "dropout-of-weights", r"\operatorname{cov}(z_1,z_2)=0 \text{ under dropout, as if of single weights}"
@@ -227,8 +234,11 @@ def scaling(run: Run, units: int) -> None:
 
 def monte_carlo(run: Run, units: int) -> None:
     """Sampled sub-networks approach the exact mean like one over the root of their number."""
-    x = run.randn(1, units)
+    # many inputs and large weights: at one input the scaled network may be the mean by chance
+    x = run.randn(20, units)
     net = mlp([units, 8, 3], "tanh", generator=run.generator).requires_grad_(False)
+    for parameter in net.parameters():
+        parameter.mul_(4.0)
 
     def probabilities(z: Tensor) -> Tensor:
         output: Tensor = net(z).softmax(-1)
@@ -247,7 +257,12 @@ def monte_carlo(run: Run, units: int) -> None:
         off.append(float((means - biased).square().sum(-1).mean().sqrt()))
     says = run.states("N-128", r"\text{the mean over } N \text{ sampled masks errs like } N^{-1/2}\text{, exponent}")
     says.slope(
-        sizes, errors, -0.5, where=f"root mean square error of {repeats} repeats, N from {sizes[0]} to {sizes[-1]}"
+        sizes,
+        errors,
+        -0.5,
+        against=(-1.0, 0.0),
+        confidence=0.999,
+        where=f"root mean square error at {len(x)} inputs, {repeats} repeats, N from {sizes[0]} to {sizes[-1]}",
     )
     says.fails("distance to the scaled network, which is not the mean", sizes, off)
     run.curves(
@@ -311,7 +326,14 @@ def penalty(run: Run, units: int, samples: int) -> None:
     same = UnitDropout(0.5, inverted=False, generator=run.generator)
     unscaled = torch.stack([(target - same(wide_hidden) @ wide_weight.T).square().sum(1).mean() for _ in range(400)])
     says = run.states("M-137", r"\text{the same for 200 units, by sampling}")
-    says.mean(drawn, closed, where="400 draws of masks, p = 1/2, 99 % interval")
+    penalized = closed - clean
+    says.mean(
+        drawn,
+        closed,
+        against=(clean, clean + penalized / 4, clean + 2 * penalized),  # no penalty, p(1-p), 1/(1-p)
+        confidence=SURE,
+        where="400 draws of masks, p = 1/2",
+    )
     says.fails("masks without the factor 1/(1-p)", unscaled)
     run.figure(
         "penalty",

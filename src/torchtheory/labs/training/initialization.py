@@ -22,6 +22,9 @@ from torchtheory.training.initialization import (
 
 EXACT = 1e-12
 
+#: Confidence of each statistical comparison.
+SURE = 0.9999
+
 
 @lab(
     "initialization",
@@ -57,7 +60,11 @@ def variance_of_draws(run: Run, width: int) -> None:
         weight = draw_weight((200, width), sigma**2, distribution=kind, generator=run.generator)
         other = draw_weight((200, width), sigma, distribution=kind, generator=run.generator)
         says = run.states("N-116", rf"\mathbb E\theta^2=\sigma^2 \text{{ for the {distribution} distribution}}")
-        says.mean(weight.square().ravel(), sigma**2, where=f"{draws} draws, σ = {sigma}, 99 % interval")
+        # a deviation for a variance; a uniform range of σ in place of √3 σ; half, as for one of two fans
+        others = (sigma, sigma**2 / 3, sigma**2 / 2)
+        says.mean(
+            weight.square().ravel(), sigma**2, against=others, confidence=SURE, where=f"{draws} draws, σ = {sigma}"
+        )
         says.fails("σ passed where the variance belongs", other.square().ravel())
     weight = draw_weight((200, width), sigma**2, distribution="uniform", generator=run.generator)
     normal = draw_weight((200, width), sigma**2, generator=run.generator)
@@ -76,21 +83,23 @@ def forward_and_backward(run: Run, width: int, trials: int) -> None:
         weight = draw_weight((trials, m, n), scheme, generator=run.generator)
         ahead = (weight @ x).square().mean((1, 2)) / deviation**2
         back = (weight.mT @ delta).square().mean((1, 2))
-        return mean_interval(ahead), mean_interval(back)
+        return mean_interval(ahead, SURE), mean_interval(back, SURE)
 
     names: tuple[Scheme, ...] = ("lecun", "xavier", "he")
     found = {scheme: gains(scheme) for scheme in names}
     lecun, xavier = found["lecun"], found["xavier"]
     shifted = deviation * (run.randn(trials, n, 1) + 1)
     weight = draw_weight((trials, m, n), "lecun", generator=run.generator)
-    with_mean = mean_interval((weight @ shifted).square().mean((1, 2)))
+    with_mean = mean_interval((weight @ shifted).square().mean((1, 2)), SURE)
     says = run.states(
         "N-117", r"\operatorname{Var}[(Wx)_i]=\gamma^2 \text{ for inputs of mean 0 and deviation } \gamma"
     )
     says.mean(
         _scaled(lecun[0], deviation**2),
         deviation**2,
-        where=f"{trials} layers of {m} units with {n} inputs, γ = {deviation:g}, 99 % interval",
+        # the deviation, Xavier's factor, He's factor
+        against=(deviation, deviation**2 * 2 * n / (n + m), 2 * deviation**2),
+        where=f"{trials} layers of {m} units with {n} inputs, γ = {deviation:g}",
     )
     says.fails("inputs of deviation γ whose mean is γ, not 0", with_mean)
     run.refutes(
@@ -99,20 +108,23 @@ def forward_and_backward(run: Run, width: int, trials: int) -> None:
     ).mean(
         _scaled(lecun[0], deviation**2), deviation, where=f"γ = {deviation:g}: the variance stays γ² = {deviation**2:g}"
     )
-    for place, (direction, share) in enumerate([("forward", 2 * n / (n + m)), ("backward", 2 * m / (n + m))]):
+    factors = (2 * n / (n + m), 2 * m / (n + m))
+    for place, (direction, share) in enumerate(zip(("forward", "backward"), factors, strict=True)):
         says = run.states(
             "N-118",
             rf"\text{{Xavier, {direction}: second moments are multiplied by }}"
             + (r"\tfrac{2n}{n+m}" if place == 0 else r"\tfrac{2m}{n+m}"),
         )
-        says.mean(xavier[place], share, where=f"n = {n}, m = {m}; {trials} layers, 99 % interval")
+        # LeCun's factor, He's, and that of the other direction
+        others = ((1, m / n)[place], (2, 2 * m / n)[place], factors[1 - place])
+        says.mean(xavier[place], share, against=others, where=f"n = {n}, m = {m}; {trials} layers")
         says.fails("LeCun's weights", lecun[place])
     square = draw_weight((trials, n, n), "xavier", generator=run.generator)
-    ahead = mean_interval((square @ x).square().mean((1, 2)) / deviation**2)
-    back = mean_interval((square.mT @ run.randn(trials, n, 1)).square().mean((1, 2)))
+    ahead = mean_interval((square @ x).square().mean((1, 2)) / deviation**2, SURE)
+    back = mean_interval((square.mT @ run.randn(trials, n, 1)).square().mean((1, 2)), SURE)
     for direction, interval, broken in (("W", ahead, xavier[0]), (r"W^\top", back, xavier[1])):
         says = run.states("N-118", rf"n=m:\ {direction} \text{{ keeps second moments}}")
-        says.mean(interval, 1.0)
+        says.mean(interval, 1.0, against=(0.5, 2.0, *factors))
         says.fails("n = 2m", broken)
     run.table(
         "gains",
@@ -146,18 +158,19 @@ def rectified(run: Run, width: int, trials: int) -> None:
     says.fails("tanh instead of ReLU", second_moment("tanh", variances) / variances)
     z = run.randn(200, width) + 1
     says = run.states("N-119", r"\mathbb E(z)_+^2=\tfrac12\operatorname{Var}z \text{, by sampling}")
-    says.mean((z - 1).clamp(min=0).square().ravel(), 0.5)
+    # all of the variance; the first moment for the second
+    says.mean((z - 1).clamp(min=0).square().ravel(), 0.5, against=(1.0, 1 / math.sqrt(2 * math.pi)), confidence=SURE)
     says.fails("z not symmetric: mean 1", z.clamp(min=0).square().ravel())
     previous = run.randn(trials, width, 1).clamp(min=0)
 
     def gain(scheme: Scheme) -> Interval:
         weight = draw_weight((trials, width, width), scheme, generator=run.generator)
         after = (weight @ previous).clamp(min=0).square().mean((1, 2))
-        return mean_interval(after / previous.square().mean((1, 2)))
+        return mean_interval(after / previous.square().mean((1, 2)), SURE)
 
     he, xavier = gain("he"), gain("xavier")
     says = run.states("N-119", r"\sigma^2=\tfrac2n:\ \mathbb E\|(Wa)_+\|^2=\|a\|^2")
-    says.mean(he, 1.0, where=f"{trials} square layers of {width} units, 99 % interval")
+    says.mean(he, 1.0, against=(0.5, 2.0), where=f"{trials} square layers of {width} units")
     says.fails("Xavier's weights", xavier)
     rows = []
     for name in ("relu", "leaky relu", "tanh", "logistic", "elu", "softplus"):
@@ -200,7 +213,13 @@ def orthogonal(run: Run, width: int, depth: int) -> None:
     says.fails("LeCun's weights", products[1].T @ products[1])
     traces = torch.stack([draw_weight((2, 2), "orthogonal", generator=run.generator) for _ in range(2000)])
     says = run.states("N-120", r"\mathbb EW_{11}=0 \text{: the signs of } R \text{ are taken out of } W=QR\text{'s } Q")
-    says.mean(traces[:, 0, 0], 0.0, where="2000 matrices, 99 % interval; uniform orthogonal matrices have mean 0")
+    says.mean(
+        traces[:, 0, 0],
+        0.0,
+        against=(-2 / math.pi, 2 / math.pi),  # a column whose first entry always has one sign
+        confidence=SURE,
+        where="2000 matrices; uniform orthogonal matrices have mean 0",
+    )
     says.fails("the Q of a QR as LAPACK returns it", torch.linalg.qr(run.randn(2000, 2, 2))[0][:, 0, 0])
     eigenvalues = torch.linalg.eigvals(drawn[0])
     run.refutes(
@@ -268,9 +287,9 @@ def whole_models(run: Run) -> None:
     says.fails("LeCun's weights compared with them", broken)
     grouped = nn.Conv2d(12, 24, 3, groups=4, dtype=torch.float64)
     report = initialize(grouped, "lecun", generator=run.generator).layers[0]
-    x = run.randn(100, 12, 3, 3)
     moments, theirs_moments = [], []
     for _ in range(60):
+        x = run.randn(100, 12, 3, 3)
         initialize(grouped, "lecun", generator=run.generator)
         moments.append(float(grouped(x).detach().square().mean()))
         with torch.no_grad():
@@ -278,7 +297,13 @@ def whole_models(run: Run) -> None:
             grouped.weight.copy_(weight[:, : report.fan_in].reshape(24, 3, 3, 3))
         theirs_moments.append(float(grouped(x).detach().square().mean()))
     says = run.states("N-117", r"\text{a convolution with groups: } n=k\,c_{\rm in}/g \text{ keeps the second moment}")
-    says.mean(moments, 1.0, where="12 channels in 4 groups, 3 × 3 kernels, 60 draws, 99 % interval")
+    says.mean(
+        moments,
+        1.0,
+        against=(0.25, 2 / 3, 2.0),  # all channels counted; Xavier's and He's variances
+        confidence=SURE,
+        where="12 channels in 4 groups, 3 × 3 kernels, 60 draws",
+    )
     says.fails("all 12 channels counted as inputs", theirs_moments)
 
 
