@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -46,34 +46,8 @@ _NAMES = {
 
 __all__ = [*sorted(_NAMES), *_ROOMS]
 
-if TYPE_CHECKING:
-    from torchtheory import approximation as approximation
-    from torchtheory import audit as audit
-    from torchtheory import core as core
-    from torchtheory import data as data
-    from torchtheory import expressivity as expressivity
-    from torchtheory import generalization as generalization
-    from torchtheory import kernels as kernels
-    from torchtheory import labs as labs
-    from torchtheory import linalg as linalg
-    from torchtheory import models as models
-    from torchtheory import nets as nets
-    from torchtheory import optimization as optimization
-    from torchtheory import primer as primer
-    from torchtheory import report as report
-    from torchtheory import robustness as robustness
-    from torchtheory import training as training
-    from torchtheory.audit.engine.finding import finding as finding
-    from torchtheory.core.claim import Claim as Claim
-    from torchtheory.core.claim import Verdict as Verdict
-    from torchtheory.labs.engine.registry import find_lab as find_lab
-    from torchtheory.labs.engine.registry import lab as lab
-    from torchtheory.labs.engine.run import run_lab as run_lab
-    from torchtheory.models.problem import Problem as Problem
-
-
 def __getattr__(name: str) -> Any:
-    # Rooms load when they are first used, so that importing the package costs nearly nothing.
+    # Type checkers read __init__.pyi instead. Rooms load when they are first used, so that importing the package costs nearly nothing.
     if name in _ROOMS:
         return importlib.import_module(f"torchtheory.{name}")
     if name in _NAMES:

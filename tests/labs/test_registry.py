@@ -38,6 +38,7 @@ def every_type(
     listed: list[float] = [0.5],  # noqa: B006
     pair: tuple[int, float] = (1, 0.5),
     either: int | str = 1,
+    signed: int = -3,
 ) -> None:
     """What is claimed."""
 
@@ -46,9 +47,9 @@ def every_type(
     ("name", "text", "value"),
     [
         ("whole", "12", 12),
-        ("whole", "-12", -12),
+        ("signed", "-12", -12),
         ("whole", "1e3", 1000),
-        ("whole", "12345678901234567890123", 12345678901234567890123),
+        ("signed", "12345678901234567890123", 12345678901234567890123),
         ("real", "1e-3", 0.001),
         ("real", "2", 2.0),
         ("flag", "true", True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from torchtheory.cli.options import Json, Seed
-from torchtheory.cli.output import INTERRUPTED, console, print_json, print_place
+from torchtheory.cli.output import INTERRUPTED, check_directory, console, print_json, print_place
 from torchtheory.core.errors import InvalidInput
 
 DEFAULT_AUDIT = Path("torchtheory-audit")
@@ -92,6 +93,7 @@ def audit(
     from torchtheory.data.sources import load_data
     from torchtheory.models.loading import load_model, load_weights, weights_for
 
+    check_directory(out)
     train: Any
     test: Any
     initial: Any
@@ -129,7 +131,7 @@ def audit(
         memory=memory,
         learning_rate=learning_rate,
         prior=prior,
-        output=int(output) if output is not None and output.isdigit() else output,
+        output=_position_or_key(output),
         limit=limit,
         title=title,
     )
@@ -144,3 +146,10 @@ def audit(
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(1 if result.violated or (fail_on_warning and result.warnings) else 0)
+
+
+def _position_or_key(output: str | None) -> int | str | None:
+    """A short row of digits is a position, anything else the key of a dictionary."""
+    if output is not None and re.fullmatch("[0-9]{1,9}", output):
+        return int(output)
+    return output

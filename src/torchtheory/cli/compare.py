@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from torchtheory.cli.options import Json
-from torchtheory.cli.output import console, print_json, print_place
+from torchtheory.cli.output import check_directory, console, print_json, print_place
 
 DEFAULT_COMPARISON = Path("torchtheory-comparison")
 
@@ -36,6 +36,7 @@ def compare(
     from torchtheory.audit.comparison.compare import compare as compare_audits
     from torchtheory.audit.comparison.page import print_comparison
 
+    check_directory(out)
     found = compare_audits(first, second)
     page = found.save(out)
     if as_json:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torchtheory import __version__
 from torchtheory.cli.options import Json
-from torchtheory.cli.output import console, print_json
+from torchtheory.cli.output import list_console, print_json
 
 
 def doctor(as_json: Json = False) -> None:
@@ -57,7 +57,7 @@ def doctor(as_json: Json = False) -> None:
     if as_json:
         print_json(report)
         return
-    terminal = console()
+    terminal = list_console()
     for heading, facts in report.items():
         terminal.print(heading, style="bold")
         for name, value in facts.items():

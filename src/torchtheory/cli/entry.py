@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -49,16 +50,37 @@ def top(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: a foreseeable mistake becomes one line on stderr and exit code 2."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show ≤ shows ? instead
-            stream.reconfigure(errors="replace")
+    _open_streams()
     try:
         code = _run(list(arguments) if arguments is not None else None)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough, as in "torchtheory index | head"
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         code = 1
+    except OSError as error:  # without a file it is stdout, such as one on a full disk
+        _discard_output()
+        what = (
+            "cannot write the output" if error.filename is None else f"cannot use {error.filename}"
+        )
+        complain(f"{what}: {error.strerror}")
+        code = 2
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """A stream that is closed swallows what is written; one that cannot show ≤ shows ? instead."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - till the end
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _discard_output() -> None:
+    """Python writes what is left in the buffer when it ends, and would fail a second time."""
+    with suppress(OSError, ValueError):  # a stream that is no file has no buffer below it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from torchtheory.cli.options import DEFAULT_RUNS, Json
-from torchtheory.cli.output import complain, console, print_json
+from torchtheory.cli.output import check_directory, complain, console, print_json
 
 
 def errata(
@@ -34,7 +34,9 @@ def errata(
     from torchtheory.labs.engine.lists import print_errata
     from torchtheory.labs.engine.store import RunStore
 
-    found = find_errata(" ".join(query or ()), RunStore(out))
+    store = RunStore(out)
+    check_directory(out)
+    found = find_errata(" ".join(query or ()), store)
     if as_json:
         print_json({"errata": [e.to_json() for e in found]})
     else:

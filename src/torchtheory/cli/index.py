@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from torchtheory.cli.options import DEFAULT_RUNS, Json, check_room
-from torchtheory.cli.output import console, print_json
+from torchtheory.cli.output import list_console, print_json
 
 
 def index(
@@ -57,4 +57,4 @@ def index(
         print_json(found.to_json())
     else:
         everything = not (words or source or room or missing or loose)
-        print_coverage(found, console(), summary_only=everything)
+        print_coverage(found, list_console(), summary_only=everything)

@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchtheory.cli.options import DEFAULT_RUNS, Json, Seed, check_room
-from torchtheory.cli.output import complain, console, print_json, print_place
+from torchtheory.cli.output import (
+    check_directory,
+    complain,
+    console,
+    list_console,
+    print_json,
+    print_place,
+)
 from torchtheory.core import catalogue
 from torchtheory.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from torchtheory.labs.engine.many import Failure
     from torchtheory.labs.engine.registry import Lab
     from torchtheory.labs.engine.run import Run
 
@@ -27,10 +33,21 @@ class PresetChoice(StrEnum):
     full = "full"
 
 
+Modules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--module",
+        help="Your own labs: a Python file or module that registers them with tt.lab (may be "
+        "repeated).",
+    ),
+]
+
+
 @app.command("list")
 def lab_list(
     room: Annotated[str | None, typer.Option(help="Only labs of this room.")] = None,
     covers: Annotated[str | None, typer.Option(help="Only labs that cover this id.")] = None,
+    modules: Modules = None,
     as_json: Json = False,
 ) -> None:
     """List the labs.
@@ -40,6 +57,8 @@ def lab_list(
       torchtheory lab list --room nets
 
       torchtheory lab list --covers N-08
+
+      torchtheory lab list --module mylabs.py
     """
     from rich.table import Table
     from rich.text import Text
@@ -47,6 +66,7 @@ def lab_list(
     from torchtheory.labs.engine.registry import listed_labs
 
     check_room(room)
+    _take_up(modules)
     wanted = catalogue.entry(covers).id if covers is not None else None
     chosen = [
         found
@@ -60,16 +80,23 @@ def lab_list(
         ]
         print_json({"labs": rows})
         return
-    table = Table(box=None, header_style="bold")
+    if not chosen:
+        console().print("no lab matches (torchtheory lab list shows all of them)", highlight=False)
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("lab", "room", "title", "covers"):
         table.add_column(column, no_wrap=column in ("lab", "room"))
     for f in chosen:
         table.add_row(*map(Text, (f.name, f.room, f.title, ", ".join(f.covers))))
-    console().print(table)
+    list_console().print(table)
 
 
 @app.command("show")
-def lab_show(name: Annotated[str, typer.Argument(help="The lab.")], as_json: Json = False) -> None:
+def lab_show(
+    name: Annotated[str, typer.Argument(help="The lab.")],
+    modules: Modules = None,
+    as_json: Json = False,
+) -> None:
     """What a lab claims, does and takes.
 
     Example:
@@ -81,6 +108,7 @@ def lab_show(name: Annotated[str, typer.Argument(help="The lab.")], as_json: Jso
 
     from torchtheory.labs.engine.registry import find_lab, type_name
 
+    _take_up(modules)
     lab = find_lab(name)
     if as_json:
         parameters = [
@@ -127,6 +155,7 @@ def lab_run(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Set a parameter: --set margin=0.05")
     ] = None,
+    modules: Modules = None,
     seed: Seed = 0,
     seeds: Annotated[
         int | None,
@@ -151,14 +180,18 @@ def lab_run(
       torchtheory lab run --all --preset quick --jobs 2 --json
 
       torchtheory lab run perceptron-novikoff --seeds 20
+
+      torchtheory lab run my-lab --module mylabs.py
     """
     from torchtheory.labs.engine.many import Failure, run_many
     from torchtheory.labs.engine.run import Run
-    from torchtheory.labs.engine.seeds import print_seeds, run_seeds
+    from torchtheory.labs.engine.seeds import counted_seeds, print_seeds, run_seeds
     from torchtheory.labs.engine.store import RunStore
 
+    _take_up(modules)
     chosen = _chosen(names or [], every)
     store = RunStore(out)
+    check_directory(out)
     if seeds is not None:
         report = run_seeds(
             chosen,
@@ -170,13 +203,15 @@ def lab_run(
             jobs=jobs,
             force=force,
         )
-        if as_json:
-            print_json(report.to_json())
-        else:
-            print_seeds(report, console(), verbose=verbose)
-        for failure in report.failures:
-            complain(f"lab {failure.lab.name} at seed {failure.seed}: {failure.sentence}")
-        if any(f.bad_input for f in report.failures):
+        refused = any(f.bad_input for f in report.failures)
+        if report.rates or not refused:
+            if as_json:
+                print_json(report.to_json())
+            else:
+                print_seeds(report, console(), verbose=verbose)
+        for (name, sentence), at in report.failures_by_sentence.items():
+            complain(f"lab {name} at {counted_seeds(at)}: {sentence}")
+        if refused:
             raise typer.Exit(2)
         raise typer.Exit(0 if report.passed else 1)
     outcomes = list(
@@ -196,14 +231,24 @@ def lab_run(
     failures = [o for o in outcomes if isinstance(o, Failure)]
     if runs:
         store.write_index()
-    if as_json:
+    refused = any(f.bad_input for f in failures)
+    if as_json and (runs or not refused):
         print_json({"runs": [r.to_json() for r in runs]})
     elif runs:
         _print(runs, several=len(chosen) > 1, verbose=verbose)
         print_place(out / "index.html")
     for failure in failures:
         complain(f"lab {failure.lab.name}: {failure.sentence}")
-    raise typer.Exit(_exit_code(runs, failures))
+    if refused:
+        raise typer.Exit(2)
+    raise typer.Exit(0 if not failures and all(r.passed for r in runs) else 1)
+
+
+def _take_up(modules: Sequence[str] | None) -> None:
+    from torchtheory.labs.engine.registry import take_up
+
+    for module in modules or ():
+        take_up(module)
 
 
 def _chosen(names: Sequence[str], every: bool) -> list[Lab]:
@@ -225,12 +270,6 @@ def _print(runs: Sequence[Run], *, several: bool, verbose: bool) -> None:
             print_run(run, console(), verbose=verbose)
     if several:
         print_runs(runs, console())
-
-
-def _exit_code(runs: Sequence[Run], failures: Sequence[Failure]) -> int:
-    if any(f.bad_input for f in failures):
-        return 2
-    return 0 if not failures and all(r.passed for r in runs) else 1
 
 
 def _settings(pairs: Sequence[str]) -> dict[str, str]:

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchtheory.core.errors import FileProblem
+from torchtheory.core.foreign_text import json_text, one_line
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from torchtheory.report.terminal import Terminal
 
 #: The exit code after Ctrl-C, as shells have it.
 INTERRUPTED = 130
 
+# Wider than any row of a list.
+_ENDLESS = 10_000
 
-def console() -> Console:
+
+def console() -> Terminal:
     """The terminal, as rich sees it at this moment."""
-    from rich.console import Console
+    from torchtheory.report.terminal import Terminal
 
-    return Console()
+    return Terminal()
+
+
+def list_console() -> Terminal:
+    """The same for a list; one line per row where a program reads it and no width is asked for."""
+    from torchtheory.report.terminal import Terminal
+
+    read_by_people = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Terminal() if read_by_people else Terminal(width=_ENDLESS)
 
 
 def print_json(data: object) -> None:
     """JSON on stdout, escaped where the terminal knows no Unicode; NaN is an error."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(data, indent=1, allow_nan=False, ensure_ascii=not unicode))
+    print(json_text(data, ascii_only=not unicode))
 
 
 def print_place(page: Path) -> None:
@@ -33,6 +48,23 @@ def print_place(page: Path) -> None:
 
 
 def complain(sentence: str) -> None:
-    """One line on stderr, whatever the sentence quotes: no line breaks, no control characters."""
-    line = "".join(c for c in " ".join(sentence.split()) if c.isprintable())
-    print(f"torchtheory: {line}", file=sys.stderr)
+    """One line on stderr, whatever the sentence quotes."""
+    with suppress(OSError):  # nobody listens
+        print(f"torchtheory: {one_line(sentence)}", file=sys.stderr, flush=True)
+
+
+def check_directory(out: Path) -> None:
+    """Refuse a directory that could not be written to, before the work for it is done.
+
+    Nothing is made: a command that is refused later leaves no trace.
+    """
+    try:
+        place = next(p for p in (out, *out.parents) if p.exists() or p.is_symlink())
+        if not place.is_dir():
+            raise FileProblem(f"cannot write to {out}: {place} is not a directory")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise FileProblem(f"cannot write to {out}: {place} does not allow it")
+    except OSError as error:
+        raise FileProblem(f"cannot write to {out}: {error.strerror}") from None
+    except ValueError as error:  # a null character
+        raise FileProblem(f"cannot write to {out}: {error}") from None

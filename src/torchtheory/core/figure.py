@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from torchtheory.core.foreign_text import one_line, printable
 from torchtheory.core.naming import check_name
 
 # An SVG with many thousand marks is slower to open than a picture of it.
@@ -101,12 +103,23 @@ def draw(
         around: dict[str, Any] = {}
         if _sticks_out(canvas):
             around = {"bbox_inches": "tight", "pad_inches": 0.05}
-        canvas.savefig(png, format="png", dpi=160, metadata={"Software": None}, **around)
-        canvas.savefig(svg, format="svg", metadata={"Date": None}, **around)
-    text = svg.getvalue()
+        with warnings.catch_warnings():  # a name in letters the font lacks is drawn as boxes
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            canvas.savefig(png, format="png", dpi=160, metadata={"Software": None}, **around)
+            canvas.savefig(svg, format="svg", metadata={"Date": None}, **around)
+    text = printable(svg.getvalue())
     return Figure(
         name, caption, _inline(text) if len(text) <= LARGEST_SVG else None, png.getvalue()
     )
+
+
+def label_text(name: str) -> str:
+    r"""A name from outside as a label: matplotlib takes no dollar in it for a formula.
+
+    >>> label_text("layer $1\x1b")
+    'layer \\$1'
+    """
+    return one_line(name).replace("$", r"\$")
 
 
 @contextmanager

@@ -18,12 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, overload
 
+import numpy as np
 import torch
 
 from torchtheory.core import catalogue
-from torchtheory.core.checks import number_between
-from torchtheory.core.claim import Claim, Relation, Values, claim, with_control
-from torchtheory.core.errors import InvalidInput, UnknownName
+from torchtheory.core.checks import described, number_between
+from torchtheory.core.claim import Claim, Relation, Values, claim, split_ids, with_control
+from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName
 from torchtheory.core.intervals import (
     Interval,
     SampleValues,
@@ -97,6 +98,16 @@ class Statement:
     text: str
     erratum: str = ""
     _check: _Check | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        ids = [self.ids] if isinstance(self.ids, str) else self.ids
+        if not isinstance(ids, Sequence) or not all(isinstance(i, str) for i in ids):
+            raise InvalidType(
+                f"a statement names catalogue ids such as 'N-08', not {described(self.ids)}"
+            )
+        if not isinstance(self.text, str):
+            raise InvalidType(f"a statement is LaTeX in a string, not {described(self.text)}")
+        split_ids(self.ids)  # unknown ones are met here, not at the first check
 
     def equal(
         self, measured: Observed, promised: Values = 0.0, within: float = 0.0, *, where: str = ""
@@ -176,7 +187,7 @@ class Statement:
         """
         return self._meet(
             "~",
-            lambda x: x if isinstance(x, Interval) else mean_interval(x, confidence),
+            lambda x: x if isinstance(x, Interval) else mean_interval(_numbers(x), confidence),
             (samples,),
             promised,
             within,
@@ -243,7 +254,7 @@ class Statement:
             if isinstance(line[0], Interval):
                 return line[0]
             across, values = line
-            return fit_slope(across, values, confidence, log=log)
+            return fit_slope(_numbers(across), _numbers(values), confidence, log=log)
 
         return self._meet("slope", fit, observed, rate, tolerance, where, against=against)
 
@@ -259,7 +270,7 @@ class Statement:
         def measure(good: Any) -> Interval:
             if isinstance(good, Interval):
                 return good
-            flags = torch.as_tensor(good)
+            flags = torch.as_tensor(_numbers(good))
             if not ((flags == 0) | (flags == 1)).all():
                 raise InvalidInput("a share is counted over trials: give one True or False each")
             return clopper_pearson(int(flags.sum()), flags.numel(), confidence)
@@ -278,8 +289,10 @@ class Statement:
             raise InvalidInput("a refuted statement must fail itself; it has no control")
         if self._check is None:
             raise InvalidInput("say what must hold before you say what fails")
-        if not broken.strip():
-            raise InvalidInput("say which hypothesis is broken: the first argument is empty")
+        if not isinstance(broken, str) or not broken.strip():
+            raise InvalidInput(
+                f"say first which hypothesis is broken, in words, not {described(broken)}"
+            )
         last, made = self._check, self.record.claims[self._check.place]
         if made.control is not None:
             raise InvalidInput("this check has a control already; make the check again for another")
@@ -354,6 +367,21 @@ def erratum_text(key: str) -> catalogue.Erratum:
 
 
 def _as_given(x: Observed) -> Observed:
+    return x
+
+
+def _numbers(x: Observed) -> Observed:
+    """The observations as they are, if they are numbers."""
+    if isinstance(x, torch.Tensor):
+        return x
+    try:
+        if isinstance(x, str | bytes) or x is None:
+            raise TypeError
+        np.asarray(x, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidType(
+            f"a check is made on numbers, an array of them or an Interval, not {described(x)}"
+        ) from None
     return x
 
 

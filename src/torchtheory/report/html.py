@@ -3,6 +3,9 @@
 Figures stand in the page as `<img>` with a data address. That costs a third more bytes than the
 bare SVG, and buys isolation: matplotlib numbers its clip paths and glyphs alike in each drawing, an
 image keeps those ids to itself, ignores the page's style, and runs nothing.
+
+The words of a lab are its author's, with `$formulas$` in them. Those of an audit quote names and
+messages of the user's model, so a dollar in them is a dollar.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from torchtheory import __version__
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
 from torchtheory.core.figure import Figure
+from torchtheory.core.foreign_text import printable
 from torchtheory.core.record import Cell
 from torchtheory.report import wording
 from torchtheory.report.mathml import formula, paragraphs, prose
@@ -92,12 +96,12 @@ def index_page(
 
 def audit_page(audit: AuditResult) -> str:
     """A complete page on an audit."""
-    return page("audit.html", audit.title, **_audit(audit), rows=_ROWS_OF_A_PAGE)
+    return page("audit.html", audit.title, plain_words=True, **_audit(audit), rows=_ROWS_OF_A_PAGE)
 
 
 def audit_fragment(audit: AuditResult) -> str:
     """The same as a piece of HTML for a notebook."""
-    return fragment("audit.html", **_audit(audit))
+    return fragment("audit.html", plain_words=True, **_audit(audit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,30 +137,47 @@ def _audit(audit: AuditResult) -> dict[str, Any]:
     return {"audit": audit, "sections": sections, "counts": counts, "claims": claims}
 
 
-def page(template: str, name: str, **context: Any) -> str:
-    """A complete page from a template, with `name` in the browser's title."""
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            body=_render(template, level=1, **context), title=plain_prose(name), version=__version__
-        )
-    )
+def page(template: str, name: str, *, plain_words: bool = False, **context: Any) -> str:
+    """A complete page from a template.
+
+    Args:
+        template: what the page contains.
+        name: the browser's title.
+        plain_words: nothing in the words is a formula.
+        context: what the template needs.
+    """
+    environment = _environment(plain_words)
+    body = _render(environment, template, level=1, **context)
+    title = name if plain_words else plain_prose(name)
+    whole = environment.get_template("page.html")
+    return printable(whole.render(body=body, title=title, version=__version__))
 
 
-def fragment(template: str, **context: Any) -> str:
-    """A template's content for a notebook cell."""
-    body = _render(template, level=3, rows=_ROWS_OF_A_CELL, **context)
-    return _environment().get_template("fragment.html").render(body=body)
+def fragment(template: str, *, plain_words: bool = False, **context: Any) -> str:
+    """A template's content for a notebook cell; see `page`."""
+    environment = _environment(plain_words)
+    body = _render(environment, template, level=3, rows=_ROWS_OF_A_CELL, **context)
+    return printable(environment.get_template("fragment.html").render(body=body))
 
 
-def _render(template: str, **context: Any) -> Markup:
+def _render(environment: Environment, template: str, **context: Any) -> Markup:
     # Every template escapes what it is given, so its result is markup.
-    return Markup(_environment().get_template(template).render(**context))
+    return Markup(environment.get_template(template).render(**context))
 
 
 @cache
-def _environment() -> Environment:
+def _environment(plain_words: bool) -> Environment:
+    said = escape if plain_words else prose
+    shown_as_text = str if plain_words else plain_prose
+
+    def cell(value: Cell) -> Markup:
+        if isinstance(value, bool):
+            return Markup("yes") if value else Markup("no")
+        return said(value) if isinstance(value, str) else number_html(value)
+
+    def alternative(figure: Figure) -> str:
+        return shown_as_text(figure.caption) or figure.name
+
     made = Environment(
         loader=PackageLoader("torchtheory.report"),
         autoescape=True,
@@ -167,12 +188,13 @@ def _environment() -> Environment:
     made.filters.update(
         formula=formula,
         prose=prose,
+        said=said,
         paragraphs=paragraphs,
         number=number_html,
         duration=duration,
         shown=wording.shown,
         image=_image,
-        alternative=_alternative,
+        alternative=alternative,
         counted=wording.counted,
     )
     made.globals.update(
@@ -180,7 +202,7 @@ def _environment() -> Environment:
         Verdict=Verdict,
         mark=lambda verdict: wording.MARKS[verdict],
         slug=_slug,
-        cell=_cell,
+        cell=cell,
         numeric_columns=wording.numeric_columns,
         citation=_citation,
         in_short=_in_short,
@@ -198,16 +220,6 @@ def _citation(id: str) -> str:
         return catalogue.entry(id).citation
     except UnknownName:
         return ""
-
-
-def _cell(value: Cell) -> Markup:
-    if isinstance(value, bool):
-        return Markup("yes") if value else Markup("no")
-    return prose(value) if isinstance(value, str) else number_html(value)
-
-
-def _alternative(figure: Figure) -> str:
-    return plain_prose(figure.caption) or figure.name
 
 
 def _image(figure: Figure) -> dict[str, Any]:

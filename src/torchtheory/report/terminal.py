@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table as Grid
-from rich.text import Text
-
 from torchtheory.core.claim import Claim, Verdict
+from torchtheory.core.console import (
+    Console,
+    ConsoleOptions,
+    Grid,
+    Group,
+    Padding,
+    RenderableType,
+    Segment,
+    Text,
+    box,
+)
+from torchtheory.core.foreign_text import printable
 from torchtheory.core.record import Cell, Table
 from torchtheory.core.statement import CounterExample
 from torchtheory.report import wording
@@ -29,6 +35,22 @@ _STYLES = {
 # From this width on, words need not be broken.
 WIDE = 110
 _ROWS = 20
+
+#: What turns words into what is shown: formulas of a lab's author, or a user's words as they are.
+Reading = Callable[[str], str]
+
+
+class Terminal(Console):
+    """A console that shows no control character of the text it is given, whoever wrote it."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:  # what rich itself wants of the terminal
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
 
 
 def print_run(run: LabRun, console: Console, verbose: bool = False) -> None:
@@ -51,7 +73,7 @@ def print_run(run: LabRun, console: Console, verbose: bool = False) -> None:
             console.print(Text(paragraph))
     console.print()
     # a bound far from an experiment that was chosen for it is worth a word, one of an audit is not
-    _print_content(run, console, verbose, tables=verbose or not run.claims, weak=True)
+    _print_content(run, console, verbose, plain_prose, tables=verbose or not run.claims, weak=True)
     for problem in run.problems:
         console.print(marked("✗", plain_prose(problem), "bold red"))
     word, style = ("passes", "bold green") if run.passed else ("fails", "bold red")
@@ -107,8 +129,11 @@ def print_runs(runs: Sequence[LabRun], console: Console) -> None:
 
 
 def print_audit(audit: AuditResult, console: Console, verbose: bool = False) -> None:
-    """Print an audit: the facts, the short answer, then each section's findings."""
-    _heading(console, audit.title, "")
+    """Print an audit: the facts, the short answer, then each section's findings.
+
+    Its words quote names and messages of the user's model: a dollar in them is a dollar.
+    """
+    console.print(Text(audit.title, style="bold"))
     if audit.facts:
         facts = Grid.grid(padding=(0, 2))
         facts.add_column(style="dim", no_wrap=True)
@@ -120,50 +145,56 @@ def print_audit(audit: AuditResult, console: Console, verbose: bool = False) -> 
     for sentence in audit.summary:
         wrong = sentence in audit.warnings
         mark, style = ("!", "bold red") if wrong else ("•", "")
-        console.print(marked(mark, plain_prose(sentence), style))
+        console.print(marked(mark, sentence, style))
     for section, found in by_section(audit.findings).items():
         console.print()
         console.rule(Text(section, style="bold"), align="left", characters="─")
         for finding in found:
             console.print(
                 Text.assemble(
-                    (plain_prose(finding.title), "bold"),
+                    (plain_prose(finding.title), "bold"),  # its author's words, not the user's
                     (f"  {finding.cost}, {duration(finding.seconds)}", "dim"),
                 )
             )
             for sentence in finding.warnings:
-                console.print(marked("!", plain_prose(sentence), "bold red"))
+                console.print(marked("!", sentence, "bold red"))
             for sentence in finding.advice:
-                console.print(marked("→", plain_prose(sentence), "bold"))
+                console.print(marked("→", sentence, "bold"))
             if finding.quantities:
-                console.print(_data(quantity_table(finding.quantities)))
+                console.print(_data(quantity_table(finding.quantities), str))
                 console.print()
-            _print_content(finding, console, verbose, tables=True)
+            _print_content(finding, console, verbose, str, tables=True)
     claims = [c for f in audit.findings for c in f.claims]
     counts = f": {wording.tally(claims)}" if claims else ""
     console.print(Text(wording.counted(len(claims), "claim") + counts, style="bold"))
 
 
 def _print_content(
-    content: Content, console: Console, verbose: bool, *, tables: bool, weak: bool = False
+    content: Content,
+    console: Console,
+    verbose: bool,
+    read: Reading,
+    *,
+    tables: bool,
+    weak: bool = False,
 ) -> None:
     if content.claims:
-        console.print(_claims(content.claims, console.width, verbose, weak))
+        console.print(_claims(content.claims, console.width, verbose, weak, read))
         console.print()
     for erratum in content.errata:
         console.print(erratum_block(erratum))
     if tables:
         for table in content.tables:
-            console.print(_data(table))
+            console.print(_data(table, read))
             console.print()
     if verbose:
         for figure in content.figures:
-            console.print(marked("▪", f"{figure.name}: {plain_prose(figure.caption)}", "dim"))
+            console.print(marked("▪", f"{figure.name}: {read(figure.caption)}", "dim"))
     for note in content.notes:
-        console.print(marked("•", plain_prose(note), ""))
+        console.print(marked("•", read(note), ""))
 
 
-def _claims(claims: Sequence[Claim], width: int, verbose: bool, weak: bool) -> Grid:
+def _claims(claims: Sequence[Claim], width: int, verbose: bool, weak: bool, read: Reading) -> Grid:
     wide = width >= WIDE
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), expand=True)
     grid.add_column("verdict", width=16 if wide else 10)
@@ -175,9 +206,9 @@ def _claims(claims: Sequence[Claim], width: int, verbose: bool, weak: bool) -> G
     for claim in claims:
         details = [Text(plain(claim.statement))]
         if claim.reason and (verbose or claim.verdict is not Verdict.HOLDS):
-            details.append(Text(plain_prose(claim.reason), style="dim"))
+            details.append(Text(read(claim.reason), style="dim"))
         if verbose or (weak and claim.weaknesses):
-            details += [Text(plain_prose(w), style="dim") for w in wording.power_words(claim)]
+            details += [Text(read(w), style="dim") for w in wording.power_words(claim)]
         if verbose and claim.interval is not None:
             details.append(Text(wording.interval_basis(claim), style="dim"))
         if verbose and (source := wording.source(claim)):
@@ -195,7 +226,7 @@ def _claims(claims: Sequence[Claim], width: int, verbose: bool, weak: bool) -> G
                 Text("  control:", style="dim" if good else "bold red"),
                 Text.assemble(
                     (wording.control_words(control), "" if good else "bold red"),
-                    (f" – {plain_prose(control.reason)}" if control.reason else "", "dim"),
+                    (f" – {read(control.reason)}" if control.reason else "", "dim"),
                 ),
                 *_comparison(control),
                 "",
@@ -256,25 +287,25 @@ def erratum_block(erratum: CounterExample) -> RenderableType:
     return Padding(grid, (0, 0, 1, 0))
 
 
-def _data(table: Table) -> RenderableType:
-    caption = plain_prose(table.caption)
+def _data(table: Table, read: Reading) -> RenderableType:
+    caption = read(table.caption)
     if len(table.rows) > _ROWS:
         caption = f"{caption} (the first {_ROWS} of {len(table.rows):,} rows)".strip()
     title = Text.assemble((table.name, "bold"), f": {caption}" if caption else "")
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for column, numeric in zip(table.columns, wording.numeric_columns(table), strict=True):
         justify: Literal["left", "right"] = "right" if numeric else "left"
-        grid.add_column(Text(plain_prose(column)), overflow="fold", justify=justify)
+        grid.add_column(Text(read(column)), overflow="fold", justify=justify)
     for row in table.rows[:_ROWS]:
-        grid.add_row(*[_cell(value) for value in row])
+        grid.add_row(*[_cell(value, read) for value in row])
     return Group(title, grid)
 
 
-def _cell(value: Cell) -> Text:
+def _cell(value: Cell, read: Reading) -> Text:
     if isinstance(value, bool):
         return Text("yes" if value else "no")
     if isinstance(value, str):
-        return Text(plain_prose(value))
+        return Text(read(value))
     return Text(number_text(value))
 
 

@@ -16,7 +16,6 @@ $2 \delta$, and much less for independent samples.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import tempfile
@@ -49,6 +48,7 @@ from torchtheory.audit.comparison.rows import (
 from torchtheory.audit.comparison.words import summary
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import FileProblem, InvalidInput
+from torchtheory.core.foreign_text import json_text
 
 #: Exact numbers that agree to this share of their size differ by rounding only.
 ROUNDING = 1e-6
@@ -118,7 +118,7 @@ class Comparison:
 
         The directory is made if needed; other files in it are left alone.
         """
-        data = json.dumps(self.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
+        data = json_text(self.to_json())
         texts = {
             "comparison.json": data,
             "comparison.md": comparison_markdown(self),

@@ -6,19 +6,15 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table as Grid
-from rich.text import Text
-
 from torchtheory.audit.comparison import words
 from torchtheory.audit.comparison.rows import Change, QuantityChange
-from torchtheory.core.figure import COLORS, Figure, draw
+from torchtheory.core.console import Console, Grid, Text, box
+from torchtheory.core.figure import COLORS, Figure, draw, label_text
 from torchtheory.core.record import Table
 from torchtheory.report.html import fragment, page
 from torchtheory.report.markdown import inline_text, table_text
 from torchtheory.report.numbers import number_text
-from torchtheory.report.plain_math import plain, plain_prose
+from torchtheory.report.plain_math import plain
 from torchtheory.report.terminal import WIDE, marked
 
 if TYPE_CHECKING:
@@ -47,13 +43,13 @@ def print_comparison(comparison: Comparison, console: Console, verbose: bool = F
         verbose: also the numbers that are equal, the warnings that remain, and how changes were
             decided.
     """
-    one, two = (plain_prose(n) for n in comparison.names)
+    one, two = comparison.names
     console.print(Text.assemble((one, "bold"), (" → ", "dim"), (two, "bold")))
     console.print()
     for sentence in comparison.summary:
         serious = sentence in comparison.cautions
         mark, style = ("!", "bold red") if serious else ("•", "")
-        console.print(marked(mark, plain_prose(sentence), style))
+        console.print(marked(mark, sentence, style))
     shown = [q for q in comparison.quantities if verbose or q.change is not Change.EQUAL]
     if shown:
         _rule(console, "Numbers")
@@ -68,17 +64,17 @@ def print_comparison(comparison: Comparison, console: Console, verbose: bool = F
             console.print(Text(f"  {place}", style="dim"))
             for name, side in ((one, claim.first), (two, claim.second)):
                 if numbers := words.comparison_of(side):
-                    console.print(Text(f"  {name}: {plain_prose(numbers)}", style="dim"))
+                    console.print(Text(f"  {name}: {numbers}", style="dim"))
     warnings = [w for w in comparison.warnings if verbose or w.state != "remains"]
     if warnings:
         _rule(console, "Warnings")
         for warning in warnings:
             mark, style = ("!", "bold red") if warning.state == "new" else ("•", "")
-            console.print(marked(mark, f"{warning.state}: {plain_prose(warning.sentence)}", style))
+            console.print(marked(mark, f"{warning.state}: {warning.sentence}", style))
     if comparison.gaps:
         _rule(console, "Findings of one audit only")
         for finding, first, second, reason in words.gap_rows(comparison):
-            told = f"{finding}: {one} {first}, {two} {second}; {plain_prose(reason)}"
+            told = f"{finding}: {one} {first}, {two} {second}; {reason}"
             console.print(marked("•", told, ""))
     if comparison.facts:
         _rule(console, "Facts that differ")
@@ -99,12 +95,12 @@ def print_comparison(comparison: Comparison, console: Console, verbose: bool = F
 def comparison_page(comparison: Comparison) -> str:
     """A complete page, without JavaScript or network."""
     one, two = comparison.names
-    return page("comparison.html", f"{one} → {two}", **_context(comparison))
+    return page("comparison.html", f"{one} → {two}", plain_words=True, **_context(comparison))
 
 
 def comparison_fragment(comparison: Comparison) -> str:
     """The same as a piece of HTML for a notebook."""
-    return fragment("comparison.html", **_context(comparison))
+    return fragment("comparison.html", plain_words=True, **_context(comparison))
 
 
 def comparison_markdown(comparison: Comparison) -> str:
@@ -119,7 +115,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         )
     )
     for heading, table in _tables(comparison):
-        blocks += [f"## {heading}", table_text(table)]
+        blocks += [f"## {heading}", table_text(table, formulas=["statement"])]
     if notes := [*comparison.remarks, *words.notes(comparison)]:
         blocks.append("\n".join(f"- {inline_text(n)}" for n in notes))
     return "\n\n".join(blocks) + "\n"
@@ -155,11 +151,11 @@ def _plot_ratios(ax: Any, rows: Sequence[QuantityChange], names: tuple[str, str]
     ax.axvline(1.0, color="black", linewidth=0.8)
     ax.set_xscale("log")
     _readable_ticks(ax)
-    labels = [textwrap.shorten(plain_prose(r.label), 52, placeholder=" …") for r in rows]
-    ax.set_yticks(range(len(rows)), [label.replace("$", r"\$") for label in labels])
+    labels = [textwrap.shorten(r.label, 52, placeholder=" …") for r in rows]
+    ax.set_yticks(range(len(rows)), [label_text(label) for label in labels])
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    one, two = (textwrap.shorten(plain_prose(n), 30, placeholder=" …") for n in names)
-    ax.set_xlabel(f"{two} / {one}".replace("$", r"\$"))
+    one, two = (textwrap.shorten(n, 30, placeholder=" …") for n in names)
+    ax.set_xlabel(label_text(f"{two} / {one}"))
     ax.grid(visible=False, axis="y")
 
 
@@ -212,7 +208,7 @@ def _tables(comparison: Comparison) -> list[tuple[str, Table]]:
     if comparison.claims:
         claims = tuple(
             (
-                f"${c.claim.statement}$",
+                c.claim.statement,
                 c.finding,
                 words.told(c.first),
                 words.told(c.second),
@@ -246,7 +242,7 @@ def _numbers(rows: Sequence[QuantityChange], one: str, two: str, width: int, ver
         grid.add_column("decided by", overflow="fold", style="dim")
     for row in rows:
         word = str(row.change) if wide else row.change.split()[0] if width >= _NARROW else ""
-        label = Text(plain_prose(words.labeled(row)))
+        label = Text(words.labeled(row))
         if verbose and not wide:
             label.append(f"\n{words.decided(row)}", style="dim")
         cells = [

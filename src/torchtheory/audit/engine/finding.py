@@ -30,6 +30,7 @@ import torch
 
 from torchtheory.core import catalogue
 from torchtheory.core.budget import within
+from torchtheory.core.checks import as_function, described
 from torchtheory.core.errors import InvalidInput, OutOfTime, TorchTheoryError
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.intervals import Interval
@@ -219,11 +220,18 @@ def finding(
     check_name(name, "finding")
     if cost not in COSTS:
         raise InvalidInput(f"cost must be one of {', '.join(COSTS)}, not {cost!r}")
+    if isinstance(covers, str):
+        raise InvalidInput(
+            f"covers must list catalogue ids such as ['N-08'], not {described(covers)}"
+        )
     ids = tuple(catalogue.entry(i).id for i in covers)
+    for need in needs:
+        as_function(need, f"what finding {name} needs")
 
     def register(
         function: Callable[[Problem, FindingRecord], None],
     ) -> Callable[[Problem, FindingRecord], None]:
+        as_function(function, f"finding {name}")
         if name in _FINDINGS and not same_function(_FINDINGS[name].function, function):
             raise InvalidInput(f"two findings are named {name!r}")
         _FINDINGS[name] = Finding(name, section, title, cost, ids, tuple(needs), function)
@@ -285,7 +293,7 @@ def examine(
         )
     except TorchTheoryError as error:
         reason = str(error)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         sentence = " ".join(str(error).split())[:300]
         by_model = RAISED_BY_MODEL in getattr(error, "__notes__", ())
         blame = "the model raised" if by_model else "could not be computed:"

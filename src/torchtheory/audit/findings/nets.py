@@ -10,6 +10,7 @@ from torch import nn
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import chain, deterministic, has_parameters
+from torchtheory.core.figure import label_text
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.nets.symmetries import hidden_layers, log10_equivalent_parameters, permute_units
@@ -115,9 +116,8 @@ def _plot_layers(ax: Any, sizes: list[tuple[str, int]]) -> None:
     if len(sizes) <= 12:
         ax.bar_label(bars, [f"{count:,}" for _, count in sizes], fontsize=8)
     every = max(1, len(sizes) // 12)
-    ax.set_xticks(
-        list(where)[::every], [name for name, _ in sizes][::every], rotation=45, ha="right"
-    )
+    labels = [label_text(name) for name, _ in sizes]
+    ax.set_xticks(list(where)[::every], labels[::every], rotation=45, ha="right")
     ax.set(xlabel="layer", ylabel="parameters")
     ax.margins(y=0.12)
 

@@ -15,7 +15,7 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
 )
 from torchtheory.core.errors import NotConverged
-from torchtheory.core.figure import COLORS
+from torchtheory.core.figure import COLORS, label_text
 from torchtheory.generalization.flatness.rescaling import rescalable_pairs, rescale_pair
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.model import Parameters
@@ -124,4 +124,5 @@ def _plot(ax: Any, sharpness: dict[float, float], one: str, two: str) -> None:
         )
     ax.margins(0.12, 0.18)
     ax.set_yticks([])
-    ax.set(xlabel=f"layer {one} times, layer {two} divided by", ylabel="sharpness")
+    scaled = label_text(f"layer {one} times, layer {two} divided by")
+    ax.set(xlabel=scaled, ylabel="sharpness")

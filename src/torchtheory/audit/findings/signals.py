@@ -16,7 +16,7 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
 )
 from torchtheory.core.errors import TorchTheoryError
-from torchtheory.core.figure import COLORS
+from torchtheory.core.figure import COLORS, label_text
 from torchtheory.models.model import Parameters, flatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -174,7 +174,7 @@ def _plot_units(ax: Any, found: list[WatchedUnits]) -> None:
     )
     for label, shares, color in parts:
         ax.plot(where, shares, "o-", color=color, label=label, markersize=4)
-    labels = [u.layer or "input" for u in found]
+    labels = [label_text(u.layer or "input") for u in found]
     every = max(1, len(found) // 12)
     ax.set_xticks(list(where)[::every], labels[::every], rotation=45, ha="right")
     ax.set(ylim=(-0.04, 1.04), ylabel="share", xlabel="activation after layer")

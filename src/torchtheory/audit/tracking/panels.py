@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchtheory.audit.tracking.quantities import Reading, TrackedQuantity
-from torchtheory.core.figure import COLORS
+from torchtheory.core.figure import COLORS, label_text
 
 #: Values that span more than this factor are drawn on a logarithmic axis, if the panel may choose.
 WIDE = 30.0
@@ -131,4 +131,5 @@ def _named(labels: list[str]) -> set[str]:
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= _LONGEST_NAME else "…" + label[1 - _LONGEST_NAME :]
+    short = label if len(label) <= _LONGEST_NAME else "…" + label[1 - _LONGEST_NAME :]
+    return label_text(short)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import json
 import math
 import tempfile
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from torchtheory.core.errors import (
     UnknownName,
 )
 from torchtheory.core.figure import Figure, draw
+from torchtheory.core.foreign_text import json_text
 from torchtheory.core.record import Cell, Table
 
 #: Readings of one name by the step they were taken at.
@@ -162,7 +162,7 @@ class Tracking:
         It is made if needed. Each file is written in one step, others are left alone.
         """
         target = Path(directory)
-        text = json.dumps(self.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
+        text = json_text(self.to_json())
         figure = self.plot() if any(self.series.values()) else None
         try:
             target.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchtheory.core import catalogue
+from torchtheory.core import catalogue, progress
 from torchtheory.core.claim import LARGEST_SLACK, Claim, split_ids
 from torchtheory.core.errors import UnknownName
 from torchtheory.labs.engine.debts import Debts, read_debts
@@ -232,9 +232,11 @@ def find_errata(query: str, store: RunStore) -> list[RefutedStatement]:
         return all(word in everything for word in words)
 
     refuting = [lab for lab in listed_labs().values() if any(matches(k) for k in lab.errata)]
-    chosen = [find_lab(lab.name) for lab in refuting]
+    with progress.display():
+        chosen = [find_lab(lab.name) for lab in progress.track(refuting, "reading labs")]
+        outcomes = list(run_many(chosen, store))
     found = []
-    for outcome in run_many(chosen, store):
+    for outcome in outcomes:
         met = [] if isinstance(outcome, Failure) else outcome.errata
         for key in outcome.lab.errata:
             if matches(key):

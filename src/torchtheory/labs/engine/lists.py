@@ -27,26 +27,32 @@ def print_coverage(found: Coverage, console: Console, *, summary_only: bool = Fa
             "what is checked only from afar."
         )
         return
-    if found.entries:
-        grid = Grid(box=None, header_style="bold", pad_edge=False)
-        grid.add_column("id", no_wrap=True)
-        grid.add_column("status", no_wrap=True)
-        grid.add_column("result", overflow="fold")
-        grid.add_column("source", overflow="fold")
-        grid.add_column("labs", overflow="fold")
-        weak = any(e.power.words for e in found.entries)
-        if weak:
-            grid.add_column("checks", overflow="fold")
-        for e in found.entries:
-            grid.add_row(
-                e.entry.id,
-                Text(e.status, style=_STYLES[e.status]),
-                Text(e.entry.name),
-                Text(e.entry.citation),
-                ", ".join(e.labs),
-                *([Text(e.power.words, style="yellow")] if weak else ()),
-            )
-        console.print(grid)
+    if not found.entries:
+        console.print(
+            "0 entries match; a word stands in the name, source or id of a result (torchtheory index "
+            "without words counts them by source)",
+            highlight=False,
+        )
+        return
+    grid = Grid(box=None, header_style="bold", pad_edge=False)
+    grid.add_column("id", no_wrap=True)
+    grid.add_column("status", no_wrap=True)
+    grid.add_column("result", overflow="fold")
+    grid.add_column("source", overflow="fold")
+    grid.add_column("labs", overflow="fold")
+    weak = any(e.power.words for e in found.entries)
+    if weak:
+        grid.add_column("checks", overflow="fold")
+    for e in found.entries:
+        grid.add_row(
+            e.entry.id,
+            Text(e.status, style=_STYLES[e.status]),
+            Text(e.entry.name),
+            Text(e.entry.citation),
+            ", ".join(e.labs),
+            *([Text(e.power.words, style="yellow")] if weak else ()),
+        )
+    console.print(grid)
     counts = ", ".join(f"{found.count(status)} {status}" for status in STATUSES)
     weak_ones = f"; {found.loose} loose, {found.unresolved} unresolved"
     console.print(f"{len(found.entries)} entries: {counts}{weak_ones}")
@@ -59,7 +65,8 @@ def print_errata(found: Sequence[RefutedStatement], console: Console) -> None:
         console.print(Text.assemble((citation, "bold"), (f"  lab {error.lab}", "dim")))
         for claim in error.claims:
             console.print(erratum_block(CounterExample(error.text.key, claim)))
-    console.print(f"{len(found)} errata")
+    matching = "errata" if found else "errata match; a word stands in the text, the id or the source"
+    console.print(f"{len(found)} {matching}", highlight=False)
 
 
 def _by_source(found: Coverage) -> Grid:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +12,20 @@ from typing import Any
 from torchtheory.core import progress
 from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import TorchTheoryError
+from torchtheory.core.foreign_text import one_line
 from torchtheory.core.parallel import Backend, WorkerKilled, run_tasks
 from torchtheory.core.random import as_generator
-from torchtheory.labs.engine.registry import Lab, Preset, find_lab
+from torchtheory.labs.engine.manifest import PACKAGE
+from torchtheory.labs.engine.registry import (
+    FILE_MODULE,
+    Lab,
+    Preset,
+    find_lab,
+    take_up,
+)
 from torchtheory.labs.engine.run import Run, run_lab
 from torchtheory.labs.engine.store import RunStore
+from torchtheory.report.wording import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +90,9 @@ def _run_here(
         run = run_lab(lab, preset=preset, seed=seed, settings=settings)
     except TorchTheoryError as error:
         return Failure(lab, str(error), bad_input=True, seed=seed)
-    except Exception as error:
-        return Failure(lab, _sentence(error), seed=seed)
+    except (Exception, SystemExit) as error:
+        words = _values_that_work(lab, settings or {})
+        return Failure(lab, words + _sentence(error), bad_input=bool(words), seed=seed)
     try:
         store.save(run)
     except TorchTheoryError:  # the directory cannot be written to: no other lab could either
@@ -95,7 +103,21 @@ def _run_here(
 
 
 def _sentence(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"{type(error).__name__}: {one_line(str(error))[:300]}"
+
+
+def _values_that_work(lab: Lab, settings: Mapping[str, Any]) -> str:
+    """What the presets have in place of the user's values; empty if the user set none.
+
+    >>> lab = find_lab("perceptron-novikoff")
+    >>> _values_that_work(lab, {"samples": 10**9})
+    'with these settings (samples is 200 in quick and 2000 in full) it raised '
+    """
+    if not settings:
+        return ""
+    chosen = [lab.parameters[name] for name in settings]
+    known = (f"{p.name} is {shown(p.quick)} in quick and {shown(p.full)} in full" for p in chosen)
+    return f"with these settings ({', '.join(known)}) it raised "
 
 
 def _run_beside(
@@ -106,7 +128,7 @@ def _run_beside(
     jobs: int,
     backend: Backend,
 ) -> Iterator[Run | Failure]:
-    tasks = [(lab.name, seed, _script_of(lab)) for lab, seed in waiting]
+    tasks = [(lab.name, seed, _place_of(lab)) for lab, seed in waiting]
     work = partial(_work, root=store.root.resolve(), preset=preset, settings=dict(settings or {}))
     jobs = min(jobs, len(tasks))
     for outcome in run_tasks(work, tasks, jobs=jobs, backend=backend, description="labs"):
@@ -125,31 +147,24 @@ def _run_beside(
 
 
 def _work(
-    task: tuple[str, int, str | None], root: Path, preset: Preset, settings: dict[str, Any]
+    task: tuple[str, int, str | Path | None], root: Path, preset: Preset, settings: dict[str, Any]
 ) -> tuple[str, bool] | None:
-    name, seed, script = task
-    if script is not None:
-        _take_up(script)
+    name, seed, place = task
+    if place is not None:
+        take_up(place)
     outcome = _run_here(find_lab(name), RunStore(root), preset, seed, settings)
     return (outcome.sentence, outcome.bad_input) if isinstance(outcome, Failure) else None
 
 
-def _script_of(lab: Lab) -> str | None:
-    """The file that registers the lab, where that is the script being run."""
-    if lab.function.__module__ != "__main__":
+def _place_of(lab: Lab) -> str | Path | None:
+    """What a worker has to import so that a user's lab is known there as well.
+
+    The script being run and modules made of a file have names that mean nothing in the worker.
+    """
+    module = lab.function.__module__
+    if module.startswith(f"{PACKAGE}."):
         return None
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    return os.path.abspath(file) if file else None
-
-
-def _take_up(script: str) -> None:
-    """Run the parent's script under another name, so that its labs are known here as well."""
-    name = "__labs_script__"
-    if name in sys.modules:
-        return
-    spec = importlib.util.spec_from_file_location(name, script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
+    if module != "__main__" and not module.startswith(FILE_MODULE):
+        return module
+    file = getattr(sys.modules[module], "__file__", None)
+    return Path(file).resolve() if file else None

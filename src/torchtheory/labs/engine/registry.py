@@ -15,19 +15,31 @@ source's own sizes change.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 import inspect
 import math
 import numbers
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from torchtheory.core import catalogue
-from torchtheory.core.errors import InvalidInput, UnknownName
+from torchtheory.core.checks import as_function, described, one_of
+from torchtheory.core.errors import (
+    FileProblem,
+    InvalidInput,
+    InvalidType,
+    TorchTheoryError,
+    UnknownName,
+)
+from torchtheory.core.foreign_text import one_line
 from torchtheory.core.naming import check_name, same_function
 from torchtheory.labs.engine.manifest import (
     PACKAGE,
@@ -39,6 +51,12 @@ from torchtheory.labs.engine.manifest import (
 
 Preset = Literal["quick", "full"]
 PRESETS: tuple[Preset, ...] = ("quick", "full")
+
+#: Modules made of a user's file have this name, and a digest of the file's place.
+FILE_MODULE = "torchtheory_labs_of_"
+
+#: A count may be so many times as large as in either preset; what is larger is a slip of the keys.
+LARGEST_COUNT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +71,44 @@ class Parameter:
     def parse(self, text: str) -> Any:
         """The value a command line gives as text."""
         try:
-            return _parse(self.type, text)
+            value = _parse(self.type, text)
         except ValueError:
-            wanted = type_name(self.type)
-            raise InvalidInput(f"parameter {self.name} must be {wanted}, and {text!r} is not") from None
+            raise InvalidInput(
+                f"parameter {self.name} must be {type_name(self.type)}, and {described(text)} is not"
+            ) from None
+        return self._in_range(value)
 
     def check(self, value: Any) -> Any:
         """A value given in Python, if it is of the parameter's type."""
         try:
-            return _checked(self.type, value)
+            value = _checked(self.type, value)
         except ValueError:
-            wanted = type_name(self.type)
-            raise InvalidInput(f"parameter {self.name} must be {wanted}, and {value!r} is not") from None
+            raise InvalidInput(
+                f"parameter {self.name} must be {type_name(self.type)}, and {described(value)} is not"
+            ) from None
+        return self._in_range(value)
+
+    @property
+    def range(self) -> tuple[int, int] | None:
+        """The least and largest count it takes; None where it does not count things.
+
+        Whole numbers that are 2 or more in both presets are sizes, and a size of 0 is none.
+
+        >>> Parameter("samples", int, 200, 2000).range, Parameter("margin", float, 0.1, 0.1).range
+        ((1, 20000000), None)
+        """
+        presets = [*_whole_numbers(self.quick), *_whole_numbers(self.full)]
+        if not presets or min(presets) < 0:
+            return None
+        return (1 if min(presets) > 1 else 0), LARGEST_COUNT * max(1, *presets)
+
+    def _in_range(self, value: Any) -> Any:
+        if self.range is not None:
+            least, most = self.range
+            for number in _whole_numbers(value):
+                if not least <= number <= most:
+                    raise InvalidInput(f"parameter {self.name} must lie in {least}..{most}, not {number}")
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +171,13 @@ def lab(
         full: parameter values of the `full` preset where they differ from the signature's.
     """
     check_name(name, "lab")
+    one_of(room, "room", catalogue.ROOMS)
+    if isinstance(covers, str) or not isinstance(covers, Sequence) or not covers:
+        raise InvalidInput(f"lab {name}: covers must list catalogue ids such as ['N-08'], not {described(covers)}")
     ids = tuple(catalogue.entry(i).id for i in covers)
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
+        as_function(function, f"lab {name}")
         if _is_taken(name, function):
             raise InvalidInput(f"two labs are named {name!r}")
         parameters = _parameters(function, dict(full or {}), name)
@@ -159,8 +207,48 @@ def labs() -> Mapping[str, Lab]:
     return dict(sorted(_LABS.items(), key=lambda item: (item[1].room, item[0])))
 
 
+def take_up(place: str | Path) -> None:
+    """Import a user's module, so that the labs it registers are known by name.
+
+    Args:
+        place: a Python file, or the name of a module; the current directory is searched first, as
+            Python does for a script.
+    """
+    try:
+        if isinstance(place, Path) or place.endswith(".py"):
+            _import_file(Path(place))
+            return
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)
+        importlib.import_module(place)
+    except TorchTheoryError:
+        raise
+    except (Exception, SystemExit) as error:  # a script may end itself when it is imported
+        raise FileProblem(f"cannot import {place}: {type(error).__name__}: {one_line(str(error))[:300]}") from error
+
+
+def _import_file(path: Path) -> None:
+    """Run a file as a module of its own, once."""
+    name = f"{FILE_MODULE}{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return
+    if not path.is_file():
+        raise FileProblem(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
 def find_lab(name: str) -> Lab:
     """The lab of that name, or an error that names the closest ones; imports that lab only."""
+    if not isinstance(name, str):
+        raise InvalidType(f"a lab is found by its name, not by {described(name)}")
     if name not in _LABS and name in _shipped():
         importlib.import_module(_shipped()[name].module)
     if name not in _LABS:
@@ -193,7 +281,9 @@ def _is_taken(name: str, function: Callable[..., object]) -> bool:
 
 
 def _parameters(function: Callable[..., object], full: dict[str, Any], name: str) -> dict[str, Parameter]:
-    _, *rest = inspect.signature(function).parameters.values()
+    first, *rest = inspect.signature(function).parameters.values() or (None,)
+    if first is None:
+        raise InvalidInput(f"lab {name}: its function takes the run as its first argument")
     annotated = {p.name: p.annotation for p in rest if p.annotation is not p.empty}
     hints = typing.get_type_hints(
         types.SimpleNamespace(__annotations__=annotated), inspect.unwrap(function).__globals__
@@ -286,6 +376,12 @@ def _item_types(wanted: Any, count: int) -> list[Any]:
     if len(arguments) != count:
         raise ValueError(f"{count} items")
     return list(arguments)
+
+
+def _whole_numbers(value: Any) -> list[int]:
+    """The counts in a parameter's value: it itself, or the items of a list."""
+    items = value if isinstance(value, tuple | list) else (value,)
+    return [v for v in items if isinstance(v, int) and not isinstance(v, bool)]
 
 
 def _finite(number: float) -> float:

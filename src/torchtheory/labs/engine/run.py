@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import torch
 
 from torchtheory.core import progress
+from torchtheory.core.checks import described, whole_number
 from torchtheory.core.claim import Claim, Verdict, Weakness
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.errors import InvalidType
 from torchtheory.core.record import Record
 from torchtheory.labs.engine.registry import Lab, Preset, find_lab
 from torchtheory.models.model import global_randomness_kept
@@ -133,9 +134,10 @@ def run_lab(
     >>> run_lab("perceptron-novikoff", settings={"samples": 40}).passed
     True
     """
+    if not isinstance(lab, Lab | str):
+        raise InvalidType(f"a lab is given by its name or by find_lab(name), not {described(lab)}")
     found = find_lab(lab) if isinstance(lab, str) else lab
-    if not 0 <= seed < 2**63:
-        raise InvalidInput(f"seed must be a whole number from 0 to 2**63 - 1, not {seed}")
+    seed = whole_number(seed, "seed", least=0, most=2**63 - 1)
     parameters = found.configure(preset, settings or {})
     run = Run(
         lab=found,

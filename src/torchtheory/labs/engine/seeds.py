@@ -135,6 +135,14 @@ class SeedReport:
     problems: Mapping[tuple[str, str], Sequence[int]]
 
     @property
+    def failures_by_sentence(self) -> dict[tuple[str, str], list[int]]:
+        """What runs raised, by lab and sentence, with the seeds."""
+        found: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+        for f in self.failures:
+            found[f.lab.name, f.sentence].append(f.seed)
+        return dict(found)
+
+    @property
     def passed(self) -> bool:
         """No run raised, and no claim fails more often than it may."""
         return not (self.failures or self.problems) and all(r.passed for r in self.rates)
@@ -288,8 +296,20 @@ def _cells(rate: ClaimRate, seeds: int) -> list[Text]:
     ]
 
 
+def counted_seeds(seeds: Sequence[int]) -> str:
+    """Some seeds in words.
+
+    >>> counted_seeds([3]), counted_seeds([0, 1]), counted_seeds(range(20))
+    ('seed 3', '2 seeds (0, 1)', '20 seeds (0, 1, 2, 3, …)')
+    """
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds ({_first(seeds)})"
+
+
 def _count(seeds: Sequence[int]) -> Text:
     if not seeds:
         return Text("0", style="dim")
-    few = ", ".join(map(str, seeds[:4])) + (", …" if len(seeds) > 4 else "")
-    return Text(f"{len(seeds)} (seed {few})" if len(seeds) == 1 else f"{len(seeds)} (seeds {few})")
+    return Text(f"{len(seeds)} (seed{'s' * (len(seeds) > 1)} {_first(seeds)})")
+
+
+def _first(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds[:4])) + (", …" if len(seeds) > 4 else "")

@@ -19,6 +19,7 @@ from torchtheory import __version__
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import FileProblem
 from torchtheory.core.figure import Figure
+from torchtheory.core.foreign_text import json_text
 from torchtheory.core.record import Table
 from torchtheory.core.statement import CounterExample
 from torchtheory.labs.engine.fingerprint import (
@@ -197,7 +198,7 @@ def _digest(text: str) -> str:
 
 
 def _write_json(path: Path, data: object) -> None:
-    path.write_text(json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False), "utf-8")
+    path.write_text(json_text(data), "utf-8")
 
 
 def _replace_directory(new: Path, target: Path) -> None:
