@@ -246,6 +246,82 @@ def test_interrupted_at_every_step(kind: str, tmp_path: Path) -> None:
     assert stops > 0
 
 
+@pytest.mark.parametrize("place", ["validation", "callback"])
+@pytest.mark.parametrize("kind", ["pair", "dataset", "workers", "stream"])
+def test_interrupted_after_the_last_step_of_an_epoch(
+    kind: str, place: str, tmp_path: Path
+) -> None:
+    data: Any = {
+        "pair": sample(),
+        "dataset": Noisy(),
+        "workers": torch.utils.data.DataLoader(Noisy(), num_workers=1),
+        "stream": Stream(),
+    }[kind]
+    ends, limit = 0, 10**9
+
+    def interrupt() -> None:
+        nonlocal ends
+        ends += 1
+        if ends == limit:
+            raise Interrupted
+
+    def loss(outputs: Tensor, y: Tensor) -> Tensor:
+        if place == "validation" and not torch.is_grad_enabled():
+            interrupt()
+        return nn.functional.cross_entropy(outputs, y)
+
+    def callback(model: nn.Module, history: Any) -> None:
+        if place == "callback":
+            interrupt()
+
+    def go(path: Path, seed: int) -> tuple[nn.Sequential, Any]:
+        net = network(seed)
+        history = fit(
+            net,
+            data,
+            validation=sample(40),
+            epochs=3,
+            batch_size=30,
+            loss=loss,
+            optimizer="momentum",
+            checkpoint=path,
+            checkpoint_every=0,
+            callbacks=[callback],
+            memory=1,
+        )
+        return net, history
+
+    net, history = go(tmp_path / "whole.pt", 0)
+    for stop in (1, 2, 3):
+        path = tmp_path / f"{stop}.pt"
+        ends, limit = 0, stop
+        with pytest.raises(Interrupted):
+            go(path, 0)
+        state = torch.load(path, weights_only=True)
+        assert (state["epoch"], state["step"]) == (stop, 3), "all steps of the epoch are done"
+        resumed, again = go(path, 5)
+        assert again == history
+        assert all(map(torch.equal, net.parameters(), resumed.parameters()))
+
+
+def test_two_processes_on_one_checkpoint(launcher: Launcher, tmp_path: Path) -> None:
+    path = tmp_path / "run.pt"
+    process = launcher.start(path, 0.05)
+    deadline = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(FileProblem, match=r"run.pt is being written by another run; wait"):
+        fit(network(), sample(), epochs=1, checkpoint=path)
+    os.kill(process, signal.SIGKILL)
+    assert launcher.answer() == signal.SIGKILL
+    # the lock of a killed process holds nobody up: what is refused now is the other training
+    with pytest.raises(FileProblem, match="belongs to another training"):
+        fit(network(), sample(), epochs=1, checkpoint=path)
+    path.unlink()
+    fit(network(), sample(), epochs=1, checkpoint=path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.pt"], "no lock is left behind"
+
+
 def test_more_epochs_continue_a_finished_training(tmp_path: Path) -> None:
     path = tmp_path / "run.pt"
     short, long, straight = network(), network(3), network()

@@ -53,7 +53,11 @@ class BatchSource(Protocol):
         """How many samples an epoch has, where that is known."""
 
     def batches(self, size: int, epoch: int, start: int = 0) -> Iterator[Indexed]:
-        """The batches of an epoch (from 1) in its random order, from batch `start` on."""
+        """The batches of an epoch (from 1) in its random order, from batch `start` on.
+
+        There are none from the end of the epoch on: where a training was interrupted after the
+        last step, nothing is left but to validate.
+        """
 
     def pass_through(self) -> Iterator[Indexed]:
         """All samples once, in their own order, in chunks."""
@@ -72,7 +76,8 @@ class InMemory:
     def batches(self, size: int, epoch: int, start: int = 0) -> Iterator[Indexed]:
         x, y = self.data.x, self.data.y
         order = epoch_order(len(self.data), self.seed, epoch).to(x.device)
-        for index in torch.split(order[start * size :], size):
+        for begin in range(start * size, len(order), size):
+            index = order[begin : begin + size]
             # index_select is several times faster than x[index] on the CPU
             yield x.index_select(0, index), y.index_select(0, index), index
 
@@ -108,7 +113,10 @@ class FromDataset:
             batches = iter(
                 DataLoader(
                     _SeededItems(self.loader.dataset, self.seed, epoch),
-                    batch_sampler=[part.tolist() for part in torch.split(order, size)],
+                    batch_sampler=[
+                        order[begin : begin + size].tolist()
+                        for begin in range(0, len(order), size)
+                    ],
                     collate_fn=self.loader.collate_fn,
                     num_workers=self.loader.num_workers,
                     generator=derived_generator(self.seed, "workers", epoch),

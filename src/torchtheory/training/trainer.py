@@ -12,7 +12,7 @@ preface and section 1.1.2; slides, "Objective".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from torchtheory.core.checks import as_module, described, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType
+from torchtheory.core.locks import sole_writer
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Task
 from torchtheory.models.samples import Data
@@ -102,8 +103,9 @@ def fit(
             part); the caller's generators do not notice.
         checkpoint: a file to keep the state in. If it exists, training goes on from there, and
             ends with the same bits as if it had never been interrupted (on the same machine with
-            the same number of threads); a checkpoint of another training is refused. It may be
-            continued with more `epochs` unless there is a `schedule`.
+            the same number of threads); a checkpoint of another training is refused, and so is one
+            that another process is at work on. It may be continued with more `epochs` unless
+            there is a `schedule`.
         checkpoint_every: seconds between two saves; 0 saves after every step.
         callbacks: called as `callback(model, history)` after each epoch, the model in
             evaluation mode; one that returns True ends the training.
@@ -178,7 +180,8 @@ def fit(
             "schedule": f"{type(scheduler).__name__} each {schedule_each}" if scheduler else "none",
         }
         training.keep(Path(checkpoint), checkpoint_every, configuration)
-    with torch.enable_grad(), global_randomness_kept(), _modes_kept(model):
+    alone = nullcontext() if checkpoint is None else sole_writer(Path(checkpoint))
+    with alone, torch.enable_grad(), global_randomness_kept(), _modes_kept(model):
         return training.run()
 
 
