@@ -163,9 +163,12 @@ def decision_betti_numbers(model: nn.Module, box: Sides, resolution: int) -> lis
             between class 0 (negative) and class 1. Evaluation mode; it is not changed.
         box, resolution: as for `region_betti_numbers`.
 
-    >>> regions = decision_betti_numbers(nn.Linear(2, 3), ((-1.0, 1.0), (-1.0, 1.0)), 30)
-    >>> all(b.numbers in ((1, 0), (0, 0)) for b in regions)       # convex, perhaps empty
-    True
+    >>> sectors = nn.Linear(2, 3, bias=False)
+    >>> angles = torch.tensor([0.2, 2.3, 4.4])
+    >>> sectors.weight.data = torch.stack([angles.cos(), angles.sin()], dim=1)
+    >>> regions = decision_betti_numbers(sectors, ((-1.0, 1.0), (-1.0, 1.0)), 30)
+    >>> [region.numbers for region in regions]                    # convex: one piece, no hole
+    [(1, 0), (1, 0), (1, 0)]
     """
     if not isinstance(model, nn.Module):
         raise InvalidType(f"a classifier is a torch.nn.Module, not {type(model).__name__}")

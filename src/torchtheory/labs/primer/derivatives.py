@@ -105,7 +105,7 @@ def limits(run: Run) -> None:
     for scheme, order in (("forward", 1), ("central", 2)):
         other = slopes["central" if scheme == "forward" else "forward"]
         says = run.states("L-007", rf"\text{{the error of the {scheme} quotient falls like }} t^{order}")
-        says.slope(slopes[scheme], order, 0.02)
+        says.slope(slopes[scheme], order, 0.02, against=[order - 1, order + 1])
         says.fails("the other scheme", other)
     w = run.randn(6)
 
@@ -301,7 +301,7 @@ def hessian_products(run: Run, size: int) -> None:
         for scheme in SCHEMES
     }
     says = run.states("L-039", r"\text{the error of the one-sided quotient of gradients is } O(t)")
-    says.slope(slopes["forward"], 1.0, 0.02)
+    says.slope(slopes["forward"], 1.0, 0.02, against=[0.0, 2.0])
     says.fails("the central quotient", slopes["central"])
 
 
