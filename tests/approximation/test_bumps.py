@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from torchtheory.approximation.memorization.label_coding import (
     label_function,
     read_labels,
+    sawtooth_position,
     sine_frequency,
     sobolev_grid_norm,
 )
 from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump, cells_of
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
+from torchtheory.expressivity.folding import sawtooth_network
 
 
 def test_the_bump_of_two_derivatives_by_hand() -> None:
@@ -106,6 +108,18 @@ def test_sines_hold_any_labels(labels: list[int]) -> None:
     assert read == labels
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=50))
+def test_a_sawtooth_holds_any_labels(labels: list[int]) -> None:
+    count = len(labels)
+    x = sawtooth_position(torch.tensor(labels)) * 2.0 ** torch.arange(1 - count, 1).double()
+    with torch.no_grad():
+        values = sawtooth_network(count)(x[:, None])[:, 0]
+    assert (values > 0.5).long().tolist() == labels
+    # nothing hangs on rounding: no value is closer to the threshold
+    assert (values - 0.5).abs().min() >= 2.0**-2 - 2.0 ** -(count + 1)
+
+
 def test_bad_input() -> None:
     with pytest.raises(InvalidInput, match="at most 12"):
         SplineBump(13)
@@ -123,3 +137,5 @@ def test_bad_input() -> None:
         label_function(torch.tensor([0, 1, 1]), 1, 2)
     with pytest.raises(ShapeMismatch):
         sine_frequency(torch.zeros(41))
+    with pytest.raises(ShapeMismatch, match="from 1 to 50"):
+        sawtooth_position(torch.zeros(51))

@@ -3,7 +3,7 @@ r"""Functions that carry labels: smooth ones in their peaks, sines in their freq
 $f_y=\sum_my_m\,c_\phi N^{-n}\phi(N(x-x_m))$ has a bump in each cell with label 1 and stays
 in the unit ball of $W^{n,\infty}$: whoever approximates every $f_y$ closely enough
 holds $N^d$ labels, chosen at will. The sines $\mathbf 1[\sin\theta x>0]$ carry any
-number of labels in one parameter.
+number of labels in one parameter; of ReLU networks, a sawtooth with $m$ folds carries $m$.
 Source: Mathematical Aspects of Deep Learning, section 3.4 and Figure 3.4.
 """
 
@@ -99,11 +99,38 @@ def sine_frequency(labels: Tensor) -> float:
     >>> [math.sin(theta * 2.0**-i) > 0 for i in (1, 2, 3)]
     [True, False, True]
     """
-    if labels.ndim != 1 or not 1 <= len(labels) <= 40:
-        raise ShapeMismatch(f"labels are [m] with m from 1 to 40, not {list(labels.shape)}")
+    whole = 1 + sum((1 - y) << i for i, y in enumerate(_labels(labels, most=40), start=1))
+    return math.pi * whole
+
+
+def sawtooth_position(labels: Tensor) -> float:
+    r"""The place $\theta\in(0,1)$ where a sawtooth of $m$ folds has the labels.
+
+    $\mathbf 1[\Delta^m(2^{j-m}\theta)>\tfrac12]=y_j$ for $j=1,\dots,m$, where $\Delta^m$ is the
+    tent map composed $m$ times: it sees $2^j\theta$ modulo 2, which lies between 1/2 and 3/2 just
+    when the $j$-th binary digit of $\theta$ differs from the next.
+
+    One parameter and $m$ layers so carry $m$ labels, and $n$ parameters in front of the same
+    layers $nm$ labels: ReLU networks of $M$ weights shatter of the order of $M^2$ points. At most
+    50 labels, which double precision holds exactly.
+
+    >>> import torch
+    >>> theta = sawtooth_position(torch.tensor([1, 0, 1]))
+    >>> [1 - abs(1 - 2**j * theta % 2) > 0.5 for j in (1, 2, 3)]
+    [True, False, True]
+    """
+    digits = _labels(labels, most=50)
+    for j in range(len(digits) - 2, -1, -1):
+        digits[j] ^= digits[j + 1]
+    # two digits more keep every value a quarter away from the threshold
+    return sum(b * 2.0**-j for j, b in enumerate(digits, start=1)) + 2.0 ** -(len(digits) + 2)
+
+
+def _labels(labels: Tensor, *, most: int) -> list[int]:
+    if labels.ndim != 1 or not 1 <= len(labels) <= most:
+        raise ShapeMismatch(f"labels are [m] with m from 1 to {most}, not {list(labels.shape)}")
     if not bool(((labels == 0) | (labels == 1)).all()):
         raise InvalidInput(
             f"labels are 0 or 1: {first_entry(labels, 'labels', ~((labels == 0) | (labels == 1)))}"
         )
-    whole = 1 + sum((1 - int(y)) << i for i, y in enumerate(labels.tolist(), start=1))
-    return math.pi * whole
+    return [int(y) for y in labels.tolist()]

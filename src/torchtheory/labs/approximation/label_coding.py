@@ -6,12 +6,13 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.memorization.label_coding import (
     label_function,
     read_labels,
+    sawtooth_position,
     sine_frequency,
     sobolev_grid_norm,
 )
@@ -27,11 +28,12 @@ from torchtheory.approximation.rates.lower_bounds import (
 from torchtheory.approximation.rates.table import THEOREMS
 from torchtheory.approximation.rates.theorems import Setting
 from torchtheory.core.checks import whole_number
+from torchtheory.expressivity.folding import sawtooth_network
 from torchtheory.generalization.vc.growth import halfspaces, intervals, rectangles, shatters
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.generalization.vc.shattering import radon_partition, relu_shattering
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
-from torchtheory.nets.feedforward import parameter_count
+from torchtheory.nets.feedforward import dense, parameter_count
 
 
 @lab(
@@ -49,10 +51,13 @@ def label_coding(run: Run, cells: int = 6, sines: int = 32) -> None:
     returns all labels: broken lines of ReLUs are built for all 2^cells labelings and read. So an
     architecture that meets the whole ball shatters N^d points, and with at most 4M(3M + 4) points
     for M weights the least number of weights follows, constants included. The VC dimension itself
-    is found by exhaustion for half-spaces, intervals and boxes, and is infinite for sines. Look at
-    the surface: it is flat except where a label is 1.
+    is found by exhaustion for half-spaces, intervals and boxes, and is infinite for sines; ReLU
+    networks that end in a sawtooth shatter of the order of M² points. Look at the surface: it is
+    flat except where a label is 1.
     """
     whole_number(cells, "cells", least=4)
+    # one parameter shatters at most 28 points where the bound holds, and sines must shatter more
+    whole_number(sines, "sines", least=weights_vc_bound(1) + 1, most=40)
     heights(run)
     reading(run)
     networks(run, cells)
@@ -65,6 +70,13 @@ def label_coding(run: Run, cells: int = 6, sines: int = 32) -> None:
         caption="Left: a function of smoothness 2 on the square that holds 36 labels, seen from "
         "above. Right: the fewest weights for an error, by labels and by what is enough, d = 2.",
     )
+
+
+#: why no network comes near the upper bound of the VC dimension
+PROOF_COUNTS = (
+    "the proof charges every weight with three operations and every operation with 4M points; the networks that "
+    "shatter most, weights in front of a sawtooth, reach M²/20"
+)
 
 
 def labels_of(run: Run, count: int) -> Tensor:
@@ -161,7 +173,7 @@ def networks(run: Run, cells: int) -> None:
     says.equal(shares, 1.0)
     says.fails("one piece fewer than cells", poor)
     says = run.states("X-34", r"N^d\le\mathrm{VCdim}\le4M(3M+4): \text{ points shattered}")
-    says.at_most(cells, [weights_vc_bound(m) for m in sizes])
+    says.at_most(cells, [weights_vc_bound(m) for m in sizes], loose=PROOF_COUNTS)
     says.fails(
         "sines, which are no piecewise polynomials: 32 points with one parameter",
         32 if sine_labels_read(run, 32) == 1.0 else 0,
@@ -186,7 +198,12 @@ def weights(run: Run) -> None:
     needed = [vc_minimum_weights(e, n, 1) for n in (1, 2) for e in errors]
     without = [label_cells(e, 1, 1) for e in errors]
     says = run.states("X-34", r"\text{least } M \text{ by labels} \le M \text{ of broken lines for the ball, } d=1")
-    says.at_most(needed, spent)
+    says.at_most(
+        needed,
+        spent,
+        loose="ε^(-1/2n) against ε^(-1/n): the weights of broken lines depend continuously on the function, and only "
+        "very deep networks whose weights do not come near the labels' count",
+    )
     says.fails(
         "functions with one derivative, networks for two, and one label a weight",
         without,
@@ -243,6 +260,11 @@ def dimensions(run: Run, sines: int) -> None:
     says = run.states("X-36", r"\mathbf 1[\sin\theta x>0] \text{ returns all labels at } 2^{-1},\dots,2^{-m}")
     says.equal([sine_labels_read(run, m) for m in (1, 4, 10, 20, sines)], 1.0)
     says.fails("the points 1, 2, 3, 4, all frequencies: share of the 16 labelings", len(seen) / 16)
+    shattered(run, sines)
+
+
+def shattered(run: Run, sines: int) -> None:
+    """What ReLU networks shatter, against the number of their weights."""
     counts = [4, 8, 12]
     net_sizes, hit = [], []
     for m in counts:
@@ -252,16 +274,52 @@ def dimensions(run: Run, sines: int) -> None:
             hidden = net[1](net[0](points))
         hit.append(float(((output @ hidden.T).sign() == all_labelings(m)).double().mean()))
         net_sizes.append(parameter_count([3, m, 1]))
+    folds = (4, 8, 16, 32)
+    deep = [sawtooth_labels_read(run, m, m) for m in folds]
+    says = run.states(
+        "X-36",
+        r"\mathbf 1[\Delta^m(\theta\cdot x)>\tfrac12]: \text{ share of the labels at } 2^{j-m}e_i,\ i\le5m,\ j\le m",
+    )
+    says.equal([share for share, _ in deep], 1.0)
+    says.fails("one fold fewer", [sawtooth_labels_read(run, m, m - 1)[0] for m in folds])
+    run.states(
+        "X-36", r"C \text{ cannot be small: these } M \text{ weights shatter at least } (M-1)^2/20 \text{ points}"
+    ).at_least([5 * m * m for m in folds], [(weights - 1) ** 2 / 20 for _, weights in deep])
     says = run.states("X-36", r"m \text{ points shattered by } M \text{ weights: } m\le4M(3M+4)")
     says.at_most(
-        [m if h == 1.0 else math.inf for m, h in zip(counts, hit, strict=True)],
-        [weights_vc_bound(s) for s in net_sizes],
+        [m if h == 1.0 else math.inf for m, h in zip(counts, hit, strict=True)]
+        + [5 * m * m if share == 1.0 else math.inf for m, (share, _) in zip(folds, deep, strict=True)],
+        [weights_vc_bound(s) for s in net_sizes + [weights for _, weights in deep]],
+        loose=PROOF_COUNTS,
     )
     says.fails(
         "sines: one parameter, and as many points as you like",
         sines if sine_labels_read(run, sines) == 1.0 else 0,
         promised=weights_vc_bound(1),
     )
+
+
+def sawtooth_labels_read(run: Run, count: int, folds: int) -> tuple[float, int]:
+    r"""Share of random labels that a unit in front of a sawtooth returns, and its weights.
+
+    The $5m^2$ points are $2^{j-m}e_i$: every direction has a weight of its own, and the folds, five
+    weights each, serve them all.
+    """
+    inputs = 5 * count
+    scale = 2.0 ** torch.arange(1 - count, 1, dtype=torch.float64)
+    x = (scale[:, None, None] * torch.eye(inputs, dtype=torch.float64)).reshape(-1, inputs)
+    shares = []
+    for _ in range(8):
+        y = labels_of(run, count * inputs).reshape(count, inputs)
+        theta = torch.tensor([sawtooth_position(column) for column in y.T], dtype=torch.float64)
+        # the threshold 1/2 is the bias of the output
+        net = nn.Sequential(dense(theta[None]), nn.ReLU(), *sawtooth_network(folds))
+        last = net[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():
+            last.bias.fill_(-0.5)
+            shares.append(float(((net(x)[:, 0] > 0) == y.flatten()).double().mean()))
+    return sum(shares) / len(shares), network_size(net).parameters
 
 
 def plot(axes: Any) -> None:
