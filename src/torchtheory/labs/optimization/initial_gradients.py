@@ -74,6 +74,10 @@ def squared_norm(gradients: Tensor) -> Tensor:
     return gradients.square().sum((-2, -1))
 
 
+def gram_norm(products: Tensor) -> Tensor:
+    return squared_norm(products.mT @ products)
+
+
 def gradient_map(run: Run) -> None:
     """The formula for the gradient, against automatic differentiation."""
     widths = [4, 3, 5, 2, 3]
@@ -193,20 +197,23 @@ def every_network(run: Run) -> None:
         )
         says.fails("layers not independent: the same matrix three times", tied_networks(3, kappa, sigma, x, y))
     matrices, chance = three_valued_matrices(2, 2, 3.0)
-    products = matrices[:, None] @ matrices[None]
-    norms = squared_norm(products.mT @ products)
-    flat = squared_norm(matrices.mT @ matrices)
-    tied = squared_norm((matrices @ matrices).mT @ (matrices @ matrices))
+    pairs = matrices[:, None] @ matrices[None]
+    triples = matrices[:, None, None] @ pairs
+    twice = matrices @ matrices
+    by_pairs = chance[:, None] * chance
+    by_triples = chance[:, None, None] * by_pairs
     says = run.states(
         "L-158", r"\mathbb E\|W^{1:m}W^{m:1}\|_F^2=\tfrac{\sigma^{4m}}3\bigl[(d(d+2))^{m+1}-(d(d-1))^{m+1}\bigr]"
     )
     says.equal(
-        torch.stack([chance @ flat, (chance[:, None] * chance * norms).sum()]),
-        [(8.0**2 - 2.0**2) / 3, (8.0**3 - 2.0**3) / 3],
+        torch.stack([(by_pairs * gram_norm(pairs)).sum(), (by_triples * gram_norm(triples)).sum()]),
+        [(8.0**3 - 2.0**3) / 3, (8.0**4 - 2.0**4) / 3],
         1e-12,
-        where="d = 2, m = 1, 2; all matrices",
+        where="d = 2, m = 2, 3; all matrices",
     )
-    says.fails("the same matrix twice", torch.stack([chance @ flat, chance @ tied]))
+    says.fails(
+        "the same matrix in all layers", torch.stack([chance @ gram_norm(twice), chance @ gram_norm(matrices @ twice)])
+    )
 
 
 def bound(run: Run) -> None:
@@ -257,6 +264,10 @@ def sampled(run: Run, draws: int) -> None:
         depth = len(widths) - 1
         x, y = run.randn(widths[0]), run.randn(widths[-1])
         sigmas = [scale / math.sqrt(q) for q in widths[:-1]]
+        own = gradient_second_moments(x, 0 * y, widths, sigmas, KURTOSIS[law])
+        # y so long that both terms count: in the first layer they are equal
+        both = gradient_second_moments(x, y, widths, sigmas, KURTOSIS[law])
+        y = y * math.sqrt(own[0] / (both[0] - own[0]))
         exact = gradient_second_moments(x, y, widths, sigmas, KURTOSIS[law])
         layers = []
         for p, q, sigma in zip(widths[1:], widths, sigmas, strict=False):
@@ -277,7 +288,13 @@ def sampled(run: Run, draws: int) -> None:
                 rf"\mathbb E\|\partial\ell/\partial W^{k}\|_F^2 \text{{, {law} weights, widths "
                 rf"{'-'.join(map(str, widths))}}}",
             )
-            says.mean(found, exact[k - 1], where=f"{draws} networks, σ²·fan-in = {scale**2:.2f}")
+            says.mean(
+                found,
+                exact[k - 1],
+                # the source's factors 2, and either term alone
+                against=(2 * exact[k - 1], own[k - 1], exact[k - 1] - own[k - 1]),
+                where=f"{draws} networks, σ²·fan-in = {scale**2:.2f}",
+            )
             says.fails("weights of mean σ", spoiled)
     run.table(
         "mean-squared-gradients",
@@ -303,7 +320,14 @@ def wide_limit(run: Run) -> None:
             r"\sigma^2=\tfrac1d:\ \mathbb E\|\partial\ell/\partial W^k\|_F^2\to\rho(L-k+1)+\gamma"
             r" \text{ as } d\to\infty: \text{ exponent of the distance}",
         )
-        says.slope(widths, gaps(layer, 0.5), -1.0, 0.05, where=f"L = {depth}, k = {layer}, d = 100 to 100 000")
+        says.slope(
+            widths,
+            gaps(layer, 0.5),
+            -1.0,
+            0.05,
+            against=(-2.0, -0.5),
+            where=f"L = {depth}, k = {layer}, d = 100 to 100 000",
+        )
         says.fails("σ = d^-0.45", widths, gaps(layer, 0.45))
 
 
@@ -315,7 +339,7 @@ def growth_with_depth(run: Run, networks: int, width: int, deepest: int) -> Fans
     x, y = run.randn(width), run.randn(width)
     x, y = x / x.norm(), y / y.norm()
     none = torch.zeros_like(y)
-    depths = sorted({1, *range(2, deepest + 1, 2)})
+    depths = list(range(1, deepest + 1))
     fans: Fans = {}
     for scale in run.track(SCALES, "deviations"):
         sigma = scale / math.sqrt(width)
@@ -345,9 +369,11 @@ def growth_with_depth(run: Run, networks: int, width: int, deepest: int) -> Fans
                 "L-159",
                 rf"\text{{the term of }} {name} \text{{ grows with depth like }} e^{{L\beta}},\ \beta={formula}",
             )
+            rates = {s: math.log(s**4 * (1 + 2 / width) if place == 2 else s**2) for s in SCALES}
             says.slope(
                 found,
-                math.log(scale**4 * (1 + 2 / width) if place == 2 else scale**2),
+                rates[scale],
+                against=[rate for s, rate in rates.items() if s != scale],
                 where=f"σ√d = {scale}, d = {width}, L = 1 to {depths[-1]}, {networks} networks",
             )
             says.fails(f"another deviation: σ√d = {far}", slopes[far])

@@ -10,8 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
-from torchtheory.training.risks import empirical_risk, hold_out, least_empirical_risk, risk
+from torchtheory.training.losses import classification_loss
+from torchtheory.training.risks import (
+    Sampler,
+    empirical_risk,
+    hold_out,
+    least_empirical_risk,
+    risk,
+)
 from torchtheory.training.trainer import fit
+
+#: Confidence of each statistical comparison.
+SURE = 0.9999
 
 
 @dataclass(frozen=True)
@@ -77,15 +87,20 @@ def linear(weight: Tensor) -> nn.Linear:
 
 def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[float]]:
     """Held-out, training and selected risks against the exact one."""
-    logits = run.randn(50, 7).requires_grad_()
-    y = torch.randint(0, 7, (50,), generator=run.generator)
-    (gradient,) = torch.autograd.grad(F.cross_entropy(logits, y, reduction="sum"), logits)
-    run.states("N-25", r"\partial_z\,\mathrm{CE}(z, y) = \mathrm{softmax}(z) - e_y").equal(
-        gradient, logits.detach().softmax(1) - F.one_hot(y, 7), 1e-12
-    )
+    x, y = run.randn(50, 4), torch.randint(0, 7, (50,), generator=run.generator)
+    classifier = nn.Linear(4, 7, dtype=torch.float64)
+    logits = (x @ classifier.weight.T + classifier.bias).detach()
+    chances = logits.softmax(1)[torch.arange(50), y]
+    says = run.states("N-25", r"\hat R(f)=-\tfrac1s\textstyle\sum_i\log\mathrm{softmax}(f(x_i))_{y_i}")
+    says.equal(empirical_risk(classifier, (x, y)).value, float(-chances.log().mean()), 1e-12)
+    says.fails("labels of other samples", empirical_risk(classifier, (x, y.roll(1))).value)
+    says = run.states("N-25", r"\partial_z\,\mathrm{CE}(z, y) = \mathrm{softmax}(z) - e_y")
+    gradient = classification_loss("log").gradient(logits, y)
+    says.equal(gradient, logits.softmax(1) - F.one_hot(y, 7), 1e-12)
+    says.fails("no softmax: z - e_y", gradient, promised=logits - F.one_hot(y, 7))
 
     held, trained = [], []
-    for k in range(trials):
+    for k in range(2 * trials):
         train, held_out = hold_out(law.sample(8 * len(law.weight), run.generator), 0.5, seed=k)
         weight = torch.linalg.lstsq(train.x, train.y.unsqueeze(1)).solution.squeeze(1)
         exact = float(law.risk(weight))
@@ -93,7 +108,8 @@ def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[fl
         held.append(empirical_risk(model, held_out).value - exact)
         trained.append(empirical_risk(model, train).value - exact)
     says = run.states("N-25", r"\mathbb E\big[\hat R_{\text{val}}(f_{\text{train}}) - R(f_{\text{train}})\big] = 0")
-    says.mean(held, 0, confidence=0.999)
+    optimism = sum(trained) / len(trained)
+    says.mean(held, 0, against=(optimism, optimism / 2), confidence=SURE)
     says.fails("the risk is estimated on the training samples", trained)
 
     plain = Law(law.weight, 0.0, law.noise)
@@ -117,23 +133,35 @@ def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[fl
 
     weight = law.weight + 0.5
     sizes = [25 * 2**j for j in range(7)]
-    spread = []
-    for n in sizes:
-        x, targets = law.sample(4 * trials * n, run.generator)
-        risks = (x @ weight - targets).square().view(4 * trials, n).mean(1)
-        spread.append(float((risks - law.risk(weight)).square().mean().sqrt()))
+
+    def root_mean_square(n: int, copies: int = 1) -> float:
+        """How far the empirical risk of n samples is off; `copies` of each are the same draw."""
+        x, targets = law.sample(4 * trials * (n // copies), run.generator)
+        risks = (x @ weight - targets).square().view(4 * trials, -1).repeat(1, copies).mean(1)
+        return float((risks - law.risk(weight)).square().mean().sqrt())
+
+    spread = [root_mean_square(n) for n in sizes]
     says = run.states(
         ["N-25", "S-05"], r"\theta \text{ fixed}: \quad \sqrt{\mathbb E(\hat J_n - J)^2} \propto n^{-1/2}"
     )
-    says.slope(sizes, spread, -0.5, confidence=0.999)
-    says.fails("a constant bias of 1 is added", sizes, [s + 1 for s in spread])
-    estimate = risk(linear(weight), law.sample, 40_000, generator=run.generator)
-    says = run.states("S-05", r"\hat J_n \to J = \|w - \theta\|^2 + 2a^2 + \sigma^2: \text{ standard errors away}")
-    says.at_most(abs(estimate.value - float(law.risk(weight))) / estimate.standard_error, 4)
-    says.fails(
-        "the noise is forgotten in J",
-        abs(estimate.value - float(law.risk(weight)) + law.noise**2) / estimate.standard_error,
+    says.slope(sizes, spread, -0.5, against=(-1.0, 0.0), confidence=0.999)
+    says.fails("not independent: 25 samples, again and again", sizes, [root_mean_square(n, n // 25) for n in sizes])
+    model, exact = linear(weight), float(law.risk(weight))
+
+    def squared_errors(sampler: Sampler) -> list[float]:
+        """How far estimates of J are off, in standard errors, squared."""
+        found = [risk(model, sampler, 1000, generator=run.generator) for _ in range(2 * trials)]
+        return [((e.value - exact) / e.standard_error) ** 2 for e in found]
+
+    says = run.states("S-05", r"J=\|w-\theta\|^2+2a^2+\sigma^2:\ \mathbb E\,(\hat J_n-J)^2/\text{(standard error)}^2=1")
+    says.mean(
+        squared_errors(law.sample),
+        1.0,
+        against=(0.25, 0.5, 2.0, 4.0),  # a standard error twice or √2 times too large or too small
+        confidence=SURE,
+        where=f"{2 * trials} estimates from 1000 samples each",
     )
+    says.fails("the noise is forgotten in J", squared_errors(Law(law.weight, law.bend, 0.0).sample))
     return sizes, spread
 
 
@@ -165,22 +193,26 @@ def least_squares(run: Run, law: Law, samples: int) -> None:
 
 def error_parts(run: Run, law: Law, samples: int) -> list[tuple[Any, ...]]:
     """Approximation, estimation and optimization error of a linear model, and their sum."""
-    x, y = law.sample(samples, run.generator)
+    # few samples, so that each part is large enough to be missed
+    x, y = law.sample(samples // 6, run.generator)
     model = linear(torch.zeros_like(law.weight))
-    fit(model, (x, y), epochs=2, batch_size=samples, optimizer="sgd", learning_rate=0.2)
+    fit(model, (x, y), epochs=2, batch_size=len(x), optimizer="sgd", learning_rate=0.2)
     erm = torch.linalg.lstsq(x, y.unsqueeze(1)).solution.squeeze(1)
     trained = model.weight.detach().squeeze(0)
     noise, approximation = law.noise**2, 2 * law.bend**2
     estimation = float(law.risk(erm) - law.risk(law.weight))
     optimization = float(law.risk(trained) - law.risk(erm))
     total = noise + approximation + estimation + optimization
-    measured = risk(model, law.sample, 60_000, generator=run.generator)
+    measured = risk(model, law.sample, 200_000, generator=run.generator)
     width = 4 * measured.standard_error
-    interval = Interval(measured.value, measured.value - width, measured.value + width, 0.9999, 60_000, "normal")
+    interval = Interval(
+        measured.value, measured.value - width, measured.value + width, SURE, measured.samples, "normal"
+    )
     says = run.states(
         ["A-01", "S-05"], r"R(\theta) = \text{noise} + \text{approximation} + \text{estimation} + \text{optimization}"
     )
-    says.mean(interval, total)
+    parts = (noise, approximation, estimation, optimization)
+    says.mean(interval, total, against=[total - part for part in parts], where="each part left out is excluded")
     says.fails("the optimization error is left out", interval, promised=total - optimization)
     return [
         ("noise", noise, "nothing"),

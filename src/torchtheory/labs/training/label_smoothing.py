@@ -85,7 +85,9 @@ def label_smoothing(run: Run, smoothing: float = 0.1, samples: int = 500, epochs
     drawn = torch.multinomial(column, trials, replacement=True, generator=run.generator)
     noisy = -z.log_softmax(0)[drawn]
     says = run.states("N-135", r"\mathbb E_{\tilde y \sim \Pi e_y} \mathrm{CE}(z, \tilde y) = \mathrm{CE}(z, \Pi e_y)")
-    says.mean(noisy - smoothed_cross_entropy(z[None], label, confusion), 0, confidence=0.999)
+    smooth, hard = smoothed_cross_entropy(z[None], label, confusion), F.cross_entropy(z[None], label)
+    # against the hard label, and a confusion half as large
+    says.mean(noisy - smooth, 0, against=(float(hard - smooth), float(hard - smooth) / 2), confidence=0.999)
     says.fails("the hard label instead of the smoothed one", noisy - F.cross_entropy(z[None], label))
 
     curves = {name: logit_gaps(e, samples, epochs) for name, e in (("smoothed", smoothing), ("hard labels", 0.0))}

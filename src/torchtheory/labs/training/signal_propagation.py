@@ -22,6 +22,9 @@ from torchtheory.training.signal_propagation import (
 
 EXACT = 1e-12
 
+#: Confidence of each statistical comparison.
+SURE = 0.9999
+
 SCHEMES: dict[str, Scheme] = {
     "variance 0.05²": 0.05**2,
     "LeCun": "lecun",
@@ -37,9 +40,9 @@ NAMES = ("linear", "relu", "tanh", "softplus")
     room="training",
     covers=["N-121"],
     title="How activations and gradients grow or die over depth",
-    full={"width": 200, "depth": 50, "networks": 20},
+    full={"width": 200, "depth": 50, "networks": 200},
 )
-def signal_propagation(run: Run, width: int = 80, depth: int = 20, networks: int = 24) -> None:
+def signal_propagation(run: Run, width: int = 40, depth: int = 20, networks: int = 100) -> None:
     """Every initializer with every activation, all networks at once, against the recursion.
 
     Second moments of the pre-activations going forward and of a random gradient going back are
@@ -57,7 +60,7 @@ def signal_propagation(run: Run, width: int = 80, depth: int = 20, networks: int
     agreement(run, measured, predicted, width, depth)
     isometry(run, measured, depth)
     slow_decay(run)
-    any_model(run, width)
+    any_model(run)
 
     rows = []
     for s, scheme in enumerate(SCHEMES):
@@ -132,25 +135,26 @@ def ratios_of_relu(run: Run, measured: Signal, networks: int) -> None:
     forward = measured.forward[:, relu]
     ratios = forward[..., 1:] / forward[..., :-1]
     place = {name: s for s, name in enumerate(SCHEMES)}
-    he = mean_interval(ratios[place["He"]].ravel())
-    halved = {name: mean_interval(ratios[place[name]].ravel()) for name in ("LeCun", "Xavier")}
+    he = mean_interval(ratios[place["He"]].ravel(), SURE)
+    halved = {name: mean_interval(ratios[place[name]].ravel(), SURE) for name in ("LeCun", "Xavier")}
     count = ratios[0].numel()
     says = run.states("N-121, N-119", r"\text{ReLU with He: } \mathbb E\,q^{\ell+1}/q^\ell=1")
     says.mean(
         he,
         1.0,
-        where=f"{count} independent ratios of {networks} networks, 99 % interval; exact at any "
+        against=(0.5, 2.0),
+        where=f"{count} independent ratios of {networks} networks; exact at any "
         "width, since direction and length of a Gaussian vector are independent",
     )
     says.fails("Xavier's weights: half of it is lost in every layer", halved["Xavier"])
     for name, interval in halved.items():
         says = run.states("N-121", rf"\text{{ReLU with {name}: }} \mathbb E\,q^{{\ell+1}}/q^\ell=\tfrac12")
-        says.mean(interval, 0.5, where=f"{count} ratios, 99 % interval; 2^-50 after 50 layers")
+        says.mean(interval, 0.5, against=(0.25, 1.0), where=f"{count} ratios; 2^-50 after 50 layers")
         says.fails("He's weights", he)
     linear = NAMES.index("linear")
     straight = measured.forward[:, linear, :, 1:] / measured.forward[:, linear, :, :-1]
     says = run.states("N-121", r"\text{linear layers with LeCun: } \mathbb E\,q^{\ell+1}/q^\ell=1")
-    says.mean(straight[place["LeCun"]].ravel(), 1.0)
+    says.mean(straight[place["LeCun"]].ravel(), 1.0, against=(0.5, 2.0), confidence=SURE)
     says.fails("He's weights: doubled each time", straight[place["He"]].ravel())
 
 
@@ -166,15 +170,28 @@ def agreement(run: Run, measured: Signal, predicted: list[Signal], width: int, d
     ):
         promises = torch.stack(said, 1)  # [schemes, activations]
         says = run.states(
-            "N-121", rf"|\mathbb E\ln {symbol}-\ln {symbol}_{{\rm predicted}}|\le\tfrac52\,L/n\text{{, {word}}}"
+            "N-121",
+            rf"|\mathbb E\ln {symbol}-\ln {symbol}_{{\rm predicted}}|\le L\,|\mathbb E\ln\tfrac2n\chi^2_k|,"
+            rf"\ k\sim\mathrm{{Bin}}(n,\tfrac12)\text{{, {word}}}",
         )
         says.at_most(
             farthest(found, promises, cases),
-            2.5 * depth / width,
+            depth * cost_of_finite_width(width),
             where=f"how far the interval over networks misses the prediction, worst of {cases} "
-            "combinations, 99 % for all together; finite width costs ReLU 5/(2n) a layer",
+            "combinations; finite width costs ReLU the most, 5/(2n) + O(1/n²) per layer",
         )
         says.fails("He's and LeCun's weights exchanged", farthest(found, promises[swapped], cases))
+
+
+def cost_of_finite_width(width: int) -> float:
+    r"""$-\mathbb E\ln(\tfrac2n\chi^2_k)$ with $k\sim\mathrm{Bin}(n,\tfrac12)$ units active, one of them at least.
+
+    So much does the logarithm of the second moment lose on average in a layer of ReLU units whose
+    mean is kept; $\mathbb E\ln\chi^2_k=\psi(k/2)+\ln2$.
+    """
+    k = torch.arange(1, width + 1, dtype=torch.float64)
+    chances = torch.distributions.Binomial(width, torch.tensor(0.5, dtype=torch.float64)).log_prob(k).exp()
+    return float(-(chances * (torch.digamma(k / 2) + math.log(4 / width))).sum() / chances.sum())
 
 
 def farthest(found: Tensor, said: Tensor, cases: int) -> float:
@@ -182,7 +199,7 @@ def farthest(found: Tensor, said: Tensor, cases: int) -> float:
     gaps = []
     for networks, promise in zip(found.flatten(0, 1), said.flatten(), strict=True):
         # the logarithm of a product over layers is nearly normal, the product is not
-        interval = mean_interval((networks / promise).log(), confidence=1 - 0.01 / cases)
+        interval = mean_interval((networks / promise).log(), confidence=1 - (1 - SURE) / cases)
         gaps.append(max(0.0, interval.low, -interval.high))
     return max(gaps)
 
@@ -192,14 +209,14 @@ def isometry(run: Run, measured: Signal, depth: int) -> None:
     linear, names = NAMES.index("linear"), list(SCHEMES)
     ours = measured.forward[names.index("orthogonal"), linear]
     gaussian = measured.forward[names.index("LeCun"), linear]
-    back = measured.backward[names.index("orthogonal"), linear]
+    back, gaussian_back = (measured.backward[names.index(scheme), linear] for scheme in ("orthogonal", "LeCun"))
     says = run.states(
         "N-121, N-120",
         r"\text{orthogonal linear layers: } q^\ell=q^0 \text{ and } g^\ell=g^L "
         r"\text{ for every } \ell \text{ and every network}",
     )
     says.equal(torch.cat([ours, back]), 1.0, EXACT * depth)
-    says.fails("LeCun's weights keep it in the mean only", torch.cat([gaussian, back]))
+    says.fails("LeCun's weights keep it in the mean only", torch.cat([gaussian, gaussian_back]))
 
 
 def slow_decay(run: Run) -> None:
@@ -217,28 +234,45 @@ def slow_decay(run: Run) -> None:
     says.fails("nσ² = 0.9: exponential decay", 2 * steps * q[1, -1])
 
 
-def any_model(run: Run, width: int) -> None:
-    """A network as a user has it: predicted from its weights' norms, measured by autograd."""
-    net = mlp([10, width, 2 * width, width, 3], "tanh")
+def any_model(run: Run) -> None:
+    """Networks as a user has them: predicted from their weights' norms, measured by autograd."""
+    widths, groups, networks = (8, 16, 32, 64, 128), 4, 6
+    across, errors, aligned = [], [], []
+    for width in widths:
+        for _ in range(groups):
+            found = torch.stack([relative_errors(run, width) for _ in range(networks)])
+            of_rank_one, drawn = found.square().mean((0, 2)).sqrt().tolist()
+            across.append(width)
+            errors.append(drawn)
+            aligned.append(of_rank_one)
+    says = run.states(
+        "N-121",
+        r"\text{a network at one input: } q^\ell \text{ predicted from } \|W_\ell\|_F \text{ errs like } n^{-1/2}",
+    )
+    says.slope(
+        across,
+        errors,
+        -0.5,
+        against=(-1.0, 0.0),
+        confidence=0.999,
+        where=f"relative errors at layers 2 and 3 of widths n, n, 2n, n, 3 with tanh, n = {widths[0]} to {widths[-1]}; "
+        f"root mean squares over {networks} networks",
+    )
+    says.fails("weights of the same norms and rank one", across, aligned)
+
+
+def relative_errors(run: Run, width: int) -> Tensor:
+    """How far predictions for layers 2 and 3 are off, `[2, 2]`: weights of rank one, then drawn by He's rule."""
+    net = mlp([width, width, 2 * width, width, 3], "tanh")
     initialize(net, "he", activation="tanh", generator=run.generator)
-    x = run.randn(2000, 10)
-    measured = measure_signal(net, x, generator=run.generator)
-    predicted = predict_signal_of(net, x)
+    x = run.randn(1, width)
+    predicted, measured = predict_signal_of(net, x), measure_signal(net, x, generator=run.generator)
     with torch.no_grad():
         for layer in (m for m in net if isinstance(m, nn.Linear)):
-            u, s, v = torch.linalg.svd(layer.weight, full_matrices=False)
-            s[1:] = 0  # the same norm, of rank one
-            layer.weight.copy_(u @ torch.diag(s * layer.weight.norm() / s.norm()) @ v)
+            rank_one = torch.outer(*(run.randn(k) for k in layer.weight.shape))
+            layer.weight.copy_(layer.weight.norm() / rank_one.norm() * rank_one)
     aligned = measure_signal(net, x, generator=run.generator)
-    says = run.states(
-        "N-121", r"\text{a given network: } q^\ell \text{ predicted from } \|W_\ell\|_F \text{ alone, relative error}"
-    )
-    says.at_most(
-        (measured.forward / predicted.forward - 1).abs(),
-        4 / math.sqrt(width),
-        where="widths 10, n, 2n, n, 3 with tanh; fluctuations of one network are of order 1/√n",
-    )
-    says.fails("weights of the same norms and rank one", (aligned.forward / predicted.forward - 1).abs())
+    return torch.stack([(s.forward[1:3] / predicted.forward[1:3] - 1).double() for s in (aligned, measured)])
 
 
 def plot_signal(axes: Any, measured: Signal, predicted: list[Signal]) -> None:
