@@ -106,14 +106,16 @@ def norm_of_the_error(run: Run) -> None:
     says = run.states(["M-161", "M-163"], r"R^*=\min_wR(w)=\sigma^2")
     says.equal(risks(best[None], fair), sigma**2, 1e-12)
     says.fails("noise that depends on x", risks(off[None], tied))
-    x = run.randn(4000, 6)
+    x = run.randn(20_000, 6)
     w = planted + 0.5
-    seen = (x @ (w - planted) - sigma * run.randn(4000)).square() - sigma**2
+    seen = (x @ (w - planted) - sigma * run.randn(len(x))).square() - sigma**2
+    above = float(excess_risk(w, planted, torch.eye(6).double()))
     run.states("M-163", r"R(w)-\sigma^2=\|w-w_*\|_\Sigma^2").mean(
         seen,
-        excess_risk(w, planted, torch.eye(6).double()),
-        confidence=0.9999,
-        where="Gaussian features, 4000 test points, confidence 99.99%",
+        above,
+        against=(above**0.5, above + sigma**2, 2 * above),  # no square, the risk itself, no one half
+        confidence=0.999,
+        where=f"Gaussian features, {len(x)} test points",
     )
 
 
@@ -143,21 +145,22 @@ def two_parts(run: Run, trials: int) -> None:
         "risk-decomposition-first-line", r"\mathbb E[R(\bar w)-R^*]=\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2"
     ).equal(parts.variance, excess.mean(), 1e-2, where="ridge regression is biased")
     half = many // 2
-    x = run.randn(half, p) * moment.diagonal().sqrt()
-    fresh = ((x * (weights[:half] - planted)).sum(1) - sigma * run.randn(half)).square() - sigma**2
+    x = run.randn(half, 100, p) * moment.diagonal().sqrt()
+    fresh = ((x @ (weights[:half] - planted)[..., None])[..., 0] - sigma * run.randn(half, 100)).square()
+    seen = ((phi[:half] @ weights[:half, :, None])[..., 0] - y[:half]).square()
     second = weights[half:]
     other = decompose_estimates(second, planted, moment)
+    # the parts are estimates too: what they differ by from one sample to the next is taken along
+    drawn = sigma**2 + excess_risk(second, planted, moment) - other.total
     says = run.states("M-164", r"\mathbb E[R(\bar w)]-R^*=\text{bias}+\text{variance}")
     says.mean(
-        fresh - excess_risk(second, planted, moment) + other.total,
+        fresh.mean(1) - drawn,
         other.total,
-        where=f"a fresh test point for each of {half} samples, the parts from {half} others",
+        against=torch.stack([other.bias, other.variance, other.total + sigma**2]),
+        confidence=0.999,
+        where=f"100 fresh test points for each of {half} samples, the parts from {half} others",
     )
-    says.fails(
-        "variance alone, the estimator being biased",
-        fresh - excess_risk(second, planted, moment) + other.total,
-        promised=other.variance,
-    )
+    says.fails("tested on the sample that was fitted", seen.mean(1) - drawn)
     scores = run.randn(30, 50, 4) + run.randn(50, 4)
     target = torch.eye(4).double()[torch.arange(50) % 4]
     split = decompose_predictions(scores, target)
@@ -185,18 +188,18 @@ def estimator(run: Run) -> None:
     says.fails("weights off by 0.01", phi.T @ (y - phi @ (closed + 0.01)))
     wide, y = run.randn(6, 20), run.randn(6)
     least = minimum_norm_weights(wide, y)
-    free = run.randn(50, 20)
+    free = run.randn(50, 20) * torch.linspace(0.05, 1, 50).double()[:, None]
     others = least + free - (torch.linalg.pinv(wide) @ (wide @ free.T)).T  # they interpolate too
     says = run.states("M-165", r"p>n:\ \Phi^+y \text{ has the least norm of all } w \text{ with } \Phi w=y")
     says.at_least(others.norm(dim=1), least.norm(), where="50 other interpolators")
-    says.fails(
-        "another interpolator in the place of the pseudo-inverse's", others.norm(dim=1), promised=others[0].norm()
-    )
+    ridges = torch.logspace(-1, 1, 20).double()[:, None, None] * torch.eye(6).double()
+    shrunk = torch.linalg.solve(wide @ wide.T + ridges, y.expand(20, 6)) @ wide
+    says.fails("ridge regression, which does not interpolate", shrunk.norm(dim=1))
     says = run.states("M-165", r"\Phi w=y\Rightarrow\|w\|^2=\|\Phi^+y\|^2+\|w-\Phi^+y\|^2")
     says.equal(least.square().sum() + (others - least).square().sum(1), others.square().sum(1), 1e-10)
     says.fails(
         "another interpolator in the place of the pseudo-inverse's",
-        others[0].square().sum() + (others - others[0]).square().sum(1),
+        others[-1].square().sum() + (others - others[-1]).square().sum(1),
     )
     columns = phi.T  # the examples as columns, as the matrix is displayed
     run.refutes(
@@ -211,14 +214,16 @@ def estimator(run: Run) -> None:
 def variance_of_least_squares(run: Run, trials: int) -> None:
     """Theorem 81 on one design, and over Gaussian designs."""
     n, p, sigma = 24, 12, 0.8
-    root = run.randn(p, p)
+    # condition numbers of a few hundred at most, so that rounding stays below the tolerance
+    root = torch.linalg.qr(run.randn(p, p)).Q * torch.logspace(-0.5, 0.5, p).double()
     moment = root @ root.T
     phi = run.randn(n, p) @ root.T
     planted = run.randn(p)
     exact = design_bias_variance(phi, planted, moment, sigma**2)
     by_theorem = sigma**2 / n * torch.trace(moment @ torch.linalg.inv(phi.T @ phi / n))
     noise = sigma * run.randn(40 * trials, n)
-    tied = sigma * run.randn(40 * trials, 1) * phi[:, 0].sign()
+    # noise of the same mean square over the samples, all of it where the features can see it
+    tied = sigma * (n / p) ** 0.5 * run.randn(40 * trials, p) @ torch.linalg.qr(phi).Q.T
 
     def spread(noise: Tensor) -> Tensor:
         weights = planted + noise @ torch.linalg.pinv(phi).T
@@ -229,8 +234,14 @@ def variance_of_least_squares(run: Run, trials: int) -> None:
         "M-166",
         r"\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2=\tfrac{\sigma^2}n\operatorname{tr}(\Sigma\bar\Sigma^{-1})",
     )
-    says.mean(free, by_theorem, where=f"one design, {len(free)} draws of the noise")
-    says.fails("noise that is common to all samples, up to signs", correlated)
+    says.mean(
+        free,
+        by_theorem,
+        against=(sigma**2 * p / n, float(by_theorem) * n / (n - p)),  # Σ = Σ̄; degrees of freedom for n
+        confidence=0.999,
+        where=f"one design, {len(free)} draws of the noise",
+    )
+    says.fails("noise of the same size that is correlated between samples", correlated)
     says = run.states(
         "M-166", r"\tfrac{\sigma^2}n\operatorname{tr}(\Sigma\bar\Sigma^{-1})=\sigma^2p/n \text{ for } \Sigma=\bar\Sigma"
     )
@@ -241,9 +252,9 @@ def variance_of_least_squares(run: Run, trials: int) -> None:
         where="a fixed design: the test points are the training points",
     )
     says.fails("new test points", exact.variance)
-    n, p = 100, 50
-    designs = run.randn(trials, n, p)
-    scales = torch.where(run.rand(trials, n, 1) < 0.1, 9.1**0.5, 0.1**0.5)
+    n, p, many = 24, 12, 10 * trials
+    designs = run.randn(many, n, p)
+    scales = torch.where(run.rand(many, n, 1) < 0.1, 9.1**0.5, 0.1**0.5)
     half = run.randn(p)
     # the same for any covariance: the trace does not see a change of coordinates
     traces = design_bias_variance(designs, half, torch.eye(p).double(), 1.0).variance
@@ -253,7 +264,13 @@ def variance_of_least_squares(run: Run, trials: int) -> None:
         r"\tfrac{\sigma^2}n\mathbb E\operatorname{tr}(\Sigma\bar\Sigma^{-1})"
         r"=\sigma^2\tfrac p{n-p-1} \text{ for Gaussian features}",
     )
-    says.mean(traces, gaussian_variance_factor(n, p), where=f"n = {n}, p = {p}, {trials} designs")
+    says.mean(
+        traces,
+        gaussian_variance_factor(n, p),
+        against=(p / (n - p), p / n),  # without the 1, and for a fixed design
+        confidence=0.999,
+        where=f"n = {n}, p = {p}, {many} designs",
+    )
     says.fails("not Gaussian: a tenth of the rows is much longer, same covariance", heavy)
     mean = decompose_estimates(planted + noise @ torch.linalg.pinv(phi).T, planted, moment)
     run.refutes(
@@ -283,7 +300,6 @@ def parameters_curve(run: Run, n: int, dimension: int, noise: float, trials: int
     y = x @ beta + noise * run.randn(trials, n)
     grid = sorted({1, *range(step, dimension + 1, step), n // 2, n, 2 * n, dimension})
     curve = Curve(grid, [], [], [], [], [])
-    checked = {n // 2, 2 * n, dimension}
     for p in run.track(grid):
         rest = float(beta[p:].square().sum())
         exact = gaussian_bias_variance(n, p, float(beta[:p].square().sum()), rest, noise**2)
@@ -305,14 +321,9 @@ def parameters_curve(run: Run, n: int, dimension: int, noise: float, trials: int
         # noise and hidden features over the variance of a weight: the best penalty there is
         penalty = (noise**2 + rest) * dimension
         curve.ridge.append(float(excess(sizes / (sizes.square() + penalty)).median()))
-        if p in checked:
-            weights = ((seen / sizes)[:, None] @ v)[:, 0]
-            says = run.states("M-167", rf"p={p}:\ \mathbb E\,R-R^*=\text{{bias}}+\text{{variance, in closed form}}")
-            says.mean(fitted, exact.total, where=f"n = {n}, {trials} samples")
-            if p == n // 2:
-                says.fails("gradient descent stopped early, not the minimum-norm fit", stopped)
-            share = weights @ beta[:p] / beta[:p].square().sum()
-            run.states("M-167", rf"p={p}:\ \mathbb E\bar w=\min(1,n/p)\,\beta_{{\le p}}").mean(share, min(1.0, n / p))
+    closed_form(run, beta, n, n // 2, noise, 30 * trials)
+    for p in (2 * n, dimension):
+        closed_form(run, beta, n, p, noise, 6 * trials)
     highest = max(range(len(grid)), key=lambda i: curve.simulated[i])
     says = run.states("M-167", r"\text{the excess risk is largest at } p=n")
     says.equal(grid[highest], n, 2 / n, where="medians over the samples (the mean is infinite there), to within 2")
@@ -328,6 +339,47 @@ def parameters_curve(run: Run, n: int, dimension: int, noise: float, trials: int
         caption=f"Minimum-norm regression on {n} samples with p of {dimension} features",
     )
     return curve
+
+
+def closed_form(run: Run, beta: Tensor, n: int, p: int, noise: float, trials: int) -> None:
+    """Bias, variance and mean weights of the fit with the first p features, over fresh samples."""
+    kept, rest = beta[:p], float(beta[p:].square().sum())
+    exact = gaussian_bias_variance(n, p, float(kept.square().sum()), rest, noise**2)
+    x = run.randn(trials, n, p)
+    # what is left of the features is noise: independent of those in use, and normal
+    y = x @ kept + (noise**2 + rest) ** 0.5 * run.randn(trials, n)
+    longest = 1 / torch.linalg.matrix_norm(x, 2)[:, None].square()
+    weights, stopped = minimum_norm_weights(x, y), torch.zeros(trials, p).double()
+    for _ in range(3):
+        stopped += longest * ((y - (x @ stopped[..., None])[..., 0])[:, None] @ x)[:, 0]
+
+    def excess(weights: Tensor) -> Tensor:
+        return (weights - kept).square().sum(1) + rest
+
+    # the bias or the variance forgotten; the noise without the hidden features; below n also the
+    # limit, p / (n - p) for p / (n - p - 1)
+    factor, alone = gaussian_variance_factor(n, p), (noise**2 + rest) / (n - p)
+    against = [exact.bias, exact.variance, *([exact.total - rest * factor] if rest else [])]
+    against += [exact.total - alone * factor] if p < n else []
+    says = run.states("M-167", rf"p={p}:\ \mathbb E\,R-R^*=\text{{bias}}+\text{{variance, in closed form}}")
+    says.mean(
+        excess(weights),
+        exact.total,
+        against=[float(v) for v in against],
+        confidence=0.999,
+        where=f"n = {n}, {trials} samples",
+    )
+    says.fails("gradient descent stopped early, not the minimum-norm fit", excess(stopped))
+    shown = min(1.0, n / p)
+    says = run.states("M-167", rf"p={p}:\ \mathbb E\bar w=\min(1,n/p)\,\beta_{{\le p}}")
+    says.mean(
+        weights @ kept / kept.square().sum(),
+        shown,
+        against=(0.8 * shown, 1.2 * shown),
+        confidence=0.999,
+        where=f"the part of the mean weights along β, {trials} samples",
+    )
+    says.fails("gradient descent stopped early, not the minimum-norm fit", stopped @ kept / kept.square().sum())
 
 
 def descent(run: Run, n: int) -> None:
@@ -372,7 +424,7 @@ def descent(run: Run, n: int) -> None:
             eigenvalues = torch.linalg.eigvalsh(2 * shape.T @ shape / n)
             found.append(_steps_to(eigenvalues, 1e-6))
     says = run.states("M-168", r"\text{steps to } \|w_t-\bar w\|\le10^{-6}\|\bar w\| \text{ grow as } \kappa")
-    says.slope(conditions, needed, 1.0, 0.05)
+    says.slope(conditions, needed, 1.0, 0.05, against=(0.5, 2.0))  # accelerated; squared
     says.fails("a ridge of 0.05 keeps the condition bounded", conditions, ridged)
 
 

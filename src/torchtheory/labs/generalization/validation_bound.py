@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -13,7 +14,7 @@ from torchtheory.generalization.learning.validation_bound import (
     validation_sample_size,
     validation_slack,
 )
-from torchtheory.labs.engine import InvalidInput, Run, lab
+from torchtheory.labs.engine import Interval, InvalidInput, Run, lab, quantile_interval
 
 
 @lab(
@@ -57,8 +58,8 @@ def printed(run: Run) -> None:
         where="m = 10000, 10⁹ models, δ = 0.1, C = 1",
     )
     says.fails(
-        "the square of the variance in place of the variance",
-        [validation_slack(m, count, delta, variance=v**2) for v in (1.0, 0.05**2)],
+        "a search that could have returned a thousand times as many models",
+        [validation_slack(m, 1e3 * count, delta, variance=v) for v in (1.0, 0.05**2)],
     )
     grid = [(m, n, d, v) for m in (10, 1000, 10**6) for n in (1, 1e3, 1e9) for d in (1e-3, 0.1)
             for v in (1e-4, 0.25, 1.0)]  # fmt: skip
@@ -93,53 +94,58 @@ def printed(run: Run) -> None:
 
 def coverage(run: Run, samples: int, models: int, trials: int) -> None:
     """Models with known risks on simulated validation sets."""
-    delta = 0.05
-    risks = 0.05 + 0.4 * run.rand(models)
-    variance = float((risks * (1 - risks)).max())
-    slack = validation_slack(samples, models, delta, variance=variance)
+    delta, risk = 0.05, 0.5
     counts = torch.binomial(
         torch.full((trials, models), float(samples), dtype=torch.float64),
-        risks.expand(trials, models),
+        torch.full((trials, models), risk, dtype=torch.float64),
         generator=run.generator,
     )
-    coins = torch.binomial(
-        torch.full((trials, models), float(samples), dtype=torch.float64),
-        torch.full((trials, models), 0.5, dtype=torch.float64),
-        generator=run.generator,
-    )
-    alone = validation_slack(samples, 1, delta)
-    searched = coins.min(1).values / samples
+    gaps = risk - counts / samples
     says = run.states(
         "B-11",
         r"\Pr\bigl(\forall f\in\mathcal F_{\mathrm{val}}:R\le R_{\mathrm{val}}+\tfrac{2Ct}3+"
         r"\sqrt{2\gamma^2t}\bigr)\ge1-\delta",
     )
-    says.share(
-        (risks <= counts / samples + slack).all(1), 1 - delta, where=f"{models} models, {samples} validation samples"
+    says.at_most(
+        quantile_interval(gaps.amax(1), 1 - delta, 0.999),
+        validation_slack(samples, models, delta),
+        where=f"largest R - R_val of {models} models without skill, quantile at 1 - δ, {samples} samples",
     )
-    says.fails("the best of the models on the validation set, counted as the only one", searched + alone >= 0.5)
+    best = gaps.gather(1, counts.argmin(1, keepdim=True))
+    says.fails(
+        "the best of the models on the validation set, counted as the only one",
+        quantile_interval(best, 1 - delta, 0.999),
+        promised=validation_slack(samples, 1, delta),
+    )
 
 
 def estimated_variance(run: Run, trials: int) -> None:
     """The variance of the validation losses in place of a bound of the true one."""
-    delta, m, risk = 0.05, 50, 0.05
-    counts = (run.rand(trials, m) < risk).double().sum(1)
-    rate = counts / m
-    known = validation_slack(m, 1, delta, variance=risk * (1 - risk))
-    t = math.log(1 / delta) / m
-    plugged = rate + 2 * t / 3 + (2 * rate * (1 - rate) * t).sqrt()
-    sound = [validation_bounds(int(k), m, 1, delta) for k in range(m + 1)]
-    paid = torch.tensor([b.empirical_bernstein for b in sound], dtype=torch.float64)[counts.long()]
-    exact = torch.tensor([b.exact for b in sound], dtype=torch.float64)[counts.long()]
-    for name, upper, control in (
-        (r"R\le R_{\mathrm{val}}+\text{slack with the true variance}", rate + known, plugged),
-        (r"R\le\text{the empirical Bernstein bound}", paid, None),
-        (r"R\le\text{the exact binomial bound}", exact, None),
-    ):
-        says = run.states("B-11", rf"\Pr({name})\ge1-\delta")
-        says.share(risk <= upper, 1 - delta, where=f"risk {risk}, {m} validation samples")
-        if control is not None:
-            says.fails("the variance seen on the same validation set", risk <= control)
+    delta = 0.05
+
+    def used(risk: float, m: int, slack: Callable[[int], float]) -> Interval:
+        """How much of the slack is used with probability 1 - δ."""
+        counts = (run.rand(trials, m) < risk).sum(1)
+        share = torch.tensor([(risk - k / m) / slack(k) if k < risk * m else 0.0 for k in range(m + 1)]).double()
+        return quantile_interval(share[counts], 1 - delta, 0.999)
+
+    def seen(m: int, k: int) -> float:
+        return validation_slack(m, 1, delta, variance=k / m * (1 - k / m))
+
+    few, risk, many = 45, 0.05, 1000
+    known = validation_slack(few, 1, delta, variance=risk * (1 - risk))
+    says = run.states("B-11", r"\Pr(R\le R_{\mathrm{val}}+\text{slack with the true variance})\ge1-\delta")
+    says.at_most(used(risk, few, lambda k: known), 1.0, where=f"share of the slack in use; risk {risk}, {few} samples")
+    says.fails("the variance seen on the same validation set", used(risk, few, lambda k: seen(few, k)))
+    says = run.states("B-11", r"\Pr(R\le\text{the empirical Bernstein bound})\ge1-\delta")
+    paid = [validation_bounds(k, many, 1, delta).empirical_bernstein - k / many for k in range(many + 1)]
+    says.at_most(used(0.5, many, lambda k: paid[k]), 1.0, where=f"share of the slack in use; risk 0.5, {many} samples")
+    says = run.states("B-11", r"\Pr(R\le\text{the exact binomial bound})\ge1-\delta")
+    says.at_most(
+        used(risk, few, lambda k: validation_bounds(k, few, 1, delta).exact - k / few),
+        1.0,
+        where=f"share of the slack in use; risk {risk}, {few} samples",
+    )
 
 
 def comparison(run: Run) -> None:
