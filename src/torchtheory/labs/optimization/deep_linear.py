@@ -38,6 +38,9 @@ from torchtheory.optimization.linear_networks.deep_saddles import (
 )
 from torchtheory.optimization.linear_networks.second_moments import Covariances, least_squares_map
 
+#: What a computed eigenvalue may be off by.
+ROUNDING = 1e-6
+
 
 @lab(
     "deep-linear-landscape",
@@ -189,13 +192,19 @@ def strictness(run: Run, moments: Covariances, searched: list[list[Tensor]]) -> 
     saddles = [(n, r) for n, r in reports if r.value > r.optimum + 1e-6]
     guaranteed = [r.smallest_eigenvalue for _, r in saddles if r.guarantee == "strict"]
     short = [r.smallest_eigenvalue for _, r in saddles if r.guarantee != "strict"]
+    # where the leading eigenvectors are in use, no exchange of two of them leads down
+    leading = [r.smallest_eigenvalue for n, r in saddles if n in ("∅, 0", "∅, 1", "{1}, 1")]
     says = run.states(
         ["B-36", "L-152"],
         r"\operatorname{rank}(W_{L-1}\cdots W_2)=\min_\ell n_\ell \text{ at a saddle}\Rightarrow"
         r"\lambda_{\min}(\nabla^2R)<0",
     )
-    says.below(guaranteed, -1e-6, where="saddles written down with middle layers of full rank")
-    says.fails("middle layers of smaller rank", short)
+    says.below(
+        torch.tensor(guaranteed) + ROUNDING,
+        0,
+        where=f"saddles written down with middle layers of full rank, {ROUNDING:g} for rounding",
+    )
+    says.fails("middle layers of smaller rank, leading eigenvectors", torch.tensor(leading) + ROUNDING)
     ended = gradient_descent(weighted_fit, run.randn(20, 4), 0.1, 600)
     last = ended.values[-1]
     bad = landscape_probe(
@@ -204,7 +213,7 @@ def strictness(run: Run, moments: Covariances, searched: list[list[Tensor]]) -> 
         infimum=float(last.min()),
         generator=run.generator,
     )
-    strict_all_the_same = [e for e in short if e < -1e-6]
+    strict_all_the_same = [e for e in short if e < -ROUNDING]
     run.states(
         "B-36", r"\text{a smaller rank decides nothing: some of those saddles are strict, some are not}"
     ).at_least([len(strict_all_the_same), len(short) - len(strict_all_the_same)], [1, 1])
@@ -261,18 +270,21 @@ def origin(run: Run, x: Tensor, y: Tensor, moments: Covariances) -> None:
             ["B-36", "L-152"],
             rf"L={depth}: \text{{ some step of size }} t \text{{ from the origin gains }} \propto t^{{{depth}}}",
         )
-        says.slope(fits[depth], depth, 0.02)
+        says.slope(fits[depth], depth, 0.02, against=(depth - 1, depth + 1))
         says.fails("L = 2", fits[2])
     best = balanced_layers(deep_linear_optimum(moments, three).map, three)
-    flipped = [-best[0], -best[1], best[2]]
-    ends = [moments.risk(product_of(layers)) for layers in (best, flipped)]
-    middle = moments.risk(product_of([(a + b) / 2 for a, b in zip(best, flipped, strict=True)]))
+    # two other minima: signs changed, and one layer scaled against the next
+    others = [-best[0], -best[1], best[2]], [1.5 * best[0], best[1] / 1.5, best[2]]
+    ends = [float(moments.risk(product_of(best)) + moments.risk(product_of(other))) / 2 for other in others]
+    middles = [
+        float(moments.risk(product_of([(a + b) / 2 for a, b in zip(best, other, strict=True)]))) for other in others
+    ]
     line = least_squares_map(moments)
     other = line + run.randn(*line.shape)
     says = run.states(
         "L-152", r"R \text{ is not convex: } R(\tfrac{W+W'}2)>\tfrac12(R(W)+R(W')) \text{ for two minima}"
     )
-    says.above(middle, float(sum(ends)) / 2)
+    says.above(middles, ends)
     says.fails(
         "no hidden layer",
         moments.risk((line + other) / 2),
@@ -280,7 +292,7 @@ def origin(run: Run, x: Tensor, y: Tensor, moments: Covariances) -> None:
     )
     at_best = critical_point(deep_linear_function(three, moments), flat_layers(best))
     run.states("L-152", r"R \text{ is not concave: } \lambda_{\max}(\nabla^2R)>0 \text{ at a minimum}").above(
-        at_best.eigenvalues[-1], 1e-6
+        at_best.eigenvalues[-1] - ROUNDING, 0
     )
     net = nn.Sequential(*(dense(0 * layer) for layer in best))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)

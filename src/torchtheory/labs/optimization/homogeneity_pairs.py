@@ -77,14 +77,22 @@ def degree(model: nn.Module, x: Tensor) -> float:
 def degrees_of_networks(run: Run, depths: tuple[int, ...]) -> list[float]:
     x = run.randn(7, 3)
     measured = [degree(plain(depth, run), x) for depth in depths]
-    says = run.states("B-45", r"\text{a ReLU network without biases is homogeneous of degree } L \text{, its layers}")
-    says.equal(measured, list(depths))
-    says.fails("with biases", [degree(plain(depth, run, bias=True), x) for depth in depths])
+    run.states("B-45", r"\text{the measured degree of a ReLU network without biases is } L \text{, its layers}").equal(
+        measured, list(depths)
+    )
+    deep = [depth for depth in depths if depth > 1]
+    says = run.states("B-45", r"\text{its departure from homogeneity of degree } L")
+    says.equal([departure(plain(depth, run), x, depth) for depth in deep], within=1e-10)
+    says.fails("with biases", [departure(plain(depth, run, bias=True), x, depth) for depth in deep])
     hidden = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2, bias=False)).double()
     deeper = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 2, bias=False)).double()
     says = run.states("B-45", r"\text{biases in the only hidden layer are admissible: the degree is 2}")
-    says.equal(degree(hidden, x), 2, where="a bias is the weight of an input that is always 1")
-    says.fails("two hidden layers with biases", degree(deeper, x))
+    says.equal(
+        [degree(hidden, x) - 2, departure(hidden, x, 2.0)],
+        within=1e-10,
+        where="measured degree minus 2, and departure from it; a bias is the weight of an input that is always 1",
+    )
+    says.fails("two hidden layers with biases, degree 3", departure(deeper, x, 3.0))
     images = run.randn(4, 1, 6, 6)
     blocks: list[tuple[nn.Module, Tensor, float]] = [
         (

@@ -130,8 +130,9 @@ def critical_ladder(run: Run, R: Tensor, left: Tensor, sigma: Tensor, rank: int)
     says.equal(losses, tails, 1e-10)
     says.fails("any orthonormal columns", float(half_square(turned, turned.T @ R, R)), promised=tails[0])
     says = run.states("L-060", r"\lambda_{\min}(\nabla^2L)<0 \text{ at all but the leading choice: saddles}")
-    says.below(escapes, -1e-6)
-    says.fails("at the leading choice", at_minimum)
+    rounding = 1e-6
+    says.below(torch.tensor(escapes) + rounding, 0, where=f"with {rounding:g} for rounding")
+    says.fails("at the leading choice", at_minimum + rounding)
     run.table(
         "critical-points",
         ["singular directions", "loss", "least eigenvalue of the Hessian"],

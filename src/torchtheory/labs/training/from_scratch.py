@@ -160,7 +160,8 @@ def linear_layer(run: Run) -> None:
     big = LinearLayer(100, 400, run.generator)
     spread = big.W.square().reshape(-1)
     says = run.states("L-064", r"\mathbb E W_{ij}^2=\frac2{d_{\text{in}}+d_{\text{out}}}")
-    says.mean(spread, 2 / 500, confidence=0.999)
+    # LeCun's, He's, one over both fans
+    says.mean(spread, 2 / 500, against=(1 / 100, 2 / 100, 1 / 500), confidence=0.999)
     says.fails("variance 2/d_in (He)", run.randn(100 * 400).square() * 2 / 100)
     n = 30
     layer, again = LinearLayer(4, 3, run.generator), LinearLayer(4, 3, divide_again=True)
@@ -184,7 +185,11 @@ def linear_layer(run: Run) -> None:
         torch.cat([dw_.reshape(-1), db_, dx_.reshape(-1)]),
         1e-12,
     )
-    says.fails("dW and db divided by N again, as printed", torch.cat([again.dW.reshape(-1), again.db, dx.reshape(-1)]))
+    says.fails(
+        "dW and db divided by N again, as printed",
+        torch.cat([again.dW.reshape(-1), again.db]),
+        promised=torch.cat([dw_.reshape(-1), db_]),
+    )
     numerical = numerical_jacobian(mean_loss, layer.W)
     run.refutes(
         "linear-layer-divides-again",
@@ -251,9 +256,11 @@ def data_set(run: Run, samples: int) -> Sample:
     says = run.states(
         "L-067", r"\text{the rule } P(y=1\mid x)>\tfrac12 \text{ is right with probability }\tfrac12\int\max(f_0,f_1)"
     )
+    error = 1 - bayes_accuracy()
     says.mean(
         interval,
         bayes_accuracy(),
+        against=(1 - 2 * error, 1 - error / 2),  # the integral without its half, or halved again
         where=f"the line halfway between the means gets {halfway} of {len(sample.x)}, the best rule {correct}",
     )
     says.fails("by the first feature alone", other)

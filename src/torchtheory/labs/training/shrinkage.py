@@ -124,7 +124,7 @@ def first_order(run: Run, samples: int, dimension: int) -> None:
     says = run.states(
         "N-124", r"\text{logistic loss: } \|\theta_\mu^\star-(H+\mu I)^{-1}H\theta^\star\|=O(\mu^2)\text{, exponent}"
     )
-    says.slope(decays, error, 2.0, 0.02, where="μ from 1e-5 to 1e-3; minimizers by Newton's method")
+    says.slope(decays, error, 2.0, 0.02, against=(1.0, 3.0), where="μ from 1e-5 to 1e-3; minimizers by Newton's method")
     says.fails("twice the Hessian, as the expansion without 1/2 has it", decays, wrong)
 
 
