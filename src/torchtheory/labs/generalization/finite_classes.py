@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from torchtheory.generalization.concentration import (
@@ -15,7 +16,7 @@ from torchtheory.generalization.concentration import (
 )
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, clopper_pearson, hoeffding_radius, lab
+from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, hoeffding_radius, lab, quantile_interval
 from torchtheory.training.surrogates import zero_one_loss
 
 DELTA = 0.05
@@ -49,8 +50,9 @@ def finite_class_bounds(run: Run, functions: int = 1000, sample: int = 50, trial
     weights(run, sample, trials)
 
 
-def share(good: Tensor) -> Interval:
-    return clopper_pearson(int(good.sum()), len(good), 0.999)
+def reach(values: Tensor) -> Interval:
+    """What the values stay below with probability 1 - δ: their quantile."""
+    return quantile_interval(values, 1 - DELTA, 0.999)
 
 
 def random_law(run: Run, points: int) -> FiniteDistribution:
@@ -96,12 +98,10 @@ def one_function(run: Run, trials: int) -> None:
     for p in (0.1, 0.5):
         values = (run.rand(trials, n) < p).double()
         few = values[:, :10].repeat(1, n // 10)
-        inside, copied = share((values.mean(1) - p).abs() <= radius), (few.mean(1) - p).abs()
-        broken = share(copied <= radius)
         says = run.states("M-29", rf"\Pr\bigl(|R_S-R|\le\sqrt{{\log(2/\delta)/(2n)}}\bigr)\ge1-\delta,\ R={p}")
-        says.at_least(inside, 1 - DELTA)
+        says.at_most(reach((values.mean(1) - p).abs()), radius, where=f"quantile at 1 - δ, n = {n}")
         if p == 0.5:
-            says.fails("ten draws, each counted ten times", broken)
+            says.fails("ten draws, each counted ten times", reach((few.mean(1) - p).abs()))
 
 
 def noise(run: Run, functions: int, sample: int, trials: int) -> None:
@@ -119,24 +119,28 @@ def noise(run: Run, functions: int, sample: int, trials: int) -> None:
     chosen = 0.5 - empirical.min(1).values
     single = hoeffding_radius(sample, DELTA)
     union = finite_class_radius(functions, sample, DELTA)
-    first, best, uniform = (share(g) for g in (gap[:, 0] <= single, chosen <= single,
-                                               gap.amax(1) <= union))  # fmt: skip
     says = run.states(
         ["M-32", "M-29"],
         r"\Pr\bigl(|R_S(f)-R(f)|\le\sqrt{\log(2/\delta)/(2n)}\bigr)\ge1-\delta\ "
         r"\text{ for } f \text{ fixed beforehand}",
     )
-    says.at_least(first, 1 - DELTA, where=f"{functions} random classifiers, labels of pure noise, n = {sample}")
-    says.fails("f is the one with the fewest errors on S", best)
-    tight = share(gap.amax(1) <= single)
+    says.at_most(
+        reach(gap[:, 0]), single, where=f"quantile at 1 - δ; {functions} random classifiers, pure noise, n = {sample}"
+    )
+    says.fails("f is the one with the fewest errors on S", reach(chosen))
     says = run.states(
         ["M-30", "M-32", "A-34"],
         r"\Pr\bigl(\sup_{f\in\mathcal F}|R_S-R|\le\sqrt{(\log N+\log(2/\delta))/(2n)}\bigr)\ge1-\delta",
     )
-    says.at_least(uniform, 1 - DELTA)
-    says.fails(f"log N left out for N = {functions}", tight)
-    worst = gap.amax(1)
-    concentration(run, worst, sample)
+    says.at_most(reach(gap.amax(1)), union, where="quantile at 1 - δ")
+    # a function that repeats the labels of the sample, and has risk 1/2 as any other
+    x, y = torch.randint(0, points, (trials, sample), generator=run.generator), run.signs(trials, sample)
+    votes = torch.zeros(trials, points, dtype=torch.float64).scatter_add_(1, x, y)
+    says.fails(
+        "a class that depends on the sample: the function that repeats its labels",
+        reach(0.5 - (votes.gather(1, x) * y < 0).double().mean(1)),
+    )
+    concentration(run, 20 * sample, trials)
     run.figure(
         "chosen-by-the-data",
         lambda axes: plot(axes, empirical, sample, single, union),
@@ -146,23 +150,26 @@ def noise(run: Run, functions: int, sample: int, trials: int) -> None:
     )
 
 
-def concentration(run: Run, worst: Tensor, sample: int) -> None:
-    """The worst gap of a class is itself nearly constant."""
-    half = len(worst) // 2
-    expected = float(worst[:half].mean())
-    error = 4 * float(worst[:half].std()) / math.sqrt(half)
-    radius = mcdiarmid_radius([1 / sample] * sample, DELTA)
-    inside = share((worst[half:] - expected).abs() <= radius + error)
-    # one function of risk 0.2 on one draw that is counted m times: the gap is 0.2 or 0.8
-    copied = ((run.rand(len(worst)) < 0.2).double() - 0.2).abs()
-    broken = share((copied - 0.32).abs() <= radius + error)
+def concentration(run: Run, sample: int, trials: int) -> None:
+    """The worst gap of a class is itself nearly constant; nearest to the radius for one function."""
+    errors = torch.arange(sample + 1)
+    draws = torch.full((trials,), float(sample), dtype=torch.float64)
+    gap = (torch.binomial(draws, torch.full_like(draws, 0.5), generator=run.generator) / sample - 0.5).abs()
+    binomial = torch.as_tensor(stats.binom.pmf(errors.numpy(), sample, 0.5))
+    expected = float((errors / sample - 0.5).abs().double() @ binomial)
+    # one draw that is counted m times, risk 0.2: the gap is 0.2 or 0.8, its mean 0.32
+    copied = ((run.rand(len(gap)) < 0.2).double() - 0.2).abs()
     says = run.states(
         "A-39",
         r"\Pr\bigl(|\varepsilon-\mathbb E\,\varepsilon|\le\sqrt{\log(2/\delta)/(2m)}\bigr)\ge1-"
         r"\delta,\ \varepsilon=\sup_f|R_S-R|",
     )
-    says.at_least(inside, 1 - DELTA, where="the mean is that of other samples, four standard errors allowed")
-    says.fails("one draw counted m times, one function of risk 0.2: mean gap 0.32", broken)
+    says.at_most(
+        reach((gap - expected).abs()),
+        mcdiarmid_radius([1 / sample] * sample, DELTA),
+        where="a class of one function of risk 1/2; quantile at 1 - δ",
+    )
+    says.fails("one draw counted m times", reach((copied - 0.32).abs()))
 
 
 def minimizer(run: Run, sample: int, trials: int) -> None:
@@ -180,15 +187,21 @@ def minimizer(run: Run, sample: int, trials: int) -> None:
     says = run.states("M-31", r"R(f_S)-\min_fR\le2\sup_f|R-R_S|\ \text{ on every sample}")
     says.at_most(excess, 2 * worst, 1e-12)
     says.fails("f_S has the most errors instead of the fewest", wrong)
-    inside = share(excess <= 2 * finite_class_radius(100, sample, DELTA))
-    upward = share((risks - empirical).amax(1) <= finite_class_radius(100, sample, DELTA, one_sided=True))
-    for statement, found in (
-        (r"R(f_S)\le\min_fR+2\sqrt{(\log N+\log(2/\delta))/(2n)}", inside),
-        (r"\sup_f(R-R_S)\le\sqrt{(\log N+\log(1/\delta))/(2n)}", upward),
-    ):
-        run.states("M-31", rf"\Pr\bigl({statement}\bigr)\ge1-\delta").at_least(
-            found, 1 - DELTA, where="98 random classifiers on 40 points, the truth and its negation"
-        )
+    # one good classifier among 99 that are worse by what the sample cannot tell, all independent
+    size = 20 * sample
+    worse = torch.full((100,), 0.5 + 1.9 / math.sqrt(size), dtype=torch.float64)
+    worse[0] = 0.5
+    counts = torch.binomial(torch.full((trials, 100), size).double(), worse.expand(trials, -1), generator=run.generator)
+    empirical = counts / size
+    few = torch.binomial(torch.full_like(counts, size // 16), worse.expand(trials, -1), generator=run.generator)
+    copied = few / (size // 16)
+    where = f"quantile at 1 - δ; {size} samples, 100 classifiers with independent errors, one of them better"
+    says = run.states("M-31", r"\Pr\bigl(R(f_S)\le\min_fR+2\sqrt{(\log N+\log(2/\delta))/(2n)}\bigr)\ge1-\delta")
+    says.at_most(reach(worse[empirical.argmin(1)] - 0.5), 2 * finite_class_radius(100, size, DELTA), where=where)
+    says = run.states("M-31", r"\Pr\bigl(\sup_f(R-R_S)\le\sqrt{(\log N+\log(1/\delta))/(2n)}\bigr)\ge1-\delta")
+    radius = finite_class_radius(100, size, DELTA, one_sided=True)
+    says.at_most(reach((worse - empirical).amax(1)), radius, where=where)
+    says.fails("a sixteenth of the sample, each draw counted 16 times", reach((worse - copied).amax(1)))
 
 
 def weights(run: Run, sample: int, trials: int) -> None:
@@ -200,14 +213,15 @@ def weights(run: Run, sample: int, trials: int) -> None:
     gap = (empirical - risks).abs()
     prior = [2.0 ** -(k + 1) for k in range(60)]
     radii = torch.tensor([weighted_class_radius(-math.log(p), sample, DELTA) for p in prior], dtype=torch.float64)
-    inside = share((gap <= radii).all(1))
-    after = share(gap.amax(1) <= weighted_class_radius(0.0, sample, DELTA))
     says = run.states(
         "A-34",
         r"\Pr\bigl(\forall f:|R-R_S|\le\sqrt{(\log(1/p(f))+\log(2/\delta))/(2m)}\bigr)\ge1-\delta,\ p(f_k)=2^{-k}",
     )
-    says.at_least(inside, 1 - DELTA)
-    says.fails("the whole weight on one function, chosen after seeing the sample", after)
+    says.at_most(reach((gap / radii).amax(1)), 1.0, where="the largest gap in units of its radius, quantile at 1 - δ")
+    says.fails(
+        "the whole weight on one function, chosen after seeing the sample",
+        reach(gap.amax(1) / weighted_class_radius(0.0, sample, DELTA)),
+    )
     one = gap[:, 0]
     run.refutes(
         "finite-class-bound-without-confidence",
