@@ -73,6 +73,9 @@ def test_audit_exit_code_one(call: Call) -> None:
         (["--memory", "much"], {}, "memory must be a number of bytes"),
         (["--learning-rate", "-1"], {}, "learning_rate must be a positive number"),
         (["--output", "scores"], {}, "no output 'scores'"),
+        (["--output", "²"], {}, "no output '²'"),
+        (["--output", "9" * 5000], {}, "no output '999"),
+        (["--out", "o" * 300], {}, "cannot write to ooo"),
         ([], {"x_train": np.zeros((40, 7), np.float32)}, "test inputs"),
         ([], {"x_train": np.zeros((39, 3))}, "the train data has 39 inputs but 40 targets"),
         ([], {"x_test": np.full((9, 3), np.nan)}, "the test inputs contain NaN or infinity"),
@@ -114,6 +117,23 @@ def test_audit_refuses(
     save_file({"weight": torch.zeros(1)}, "other.safetensors")
     torch.save(nn.Linear(3, 2), "pickle.pt")
     assert sentence in refused(call(*MODEL, "--only", "layers", *arguments))
+
+
+def test_more_memory_than_there_is(call: Call) -> None:
+    write_problem()
+    for amount in ("9" * 400 + "TiB", "9" * 30 + "B"):
+        assert call(*MODEL, "--only", "layers", "--memory", amount).code == 0
+
+
+def test_a_directory_that_cannot_be_written_to_is_refused_before_the_work(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_problem()
+    Path("file").write_text("")
+    monkeypatch.setattr("torchtheory.models.loading.load_model", None)
+    assert "cannot write to file" in refused(call(*MODEL, "--out", "file"))
+    assert "cannot write to file/b" in refused(call("compare", "a", "b", "--out", "file/b"))
+    assert not Path("torchtheory-audit").exists()
 
 
 def test_audit_options_that_do_not_go_together(call: Call) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from torchtheory.labs.engine.registry import labs
+from torchtheory.labs.engine.registry import labs, listed_labs
+from torchtheory.labs.engine.run import Run
 
 from .calls import Call, false, good, interrupted, raises, refused, register
 
@@ -133,3 +135,100 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(
 def test_lab_run_refuses(call: Call, arguments: list[str], sentence: str) -> None:
     Path("file").write_text("")
     assert sentence in refused(call("lab", "run", *arguments))
+
+
+def few(run: Run, size: int = 2) -> None:
+    if size > 2:
+        raise MemoryError("too\nmany")
+    good(run, size)
+
+
+def leaves(run: Run) -> None:
+    raise SystemExit(0)
+
+
+def test_values_a_lab_cannot_take_are_bad_input(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, few)
+    sentence = refused(call("lab", "run", "zz-few", "--set", "size=9"))
+    assert "size is 2 in quick and 2 in full) it raised MemoryError: too many" in sentence
+    # once, however many seeds there are
+    sentence = refused(call("lab", "run", "zz-few", "--seeds", "3", "--set", "size=9"))
+    assert "lab zz-few at 3 seeds (0, 1, 2): with these settings" in sentence
+    refused(call("lab", "run", "zz-few", "--seeds", "2", "--set", "size=9", "--json"))
+    refused(call("lab", "run", "zz-few", "--set", "size=9", "--json"))
+    assert call("lab", "run", "zz-few").code == 0
+
+
+def test_a_lab_that_ends_the_program_has_failed(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, leaves)
+    outcome = call("lab", "run", "zz-leaves")
+    assert outcome.code == 1
+    assert "SystemExit" in outcome.err
+
+
+MINE = """\
+import torchtheory as tt
+@tt.lab("zz-mine", room="nets", covers=["N-08"], title="Mine")
+def mine(run, size: int = 2):
+    says = run.states("N-08", "x")
+    says.at_most(1, 2)
+    says.fails("b", 3)
+"""
+
+
+@pytest.mark.parametrize("module", ["zz_mine.py", "zz_mine", "sub/zz_mine.py"])
+def test_labs_of_the_user(call: Call, own_registry: None, module: str) -> None:
+    Path("sub").mkdir()
+    for file in ("zz_mine.py", "sub/zz_mine.py"):
+        Path(file).write_text(MINE)
+    listed = call("lab", "list", "--module", module, "--json").json["labs"]
+    assert "zz-mine" in {row["name"] for row in listed}
+    assert "a whole number" in call("lab", "show", "zz-mine", "--module", module).out
+    outcome = call("lab", "run", "zz-mine", "--module", module, "--json")
+    assert outcome.code == 0, outcome.err
+    beside = call("lab", "run", "zz-mine", "perceptron-novikoff", "--module", module, "--jobs", "2")
+    assert beside.code == 0, beside.err
+    sys.modules.pop("zz_mine", None)
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        ("absent.py", "there is no file absent.py"),
+        ("zz_absent", "cannot import zz_absent: ModuleNotFoundError"),
+        ("wrong.py", "cannot import wrong.py: SyntaxError"),
+        ("ends.py", "cannot import ends.py: SystemExit"),
+        ("room.py", "no room is named 'cellar'"),
+        (".", "cannot import ."),
+    ],
+)
+def test_modules_that_cannot_be_taken_up(call: Call, module: str, sentence: str) -> None:
+    Path("wrong.py").write_text("def (")
+    Path("ends.py").write_text("raise SystemExit(0)")
+    Path("room.py").write_text(MINE.replace('"nets"', '"cellar"'))
+    for command in (("run", "zz-mine"), ("list",), ("show", "zz-mine")):
+        assert sentence in refused(call("lab", *command, "--module", module))
+
+
+def test_a_list_for_a_program_has_one_line_a_lab(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    header, *lines = call("lab", "list").out.splitlines()
+    assert header.split() == ["lab", "room", "title", "covers"]
+    assert [line.split()[0] for line in lines] == list(listed_labs())
+    entries = call("index", "--room", "nets").out.splitlines()
+    found = call("index", "--room", "nets", "--json").json["entries"]
+    assert [line.split()[0] for line in entries[1:-1]] == [e["id"] for e in found]
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, call("lab", "list", "--room", "nets").out.splitlines())) <= 60
+
+
+def test_nothing_found_is_said(call: Call) -> None:
+    assert "0 entries match; a word stands in" in call("index", "zzz-nothing").out
+    assert "0 errata match" in call("errata", "zzz-nothing").out
+    assert "no lab matches" in call("lab", "list", "--room", "nets", "--covers", "M-24").out

@@ -63,6 +63,31 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path, command: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize(
+    ("command", "code", "err"),
+    [
+        ("size --list >&-", 0, ""),
+        ("size --list --json >&-", 0, ""),
+        ("size --list >&- 2>&-", 0, ""),
+        ("size 2>&-", 2, ""),
+        (
+            "size --list > /dev/full",
+            2,
+            "torchtheory: cannot write the output: No space left on device\n",
+        ),
+        ("size 2> /dev/full", 2, ""),
+    ],
+)
+def test_streams_that_take_nothing(tmp_path: Path, command: str, code: int, err: str) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m torchtheory.cli {command}",
+        shell=True, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, err)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to one process")
 def test_ctrl_c_as_a_process(tmp_path: Path) -> None:
     (tmp_path / "zz_waiting.py").write_text(

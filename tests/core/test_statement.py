@@ -365,3 +365,41 @@ def test_json_keeps_slack_reasons_and_alternatives() -> None:
     for kept in (made, other):
         text = json.dumps(kept.to_json(), allow_nan=False)
         assert repr(Claim.from_json(json.loads(text))) == repr(kept)
+
+
+def test_what_is_no_statement_is_refused_in_a_sentence() -> None:
+    run = Record()
+    refused: list[tuple[Any, Any, str]] = [
+        (5, "x", "a statement names catalogue ids such as 'N-08', not 5"),
+        ([5], "x", r"a statement names catalogue ids such as 'N-08', not \[5\]"),
+        (None, "x", "not None"),
+        ("N-08", 5, "a statement is LaTeX in a string, not 5"),
+        ("N-9999", "x", "N-9999"),
+    ]
+    for ids, text, sentence in refused:
+        with pytest.raises((InvalidType, InvalidInput), match=sentence):
+            run.states(ids, text)
+    assert run.states((), "x").ids == ()
+
+
+@pytest.mark.parametrize("observed", ["abc", b"3", None, {"a": 1}, object(), ["a"], "3"])
+def test_what_holds_no_numbers_is_refused_in_a_sentence(observed: Any) -> None:
+    says = Record().states("N-08", "x")
+    checks = (
+        lambda: says.equal(observed, 1),
+        lambda: says.at_most(observed, 1),
+        lambda: says.mean(observed, 1),
+        lambda: says.slope([1, 2, 3], observed, 1),
+        lambda: says.slope(observed, [1, 2, 3], 1),
+        lambda: says.share(observed, 0.5),
+    )
+    for check in checks[1:] if observed is None else checks:
+        with pytest.raises((InvalidType, InvalidInput), match=r"number|slope takes"):
+            check()
+
+
+def test_a_control_says_first_what_is_broken() -> None:
+    says = Record().states("N-08", "x")
+    says.at_most(1, 2)
+    with pytest.raises(InvalidInput, match=r"which hypothesis is broken, in words, not 3"):
+        says.fails(3)  # type: ignore[arg-type]

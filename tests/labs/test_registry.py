@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from torchtheory.core.errors import InvalidInput, UnknownName
+from torchtheory.core.errors import InvalidInput, TorchTheoryError, UnknownName
 from torchtheory.labs.engine.manifest import ListedLab, read_decorators
 from torchtheory.labs.engine.registry import Lab, Parameter, find_lab, lab, listed_labs, type_name
 from torchtheory.labs.engine.run import Run
@@ -252,3 +252,47 @@ def test_decorators_are_read_or_left_to_the_module(
         assert found is None
     else:
         assert found == [ListedLab("a-lab", "nets", 'A bracket (")")', listed, (), "some.module")]
+
+
+def nothing(run: Run) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"room": "nope"}, "no room is named 'nope'"),
+        ({"room": 3}, "room must be one of"),
+        ({"covers": []}, "covers must list catalogue ids such as"),
+        ({"covers": "N-08"}, "covers must list catalogue ids such as"),
+        ({"covers": 5}, "covers must list catalogue ids such as"),
+        ({"covers": ["N-9999"]}, "N-9999"),
+    ],
+)
+def test_what_cannot_be_registered(given: dict[str, Any], sentence: str) -> None:
+    good: dict[str, Any] = {"room": "nets", "covers": ["N-08"], "title": "t"}
+    with pytest.raises(TorchTheoryError, match=sentence):
+        lab("zz-refused", **(good | given))(nothing)
+
+
+@pytest.mark.parametrize("function", [3, "f", lambda: None])
+def test_what_is_no_lab(function: Any) -> None:
+    with pytest.raises(TorchTheoryError, match=r"lab zz-refused.*function"):
+        lab("zz-refused", room="nets", covers=["N-08"], title="t")(function)
+
+
+def test_a_count_has_a_range() -> None:
+    made = register(every_type)
+    for value in (0, -5, 10**9):
+        with pytest.raises(InvalidInput, match=r"whole must lie in 1\.\.30000, not"):
+            made.configure("quick", {"whole": value})
+        with pytest.raises(InvalidInput, match=r"whole must lie in 1\.\.30000, not"):
+            made.configure("quick", {"whole": str(value)})
+    with pytest.raises(InvalidInput, match=r"many must lie in 0\.\.20000, not -1"):
+        made.configure("quick", {"many": "3,-1"})
+    assert made.configure("quick", {"signed": "-5", "real": "-1e9"})["signed"] == -5
+
+
+def test_a_lab_is_found_by_its_name() -> None:
+    with pytest.raises(TypeError, match="a lab is found by its name, not by 3"):
+        find_lab(3)  # type: ignore[arg-type]

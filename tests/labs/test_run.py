@@ -18,7 +18,7 @@ from torch import nn
 
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
-from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
+from torchtheory.core.errors import FileProblem, InvalidInput, TorchTheoryError, UnknownName
 from torchtheory.labs.engine import store as store_module
 from torchtheory.labs.engine.registry import Lab, find_lab, lab
 from torchtheory.labs.engine.run import Run, run_lab
@@ -413,3 +413,15 @@ def test_claims_json_is_strict_and_has_the_documented_fields(tmp_path: Path) -> 
     data = json.loads((path / "claims.json").read_text("utf-8"), parse_constant=refuse)
     assert {"lab", "room", "preset", "seed", "seconds", "claims", "tables", "figures"} <= set(data)
     assert Claim.from_json(data["claims"][0]).cases == 4
+
+
+@pytest.mark.parametrize("seed", ["a", 0.5, None, -1, 2**63, True])
+def test_what_is_no_seed(seed: Any) -> None:
+    with pytest.raises(TorchTheoryError, match="seed must be a whole number from 0 to"):
+        run_lab("perceptron-novikoff", seed=seed)
+
+
+@pytest.mark.parametrize("given", [3, None, ["perceptron-novikoff"]])
+def test_what_is_no_lab(given: Any) -> None:
+    with pytest.raises(TypeError, match="a lab is given by its name or by find_lab"):
+        run_lab(given)

@@ -6,14 +6,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from torchtheory import __version__
 from torchtheory.cli import audit, compare, doctor, errata, index, lab, size
-from torchtheory.cli.output import INTERRUPTED, complain
+from torchtheory.cli.output import INTERRUPTED, complain, discard
 from torchtheory.core.errors import TorchTheoryError
 
 app = typer.Typer(
@@ -55,10 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _run(list(arguments) if arguments is not None else None)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough, as in "torchtheory index | head"
-        _discard_output()
+        discard(sys.stdout)
         code = 1
     except OSError as error:  # without a file it is stdout, such as one on a full disk
-        _discard_output()
+        discard(sys.stdout)
         what = (
             "cannot write the output" if error.filename is None else f"cannot use {error.filename}"
         )
@@ -75,12 +74,6 @@ def _open_streams() -> None:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def _discard_output() -> None:
-    """Python writes what is left in the buffer when it ends, and would fail a second time."""
-    with suppress(OSError, ValueError):  # a stream that is no file has no buffer below it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str] | None) -> int:

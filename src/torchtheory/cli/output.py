@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from torchtheory.core.errors import FileProblem
 from torchtheory.core.foreign_text import json_text, one_line
@@ -49,8 +49,21 @@ def print_place(page: Path) -> None:
 
 def complain(sentence: str) -> None:
     """One line on stderr, whatever the sentence quotes."""
-    with suppress(OSError):  # nobody listens
+    try:
         print(f"torchtheory: {one_line(sentence)}", file=sys.stderr, flush=True)
+    except OSError:  # nobody listens
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Give up a stream that takes nothing.
+
+    Python writes what is left in its buffer when it ends, and would fail a second time.
+    """
+    with suppress(OSError, ValueError):  # what is no file has no buffer below it
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def check_directory(out: Path) -> None:

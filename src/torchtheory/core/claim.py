@@ -329,7 +329,7 @@ def _as_array(values: Values, name: str) -> np.ndarray[Any, Any]:
     if isinstance(values, torch.Tensor) and not values.is_complex():
         return cast("np.ndarray[Any, Any]", values.detach().cpu().double().numpy())
     try:
-        if isinstance(values, str) or values is None or np.iscomplexobj(values):
+        if isinstance(values, str | bytes) or values is None or np.iscomplexobj(values):
             raise TypeError
         if isinstance(values, Sequence):
             values = [float(cast(SupportsFloat, v)) for v in values]

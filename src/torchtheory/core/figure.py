@@ -94,17 +94,17 @@ def draw(
         if not _SAVED.get():
             _check_formulas(canvas)
             return Figure(name, caption, None, b"")
-        # once, and not again for each of the two files: it takes longer than drawing
-        layout = canvas.get_layout_engine()
-        assert layout is not None  # the style asks for one
-        layout.execute(canvas)
-        canvas.set_layout_engine("none")
         png, svg = io.BytesIO(), io.StringIO()
-        around: dict[str, Any] = {}
-        if _sticks_out(canvas):
-            around = {"bbox_inches": "tight", "pad_inches": 0.05}
         with warnings.catch_warnings():  # a name in letters the font lacks is drawn as boxes
             warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            # once, and not again for each of the two files: it takes longer than drawing
+            layout = canvas.get_layout_engine()
+            assert layout is not None  # the style asks for one
+            layout.execute(canvas)
+            canvas.set_layout_engine("none")
+            around: dict[str, Any] = {}
+            if _sticks_out(canvas):
+                around = {"bbox_inches": "tight", "pad_inches": 0.05}
             canvas.savefig(png, format="png", dpi=160, metadata={"Software": None}, **around)
             canvas.savefig(svg, format="svg", metadata={"Date": None}, **around)
     text = printable(svg.getvalue())
