@@ -16,7 +16,7 @@ from torchtheory.generalization.concentration import (
     mcdiarmid_tail,
     observed_differences,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, hoeffding_radius, lab
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, hoeffding_radius, lab, quantile_interval
 
 
 @lab(
@@ -75,19 +75,21 @@ def bounded_differences(run: Run, trials: int, size: int) -> Tensor:
     together = (run.rand(trials) < 0.5).double()
     copied = together * 1.0 + (1 - together) * different(draw(trials, size))
     middle = (1 + expected) / 2
-    for delta in (0.2, 0.5):
-        threshold = mcdiarmid_radius([1.0] * size, delta)
-        away = clopper_pearson(int(((values - expected).abs() >= threshold).sum()), trials, 0.999)
-        broken = clopper_pearson(int(((copied - middle).abs() >= threshold).sum()), trials, 0.999)
+    for delta in (0.2, 0.01):
         says = run.states(
-            "M-45", r"\Pr(|f(X)-\mathbb E f(X)|\ge\varepsilon)\le2e^{-2\varepsilon^2/\sum_ic_i^2}=" + f"{delta}"
+            "M-45",
+            r"|f(X)-\mathbb E f(X)|\le\sqrt{\tfrac12\log(2/\delta)\textstyle\sum_ic_i^2}\text{ with probability }"
+            rf"1-\delta,\ \delta={delta}",
         )
         says.at_most(
-            away,
-            mcdiarmid_tail([1.0] * size, threshold),
-            where=f"the mean is exact, n(1-(1-1/n)^n); ε = {threshold:.2f}",
+            quantile_interval((values - expected).abs(), 1 - delta, 0.999),
+            mcdiarmid_radius([1.0] * size, delta),
+            where="quantile at 1 - δ; the mean is exact, n(1-(1-1/n)^n)",
         )
-        says.fails("a coin makes all draws equal: not independent", broken)
+        says.fails(
+            "a coin makes all draws equal: not independent",
+            quantile_interval((copied - middle).abs(), 1 - delta, 0.999),
+        )
     sizes, deltas = (1, 10, 500), (0.01, 0.3)
     says = run.states(
         "M-45", r"c_i=\tfrac1n:\ \sqrt{\tfrac12\log(2/\delta)\textstyle\sum c_i^2}=\sqrt{\log(2/\delta)/(2n)}"
@@ -127,8 +129,12 @@ def matrices(run: Run, trials: int) -> tuple[Tensor, float, float, int]:
         r"\Pr\Bigl(\lambda_{\max}\bigl(\sum_iM_i\bigr)\le\tfrac R3u+\sqrt{(\tfrac R3u)^2+"
         r"2\gamma^2u}\Bigr)\ge1-\delta,\ u=\log(d/\delta)",
     )
-    says.share(top <= radius, 1 - delta, where=f"{terms} fixed {d} x {d} matrices with random signs")
-    says.fails("identities, one sign for all of them", alike <= other)
+    says.at_most(
+        quantile_interval(top, 1 - delta, 0.999),
+        radius,
+        where=f"quantile at 1 - δ; {terms} fixed {d} x {d} matrices with random signs",
+    )
+    says.fails("identities, one sign for all of them", quantile_interval(alike, 1 - delta, 0.999), promised=other)
     tails, bounds = [], []
     for share in (0.3, 0.6, 0.9):
         at = share * radius

@@ -75,7 +75,7 @@ def covering_numbers(run: Run, samples: int = 8, classes: int = 2, points: int =
 def sandwich(run: Run, m: int, classes: int) -> None:
     """Packings, coverings, and the greedy traversal between them."""
     sets = [run.randn(20, m) for _ in range(classes)] + [labelings_with_changes(m, 1)]
-    covers, packed, packed_twice, low, high = [], [], [], [], []
+    covers, packed, packed_twice, low, high, finer = [], [], [], [], [], []
     for values in sets:
         for alpha in (0.4, 0.8, 1.2):
             covers.append(covering_number(values, alpha))
@@ -84,6 +84,7 @@ def sandwich(run: Run, m: int, classes: int) -> None:
             bounds = covering_bounds(values, alpha)
             low.append(bounds[0])
             high.append(bounds[1])
+            finer.append(covering_bounds(values, alpha / 4)[0])
     says = run.states("A-41", r"N_\alpha\le M_\alpha")
     says.at_most(covers, packed)
     says.fails("packings at 2α in the place of those at α", covers, promised=packed_twice)
@@ -92,7 +93,7 @@ def sandwich(run: Run, m: int, classes: int) -> None:
     says.fails("the packing at α itself", covers, promised=packed)
     says = run.states("A-41", r"N_\alpha\ge\text{the greedy lower bound}")
     says.at_least(covers, low)
-    says.fails("the greedy upper bound in its place", covers, promised=high)
+    says.fails("the bound for balls of a quarter of the radius", covers, promised=finer)
     says = run.states("A-41", r"N_\alpha\le\text{the greedy upper bound}")
     says.at_most(covers, high)
     says.fails("the greedy lower bound in its place", covers, promised=low)
@@ -138,7 +139,7 @@ def dudley(run: Run, m: int, classes: int) -> None:
         r"\int_\epsilon^{r/2}\sqrt{\ln N_\alpha}\,d\alpha\Bigr)",
     )
     says.at_most(exact, bounds, where="without absolute values; thresholds, all labelings, random and linear classes")
-    says.fails("functions forty times as large", [40 * e for e in exact])
+    says.fails("the covers of one function of the class", exact, promised=[dudley_bound(v[:1]) for v in sets])
     says = run.states("A-42", r"\text{400 directions stand for the whole linear class: } \hat R_S")
     says.equal(exact[-1], exact_rademacher(linear_class(x), m), 1e-4)
     says.fails("4 directions", exact_rademacher(finite_class(linear[::100]), m))
@@ -188,8 +189,8 @@ def haussler(run: Run, line: int) -> None:
     )
     says.fails(
         "all labelings of 10 points, with V = 1 instead of 10",
-        [int((every > a).sum()) for a in (0.25, 0.5)],
-        promised=[haussler_bound(1, a) for a in (0.25, 0.5)],
+        [int((every > a).sum()) for a in (0.5, 0.6)],
+        promised=[haussler_bound(1, a) for a in (0.5, 0.6)],
     )
     near = 1 - 1e-6
     thresholds = labelings_with_changes(min(line, 60), 1)
@@ -301,7 +302,7 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
     says.equal(ends * (m / 2).sqrt(), constant, 1e-12)
     says.fails("the rate 1/m instead", ends * m / 2)
     says = run.states("A-45", r"\mathbb E\sup_f|R-R_S|\sim m^{-1/2}")
-    says.slope(m, gap_means, -0.5)
+    says.slope(m, gap_means, -0.5, against=(-1.0, -1 / 3))
     says.fails("25 points, each written m/25 times", m, repeated)
     run.table(
         "links",

@@ -161,8 +161,8 @@ def identity(run: Run, law: Law, sample: int, epochs: int) -> None:
     )
     says.fails(
         "the largest eigenvalue of the sample's second moment in place of that of G",
-        [*gaps, measured],
-        promised=[*bounds, other_matrix],
+        measured,
+        promised=other_matrix,
     )
     run.table(
         "parts",
@@ -276,9 +276,9 @@ def canceling_units(run: Run, law: Law, sample: int) -> tuple[list[float], list[
     slope = fit_slope(sizes[1:], [abs(float(f.cosines[0])) for f in found[1:]])
     growth = fit_slope(sizes[1:], [f.bound - f.label_term for f in found[1:]])
     says = run.states("B-15", r"\ldots \text{ but } \|\bar w\|\propto c, \text{ so the cosine falls as } c^{-1}")
-    says.slope(slope, -1.0, 0.02)
+    says.slope(slope, -1.0, 0.02, against=(-0.5, -2.0))
     says.fails("the bound, which grows", growth)
-    run.states("B-15", r"\text{and the bound grows as } c^2").slope(growth, 2.0, 0.05)
+    run.states("B-15", r"\text{and the bound grows as } c^2").slope(growth, 2.0, 0.05, against=(1.0, 4.0))
     return sizes, found
 
 

@@ -48,8 +48,10 @@ class PlaneWaves:
     r"""$f(x)=\sum_jc_j\cos(a_j^\top x+\varphi_j)$ on the unit ball, three dimensions."""
 
     def __init__(self, run: Run, waves: int = 4, dimension: int = 3) -> None:
-        self.amplitudes = run.signs(waves) * (0.3 + 0.7 * run.rand(waves))
-        self.frequencies = 3 * run.randn(waves, dimension)
+        # of one size and length: the least total error lies between the widths whatever is drawn
+        self.amplitudes = run.signs(waves) / 2
+        directions = run.randn(waves, dimension)
+        self.frequencies = 4 * directions / directions.norm(dim=1, keepdim=True)
         self.phases = 2 * math.pi * run.rand(waves)
         self.dimension = dimension
 
