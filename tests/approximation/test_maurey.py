@@ -146,3 +146,13 @@ def test_compression_takes_any_precision_and_refuses_the_rest() -> None:
         maurey_error(torch.eye(3), torch.ones(3).double(), 2)
     with pytest.raises(InvalidType, match="one precision"):
         maurey_average(torch.eye(3).long(), torch.ones(3).long(), 2)
+
+
+def test_the_floor_has_the_norms_of_the_waves() -> None:
+    # k = 1 in one dimension: N = 2 waves of frequency 1, whose norm is found by a midpoint rule
+    x = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000 - 0.5
+    square = float((torch.cos(2 * torch.pi * x) / (2 * torch.pi)).square().mean())
+    assert fixed_basis_floor(1, 1) == pytest.approx((1 - 1 / 2) * square)
+    assert fixed_basis_floor(1, 1, 3.0) == pytest.approx(9 * (1 - 1 / 2) * square)
+    assert fourier_basis_error(1, 1) == pytest.approx(square)
+    assert fourier_basis_error(2, 1) == pytest.approx(square / 4)

@@ -227,7 +227,8 @@ def local_pooling(run: Run, windows: int) -> dict[int, tuple[list[float], list[f
             if k == 1:
                 averaged = clopper_pearson(means, windows, confidence)
                 says = run.states("X-77", rf"q={q},\ k=1:\ P(\text{{maximum unchanged}})=\frac{{q-k}}{{q+k}}")
-                says.mean(found, (q - k) / (q + k))
+                # as if the maximum were of one window, or stayed only with one of the two
+                says.mean(found, (q - k) / (q + k), against=((q - k) / q, q / (q + k)))
                 says.fails("means instead of maxima", averaged)
     return shares
 

@@ -57,7 +57,7 @@ def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> 
     says.fails("one channel less: n - 4 neurons", short)
     narrow = convolutional_interpolant(x, y, (6, full - 1), generator=run.generator)
     says = run.states("X-84", r"\max_i|y_i-\Phi(x_i)| \text{ with the last layer solved}")
-    says.at_most(residuals, 1e-8, where="twice as many neurons as samples")
+    says.equal(residuals, within=1e-8, where="twice as many neurons as samples")
     says.fails("fewer neurons than samples", narrow.residual)
     twins, labels = torch.cat([x, x[:1]]), torch.cat([y, -y[:1]])
     single = convolutional_interpolant(x, y, (6, 2 * full), generator=run.generator)

@@ -65,6 +65,44 @@ def distances(space: Tensor, norms: Tensor) -> Tensor:
     return norms * outside
 
 
+def best_distance(k: int, norms: Tensor) -> float:
+    r"""The least worst squared distance $t$ of orthogonal functions from a space of k dimensions.
+
+    Projections of rank k can have any shares $p_i\in[0,1]$ with $\sum p_i=k$ on their diagonal
+    (Schur and Horn); those with $\rho_i(1-p_i)=t$ wherever $\rho_i>t$ are the best. The space is
+    built by plane rotations and measured.
+    """
+    count, total = 0, 0.0
+    ranked = norms.sort(descending=True).values
+    while count < len(ranked):
+        inverse = total + 1 / float(ranked[count])
+        if (count + 1 - k) / inverse >= float(ranked[count]):
+            break
+        count, total = count + 1, inverse
+    shares = 1 - (count - k) / total / ranked[:count]
+    return float(distances(with_shares(shares.flip(0), k, len(ranked) - count), ranked).max())
+
+
+def with_shares(rising: Tensor, k: int, others: int) -> Tensor:
+    """An orthonormal basis `[k, N]` whose columns have given squared norms, falling from the last."""
+    count = len(rising)
+    rows = torch.zeros(k, count, dtype=torch.float64)
+    rows[:, -k:] = torch.eye(k, dtype=torch.float64)
+    for i in range(count - 1):
+        # turn column i against the first later one that has enough, until i has its share
+        have = rows.square().sum(0)
+        j = i + 1 + int((have[i + 1 :] >= rising[i]).nonzero()[0])
+        a, b, c = have[i], rows[:, i] @ rows[:, j], have[j]
+        low, high = 0.0, math.pi / 2
+        for _ in range(60):
+            angle = (low + high) / 2
+            met = math.cos(angle) ** 2 * a + 2 * math.sin(angle) * math.cos(angle) * b + math.sin(angle) ** 2 * c
+            low, high = (angle, high) if met < rising[i] else (low, angle)
+        cos, sin = math.cos(angle), math.sin(angle)
+        rows[:, i], rows[:, j] = cos * rows[:, i] + sin * rows[:, j], cos * rows[:, j] - sin * rows[:, i]
+    return torch.nn.functional.pad(rows.flip(1), (0, others))
+
+
 def random_spaces(run: Run, members: int) -> None:
     """Spaces of k functions, at random and adapted, against the floor."""
     d = 2
@@ -74,6 +112,7 @@ def random_spaces(run: Run, members: int) -> None:
     floors = [fixed_basis_floor(k, d, CONSTANT) for k in ks]
     worst = [min(float(distances(run.randn(k, len(norms)), norms).max()) for _ in range(5)) for k in ks]
     lowest = [float(distances(torch.eye(k, len(norms)).double(), norms).max()) for k in ks]
+    best = [best_distance(k, norms) for k in ks]
     # all functions of the class in one direction: a class of one dimension, not orthogonal
     one = torch.ones(1, len(norms)).double()
     collinear = float((norms * (1 - (one / one.norm()).square().sum())).max())
@@ -82,11 +121,14 @@ def random_spaces(run: Run, members: int) -> None:
         r"\dim V=k: \quad\sup_{f\in\Gamma_C}\operatorname{dist}(f,V)^2\ge"
         r"\max_N(1-\tfrac kN)\tfrac{C^2}{8\pi^2|\ell_N|^2}\text{, for random spaces and the best}",
     )
-    says.at_least(worst + lowest, floors + floors)
+    says.at_least(worst + lowest + best, floors * 3)
     says.fails(
         "members that are multiples of one function instead of orthogonal: one basis function has them all",
         [collinear],
         promised=[floors[0]],
+    )
+    run.states("L-102", r"\text{the best space of }k\text{ functions is within twice the floor}").at_most(
+        best, [2 * floor for floor in floors], where="waves of norms ρ_i, and shares 1 - t/ρ_i of them that add up to k"
     )
     says = run.states("L-102", r"\text{the }k\text{ lowest frequencies: worst member }C^2/(8\pi^2|\ell_{k+1}|^2)")
     says.equal(lowest, [fourier_basis_error(k, d, CONSTANT) for k in ks], 1e-12)
@@ -130,7 +172,10 @@ def networks(run: Run, dimensions: tuple[int, ...], seeds: int, units: int) -> N
             found = mean_interval(errors)
             rows.append([d, squared, found.estimate, found.high, d * CONSTANT**2 / units])
     run.states("L-102", rf"k={units}\text{{ units: }}\mathbb E\|f-f_k\|^2\le dC^2/k\text{{ for members}}").at_most(
-        [r[3] for r in rows], [r[4] for r in rows]
+        [r[3] for r in rows],
+        [r[4] for r in rows],
+        loose="the bound is for every measure on the ball around the cube, and the cube has its points at about half "
+        "of the radius, where few steps are on",
     )
     run.table(
         "networks",

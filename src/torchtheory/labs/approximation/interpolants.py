@@ -203,7 +203,7 @@ def broken_lines(run: Run, halvings: int) -> dict[str, tuple[list[int], list[flo
     )
     roots = [relu_interpolant(torch.sqrt, m, lipschitz=1.0) for m in widths]
     says = run.states("N-39", r"\sin2\pi x: \text{ error}\sim m^{-2}")
-    says.slope(widths, rows[TARGETS[0][0]][2], -2.0, 0.02)
+    says.slope(widths, rows[TARGETS[0][0]][2], -2.0, 0.02, against=(-1.0, -1.5))
     says.fails("√x, of unbounded curvature", widths, [between_knots(torch.sqrt, a) for a in roots])
     tent = relu_interpolant(lambda x: (x - 0.5).abs(), 2, lipschitz=1.0)
     third = relu_interpolant(lambda x: (x - 0.5).abs(), 3, lipschitz=1.0)

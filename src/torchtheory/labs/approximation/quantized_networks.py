@@ -137,7 +137,8 @@ def rates(run: Run) -> None:
         sizes = [holder_network(f, n, zeta, d, e).size.parameters for e in errors]
         beta = n + zeta
         says = run.states("X-38", rf"M\sim\epsilon^{{-d/(n+\zeta)}}: \text{{ exponent for }} n+\zeta={beta:g},\ d={d}")
-        says.slope([1 / e for e in errors], sizes, d / beta, 0.1)
+        # one derivative more, half of them
+        says.slope([1 / e for e in errors], sizes, d / beta, 0.1, against=(d / (beta + 1), 2 * d / beta))
         if beta <= 0.5:
             says.fails("measured against the errors of n + ζ = 1", other, sizes)
 
@@ -154,8 +155,8 @@ def rounding(run: Run, errors: list[float], points: int) -> list[tuple[float, li
             rounded = quantize(dense, grid)
             after.append(error_of(f, rounded, d, points))
             doubled.append(2 * e)
-            rough = _rounded_to(dense, 0.5)
-            coarse.append(error_of(f, rough, d, points))
+            if e == min(errors):
+                coarse.append(error_of(f, _rounded_to(dense, 0.5), d, points))
             text = encode(rounded, grid)
             back = decode(text, grid)
             pairs = list(zip(rounded.parameters(), back.parameters(), strict=True))
@@ -177,7 +178,7 @@ def rounding(run: Run, errors: list[float], points: int) -> list[tuple[float, li
         r"\|f-\text{network}\|_\infty\le2\epsilon",
     )
     says.at_most(after, doubled)
-    says.fails("rounded to halves", coarse)
+    says.fails("rounded to halves, the smallest ε", coarse, promised=2 * min(errors))
     says = run.states("X-38", r"\text{decode(encode)}=\text{identity: largest difference of a weight}")
     says.equal(same)
     says.fails("with the last bit flipped", changed)

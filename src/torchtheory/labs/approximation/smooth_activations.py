@@ -100,7 +100,7 @@ def promises(run: Run, orders: int, steps: list[float], biases: dict[str, float]
             ["L-083", "A-32", "X-11"] if central else ["L-083", "N-32", "X-11"],
             rf"\text{{{'central' if central else 'one-sided'} differences: error}}\sim h^{power}",
         )
-        says.slope(fitted, power, 0.1)
+        says.slope(fitted, power, 0.1, against=(power - 1, power + 1))
         says.fails("the other kind of difference", other)
     gap, wrong = [], []
     for k in range(1, orders + 1):
@@ -124,9 +124,9 @@ def shape_of_the_v(run: Run, orders: int, biases: dict[str, float]) -> None:
             rows.append((k, "central" if central else "one-sided", h, around[2], around[0]))
     says = run.states(
         ["L-083", "A-32", "X-11"],
-        r"\text{error at the step of the bound}\le10\times\text{the least among } h/100,\ h/10,\ h,\ 10h",
+        r"\text{error at the step of the bound}\le3\times\text{the least among } h/100,\ h/10,\ h,\ 10h",
     )
-    says.at_most(at_best, 10.0)
+    says.at_most(at_best, 3.0)
     says.fails("a step a hundred times shorter: rounding takes over", beside)
     run.table(
         "best-steps",

@@ -107,7 +107,7 @@ def rates(run: Run, centers: dict[str, float]) -> None:
         errors = [square_error(smooth_square_network(name, centers[name], h)) for h in steps]
         one_sided = [square_error(monomial_network(2, name, centers[name], h)) for h in steps]
         says = run.states("X-29", rf"\text{{the error falls as }} h^2 \text{{ ({name})}}")
-        says.slope(steps, errors, 2.0, 0.02)
+        says.slope(steps, errors, 2.0, 0.02, against=(1.0, 3.0))
         says.fails("differences to one side", steps, one_sided)
     ratios = []
     for name, center in centers.items():
@@ -129,7 +129,7 @@ def rates(run: Run, centers: dict[str, float]) -> None:
 def constant_size(run: Run) -> None:
     """A fixed number of weights, where ReLU needs a layer more for a quarter of the error."""
     errors = [10.0**-k for k in range(2, 7)]
-    smooth = [smooth_square_network("softplus", 0.0, math.sqrt(e)) for e in errors]
+    smooth = [smooth_square_network("softplus", 0.0, math.sqrt(12 * e)) for e in errors]
     relu = [square_network(squaring_levels(e)) for e in errors]
     says = run.states(
         "X-29", r"\text{weights that are not 0, whatever }\epsilon: \text{ as many as at }\epsilon=10^{-2}"
@@ -149,7 +149,7 @@ def constant_size(run: Run) -> None:
         ],
         caption="x² by softplus and by ReLU",
     )
-    run.states("X-29", r"h=\sqrt\epsilon \text{ gives an error below }\epsilon \text{ for softplus at 0}").at_most(
+    run.states("X-29", r"h=\sqrt{12\epsilon} \text{ gives an error below }\epsilon \text{ for softplus at 0}").at_most(
         [square_error(a) for a in smooth], errors
     )
 

@@ -223,7 +223,8 @@ def growth(run: Run, halvings: int) -> None:
     for (n, d), found in exponents.items():
         other = exponents[5 - n, d]
         says = run.states(YAROTSKY, rf"M/L\sim\epsilon^{{-d/n}}: \text{{ exponent for }} d={d},\ n={n}")
-        says.slope(found, d / n, 0.1)
+        # one derivative less, and a power of the logarithm only
+        says.slope(found, d / n, 0.1, against=(d / (n - 1), 0.0))
         says.fails(f"n = {5 - n}", other)
     slow = [smooth_network(wave, 2, 1, 2.0**-8, levels=m).size.depth for m in (20, 30)]
     says = run.states(YAROTSKY, r"L\le\lceil\log_2(d+n-1)\rceil\bigl(\tfrac12\log_2\tfrac{8n}\epsilon+1\bigr)+3")
@@ -260,6 +261,7 @@ def sobolev_slopes(run: Run, refinements: int, points: int) -> dict[str, list[fl
             fitted,
             -exponent,
             0.1,
+            against=(-exponent - 0.5, -exponent + 0.5),
             where="at a fixed number of levels, so that M is a multiple of the number of patches",
         )
         says.fails(f"the error with r = {other}", wrong)

@@ -100,9 +100,9 @@ def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
     best = max(range(1, 25), key=lambda depth: even_bound(12, depth))
     thin = [mlp([1, *[1] * best, 1], generator=run.generator) for _ in range(4)]
     says = run.states(
-        "L-106", r"\text{at that shape (layers of about one unit) a network has at most }L+1\text{ pieces}"
+        "L-106", r"\text{at that shape (layers of one unit) a network has at most 3 pieces: two constants and a line}"
     )
-    says.at_most([affine_pieces(net, -8.0, 8.0).count for net in thin], best + 1)
+    says.at_most([affine_pieces(net, -8.0, 8.0).count for net in [*thin, _clip(best)]], 3)
     says.fails("as many units, as zigzags of width 2", affine_pieces(zigzag_network([2] * 6), 0.0, 1.0).count)
     run.table(
         "bounds",
@@ -124,6 +124,15 @@ def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
         lambda axes: _plot(axes, *show),
         caption="A random network with three hidden layers and every point where it bends.",
     )
+
+
+def _clip(depth: int) -> nn.Sequential:
+    """Layers of one unit each: the first two clip at 0 and at 1, the others only carry on."""
+    one = torch.ones(1, 1).double()
+    layers: list[nn.Module] = [dense(one, 0 * one[0]), nn.ReLU(), dense(-one, one[0]), nn.ReLU()]
+    for _ in range(depth - 2):
+        layers += [dense(one, 0 * one[0]), nn.ReLU()]
+    return nn.Sequential(*layers, dense(one, 0 * one[0]))
 
 
 @lab(
@@ -158,7 +167,10 @@ def depth_floor(run: Run, steps: int = 150, widths: list[int] | None = None) -> 
         ["X-64", "A-93"], r"\sup|x^2-\Phi|\ge\frac1{8\prod_\ell(n_\ell+1)^2}\ \text{ for hidden widths } n_\ell"
     )
     says.at_least(
-        errors, [curvature_floor(2.0, 1.0, most_pieces(h)) for h in shapes], where="one and two hidden layers, trained"
+        errors + best,
+        [curvature_floor(2.0, 1.0, most_pieces(h)) for h in [*shapes, *([n] for n in sizes)]],
+        1e-12,
+        where="one and two hidden layers, trained, and the best functions with n units and n pieces on [0, 1]",
     )
     says.fails(
         "tents composed up to four times, against the floor of one layer of eight units",
@@ -166,7 +178,7 @@ def depth_floor(run: Run, steps: int = 150, widths: list[int] | None = None) -> 
         promised=curvature_floor(2.0, 1.0, 9),
     )
     run.states("X-64", r"\sup|x^2-\Phi|\ge\frac1{8p^2},\ p\text{ the pieces the trained network has}").at_least(
-        errors, [curvature_floor(2.0, 1.0, p) for p in used], 1e-12
+        errors + best, [curvature_floor(2.0, 1.0, p) for p in [*used, *sizes]], 1e-12
     )
     run.table(
         "trained",

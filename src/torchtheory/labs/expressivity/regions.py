@@ -107,8 +107,12 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
     )
     says.below(half.count, half.patterns)
     says.fails("all units are read", found.count, promised=found.patterns)
+    cube = PlaneSlice.of_the_plane((0.0, 0.0), (1.0, 1.0))
+    folded = [plane_arrangement(montufar_network(2, 4, k, generator=run.generator), cube).patterns for k in (1, 2)]
     run.states("A-96", r"\#\text{activation regions}\le\prod_\ell\sum_{j\le d}\binom{N_\ell}j").at_most(
-        found.patterns, most_regions(2, [width, width])
+        [found.patterns, *folded],
+        [most_regions(2, [width, width]), most_regions(2, [4]), most_regions(2, [4, 4])],
+        where="the trained network, and networks that fold",
     )
     heights = [-0.9, -0.31, 0.17, 0.83]
     says = run.states("X-71", r"\text{cells met by a line} = \text{intervals of constant pattern along it}")
