@@ -102,7 +102,9 @@ def quadratic_loss(run: Run) -> None:
     noisy = noise_sharpness(problem, 0.3, parameters=best, draws=80, confidence=0.999, generator=run.generator)
     promised = 0.3**2 * float(exact.sum()) / 2
     run.states("A-68", r"\mathbb E\,L(\theta+\sigma z)-L(\theta)=\tfrac12\sigma^2\operatorname{tr}\nabla^2L").mean(
-        noisy, promised
+        noisy,
+        promised,
+        against=(2 * promised, promised / 0.3),  # without the one half; σ for σ²
     )
 
 
@@ -204,8 +206,8 @@ def same_function(run: Run, case: Case) -> None:
         promised=[path_norm(case.net), product(case.net)],
     )
     says = run.states("B-06", r"\textstyle\sum_\ell\|W_\ell\|_F^2\text{ is not invariant: larger after }a=100")
-    says.above(squares(case.at(100.0)), squares(case.net))
-    says.fails("a = 1: nothing was rescaled", squares(case.at(1.0)))
+    says.above(squares(case.at(100.0)) - squares(case.net), 0.0)
+    says.fails("a = 1: nothing was rescaled", squares(case.at(1.0)) - squares(case.net))
 
 
 def blocks(run: Run, case: Case) -> None:
@@ -249,8 +251,22 @@ def as_sharp_as_wanted(run: Run, case: Case, target: float) -> None:
         ["B-06", "B-05"],
         r"\lambda_{\max}(\nabla^2L)\ge\text{target at }a=\sqrt{n\,\text{target}/\operatorname{tr}\nabla^2_{W_2}L}",
     )
-    says.at_least(top, target, where=f"a = {factor:.4g}")
-    says.fails("the network as it was trained, a = 1", own)
+    # one unit, one output: the block is a number, and its trace is its eigenvalue
+    one = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 1)).double()
+    with torch.no_grad():
+        for parameter in one.parameters():
+            parameter.fill_(1.0)
+    x = run.rand(20, 2)
+    data = (x, one(x).detach() + 0.1 * run.randn(20, 1))
+    problem = Problem(one, data, task="regression")
+    needed = sharpening_factor(problem, target, generator=run.generator)
+    sharpest = with_parameters(one, rescale_pair(theta_of(one), rescalable_pairs(one)[0], needed))
+    says.at_least(
+        [top, top_eigenvalue(Problem(sharpest, data, task="regression"))],
+        target,
+        where=f"a = {factor:.4g}; and a network of one unit, a = {needed:.4g}",
+    )
+    says.fails("the networks as they were, a = 1", [own, top_eigenvalue(problem)])
     run.states(["B-06", "B-05"], r"\text{and still }R-R_S\text{ is the same}").equal(
         case.gap(sharp), case.gap(case.net), 1e-10
     )
