@@ -26,6 +26,7 @@ from torchtheory.generalization.vc.growth import (
     thresholds,
     vc_dimension_on,
 )
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.dichotomies import count_dichotomies_by_programs
 
@@ -178,7 +179,7 @@ def sauer_shelah(run: Run, points: int, draws: int, classes: int) -> None:
         where="thresholds, intervals, half-spaces and boxes; for thresholds and intervals it is an equality",
     )
     says.fails("h too small by one", growth, promised=low)
-    sizes, caps, lower = [], [], []
+    sizes, caps = [], []
     for _ in range(classes):
         number = int(torch.randint(3, 60, (1,), generator=run.generator))
         table = torch.unique(run.signs(number, 7), dim=0)
@@ -186,10 +187,21 @@ def sauer_shelah(run: Run, points: int, draws: int, classes: int) -> None:
         for m in range(1, 8):
             sizes.append(growth_on(table, m))
             caps.append(sauer_bound(m, h))
-            lower.append(sauer_bound(m, h - 1))
-    says = run.states("M-38", r"S_{\mathcal F}(n)\le\sum_{i=0}^h\tbinom ni\ \text{ for random classes on 7 points}")
-    says.at_most(sizes, caps, where=f"{classes} classes; growth and VC dimension by exhaustion")
-    says.fails("h too small by one", sizes, promised=lower)
+    every = all_labelings(7)
+    largest, short = [], []
+    for h in range(1, 7):  # at most h ones: as many labelings as the lemma allows
+        table = every[(every > 0).sum(1) <= h]
+        for m in range(h, 8):
+            largest.append(growth_on(table, m))
+            caps.append(sauer_bound(m, h))
+            short.append(sauer_bound(m, h - 1))
+    says = run.states("M-38", r"S_{\mathcal F}(n)\le\sum_{i=0}^h\tbinom ni\ \text{ for classes on 7 points}")
+    says.at_most(
+        sizes + largest,
+        caps,
+        where=f"{classes} random classes, growth and VC dimension by exhaustion; and the sets of at most h points",
+    )
+    says.fails("the sets of at most h points, charged for h - 1", largest, promised=short)
     pairs = [(n, h) for h in range(1, 21) for n in range(1, 201)]
     beyond = [(n, h) for n, h in pairs if n >= h]
     before = [(n, h) for n, h in pairs if n < h]

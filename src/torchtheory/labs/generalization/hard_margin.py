@@ -104,7 +104,14 @@ def known_limit(run: Run, x: Tensor, y: Tensor) -> dict[str, SeparableFlow]:
     says.fails("a loss without exponential tail", float(flows["polynomial"].losses[-1]) * 1e7)
     tail = grid >= 1e3
     says = run.states("M-131", r"L(w(t))=O(1/t): \text{ exponent}")
-    says.slope(grid[tail], flows["logistic"].losses[tail], -1.0, 0.01, where="logistic loss, t from 1e3 to 1e7")
+    says.slope(
+        grid[tail],
+        flows["logistic"].losses[tail],
+        -1.0,
+        0.01,
+        against=(-0.5, -2.0),
+        where="logistic loss, t from 1e3 to 1e7",
+    )
     says.fails("a loss without exponential tail", grid[tail], flows["polynomial"].losses[tail])
     errors = flows["logistic"].direction_errors(best.weight)
     margins = flows["logistic"].normalized_margins
@@ -121,7 +128,8 @@ def known_limit(run: Run, x: Tensor, y: Tensor) -> dict[str, SeparableFlow]:
     says.fails("a loss without exponential tail", float(final))
     norms = flows["logistic"].weights.norm(dim=1)
     says = run.states("A-71", r"\|w(t)\|\sim\|\hat w\|\log t: \text{ slope}")
-    says.slope(grid[tail].log(), norms[tail], float(best.weight.norm()), 0.01, log=False)
+    largest = float(best.weight.norm())
+    says.slope(grid[tail].log(), norms[tail], largest, 0.01, against=(largest / 2, 2 * largest), log=False)
     says.fails("a loss without exponential tail", grid[tail].log(), flows["polynomial"].weights.norm(dim=1)[tail])
     run.table(
         "rates",
@@ -155,7 +163,7 @@ def combination(run: Run, x: Tensor, y: Tensor) -> None:
         r"\text{the share of } \nabla L \text{ off the margin decays like } t^{1-\theta},\ "
         r"\theta=\min_{i\notin S}\hat w^\top x_i: \text{ exponent}",
     )
-    says.slope(times, rest, 1 - theta, 0.01, where=f"θ = {theta:g}, t from 1e4 to 1e12")
+    says.slope(times, rest, 1 - theta, 0.01, against=(-theta, -1.0), where=f"θ = {theta:g}, t from 1e4 to 1e12")
     says.fails("the share of a support vector", times, flow.shares[:, 0])
     early = separable_flow(x, y, [1.0])
     says = run.states("M-129", r"\text{the shares tend to } \alpha_i/\sum_k\alpha_k")
@@ -167,7 +175,7 @@ def certificate(run: Run, data: list[tuple[Tensor, Tensor]]) -> None:
     """The proof's bound on the growth of the residual, between all pairs of times."""
     times = torch.logspace(0, 7, 29, dtype=torch.float64)
     earlier, later = torch.triu_indices(len(times), len(times), 1)
-    grown, allowed, doubled, rows = [], [], [], []
+    grown, allowed, rows = [], [], []
     for name, (x, y) in zip(("four points", "Gaussian sample"), data, strict=True):
         bound = residual_certificate(x, y)
         flow = separable_flow(x, y, times)
@@ -176,7 +184,9 @@ def certificate(run: Run, data: list[tuple[Tensor, Tensor]]) -> None:
         wrong = (flow.weights - 2 * bound.limit * log - bound.offset).square().sum(1)
         growth = torch.tensor([bound.growth(t) for t in times.tolist()], dtype=torch.float64)
         grown.append(squares[later] - squares[earlier])
-        doubled.append(wrong[later] - wrong[earlier])
+        if name == "four points":  # whose constants are small: from later times on little is allowed
+            late = (times >= 1e3) & (times < 1e7)
+            doubled, doubled_allowed = (wrong[-1] - wrong)[late], growth[late]
         allowed.append(growth[earlier])
         rows.append((name, bound.second_margin, bound.constant, growth[0], squares[0], squares[-1]))
     run.table(
@@ -194,7 +204,7 @@ def certificate(run: Run, data: list[tuple[Tensor, Tensor]]) -> None:
         1e-9,
         where="the four points and a Gaussian sample, all pairs of 29 times up to 1e7",
     )
-    says.fails("r with 2 ŵ log t", torch.cat(doubled))
+    says.fails("r with 2 ŵ log t", doubled, promised=doubled_allowed)
     z = torch.linspace(-20, 20, 2001, dtype=torch.float64)
     says = run.states("M-130", r"z(e^{-z}-1)\le0 \text{ and } z\,e^{-z}\le1: \text{ largest excess}")
     says.at_most(torch.maximum(z * torch.expm1(-z), z * torch.exp(-z) - 1), 0.0)
@@ -217,17 +227,21 @@ def by_steps(run: Run, steps: int) -> None:
         r"\eta<2\beta^{-1}\sigma_{\max}^{-2}(X)=8/\sigma_{\max}^2:\ L \text{ falls at every step}:"
         r" \text{ largest change}",
     )
-    says.below(calm.values.diff(), 0.0, where=f"{steps} steps with 0.99 of that step")
-    says.fails("three times that step", wild.values.diff())
-    end = [0.99 * largest * steps]
-    flow = separable_flow(z, torch.ones(2), end, loss=LOGISTIC)
-    apart = (calm.points[-1] - flow.weights[0]).norm() / flow.weights[0].norm()
-    unlike = (calm.points[steps // 10] - flow.weights[0]).norm() / flow.weights[0].norm()
+    says.below(calm.values.diff().max(), 0.0, where=f"{steps} steps with 0.99 of that step")
+    says.fails("three times that step", wild.values.diff().max())
+    end = 0.99 * largest * (steps // 8)
+    flow = separable_flow(z, torch.ones(2), [end], loss=LOGISTIC).weights[0]
+    rates = [0.99 * largest / k for k in (1, 2, 4, 8)]
+    near, late = [], []
+    for rate in rates:
+        path = gradient_descent(loss, zero, rate, round(end / rate)).points
+        near.append(float((path[-1] - flow).norm() / flow.norm()))
+        late.append(float((path[len(path) // 10] - flow).norm() / flow.norm()))
     says = run.states(
-        "M-128", r"\text{descent after } k \text{ steps is near the flow at } t=\eta k: \text{ relative distance}"
+        "M-128", r"\text{descent after } t/\eta \text{ steps differs from the flow at } t \text{ by } O(\eta)"
     )
-    says.at_most(float(apart), 0.02)
-    says.fails("after k/10 steps", float(unlike))
+    says.slope(rates, near, 1.0, 0.05, against=(0.5, 2.0), where="relative distance, four step sizes, the same time")
+    says.fails("after a tenth of the steps", rates, late)
 
 
 def validation(run: Run, x: Tensor, y: Tensor) -> None:
@@ -250,7 +264,15 @@ def validation(run: Run, x: Tensor, y: Tensor) -> None:
     late = times >= 1e4
     falls = fit_slope(log[late], total(right)[late], log=False)
     says = run.states("M-132", r"\text{slope of } L_{val} \text{ in } \log t: \ |\hat w^\top x_k|")
-    says.slope(log[late], total(wrong)[late], 0.5, 0.01, log=False, where="ŵᵀx_k = -0.5; t from 1e4 to 1e7")
+    says.slope(
+        log[late],
+        total(wrong)[late],
+        0.5,
+        0.01,
+        against=(0.25, 1.0),  # its square; the margin of the training set
+        log=False,
+        where="ŵᵀx_k = -0.5; t from 1e4 to 1e7",
+    )
     says.fails("a validation set that ŵ separates", falls)
     run.refutes(
         "validation-loss-grows-for-all-datasets",

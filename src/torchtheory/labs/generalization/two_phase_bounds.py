@@ -18,7 +18,7 @@ from torchtheory.generalization.paths.two_phase_bounds import (
 )
 from torchtheory.generalization.paths.two_phase_training import FrozenGates
 from torchtheory.kernels.deep_paths import path_features
-from torchtheory.labs.engine import InvalidInput, Run, clopper_pearson, lab
+from torchtheory.labs.engine import InvalidInput, Run, lab, quantile_interval
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.trainer import fit
 
@@ -168,25 +168,28 @@ def networks(run: Run, law: Law, fresh: int, redraws: int, delta: float) -> None
     )
     says.fails(
         "the norms swapped, as printed",
-        [*gaps, scaled_coin(1e-3)[2]],
-        promised=[*[r.swapped for r in rows], scaled_coin(1e-3)[1]],
+        scaled_coin(1e-3)[2],
+        promised=scaled_coin(1e-3)[1],
     )
-    failures = sum(r.gap > r.bound for r in rows)
-    seen = clopper_pearson(failures, redraws, 0.99)
-    # the hypothesis that the fresh samples are independent: one draw, repeated
-    repeated = 0
-    for _ in range(redraws):
-        weight = float(run.signs(1))
-        promised = two_phase_gap_bound(COIN, weight**2, abs(weight), 400, delta).value
-        repeated += 2 * weight**2 > promised
-    broken = clopper_pearson(repeated, redraws, 0.99)
+
+    def coin_share(weight: float, samples: int = 400) -> float:
+        """The gap of one path with a fair coin as label, over its bound."""
+        return 2 * weight**2 / two_phase_gap_bound(COIN, weight**2, abs(weight), samples, delta).value
+
+    coins = [coin_share(float(w)) for w in run.signs(500, 400).mean(1) if w != 0]
+    reached = [quantile_interval(shares, 1 - delta, 0.99).low for shares in ([r.gap / r.bound for r in rows], coins)]
     says = run.states(
         "B-19",
         r"\Pr\Bigl[R-R_{S\setminus S_{\alpha m}}>\beta_1\sum_k\|\bar w_k\|_2^2"
         r"+2\beta_2\sum_k\|\bar w_k\|_1+\beta_3\Bigr]\le\delta",
     )
-    says.at_most(seen, delta, where=f"{redraws} redraws of {fresh} samples, 99 % interval")
-    says.fails("the fresh samples are one draw, 400 times, of a coin", broken)
+    says.at_most(
+        reached,
+        1.0,
+        where=f"gap over bound, lower ends of 99 % intervals for the quantile at 1 - δ: {redraws} redraws of {fresh} "
+        "samples, and 500 samples of a coin",
+    )
+    says.fails("the fresh samples are one draw, 400 times, of a coin", coin_share(float(run.signs(1))))
     scaling(run, law, fresh, delta)
     trained = rows[1::2]
     run.table(
@@ -259,11 +262,12 @@ def coin(run: Run, tosses: int, delta: float) -> None:
     weights = torch.cat([run.signs(min(1000, tosses - i), samples).mean(1) for i in range(0, tosses, 1000)])
     gap = (1 + weights.square()) - (1 - weights.square())
     beta = two_phase_gap_bound(COIN, 0.0, 0.0, samples, delta).product_radius
-    right = clopper_pearson(int((gap > 2 * beta * weights.abs()).sum()), tosses, 0.99)
-    printed = clopper_pearson(int((gap > 2 * beta * weights.square()).sum()), tosses, 0.99)
-    statement = r"\Pr[R-R_{S\setminus S_{\alpha m}}>2\beta_2|\bar w|]\le\delta \text{ for a coin}"
+    right, printed = (
+        quantile_interval(gap / (2 * beta * size), 1 - delta, 0.99) for size in (weights.abs(), weights.square())
+    )
+    statement = r"\Pr[R-R_{S\setminus S_{\alpha m}}\le2\beta_2|\bar w|]\ge1-\delta \text{ for a coin}"
     says = run.states("B-19", statement)
-    says.at_most(right, delta, where=f"{tosses} samples of {samples} tosses, 99 % interval")
+    says.at_most(right, 1.0, where=f"gap over bound, quantile at 1 - δ; {tosses} samples of {samples} tosses")
     says.fails("2β₂ times the squared norm", printed)
     run.refutes(
         "two-phase-norms-swapped",
@@ -271,9 +275,9 @@ def coin(run: Run, tosses: int, delta: float) -> None:
         r"+\beta_3\Bigr]\le\delta",
     ).at_most(
         printed,
-        delta,
-        where="one path with feature 1 and a fair coin ±1 as label: β₁ = β₃ = 0 and β₂ < 1, while "
-        "the gap is twice the squared weight",
+        1.0,
+        where="gap over bound, quantile at 1 - δ; one path with feature 1 and a fair coin ±1 as label: β₁ = β₃ = 0 and "
+        "β₂ < 1, while the gap is twice the squared weight",
     )
     run.figure(
         "coin",
@@ -301,14 +305,19 @@ def binomial_tails(run: Run) -> None:
     u = math.log(6 / delta)
     right = two_phase_gap_bound(COIN, 0.0, 0.0, samples, delta).product_radius
     printed = 2 * u / (3 * samples) + math.sqrt(u / samples)
-    tails = [mean_tail(samples, beta) for beta in (right, printed)]
-    says = run.states("B-19", r"\Pr[|\bar w|>\beta_2]\le\delta \text{ by the exact binomial tail}")
-    says.at_most(tails[0], delta, where="a coin tossed ten million times")
-    says.fails("without the factor 2 under the root", tails[1])
+    # |mean of fair signs| exceeds it with probability δ
+    reached = 2 * float(binom.isf(delta / 2, samples, 0.5)) / samples - 1
+    says = run.states("B-19", r"\Pr[|\bar w|\le\beta_2]\ge1-\delta \text{ by the exact binomial quantile}")
+    says.at_most(reached, right, where=f"a coin tossed ten million times, δ = {delta}")
+    fewer = samples // 4
+    says.fails(
+        "every toss counted four times: a quarter are independent",
+        2 * float(binom.isf(delta / 2, fewer, 0.5)) / fewer - 1,
+    )
     run.refutes(
         "two-phase-bernstein-factor",
         r"\Pr\bigl[|\bar w|>\tfrac{2}{3m}\ln\tfrac6\delta+\sqrt{\tfrac1m\ln\tfrac6\delta}\bigr]\le\delta",
-    ).at_most(tails[1], delta, where="δ = 0.0001, a coin tossed ten million times, exact binomial tail")
+    ).at_most(reached, printed, where="δ = 0.0001, a coin tossed ten million times, exact binomial quantile")
     # labels 0 or 1, α = 0.95: m_σ = 500 fresh samples out of m = 10000
     fresh, every, level = 500, 10_000, 0.05
     v = math.log(3 / level)
@@ -320,9 +329,3 @@ def binomial_tails(run: Run) -> None:
         r"\Pr\Bigl[\mathbb E\|Y\|^2-\tfrac1{m_\sigma}\sum\|Y^{(i)}\|^2>\tfrac{2C_y}{3m}\ln\tfrac3\delta+\sqrt{"
         r"\tfrac{2\gamma_y^2}m\ln\tfrac3\delta}\Bigr]\le\tfrac\delta3",
     ).at_most(failing, level / 3, where="labels 0 or 1 with equal chances, α = 0.95, m = 10000, δ = 0.05")
-
-
-def mean_tail(samples: int, radius: float) -> float:
-    """P(|mean of fair signs| > radius), exactly."""
-    most = math.floor(samples * (1 + radius) / 2)  # heads that do not exceed it
-    return 2 * float(binom.sf(most, samples, 0.5))

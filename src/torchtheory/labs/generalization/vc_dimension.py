@@ -164,8 +164,11 @@ def networks(run: Run, hidden: int) -> None:
         sizes, explicit, where="from below by the witness, from above by counting sign patterns of polynomials"
     )
     says.fails("without the hidden layer: half-spaces of R^3", sizes, promised=4)
+    deep = [(3, *([10] * depth), 1) for depth in (2, 4, 8)]
     run.states("A-37", r"\max\{m:\dots\}\le2WL\log_2(4WLpk/\ln2)+2WL^2\log_2(\ell+1)+2L").at_most(
-        explicit, literature, where="the count layer by layer is sharper than the closed form that needs no widths"
+        explicit + [network_vc_bound(s) for s in deep],
+        literature + [anthony_bartlett_vc_bound(parameter_count(s), sum(s[1:]), 2) for s in deep],
+        where="the count layer by layer is sharper than the closed form that needs no widths; the less so, the deeper",
     )
     run.curves(
         "networks",
