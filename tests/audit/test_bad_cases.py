@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,13 @@ from torchtheory import cli
 from torchtheory.audit.engine import finding as registry
 from torchtheory.audit.engine.finding import FindingRecord, all_findings
 from torchtheory.core.claim import Verdict
-from torchtheory.core.errors import InvalidInput, LabelOutOfRange, NonFinite, ShapeMismatch
+from torchtheory.core.errors import (
+    InvalidInput,
+    LabelOutOfRange,
+    NonFinite,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 from torchtheory.core.record import Record
 from torchtheory.models.problem import Problem
 
@@ -394,3 +401,65 @@ def test_the_command_line_writes_what_it_has_when_interrupted(
     assert written["interrupted"]
     assert [f["name"] for f in written["findings"]] == ["layers"]
     assert written["facts"]["interrupted"] == "before interrupting, risk"
+
+
+class Exits(Head):
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def forward(self, x: Tensor) -> Any:
+        if len(x) > self.rows:
+            raise SystemExit(0)
+        return self.logits(x)
+
+
+def test_a_model_that_exits_is_refused_and_does_not_end_the_program() -> None:
+    _, train, _ = case("plain")
+    with pytest.raises(UnsupportedModel, match="forward pass raised SystemExit: 0"):
+        tt.audit(Exits(0), train, only=["layers"])
+    report = tt.audit(Exits(8), train, only=["units"], budget=None)
+    assert "forward pass raised SystemExit" in reasons(report)["units"]
+
+
+def test_an_interrupt_in_the_model_stops_the_audit() -> None:
+    class Interrupted(Head):
+        def forward(self, x: Tensor) -> Any:
+            if len(x) > 8:
+                raise KeyboardInterrupt
+            return self.logits(x)
+
+    _, train, _ = case("plain")
+    with pytest.raises(KeyboardInterrupt):
+        tt.audit(Interrupted(), train, only=["units"], budget=None)
+
+
+class Inside:
+    def __init__(self) -> None:
+        self.calls = 0
+        self.lock = threading.Lock()
+
+
+class Uncopyable(Head):
+    """Holds a lock, and a count that the audit cannot see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = Inside()
+        self.array = np.zeros(1)
+
+    def forward(self, x: Tensor) -> Any:
+        self.array += 1
+        return self.logits(x)
+
+
+def test_a_changed_model_is_said_in_one_sentence() -> None:
+    net = Uncopyable()
+    _, train, _ = case("plain")
+    before = copy.deepcopy(net.state_dict())
+    report = tt.audit(net, train, only=["layers"])
+    assert report.facts["model changed"].startswith("Running the model changed array of it: no cop")
+    assert report.summary[0] == report.facts["model changed"]
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    plain_net, train, _ = case("counting")
+    assert "model changed" not in tt.audit(plain_net, train, only=["layers"]).facts

@@ -288,3 +288,65 @@ def test_an_exception_in_forward_leaves_the_model_as_it_was() -> None:
     after = state(net)
     assert before[1] == after[1]
     assert all(torch.equal(before[0][k], v) for k, v in after[0].items())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "advice"),
+    [
+        (torch.uint8, r"inputs are uint8 .* float32: scale and convert .*\(torch\.float32\) / 255"),
+        (torch.int64, r"inputs are int64 .* float32: convert .*x\.to\(torch\.float32\)$"),
+        (torch.bool, r"inputs are bool .* float32: convert"),
+    ],
+)  # fmt: skip
+def test_images_of_whole_numbers(dtype: torch.dtype, advice: str) -> None:
+    images = torch.randint(0, 2, (6, 1, 3, 3)).to(dtype)
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten())
+    with pytest.raises(InvalidType, match=advice):
+        Problem(net, (images, torch.arange(6) % 2))
+    with pytest.raises(UnsupportedModel, match=r"raised RuntimeError on inputs of shape \[6, 2\]"):
+        Problem(net, (images.reshape(6, 9)[:, :2], torch.arange(6) % 2))
+
+
+class Time(nn.Module):
+    """A recurrent layer that takes the samples for steps in time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.LSTM(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)[0][:, 0]
+        return out
+
+
+def test_samples_that_depend_on_each_other() -> None:
+    x, y = data()
+    own = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))
+    for net, given in ((own, x), (Time(), torch.randn(30, 1, 2))):
+        with pytest.raises(UnsupportedModel, match="depends on the other samples of its batch"):
+            Problem(net, (given, y))
+        assert Problem(net, (given, y), plain_mean=False).task == "multiclass"  # for training
+    noisy = Returns(lambda x: F.dropout(x[:, :3], 0.5))
+    assert Problem(noisy, (x, y)).deterministic is False
+
+
+@pytest.mark.parametrize("kind", ["nested", "sparse"])
+def test_outputs_that_are_not_dense(kind: str) -> None:
+    x, y = data()
+    make = (
+        (lambda x: torch.nested.nested_tensor(list(x)))
+        if kind == "nested"
+        else (lambda x: x.to_sparse())
+    )
+    with pytest.raises(UnsupportedModel, match=f"returns a {kind} tensor"):
+        Problem(Returns(make), (x, y))
+
+
+def test_the_problem_has_a_copy_of_the_model() -> None:
+    net, (x, y) = mlp(), data()
+    p = Problem(net, (x, y))
+    before = p.risk(p.train)
+    net[0].weight.data.zero_()
+    assert p.model is p.function.model is not net
+    assert Problem(net, (x, y)).risk(p.train) != before
+    assert p.at({}).risk(p.train) == before

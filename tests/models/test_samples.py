@@ -219,3 +219,46 @@ class Words(Ragged):
 def test_refused(data: Any, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         collect(data, "train", limit=100)
+
+
+@pytest.mark.parametrize(
+    ("x", "sentence"),
+    [
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested.*to_padded_tensor"),
+        (torch.eye(10).to_sparse(), r"sparse tensor.*to_dense\(\)"),
+        (torch.eye(10).to_sparse_csr(), r"sparse tensor.*to_dense\(\)"),
+        (torch.ones(10, 2, device="meta"), "meta device"),
+        (torch.quantize_per_tensor(torch.ones(10, 2), 0.1, 0, torch.quint8), "dequantize"),
+    ],
+)
+def test_tensors_without_dense_rows(x: Tensor, sentence: str) -> None:
+    with pytest.raises(InvalidType, match=f"x of the train data is .*{sentence}"):
+        collect((x, Y), "train", limit=5)
+    with pytest.raises(InvalidType, match=sentence):
+        collect(({"a": x, "b": X}, Y), "train", limit=5)
+
+
+class Hostile(Dataset[Any]):
+    def __len__(self) -> int:
+        raise ZeroDivisionError("no length today")
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError(name)
+
+    def __getitem__(self, k: int) -> Any:
+        return X[k], Y[k]
+
+
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: DataLoader(d, sampler=range(3))])
+def test_a_data_set_whose_length_raises(wrap: Any) -> None:
+    with pytest.raises(InvalidInput, match="len of the train data raised ZeroDivisionError: no"):
+        collect(wrap(Hostile()), "train", limit=5)
+
+
+def test_inputs_whose_attributes_raise() -> None:
+    class Odd:
+        def __getattr__(self, name: str) -> Any:
+            raise ZeroDivisionError(name)
+
+    with pytest.raises(InvalidType, match=r"tuple|Odd|numbers"):
+        collect(((Odd(), Odd()), Y), "train", limit=5)

@@ -33,15 +33,21 @@ def display() -> Iterator[None]:
     if _hidden.get() or _display.get() is not None or not _someone_looks():
         yield
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
+    # here, for most of the library runs where nobody looks
+    from torchtheory.core.console import (
+        BarColumn,
+        Console,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        Remaining(elapsed_when_finished=True),
+        TimeRemainingColumn(elapsed_when_finished=True),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         token = _display.set(bars)

@@ -13,7 +13,6 @@ Learning, Eq. (1.25).
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -30,6 +29,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.kernels.tangent_derivatives import refuse_unusable_mode
 from torchtheory.models.model import Initial, Parameters, PureFunction, parameters_from
+from torchtheory.models.untouched import copied
 from torchtheory.nets.activations import Pointwise
 
 
@@ -134,13 +134,11 @@ def linearize(model: nn.Module, parameters: Initial | None = None) -> Linearized
     PureFunction(model)  # refuses what is not a module or has no values
     refuse_unusable_mode(model)
     origin = parameters_from(model, model if parameters is None else parameters)
-    try:
-        own = copy.deepcopy(model)
-    except (RuntimeError, TypeError) as error:
-        sentence = " ".join(str(error).split())[:120]
+    if isinstance(model, torch.jit.ScriptModule):
         raise UnsupportedModel(
-            f"the model cannot be copied, which linearize needs: {sentence}"
-        ) from None
+            "a model compiled by torch.jit cannot be linearized; give the module it was made of"
+        )
+    own = copied(model)
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     return LinearizedModel(PureFunction(own), origin, frozen)
 

@@ -7,7 +7,6 @@ risk all the way. Source: The Modern Mathematics of Deep Learning, section 1.5.1
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import as_targets
 from torchtheory.core.errors import InvalidInput
+from torchtheory.models.untouched import copied
 from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.layer_features import last_hidden_features, last_layer, layer_values
@@ -112,7 +112,7 @@ def fit_last_layer(model: nn.Module, x: Tensor, y: Tensor) -> ZeroRiskFit:
     (5, True)
     """
     features = last_hidden_features(model, x)
-    solved = copy.deepcopy(model)
+    solved = copied(model)
     head = last_layer(solved)
     y = as_targets(y, features)
     if y.ndim == 1:

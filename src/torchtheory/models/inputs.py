@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -105,7 +106,11 @@ def is_several(x: object) -> bool:
     """Whether inputs are a mapping or a tuple of arrays rather than one array."""
     if isinstance(x, Mapping):
         return True
-    return isinstance(x, tuple) and bool(x) and all(getattr(p, "ndim", 0) > 0 for p in x)
+    return (
+        isinstance(x, tuple)
+        and bool(x)
+        and all(isinstance(p, Tensor | np.ndarray) and p.ndim > 0 for p in x)
+    )
 
 
 def _accepts(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import random
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +27,7 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.models.inputs import Rows
+from torchtheory.models.untouched import contents_kept, private_copy
 
 Parameters = dict[str, Tensor]
 
@@ -35,17 +38,18 @@ Initial = nn.Module | Mapping[str, Tensor]
 #: Note on an exception that comes out of a model's forward pass.
 RAISED_BY_MODEL = "raised by the model's forward pass"
 
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put every sub-module in evaluation mode, and back to what each was afterwards.
+    """Put every sub-module in evaluation mode, and the model back to what it was afterwards.
 
-    Attributes that the model sets while it runs (a cached activation, a weight that a hook
-    recomputes) are put back as well, and lists, dictionaries and sets that it fills. So are the
-    parameters of a module used under two names, which `torch.func.functional_call` leaves
-    replaced.
+    Whatever the model writes while it runs is put back: parameters and buffers with their numbers
+    and `requires_grad`, modules that it builds, hooks, attributes (a cached activation, a weight
+    that a hook recomputes), and lists, dictionaries and sets that it fills. So are the global
+    generators. A copy of the weights is kept meanwhile.
+
+    Raises:
+        UnsupportedModel: in place of what would end the program, such as `sys.exit()`.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
     >>> with evaluation_mode(net):
@@ -54,23 +58,45 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     >>> net.training
     True
     """
+    with (
+        contents_kept(model, values=True),
+        global_randomness_kept(),
+        evaluating(model),
+        _exits_refused(),
+    ):
+        yield
+
+
+@contextmanager
+def _exits_refused() -> Iterator[None]:
+    """`sys.exit()` ends the model's pass, not its caller; an interrupt stays one."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise UnsupportedModel(
+            f"the model's forward pass raised {type(error).__name__}"
+            + (f": {error}" if str(error) else "")
+        ) from error
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Only the modes: what is written to the model inside stays, as for a callback of a trainer.
+
+    >>> net = nn.Dropout()
+    >>> with evaluating(net):
+    ...     net.p = 0.1
+    >>> net.training, net.p
+    (True, 0.1)
+    """
     modes = [(module, module.training) for module in model.modules()]
-    attributes = [dict(vars(module)) for module, _ in modes]
-    filled = [
-        (value, value.copy())
-        for own in attributes
-        for name, value in own.items()
-        if name not in _OF_EVERY_MODULE and isinstance(value, list | dict | set)
-    ]
-    tensors: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (own, dict(own))
-        for module, _ in modes
-        for own in (module._parameters, module._buffers)
-        if isinstance(own, dict)
-    ]
-    # the attribute, not .eval(): a model may override train() with effects of its own
-    for module, _ in modes:
-        module.training = False
+    # the attribute, not .eval(): a model may override train() with effects of its own; and only
+    # where it changes, for setting an attribute of a module is slow
+    for module, mode in modes:
+        if mode:
+            module.training = False
     # fused attention kernels have no derivatives that torch.func could take twice
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -79,16 +105,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-        for (module, mode), before in zip(modes, attributes, strict=True):
-            for name in vars(module).keys() - before.keys():
-                del vars(module)[name]
-            vars(module).update(before)
-            module.training = mode
-        for container, contents in filled:
-            container.clear()
-            (container.extend if isinstance(container, list) else container.update)(contents)
-        for own, kept in tensors:
-            own.update(kept)
+        for module, mode in modes:
+            if module.training != mode:
+                module.training = mode
 
 
 @contextmanager
@@ -103,13 +122,35 @@ def global_randomness_kept() -> Iterator[None]:
         np.random.set_state(legacy)  # noqa: NPY002
 
 
+@contextmanager
+def process_kept() -> Iterator[None]:
+    """Generators, warning filters, environment variables and switches of torch are put back.
+
+    Packages that are imported inside set some of them, and so may a user's model.
+    """
+    variables, floats = dict(os.environ), torch.get_default_dtype()
+    gradients, threads = torch.is_grad_enabled(), torch.get_num_threads()
+    try:
+        with global_randomness_kept(), warnings.catch_warnings():
+            yield
+    finally:
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update({k: v for k, v in variables.items() if os.environ.get(k) != v})
+        torch.set_default_dtype(floats)
+        torch.set_grad_enabled(gradients)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
 class PureFunction:
     r"""A module as a function $f(\theta, x)$ of its parameters and its input.
 
-    The parameters are detached views of the module's own (no copy); buffers are copied for every
-    call, so that a forward pass which writes to them changes neither the module nor the function.
-    The module is run in evaluation mode and keeps its mode, buffers, gradients, hooks and
-    `requires_grad`. Parameters that a call does not name keep their values.
+    It is the function that the module was when it was given: a private copy of it is run, in
+    evaluation mode, and later training does not move it. The module itself keeps its parameters,
+    mode, buffers, gradients, hooks, attributes and `requires_grad`. Buffers are copied for every
+    call, and so are the parameters of a model that writes to them (`nn.Embedding(max_norm=)`), so
+    that no call depends on the one before. Parameters that a call does not name keep their values.
 
     Args:
         model: the module.
@@ -136,11 +177,23 @@ class PureFunction:
                 raise UnsupportedModel(
                     f"{name} is on the meta device, which holds no values; load the weights first"
                 )
-        self.model = model
+        for name, parameter in model.named_parameters():
+            if not parameter.is_floating_point():
+                kind = str(parameter.dtype).removeprefix("torch.")
+                raise UnsupportedModel(
+                    f"the parameter {name} of the model is {kind}, and the theory is about real "
+                    "weights: convert it to a floating type, or make it a buffer if it is constant"
+                )
+        #: The private copy that is run; the model given where no copy of it can be made.
+        self.model = private_copy(model)
         self.rows = rows
         self.output = output
-        self.parameters: Parameters = {k: p.detach() for k, p in model.named_parameters()}
-        self.buffers = {k: b.detach().clone() for k, b in model.named_buffers()}
+        own = {k: p.detach() for k, p in self.model.named_parameters()}
+        self.parameters: Parameters = (
+            {k: p.clone() for k, p in own.items()} if self.model is model else own
+        )
+        self.buffers = {k: b.detach().clone() for k, b in self.model.named_buffers()}
+        self._writes = any(vars(m).get("max_norm") is not None for m in self.model.modules())
 
     def __call__(self, parameters: Parameters, x: Tensor) -> Tensor:
         return one_output(self.call(parameters, x), self.output)
@@ -154,16 +207,22 @@ class PureFunction:
             named: dict[str, Any] = {}
         else:
             arguments, named = self.rows.arguments(self.model, x, self.reference())
+        given = {**self.parameters, **parameters}
         # copies, made inside whatever derivative is being taken: the model may write to them
+        if self._writes:
+            given = {k: p.clone() for k, p in given.items()}
         buffers = {k: b.clone() for k, b in self.buffers.items()}
-        with evaluation_mode(self.model):
+        versions = [_version(p) for p in given.values()]
+        with contents_kept(self.model, values=False), evaluating(self.model), _exits_refused():
             try:
                 outputs: object = torch.func.functional_call(
-                    self.model, {**buffers, **self.parameters, **parameters}, arguments, named
+                    self.model, {**buffers, **given}, arguments, named
                 )
             except Exception as error:
                 error.add_note(RAISED_BY_MODEL)
                 raise
+        if not self._writes and versions != [_version(p) for p in given.values()]:
+            self._writes = True
         return outputs
 
     def in_precision(self, dtype: torch.dtype) -> PureFunction:
@@ -215,6 +274,11 @@ class PureFunction:
         return torch.empty(0)
 
 
+def _version(tensor: Tensor) -> int:
+    """Changes when something is written to the tensor."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def one_output(outputs: object, which: int | str | None = None) -> Tensor:
     """The tensor that a model's outputs are about.
 
@@ -235,6 +299,11 @@ def one_output(outputs: object, which: int | str | None = None) -> Tensor:
             )
         part = known[which]
     if isinstance(part, Tensor):
+        if part.is_nested or part.layout != torch.strided:
+            kind = "nested" if part.is_nested else "sparse"
+            raise UnsupportedModel(
+                f"the model returns a {kind} tensor; wrap it so that it returns a dense one"
+            )
         return part
     raise UnsupportedModel(
         f"the model returns {type(part).__name__}; wrap it so that it returns one tensor"

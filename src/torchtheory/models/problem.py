@@ -71,7 +71,8 @@ class Problem:
         memory: what a pass over a chunk may take; chunks are made smaller where needed.
         seed: of the sub-sampling.
         plain_mean: whether to insist that the loss of a batch is the mean of its samples' own
-            losses, as everything an audit asks assumes; a step of training does not need that.
+            losses, and that the output for a sample does not depend on the others in its batch,
+            as everything an audit asks assumes; a step of training does not need that.
 
     Targets are stored as the loss wants them: class indices for `multiclass`, 0.0/1.0 for
     `binary` (labels -1/+1 are converted), floats of the outputs' shape for `regression`.
@@ -108,7 +109,6 @@ class Problem:
             )
         self.function = PureFunction(model, output=output)
         self.function.refuse_non_finite_parameters()
-        self.model = model
         self.initial = None if initial is None else parameters_from(model, initial)
         self.prior = None if prior is None else parameters_from(model, prior)
         if learning_rate is not None and not 0 < learning_rate < math.inf:
@@ -131,9 +131,16 @@ class Problem:
         self.loss: Loss = loss or _USUAL_LOSS[self.task]
         if loss is not None:
             self._refuse_unusable_loss(self._probe, plain_mean)
+        if plain_mean:
+            self._refuse_coupled_samples()
         #: Samples whose graphs of second derivatives fit into a quarter of the memory.
         self.capacity = self._affordable_graphs()
         self.chunk = max(1, min(chunk, self.capacity))
+
+    @property
+    def model(self) -> nn.Module:
+        """The private copy of the model that is run; see `PureFunction`."""
+        return self.function.model
 
     @property
     def several_inputs(self) -> bool:
@@ -149,7 +156,7 @@ class Problem:
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters by name, detached, sharing memory with the model."""
+        """The parameters by name, detached: those that the model had when it was given."""
         return self.function.parameters
 
     @property
@@ -334,7 +341,7 @@ class Problem:
         with global_randomness_kept():
             try:
                 kept = saved_bytes(self.function, x)
-            except RuntimeError:  # no derivative of this model: then none will be asked for
+            except Exception:  # no derivative, or no pass of one sample: then none is asked for
                 return 10**12
         # a second derivative keeps about three times what a first one does
         return int(self.memory // (4 * 3 * max(1, kept)))
@@ -364,6 +371,8 @@ class Problem:
         except TorchTheoryError:
             raise
         except Exception as error:
+            if not self.several_inputs and not x.is_floating_point():
+                self._refuse_whole_numbers(function, x, error)
             sentence = " ".join(str(error).split())
             inputs = (
                 f"{self.input_shapes} a sample"
@@ -373,6 +382,45 @@ class Problem:
             raise UnsupportedModel(
                 f"the model raised {type(error).__name__} on inputs of {inputs}: {sentence[:300]}"
             ) from error
+
+    def _refuse_whole_numbers(
+        self, function: Callable[[Parameters, Tensor], T], x: Tensor, error: Exception
+    ) -> None:
+        """Say so if the model raised only because its inputs are of a whole-number type."""
+        like = self.function.reference()
+        try:
+            function(self.parameters, x.to(like.dtype))
+        except Exception:  # then the type is not what is wrong
+            return
+        kind, real = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, like.dtype))
+        scaled = " / 255" if x.dtype == torch.uint8 else ""
+        raise InvalidType(
+            f"the inputs are {kind} and the model takes {real}: "
+            + ("scale and convert them" if scaled else "convert them")
+            + f" as in training, such as x.to(torch.{real}){scaled}"
+        ) from error
+
+    def _refuse_coupled_samples(self) -> None:
+        """Refuse a model whose output for a sample depends on the others of its batch."""
+        x = self.train.x[: len(self._probe)]
+        if len(x) < 2 or not self.deterministic:
+            return
+        half = len(x) // 2
+        try:
+            with torch.no_grad(), global_randomness_kept():
+                apart = torch.cat([self._evaluate(x[:half]), self._evaluate(x[half:])])
+        except TorchTheoryError:  # not so few: what asks for one sample will say so
+            return
+        # batches of other sizes are added up in another order, and a network may magnify that
+        rounding = torch.finfo(self._probe.dtype).eps ** (1 / 3)
+        if apart.shape != self._probe.shape or not torch.allclose(
+            apart, self._probe, rtol=0.0, atol=rounding * float(self._probe.abs().max())
+        ):
+            raise UnsupportedModel(
+                "the model's output for a sample depends on the other samples of its batch, also "
+                "in evaluation mode (a normalization without running statistics, say, or a "
+                "recurrent layer without batch_first=True), so it is not a function of the sample"
+            )
 
     def _evaluate(self, x: Tensor) -> Tensor:
         outputs = self._call(self.function, x)

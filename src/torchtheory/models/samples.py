@@ -105,7 +105,7 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
     elif isinstance(data, DataLoader):
         x, y, note = _from_loader(data, name, limit, seed)
     elif isinstance(data, Dataset):
-        if not isinstance(data, IterableDataset) and not hasattr(data, "__len__"):
+        if not isinstance(data, IterableDataset) and not _has_length(data):
             raise InvalidType(
                 f"the {name} data set {type(data).__name__} has no __len__; give it one, or make "
                 "it an IterableDataset"
@@ -134,7 +134,23 @@ def _count(data: Data) -> int | None:
         data = data.dataset
     if isinstance(data, tuple | list):
         return len(data[1])
-    return len(data) if hasattr(data, "__len__") else None
+    return _length(data, "data") if _has_length(data) else None
+
+
+def _has_length(data: object) -> bool:
+    """By its class: an attribute that is looked up in an instance may raise anything."""
+    return hasattr(type(data), "__len__")
+
+
+def _length(data: Any, name: str) -> int:
+    """How many samples a data set says it has; what it raises becomes a sentence."""
+    try:
+        return len(data)
+    except Exception as error:
+        sentence = " ".join(str(error).split())[:300]
+        raise InvalidInput(
+            f"len of the {name} data raised {type(error).__name__}: {sentence}"
+        ) from error
 
 
 def _from_pair(data: Any, name: str, limit: int, seed: int) -> tuple[Tensor | Rows, Tensor, str]:
@@ -154,8 +170,8 @@ def _from_loader(
 ) -> tuple[Tensor | Rows, Tensor, str]:
     note = ""
     kept = loader.dataset
-    if not isinstance(kept, IterableDataset) and hasattr(kept, "__len__"):
-        chosen, note = _choose(len(kept), name, limit, seed)
+    if not isinstance(kept, IterableDataset) and _has_length(kept):
+        chosen, note = _choose(_length(kept, name), name, limit, seed)
         kept = kept if chosen is None else Subset(kept, chosen.tolist())
     # in order, in this process, and with a generator of its own: the user's loader and the
     # global generators stay where they are
@@ -270,16 +286,36 @@ def _choose(n: int, name: str, limit: int, seed: int) -> tuple[Tensor | None, st
 
 def _tensor(value: Any, what: str) -> Tensor:
     if isinstance(value, Tensor):
+        _refuse_unusual(value, what)
         return value.detach()
     if isinstance(value, np.ndarray | list | tuple | int | float | np.generic):
         try:
             array = np.asarray(value)
         except ValueError:
             raise InvalidType(f"{what} must be an array, and its rows differ in length") from None
+        except Exception as error:  # of an entry that is asked for its numbers
+            raise InvalidType(
+                f"{what} must be numbers, and reading them raised {type(error).__name__}"
+            ) from error
         if array.dtype.kind in "biuf":
             return from_numpy(array)
         raise InvalidType(f"{what} must be numbers, not an array of {array.dtype}")
     raise InvalidType(f"{what} must be a tensor or an array, not {_kind(value)}")
+
+
+def _refuse_unusual(tensor: Tensor, what: str) -> None:
+    """Only dense tensors with values have rows that can be chosen and compared."""
+    if tensor.is_nested:
+        kind, do = "a nested tensor", "pad it with torch.nested.to_padded_tensor(x, 0.0)"
+    elif tensor.is_quantized:
+        kind, do = "a quantized tensor", "call .dequantize() first"
+    elif tensor.layout != torch.strided:
+        kind, do = "a sparse tensor", "call .to_dense() first"
+    elif tensor.is_meta:
+        kind, do = "on the meta device, which holds no values", "load it first"
+    else:
+        return
+    raise InvalidType(f"{what} is {kind}, and dense rows are needed: {do}")
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.model import evaluation_mode
+from torchtheory.models.untouched import private_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,7 @@ def as_chain(model: nn.Module) -> list[Link]:
     if not list(model.children()):
         return [Link("", model)]
     try:
-        with evaluation_mode(model):  # and without what tracing leaves in the model's attributes
-            graph = _Tracer().trace(model)
+        graph = trace(model, _Tracer())
     except Exception as error:  # fx raises whatever the model's Python does on a proxy
         sentence = " ".join(str(error).split())[:300]
         if "symbolic" in sentence:  # fx speaks to those who write for it
@@ -98,6 +98,16 @@ def as_chain(model: nn.Module) -> list[Link]:
             f"{type(model).__name__} could not be traced as a chain of layers: {sentence}"
         ) from error
     return _follow(graph, dict(model.named_modules()), type(model).__name__)
+
+
+def trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
+    """The graph of a model in evaluation mode; the model is left as it was.
+
+    Tracing runs the forward pass, and leaves in the model's attributes what it writes to them.
+    """
+    own = private_copy(model)
+    with evaluation_mode(own):
+        return tracer.trace(own)
 
 
 def has_own_forward(module: nn.Module) -> bool:
@@ -141,6 +151,8 @@ def _follow(graph: fx.Graph, modules: dict[str, nn.Module], model_name: str) -> 
                 f"{model_name} is not a chain of layers: {node.name} does not follow "
                 f"{current.name} (a skip connection, or a branch)"
             )
+        if node.op == "call_module" and node.target not in modules:
+            raise UnsupportedModel(f"{model_name} builds {node.target} while it runs")
         if node.op == "call_module":
             links.append(Link(str(node.target), modules[str(node.target)]))
         elif node.target in _FUNCTIONS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -11,6 +10,7 @@ from torch import nn
 from torchtheory.core.checks import as_module
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.untouched import copied
 
 
 def drawn_anew(model: nn.Module, seed: int) -> nn.Module:
@@ -25,7 +25,7 @@ def drawn_anew(model: nn.Module, seed: int) -> nn.Module:
     False
     """
     as_module(model)
-    new = copy.deepcopy(model)
+    new = copied(model)
     renewed: set[int] = set()
     with global_randomness_kept():
         torch.manual_seed(seed)

@@ -144,6 +144,7 @@ def collapse_linear(model: nn.Module) -> CollapsedNetwork:
         module = link.module
         if isinstance(module, nn.Linear):
             w = module.weight.detach()
+            w = w.to(torch.promote_types(w.dtype, torch.float32))  # half has no SVD
             if weight is None or bias is None:
                 weight, bias = w, w.new_zeros(len(w))
                 narrowest = min(w.shape)

@@ -9,7 +9,6 @@ sections 8.5 and 8.6; Foundations of Deep Learning, section 10.3.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +17,8 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from torchtheory.core.checks import as_module
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.models.model import evaluation_mode
+from torchtheory.models.untouched import copied
+from torchtheory.nets.chain import trace
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _FOLDABLE = {
@@ -166,7 +166,7 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
     """
     as_module(model)
     pairs = _pairs_to_fold(model)
-    folded = copy.deepcopy(model)
+    folded = copied(model)
     modules = dict(folded.named_modules())
     for layer_name, norm_name in pairs:
         _fold(modules[layer_name], modules[norm_name])
@@ -212,8 +212,7 @@ def _pairs_to_fold(model: nn.Module) -> list[tuple[str, str]]:
     if not list(model.children()):
         return []
     try:
-        with evaluation_mode(model):
-            graph = _Tracer().trace(model)
+        graph = trace(model, _Tracer())
     except Exception as error:  # fx raises whatever the model's Python does on a proxy
         sentence = " ".join(str(error).split())[:300]
         raise UnsupportedModel(f"{type(model).__name__} could not be traced: {sentence}") from error
@@ -221,6 +220,8 @@ def _pairs_to_fold(model: nn.Module) -> list[tuple[str, str]]:
     calls: dict[nn.Module, int] = {}
     for node in graph.nodes:
         if node.op == "call_module":
+            if node.target not in modules:
+                raise UnsupportedModel(f"{type(model).__name__} builds {node.target} while it runs")
             module = modules[str(node.target)]
             calls[module] = calls.get(module, 0) + 1
     pairs = []

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.singular_values import operator_norm_upper_bound
 from torchtheory.models.model import PureFunction, evaluation_mode
@@ -126,7 +126,13 @@ def jacobian_norms(problem: Problem, points: Tensor) -> Tensor:
     jacobian = torch.func.vmap(torch.func.jacrev(single), chunk_size=chunk)
     norms = []
     for part in torch.split(points, chunk):
-        rows = jacobian(part).reshape(len(part), outputs, -1)
+        try:
+            rows = jacobian(part)
+        except TorchTheoryError:
+            raise
+        except RuntimeError:  # torch cannot map every layer over samples, nn.PReLU for one
+            rows = torch.stack([torch.autograd.functional.jacobian(single, p) for p in part])
+        rows = rows.reshape(len(part), outputs, -1)
         rows = rows.to(torch.promote_types(rows.dtype, torch.float32))  # half has no SVD
         norms.append(torch.linalg.matrix_norm(rows, 2))
     return torch.cat(norms)

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.core.progress import track
-from torchtheory.models.model import evaluation_mode
+from torchtheory.models.model import evaluating, evaluation_mode
 from torchtheory.training.batches import BatchSource, InMemory, OpenData
 from torchtheory.training.checkpoint import (
     callable_name,
@@ -215,7 +215,7 @@ class Training:
         self.losses, self.sizes = [], []
         self.safe_at = (self.epoch, 0)
         if self.callbacks:
-            with evaluation_mode(self.model):
+            with evaluating(self.model):
                 asked = [callback(self.model, self.history) is True for callback in self.callbacks]
             if any(asked) and not self.history.stopped:
                 self.history.stopped = "a callback asked to stop"

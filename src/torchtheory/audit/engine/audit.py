@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import platform
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,19 +25,25 @@ from torchtheory.audit.engine.finding import (
 )
 from torchtheory.core import progress
 from torchtheory.core.budget import seconds_of, within
-from torchtheory.core.checks import open_fraction
+from torchtheory.core.checks import as_module, open_fraction
 from torchtheory.core.claim import Claim, Verdict
-from torchtheory.core.errors import FileProblem, UnknownName
+from torchtheory.core.errors import UnknownName
+from torchtheory.core.files import write_together
+from torchtheory.core.foreign_text import json_text
 from torchtheory.core.memory import bytes_of
 from torchtheory.core.random import as_generator
-from torchtheory.models.model import Initial
+from torchtheory.models.model import Initial, process_kept
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.models.samples import Data
+from torchtheory.models.untouched import ModelState
 from torchtheory.report.html import audit_fragment, audit_page
 from torchtheory.report.markdown import audit_markdown
 
 #: Most sentences of a summary.
 SENTENCES = 8
+
+#: Under which fact it is said that the model is not as it was, should that ever happen.
+CHANGED = "model changed"
 
 #: A finding is stopped when it takes so many times what it planned with.
 OVERRUN = 3.0
@@ -86,7 +90,8 @@ class Audit:
             for f in self.findings
             if not f.warnings and any(c in self.violated for c in f.claims)
         ]
-        urgent = ([w for f in self.findings for w in f.warnings] + broken)[:SENTENCES]
+        first = [self.facts[CHANGED]] if CHANGED in self.facts else []
+        urgent = (first + self.warnings + broken)[:SENTENCES]
         said = [h for f in self.findings for h in f.headlines]
         ranked = [sentence for sentence, _ in sorted(said, key=lambda h: -h[1])]
         return urgent + ranked[: SENTENCES - len(urgent)]
@@ -109,29 +114,19 @@ class Audit:
     def save(self, directory: str | Path) -> Path:
         """Write `report.html`, `report.md`, `audit.json` and `figures/`; returns the page.
 
-        The directory is made if needed. Only these files are written, each in one step; others in
+        The directory is made if needed. Only these files are written, all of one report; others in
         it and in its `figures/` are left alone.
         """
-        target = Path(directory)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".partial-", dir=target) as made:
-                partial = Path(made)
-                (partial / "figures").mkdir()
-                for f in self.findings:
-                    for figure in f.figures:
-                        path = partial / "figures" / f"{f.name}-{figure.name}.png"
-                        path.write_bytes(figure.png)
-                text = json.dumps(self.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
-                (partial / "audit.json").write_text(text, encoding="utf-8")
-                (partial / "report.html").write_text(audit_page(self), encoding="utf-8")
-                (partial / "report.md").write_text(audit_markdown(self), encoding="utf-8")
-                (target / "figures").mkdir(exist_ok=True)
-                names = [f"figures/{path.name}" for path in (partial / "figures").iterdir()]
-                for name in (*names, "audit.json", "report.md", "report.html"):
-                    (partial / name).replace(target / name)
-        except OSError as error:
-            raise FileProblem(f"cannot write to {target}: {error.strerror}") from None
+        with process_kept():
+            contents: dict[str, str | bytes] = {
+                f"figures/{f.name}-{figure.name}.png": figure.png
+                for f in self.findings
+                for figure in f.figures
+            }
+            contents["audit.json"] = json_text(self.to_json())
+            contents["report.md"] = audit_markdown(self)
+            contents["report.html"] = audit_page(self)
+            target = write_together(directory, contents)
         return target / "report.html"
 
     def _repr_html_(self) -> str:
@@ -189,50 +184,54 @@ def audit(
     ('(model)', 'Linear', 8)
     """
     open_fraction(confidence, "confidence")
-    known = all_findings()
-    only = [only] if isinstance(only, str) else only
-    for name in only or ():
-        if name not in known:
-            raise UnknownName("finding", name, known)
     start = time.perf_counter()
     seconds = seconds_of(budget)
-    problem = Problem(
-        model,
-        train,
-        test,
-        loss,
-        task,
-        initial=initial,
-        learning_rate=learning_rate,
-        prior=prior,
-        output=output,
-        limit=limit,
-        memory=bytes_of(memory) // 2,  # weights, kernels and Krylov spaces take the other half
-        seed=seed,
-    )
-    given = _fingerprint(problem)
-    _ = problem.seconds_per_sample  # measured once, whatever the time
-    with within(max(0.0, seconds - (time.perf_counter() - start))):
-        # so few that a gradient of the training loss is cheap, and the outputs at the test data
-        problem = problem.restricted(
-            problem.affordable(3, share=0.04),
-            problem.affordable(1, share=0.015),
-            as_generator(seed),
+    before = ModelState(as_module(model))
+    with process_kept():
+        known = all_findings()
+        only = [only] if isinstance(only, str) else only
+        for name in only or ():
+            if name not in known:
+                raise UnknownName("finding", name, known)
+        problem = Problem(
+            model,
+            train,
+            test,
+            loss,
+            task,
+            initial=initial,
+            learning_rate=learning_rate,
+            prior=prior,
+            output=output,
+            limit=limit,
+            memory=bytes_of(memory) // 2,  # weights, kernels and Krylov spaces take the other half
+            seed=seed,
         )
-    chosen = [f for f in known.values() if only is None or f.name in only]
-    order = sorted(chosen, key=lambda f: COSTS.index(f.cost))
-    made: dict[str, FindingRecord] = {}
-    interrupted = False
-    with progress.display():
-        try:
-            pairs = _shared_out(order, start, seconds)
-            for f, planned, most in progress.track(pairs, "findings", total=len(order)):
-                made[f.name] = examine(
-                    f, problem, confidence=confidence, seed=seed, seconds=planned, at_most=most
-                )
-        except KeyboardInterrupt:
-            interrupted = True
+        given = _fingerprint(problem)
+        _ = problem.seconds_per_sample  # measured once, whatever the time
+        with within(max(0.0, seconds - (time.perf_counter() - start))):
+            # so few that a gradient of the training loss is cheap, and the outputs at the test data
+            problem = problem.restricted(
+                problem.affordable(3, share=0.04),
+                problem.affordable(1, share=0.015),
+                as_generator(seed),
+            )
+        chosen = [f for f in known.values() if only is None or f.name in only]
+        order = sorted(chosen, key=lambda f: COSTS.index(f.cost))
+        made: dict[str, FindingRecord] = {}
+        interrupted = False
+        with progress.display():
+            try:
+                pairs = _shared_out(order, start, seconds)
+                for f, planned, most in progress.track(pairs, "findings", total=len(order)):
+                    made[f.name] = examine(
+                        f, problem, confidence=confidence, seed=seed, seconds=planned, at_most=most
+                    )
+            except KeyboardInterrupt:
+                interrupted = True
     facts = {**_facts(problem, confidence, seed, seconds), "data": given}
+    if changed := before.changes(model):
+        facts[CHANGED] = _changed(changed, copied=problem.model is not model)
     if interrupted:
         left = [f.name for f in order if f.name not in made]
         facts["interrupted"] = f"before {', '.join(left)}"
@@ -243,6 +242,16 @@ def audit(
         seconds=time.perf_counter() - start,
         interrupted=interrupted,
     )
+
+
+def _changed(names: Sequence[str], *, copied: bool) -> str:
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    why = (
+        "something outside of it, such as a hook, wrote to it"
+        if copied
+        else "no copy of it can be made, so it was run itself"
+    )
+    return f"Running the model changed {shown} of it: {why}; load it anew before you go on."
 
 
 def _fingerprint(problem: Problem) -> str:

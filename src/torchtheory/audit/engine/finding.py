@@ -294,14 +294,26 @@ def examine(
     except TorchTheoryError as error:
         reason = str(error)
     except (Exception, SystemExit) as error:
-        sentence = " ".join(str(error).split())[:300]
-        by_model = RAISED_BY_MODEL in getattr(error, "__notes__", ())
-        blame = "the model raised" if by_model else "could not be computed:"
-        reason = f"{blame} {type(error).__name__}: {sentence}"
+        reason = _in_words(error)
     if reason is not None:
         record.not_applicable(found.covers, rf"\text{{{_words(found.title)}}}", reason)
     record.seconds = time.perf_counter() - start
     return record
+
+
+def _in_words(error: BaseException) -> str:
+    """Why a finding could not be made, of an error that nobody turned into a sentence before."""
+    sentence = " ".join(str(error).split())[:300]
+    if isinstance(error, NotImplementedError) and "derivative" in sentence:
+        return f"torch has no derivative of a function that the model uses: {sentence}"
+    if "modified by an inplace operation" in sentence:
+        return (
+            "the model cannot be differentiated: it writes in place to what a derivative of an "
+            "earlier layer needs"
+        )
+    by_model = RAISED_BY_MODEL in getattr(error, "__notes__", ())
+    blame = "the model raised" if by_model else "could not be computed:"
+    return f"{blame} {type(error).__name__}: {sentence}"
 
 
 def _words(title: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from dataclasses import dataclass
@@ -14,7 +13,12 @@ from torch import Tensor, nn
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings import hypotheses
-from torchtheory.audit.findings.hypotheses import classification, deterministic, has_parameters
+from torchtheory.audit.findings.hypotheses import (
+    classification,
+    deterministic,
+    differentiable,
+    has_parameters,
+)
 from torchtheory.core.budget import check_time, time_left
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
@@ -26,6 +30,7 @@ from torchtheory.models.cost import seconds_taken
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.models.untouched import copied
 from torchtheory.optimization.curvature.operators import gradient
 
 #: Epochs of the prior's training, of the bound's minimization and passes of the final estimate.
@@ -252,7 +257,7 @@ def _rehearse(problem: Problem) -> float:
     title="A PAC-Bayes certificate",
     cost="training",
     covers=["M-60", "M-63", "M-64"],
-    needs=[classification, has_parameters, deterministic],
+    needs=[classification, has_parameters, deterministic, differentiable],
 )
 def pac_bayes(problem: Problem, record: FindingRecord) -> None:
     """A stochastic network of this architecture with a certified error, from training data."""
@@ -321,7 +326,7 @@ def _certificate(problem: Problem, record: FindingRecord, planned: Plan) -> Risk
 
 
 def _with(model: nn.Module, parameters: Parameters) -> nn.Module:
-    new = copy.deepcopy(model)
+    new = copied(model)
     with torch.no_grad():
         for name, value in new.named_parameters():
             if name in parameters:

@@ -377,8 +377,9 @@ def linearity(problem: Problem, record: FindingRecord) -> None:
         flat = collapse_linear(problem.model)
     except TorchTheoryError:
         return
-    x = problem.train.x[: problem.chunk].flatten(1)
-    outputs = problem.outputs(problem.train.first(problem.chunk)).double().reshape(len(x), -1)
+    exact = problem.in_double_if_possible()  # half precision would round more than is allowed
+    x = exact.train.x[: exact.chunk].flatten(1)
+    outputs = exact.outputs(exact.train.first(exact.chunk)).double().reshape(len(x), -1)
     scale = float(outputs.abs().max().clamp_min(1e-300))
     product = x.double() @ flat.weight.double().T + flat.bias.double()
     says = record.states("L-046", r"f(x) = W_L \cdots W_1 x + b")

@@ -9,7 +9,6 @@ Mathematical Aspects of Deep Learning, Theorem 1.23; Foundations of Deep Learnin
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -22,6 +21,7 @@ from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.generalization.complexity.rademacher import Supremum
+from torchtheory.models.untouched import copied
 from torchtheory.nets.chain import as_chain
 
 
@@ -82,7 +82,7 @@ def normalize_layers(model: nn.Module) -> tuple[nn.Module, float]:
     >>> factor, unit(torch.ones(1, 1)).item(), net(torch.ones(1, 1)).item()
     (6.0, -1.0, -6.0)
     """
-    unit = copy.deepcopy(model)
+    unit = copied(model)
     factor = 1.0
     with torch.no_grad():
         for layer in homogeneous_layers(unit):

@@ -15,7 +15,6 @@ and Roy (2017).
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +41,7 @@ from torchtheory.generalization.pac_bayes.stochastic_network import (
 from torchtheory.models.model import Parameters, PureFunction
 from torchtheory.models.problem import Problem, Task
 from torchtheory.models.samples import Data, Samples
+from torchtheory.models.untouched import copied
 from torchtheory.training.seeds import derived_generator, derived_seed
 from torchtheory.training.trainer import fit
 
@@ -351,7 +351,7 @@ def _trained(
 ) -> Parameters:
     """The weights of a copy after ordinary training."""
     whole_number(epochs, "epochs", least=0)
-    trained = copy.deepcopy(net)
+    trained = copied(net)
     if epochs:
         trained.requires_grad_(True)
         pair = (samples.x, samples.y)
@@ -361,7 +361,7 @@ def _trained(
 
 
 def _with_parameters(net: nn.Module, values: Parameters) -> nn.Module:
-    new = copy.deepcopy(net)
+    new = copied(net)
     with torch.no_grad():
         for name, parameter in new.named_parameters():
             parameter.copy_(values[name])

@@ -19,6 +19,7 @@ from torchtheory.core.errors import InvalidInput, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.generalization.pac_bayes.gaussian_layers import GaussianLayer, has_local_form
 from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept
+from torchtheory.models.untouched import copied
 from torchtheory.nets.fresh_weights import drawn_anew
 
 Noise = Literal["local", "mixed", "weights", "none"]
@@ -89,7 +90,7 @@ class StochasticNetwork(nn.Module):
             self._means.append(nn.Parameter(value.clone()))
             self._log_variances.append(nn.Parameter(logarithm))
         # in a list: its weights are no parameters of this module
-        self._plain = [copy.deepcopy(model).eval().requires_grad_(False)]
+        self._plain = [copied(model).eval().requires_grad_(False)]
         self._skeletons = {
             "local": self._with_noisy_layers(lambda layer: True),
             "mixed": self._with_noisy_layers(

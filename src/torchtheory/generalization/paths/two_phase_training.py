@@ -29,7 +29,6 @@ Source: Mathematical Aspects of Deep Learning, section 2.5.3, Eq. (2.3), Appendi
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +49,7 @@ from torchtheory.kernels.path_kernel import (
 )
 from torchtheory.models.model import evaluation_mode
 from torchtheory.models.samples import Data, Samples, collect
+from torchtheory.models.untouched import copied
 from torchtheory.nets.chain import Link
 from torchtheory.training.history import History
 from torchtheory.training.trainer import fit
@@ -99,8 +99,8 @@ class FrozenGates(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         _links(model)  # refuses what has no gates
-        self.values = copy.deepcopy(model)
-        self.gates = copy.deepcopy(model).requires_grad_(False)
+        self.values = copied(model)
+        self.gates = copied(model).requires_grad_(False)
         for parameter in self.gates.parameters():
             parameter.grad = None
         self.gates.eval()
@@ -195,7 +195,7 @@ def fit_two_phases(
     _links(model)
     samples = collect(train, "train", limit=limit, seed=seed)
     size = first_phase_size(len(samples), share)
-    first = copy.deepcopy(model)
+    first = copied(model)
     part = samples.first(size)
     first_epochs = matching_epochs(epochs, len(samples), size, settings.get("batch_size") or 64)
     first_history = fit(first, (part.x, part.y), epochs=first_epochs, seed=seed, **settings)
