@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -378,3 +380,46 @@ def test_bad_input() -> None:
     with pytest.raises(InvalidInput):
         Constant(math.inf)
     assert gradients_of_run(record_run([1.0, 2.0]), 0.1) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        ("convex", {"distance": 10.0}),
+        ("strongly convex", {"distance": 10.0, "convexity": 0.01}),
+        ("polyak-lojasiewicz", {"dominance": 0.001}),
+        ("quadratic", {"convexity": 0.001}),
+    ],
+)
+def test_losses_that_rise_below_two_over_the_smoothness_contradict_it(
+    kind: Any, known: dict[str, float]
+) -> None:
+    """The promise's curve leaves room for a rise; the descent lemma does not."""
+    assumed = Assumptions(kind, 0.5, smoothness=1.0, minimum=0.0, **known)
+    found = certify([1.0, 0.5, 0.6, 0.4], assumed)
+    assert [(c.assumption, c.time) for c in found.contradictions] == [("smoothness", 2)]
+    assert "rises by 0.1" in found.sentence
+    # beyond 2/L values may rise, and that is said of the step instead
+    large = certify([1.0, 0.5, 0.6, 0.4], replace(assumed, step=2.5))
+    assert {c.assumption for c in large.contradictions} == {"step"}
+    # a constant that may be larger refutes nothing
+    vague = replace(assumed, smoothness=Constant(1.0, "at least"))
+    assert not certify([1.0, 0.5, 0.6, 0.4], vague).contradictions
+
+
+def test_losses_that_hardly_fall_contradict_what_makes_gradients_large() -> None:
+    flat = [1.0, 0.999, 0.998, 0.997]
+    strong = Assumptions(
+        "strongly convex", 0.5, smoothness=1.0, convexity=0.5, minimum=0.0, distance=2.0
+    )
+    # eta (1 - eta L / 2) 2 mu = 0.375 of the gap is what a step brings at least
+    assert [c.assumption for c in certify(flat, strong).contradictions] == ["convexity"]
+    exact = [0.625**k for k in range(6)]
+    assert not certify(exact, strong).contradictions
+    slower = [0.626**k for k in range(6)]
+    assert [c.assumption for c in certify(slower, strong).contradictions] == ["convexity"]
+    convex = Assumptions("convex", 0.5, smoothness=1.0, minimum=0.0, distance=2.0)
+    # at a gap of 1 and a distance of 2 it is 0.375 / 4
+    fast, slow = [1.0, 1 - 0.375 / 4 - 1e-9], [1.0, 1 - 0.375 / 4 + 1e-3]
+    assert not certify(fast, convex).contradictions
+    assert [c.assumption for c in certify(slow, convex).contradictions] == ["convex"]

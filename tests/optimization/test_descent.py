@@ -334,3 +334,16 @@ def test_gaussian_noise_is_fresh_and_reproducible():
     assert torch.equal(first, again(torch.zeros(4), 0))
     with pytest.raises(InvalidInput):
         with_gaussian_noise(lambda t, k: t, -1.0)
+
+
+def test_the_bound_of_averaged_descent_is_met_by_its_hardest_functions() -> None:
+    """One step: the average is the start, and a slope of G loses all of RG. More steps: a gentler
+    slope s = aG keeps the average of the iterates back, s (R - eta s (K - 1) / 2)."""
+    radius, lipschitz = 2.0, 3.0
+    assert averaged_descent_bound(1, radius, lipschitz) == pytest.approx(radius * lipschitz)
+    for steps in (4, 25, 400):
+        eta = radius / (lipschitz * math.sqrt(steps))
+        slope = lipschitz * math.sqrt(steps) / max(1, steps - 1)
+        average = sum(eta * slope * k for k in range(steps)) / steps
+        share = slope * (radius - average) / averaged_descent_bound(steps, radius, lipschitz)
+        assert 0.5 <= share <= 1

@@ -326,3 +326,22 @@ def test_accumulated_variance_beyond_floats():
     assert accumulated_variance(-1.0, 1.0, 1.0, 10**6) == math.inf
     with pytest.raises(NonFinite):
         accumulated_variance(math.nan, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("step", [0.01, 0.1])
+@pytest.mark.parametrize("start", [0.0, 0.8])
+def test_the_bound_of_stationarity_is_met_on_a_quadratic(step: float, start: float) -> None:
+    """On L x^2 / 2, with noise that makes E D^2 = sigma^2 at each step, all that the proof leaves
+    out is the value at the end: the mean of squared gradients is the bound minus that."""
+    smoothness, bound, steps = 2.0, 1.7, 5000
+    square, total = start**2, 0.0
+    for _ in range(steps):
+        gradient = smoothness**2 * square
+        assert gradient <= bound**2
+        total += gradient
+        square = square - 2 * step * smoothness * square + step**2 * bound**2
+    gap = smoothness * start**2 / 2
+    promised = stationarity_bound(step, steps, gap=gap, smoothness=smoothness, gradient_bound=bound)
+    left_out = smoothness * square / 2 / (step * steps)
+    assert total / steps == pytest.approx(promised - left_out, rel=1e-9)
+    assert left_out < 0.02 * promised

@@ -56,10 +56,11 @@ def contradictions_of(
     r"""Which assumptions the run refutes, one entry each.
 
     A step above the limit, values below the minimum, gradients above their bound; and for plain
-    gradient descent, steps of another length than $\eta\|\nabla f\|$, curvature that was met
-    above $L$ or below $\mu$, gradients too small for the Polyak-Łojasiewicz inequality,
-    and steps that no quadratic makes. A constant that is known to be a bound is refuted from one
-    side only: curvature 5 contradicts $L=3$ and $L\le3$, not $L\ge3$.
+    gradient descent, steps of another length than $\eta\|\nabla f\|$, values that rise or fall
+    by less than the descent lemma says, curvature that was met above $L$ or below $\mu$,
+    gradients too small for the Polyak-Łojasiewicz inequality, and steps that no quadratic makes.
+    A constant that is known to be a bound is refuted from one side only: curvature 5 contradicts
+    $L=3$ and $L\le3$, not $L\ge3$.
 
     Args:
         run: the record.
@@ -118,7 +119,7 @@ def contradictions_of(
 def _of_plain_descent(
     run: RecordedRun, given: Assumptions, constants: Mapping[str, Constant]
 ) -> list[Contradiction]:
-    share, found = _share(run), _method(run, given.step)
+    share, found = _share(run), _method(run, given.step) + _descent(run, given, constants)
     smooth, convex = smoothness_met(run, given.step), convexity_met(run, given.step)
     largest = _refutable(constants, "smoothness", "larger")
     if smooth is not None and largest is not None:
@@ -172,6 +173,62 @@ def _of_plain_descent(
             "{:.2g} of its size).",
         )
     return found
+
+
+def _descent(
+    run: RecordedRun, given: Assumptions, constants: Mapping[str, Constant]
+) -> list[Contradiction]:
+    r"""Values that do not fall as $f(x_{k+1})\le f(x_k)-\eta(1-\frac{\eta L}2)\|\nabla f(x_k)\|^2$.
+
+    That holds for every step below $2/L$, so no value rises. With the gap $g$ to the minimum,
+    $\|\nabla f\|^2$ is at least $2\mu g$, and for convex functions $g^2/R^2$, as no step leads
+    further than $R=\|x_0-x^\star\|$ away from the minimizer: a value that hardly falls while
+    the gap is large is no less telling.
+    """
+    largest = _refutable(constants, "smoothness", "larger")
+    if largest is None or given.step * largest >= 2 or run.values.ndim != 1:
+        return []
+    before, after = run.values[:-1].double(), run.values[1:].double()
+    rounding = 300 * _eps(run) * before.abs().maximum(after.abs())
+    rise = after - before
+    found = _first(
+        "smoothness",
+        rise > rounding,
+        rise,
+        f"A value rises by {{:.3g}}, which no step of gradient descent below 2/L does: L is larger "
+        f"than {largest:.4g}, or this is not gradient descent with the step {given.step:.4g}.",
+        run.times[1:],
+    )
+    name, square = _least_squared_gradient(before, given, constants)
+    if found or square is None:
+        return found
+    least = given.step * (1 - given.step * largest / 2) * square
+    return _first(
+        name,
+        rise + least * (1 - _share(run)) > rounding,
+        -rise / least,
+        "A value falls by {:.3g} of the least that a step must bring at that gap to the minimum: "
+        "one of the constants is wrong, or this is not gradient descent with that step.",
+        run.times[1:],
+    )
+
+
+def _least_squared_gradient(
+    values: Tensor, given: Assumptions, constants: Mapping[str, Constant]
+) -> tuple[str, Tensor | None]:
+    """What the squared gradient is at least by the gap, and the assumption that says so."""
+    minimum = constants.get("minimum")
+    if minimum is None or minimum.truth not in _BELOW:
+        return "", None
+    gaps = (values - minimum.value).clamp_min(0.0)
+    for name in ("convexity", "dominance"):
+        constant = _refutable(constants, name, "smaller")
+        if constant is not None:
+            return name, 2 * constant * gaps
+    distance = _refutable(constants, "distance", "larger")
+    if given.kind == "convex" and distance:
+        return "convex", (gaps / distance).square()
+    return "", None
 
 
 def _refutable(
