@@ -18,9 +18,9 @@ from torchtheory.kernels.dual_activations import (
     HermiteExpansion,
     PiecewiseLinear,
     activation_layer,
-    angle_and_rest,
     dual_activation,
     dual_moments,
+    half_angle_and_rest,
 )
 from torchtheory.nets.activations import activation, nth_derivative
 from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
@@ -155,8 +155,8 @@ def test_expansion_error_is_a_bound_and_falls_with_terms() -> None:
 def test_small_angles_keep_their_digits_in_single_precision() -> None:
     t = torch.logspace(-6, 0, 25, dtype=torch.float64)
     distance = 2 * (t / 2).sin().square()
-    found, rest = angle_and_rest(distance.float())
-    assert torch.allclose(found.double(), t, rtol=1e-6)
+    half, rest = half_angle_and_rest(distance.float())
+    assert torch.allclose(2 * half.double(), t, rtol=1e-6)
     # the rest is of order t^3 and enters beside the distance, of order t^2
     assert float(((rest.double() - (t.sin() - t * t.cos())) / t).abs().max()) < 1e-6
 
@@ -212,3 +212,121 @@ def test_bad_input_is_refused() -> None:
         PiecewiseLinear(0.0, 0.0)
     with pytest.raises(InvalidInput):
         HermiteExpansion(torch.tanh, terms=0)
+
+
+DIFFERENTIABLE = [*CLOSED_FORMS, "leaky relu"]
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_of_both_moments(name: str) -> None:
+    given = tuple(k.requires_grad_() for k in pairs(6))
+
+    def both(k11: Tensor, k12: Tensor, k22: Tensor) -> tuple[Tensor, Tensor]:
+        found = dual_moments(name, k11, k12, k22)
+        assert found.slopes is not None
+        return found.values, found.slopes
+
+    assert torch.autograd.gradcheck(both, given)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in DIFFERENTIABLE if "heaviside" not in n and n != "sign"]
+)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_gradients_at_equal_and_opposite_points(name: str, sign: float) -> None:
+    """By k12 it is the slopes (Price); along k11 = k22 = |k12| that of the one-dimensional mean."""
+    k = torch.tensor([0.3, 1.0, 2.7], dtype=torch.float64)
+    k11, k12, k22 = k.clone(), sign * k, k.clone()
+    given = [t.requires_grad_() for t in (k11, k12, k22)]
+    found = dual_moments(name, *given)
+    by_11, by_12, by_22 = torch.autograd.grad(found.values.sum(), given)
+    assert found.slopes is not None
+    assert torch.allclose(by_12, found.slopes.detach(), atol=1e-12)
+    assert torch.allclose(by_11, by_22, atol=1e-12)
+    h = 1e-5
+    with torch.no_grad():
+        ahead, behind = (dual_moments(name, k + s, sign * (k + s), k + s).values for s in (h, -h))
+    assert torch.allclose(by_11 + sign * by_12 + by_22, (ahead - behind) / (2 * h), atol=1e-8)
+
+
+def test_where_there_is_no_derivative_it_is_refused() -> None:
+    k = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    for name in ("relu", "abs", "leaky relu"):
+        slopes = dual_moments(name, k, k.detach(), k.detach()).slopes
+        assert slopes is not None
+        with pytest.raises(InvalidInput, match="equal or opposite points has no derivative"):
+            slopes.sum().backward()
+    for name in ("sign", "heaviside"):
+        with pytest.raises(InvalidInput, match="equal or opposite points has no derivative"):
+            dual_moments(name, k, -k.detach(), k.detach()).values.sum().backward()
+    zero = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(InvalidInput, match="moments of relu have no derivative where a variance"):
+        dual_moments("relu", zero, zero, k)
+    with pytest.raises(InvalidInput, match="the expansion of tanh is not differentiated"):
+        dual_moments("tanh", k, k, k)
+    with torch.no_grad():
+        assert bool(torch.isfinite(dual_moments("tanh", k, k, k).values).all())
+
+
+@pytest.mark.parametrize("name", ["heaviside", "sign", "relu", "abs"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_and_opposite_points_are_exact(name: str, dtype: torch.dtype) -> None:
+    k = (0.01 + 10 * torch.rand(50, dtype=torch.float64)).to(dtype)
+    dual, unit = dual_activation(name), 4 * torch.finfo(dtype).eps
+    same, diagonal = dual_moments(name, k, k, k), dual.on_diagonal(k)
+    assert torch.allclose(same.values, diagonal.values, rtol=unit)
+    assert same.slopes is not None
+    assert diagonal.slopes is not None
+    assert torch.allclose(same.slopes, diagonal.slopes, rtol=unit)
+    opposite = dual_moments(name, k, -k, k)
+    expected = {"heaviside": 0 * k, "sign": 0 * k - 1, "relu": 0 * k, "abs": k}[name]
+    assert torch.allclose(opposite.values, expected, rtol=unit, atol=unit)
+
+
+def kinked_mean(f: object, kinks: tuple[float, ...], variance: float, rho: float) -> float:
+    """E f(z) f(z') with panels that end at the kinks of f, inside and outside."""
+    nodes, weights = np.polynomial.legendre.leggauss(24)
+    scale = math.sqrt(variance)
+
+    def panels(mean: np.ndarray, deviation: float) -> tuple[np.ndarray, np.ndarray]:
+        # 40 panels of one deviation's quarter, cut at the kinks: nodes and masses [..., n]
+        ends = np.linspace(-9, 9, 41) * deviation + mean[..., None]
+        cuts = np.broadcast_to(np.array(kinks), (*mean.shape, len(kinks)))
+        ends = np.sort(np.concatenate([ends, np.clip(cuts, ends[..., :1], ends[..., -1:])], -1), -1)
+        middle, half = (ends[..., 1:] + ends[..., :-1]) / 2, np.diff(ends) / 2
+        z = (middle[..., None] + half[..., None] * nodes).reshape(*mean.shape, -1)
+        mass = (half[..., None] * weights).reshape(*mean.shape, -1)
+        density = np.exp(-(((z - mean[..., None]) / deviation) ** 2) / 2)
+        return z, mass * density / (deviation * math.sqrt(2 * math.pi))
+
+    z, mass = panels(np.zeros(()), scale)
+    if rho == 1:
+        return float((mass * f(z) ** 2).sum())  # type: ignore[operator]
+    inner, inside = panels(rho * z, scale * math.sqrt(1 - rho**2))
+    return float((mass * f(z) * (inside * f(inner)).sum(-1)).sum())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("variance", [0.5, 1.0, 2.0, 5.0, 20.0])
+@pytest.mark.parametrize("rho", [-0.5, 0.9, 1.0])
+def test_kinks_elsewhere_than_at_zero_are_in_the_stated_error(variance: float, rho: float) -> None:
+    cases = {
+        nn.Hardswish(): (
+            (-3.0, 3.0),
+            lambda z: z * np.clip(z + 3, 0, 6) / 6,
+            lambda z: np.where(z <= -3, 0, np.where(z >= 3, 1, (2 * z + 3) / 6)),
+        ),
+        nn.Hardtanh(): (
+            (-1.0, 1.0),
+            lambda z: np.clip(z, -1, 1),
+            lambda z: 1.0 * (np.abs(z) < 1),
+        ),
+    }
+    k = torch.tensor([variance], dtype=torch.float64)
+    for layer, (kinks, f, derivative) in cases.items():
+        found = dual_moments(layer, k, rho * k, k)
+        assert found.slopes is not None
+        allowed = found.error + 1e-12  # rounding
+        for ours, function in ((found.values, f), (found.slopes, derivative)):
+            theirs = kinked_mean(function, kinks, variance, rho)
+            assert abs(float(ours) - theirs) <= allowed
+        assert found.error < 0.3

@@ -157,3 +157,16 @@ def test_bad_input_is_refused() -> None:
         convolutional_kernels(x * math.nan, depth=2)
     with pytest.raises(InvalidInput):
         convolutional_kernels(x, x.float(), depth=2)
+
+
+@pytest.mark.parametrize("activation", ["sign", "heaviside"])
+@pytest.mark.parametrize("readout", ["flatten", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_repeated_images_under_a_step(activation: str, readout: str, dtype: torch.dtype) -> None:
+    """The square root at equal points must not turn rounding into an angle, layer after layer."""
+    x = images(2, 3, 4, 5).to(dtype)[[0, 0, 1]]
+    found = convolutional_kernels(x, depth=5, activation=activation, readout=readout)
+    for kernel in (found.nngp, found.ntk):
+        same = torch.stack([kernel[0, 1], kernel[1, 0], kernel[1, 1]])
+        level = 100 * torch.finfo(dtype).eps * float(kernel[0, 0])
+        assert float((same - kernel[0, 0]).abs().max()) <= level

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import pytest
 import torch
 from hypothesis import given, settings
@@ -225,3 +226,93 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(UnknownName):
         ntk(x, depth=2, activation="rellu")
     assert PiecewiseLinear(0.0, 1.0).bend == pytest.approx(1 / math.pi)
+
+
+def exactly(
+    x: list[float], y: list[float], depth: int, name: str, bias: float
+) -> tuple[float, float]:
+    """The recursion with weight variance 2 in 60 digits, divided by the standard deviations."""
+    low, high = {"relu": (0, 1), "abs": (-1, 1), "linear": (1, 1)}.get(name, (0, 0))
+    left = {"heaviside": 0, "sign": -1}.get(name, 0)
+    with mpmath.workdps(60):
+        a, b = ([mpmath.mpf(v) for v in point] for point in (x, y))
+        k11, k12, k22 = (2 * mpmath.fdot(p, q) / len(x) + bias for p, q in ((a, a), (a, b), (b, b)))
+        theta = k12
+        for _ in range(depth - 1):
+            t = mpmath.acos(max(-1, min(1, k12 / mpmath.sqrt(k11 * k22))))
+            if name in ("heaviside", "sign"):
+                part = (1 - left) ** 2 * (mpmath.pi - t) / (2 * mpmath.pi)
+                values, slopes = left**2 + left * (1 - left) + part, mpmath.mpf(0)
+                variances = [mpmath.mpf(1 + left**2) / 2] * 2
+            else:
+                m, r = mpmath.mpf(low**2 + high**2) / 2, (low - high) ** 2 / (2 * mpmath.pi)
+                rest = mpmath.sin(t) - t * mpmath.cos(t)
+                values = mpmath.sqrt(k11 * k22) * (m * mpmath.cos(t) + r * rest)
+                slopes, variances = m - r * t, [m * k11, m * k22]
+            k11, k12, k22 = (2 * v + bias for v in (variances[0], values, variances[1]))
+            theta = theta * 2 * slopes + k12
+        size = mpmath.sqrt(k11 * k22)
+        return float(k12 / size), float(theta / size)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", ["relu", "abs", "linear", "heaviside", "sign"])
+@pytest.mark.parametrize("bias", [0.0, 0.3])
+@pytest.mark.parametrize("depth", [2, 5])
+def test_equal_and_opposite_points_keep_their_digits(
+    depth: int, bias: float, name: str, dtype: torch.dtype
+) -> None:
+    g = torch.Generator().manual_seed(depth)
+    base, other = torch.randn(2, 3, generator=g, dtype=torch.float64).to(dtype)
+    # the directions are rounded to eps, and so is the angle of points eps^(1/4) apart: a step's
+    # chain of square roots makes that relative error smaller, not larger
+    near = torch.finfo(dtype).eps ** 0.25 * other
+    points = torch.stack([base, base, -base, 2 * base, base + near, -base + near, other])
+    for twin in (None, points.clone()):
+        found = limit_kernels(points, twin, depth=depth, activation=name, bias_variance=bias)
+        sizes = limit_kernel("nngp", depth=depth, activation=name, bias_variance=bias)
+        size = sizes.diagonal(points).double().sqrt()
+        for kernel, which in ((found.nngp, 0), (found.ntk, 1)):
+            expected = torch.tensor(
+                [
+                    [exactly(p.tolist(), q.tolist(), depth, name, bias)[which] for q in points]
+                    for p in points
+                ],
+                dtype=torch.float64,
+            )
+            relative = kernel.double() / (size[:, None] * size)
+            worst = float((relative - expected).abs().max())
+            assert worst <= 1e3 * torch.finfo(dtype).eps, (which, worst)
+
+
+def test_opposite_points_lose_no_relative_digit_under_relu() -> None:
+    """At the angle pi - s the kernel of ReLU is of order s^3, the slopes of order s."""
+    for s in (1e-2, 1e-4, 1e-6):
+        x = torch.tensor([[1.0, 0.0], [-math.cos(s), math.sin(s)]], dtype=torch.float64)
+        found = limit_kernels(x, depth=2, scaling="unscaled_input")
+        with mpmath.workdps(60):
+            angle = mpmath.atan2(float(x[1, 1]), -float(x[1, 0]))
+            value = (mpmath.sin(angle) - angle * mpmath.cos(angle)) / mpmath.pi * 2
+            tangent = value - 2 * mpmath.cos(angle) * angle / mpmath.pi
+        assert float(found.nngp[0, 1]) == pytest.approx(float(value), rel=1e-9)
+        assert float(found.ntk[0, 1]) == pytest.approx(float(tangent), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "at_zero", "mean"),
+    [("sign", 1, 0.0), ("heaviside", 0, 0.5), ("closed heaviside", 1, 0.5)],
+)
+def test_the_zero_vector_under_a_step(name: str, at_zero: int, mean: float) -> None:
+    """It stays at 0, where the step has a value: E f(0) f(z') = f(0) E f(z')."""
+    assert float(activation(name)(torch.zeros(1))) == at_zero
+    x = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
+    expected = torch.full((3, 3), float(at_zero**2), dtype=torch.float64)
+    expected[2, :2] = expected[:2, 2] = at_zero * mean
+    expected[2, 2] = dual_moments(name, *torch.ones(3, 1).double()).values
+    for other in (None, x.clone()):
+        found = limit_kernels(x, other, depth=2, activation=name, weight_variance=1.0)
+        assert torch.allclose(found.nngp, expected, atol=1e-14)
+        assert torch.allclose(found.ntk, expected, atol=1e-14)
+    deeper = limit_kernels(x, depth=3, activation=name, weight_variance=1.0).nngp
+    again = dual_moments(name, expected[:1, 0], expected[:1, 2], expected[2:, 2])
+    assert torch.allclose(deeper[0, 2], again.values[0], atol=1e-14)

@@ -40,6 +40,7 @@ from torchtheory.kernels.dual_activations import (
     DualActivation,
     PiecewiseLinear,
     Prepared,
+    Step,
     dual_activation,
     half_angle_and_rest,
 )
@@ -51,6 +52,7 @@ InputScaling = Literal["fan_in", "unscaled_input"]
 
 _BAND = 512  # rows of one matrix product
 _STRIP = 250_000  # entries of one strip: its few buffers stay in the cache
+_NEARLY_OPPOSITE = 1.99  # 1 - cos t from which on the angle has lost a digit
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,8 @@ class LimitKernels:
     Attributes:
         nngp: $\Sigma^L$, `[n, m]`: the covariance of the outputs at initialization.
         ntk: $\Theta^L$, `[n, m]`: what drives training.
-        error: bound on what a Hermite expansion cut off, for the worst layer; 0 where the
-            activation's dual is a closed form.
+        error: how far a Hermite expansion may be off in one layer, for the worst layer and pair;
+            0 where the activation's dual is a closed form.
     """
 
     nngp: Tensor
@@ -89,8 +91,9 @@ def limit_kernels(
         weight_variance, bias_variance: $\sigma_w^2$, $\sigma_b^2$.
         scaling: of the first layer.
 
-    Piecewise linear activations follow $1-\cos t$ instead of $\cos t$ from layer to
-    layer, so that the kernel of nearly equal inputs keeps its digits in float32 as well.
+    Piecewise linear activations and steps follow $1-\cos t$ instead of $\cos t$ from layer to
+    layer, and $1+\cos t$ for nearly opposite inputs, so that the kernels of nearly equal and
+    opposite inputs keep their digits in float32 as well.
     Time $O(nm(d+L))$, memory that of the result. No gradient flows to the inputs.
 
     Example: with $\sigma_w^2=2$ and unit vectors at 60 degrees, Theorem 57's kernels.
@@ -224,7 +227,7 @@ class _Plan:
         shape = (len(self.a), len(b))
         sigma = self.a.new_empty(shape) if nngp else None
         theta = self.a.new_empty(shape) if ntk else None
-        kind = _ByAngle if isinstance(self.dual, PiecewiseLinear) else _ByCovariance
+        kind = _ByAngle if isinstance(self.dual, PiecewiseLinear | Step) else _ByCovariance
         recursion: _ByAngle | _ByCovariance = kind(self, self.a, b)
         for start in range(0, len(self.a), _BAND):
             rows = slice(start, min(start + _BAND, len(self.a)))
@@ -325,21 +328,22 @@ class _ByCovariance:
 
 
 class _ByAngle:
-    r"""The recursion on $\delta=1-\cos t$, for piecewise linear activations.
+    r"""The recursion on $\delta=1-\cos t$, for piecewise linear activations and steps.
 
     An affine layer adds a constant: the unit vectors become $(g\,u,\,b)$ with
     $g^2=p/(p+\sigma_b^2)$, $b^2=1-g^2$ for a point whose variance without bias is
-    $p$, so $\delta\mapsto g_ig_j\delta+\frac12(g_i-g_j)^2+\frac12(b_i-b_j)^2$. The
-    activation does $\delta\mapsto\delta-\frac rm(\sin t-t\cos t)$. Nothing here cancels. The
-    kernels are divided by the points' standard deviations on the way and multiplied at the end.
+    $p$, so $\delta\mapsto g_ig_j\delta+\frac12(g_i-g_j)^2+\frac12(b_i-b_j)^2$. A piecewise
+    linear activation does $\delta\mapsto\delta-\frac rm(\sin t-t\cos t)$, a step
+    $\delta\mapsto\frac h\pi t$ with $h$ its `half_turn`. Nothing here cancels, but for nearly
+    opposite points, which `_of_pairs` follows by $1+\cos t$ as well. The kernels are divided by the
+    points' standard deviations on the way and multiplied at the end.
     """
 
     error = 0.0
 
     def __init__(self, plan: _Plan, a: Tensor, b: Tensor) -> None:
-        assert isinstance(plan.dual, PiecewiseLinear)
-        self.bend, self.bias = plan.dual.bend, plan.bias
-        self.gain = plan.weight * plan.dual.mean_square
+        assert isinstance(plan.dual, PiecewiseLinear | Step)
+        self.dual, self.weight, self.bias = plan.dual, plan.weight, plan.bias
         self.depth = plan.depth
         self.one = self._points(a, plan.first)
         self.other = self.one if b is a else self._points(b, plan.first)
@@ -352,15 +356,21 @@ class _ByAngle:
         norm = x.norm(dim=1)
         unit = x / norm.where(norm > 0, 1.0)[:, None]
         p = first * norm.square()
-        shares, constants = [], []
+        shares, constants, still = [], [], []
         for _ in range(self.depth):
             size = p + self.bias
             root = size.where(size > 0, 1.0).sqrt()
             shares.append(p.sqrt() / root if self.bias else torch.ones_like(p))
             constants.append(math.sqrt(self.bias) / root)
-            p = self.gain * size
+            still.append(size == 0)
+            p = self.weight * self.dual.on_diagonal(size, slopes=False).values
         return _Directions(
-            unit, norm == 0, torch.stack(shares), torch.stack(constants), size.sqrt()
+            unit,
+            norm == 0,
+            torch.stack(shares),
+            torch.stack(constants),
+            torch.stack(still),
+            size.sqrt(),
         )
 
     def start(self, rows: slice, columns: slice) -> Tensor:
@@ -401,15 +411,22 @@ class _ByAngle:
         sigma_out: Tensor | None,
         theta_out: Tensor | None,
     ) -> None:
-        distance = self._affine(self._distance(product, rows, columns), 0, rows, columns)
+        distance = self._distance(product, rows, columns)
+        opposite = (distance > _NEARLY_OPPOSITE).nonzero(as_tuple=True)
+        distance = self._affine(distance, 0, rows, columns)
         theta = None if theta_out is None else 1 - distance
         for layer in range(1, self.depth):
-            half, rest = half_angle_and_rest(distance)
-            distance.sub_(rest, alpha=self.bend).clamp_(min=0.0)
-            if theta is not None:
-                theta.addcmul_(theta, half, value=-2 * self.bend)
-                if self.bias:
-                    theta.mul_(self._shares(layer, rows, columns))
+            if isinstance(self.dual, Step):
+                distance = self._after_step(distance, layer, rows, columns)
+                if theta is not None:
+                    theta.zero_()
+            else:
+                half, rest = half_angle_and_rest(distance)
+                distance.sub_(rest, alpha=self.dual.bend).clamp_(min=0.0)
+                if theta is not None:
+                    theta.addcmul_(theta, half, value=-2 * self.dual.bend)
+                    if self.bias:
+                        theta.mul_(self._shares(layer, rows, columns))
             distance = self._affine(distance, layer, rows, columns)
             if theta is not None:
                 theta.add_(1).sub_(distance)
@@ -418,6 +435,68 @@ class _ByAngle:
             torch.mul(theta, size, out=theta_out)
         if sigma_out is not None:
             torch.addcmul(size, size, distance, value=-1, out=sigma_out)
+        at_once = max(1, _STRIP // self.one.unit.shape[1])
+        for begin in range(0, len(opposite[0]), at_once):
+            i, j = place = tuple(index[begin : begin + at_once] for index in opposite)
+            kernels = self._of_pairs(i + rows.start, j + columns.start)
+            for out, kernel in zip((sigma_out, theta_out), kernels, strict=True):
+                if out is not None:
+                    out[place] = kernel * size[place]
+
+    def _after_step(self, distance: Tensor, layer: int, rows: slice, columns: slice) -> Tensor:
+        assert isinstance(self.dual, Step)
+        half = distance.mul_(0.5).sqrt_().asin_()
+        distance = half.mul_(2 * self.dual.half_turn / math.pi)
+        still = self.one.still[layer - 1, rows, None]
+        other = self.other.still[layer - 1, columns]
+        if bool(still.any()) or bool(other.any()):
+            # what stays at 0 is constant: with the others it shares no more than their mean
+            shared = self.dual.mean / math.sqrt(self.dual.mean_square) if self.dual.at_zero else 0
+            distance = distance.where(~(still | other), 1 - shared).where(~(still & other), 0.0)
+        return distance
+
+    def _of_pairs(self, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Both kernels of single pairs of points, from $1-\cos t$ and $1+\cos t$ side by side.
+
+        Either is exact to rounding where it is small. With $s=\pi-t$, the piecewise linear
+        activation's $\sin t-t\cos t$ is $\pi\cos s+(\sin s-s\cos s)$.
+        """
+        one, other = self.one, self.other
+        near = (one.unit[i] - other.unit[j]).square().sum(1).mul_(0.5)
+        far = (one.unit[i] + other.unit[j]).square().sum(1).mul_(0.5)
+        cosine = torch.where(near < far, 1 - near, far - 1)
+        theta = torch.zeros_like(cosine)
+        for layer in range(self.depth):
+            slope = torch.zeros_like(cosine)
+            if layer:
+                near, far, cosine, slope = self._turned(near, far)
+            g1, g2 = one.shares[layer, i], other.shares[layer, j]
+            b1, b2 = one.constants[layer, i], other.constants[layer, j]
+            apart = (g1 - g2).square() / 2
+            near = g1 * g2 * near + apart + (b1 - b2).square() / 2
+            far = g1 * g2 * far + apart + (b1 + b2).square() / 2
+            cosine = g1 * g2 * cosine + b1 * b2
+            theta = theta * slope * g1 * g2 + cosine
+        return cosine, theta
+
+    def _turned(self, near: Tensor, far: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """One minus and one plus the cosine, the cosine, and the slope after the activation."""
+        dual, acute = self.dual, near <= far
+        half, rest = half_angle_and_rest(torch.minimum(near, far))
+        if isinstance(dual, Step):
+            turn, h = 2 * dual.half_turn / math.pi * half, dual.half_turn
+            near = torch.where(acute, turn, h - turn)
+            far = torch.where(acute, 2 - turn, (2 - h) + turn)
+            cosine = torch.where(acute, 1 - turn, (1 - h) + turn)
+            return near, far, cosine, torch.zeros_like(near)
+        bent, whole = dual.bend * rest, dual.half_turn
+        inside = (near - bent).clamp(min=0.0)
+        beyond = 1 - far
+        cosine = torch.where(acute, 1 - inside, (whole - 1) * beyond + bent)
+        slope = torch.where(acute, 1 - 2 * dual.bend * half, (1 - whole) + 2 * dual.bend * half)
+        left = torch.where(acute, 2 - inside, whole * beyond + far + bent)
+        gone = torch.where(acute, inside, (2 - whole) * beyond + (far - bent).clamp(min=0.0))
+        return gone, left, cosine, slope
 
     def _shares(self, layer: int, rows: slice, columns: slice) -> Tensor:
         return self.one.shares[layer, rows, None] * self.other.shares[layer, columns]
@@ -436,12 +515,22 @@ class _ByAngle:
 
 
 class _Directions:
-    """Points as unit vectors, with what each layer's bias makes of them and their final size."""
+    """Points as unit vectors, with what each layer's bias makes of them and their final size.
+
+    `still` says at which layers a point has the variance 0.
+    """
 
     def __init__(
-        self, unit: Tensor, zero: Tensor, shares: Tensor, constants: Tensor, size: Tensor
+        self,
+        unit: Tensor,
+        zero: Tensor,
+        shares: Tensor,
+        constants: Tensor,
+        still: Tensor,
+        size: Tensor,
     ) -> None:
         self.unit, self.shares, self.constants, self.size = unit, shares, constants, size
+        self.still = still
         self.zero = zero if bool(zero.any()) else None
 
     def center(self, point: Tensor) -> None:
