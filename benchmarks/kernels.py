@@ -20,6 +20,8 @@ cnn-pool    the same with an average over the pixels before the linear layer: 57
 infinite    the infinitely wide ReLU network of depth 3 with He's variance on 2000 samples of
             dimension 784: against neural-tangents, and against one N x N x d product with the
             entry-wise passes it needs (`infinite_width_yardstick` in kernels_peers/in_torch.py).
+own-layers  the mlp on 500 samples with its linear layers written as addmm, W x, einsum and
+            tensordot: our own time for nn.Linear over our time for these.
 large       the mlp on 10 000 samples with 2 GiB of memory into a file: time and peak, then the
             same killed half-way (SIGKILL) and run again, which must resume and agree.
 
@@ -330,6 +332,14 @@ def infinite(bench: Bench) -> None:
     bench.measure_up("infinite", "one product and the passes", ours, at_most=3)
 
 
+def own_layers(bench: Bench) -> None:
+    n = 20 if bench.quick else 500
+    given = problem(bench, "own-layers", "mlp", samples(bench, n, 784), MLP)
+    ours = bench.run("torchtheory", given)
+    for product in ("addmm", "from-the-left", "einsum", "tensordot"):
+        bench.compare("own-layers", ours, bench.run(product, given), faster=None)
+
+
 def large(bench: Bench) -> None:
     n = 200 if bench.quick else 10_000
     given = problem(bench, "large", "mlp", samples(bench, n, 784), MLP)
@@ -381,6 +391,7 @@ ROWS: dict[str, Callable[[Bench], None]] = {
     "cnn": cnn,
     "cnn-pool": cnn_pool,
     "infinite": infinite,
+    "own-layers": own_layers,
     "large": large,
 }
 

@@ -37,6 +37,36 @@ def network(data: Any) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+#: linear layers as users write them themselves
+PRODUCTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "addmm": lambda x, w, b: torch.addmm(b, x, w.t()),
+    "from-the-left": lambda x, w, b: (w @ x.T).T + b,
+    "einsum": lambda x, w, b: torch.einsum("bi,oi->bo", x, w) + b,
+    "tensordot": lambda x, w, b: torch.tensordot(x, w, dims=([1], [1])) + b,
+}
+
+
+class OwnLinear(nn.Module):
+    """A linear layer by one of the products."""
+
+    def __init__(self, layer: nn.Linear, product: str) -> None:
+        super().__init__()
+        self.weight, self.bias, self.product = layer.weight, layer.bias, product
+
+    def forward(self, x: Tensor) -> Tensor:
+        return PRODUCTS[self.product](x, self.weight, self.bias)
+
+
+def own_layers(data: Any, product: str) -> Work:
+    """The kernel of the network whose linear layers are written out."""
+    from torchtheory.kernels.tangent import empirical_ntk
+
+    x = torch.from_numpy(data["x"])
+    layers = [OwnLinear(m, product) if isinstance(m, nn.Linear) else m for m in network(data)]
+    net = nn.Sequential(*layers)
+    return lambda: empirical_ntk(net, x, outputs="trace")
+
+
 def torchtheory(kind: str, data: Any, given: argparse.Namespace) -> tuple[Work, Work | None]:
     x = torch.from_numpy(data["x"])
     if kind == "infinite":
@@ -146,7 +176,7 @@ def nngeometry(data: Any, each_output: bool) -> Work:
     return one_by_one if each_output else whole
 
 
-CONTENDERS = ["torchtheory", "naive", "nngeometry", "nngeometry-each-output"]
+CONTENDERS = ["torchtheory", "naive", "nngeometry", "nngeometry-each-output", *PRODUCTS]
 
 
 def main() -> None:
@@ -160,6 +190,8 @@ def main() -> None:
             work, yardstick = torchtheory(kind, data, given)
         elif given.contender == "naive":
             work = naive(kind, data)
+        elif given.contender in PRODUCTS:
+            work = own_layers(data, given.contender)
         else:
             work = nngeometry(data, given.contender.endswith("each-output"))
     except ImportError as error:

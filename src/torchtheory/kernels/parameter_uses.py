@@ -16,10 +16,11 @@ that goes anywhere else is listed as unknown, for the caller to differentiate as
 
 from __future__ import annotations
 
+import string
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -33,11 +34,15 @@ from torchtheory.kernels.recurrent_steps import IN_STEPS
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A parameter as one operation sees it: `scale` times it, transposed or not."""
+    """A parameter as one operation sees it: `scale` times it, transposed or not.
+
+    A matrix that is `spread` has dimensions before its own two, along which it is repeated.
+    """
 
     name: str
     scale: float = 1.0
     transposed: bool = False
+    spread: bool = False
 
 
 @dataclass(frozen=True)
@@ -304,6 +309,11 @@ class ParameterUses(TorchFunctionMode):
             made = _ALIASES[func](self, func, *args, **kwargs)
             if made is not None:
                 return made
+        if func in _REWRITTEN:
+            with self:
+                product = _REWRITTEN[func](self, *args, **kwargs)
+            if product is not None:
+                return product
         if func in _RULES:
             found = _RULES[func](self, *args, **kwargs)
             # each followed tensor must have found a place: a weight times a weight has none
@@ -376,8 +386,12 @@ def _linear(
 
 def _matmul(seen: ParameterUses, input: Tensor, other: Tensor, **more: Any) -> Found | None:
     role = seen.role(other)
-    if more or other.ndim != 2 or role is None:
+    if more or role is None or (other.ndim != 2 and not role.spread):
         return None
+    if role.spread:  # each copy must meet inputs of its own: then it is one matrix for them all
+        copies = other.shape[:-2]
+        if input.ndim < 2 or torch.broadcast_shapes(input.shape[:-2], copies) != input.shape[:-2]:
+            return None
     return Affine(Role(role.name, role.scale, not role.transposed), None), input
 
 
@@ -393,7 +407,7 @@ def _convolution(
 ) -> Found | None:
     size = tuple(weight.shape[2:])
     role = seen.role(weight)
-    if role is not None and role.transposed:
+    if role is not None and (role.transposed or role.spread):
         return None
     step, apart = _each(stride, len(size)), _each(dilation, len(size))
     if padding == "valid":
@@ -504,7 +518,7 @@ def _mul(seen: ParameterUses, input: Any, other: Any, **more: Any) -> Found | No
     for p, a in ((input, other), (other, input)) if not more else ():
         role = seen.role(p)
         if role is not None and isinstance(a, Tensor):
-            if role.transposed:
+            if role.transposed or role.spread:
                 return None
             return Scaling(role, None, tuple(p.shape)), a
     return None
@@ -515,7 +529,7 @@ def _sum(sign: float) -> Callable[..., Found | None]:
         for p, factor in ((input, 1.0), (other, sign)) if not more else ():
             role = seen.role(p)
             if role is not None:
-                if role.transposed:
+                if role.transposed or role.spread:
                     return None
                 return Scaling(None, role, tuple(p.shape), factor), torch.zeros_like(p)
         return None
@@ -526,12 +540,40 @@ def _sum(sign: float) -> Callable[..., Found | None]:
 # -- aliases: a parameter that is only turned around or multiplied by a number -------------------
 
 
-def _transpose(seen: ParameterUses, func: Any, tensor: Tensor, *dims: int) -> Tensor | None:
+def _transpose(
+    seen: ParameterUses, func: Any, tensor: Tensor, *dims: Any, **named: Any
+) -> Tensor | None:
     role = seen.role(tensor)
-    if role is None or tensor.ndim != 2 or (dims and {d % 2 for d in dims} != {0, 1}):
+    if role is None or (tensor.ndim != 2 and not role.spread):
         return None
-    made: Tensor = func(tensor, *dims)
-    return seen.alias(made, Role(role.name, role.scale, not role.transposed))
+    made: Tensor = func(tensor, *dims, **named)
+    # whichever way its dimensions were named, sizes and strides tell what was done
+    before, after = (list(zip(t.shape, t.stride(), strict=True)) for t in (tensor, made))
+    if after == before:
+        return seen.alias(made, role)
+    if after == [*before[:-2], before[-1], before[-2]]:
+        return seen.alias(made, replace(role, transposed=not role.transposed))
+    return None
+
+
+def _spread(
+    seen: ParameterUses, func: Any, tensor: Tensor, *sizes: Any, **named: Any
+) -> Tensor | None:
+    """A matrix with dimensions put before its own two."""
+    role = seen.role(tensor)
+    if role is None or tensor.ndim < 2:
+        return None
+    made: Tensor = func(tensor, *sizes, **named)
+    if not isinstance(made, Tensor) or made.ndim <= 2 or made.shape[-2:] != tensor.shape[-2:]:
+        return None
+    repeated = all(
+        size == 1 or step == 0
+        for size, step in zip(made.shape[:-2], made.stride()[:-2], strict=True)
+    )
+    same = made.stride()[-2:] == tensor.stride()[-2:]
+    if not (repeated and same and made.storage_offset() == tensor.storage_offset()):
+        return None
+    return seen.alias(made, replace(role, spread=True))
 
 
 def _times_number(divide: bool) -> Callable[..., Tensor | None]:
@@ -543,7 +585,7 @@ def _times_number(divide: bool) -> Callable[..., Tensor | None]:
         if divide and tensor is not input:
             return None
         scale = role.scale / number if divide else role.scale * number
-        return seen.alias(func(input, other), Role(role.name, scale, role.transposed))
+        return seen.alias(func(input, other), replace(role, scale=scale))
 
     return rule
 
@@ -553,7 +595,110 @@ def _same(seen: ParameterUses, func: Any, tensor: Tensor) -> Tensor | None:
     return None if role is None else seen.alias(func(tensor), role)
 
 
+# -- products written in other ways: the same as a matrix product with the weight on the right ----
+
+
+def _from_left(seen: ParameterUses, input: Tensor, other: Tensor, **more: Any) -> Tensor | None:
+    """`W a` as the transpose of `aᵀ Wᵀ`."""
+    role = seen.role(input)
+    if more or role is None or seen.role(other) is not None or other.ndim == 0:
+        return None
+    if input.ndim != 2 and not role.spread:
+        return None
+    if other.ndim == 1:
+        return torch.matmul(other, input.mT)
+    return torch.matmul(other.mT, input.mT).mT
+
+
+def _matrix_vector(seen: ParameterUses, input: Tensor, vec: Tensor, **more: Any) -> Tensor | None:
+    return None if more else torch.matmul(input, vec)
+
+
+def _added_product(
+    seen: ParameterUses,
+    input: Tensor,
+    first: Tensor,
+    second: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    **more: Any,
+) -> Tensor | None:
+    if more:
+        return None
+    product = torch.matmul(first, second)
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return product
+    return (input if beta == 1 else input * beta) + product
+
+
+def _inner(seen: ParameterUses, input: Tensor, other: Tensor, **more: Any) -> Tensor | None:
+    if more or input.ndim == 0 or other.ndim == 0:
+        return None
+    if seen.role(other) is not None and other.ndim == 2:
+        return torch.matmul(input, other.t())
+    if seen.role(input) is not None and input.ndim == 2:
+        return torch.matmul(other, input.t()).movedim(-1, 0)
+    return None
+
+
+def _einsum(seen: ParameterUses, equation: Any, *operands: Any) -> Tensor | None:
+    """A sum over one index of a matrix of weights, whose other index goes to the result."""
+    if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or len(operands) != 2:
+        return None
+    terms, arrow, out = equation.replace(" ", "").partition("->")
+    names = terms.split(",")
+    if seen.role(operands[0]) is not None:
+        names, operands = names[::-1], operands[::-1]
+    a, weight = operands
+    if seen.role(a) is not None or seen.role(weight) is None or not arrow or len(names) != 2:
+        return None
+    inside, matrix = names
+    if "..." in equation:  # dimensions without a name get one that is free
+        free = [c for c in string.ascii_letters if c not in equation]
+        dots = "".join(free[: a.ndim - len(inside.replace("...", ""))])
+        inside, out = inside.replace("...", dots), out.replace("...", dots)
+    if len(matrix) != 2 or any(len(set(t)) != len(t) for t in (inside, matrix, out)):
+        return None
+    summed, kept = (matrix[0], matrix[1]) if matrix[0] in inside else (matrix[1], matrix[0])
+    rest = out.replace(kept, "")
+    if summed in out or kept in inside or kept not in out or set(inside) != {*rest, summed}:
+        return None
+    product = torch.matmul(
+        a.permute([inside.index(c) for c in rest + summed]),
+        weight if matrix == summed + kept else weight.t(),
+    )
+    return product.permute([(rest + kept).index(c) for c in out])
+
+
+def _tensordot(
+    seen: ParameterUses, a: Tensor, b: Tensor, dims: Any = 2, out: Any = None
+) -> Tensor | None:
+    if out is not None or isinstance(dims, Tensor):
+        return None
+    if isinstance(dims, int):
+        dims = (range(a.ndim - dims, a.ndim), range(dims))
+    first, second = string.ascii_letters[: a.ndim], list(string.ascii_letters[-b.ndim :])
+    over_a, over_b = ([d] if isinstance(d, int) else list(d) for d in dims)
+    for i, j in zip(over_a, over_b, strict=True):
+        second[j] = first[i]
+    free = [c for c in (*first, *second) if (c in first) != (c in second)]
+    return _einsum(seen, f"{first},{''.join(second)}->{''.join(free)}", a, b)
+
+
 _T = torch.Tensor
+_REWRITTEN: dict[Any, Callable[..., Tensor | None]] = {
+    **dict.fromkeys((torch.matmul, _T.matmul, torch.mm, _T.mm, torch.bmm, _T.bmm), _from_left),
+    **dict.fromkeys((torch.mv, _T.mv), _matrix_vector),
+    **dict.fromkeys((torch.addmm, _T.addmm, torch.addmv, _T.addmv), _added_product),
+    **dict.fromkeys((torch.baddbmm, _T.baddbmm), _added_product),
+    **dict.fromkeys((torch.inner, _T.inner), _inner),
+    torch.einsum: _einsum,
+    torch.tensordot: _tensordot,
+}
 _RULES: dict[Any, Callable[..., Found | None]] = {
     F.linear: _linear,
     torch.conv1d: _convolution,
@@ -565,18 +710,29 @@ _RULES: dict[Any, Callable[..., Found | None]] = {
     F.group_norm: _group_norm,
     F.batch_norm: _batch_norm,
     F.instance_norm: _instance_norm,
-    **dict.fromkeys((torch.matmul, _T.matmul, torch.mm, _T.mm), _matmul),
+    **dict.fromkeys((torch.matmul, _T.matmul, torch.mm, _T.mm, torch.bmm, _T.bmm), _matmul),
     **dict.fromkeys((torch.mul, _T.mul, torch.multiply, _T.multiply), _mul),
     **dict.fromkeys((torch.add, _T.add), _sum(1.0)),
     **dict.fromkeys((torch.sub, _T.sub), _sum(-1.0)),
 }
 _ALIASES: dict[Any, Callable[..., Tensor | None]] = {
     **dict.fromkeys(
-        (torch.t, _T.t, torch.transpose, _T.transpose, _T.T.__get__, _T.mT.__get__),  # type: ignore[attr-defined]
+        (
+            *(torch.t, _T.t, torch.transpose, _T.transpose, _T.T.__get__, _T.mT.__get__),  # type: ignore[attr-defined]
+            *(torch.swapaxes, _T.swapaxes, torch.swapdims, _T.swapdims, torch.adjoint, _T.adjoint),
+            *(torch.permute, _T.permute, torch.movedim, _T.movedim, torch.moveaxis, _T.moveaxis),
+        ),
         _transpose,
     ),
     **dict.fromkeys((torch.mul, _T.mul), _times_number(divide=False)),
     **dict.fromkeys((torch.div, _T.div), _times_number(divide=True)),
+    **dict.fromkeys(
+        (
+            *(torch.unsqueeze, _T.unsqueeze, _T.expand, _T.expand_as, torch.broadcast_to),
+            *(_T.broadcast_to, _T.__getitem__),
+        ),
+        _spread,
+    ),
     **dict.fromkeys((torch.clone, _T.clone, _T.contiguous), _same),
 }
 #: what follows is not differentiated with respect to the parameter

@@ -65,8 +65,10 @@ def empirical_ntk(
         only: names of parameters, or of modules that hold some, to differentiate by; the trainable
             ones unless given (see `PureFunction.trainable`).
         memory: about how much to use besides the model, the inputs and the result.
-        file: a `.npy` file to put the result in, mapped to memory rather than held there. If the
-            computation is interrupted, the same call goes on at the first unfinished tile.
+        file: a `.npy` file to put the result in, mapped to memory rather than held there; it takes
+            its place on the disk at once. If the computation is interrupted, the same call goes on
+            at the first unfinished tile. A file of another computation, one that was changed since,
+            or one that another process is at work on is refused.
 
     A layer that makes one sample's output depend on another's (batch normalization in training
     mode) or on chance (dropout in training mode) is refused.
@@ -121,19 +123,21 @@ def _kernel(plan: _Plan, x1: Tensor, x2: Tensor | None, file: str | Path | None)
     rows = plan.rows
     n, m, c = len(x1), len(other), rows.classes
     shape = {"full": (n, m, c, c), "diagonal": (n, m, c), "trace": (n, m)}[plan.outputs]
+    tiles = list(pairs(len(plan.blocks[0]), len(plan.blocks[1]), symmetric))
     if file is None:
         result = torch.empty(shape, dtype=rows.dtype, device=x1.device)
-        for _ in _fill(result, plan, x1, other, symmetric, set()):
+        for _ in _fill(result, plan, x1, other, symmetric, tiles):
             pass
         return result
     computation = fingerprint(plan.outputs, plan.blocks, symmetric, x1, other, *rows.identity())
-    target = TiledFile(file, shape, rows.dtype, computation)
-    try:
-        for tile in _fill(target.array, plan, x1, other, symmetric, set(target.done)):
-            target.finished(tile)
-    finally:
-        target.flush()
-    return target.array
+    with TiledFile.opened(file, shape, rows.dtype, computation) as target:
+        names = {f"{i} {j}": (i, j) for i, j in tiles}
+        for name in target.done:
+            target.refuse_changed(name, _parts(target.array, plan, names[name], symmetric))
+        todo = [tile for name, tile in names.items() if name not in target.done]
+        for i, j in _fill(target.array, plan, x1, other, symmetric, todo):
+            target.finished(f"{i} {j}", _parts(target.array, plan, (i, j), symmetric))
+        return target.array
 
 
 class _Plan:
@@ -190,23 +194,32 @@ class _Plan:
 
 
 def _fill(
-    result: Tensor, plan: _Plan, x1: Tensor, x2: Tensor, symmetric: bool, done: set[str]
-) -> Iterator[str]:
-    """Compute every block of the kernel that is not done; yields its name when it is complete."""
+    result: Tensor,
+    plan: _Plan,
+    x1: Tensor,
+    x2: Tensor,
+    symmetric: bool,
+    tiles: list[tuple[int, int]],
+) -> Iterator[tuple[int, int]]:
+    """Compute blocks of the kernel; yields each when it is complete."""
     cache = _FeatureCache(plan, x1, x2, symmetric)
-    todo = [
-        (i, j)
-        for i, j in pairs(len(plan.blocks[0]), len(plan.blocks[1]), symmetric)
-        if f"{i} {j}" not in done
-    ]
-    for i, j in progress.track(todo, "tangent kernel"):
-        rows, columns = plan.blocks[0][i], plan.blocks[1][j]
-        block = result[rows, columns]
-        mirror = result[columns, rows] if symmetric and i != j else None
+    for i, j in progress.track(tiles, "tangent kernel"):
+        block, *mirrors = _parts(result, plan, (i, j), symmetric)
+        mirror = mirrors[0] if mirrors else None
         for first, (c1, c2) in enumerate(_class_pairs(plan)):
             left, right = cache.features("rows", i, c1), cache.features("columns", j, c2)
             _fill_block(block, mirror, left, right, plan, c1, c2, symmetric and i == j, first == 0)
-        yield f"{i} {j}"
+        yield i, j
+
+
+def _parts(
+    result: Tensor, plan: _Plan, tile: tuple[int, int], symmetric: bool
+) -> tuple[Tensor, ...]:
+    """A block of the kernel, and its mirror image where the kernel is symmetric."""
+    i, j = tile
+    rows, columns = plan.blocks[0][i], plan.blocks[1][j]
+    block = result[rows, columns]
+    return (block, result[columns, rows]) if symmetric and i != j else (block,)
 
 
 def _class_pairs(plan: _Plan) -> list[tuple[slice, slice]]:

@@ -346,7 +346,8 @@ class Derivatives(Differentiable):
             return inputs, grads, tuple(jacobians.values())
 
         inputs, grads, jacobians = _over(one, x, self._batched)
-        return list(inputs), list(grads), [j.flatten(2) for j in jacobians]
+        # a parameter without dimensions has no third one to flatten
+        return list(inputs), list(grads), [j.reshape(*j.shape[:2], -1) for j in jacobians]
 
     def features(
         self, x: Tensor, classes: slice, in_factors: Sequence[bool], outputs: Outputs

@@ -70,7 +70,6 @@ def test_structure_is_found_where_there_is_some(made: Any, model_names: list[str
         whole = set(Derivatives(*made(name)).whole)
         expected = {
             "transposed convolution": {"0.weight", "0.bias"},
-            "own operations": {"last"},
             "cross attention": {
                 "attention.in_proj_weight", "attention.in_proj_bias", "attention.bias_k",
                 "attention.bias_v",
@@ -193,3 +192,115 @@ def test_the_model_is_left_alone(made: Any) -> None:
     assert modes == [m.training for m in model.modules()]
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
     assert torch.equal(kept, x)
+
+
+PRODUCTS: dict[str, Any] = {
+    "addmm": lambda x, w, b: torch.addmm(b, x, w.t()),
+    "scaled addmm": lambda x, w, b: torch.addmm(b, x, w.t(), beta=2.0, alpha=-0.5),
+    "addmm from the left": lambda x, w, b: torch.addmm(b[:, None], w, x.T).T,
+    "from the left": lambda x, w, b: (w @ x.T).T + b,
+    "columns from the left": lambda x, w, b: (w @ x[:, :, None])[:, :, 0] + b,
+    "matrix and vector": lambda x, w, b: torch.stack([torch.mv(w, v) for v in x]) + b,
+    "einsum": lambda x, w, b: torch.einsum("bi,oi->bo", x, w) + b,
+    "einsum from the left": lambda x, w, b: torch.einsum("oi, ib -> ob", w, x.T).T + b,
+    "einsum with dots": lambda x, w, b: torch.einsum("...i,io->...o", x, w.mT) + b,
+    "einsum of a list": lambda x, w, b: torch.einsum("bi,oi->bo", [x, w]) + b,
+    "tensordot": lambda x, w, b: torch.tensordot(x, w, dims=([1], [1])) + b,
+    "tensordot of one": lambda x, w, b: torch.tensordot(x, w.t(), 1) + b,
+    "inner": lambda x, w, b: torch.inner(x, w) + b,
+    "permuted": lambda x, w, b: x @ w.permute(1, 0) + b,
+    "named dimensions": lambda x, w, b: x @ w.transpose(dim0=0, dim1=1) + b,
+    "swapped": lambda x, w, b: x @ torch.swapaxes(w, -1, 0) + b,
+    "a batch of copies": lambda x, w, b: torch.baddbmm(b, x[None], w.t().expand(1, -1, -1))[0],
+    "copies from the left": lambda x, w, b: (
+        torch.bmm(w[None].expand(2, *w.shape), torch.stack([x.T, 2 * x.T])).sum(0).T + b
+    ),
+    "scaled copies": lambda x, w, b: (x[None] @ (2 * w.unsqueeze(0)).mT)[0] + b,
+    "several positions": lambda x, w, b: F.linear(torch.stack([x, x * x], 1), w, b).sum(1),
+}
+
+
+class _TwoLayers(nn.Module):
+    def __init__(self, product: Any) -> None:
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(6))
+        self.v, self.c = nn.Parameter(torch.randn(3, 6)), nn.Parameter(torch.randn(3))
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = torch.tanh(self.product(x, self.w, self.b))
+        out: Tensor = self.product(hidden, self.v, self.c)
+        return out
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_linear_layer_is_recognized_however_it_is_written(name: str, jacobian: Any) -> None:
+    model, x = _TwoLayers(PRODUCTS[name]).double(), torch.randn(5, 4, dtype=torch.float64)
+    assert not set(Derivatives(model, x).whole) & {"w", "v"}
+    for outputs, expected in _contracted(*[jacobian(model, x)] * 2).items():
+        assert torch.allclose(empirical_ntk(model, x, outputs=outputs), expected, atol=1e-11)
+
+
+OTHER_SUMS: dict[str, Any] = {
+    "elementwise": lambda x, w: torch.einsum("bi,oi->boi", x, w).sum(-1),
+    "batched": lambda x, w: torch.einsum("bi,bi,oi->bo", x, x, w),
+    "diagonal": lambda x, w: torch.einsum("bi,ii->bi", x, w[:, :4]),
+    "no arrow": lambda x, w: torch.einsum("bi,oi", x, w),
+    "summed out": lambda x, w: torch.einsum("bi,oi->b", x, w)[:, None],
+    "copies added": lambda x, w: (x[:, None] + w[None].expand(3, -1, -1).sum(0)).sum(-1),
+    "one input for many copies": lambda x, w: (
+        (x[:, None, None] @ w.t().expand(3, -1, -1)).square().sum((1, 2))
+    ),
+    "a row": lambda x, w: x * w[0],
+    "a part": lambda x, w: x @ w[:, :4].t(),
+    "weight twice": lambda x, w: x @ (w.t() @ w),
+    "two sums": lambda x, w: torch.tensordot(x[:, None] * x[:, :, None], w[:4] @ w[:4].T, 2)[
+        :, None
+    ],
+}
+
+
+@pytest.mark.parametrize("name", OTHER_SUMS)
+def test_other_products_are_right_as_well(name: str, jacobian: Any) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(4 if name == "diagonal" else 5, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = OTHER_SUMS[name](x, self.w)
+            return out
+
+    model, x = Model().double(), torch.randn(4, 4, dtype=torch.float64)
+    expected = _contracted(*[jacobian(model, x)] * 2)["full"]
+    assert torch.allclose(empirical_ntk(model, x), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, t: x * t.exp(),
+        lambda x, t: x * t,
+        lambda x, t: x + t,
+        lambda x, t: x**t,
+        lambda x, t: torch.where(x > 1.5, t * t, x) * t,
+        lambda x, t: F.softplus(x - t),
+    ],
+)
+def test_a_parameter_without_dimensions(use: Any, jacobian: Any) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.t, self.last = nn.Parameter(torch.tensor(0.3)), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.last(use(x, self.t))
+            return out
+
+    model, x = Model().double(), 1 + torch.rand(4, 3, dtype=torch.float64)
+    for outputs, expected in _contracted(*[jacobian(model, x)] * 2).items():
+        assert torch.allclose(empirical_ntk(model, x, outputs=outputs), expected, atol=1e-12)
+    alone = jacobian(model, x, ["t"])
+    assert torch.allclose(
+        empirical_ntk(model, x, only=["t"]), _contracted(alone, alone)["full"], atol=1e-12
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ from torchtheory.core.errors import (
     FileProblem,
     InvalidType,
 )
-from torchtheory.kernels import tangent
+from torchtheory.kernels import tangent, tiles
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.tangent_operator import jacobian_operator, ntk_operator
 from torchtheory.linalg.conjugate_gradients import conjugate_gradients
@@ -78,18 +79,102 @@ def test_file_holds_the_kernel_and_is_taken_up(
     assert np.array_equal(np.load(path, allow_pickle=False), mapped.numpy())
     note = path.with_name("kernel.npy.tiles")
     lines = note.read_text().splitlines()
-    assert lines[1:] == ["0 0", "0 1", "0 2", "1 2", "1 1", "2 2"]
+    names = [line.rpartition(" ")[0] for line in lines[1:]]
+    assert names == ["0 0", "0 1", "0 2", "1 2", "1 1", "2 2"]
     assert "computation" in json.loads(lines[0])
 
-    # finished tiles are not computed again: a mark in the file survives, an unfinished tile not
+    # finished tiles are not computed again, an unfinished one is
     array = np.load(path, mmap_mode="r+")
-    array[0, 0], array[10, 10] = 7.0, 7.0
+    array[10, 10] = 7.0
     array.flush()
     note.write_text("\n".join(lines[:-1]) + "\n2 ")  # killed while it noted the last tile
+    filled = []
+    monkeypatch.setattr(
+        tangent, "_fill_block", lambda *a, made=tangent._fill_block: (filled.append(1), made(*a))
+    )
     again = empirical_ntk(model, x, file=path)
-    assert bool((again[0, 0] == 7).all())
-    assert torch.equal(again[10, 10], mapped.clone()[10, 10] * 0 + empirical_ntk(model, x)[10, 10])
+    assert len(filled) == 1
+    assert torch.equal(again, empirical_ntk(model, x))
     assert note.read_text().splitlines() == lines
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["kernel.npy", "kernel.npy.tiles"]
+
+
+def test_a_changed_file_is_not_taken_for_the_result(tmp_path: Path, made: Any) -> None:
+    model, x = made("mlp")
+    path, note = tmp_path / "kernel.npy", tmp_path / "kernel.npy.tiles"
+    empirical_ntk(model, x, file=path)
+    good, noted = path.read_bytes(), note.read_bytes()
+    replaced = tmp_path / "other.npy"
+    np.save(replaced, np.zeros((len(x), len(x), 3, 3)))
+    moved = bytearray(good)
+    moved[-1] ^= 1
+    damaged = {
+        "cut off": good[:-100],
+        "empty": b"",
+        "no array": b"something else entirely",
+        "zeros of its shape": replaced.read_bytes(),
+        "another type": good.replace(b"<f8", b"<f4"),
+        "a bit": bytes(moved),
+    }
+    for kind, content in damaged.items():
+        path.write_bytes(content)
+        with pytest.raises(FileProblem, match="is not as this computation left it; delete it"):
+            empirical_ntk(model, x, file=path)
+        assert path.read_bytes() == content, kind
+    path.unlink()
+    with pytest.raises(FileProblem, match=r"cannot write .*kernel\.npy"):
+        empirical_ntk(model, x, file=path)
+    path.write_bytes(good)
+    for content in (b"\xff\xfe\x00", b"\x80" + noted, noted[:5]):
+        note.write_bytes(content)
+        with pytest.raises(FileProblem, match="not the same computation"):
+            empirical_ntk(model, x, file=path)
+    for line in (b"\xff\xfe\n", b"0 0\n", b"0 zero 12345678\n"):
+        note.write_bytes(noted + line)
+        with pytest.raises(FileProblem, match=r"the note .* is damaged"):
+            empirical_ntk(model, x, file=path)
+    note.write_bytes(noted)
+    assert torch.equal(empirical_ntk(model, x, file=path), empirical_ntk(model, x))
+
+
+def test_a_full_disk_is_met_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Any
+) -> None:
+    model, x = made("mlp")
+    path = tmp_path / "kernel.npy"
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tiles, "_reserve", full)
+        with pytest.raises(FileProblem, match=r"cannot write .*: No space left on device"):
+            empirical_ntk(model, x, file=path)
+    assert not list(tmp_path.iterdir())
+    # where the system cannot reserve, zeros are written
+    with monkeypatch.context() as patch:
+        patch.delattr(os, "posix_fallocate", raising=False)
+        expected = empirical_ntk(model, x)
+        assert torch.equal(empirical_ntk(model, x, file=path), expected)
+    assert path.stat().st_blocks * 512 >= expected.nbytes
+
+
+def test_a_second_process_on_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.npy"
+    first = subprocess.Popen(
+        [sys.executable, "-c", SLOW_OR_FAST, str(path), "slow"], env=ONE_THREAD
+    )
+    note = tmp_path / "kernel.npy.tiles"
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not (note.exists() and note.read_text().count("\n") > 1):
+        time.sleep(0.02)
+    net, x = nn.Linear(2, 1), torch.ones(2, 2)
+    with pytest.raises(FileProblem, match=r"kernel\.npy is being written by another run"):
+        empirical_ntk(net, x, file=path)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    with pytest.raises(FileProblem, match="not the same computation"):
+        empirical_ntk(net, x, file=path)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path, made: Any) -> None:
@@ -124,30 +209,34 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, made: Any) -> None:
         empirical_ntk(half, ones, file=tmp_path / "half.npy")
 
 
-def test_killed_and_resumed(tmp_path: Path) -> None:
-    script = textwrap.dedent(
-        """
-        import sys, time
-        import torch
-        from torch import nn
-        from torchtheory.kernels import tangent, tiles
-        from torchtheory.kernels.tangent_features import Factors
+SLOW_OR_FAST = textwrap.dedent(
+    """
+    import sys, time
+    import torch
+    from torch import nn
+    from torchtheory.kernels import tangent, tiles
+    from torchtheory.kernels.tangent_features import Factors
 
-        tangent.BLOCK, tiles.SECONDS_BETWEEN_MARKS = 10, 0.0
-        if sys.argv[2] == "slow":
-            add = Factors.add_to
-            Factors.add_to = lambda *a: (time.sleep(0.05), add(*a))[1]
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-        x = torch.randn(60, 4)
-        made = tangent.empirical_ntk(net, x, outputs="trace", file=sys.argv[1])
-        print(float((made - tangent.empirical_ntk(net, x, outputs="trace")).abs().max()))
-        """
-    )
+    tangent.BLOCK, tiles.SECONDS_BETWEEN_MARKS = 10, 0.0
+    if sys.argv[2] == "slow":
+        add = Factors.add_to
+        Factors.add_to = lambda *a: (time.sleep(0.05), add(*a))[1]
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.randn(60, 4)
+    made = tangent.empirical_ntk(net, x, outputs="trace", file=sys.argv[1])
+    print(float((made - tangent.empirical_ntk(net, x, outputs="trace")).abs().max()))
+    """
+)
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def test_killed_and_resumed(tmp_path: Path) -> None:
     path = tmp_path / "kernel.npy"
     note = tmp_path / "kernel.npy.tiles"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen([sys.executable, "-c", script, str(path), "slow"], env=environment)
+    first = subprocess.Popen(
+        [sys.executable, "-c", SLOW_OR_FAST, str(path), "slow"], env=ONE_THREAD
+    )
     end = time.monotonic() + 60
     while time.monotonic() < end and not (note.exists() and note.read_text().count("\n") > 4):
         time.sleep(0.02)
@@ -156,8 +245,8 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     before = note.read_text().splitlines()
     assert 4 <= len(before) < 22  # 21 tiles and the first line
     done = subprocess.run(
-        [sys.executable, "-c", script, str(path), "fast"],
-        env=environment, capture_output=True, text=True, check=True,
+        [sys.executable, "-c", SLOW_OR_FAST, str(path), "fast"],
+        env=ONE_THREAD, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert float(done.stdout) == 0.0
     after = note.read_text().splitlines()
