@@ -118,6 +118,34 @@ def test_density_integrates_to_one_and_cdf_counts():
     assert single.dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("steps", [30, 80])
+def test_isolated_eigenvalues_appear_once(dtype, steps):
+    """Lanczos without memory finds them again and again; the mass of all copies is that of one."""
+    isolated = [5.0, 20.0, 50.0]
+    M = with_spectrum([*torch.linspace(0, 1, 297).tolist(), *isolated], dtype=dtype)
+    A = LinearOperator.from_matrix(M)
+    rho = spectral_density(A, probes=6, steps=steps, generator=3)
+    carried = rho.weights > 1e-8  # one tenth of a thousandth of an eigenvalue's share
+    z = rademacher(300, 6, generator=as_generator(3), dtype=dtype).double()
+    _, vectors = torch.linalg.eigh(M.double())
+    masses = (vectors.T @ z).square() / 300
+    for k, value in enumerate(isolated):
+        near = carried & ((rho.nodes - value).abs() < 0.1)
+        assert near.sum(1).tolist() == [1] * 6
+        torch.testing.assert_close(
+            rho.nodes[near], torch.full((6,), value, dtype=F64), rtol=1e-4, atol=0
+        )
+        torch.testing.assert_close(rho.weights[near], masses[k - 3], rtol=2e-2, atol=1e-5)
+    torch.testing.assert_close(rho.weights.sum(1), torch.ones(6, dtype=F64))
+    # different points, in order, then places of no weight
+    for nodes, weights in zip(rho.nodes, rho.weights, strict=True):
+        count = int((weights > 0).sum())
+        assert bool((nodes[:count].diff() > 0).all())
+        assert not bool(weights[count:].any())
+        assert not bool(nodes[count:].any())
+
+
 def test_probes_run_in_blocks_give_the_same(monkeypatch):
     import torchtheory.linalg.density as module
 

@@ -16,14 +16,18 @@ from torchtheory.core.random import RandomSource, as_generator, rademacher
 from torchtheory.linalg.krylov import three_term_recurrence, tridiagonal_matrix
 from torchtheory.linalg.operators import LinearOperator, check_square, column_blocks
 
+#: copies of an eigenvalue lie within so many units of rounding of the largest
+_COPIES_WITHIN = 100.0
+
 
 @dataclass(frozen=True)
 class SpectralDensity:
     r"""An estimate of the spectral measure $\frac1n\sum_i \delta_{\lambda_i}$ by point masses.
 
     Attributes:
-        nodes: `[p, k]`, for each of $p$ probes $k$ points (ascending), in float64 on the CPU.
-        weights: `[p, k]`, their masses; each row sums to 1.
+        nodes: `[p, k]`, for each of $p$ probes up to $k$ different points, ascending, in float64
+            on the CPU; places that are left over at the end of a row hold 0.
+        weights: `[p, k]`, their masses, 0 at places left over; each row sums to 1.
     """
 
     nodes: Tensor
@@ -74,6 +78,10 @@ def spectral_density(
     $f$ once $k$ reaches the number of distinct eigenvalues (Golub and Meurant; Ubaru, Chen and
     Saad, 2017). What remains is the randomness of the probes.
 
+    The process forgets, once it has found an eigenvalue to rounding, and finds it again and again:
+    such copies share the mass of one point, and are merged into it. Fewer than $k$ points are left
+    then.
+
     Args:
         A: A symmetric operator on $\mathbb{R}^n$.
         probes: $p$, the number of random vectors; the standard error falls like $1/\sqrt p$.
@@ -102,6 +110,24 @@ def spectral_density(
         alphas, betas = three_term_recurrence(A, z, steps)
         T = tridiagonal_matrix(alphas.cpu().double(), betas.cpu().double())
         theta, S = torch.linalg.eigh(T)
-        nodes.append(theta)
-        weights.append(S[:, 0].square())
+        rounding = torch.finfo(A.dtype).eps * theta.abs().amax(1, keepdim=True)
+        points, masses = _merged(theta, S[:, 0].square(), _COPIES_WITHIN * rounding)
+        nodes.append(points)
+        weights.append(masses)
     return SpectralDensity(torch.cat(nodes), torch.cat(weights))
+
+
+def _merged(nodes: Tensor, weights: Tensor, apart: Tensor) -> tuple[Tensor, Tensor]:
+    """Ascending points `[p, k]` with those not `apart` `[p, 1]` from the next one made one.
+
+    The one is at their center of mass, so that the mean of a function changes by the square of
+    their distance only.
+    """
+    first = torch.cat([torch.ones_like(nodes[:, :1]), nodes.diff(dim=1) > apart], 1)
+    place = first.cumsum(1).long() - 1
+    mass = torch.zeros_like(weights).scatter_add_(1, place, weights)
+    center = torch.zeros_like(nodes).scatter_add_(1, place, weights * nodes)
+    center = torch.where(mass > 0, center / mass.where(mass > 0, 1.0), 0.0)
+    # places without mass go last: those left over, and copies on their way to an eigenvalue
+    order = (mass == 0).int().argsort(dim=1, stable=True)
+    return center.gather(1, order), mass.gather(1, order)
