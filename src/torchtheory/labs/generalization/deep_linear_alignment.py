@@ -101,7 +101,13 @@ def chain_rule(run: Run, width: int) -> None:
         1e-12,
         where="three ReLU layers, against autograd, transposed; x in place of ϱ(Φ⁽⁰⁾)",
     )
-    says.fails("ϱ' taken as 1, as for a linear network", torch.cat(ungated))
+    found, linear = torch.cat(measured), torch.cat(ungated)
+    off = found != linear  # weights into units that are off
+    says.fails(
+        "ϱ' taken as 1, as for a linear network, at units that are off",
+        linear[off],
+        promised=torch.cat([g.T.flatten() for g in slopes])[off],
+    )
 
 
 def conservation(run: Run, samples: int, width: int) -> None:

@@ -130,7 +130,9 @@ def nested_classes(run: Run, sample: int, trials: int) -> list[ErrorTerms]:
     says.fails("not nested: exactly, not at most, so many changes of sign", torch.stack([a for a, _ in apart]).diff())
     says = run.states("A-21", r"\mathcal F\subset\mathcal G:\ \varepsilon^{gen} \text{ does not fall, on any sample}")
     says.at_least(generalization.diff(dim=0), 0.0, 1e-15)
-    says.fails("not nested", torch.stack([g for _, g in apart]).diff(dim=0))
+    says.fails(
+        "not nested, the last classes with ever fewer functions", torch.stack([g for _, g in apart[-3:]]).diff(dim=0)
+    )
     rows = [
         (c, sizes[c], t.approximation[0], t.generalization.mean(), t.estimation.mean(),
          t.excess.mean())

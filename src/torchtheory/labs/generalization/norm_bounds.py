@@ -31,7 +31,7 @@ from torchtheory.generalization.complexity.rademacher import (
     linear_class,
 )
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.labs.engine import Run, clopper_pearson, lab
+from torchtheory.labs.engine import Run, lab, quantile_interval
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.feedforward import mlp
 
@@ -259,20 +259,25 @@ def ramp(run: Run) -> None:
     gammas = [0.1, 1.0, 3.0]
     t = torch.linspace(-2, 5, 7001, dtype=torch.float64)
     losses = torch.cat([ramp_loss(t, g) for g in gammas])
-    hinge = torch.cat([(1 - t / g).clamp_min(0) for g in gammas])
+    hinge = torch.cat([(1 - t[t < 0] / g).clamp_min(0) for g in gammas])
     below = (t <= 0).double().repeat(3)
     above = torch.cat([(t < g).double() for g in gammas])
     says = run.states("A-66", r"1_{(-\infty,0]}(t)\le\ell_\gamma(t)")
     says.at_least(losses, below)
-    says.fails("the ramp moved to the left by 1", torch.cat([ramp_loss(t + 1, g) for g in gammas]))
+    wrong = t[(t > -1) & (t <= 0)]
+    says.fails(
+        "the ramp moved to the left by 1, at t from -1 to 0",
+        torch.cat([ramp_loss(wrong + 1, g) for g in gammas]),
+        promised=1.0,
+    )
     says = run.states("A-66", r"\ell_\gamma(t)\le1_{(-\infty,\gamma)}(t)")
     says.at_most(losses, above, 1e-15)
-    says.fails("the hinge loss, without the clip", hinge)
+    says.fails("the hinge loss, without the clip, at t < 0", hinge, promised=1.0)
     step = float(t[1] - t[0])
-    slopes = [float(ramp_loss(t, g).diff().abs().max()) / step for g in gammas]
+    slopes, steeper = ([float(ramp_loss(t, c * g).diff().abs().max()) / step for g in gammas] for c in (1, 0.5))
     says = run.states("A-66", r"\mathrm{Lip}(\ell_\gamma)=1/\gamma")
     says.equal(slopes, [1 / g for g in gammas], 1e-9)
-    says.fails("half the margin", [2 * s for s in slopes])
+    says.fails("half the margin", steeper)
 
 
 def labels_absorbed(run: Run, m: int = 8) -> None:
@@ -297,30 +302,35 @@ def coverage(run: Run, samples: int, trials: int, gamma: float = 0.5, delta: flo
     directions = torch.stack([angle.cos(), angle.sin()], 1)
     risk = noise + (1 - 2 * noise) * angle.abs() / math.pi
     complexity = frobenius_bound([1.0], 1 / math.sqrt(samples))
-    failed, tightest = 0, 1.0
+    used, tightest = [], 1.0
     for _ in range(trials):
         x, y = circle(run, samples, noise)
         margins = y[:, None] * (x @ directions.T)
         share = (margins < gamma).double().mean(0)
         bound = share + margin_bound(torch.ones(samples), complexity, gamma, delta)
-        failed += bool((risk > bound).any())
+        used.append(float((risk / bound).max()))
         tightest = min(tightest, float((bound - risk).min()))
-    interval = clopper_pearson(failed, trials, 0.99)
-    dimension, few, wrong = 400, 40, 0
+    dimension, few, wrong = 400, 40, []
     for _ in range(trials):
         x, y = on_sphere(run, few, dimension), run.signs(few)
         w = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
         margins = y * (x @ w) / w.norm()
         smallest = 0.99 * float(margins.min())
-        wrong += margin_bound(margins, 0.0, smallest, delta) < 0.5
-    noise_fitted = clopper_pearson(wrong, trials, 0.99)
+        wrong.append(0.5 / margin_bound(margins, 0.0, smallest, delta))
     says = run.states(
         "A-67",
-        r"\Pr\bigl[\exists f:\ \Pr[yf\le0]>\tfrac1m\sum_i1[y_if(x_i)<\gamma]+"
-        r"\tfrac2\gamma\mathfrak R_m+\sqrt{\ln(1/\delta)/(2m)}\bigr]\le\delta",
+        r"\Pr\bigl[\forall f:\ \Pr[yf\le0]\le\tfrac1m\sum_i1[y_if(x_i)<\gamma]+"
+        r"\tfrac2\gamma\mathfrak R_m+\sqrt{\ln(1/\delta)/(2m)}\bigr]\ge1-\delta",
     )
-    says.at_most(interval, delta, where=f"181 directions at once; the least slack was {tightest:.3f}")
-    says.fails("the complexity left out, pure noise interpolated in dimension 400", noise_fitted)
+    says.at_most(
+        quantile_interval(used, 1 - delta, 0.99),
+        1.0,
+        where="the largest risk over bound of 181 directions, quantile at 1 - δ; the smallest difference was "
+        f"{tightest:.3f}",
+    )
+    says.fails(
+        "the complexity left out, pure noise interpolated in dimension 400", quantile_interval(wrong, 1 - delta, 0.99)
+    )
 
 
 def clipped(run: Run, n: int = 500) -> None:
@@ -349,7 +359,7 @@ def clipped(run: Run, n: int = 500) -> None:
         promised=0.01 * before,
     )
     # y f + 1/2 for a linear class on the circle: the mean of the ramp is an integral
-    failed, bare, trials, delta = 0, 0, 100, 0.3
+    used, bare, trials, delta = [], [], 100, 0.3
     angle = torch.linspace(-math.pi, math.pi, 91, dtype=torch.float64)
     directions = torch.stack([angle.cos(), angle.sin()], 1)
     x, y = circle(run, 50_000, 0.2)
@@ -360,16 +370,19 @@ def clipped(run: Run, n: int = 500) -> None:
         mean = (0.5 - y[:, None] * (x @ directions.T)).clamp(0, 1).mean(0)
         complexity = estimate_rademacher(linear_class(x), len(x), draws=50, generator=run.generator).high
         deviation = empirical_uniform_deviation(complexity, len(x), delta)
-        failed += bool((truth - spread > mean + deviation).any())
-        bare += bool((truth - spread > mean).any())
-    held, without = (clopper_pearson(k, trials, 0.99) for k in (failed, bare))
+        used.append(float(((truth - spread) / (mean + deviation)).max()))
+        bare.append(float(((truth - spread) / mean).max()))
     says = run.states(
         "M-52",
-        r"\Pr\bigl[\exists f:\ \mathbb E\,\ell>\tfrac1n\sum_i\ell+2\hat R(\mathcal F)+"
-        r"3\sqrt{\ln(2/\delta)/(2n)}\bigr]\le\delta",
+        r"\Pr\bigl[\forall f:\ \mathbb E\,\ell\le\tfrac1n\sum_i\ell+2\hat R(\mathcal F)+"
+        r"3\sqrt{\ln(2/\delta)/(2n)}\bigr]\ge1-\delta",
     )
-    says.at_most(held, delta, where="ramp loss of 1/2 - y f(x), linear functions, n = 20")
-    says.fails("neither complexity nor deviation added", without)
+    says.at_most(
+        quantile_interval(used, 1 - delta, 0.99),
+        1.0,
+        where="ramp loss of 1/2 - y f(x), linear functions, n = 20: the largest mean over bound, quantile at 1 - δ",
+    )
+    says.fails("the sample's mean alone", quantile_interval(bare, 1 - delta, 0.99))
 
 
 def hoeffding_all(samples: int, functions: int) -> float:
@@ -395,9 +408,19 @@ def trade_off(run: Run, samples: int) -> list[tuple[float, float, float, float]]
     ]
     best, gamma = best_margin_bound(margins, complexity, gammas, 0.05)
     risk = 0.05 + 0.9 * float(torch.atan2(w[1], w[0]).abs()) / math.pi
+    # labels that are hardly better than coins: most of the bound is the risk
+    noisy = circle(run, samples, 0.35)
+    v = (noisy[1][:, None] * noisy[0]).mean(0)
+    noisy_best, _ = best_margin_bound(noisy[1] * (noisy[0] @ (v / v.norm())), complexity, gammas, 0.05)
+    noisy_risk = 0.35 + 0.3 * float(torch.atan2(v[1], v[0]).abs()) / math.pi
     says = run.states("A-67", r"R(f)\le\min_\gamma\text{ over a grid, }\delta\text{ divided among its points}")
-    says.at_most(risk, best, trivial=1, where=f"at γ = {gamma:.3f}; the risk is exact, an angle")
-    says.fails("labels of the sample swapped", 1 - risk)
+    says.at_most(
+        [risk, noisy_risk],
+        [best, noisy_best],
+        trivial=1,
+        where=f"5 % of the labels flipped, at γ = {gamma:.3f}, and 35 %; the risk is exact, an angle",
+    )
+    says.fails("labels of the sample swapped", 1 - risk, promised=best)
     rows = []
     for layers in range(1, 7):
         net = frobenius_bound([2.0] * layers, 1 / math.sqrt(samples))

@@ -59,11 +59,12 @@ def vacuity(run: Run, samples: int) -> None:
     says.equal(found.order, 21.4, 0.0025)
     says.fails("as many samples as parameters", count_parameters_bounds(1_600_000, 1_600_000).order)
     says = run.states("A-46", r"\min(\text{order, bits, VC})\ge1:\ \text{ vacuous}")
+    more = count_parameters_bounds(79_510, 500_000, layers=2, inputs=784)
     says.at_least(
-        [found.order, found.bits, found.vc],
+        [found.order, found.bits, found.vc, more.order, more.bits, more.vc],
         1.0,
-        where=f"{found.load:.0f} parameters a sample; enough to fit any labels: "
-        f"{'yes' if found.interpolation_possible else 'no'}",
+        where=f"{found.load:.0f} parameters a sample, enough to fit any labels: "
+        f"{'yes' if found.interpolation_possible else 'no'}; and 784-100-10 on half a million digits",
     )
     says.fails("1000 parameters and five million samples", [small.order, small.bits, small.vc])
     cases = [
