@@ -63,7 +63,7 @@ class Curve:
     errata=["sample-sum-without-average", "relu-satisfies-assumption-one"],
     full={"seeds": 60, "points": 1000},
 )
-def barron_networks_lab(run: Run, seeds: int = 12, points: int = 200) -> None:
+def barron_networks_lab(run: Run, seeds: int = 40, points: int = 100) -> None:
     """For a target with known frequencies, the proof is run: k steps are drawn, the network built.
 
     Gaussians of the same Barron constant and sums of four waves in 1, 2, 10 and 100 dimensions
@@ -103,7 +103,7 @@ def barron_networks_lab(run: Run, seeds: int = 12, points: int = 200) -> None:
             for name, family in (("Gaussian", gaussians), ("four waves", waves))
             for d, c in family.items()
         ],
-        caption="Fitted exponent, with an interval that all eight miss once in a million, and the "
+        caption="Fitted exponent, with an interval that all eight hold together at 99 %, and the "
         "constant of the squared error",
     )
     run.figure(
@@ -131,22 +131,43 @@ def waves_of(run: Run, dimension: int, constant: float = 4.0) -> PlaneWaves:
     return PlaneWaves(run.signs(4) * sizes * constant / (4 * sizes.sum()), frequencies, 2 * math.pi * run.rand(4))
 
 
-def errors(run: Run, target: Spectrum, units: int, seeds: int, x: Tensor, radius: float = 1.0) -> list[float]:
-    wanted = target(x)
-    found = []
+def errors(run: Run, target: Spectrum, units: int, seeds: int, x: Tensor, radius: float = 1.0) -> list[Tensor]:
+    # the units are drawn independently: any `units` of a wider network, with outer weights that
+    # many times larger, are a network of their own
+    model = barron_network(target, seeds * units, radius, generator=run.generator).model
+    last = model[-1]
+    assert isinstance(last, nn.Linear)
     with torch.no_grad():
-        for _ in range(seeds):
-            model = barron_network(target, units, radius, generator=run.generator).model
-            found.append(float((model(x)[:, 0] - wanted).square().mean()))
-    return found
+        terms = (model[:-1](x) * last.weight[0]).reshape(len(x), seeds, units)
+        found = seeds * terms.sum(2) + last.bias
+        return list((found - target(x)[:, None]).square().mean(0))
+
+
+def nearly_nothing(dimension: int) -> tuple[PlaneWaves, Tensor]:
+    """Two slow waves that nearly cancel, and the point where half of their steps are on.
+
+    Every step then has the size 2C, and nothing is gained by the mean.
+    """
+    frequencies = torch.zeros(2, dimension, dtype=torch.float64)
+    frequencies[:, 0] = torch.tensor([0.4, 0.5])
+    amplitudes = torch.tensor([1.0, -1.0], dtype=torch.float64) * 4 / 0.9
+    waves = PlaneWaves(amplitudes, frequencies, torch.full((2,), math.pi / 2, dtype=torch.float64))
+    return waves, torch.eye(1, dimension, dtype=torch.float64)
+
+
+def nearest(run: Run, dimension: int, units: int, draws: int = 2000) -> float:
+    """The mean error for the hardest function that is known, relative to its bound (99 % end)."""
+    target, x = nearly_nothing(dimension)
+    found = mean_interval(errors(run, target, units, draws, x))
+    return found.high / approximation_bound(units, target.barron_constant)
 
 
 def curve(run: Run, target: Spectrum, seeds: int, points: int) -> Curve:
     x = ball_points(points, target.dimension, generator=run.generator)
     found = [errors(run, target, k, seeds, x) for k in WIDTHS]
-    # independent draws: one slope a seed; all eight intervals together hold but once in a million
+    # independent draws: one slope per seed; all eight intervals hold together at 99 %
     slopes = [fit_slope(WIDTHS, row).estimate for row in zip(*found, strict=True)]
-    confidence = 1 - CHANCE / (2 * len(DIMENSIONS))
+    confidence = 1 - 0.01 / (2 * len(DIMENSIONS))
     return Curve(target, [mean_interval(f) for f in found], mean_interval(slopes, confidence))
 
 
@@ -158,10 +179,14 @@ def rate(run: Run, gaussians: dict[int, Curve], waves: dict[int, Curve], wrong: 
             ["L-101", "N-34", "S-37", "S-38", "X-19"],
             rf"d={d}: \quad\mathbb E\int_{{B_1}}(f-f_k)^2d\mu\le(2C_f)^2/k"
             r"\text{, upper ends of the intervals at every }k",
-        ).at_most([m.high for c in both for m in c.means], [b for c in both for b in c.bounds])
+        ).at_most(
+            [m.high / b for c in both for m, b in zip(c.means, c.bounds, strict=True)] + [nearest(run, d, WIDTHS[0])],
+            1,
+            where="Gaussians, sums of waves, and two waves that nearly cancel, relative to the bound",
+        )
         for name, c in (("Gaussian", both[0]), ("waves", both[1])):
             says = run.states(["L-101", "S-38", "X-19"], rf"d={d}\text{{, {name}: squared error}}\sim k^{{-1}}")
-            says.slope(c.slope, -1)
+            says.slope(c.slope, -1, against=(-0.5, -2))
             if d == 1:
                 says.fails("frequencies drawn from |F| instead of |ω||F|", wrong.slope)
 
@@ -169,11 +194,16 @@ def rate(run: Run, gaussians: dict[int, Curve], waves: dict[int, Curve], wrong: 
 def wide(run: Run, seeds: int, points: int, units: int = 4096) -> None:
     """Where the bound is small enough to see a bias."""
     x = ball_points(points, 1, generator=run.generator)
+    bound = approximation_bound(units, gaussian_of(1).barron_constant)
     right = mean_interval(errors(run, gaussian_of(1), units, seeds, x))
     wrong = mean_interval(errors(run, wrong_gaussian(), units, seeds, x))
     says = run.states(["L-101", "S-37"], rf"d=1, k={units}: \quad\mathbb E\int_{{B_1}}(f-f_k)^2d\mu\le(2C_f)^2/k")
-    says.at_most(right, approximation_bound(units, gaussian_of(1).barron_constant))
-    says.fails("frequencies drawn from |F| instead of |ω||F|: biased", wrong)
+    says.at_most(
+        [right.high / bound, nearest(run, 1, units, 400)],
+        1,
+        where="a Gaussian, and two waves that nearly cancel: 99 % ends, relative to the bound",
+    )
+    says.fails("frequencies drawn from |F| instead of |ω||F|: biased (lower end)", wrong.low / bound)
 
 
 def construction(run: Run, seeds: int) -> None:
@@ -225,20 +255,33 @@ def theorem(run: Run, waves: dict[int, Curve], seeds: int, points: int) -> None:
     """Outside the ball; the best draw; the width for an error; sigmoids for steps."""
     target = waves[2].target
     x = ball_points(points, 2, generator=run.generator)
+    bound = approximation_bound(1024, target.barron_constant)
     inside = mean_interval(errors(run, target, 1024, seeds, x))
     outside = mean_interval(errors(run, target, 1024, seeds, 4 * x))
     says = run.states(["S-37", "L-101", "X-19"], r"\mu\text{ on }B_r: \quad\mathbb E\int(G-f)^2d\mu\le(2rC_f)^2/n")
-    says.at_most(inside, approximation_bound(1024, target.barron_constant))
-    says.fails("points of the ball of radius 4r", outside)
+    says.at_most(
+        [inside.high / bound, nearest(run, 2, 1024, 400)],
+        1,
+        where="four waves, and two that nearly cancel: 99 % ends, relative to the bound",
+    )
+    says.fails("points of the ball of radius 4r (lower end)", outside.low / bound)
     error = 0.05
     units = units_for_error(error, target.barron_constant)
     _, found = best_network(target, units, x, 5, generator=run.generator)
     _, few = best_network(target, 1, x, 5, generator=run.generator)
+    hard, at = nearly_nothing(2)
     says = run.states(
-        "S-37", rf"n=\lceil(2rC_f)^2/\epsilon\rceil\text{{ units: some draw errs by at most }}\epsilon={error}"
+        "S-37", rf"n=\lceil(2rC_f)^2/\epsilon\rceil\text{{ units err on average by at most }}\epsilon={error}"
     )
-    says.at_most(min(found), error)
-    says.fails("a single unit", min(few))
+    says.at_most(
+        [
+            sum(found) / len(found),
+            mean_interval(errors(run, hard, units_for_error(error, hard.barron_constant), 400, at)).high,
+        ],
+        error,
+        where=f"so some draw does: the best of five draws of four waves errs by {min(found):.4f}",
+    )
+    says.fails("a single unit", sum(few) / len(few))
     sigmoids(run, target, x)
 
 
@@ -257,11 +300,10 @@ def sigmoids(run: Run, target: Spectrum, x: Tensor) -> None:
                 error += float((hard - target(x)).square().mean()) / 4
                 soft_error += float((soft - target(x)).square().mean()) / 4
             rows.append([sharpness, soft_error, error, away / error])
-    says = run.states(
-        ["L-101", "S-37"], r"\text{steep sigmoids for steps: }\|f_\kappa-f_\infty\|^2/\|f-f_\infty\|^2,\ \kappa=1000"
-    )
-    says.at_most(rows[-1][3], 0.01)
-    says.fails("κ = 10", rows[0][3])
+    run.states(
+        ["L-101", "S-37"],
+        r"\text{steep sigmoids for steps: }\|f_\kappa-f_\infty\|^2 \text{ at most a fifth for ten times the steepness}",
+    ).at_most([b[3] for b in rows[1:]], [a[3] / 5 for a in rows[:-1]])
     run.table(
         "sigmoids",
         ["sharpness κ", "error", "error of steps", "squared distance of the two, relative"],

@@ -73,7 +73,12 @@ def cosines(run: Run, x: Tensor, w: Tensor, change: Tensor) -> None:
     moving = (torch.cos(angle) - 1).abs() / w.abs().clamp(min=1e-12)
     says = run.states("L-096", r"|\cos(2\pi\omega^\top x+2\pi\theta)-\cos2\pi\theta|/|\omega|\le2\pi|x|")
     says.at_most(factor, (2 * math.pi * x.abs())[:, None].expand_as(factor).contiguous(), 1e-9)
-    says.fails("two different phases", moving)
+    nearest = int(x.abs().argmin())
+    says.fails(
+        "two different phases, at the smallest |x|",
+        moving[nearest][w != 0],
+        promised=2 * math.pi * float(x[nearest].abs()),
+    )
     # e^{-x²/2} with frequencies in cycles: f^ = sqrt(2π) exp(-2π²ξ²)
     xi = torch.linspace(-3, 3, 241, dtype=torch.float64)
     transform = math.sqrt(2 * math.pi) * torch.exp(-2 * (math.pi * xi) ** 2)
@@ -99,10 +104,10 @@ def steps(run: Run, x: Tensor, w: Tensor, bump: GaussianBump, offsets: int) -> N
     says = run.states(
         "L-097", r"|x|\le1: \text{the integral over steps is }f(x)-f(0)\text{ up to one cell of the rule}"
     )
-    says.at_most(error(x, 1.0, offsets), allowed)
+    says.equal(error(x, 1.0, offsets), within=allowed)
     says.fails("points beyond the radius the steps are made for", error(beyond, 1.0, offsets))
     says = run.states("L-097", r"\text{offsets up to }2|\omega|: \text{the same for }|x|\le2")
-    says.at_most(error(beyond, 2.0, offsets), 2 * allowed)
+    says.equal(error(beyond, 2.0, offsets), within=2 * allowed)
     says.fails("offsets up to 1.2|ω| only", error(beyond, 1.2, offsets))
 
 

@@ -167,7 +167,7 @@ def one_jump(run: Run) -> None:
     says.fails("a function without a jump", best_terms_errors(bump, [1 + 2 * q for q in pairs]))
     terms = [1 + 2 * q for q in (8, 16, 32, 64, 128)]
     says = run.states("X-44", r"\text{one jump, Fourier: }\Sigma_M\sim M^{-1/2}")
-    says.slope(terms, best_terms_errors(waves, terms), -0.5, 0.02)
+    says.slope(terms, best_terms_errors(waves, terms), -0.5, 0.02, against=(-1.0, -1.5))
     says.fails("a kink instead of a jump", terms, best_terms_errors(bump, terms))
 
 
@@ -223,7 +223,11 @@ def by_scales(run: Run, drawn: list[Cartoon], size: int) -> Interval:
         r"\tfrac12\log\tfrac{E_{j+2}}{E_j}\big/\log\tfrac{N_{j+2}}{N_j}=-1",
     )
     says.slope(
-        found, -1.0, 0.1, where=f"E: energy of a scale, N: terms that hold nine tenths of it; {size} pixels a side"
+        found,
+        -1.0,
+        0.1,
+        against=(-0.5, -1.5),
+        where=f"E: energy of a scale, N: terms that hold nine tenths of it; {size} pixels a side",
     )
     says.fails("the Haar basis", other)
     return found
@@ -278,7 +282,7 @@ def rates(run: Run, fourier: Curves, haar: Curves, networks: dict[int, Curves]) 
         sign = r"\sim" if ids == "X-44" else r"\lesssim"
         says = run.states(ids, rf"\mathcal E^n([0,1]^2), \text{{ {name}: error}}{sign} M^{{{promise}}}")
         if ids == "X-44":
-            says.slope(curves.slope, promise, 0.1)
+            says.slope(curves.slope, promise, 0.1, against=(promise / 2, 2 * promise))
         else:
             says.at_most(curves.slope, promise, 0.1)
         says.fails(broken, other.slope)

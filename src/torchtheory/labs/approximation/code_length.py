@@ -139,7 +139,7 @@ def finite(run: Run) -> None:
         "X-41", r"q \text{ functions more than } 2\epsilon \text{ apart: } L(\epsilon)=\lceil\log_2q\rceil"
     )
     says.equal(low + high, exact + exact)
-    says.fails("functions closer than that", near + high)
+    says.fails("functions closer than that", near, promised=exact)
     q = 60
     line = torch.arange(q, dtype=torch.float64)[:, None] / q
     errors = [0.5 / q, 1.5 / q, 4.2 / q, 0.2]

@@ -73,7 +73,7 @@ def cybenko_sums(run: Run, doublings: int = 5) -> None:
     )
     rows = {name: [e for _, e in found[name, 10.0]] for name, _, _ in LINES}
     says = run.states("S-28", r"\text{error}\sim N^{-1} \text{ for a straight line}")
-    says.slope(cells, rows["3x"], -1.0, 0.02)
+    says.slope(cells, rows["3x"], -1.0, 0.02, against=(-0.5, -2.0))
     says.fails("a jump", cells, [staircase(jump, 1.0, n, 10.0)[1] for n in cells])
     beyond(run)
     run.refutes("cybenko-any-function", r"n \text{ large enough: } \sup|f-G|\le0.1 \text{ for every } f").at_most(
@@ -109,8 +109,10 @@ def staircase(g: Function, rho: float, cells: int, sharpness: float) -> Judged:
 
 def beyond(run: Run) -> None:
     """Outside the compact set a sum of sigmoids has a limit and a line has none."""
-    made = sigmoid_staircase(lambda x: 3 * x, 64, lipschitz=3.0)
-    inside = torch.linspace(0, 1, 101, dtype=torch.float64)
+    # steep steps, which a line does not meet between them
+    made = sigmoid_staircase(lambda x: 3 * x, 64, lipschitz=3.0, sharpness=40.0)
+    # many points per cell: the error is largest next to the steps
+    inside = torch.linspace(0, 1, 6401, dtype=torch.float64)
     outside = torch.linspace(2, 10, 9, dtype=torch.float64)
     says = run.states("S-28", r"|3x-G(x)|\le\text{bound on the compact set } [0,1]")
     says.at_most((made(inside) - 3 * inside).abs(), made.bound)
@@ -163,7 +165,7 @@ def cybenko_density(run: Run, doublings: int = 4, seeds: int = 3) -> None:
     """Random units of the activations of the table, output weights by least squares.
 
     Beforehand: for every function of one to three variables and every activation that is not a
-    polynomial, the median sup error over `seeds` draws at 2^(`doublings` + 3) units is below half
+    polynomial, the median sup error over `seeds` draws at 2^(`doublings` + 3) units is below a fifth
     of the best constant's, and for the logistic unit it has fallen from the least to the largest
     width. For z² it cannot go below the distance from polynomials of degree 2, which a linear
     program finds. On finitely many points the condition is not needed: three points are met by z²
@@ -192,7 +194,7 @@ def cybenko_density(run: Run, doublings: int = 4, seeds: int = 3) -> None:
             if name != "z²" and name not in rough
             for e, c in zip(row, constants, strict=True)
         ],
-        0.5,
+        0.2,
         where=f"{widths[-1]} random units; logistic and ReLU: medians over {seeds} draws",
     )
     says.fails("σ(z) = z²", [e / c for e, c in zip(last["z²"], constants, strict=True)])

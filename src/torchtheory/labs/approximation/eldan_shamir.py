@@ -75,10 +75,10 @@ def density(run: Run) -> None:
     _, left = fourier_transform(f * phi, -64.0, h)
     xi, right = fourier_transform(g * phi, -64.0, h)
     step = float(xi[1] - xi[0])
-    _, bare = fourier_transform((f - g) * torch.exp(-x.square() / 100), -64.0, h)
+    apart = (left - right).abs().square()
     says = run.states(["A-86", "L-110"], r"\int(f-g)^2\varphi^2=\|\widehat{f\varphi}-\widehat{g\varphi}\|^2")
-    says.equal((left - right).abs().square().sum() * step, ((f - g) * phi).square().sum() * h, 1e-9)
-    says.fails("another weight than φ", bare.abs().square().sum() * step)
+    says.equal(apart.sum() * step, ((f - g) * phi).square().sum() * h, 1e-9)
+    says.fails("frequencies of the ball alone, where φ has its own", apart[xi.abs() <= 0.5].sum() * step)
     # cos(3x) lives at ±3/2π; times φ on those points plus the ball of radius 1/2
     outside = (xi.abs() - 3 / (2 * math.pi)).abs() > 0.55
     energy = left.abs().square()
@@ -89,10 +89,14 @@ def density(run: Run) -> None:
         r"\operatorname{supp}\widehat{\sigma(\theta^\top\cdot)\varphi}\subseteq"
         r"\operatorname{span}\theta+B: \text{share of the energy outside}",
     )
+    # φ is cut at A = 64: beyond an edge e of a band its transform is at most 1/(2π²A|ξ - e|), and
+    # the cosine has two bands of half the height
+    edges = torch.tensor([side * 3 / (2 * math.pi) + e for side in (-1, 1) for e in (-0.5, 0.5)], dtype=torch.float64)
+    blur = 1 / (4 * math.pi**2 * 64) / (xi[outside][:, None] - edges).abs()
     says.at_most(
         energy[outside].sum() / energy.sum(),
-        1e-2,
-        where="φ falls like 1/|x| and is cut at 64, which blurs the edge of the ball",
+        blur.sum(1).square().sum() / energy.sum(),
+        where="what cutting φ at 64 lets out, 0.05 beyond the edges of the ball",
     )
     says.fails("a weight of compact support, which no ball of frequencies holds", leaked[outside].sum() / leaked.sum())
 
@@ -121,13 +125,15 @@ def drawn(run: Run, points: int) -> None:
     xi, left = fourier_transform(f * phi, float(u[0, 0]), h)
     _, right = fourier_transform(g * phi, float(u[0, 0]), h)
     step = float(xi[1] - xi[0])
-    away = (left - right).abs().square().sum() * step**2
+    apart = (left - right).abs().square()
+    away = apart.sum() * step**2
     says = run.states("A-86", r"d=2: \quad\|\Phi-g\|^2_{L^2(\mu)}=\|\widehat{\Phi\varphi}-\widehat{g\varphi}\|^2_{L^2}")
     says.equal(away, ((f - g) * phi).square().sum() * h**2, 1e-9)
-    says.fails("angular frequencies without the factor (2π)⁻²", away * (2 * math.pi) ** 2)
+    lengths = (xi[:, None].square() + xi.square()).sqrt()
+    own = apart[lengths <= unit_volume_radius(2)].sum() * step**2
+    says.fails("frequencies of the ball alone, where φ has its own", own)
     # the transform of the density's root is the indicator of the ball, up to the cut at 16
     _, indicator = fourier_transform(phi, float(u[0, 0]), h)
-    lengths = (xi[:, None].square() + xi.square()).sqrt()
     inside, beyond = lengths < 0.46, (lengths > 0.67) & (lengths < 4)
     says = run.states("A-86", r"\hat\varphi=1_{B_r}: \text{mean value inside }0.46\text{ and beyond }0.67\ (r=0.564)")
     says.equal([float(indicator.real[part].mean()) for part in (inside, beyond)], [1.0, 0.0], 0.01)

@@ -91,10 +91,19 @@ def every_function(run: Run) -> None:
     says.fails("thresholds |a| - 1 in place of |a|", early)
     says = run.states("S-40", r"\text{width}=|f^{-1}(1)|")
     says.equal(plain, ones)
-    says.fails("with the complement where it is shorter", widths)
+    many = [i for i, (count, half) in enumerate(zip(ones, limits, strict=True)) if count > half]
+    says.fails(
+        "the complement, where more than half of the values are 1",
+        [widths[i] for i in many],
+        promised=[ones[i] for i in many],
+    )
     says = run.states("S-40", r"\text{with the complement where it is shorter: width}\le2^{d-1}")
     says.at_most(widths, limits)
-    says.fails("without the complement", plain)
+    says.fails(
+        "without the complement, where more than half of the values are 1",
+        [plain[i] for i in many],
+        promised=[limits[i] for i in many],
+    )
 
 
 def parity(run: Run, bits: int) -> list[tuple[int, int, int, int, int]]:

@@ -124,11 +124,14 @@ def errors(run: Run, degrees: list[int]) -> dict[str, list[tuple[float, float]]]
     says.at_most([e for row in rows.values() for _, e in row], [p for row in rows.values() for p, _ in row], 1e-12)
     says.fails("a jump has no Lipschitz constant, and 1 was given", [e for _, e in jump], promised=[p for p, _ in jump])
     roots = [measure(torch.sqrt, 1.0, m)[1] for m in degrees]
-    says = run.states(["N-31", "S-32"], r"f(x)=\sqrt x, \text{ not Lipschitz: }\sup|f-q_m|\le(4m)^{-1/4}")
+    cusps = [measure(lambda x: (x - 0.5).abs().sqrt(), 1.0, m)[1] for m in degrees]
+    says = run.states(["N-31", "S-32"], r"|f(x)-f(y)|\le|x-y|^{1/2}, \text{ not Lipschitz: }\sup|f-q_m|\le(4m)^{-1/4}")
     says.at_most(
-        roots, [(4 * m) ** -0.25 for m in degrees], where="|√x - √y| ≤ √|x - y|, and Jensen's inequality twice"
+        roots + cusps,
+        [(4 * m) ** -0.25 for m in degrees] * 2,
+        where="√x and √|x - 1/2|; Jensen's inequality twice",
     )
-    says.fails("a jump: not continuous", [e for _, e in jump])
+    says.fails("a jump: not continuous", [e for _, e in jump], promised=[(4 * m) ** -0.25 for m in degrees])
     says = run.states(
         ["N-31", "S-32"],
         r"|x-\tfrac12| \text{ and } \sqrt x: \text{ error at the largest}\ /\ \text{error at the least degree}",
@@ -159,10 +162,10 @@ def residuals(run: Run) -> None:
             parts += [float(near.max()), float(far.max())]
             bounds += [delta, far_bound(m, delta, 0.5)]
             near, far = split_residual(step, m, x, delta)
-            wild += [float(near.max()), float(far.max())]
+            wild.append(float(near.max()))
     says = run.states("L-078", r"\sum_{\text{near}}|r_k|\le\epsilon/2,\ \sum_{\text{far}}|r_k|\le R/4m\delta^2")
     says.at_most(parts, bounds, 1e-12)
-    says.fails("a jump: no δ makes near values close", wild)
+    says.fails("a jump: no δ makes near values close", wild, promised=bounds[::2])
     asked, found = [], []
     for g, rho, spread, error in ((tent, 1.0, 0.5, 0.2), (arch, math.pi, 1.0, 0.5)):
         m = bernstein_degree(error, error / (2 * rho), spread)
@@ -171,7 +174,11 @@ def residuals(run: Run) -> None:
     m = bernstein_degree(0.5, 0.5 / (2 * math.pi), 1.0)
     fast = bernstein_approximant(lambda x: arch(40 * x), m, lipschitz=1.0)
     says = run.states("L-078", r"m>R/2\epsilon\delta^2:\ \sup|f-q_m|<\epsilon")
-    says.below(found, asked)
+    says.below(
+        found,
+        asked,
+        loose="half of ε is for far nodes, which have next to no weight, and Chebyshev's inequality sets the degree",
+    )
     says.fails(
         "δ does not serve: sin 40πx in place of sin πx",
         measured_error(lambda x: arch(40 * x), fast).lower,

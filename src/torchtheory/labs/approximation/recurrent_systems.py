@@ -24,11 +24,7 @@ ACTIVATIONS = ("tanh", "relu", "logistic", "softsign")
     room="approximation",
     covers=["X-89", "X-93"],
     title="A recurrent network is a system, a deep network, and a map from sequences to vectors",
-    errata=[
-        "recurrent-spaces-swapped",
-        "recurrent-matrices-transposed",
-        "recurrent-output-sees-its-input",
-    ],
+    errata=["recurrent-spaces-swapped", "recurrent-matrices-transposed"],
     full={"states": 24, "time": 40, "networks": 8},
 )
 def recurrent_systems(
@@ -168,8 +164,8 @@ def causality(run: Run, n: int, m: int, p: int, time: int) -> Tensor:
     says.equal(sizes[(s >= t).expand_as(sizes)])
     says.fails("the other convention, h_t = f(h_{t-1}, x_t), at s = t", own)
     run.states("X-89", r"\|\partial y_t/\partial x_s\|>0 \text{ for } s<t").above(sizes[(s < t).expand_as(sizes)], 0.0)
-    run.refutes("recurrent-output-sees-its-input", r"h_{t+1}=f(h_t,x_t):\ \|\partial y_t/\partial x_t\|>0").above(
-        [float(sizes[k, k]) for k in range(time)], 0.0, where="a random network; the derivative is 0 at every time"
+    run.states("X-89", r"h_t=f(h_{t-1},x_t):\ \|\partial y_t/\partial x_s\|>0 \text{ for } s\le t").above(
+        sizes[1:][(s <= t[:-1]).expand(time, time)], 0.0, where="the same outputs, numbered one earlier"
     )
     return sizes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,15 @@ def folding_regions(run: Run, depth: int = 3, networks: int = 4) -> None:
     )
     says.equal([a.patterns for a in counted], [montufar_bound(*s) for s in shapes])
     says.fails("random weights of the same shape", [a.patterns for a in random], promised=montufar_bound(2, 4, depth))
+    draws = [(s, montufar_network(*s, generator=run.generator)) for s in [(2, 4, 2), (2, 6, 2)] * max(1, networks // 2)]
+    dead = [_all_inactive_at(net, 2 / s[1]) for s, net in draws]
+    says = run.states(["N-37", "S-48"], r"\text{and as many linear regions: no two cells have the same affine map}")
+    says.equal([plane_arrangement(net, CUBE).count for _, net in draws], [montufar_bound(*s) for s, _ in draws])
+    says.fails(
+        "last units turned so that all are inactive where two folds meet: copies of that cell are one region",
+        [plane_arrangement(net, CUBE).count for net in dead],
+        promised=[montufar_bound(*s) for s, _ in draws],
+    )
     lines = [(1, m, k) for m in (2, 3, 5) for k in (1, 2, 3)]
     run.states(["N-37", "X-72"], r"n=1:\ (m+1)m^{L-1}").equal(
         [affine_pieces(montufar_network(*s, generator=run.generator), 0.0, 1.0).patterns for s in lines],
@@ -140,6 +150,18 @@ def folding_regions(run: Run, depth: int = 3, networks: int = 4) -> None:
         grid=(1, depth),
         size=(3.4 * depth, 3.8),
     )
+
+
+def _all_inactive_at(net: nn.Sequential, place: float) -> nn.Sequential:
+    """The same hyperplanes, every last unit turned to be inactive at a corner where folds meet."""
+    turned = copy.deepcopy(net)
+    last = turned[-3]
+    assert isinstance(last, nn.Linear)
+    with torch.no_grad():
+        side = -turned[:-2](torch.full((1, 2), place).double())[0].sign()
+        last.weight.mul_(side[:, None])
+        last.bias.mul_(side)
+    return turned
 
 
 def _random(run: Run, inputs: int, width: int, depth: int, outputs: int = 1) -> nn.Sequential:

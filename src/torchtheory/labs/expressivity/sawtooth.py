@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.approximation.piecewise.broken_lines import broken_line_network
 from torchtheory.expressivity.bounds import (
     alternation_floor,
     least_units,
@@ -70,7 +71,11 @@ def sawtooth(run: Run, times: int = 8) -> None:
     inner = nets[1]
     says = run.states("S-42", r"\rho(2\rho(x)-4\rho(x-\tfrac12)) = m(x) \text{ on } [0,1],\ 0 \text{ outside}")
     says.equal(torch.relu(inner(t[:, None]))[:, 0].detach(), tent, 1e-15)
-    says.fails("without the outer ReLU", inner(t[:, None])[:, 0].detach())
+    says.fails(
+        "without the outer ReLU, outside of [0, 1]",
+        inner(t[t > 1][:, None])[:, 0].detach(),
+        promised=tent[t > 1],
+    )
     spikes = [int((p.values[:, 0] == 1).sum()) for p in found.values()]
     run.refutes("sawtooth-number-of-spikes", r"\text{spikes of } h^{\circ n} = 2^n").equal(
         spikes, [2**k for k in sizes]
@@ -121,7 +126,12 @@ def sawtooth(run: Run, times: int = 8) -> None:
     room="expressivity",
     covers=["L-108", "X-68", "S-44", "S-45"],
     title="Few pieces cannot follow many teeth: Telgarsky's lower bounds, certified",
-    errata=["telgarsky-hidden-layers", "telgarsky-width-condition"],
+    errata=[
+        "telgarsky-hidden-layers",
+        "telgarsky-width-condition",
+        "telgarsky-display",
+        "telgarsky-one-layer",
+    ],
     full={"networks": 40, "steps": 400},
 )
 def telgarsky_separation(run: Run, networks: int = 3, steps: int = 60) -> None:
@@ -129,8 +139,9 @@ def telgarsky_separation(run: Run, networks: int = 3, steps: int = 60) -> None:
 
     The L₁ distance of trained shallow networks to the sawtooth is computed exactly (the absolute
     difference is itself a piecewise linear network, whose pieces are integrated one by one) and
-    compared with the bound that their own number of pieces certifies; so is their error on points
-    with alternating labels. The composed tent has no error at all.
+    compared with the bound that their own number of pieces certifies; so are functions that follow
+    some of the teeth exactly, and errors on points with alternating labels. The composed tent has
+    no error at all.
     """
     p = 6
     target = sawtooth_network(p)
@@ -138,19 +149,35 @@ def telgarsky_separation(run: Run, networks: int = 3, steps: int = 60) -> None:
     trained += [_fit(run, target, [2, 2], steps) for _ in range(networks)]
     pieces = [affine_pieces(net, 0.0, 1.0).count for net in trained]
     distances = [_distance(target, net) for net in trained]
+    follow = (1, 2, 9, 25)
+    followers = [_follower(p, n) for n in follow]
+    missed = [_distance(target, net) for net in followers]
+    run.states(
+        "L-108", r"g=\Delta^p \text{ on } [0,t],\ \tfrac12 \text{ beyond}:\ \|\Delta^p-g\|_{L_1}=\tfrac14(1-t)"
+    ).equal(missed, [(1 - max(0.0, n - 1.5) / 2**p) / 4 for n in follow], 1e-12)
     says = run.states(["L-108", "X-68"], r"\|\Delta^{p}-g\|_{L_1}\ge\tfrac12[2^p-2\delta_A(g)]2^{-p-2}")
-    says.at_least(distances, [sawtooth_floor(p, n) for n in pieces])
+    says.at_least(
+        distances + missed,
+        [sawtooth_floor(p, n) for n in [*pieces, *(affine_pieces(g, 0.0, 1.0).count for g in followers)]],
+        where="trained networks, and functions that follow up to 24 of the 64 half teeth",
+    )
+    deep = [_follower(p, n) for n in (49, 64)]
     says.fails(
-        "g as deep as the target, judged as if it had 9 pieces",
-        _distance(target, sawtooth_network(p)),
+        "g with 49 and with 64 pieces, judged as if it had 9",
+        [_distance(target, net) for net in deep],
         promised=sawtooth_floor(p, 9),
     )
     run.states(
         "L-108",
         r"L=2:\ \int|\Delta^6-g|\ge\tfrac1{32} \text{ for every } g \text{ with at most 4 units in at most 2 layers}",
-    ).at_least(distances, 1 / 32)
+    ).at_least(
+        distances + missed[:2],
+        1 / 32,
+        loose="a g of this size misses 55 of the 64 half teeth and errs by 0.21 at least; the proof allows it 16 "
+        "pieces instead of 9, and counts half of the triangles on one side of the line only",
+    )
     run.states("X-68", r"\|g_m-h\|_{L_1}\ge\tfrac18-\tfrac{p+1}{2^{m+2}}").at_least(
-        distances, [1 / 8 - (n + 1) / 2 ** (p + 2) for n in pieces]
+        distances + missed, [1 / 8 - (n + 1) / 2 ** (p + 2) for n in [*pieces, *follow]]
     )
     others = {m: _fit(run, sawtooth_network(m), [4], steps) for m in (4, 5, 7, 8)}
     shallow = {**others, p: trained[0]}
@@ -191,6 +218,13 @@ def telgarsky_separation(run: Run, networks: int = 3, steps: int = 60) -> None:
     run.refutes(
         "telgarsky-width-condition", r"k=3,\ l=1,\ w=8<2^{(8-3)/1-1}:\ R\ge\tfrac12-\tfrac1{3\cdot2^{k-1}}"
     ).at_least(_error(zigzag_network([8]), 3), 0.5 - 1 / (3 * 4))
+    run.refutes(
+        "telgarsky-display", r"L=2:\ \tfrac12[2^{L^2+2}-1-2\cdot2^L]2^{-L^2-4}=\tfrac12[2^{L^2+1}-1]2^{-L^2-4}"
+    ).equal((2**6 - 1 - 2 * 2**2) / 2**9, (2**5 - 1) / 2**9, 1e-12)
+    run.refutes(
+        "telgarsky-one-layer",
+        r"L=1:\ \delta_A(g)\le2^{L^2}=2 \text{ for every } g \text{ with at most 2 nodes in one layer}",
+    ).at_most(affine_pieces(_ramp(), 0.0, 1.0).count, 2, where="two ReLUs make a ramp between two constants")
     run.table(
         "trained",
         ["hidden layers", "pieces", "L₁ distance", "certified", "error", "certified error"],
@@ -240,6 +274,21 @@ def _oscillation_floor(m: int, net: nn.Module) -> float:
 
 def _integral(t: Tensor, y: Tensor) -> float:
     return float(torch.trapezoid(y, t))
+
+
+def _follower(teeth: int, pieces: int) -> nn.Sequential:
+    """The sawtooth of 2^p pieces up to half of its piece `pieces - 1`, then 1/2 all the way."""
+    if pieces == 1:
+        return nn.Sequential(dense(torch.zeros(1, 1).double(), torch.full((1,), 0.5).double()))
+    ends = torch.arange(1, pieces - 1, dtype=torch.float64)
+    # the last piece ends half-way, where the tooth is at 1/2
+    knots = torch.cat([ends, ends.new_full((1,), pieces - 1.5)]) / 2**teeth
+    values = torch.cat([ends % 2, ends.new_full((1,), 0.5)])
+    return broken_line_network(knots, values, 2.0**teeth, 0.0)
+
+
+def _ramp() -> nn.Sequential:
+    return broken_line_network(torch.tensor([0.25, 0.75]).double(), torch.tensor([0.0, 1.0]).double(), 0.0, 0.0)
 
 
 def _low_tent(times: int) -> nn.Sequential:
