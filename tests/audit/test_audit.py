@@ -394,7 +394,7 @@ def test_save_where_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def full(self: Path, *args: Any, **kwargs: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(FileProblem, match="No space left on device"):
         found.save(tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == []

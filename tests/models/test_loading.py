@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
+from torchtheory.core.files import existing_file
 from torchtheory.models.loading import (
-    existing_file,
     load_model,
     load_weights,
     read_weights,

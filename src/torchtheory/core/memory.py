@@ -1,10 +1,18 @@
-"""Amounts of memory as people write them."""
+"""Amounts of memory: as people write them, and what this machine has to spare."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
 
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.errors import FileProblem, InvalidInput
+
+# Where Linux says how much a container may have.
+_CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 _UNITS = {
     unit: base**power
@@ -31,7 +39,40 @@ def bytes_of(amount: str | int) -> int:
                 f"memory must be a number of bytes or an amount such as '2GiB' or '500MB', "
                 f"not {amount!r}"
             )
-        count = int(float(found[1]) * _UNITS[found[2]])
+        count = int(Decimal(found[1]) * _UNITS[found[2]])
     if count < 1:
         raise InvalidInput(f"memory must be positive, not {amount!r}")
-    return count
+    return min(count, sys.maxsize)  # more than any machine has, and no integer of C overflows
+
+
+def spare_memory() -> int:
+    """Bytes that one thing from outside may take: half of what this process can ever have.
+
+    That is the memory of the machine, of the container or of the limit that a shell set, whichever
+    is least.
+    """
+    limits = []
+    with suppress(AttributeError, ValueError, OSError):  # Windows does not tell
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with suppress(ValueError, OSError):  # no container, or one without a limit
+        limits.append(int(_CONTAINER.read_text()))
+    with suppress(ImportError):
+        import resource  # not on Windows
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if soft != resource.RLIM_INFINITY:
+            limits.append(soft)
+    return min((n for n in limits if n > 0), default=bytes_of("8GiB")) // 2
+
+
+def refuse_too_large(count: int, what: str) -> None:
+    """Refuse what would take more bytes than there are to spare, before any of it is made.
+
+    >>> refuse_too_large(10**15, "x_train of data.npz")
+    Traceback (most recent call last):
+        ...
+    torchtheory.core.errors.FileProblem: x_train of data.npz would take 931,322 GiB, more than ...
+    """
+    if count > spare_memory():
+        size = f"{count // 2**30:,} GiB" if count < 2**80 else "over 2**80 bytes"
+        raise FileProblem(f"{what} would take {size}, more than this machine has to spare")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
+from torchtheory.core.files import existing_file, read_json
+from torchtheory.core.memory import refuse_too_large
 
 
 def load_model(name: str) -> nn.Module:
@@ -174,22 +176,10 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         raise InvalidInput(f"{path} does not fit the model: {_sentence(error)}") from error
 
 
-def existing_file(path: str | Path) -> Path:
-    """The path, or one sentence on why there is no such file."""
-    file = Path(path)
-    try:
-        if not file.exists():
-            raise FileProblem(f"there is no file {file}")
-        if not file.is_file():
-            raise FileProblem(f"{file} is not a file")
-    except OSError as error:  # a directory without permission, a name that is too long
-        raise FileProblem(f"cannot read {file}: {error.strerror}") from None
-    return file
-
-
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
+    refuse_too_large(file.stat().st_size, str(file))
     try:
         return dict(load_file(file))
     except Exception as error:
@@ -199,9 +189,9 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 def _read_shards(file: Path) -> dict[str, Tensor]:
     """The weights that an index distributes over files in its own directory."""
     try:
-        names = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
+        names = read_json(file)["weight_map"]
         places: dict[str, str] = {str(k): v for k, v in names.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise FileProblem(f"{file} is not an index of safetensors files") from None
     if not places:
         raise FileProblem(f"{file} names no weights")
@@ -222,6 +212,7 @@ def _read_state_dict(file: Path) -> dict[str, Tensor]:
     if _is_torchscript(file):
         reason, instead = _TORCHSCRIPT
         raise FileProblem(f"{file} {reason}: {instead}")
+    _refuse_bomb(file)
     try:
         with warnings.catch_warnings():  # what is refused need not be warned of as well
             warnings.simplefilter("ignore")
@@ -246,6 +237,14 @@ def _read_state_dict(file: Path) -> dict[str, Tensor]:
                 "meant"
             )
     raise FileProblem(f"{file} must hold a state dict: names and tensors")
+
+
+def _refuse_bomb(file: Path) -> None:
+    """Refuse a file that is larger than memory, or would be once it is unpacked."""
+    size = file.stat().st_size
+    with suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
+        size = max(size, sum(part.file_size for part in archive.infolist()))
+    refuse_too_large(size, str(file))
 
 
 def _is_state(content: object) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import html
 import math
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,12 @@ from torchtheory.audit.tracking.panels import draw_panel
 from torchtheory.audit.tracking.quantities import Reading, TrackedQuantity
 from torchtheory.core.claim import json_number
 from torchtheory.core.errors import (
-    FileProblem,
     InvalidInput,
     MissingPackage,
     UnknownName,
 )
 from torchtheory.core.figure import Figure, draw
+from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text
 from torchtheory.core.record import Cell, Table
 
@@ -159,23 +158,12 @@ class Tracking:
     def save(self, directory: str | Path) -> Path:
         """Write `tracking.json` and the figure `tracking.png`; returns the directory.
 
-        It is made if needed. Each file is written in one step, others are left alone.
+        It is made if needed. The two belong together at any time, other files are left alone.
         """
-        target = Path(directory)
-        text = json_text(self.to_json())
-        figure = self.plot() if any(self.series.values()) else None
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".partial-", dir=target) as made:
-                partial = Path(made)
-                (partial / "tracking.json").write_text(text, encoding="utf-8")
-                if figure is not None:
-                    (partial / "tracking.png").write_bytes(figure.png)
-                for path in sorted(partial.iterdir()):
-                    path.replace(target / path.name)
-        except OSError as error:
-            raise FileProblem(f"cannot write to {target}: {error.strerror}") from None
-        return target
+        contents: dict[str, str | bytes] = {"tracking.json": json_text(self.to_json())}
+        if any(self.series.values()):
+            contents["tracking.png"] = self.plot().png
+        return write_together(directory, contents)
 
     def to_tensorboard(self, directory: str | Path) -> Path:
         """Write every series as scalars TensorBoard shows; error bars are left out.

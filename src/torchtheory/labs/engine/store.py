@@ -19,6 +19,7 @@ from torchtheory import __version__
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import FileProblem
 from torchtheory.core.figure import Figure
+from torchtheory.core.files import kind_of, read_json, replace_directory
 from torchtheory.core.foreign_text import json_text
 from torchtheory.core.record import Table
 from torchtheory.core.statement import CounterExample
@@ -31,6 +32,9 @@ from torchtheory.labs.engine.registry import Lab, Preset, find_lab, listed_labs
 from torchtheory.labs.engine.run import Run, plain_parameters
 from torchtheory.report.html import index_page, run_page
 
+# What reading a run that was written by something else can end in.
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+
 
 class RunStore:
     """A directory of finished runs.
@@ -42,11 +46,7 @@ class RunStore:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
-        try:
-            is_file = self.root.exists() and not self.root.is_dir()
-        except OSError as error:
-            raise FileProblem(f"cannot use {self.root}: {error.strerror}") from None
-        if is_file:
+        if kind_of(self.root) not in ("directory", "nothing"):
             raise FileProblem(f"{self.root} is a file; --out needs a directory")
 
     def directory(self, lab: Lab, preset: Preset, seed: int, settings: Mapping[str, Any] | None = None) -> Path:
@@ -72,12 +72,12 @@ class RunStore:
         """
         path = self.directory(lab, preset, seed, settings)
         try:
-            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            config = read_json(path / "config.json")
             wanted = plain_parameters(lab.configure(preset, settings or {}))
             if config["parameters"] != wanted or (same_code and config["code"] != code_fingerprint(lab)):
                 return None
             return _read(path, lab, config)
-        except (OSError, ValueError, KeyError, TypeError):
+        except _DAMAGED:
             return None
 
     def claims(self, lab: str) -> list[Claim] | None:
@@ -87,12 +87,12 @@ class RunStore:
         """
         path = self.root / lab / "quick-0"
         try:
-            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            config = read_json(path / "config.json")
             if config["torchtheory"] != __version__:
                 return None
-            data = json.loads((path / "claims.json").read_text(encoding="utf-8"))
+            data = read_json(path / "claims.json")
             return [Claim.from_json(c) for c in data["claims"]]
-        except (OSError, ValueError, KeyError, TypeError):
+        except _DAMAGED:
             return None
 
     def save(self, run: Run) -> Path:
@@ -110,7 +110,7 @@ class RunStore:
             _write_json(partial / "claims.json", run.to_json())
             (partial / "report.html").write_text(run_page(run), encoding="utf-8")
             _write_json(partial / "config.json", self._config(run))
-            _replace_directory(partial, target)
+            replace_directory(partial, target)
         except OSError as error:
             raise FileProblem(f"cannot write to {self.root}: {error.strerror}") from None
         finally:
@@ -123,9 +123,9 @@ class RunStore:
         found = []
         for path in sorted(self.root.glob("*/*/config.json")):
             try:
-                config = json.loads(path.read_text(encoding="utf-8"))
+                config = read_json(path)
                 run = _read(path.parent, find_lab(known[config["lab"]].name), config)
-            except (OSError, ValueError, KeyError, TypeError):
+            except _DAMAGED:
                 continue
             found.append((run, path.parent.relative_to(self.root).as_posix()))
         return found
@@ -201,23 +201,8 @@ def _write_json(path: Path, data: object) -> None:
     path.write_text(json_text(data), "utf-8")
 
 
-def _replace_directory(new: Path, target: Path) -> None:
-    old = new.with_name(new.name + "-old")
-    with suppress(FileNotFoundError):
-        target.rename(old)
-    try:
-        new.rename(target)
-    except OSError:
-        if not target.exists():
-            with suppress(OSError):
-                old.rename(target)
-            raise
-        # another process has put a run of the same configuration there: it has the same numbers
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def _read(path: Path, lab: Lab, config: dict[str, Any]) -> Run:
-    data = json.loads((path / "claims.json").read_text(encoding="utf-8"))
+    data = read_json(path / "claims.json")
     figures = []
     for f in data["figures"]:
         svg = path / "figures" / f"{f['name']}.svg"
