@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import pickle
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +208,7 @@ def test_idx_files_that_are_none(tmp_path: Path) -> None:
         ("a", good + b"\0", "its size does not fit"),
         ("a.gz", good, "not readable"),
         ("a.gz", gzip.compress(good)[:-4], "not readable"),
-        ("a.gz", bytes(broken_gzip), "not readable"),
+        ("a.gz", bytes(broken_gzip), "not readable|size does not fit"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(FileProblem, match=sentence):
@@ -235,3 +237,63 @@ def test_image_sets_are_found_in_both_layouts(
     assert (y.tolist(), y.dtype, test_y.tolist()) == ([3, 7], torch.int64, [3])
     with pytest.raises(UnknownName, match="did you mean 'mnist'"):
         locate_image_set("mnst")
+
+
+def little_memory(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr("torchtheory.core.memory.spare_memory", lambda: count)
+
+
+def test_an_archive_is_not_unpacked_beyond_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "data.npz"
+    np.savez_compressed(file, x=np.zeros((1000, 1000)), y=np.zeros(1000))
+    assert file.stat().st_size < 100_000
+    assert len(load_npz(file)[0][1]) == 1000
+    little_memory(monkeypatch, 1_000_000)
+    with pytest.raises(FileProblem, match=r"x of .*data\.npz would take .*, more than"):
+        load_npz(file)
+
+
+def test_an_archive_that_states_an_absurd_size(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    described = {"descr": "<f8", "fortran_order": False, "shape": (10**8, 10**8)}
+    np.lib.format.write_array_header_1_0(header, described)
+    with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
+        for name in ("x.npy", "y.npy"):
+            archive.writestr(name, header.getvalue())
+    with pytest.raises(FileProblem, match="more than this machine has to spare"):
+        load_npz(tmp_path / "data.npz")
+
+
+def test_packed_idx_beyond_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = b"\0\0\x08\x01" + struct.pack(">I", 10**6)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(header + bytes(10**6)))
+    assert len(read_idx(tmp_path / "a.gz")) == 10**6
+    (tmp_path / "b.gz").write_bytes(gzip.compress(header + bytes(10**8)))
+    with pytest.raises(FileProblem, match="its size does not fit"):
+        read_idx(tmp_path / "b.gz")
+    little_memory(monkeypatch, 10**6)
+    with pytest.raises(FileProblem, match="more than this machine has to spare"):
+        read_idx(tmp_path / "a.gz")
+
+
+@pytest.mark.parametrize("dimensions", [65, 255])
+def test_idx_with_more_dimensions_than_arrays_have(tmp_path: Path, dimensions: int) -> None:
+    sizes = struct.pack(f">{dimensions}I", *[1] * dimensions)
+    (tmp_path / "a").write_bytes(b"\0\0\x08" + bytes([dimensions]) + sizes + b"\0")
+    with pytest.raises(FileProblem, match=f"says it has {dimensions} dimensions"):
+        read_idx(tmp_path / "a")
+
+
+def test_idx_that_states_an_absurd_size(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\0\0\x0e\x08" + struct.pack(">8I", *[2**32 - 1] * 8))
+    with pytest.raises(FileProblem, match="more than this machine has to spare"):
+        read_idx(tmp_path / "a")
+
+
+def test_a_pipe_is_no_array(tmp_path: Path) -> None:
+    for name in ("x_train.npy", "y_train.npy"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(FileProblem, match="is not a file"):
+        load_npy_folder(tmp_path)

@@ -198,3 +198,9 @@ def test_other_files_are_refused_and_not_run(tmp_path: Path) -> None:
     for missing in ("none", "none.npz", "none.csv"):
         with pytest.raises(FileProblem, match="there is no"):
             load_data(tmp_path / missing)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 5000 + ".npz", "a" * 300 + ":b", "null\0name"])
+def test_names_that_no_file_system_takes(name: str) -> None:
+    with pytest.raises(FileProblem, match=r"cannot read|there is no"):
+        load_data(name)

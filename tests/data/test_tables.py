@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,35 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(FileProblem, match=r"not readable as text|not CSV"):
             load_table(tmp_path / name)
+
+
+@pytest.mark.parametrize("cell", ["1_0", "1_000.5", "\uff11\uff12", "\u0661", "-nan", "\xa03"])
+@pytest.mark.parametrize("column", ["a", "y"])
+def test_what_only_some_programs_take_for_a_number(tmp_path: Path, cell: str, column: str) -> None:
+    rows = [{"a": str(k), "y": str(k % 2)} for k in range(6)]
+    rows[3][column] = cell
+    text = "a,y\n" + "".join(f"{row['a']},{row['y']}\n" for row in rows)
+    with pytest.raises(InvalidInput, match=rf"line 5 of .*: {column} .*(write it in digits|miss)"):
+        load_table(write(tmp_path, text))
+
+
+def test_numbers_as_programs_write_them(tmp_path: Path) -> None:
+    cells = ["1", "-2.", "+.5", "1e3", "2.5E-3", " 7 ", "007"]
+    text = "a,y\n" + "".join(f"{cell},0\n" for cell in cells)
+    x = load_table(write(tmp_path, text), test_fraction=0).train.x
+    assert x.ravel().tolist() == [float(cell) for cell in cells]
+
+
+def test_a_packed_table_beyond_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.csv.gz"
+    file.write_bytes(gzip.compress(b"a,y\n" + b"1,0\n" * 500_000))
+    assert file.stat().st_size < 10_000
+    monkeypatch.setattr("torchtheory.core.memory.spare_memory", lambda: 10**7)
+    with pytest.raises(FileProblem, match="more than this machine has to spare"):
+        load_table(file)
+
+
+def test_a_pipe_is_no_table(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.csv")
+    with pytest.raises(FileProblem, match="is not a file"):
+        load_table(tmp_path / "a.csv")

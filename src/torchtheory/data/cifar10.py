@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import FileProblem
+from torchtheory.core.files import kind_of
+from torchtheory.core.memory import refuse_too_large
 from torchtheory.data.image_sets import data_directory
 
 TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
@@ -28,7 +30,7 @@ def locate_cifar10() -> Path | None:
     """The directory with all six files, or None."""
     for name, ending in (("cifar-10-batches-bin", ".bin"), ("cifar-10-batches-py", "")):
         place = data_directory() / name
-        if all((place / f"{file}{ending}").is_file() for file in TRAIN + TEST):
+        if all(kind_of(place / f"{file}{ending}") == "file" for file in TRAIN + TEST):
             return place
     return None
 
@@ -88,6 +90,7 @@ def read_pickled_batch(path: Path) -> tuple[Tensor, Tensor]:
 
 def _bytes(path: Path) -> bytes:
     try:
+        refuse_too_large(path.stat().st_size, str(path))
         return path.read_bytes()
     except OSError as error:
         raise FileProblem(f"cannot read {path}: {error.strerror}") from None

@@ -8,14 +8,15 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchtheory.core.errors import FileProblem
-from torchtheory.models.loading import existing_file
+from torchtheory.core.files import existing_file, existing_folder
+from torchtheory.core.memory import refuse_too_large
 from torchtheory.models.samples import from_numpy
 
 #: One tensor, or several by name for a model that takes a dictionary.
@@ -49,7 +50,24 @@ def load_npz(path: str | Path) -> tuple[Pair, Pair | None]:
     except Exception as error:
         raise FileProblem(f"{file} is not a readable .npz file of numbers: {error}") from None
     with archive:
-        return _pairs(archive.files, archive.__getitem__, file)
+        return _pairs(archive.files, lambda name: _unpacked(archive, name, file), file)
+
+
+def _unpacked(archive: np.lib.npyio.NpzFile, name: str, file: Path) -> np.ndarray[Any, Any]:
+    """An array whose size was looked at while it was still packed."""
+    part = next(p for p in (f"{name}.npy", name) if p in archive.zip.namelist())
+    with archive.zip.open(part) as packed:
+        shape, _, dtype = _array_header(packed)
+        refuse_too_large(math.prod(shape) * dtype.itemsize, f"{name} of {file}")
+    return np.asarray(archive[name])
+
+
+def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type of an array in numpy's format; nothing else is read."""
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    return np.lib.format.read_array_header_2_0(stream)
 
 
 def load_npy_folder(path: str | Path) -> tuple[Pair, Pair | None]:
@@ -64,20 +82,6 @@ def load_npy_folder(path: str | Path) -> tuple[Pair, Pair | None]:
     return _pairs(list(files), lambda name: _mapped(files[name]), folder)
 
 
-def existing_folder(path: str | Path) -> Path:
-    """The path, or one sentence on why there is no such directory."""
-    folder = Path(path)
-    try:
-        if not folder.exists():
-            raise FileProblem(f"there is no directory {folder}")
-        if not folder.is_dir():
-            raise FileProblem(f"{folder} is not a directory")
-        next(folder.iterdir(), None)
-    except OSError as error:
-        raise FileProblem(f"cannot read {folder}: {error.strerror}") from None
-    return folder
-
-
 def holds_arrays(folder: Path) -> bool:
     """Whether a directory has `.npy` files that `load_npy_folder` would look at."""
     return any(_canonical(name) for name in _array_files(folder))
@@ -87,13 +91,14 @@ def _array_files(folder: Path) -> dict[str, Path]:
     found = {file.stem: file for file in sorted(folder.glob("*.npy"))}
     for inner in sorted(folder.iterdir()):
         if inner.is_dir() and _canonical(inner.name):
-            found |= {f"{inner.name}.{file.stem}": file for file in sorted(inner.glob("*.npy"))}
+            files = sorted(existing_folder(inner).glob("*.npy"))
+            found |= {f"{inner.name}.{file.stem}": file for file in files}
     return found
 
 
 def _mapped(file: Path) -> np.ndarray[Any, Any]:
     # copy on write: memory torch accepts, and a file that nothing changes
-    return np.lib.format.open_memmap(file, mode="c")
+    return np.lib.format.open_memmap(existing_file(file), mode="c")
 
 
 def _canonical(name: str) -> str | None:
@@ -137,6 +142,8 @@ def _inputs(parts: dict[str, Tensor]) -> Inputs:
 def _numbers(read: Read, name: str, where: Path) -> Tensor:
     try:
         array = read(name)
+    except FileProblem:
+        raise
     except Exception as error:
         kind = ".npz file" if where.suffix == ".npz" else "directory of arrays"
         raise FileProblem(f"{where} is not a readable {kind} of numbers: {name}: {error}") from None
@@ -153,6 +160,8 @@ _IDX_TYPES: dict[int, np.dtype[Any]] = {
     0x0D: np.dtype(">f4"),
     0x0E: np.dtype(">f8"),
 }
+# Of numpy.
+_MOST_DIMENSIONS = 64
 
 
 def read_idx(path: str | Path) -> Tensor:
@@ -163,17 +172,31 @@ def read_idx(path: str | Path) -> Tensor:
     """
     file = existing_file(path)
     try:
-        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            kind, shape = _idx_header(stream, file)
+            size = math.prod(shape) * kind.itemsize
+            refuse_too_large(2 * size, str(file))  # as bytes, and as a tensor
+            raw = stream.read(size + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise FileProblem(f"{file} is not readable: {error}") from None
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
-        raise FileProblem(f"{file} is not in IDX format")
-    kind, dimensions = _IDX_TYPES[raw[2]], raw[3]
-    start = 4 + 4 * dimensions
-    if len(raw) < start:
-        raise FileProblem(f"{file} is cut off in its header")
-    shape = struct.unpack(f">{dimensions}I", raw[4:start])
-    if len(raw) != start + math.prod(shape) * kind.itemsize:
+    if len(raw) != size:
         raise FileProblem(f"{file} says it has shape {list(shape)}, but its size does not fit")
-    array = np.frombuffer(raw, kind, offset=start).reshape(shape)
+    array = np.frombuffer(raw, kind).reshape(shape)
     return torch.as_tensor(array.astype(kind.newbyteorder("=")))
+
+
+def _idx_header(stream: IO[bytes], file: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Type and shape of an array in the IDX format."""
+    start = stream.read(4)
+    if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _IDX_TYPES:
+        raise FileProblem(f"{file} is not in IDX format")
+    dimensions = start[3]
+    if dimensions > _MOST_DIMENSIONS:
+        raise FileProblem(
+            f"{file} says it has {dimensions} dimensions, and an array has at most "
+            f"{_MOST_DIMENSIONS}"
+        )
+    sizes = stream.read(4 * dimensions)
+    if len(sizes) < 4 * dimensions:
+        raise FileProblem(f"{file} is cut off in its header")
+    return _IDX_TYPES[start[2]], struct.unpack(f">{dimensions}I", sizes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import urllib.error
 import urllib.request
@@ -20,6 +21,7 @@ from pathlib import Path
 from torch import Tensor
 
 from torchtheory.core.errors import FileProblem, UnknownName
+from torchtheory.core.files import kind_of
 from torchtheory.data.files import read_idx
 
 FILES = (
@@ -128,7 +130,7 @@ def _fetch(file: str, checksum: str, name: str) -> bytes:
         try:
             with urllib.request.urlopen(mirror + file, timeout=TIMEOUT) as answer:
                 packed: bytes = answer.read(LARGEST_FILE)
-            content = gzip.decompress(packed)
+            content = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(LARGEST_FILE)
         except (OSError, HTTPException, EOFError, zlib.error) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
             reasons.append(f"{host}: {cause or type(error).__name__}")
@@ -142,4 +144,5 @@ def _fetch(file: str, checksum: str, name: str) -> bytes:
 
 
 def _file(directory: Path, name: str) -> Path | None:
-    return next((p for p in (directory / name, directory / f"{name}.gz") if p.is_file()), None)
+    places = (directory / name, directory / f"{name}.gz")
+    return next((p for p in places if kind_of(p) == "file"), None)

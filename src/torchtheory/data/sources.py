@@ -9,13 +9,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
-from torchtheory.data.files import (
-    existing_folder,
-    holds_arrays,
-    load_npy_folder,
-    load_npz,
-    read_idx,
-)
+from torchtheory.core.files import existing_folder, kind_of
+from torchtheory.data.files import holds_arrays, load_npy_folder, load_npz, read_idx
 from torchtheory.data.tables import is_table, load_table
 from torchtheory.models.loading import call_without_arguments, is_named, named_object
 from torchtheory.models.samples import Data, Samples
@@ -47,7 +42,8 @@ def load_data(
     was a choice, is in the `note` of its `Samples`.
     """
     path = Path(place)
-    if is_named(str(place)) and not path.exists():
+    kind = kind_of(path)
+    if is_named(str(place)) and kind == "nothing":
         _refuse_options(place, target, test)
         return call_loader(str(place))
     if is_table(path):
@@ -56,7 +52,7 @@ def load_data(
     _refuse_options(place, target, test)
     if path.suffix == ".npz":
         return load_npz(path)
-    if not path.is_dir() and (path.suffix or path.exists()):
+    if kind != "directory" and (path.suffix or kind != "nothing"):
         reason = _REASONS.get(path.suffix.lower(), "is none of them")
         raise FileProblem(
             f"data are an .npz file, a directory of .npy or IDX files, a .csv or .tsv file, or "
@@ -92,11 +88,8 @@ def load_idx_folder(path: str | Path, channel: bool = True) -> tuple[Samples, Sa
             `ToTensor` gives it one.
     """
     folder = existing_folder(path)
-    places = [
-        p
-        for p in (folder, *sorted(folder.glob("raw")), *sorted(folder.glob("*/raw")))
-        if _images(p, "train")
-    ]
+    inner = (*sorted(folder.glob("raw")), *sorted(folder.glob("*/raw")))
+    places = [p for p in (folder, *map(existing_folder, inner)) if _images(p, "train")]
     if not places:
         raise FileProblem(
             f"{folder} has neither x_train.npy and y_train.npy nor train-images-idx3-ubyte; for "

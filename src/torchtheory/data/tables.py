@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Sequence
@@ -20,8 +21,8 @@ from torch import Tensor
 
 from torchtheory.core.checks import number_between
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
+from torchtheory.core.files import existing_file, read_whole
 from torchtheory.core.random import as_generator
-from torchtheory.models.loading import existing_file
 from torchtheory.models.samples import Samples
 
 #: Endings of files that are read as tables.
@@ -29,6 +30,8 @@ TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 Numbers = NDArray[np.float64]
 _TO_FILL = "is missing; fill it or leave the row out"
 _MOST_CLASSES = 1000
+# Digits as every program writes them. Python's `float` also takes 1_0, and digits of all scripts.
+_NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity)\s*", re.A | re.I)
 _MISSING = {"", "na", "n/a", "nan", "null", "?"}
 _TARGETS = ("target", "label", "class", "y")
 _PARTS = {"train": False, "training": False, "test": True, "testing": True}
@@ -141,11 +144,14 @@ class _Cells:
 
     def numbers(self, name: str) -> Numbers | None:
         """A column of numbers, or None if it has words; what is missing or infinite is refused."""
-        try:
-            values = np.array(list(map(float, self._raw(name))))
-        except ValueError:
+        cells = self._raw(name)
+        if not all(map(_NUMBER.fullmatch, cells)):
             self.words(name)  # a missing value is refused before the rest is called words
+            for row, cell in enumerate(cells):
+                if not _is_number(cell) and _is_odd_number(cell):
+                    self.refuse(row, name, "is a number to some programs only; write it in digits")
             return None
+        values = np.array(list(map(float, cells)))
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
             self.refuse(row, name, _TO_FILL if np.isnan(values[row]) else "is not finite")
@@ -215,9 +221,11 @@ def _read(file: Path, wanted: Sequence[str]) -> _Cells:
 
 
 def _open(file: Path) -> TextIO:
-    if file.suffix == ".gz":
-        return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
-    return file.open(encoding="utf-8-sig", newline="")
+    """The text of a table, unpacked as far as memory allows."""
+    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+        # a cell of two or three characters is an object of some fifty bytes
+        content = read_whole(stream, str(file), copies=16)
+    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
 
 
 def _check_names(columns: list[str], file: Path) -> None:
@@ -232,11 +240,15 @@ def _check_names(columns: list[str], file: Path) -> None:
 
 
 def _is_number(cell: str) -> bool:
+    return _NUMBER.fullmatch(cell) is not None
+
+
+def _is_odd_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
         return False
-    return cell.strip().lower() != "nan"
+    return True
 
 
 def _levels(cells: _Cells, name: str, column: list[str], most: int) -> list[str]:
@@ -280,7 +292,7 @@ def _targets(cells: _Cells, names: list[str]) -> tuple[Tensor, list[str]]:
         parts.append(values)
     if len(parts) > 1:
         return torch.as_tensor(np.stack(parts, axis=1)), []
-    whole = all(re.fullmatch(r"[+-]?\d{1,15}", cell) for cell in set(cells.words(names[0])))
+    whole = all(re.fullmatch(r"[+-]?[0-9]{1,15}", cell) for cell in set(cells.words(names[0])))
     y = torch.as_tensor(parts[0])
     return y.long() if whole else y, []
 
