@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
 import json
 import math
+import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +16,21 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from scipy import stats
 from torch import nn
 
 from torchtheory.audit.comparison.compare import compare, fisher_p_value
+from torchtheory.audit.comparison.page import (
+    comparison_markdown,
+    comparison_page,
+    print_comparison,
+)
 from torchtheory.audit.comparison.recorded import Tally, read_audit
 from torchtheory.audit.comparison.rows import Change
 from torchtheory.audit.engine.audit import Audit, audit
 from torchtheory.core.claim import Claim
-from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
+from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType, TorchTheoryError
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.record import Table
@@ -328,12 +339,84 @@ def test_missing_files_and_other_objects(tmp_path: Path) -> None:
         read_audit(tmp_path / "nothing.json")
     with pytest.raises(FileProblem, match=r"no audit\.json in"):
         read_audit(str(tmp_path))
-    with pytest.raises(FileProblem, match="there is no file"):
+    with pytest.raises(FileProblem, match="File name too long"):
         read_audit("a" * 5000)
+    os.mkfifo(tmp_path / "audit.json")
+    for endless in (tmp_path, tmp_path / "audit.json", "/dev/zero"):
+        with pytest.raises(FileProblem, match="is not a file"):
+            read_audit(endless)
     with pytest.raises(InvalidInput, match="not the record of an audit"):
         read_audit({"a": 1})
     with pytest.raises(InvalidType, match="not from a int"):
         read_audit(3)  # type: ignore[arg-type]
+
+
+HOSTILE = (
+    *(None, True, -1, 0, 10**18, 10**400, -(10**400), 1e308, -1e308, 5e-324, "\ud800", "$", "**"),
+    *("", "x", "inf", "nan", "1_0", math.inf, math.nan, [], {}, [[]], [None], {"a": {}}, "\x1b[2J"),
+)
+
+
+def changed(data: Any, draw: random.Random) -> Any:
+    """The record with one of its values replaced or dropped, or a row cut short."""
+    place, key, inner = data, None, data
+    while isinstance(inner, dict | list) and inner and (key is None or draw.random() < 0.95):
+        place, key = inner, draw.choice([*inner] if isinstance(inner, dict) else range(len(inner)))
+        inner = inner[key]
+    if draw.random() < 0.2:
+        del place[key]
+    else:
+        place[key] = copy.deepcopy(draw.choice(HOSTILE))
+    return data
+
+
+def test_any_record_is_compared_or_refused(tmp_path: Path) -> None:
+    whole = made(
+        rates(7, 100),
+        finding(
+            quantities=[number("sharpness", 2.0, 1.0, 3.0), number("norm", 4.0, unit="m")],
+            claims=[stated("a", 1.0, 0.5, 2.0), not_applicable("b", "no")],
+            warnings=["It is 3 times too large."],
+        ),
+        confidence="0.95",
+    )
+    claim = whole["findings"][1]["claims"][0]
+    claim["interval"] = clopper_pearson(7, 100).to_json()
+    draw, refused = random.Random(0), 0
+    console = Console(file=io.StringIO(), width=80)
+    for k in range(400):
+        other = copy.deepcopy(whole)
+        for _ in range(draw.choice((1, 1, 3))):
+            changed(other, draw)
+        file = tmp_path / f"{k}.json"
+        file.write_text(json.dumps(other))
+        pair = (whole, file) if k % 2 else (file, whole)
+        try:
+            found = compare(*pair)
+        except TorchTheoryError:
+            refused += 1
+            continue
+        print_comparison(found, console, verbose=True)
+        json.dumps(found.to_json(), allow_nan=False, ensure_ascii=False).encode()
+        comparison_markdown(found).encode()
+        comparison_page(found).encode()
+    assert 50 < refused < 350
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 10**5,
+        '{"findings": ' + "[" * 900 + "]" * 900 + "}",
+        '{"title": "x", "facts": {"a": ' + "[" * 900 + "]" * 900 + '}, "findings": []}',
+        '{"title": "\\ud800", "findings": []}',
+        '{"title": "x", "findings": [], "seconds": ' + "9" * 5000 + "}",
+    ],
+)
+def test_records_of_odd_shapes(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with contextlib.suppress(FileProblem):
+        comparison_page(compare(tmp_path / "a.json", made())).encode()
 
 
 def test_the_same_audit_twice_is_refused(tmp_path: Path) -> None:

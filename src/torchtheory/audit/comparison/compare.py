@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +46,8 @@ from torchtheory.audit.comparison.rows import (
 )
 from torchtheory.audit.comparison.words import summary
 from torchtheory.core.claim import Claim
-from torchtheory.core.errors import FileProblem, InvalidInput
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text
 
 #: Exact numbers that agree to this share of their size differ by rounding only.
@@ -124,16 +124,7 @@ class Comparison:
             "comparison.md": comparison_markdown(self),
             "comparison.html": comparison_page(self),
         }
-        target = Path(directory)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".partial-", dir=target) as partial:
-                for name, text in texts.items():
-                    made = Path(partial) / name
-                    made.write_text(text, encoding="utf-8")
-                    made.replace(target / name)
-        except OSError as error:
-            raise FileProblem(f"cannot write to {target}: {error.strerror}") from None
+        target = write_together(directory, texts)
         return target / "comparison.html"
 
     def _repr_html_(self) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from torchtheory.audit.engine.audit import Audit
 from torchtheory.core.claim import RELATIONS, Claim, Verdict, parse_number
-from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType, TorchTheoryError
+from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
+from torchtheory.core.files import existing_file, kind_of, read_json
 from torchtheory.core.intervals import Interval
 from torchtheory.core.quantity import Quantity
 
@@ -19,6 +19,10 @@ from torchtheory.core.quantity import Quantity
 AuditSource = Audit | Mapping[str, Any] | str | Path
 
 Made = Literal["made", "made in part", "not made"]
+
+# Longest fact that is shown, and most samples that errors are counted on.
+_LONGEST = 1000
+_MOST_SAMPLES = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ def read_audit(source: AuditSource) -> RecordedAudit:
             raise InvalidInput(str(error)) from None
     if isinstance(source, str | Path):
         file = _file(Path(source))
-        return _audit(_parsed(file), file)
+        return _audit(read_json(file), file)
     raise InvalidType(
         "an audit is read from an Audit, its to_json(), an audit.json file or the directory that "
         f"holds one, not from a {type(source).__name__}"
@@ -110,29 +114,11 @@ def read_audit(source: AuditSource) -> RecordedAudit:
 
 
 def _file(path: Path) -> Path:
-    try:
-        file = path / "audit.json" if path.is_dir() else path
-        there = file.exists()
-    except (OSError, ValueError):  # a name no file system takes
-        there, file = False, path
-    if there:
-        return file
-    if file is path:
-        raise FileProblem(f"there is no file {str(path)[:200]}")
-    raise FileProblem(f"there is no audit.json in {path}; torchtheory audit writes one")
-
-
-def _parsed(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileProblem(f"cannot read {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise FileProblem(f"{file} is not a text file; give the audit.json of an audit") from None
-    except json.JSONDecodeError as error:
-        raise FileProblem(f"{file} is not JSON: {error.msg} in line {error.lineno}") from None
-    except (ValueError, RecursionError):
-        raise FileProblem(f"{file} is not JSON that can be read") from None
+    if kind_of(path) != "directory":
+        return existing_file(path)
+    if kind_of(path / "audit.json") == "nothing":
+        raise FileProblem(f"there is no audit.json in {path}; torchtheory audit writes one")
+    return existing_file(path / "audit.json")
 
 
 def _audit(data: Any, file: Path | None) -> RecordedAudit:
@@ -140,7 +126,7 @@ def _audit(data: Any, file: Path | None) -> RecordedAudit:
     if not isinstance(data, Mapping) or not isinstance(data.get("findings"), list):
         raise FileProblem(f"{name} is not the record of an audit{_other_kind(data)}")
     facts = data.get("facts")
-    facts = {str(k): str(v) for k, v in facts.items()} if isinstance(facts, Mapping) else {}
+    facts = {str(k): str(v)[:_LONGEST] for k, v in _items(facts)}
     findings = [f for f in data["findings"] if isinstance(f, Mapping)]
     if any("quantities" not in f for f in findings):
         version = re.match(r"torchtheory (\S+?),", facts.get("versions", ""))
@@ -151,8 +137,8 @@ def _audit(data: Any, file: Path | None) -> RecordedAudit:
         )
     try:
         read = [_finding(f) for f in findings]
-        return RecordedAudit(str(data["title"]), facts, {f.name: f for f in read}, file)
-    except (KeyError, TypeError, ValueError, AttributeError, TorchTheoryError):
+        return RecordedAudit(_word(data["title"]), facts, {f.name: f for f in read}, file)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
         raise FileProblem(
             f"{name} is an audit with parts this version cannot read, because another version "
             "wrote it or it was changed; audit the network again"
@@ -177,22 +163,39 @@ def _finding(data: Mapping[str, Any]) -> RecordedFinding:
     if reasons and not (said or quantities or data["tables"]):
         made = "not made"
     return RecordedFinding(
-        name=str(data["name"]),
-        title=str(data["title"]),
-        section=str(data["section"]),
+        name=_word(data["name"]),
+        title=_word(data["title"]),
+        section=_word(data["section"]),
         made=made,
         # the engine appends its own reason to what the finding said before
         reason=reasons[-1] if reasons and made != "made" else "",
         quantities=quantities,
         claims=claims,
-        warnings=tuple(str(w) for w in data["warnings"]),
+        warnings=tuple(_word(w) for w in data["warnings"]),
         tallies=dict(_tallies(data["tables"])),
     )
 
 
 def _quantity(data: Mapping[str, Any]) -> Quantity:
     """A number; what a later version may add to it is left out."""
-    return Quantity.from_json({f.name: data[f.name] for f in fields(Quantity)})
+    words = {name: _word(data[name]) for name in ("name", "label", "basis", "unit")}
+    return Quantity(**words, **{name: float(data[name]) for name in ("value", "low", "high")})
+
+
+def _interval(data: Mapping[str, Any]) -> Interval:
+    ends = {name: float(data[name]) for name in ("estimate", "low", "high", "confidence")}
+    return Interval(**ends, trials=int(data["trials"]), test=_word(data["test"]))
+
+
+def _word(value: Any) -> str:
+    """A text, which nothing else is made to be one."""
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} is no text")
+    return value
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    return value.items() if isinstance(value, Mapping) else ()
 
 
 def _claim(data: Mapping[str, Any]) -> Claim:
@@ -201,15 +204,15 @@ def _claim(data: Mapping[str, Any]) -> Claim:
         raise InvalidInput(f"no relation is {data['relation']!r}")
     interval = data["interval"]
     return Claim(
-        ids=tuple(i for i in str(data["id"]).split(", ") if i),
-        statement=str(data["statement"]),
+        ids=tuple(i for i in _word(data["id"]).split(", ") if i),
+        statement=_word(data["statement"]),
         promised=parse_number(data["promised"]),
         relation=data["relation"],
         measured=parse_number(data["measured"]),
         tolerance=float(data["tolerance"]),
-        reason=str(data["reason"]),
+        reason=_word(data["reason"]),
         trivial=parse_number(data["trivial"]),
-        interval=None if interval is None else Interval.from_json(interval),
+        interval=None if interval is None else _interval(interval),
         cases=int(data["cases"]),
     )
 
@@ -222,5 +225,6 @@ def _tallies(tables: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, Tally]]
             continue
         for row in table["rows"]:
             errors, samples = row[columns.index("errors")], row[columns.index("samples")]
-            if type(errors) is type(samples) is int and 0 <= errors <= samples and samples:
+            counts = type(errors) is type(samples) is int
+            if counts and 0 <= errors <= samples and 0 < samples <= _MOST_SAMPLES:
                 yield str(row[0]), Tally(errors, samples)
