@@ -57,6 +57,52 @@ def bumpy(x):
     return torch.sin(x).prod() + (x**2).sum() * torch.cos(x[0])
 
 
+def cancelling(x):
+    return 1 - torch.cos(x)
+
+
+def slow(x):
+    """The quotient at 0 is 1 / log t: nothing converges more slowly."""
+    return torch.where(x == 0, 0 * x, x / torch.log(x.abs() + (x == 0) * 0.5))
+
+
+def shaking(x):
+    return x**2 * torch.sin(1 / (x + (x == 0)))
+
+
+# function, point, and all that the limit may be: at a kink both one-sided derivatives
+LIMITS = [
+    (lambda x: (x - 3).abs(), 3.0, [-1, 1]),
+    (lambda x: (x - 3).abs(), 3.0 + 1e-9, [1]),
+    (lambda x: (x - 3).abs(), 3.1, [1]),
+    (lambda x: x**2 + 1e-6 * x.abs(), 0.0, [-1e-6, 1e-6]),
+    (torch.relu, 0.0, [0, 1]),
+    (torch.relu, -0.2, [0]),
+    (torch.relu, -1e-8, [0]),
+    (torch.relu, 1e-5, [1]),
+    (torch.round, 0.3, [0]),
+    (torch.exp, 1.0, [math.e]),
+    (torch.log, 0.1, [10]),
+    (lambda x: x**3, 1e6, [3e12]),
+    (lambda x: x**3, 1e-6, [3e-12]),
+    (lambda x: x**20, 1.0, [20]),
+    (lambda x: 1 / (1 + 1e6 * x**2), 1e-3, [-500]),
+    (lambda x: torch.tanh(1e6 * x), 0.0, [1e6]),
+    (lambda x: x + 1e-9 * torch.sin(1e9 * x), 0.0, [2]),
+    (lambda x: (x + 1e8) - 1e8, 1.0, [1]),
+    (lambda x: 0 * x + 7, 2.0, [0]),
+    (cancelling, 1e-4, [math.sin(1e-4)]),
+    (cancelling, 1.0, [math.sin(1.0)]),
+    (lambda x: torch.log(1 + x), 1e-9, [1 - 1e-9]),
+    (shaking, 0.0, [0]),
+    (lambda x: x * x.abs(), 0.0, [0]),
+    (lambda x: x * x.abs().sqrt(), 0.0, [0]),
+    (lambda x: x * x.abs() ** 0.1, 0.0, [0]),
+    (lambda x: x.abs() ** 1.1, 0.0, [0]),
+    (slow, 0.0, [0]),
+]
+
+
 class TestDifferences:
     def test_by_hand(self):
         x, one = torch.tensor(3.0).double(), torch.tensor(1.0).double()
@@ -90,7 +136,47 @@ class TestDifferences:
 
     def test_limit_at_a_jump(self):
         found = derivative_by_limit(lambda x: (x > 0).to(x), torch.tensor(0.0).double())
-        assert found.error > 0.1
+        assert found.error > 10
+        root = derivative_by_limit(
+            lambda x: x.sign() * x.abs() ** (1 / 3), torch.zeros(()).double()
+        )
+        assert root.error == math.inf
+
+    @pytest.mark.parametrize(("function", "point", "derivatives"), LIMITS)
+    def test_the_error_of_a_limit_is_honest(self, function, point, derivatives):
+        found = derivative_by_limit(function, torch.tensor(point, dtype=torch.float64))
+        for exact in derivatives:
+            assert abs(found.value - exact) <= found.error
+
+    @pytest.mark.parametrize("frequency", [10.0, 1e3, 1e5, 1e7, 2**20 * 2 * math.pi])
+    @pytest.mark.parametrize("point", [0.0, 0.3, 1.0, 7.7])
+    def test_waves_are_followed_to_their_length(self, frequency, point):
+        found = derivative_by_limit(
+            lambda x: torch.sin(frequency * x), torch.tensor(point, dtype=torch.float64)
+        )
+        exact = frequency * math.cos(frequency * point)
+        assert abs(found.value - exact) <= found.error < 1e-4 * frequency
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.floats(-3, 3), st.floats(-4, 1), st.sampled_from([torch.float64, torch.float32]))
+    def test_honest_at_any_point_and_scale(self, point, scale, dtype):
+        x, s = torch.tensor(point, dtype=dtype), 2.0 ** round(3 * scale)
+        smooth = {
+            torch.sin: torch.cos,
+            torch.tanh: lambda v: 1 - torch.tanh(v) ** 2,
+            torch.abs: torch.sign,
+            torch.nn.functional.softplus: torch.sigmoid,
+        }
+        for function, slope in smooth.items():
+            found = derivative_by_limit(lambda v, f=function: f(s * v), x)
+            exact = s * float(slope(s * x.double()))
+            assert abs(found.value - exact) <= found.error
+
+    def test_a_limit_inside_the_domain(self):
+        found = derivative_by_limit(torch.log, torch.tensor(1e-6, dtype=torch.float64))
+        assert abs(found.value - 1e6) <= found.error < 1
+        with pytest.raises(NonFinite):
+            derivative_by_limit(torch.log, torch.tensor(-1.0, dtype=torch.float64))
 
     def test_jacobian_shapes(self):
         A = draw(0, 2, 3)
@@ -184,6 +270,11 @@ class TestMeanValue:
         points = mean_value_points(lambda x: x**3, -1.0, 1.0)
         assert np.allclose(points, [-1 / math.sqrt(3), 1 / math.sqrt(3)], atol=1e-12)
         assert mean_value_points(torch.abs, -1.0, 2.0).numel() == 0
+        # a kink on the grid, where automatic differentiation says 0, as the mean slope is
+        for grid in (1, 2, 9, 100, 2000):
+            assert mean_value_points(torch.abs, -1.0, 1.0, grid=grid).numel() == 0
+        waves = mean_value_points(lambda x: torch.sin(200 * x), 0.0, math.pi)
+        assert waves.numel() == 200
 
     def test_straight_line(self):
         assert mean_value_points(lambda x: 2 * x, 0.0, 1.0, grid=10).numel() > 0

@@ -21,6 +21,10 @@ from torchtheory.linalg.operators import LinearOperator
 Function = Callable[[Tensor], Tensor]
 Scheme = Literal["forward", "central"]
 
+_COLUMNS = 4  # of an extrapolation table: more of them amplify rounding
+_MOST_HALVINGS = 56  # of the step of a limit, where the point is 0 and rounding sets no end
+_GRAIN = 3 / 8  # changes of a function below this power of eps, of its size, may be its rounding
+
 
 def best_step(scheme: Scheme, dtype: torch.dtype = torch.float64) -> float:
     r"""The step that balances truncation and rounding for a function of size and curvature 1.
@@ -63,11 +67,8 @@ def directional_difference(
     >>> float(directional_difference(torch.square, x, torch.ones_like(x), step=0.5))
     6.0
     """
-    x, direction = _point(x), _point(direction)
-    if x.shape != direction.shape:
-        raise ShapeMismatch(
-            f"x is {list(x.shape)} and the direction {list(direction.shape)}: they must agree"
-        )
+    x = _point(x)
+    direction = _along(x, direction)
     t = best_step(scheme, x.dtype)
     if step is not None:
         positive_number(step, "the step")
@@ -107,9 +108,12 @@ class Limit:
 
     Attributes:
         value: the extrapolated limit.
-        error: an estimate of its error, from how much the last extrapolations differ and from the
-            rounding of the function's values. Not a bound; it is large where the quotients do not
-            converge, as at a jump.
+        error: how far the derivative may be from it, judged by all steps: what the extrapolations
+            still move, how much one-sided quotients disagree, what rounding of the function's
+            values can do, and what smaller steps say instead. At a kink it reaches beyond both
+            one-sided derivatives, and it is infinite where the quotients diverge. No finite number
+            of values proves more: what the function does between the steps, or below the
+            rounding of its values, stays unseen.
         step: the smallest step that went into the value.
     """
 
@@ -127,49 +131,133 @@ def derivative_by_limit(
 ) -> Limit:
     r"""The derivative $\lim_{t\to0}(f(x+tu)-f(x))/t$ of a number, by extrapolation.
 
-    Ridders' method: central quotients at 24 steps falling by 1.4 are extrapolated to step 0, and
-    the entry of the table that moved least is taken. About 12 digits for a smooth function, at 49
-    calls, where a single quotient gives 10.
+    Central quotients at steps halved down to the spacing of the numbers around `x` are
+    extrapolated to step 0 (Romberg). With $g(t)=(f(x+tu)-2f(x)+f(x-tu))/t$, the difference of
+    the one-sided quotients, $tg(t)$ without its even powers up to $t^6$ is the noise of the values,
+    or a kink. The step is taken whose error, judged by the movement of the extrapolations, the
+    noise, and the disagreement with all smaller steps, is least. About 12 digits for a smooth
+    function, where a single quotient gives 10, at 2 calls per step and 1 more, about 110.
 
     Args:
         function: from tensors of the shape of `x` to a number.
         x: the point.
-        direction: $u$; 1 for a number `x` unless told.
-        first_step: the largest step; the function must be defined and smooth that far.
+        direction: $u$; 1 for a number `x` unless given.
+        first_step: the largest step; steps where the function is not finite are left out.
 
     >>> found = derivative_by_limit(torch.square, torch.tensor(3.0).double())
-    >>> round(found.value, 12), found.error < 1e-12
+    >>> round(found.value, 11), found.error < 1e-10
     (6.0, True)
+    >>> derivative_by_limit(torch.abs, torch.tensor(0.0).double()).error >= 1      # a kink
+    True
     """
     x = _point(x)
     if direction is None:
         if x.numel() != 1:
             raise InvalidInput(f"x has {x.numel()} entries: say along which direction")
         direction = torch.ones_like(x)
-    shrink = 1.4
-    best = Limit(math.nan, math.inf, first_step)
-    previous: list[float] = []
-    step = first_step
-    rounding = torch.finfo(x.dtype).eps * float(function(x).abs().max())
-    for _ in range(24):
-        quotient = directional_difference(function, x, direction, step=step)
-        if quotient.numel() != 1:
-            raise ShapeMismatch(f"the function must give one number, not {list(quotient.shape)}")
-        row = [float(quotient)]
-        for j, older in enumerate(previous):
-            factor = shrink ** (2 * (j + 1))
-            row.append((factor * row[j] - older) / (factor - 1))
-            error = max(abs(row[-1] - row[j]), abs(row[-1] - older)) + rounding / step
-            if error < best.error:
-                best = Limit(row[-1], error, step)
-        # no early end when the table moves more than before: two early entries may agree by chance,
-        # and only the later rows can beat them
-        previous, step = row, step / shrink
-    if math.isnan(best.value):
-        raise NonFinite(
-            f"the difference quotients are not finite at any step (best.value = {best.value!r})"
+    direction = _along(x, direction)
+    positive_number(first_step, "first_step")
+    size, length = float(x.abs().max()), float(direction.abs().max()) or 1.0
+    eps = torch.finfo(x.dtype).eps
+    count = 1 + max(
+        4, min(_MOST_HALVINGS, int(math.log2(first_step * length / (eps * size or 1e-300))))
+    )
+    steps = first_step * 0.5 ** torch.arange(count, dtype=torch.float64)
+    middle = _number(function, x)
+    ahead = steps.new_tensor([_number(function, x + t * direction) for t in steps.tolist()])
+    behind = steps.new_tensor([_number(function, x - t * direction) for t in steps.tolist()])
+    finite = ahead.isfinite() & behind.isfinite() & math.isfinite(middle)
+    # a table goes on from row to row: it starts below the last step that left the domain
+    start = 0 if bool(finite.all()) else int((~finite).nonzero().max()) + 1
+    steps, ahead, behind = steps[start:], ahead[start:], behind[start:]
+    if len(steps) < _COLUMNS:
+        raise NonFinite(f"the function is not finite within {float(first_step):g} of the point")
+    central = (ahead - behind) / (2 * steps)
+    change = torch.maximum((ahead - middle).abs(), (behind - middle).abs())
+    largest = torch.maximum(
+        torch.maximum(ahead.abs(), behind.abs()), ahead.new_tensor(middle).abs()
+    )
+    kinks = _extrapolated(((ahead - middle) + (behind - middle)) / steps, first_power=1)[-1]
+    noise = (
+        (steps * kinks.abs())
+        .nan_to_num(nan=math.inf, posinf=math.inf)
+        .flip(0)
+        .cummax(0)
+        .values.flip(0)
+    )
+    noise = (
+        noise + eps * (largest + central.abs() * size / length) + _graininess(change, largest, eps)
+    )
+    values, errors = _best_of_columns(_extrapolated(central, first_power=2), noise / steps)
+    # what smaller steps deny is no limit: two early entries may agree by chance
+    denied = (
+        ((values[:, None] - values).abs() - errors)
+        .nan_to_num(nan=0.0, posinf=math.inf)
+        .clamp(min=0)
+    )
+    errors = errors + denied.triu(1).amax(1)
+    at = int(errors.argmin()) if bool(errors.isfinite().any()) else len(errors) - 1
+    return Limit(float(values[at]), float(errors[at]), float(steps[at]))
+
+
+def _along(x: Tensor, direction: Tensor) -> Tensor:
+    direction = _point(direction)
+    if x.shape != direction.shape:
+        raise ShapeMismatch(
+            f"x is {list(x.shape)} and the direction {list(direction.shape)}: they must agree"
         )
-    return best
+    return direction
+
+
+def _number(function: Function, x: Tensor) -> float:
+    made = function(x)
+    if made.numel() != 1:
+        raise ShapeMismatch(f"the function must give one number, not {list(made.shape)}")
+    return float(made)
+
+
+def _extrapolated(quotients: Tensor, first_power: int) -> Tensor:
+    r"""The table `[columns, n]` of quotients at halved steps: column $j$ has lost the powers
+    $p,p+2,\dots,p+2(j-1)$ of the step. Not a number where there are too few rows."""
+    columns = [quotients]
+    for power in range(first_power, first_power + 2 * (_COLUMNS - 1), 2):
+        last = columns[-1]
+        better = (2.0**power * last[1:] - last[:-1]) / (2.0**power - 1)
+        columns.append(torch.cat([last.new_full((1,), math.nan), better]))
+    return torch.stack(columns)
+
+
+def _graininess(change: Tensor, largest: Tensor, eps: float) -> float:
+    """The least change of the function's values, where it is small enough to be their rounding.
+
+    A function that cancels internally, as 1 - cos, is constant over many numbers: the derivative
+    there is that of a staircase. A large first change is that of a function with a flat part.
+    """
+    changed = change.nonzero()
+    if not len(changed) or change[-1] > 0:
+        return 0.0
+    least = float(change[changed.max()])
+    return least if least <= max(eps**_GRAIN * float(largest.max()), 4 * eps) else 0.0
+
+
+def _best_of_columns(table: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:
+    """The entry of each row whose error is least, and that error, both `[n]`.
+
+    An entry errs by what its column still moves: by three times the sum of a geometric series
+    with the ratio of the last movements, and at least by its distance from the last three.
+    """
+    older = [
+        torch.cat([table.new_full((len(table), r), math.nan), table[:, :-r]], 1) for r in (1, 2, 3)
+    ]
+    moved = torch.stack([(table - o).abs() for o in older]).amax(0)
+    before = torch.cat([moved.new_full((len(moved), 1), math.nan), moved[:, :-1]], 1)
+    ratio = moved / before
+    tail = torch.where(ratio < 1, ratio / (1 - ratio), math.inf).clamp(min=1 / 3)
+    noise = 2 * rounding
+    movement = torch.where(moved <= noise, moved, 3 * tail * moved)
+    errors = (movement + noise).nan_to_num(nan=math.inf, posinf=math.inf)
+    errors, column = errors.min(0)
+    return table.gather(0, column[None])[0], errors
 
 
 @dataclass(frozen=True, slots=True)
