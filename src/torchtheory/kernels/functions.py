@@ -18,6 +18,7 @@ from torch import Tensor
 from torchtheory.core.checks import all_finite, positive_number, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.linalg.operators import LinearOperator, column_blocks
+from torchtheory.primer.norms import pairwise_distances
 
 Features = Callable[[Tensor], Tensor]
 
@@ -390,7 +391,7 @@ def distances(x1: Tensor, x2: Tensor) -> Tensor:
     """
     a, b = _rows(x1), _rows(x2)
     if a.shape[1] <= FEW:
-        return _direct_distances(a, b)
+        return pairwise_distances(a, b)
     square = squared_distances(a, b)
     # the square root's slope at 0 would be infinite, and a gradient of it not a number
     zero = square == 0
@@ -414,19 +415,15 @@ def squared_distances(x1: Tensor, x2: Tensor) -> Tensor:
     """
     a, b = _rows(x1), _rows(x2)
     if a.shape[1] <= FEW:
-        return _direct_distances(a, b).square()
+        return pairwise_distances(a, b).square()
     center = b.mean(0)
     a, b = a - center, b - center
     size = a.square().sum(1)[:, None] + b.square().sum(1)
     square = size - 2 * a @ b.T
     i, j = (square < 1e-2 * size).nonzero(as_tuple=True)
     if len(i) > max(100, square.numel() // 100):
-        return _direct_distances(a, b).square()
+        return pairwise_distances(a, b).square()
     return square.clamp_min(0).index_put((i, j), (a[i] - b[j]).square().sum(1))
-
-
-def _direct_distances(a: Tensor, b: Tensor) -> Tensor:
-    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 # -- points -------------------------------------------------------------------------------------

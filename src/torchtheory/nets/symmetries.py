@@ -10,7 +10,6 @@ $(\Lambda W_\ell, \Lambda b_\ell, W_{\ell+1} \Lambda^{-1})$ with a positive diag
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections import Counter
@@ -24,9 +23,11 @@ from torch import Tensor, nn
 from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.models.model import Parameters
+from torchtheory.models.untouched import copied
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.activations import Pointwise
 from torchtheory.nets.chain import as_chain, has_own_forward
+from torchtheory.primer.norms import pairwise_distances
 
 _POINTWISE = (
     nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
@@ -171,7 +172,7 @@ def with_parameters(model: nn.Module, parameters: Parameters) -> nn.Module:
     >>> with_parameters(net, {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}).weight.item()
     1.0
     """
-    made = copy.deepcopy(model)
+    made = copied(model)
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if name in parameters:
@@ -255,7 +256,7 @@ def permutation_distance(model: nn.Module, other: nn.Module) -> float:
     if {k: v.shape for k, v in mine.items()} != {k: v.shape for k, v in theirs.items()}:
         raise ShapeMismatch("the two networks do not have the same parameters")
     for layer in hidden_layers(model):
-        cost = torch.cdist(_incoming(mine, layer), _incoming(theirs, layer)).square()
+        cost = pairwise_distances(_incoming(mine, layer), _incoming(theirs, layer)).square()
         _, columns = linear_sum_assignment(cost.cpu().numpy())
         theirs = permute_units(theirs, layer, torch.from_numpy(columns))
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)

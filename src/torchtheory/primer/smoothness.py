@@ -17,6 +17,7 @@ from torch import Tensor
 from torchtheory.core.checks import as_matrix, as_vector
 from torchtheory.core.errors import EmptyData, InvalidInput
 from torchtheory.primer.differences import Function
+from torchtheory.primer.norms import pairwise_distances
 
 _PAIRS_AT_ONCE = 1024
 
@@ -194,9 +195,7 @@ def _largest_slope(points: Tensor, values: Tensor) -> float:
     largest = 0.0
     blocks = torch.split(points, _PAIRS_AT_ONCE), torch.split(values, _PAIRS_AT_ONCE)
     for block, outputs in zip(*blocks, strict=True):
-        # cdist by differences, not by products, which would lose close pairs to rounding
-        gaps = torch.cdist(block, points, compute_mode="donot_use_mm_for_euclid_dist")
-        rises = torch.cdist(outputs, values, compute_mode="donot_use_mm_for_euclid_dist")
+        gaps, rises = pairwise_distances(block, points), pairwise_distances(outputs, values)
         slopes = torch.where(gaps > 0, rises / gaps, 0.0)
         largest = max(largest, float(slopes.max()))
     return largest

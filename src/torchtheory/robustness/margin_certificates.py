@@ -25,6 +25,7 @@ from torchtheory.models.model import evaluation_mode
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.chain import Rearrangement, as_chain
+from torchtheory.primer.norms import pairwise_distances
 from torchtheory.robustness.lipschitz import layer_norms
 
 _PASSING = (nn.Identity, nn.Flatten, Rearrangement, nn.Dropout)
@@ -61,7 +62,7 @@ def certified_radii(problem: Problem, samples: Samples) -> Tensor:
         differences = problem.margins(samples).double()
         return _radii(differences, math.sqrt(2) * math.prod(constants))
     place, theta = head
-    apart = torch.cdist(theta, theta)[samples.y]
+    apart = pairwise_distances(theta, theta)[samples.y]
     radii = _radii(own - outputs, math.prod(constants[:place]) * apart)
     return radii.scatter(1, samples.y[:, None], math.inf).amin(1)
 
@@ -159,7 +160,7 @@ def _nearest_of_another_class(problem: Problem, samples: Samples) -> Tensor:
     outputs = problem.outputs(samples)
     binary = problem.task == "binary"
     predicted = (outputs.reshape(-1) > 0).long() if binary else outputs.argmax(1)
-    apart = torch.cdist(samples.x.flatten(1).double(), samples.x.flatten(1).double())
+    apart = pairwise_distances(samples.x.flatten(1).double(), samples.x.flatten(1).double())
     same = predicted[None] == samples.y.reshape(len(samples)).long()[:, None]
     return samples.x[apart.masked_fill(same, math.inf).argmin(1)]
 

@@ -26,6 +26,7 @@ from torchtheory.approximation.piecewise.manifolds import ParametrizedManifold
 from torchtheory.core.checks import as_points, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.feedforward import affine_layers
+from torchtheory.primer.norms import pairwise_distances
 
 Intrinsic = Callable[[Tensor], Tensor]
 
@@ -330,5 +331,5 @@ def _span(x: Tensor) -> Tensor:
 def _starts(chart: Chart, x: Tensor, samples: Tensor, z: Tensor) -> Tensor:
     """The sample of the chart's own sheet whose coordinates are nearest to each node."""
     own = (chart.across(x).abs() <= chart.height).all(1)
-    near = torch.cdist(z, chart(x[own])).argmin(1)
+    near = pairwise_distances(z, chart(x[own])).argmin(1)
     return samples[own][near]

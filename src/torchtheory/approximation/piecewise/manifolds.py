@@ -19,6 +19,7 @@ from torchtheory.approximation.certificates import Box, as_box
 from torchtheory.core.checks import as_points, nonnegative_number, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.primer.norms import pairwise_distances
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def intrinsic_dimension(x: Tensor, neighbors: int = 12) -> float:
     whole_number(neighbors, "neighbors", least=3)
     if neighbors >= len(x):
         raise InvalidInput(f"{len(x)} points have at most {len(x) - 1} neighbors each")
-    near = torch.cdist(x, x).topk(neighbors + 1, largest=False).values[:, 1:]
+    near = pairwise_distances(x, x).topk(neighbors + 1, largest=False).values[:, 1:]
     if not bool((near[:, 0] > 0).all()):
         raise InvalidInput("two points are equal: distances to neighbors must be positive")
     ratios = (near[:, -1:] / near[:, :-1]).log()

@@ -20,6 +20,7 @@ from torch import Tensor
 from torchtheory.core.checks import all_finite
 from torchtheory.core.errors import EmptyData, InvalidInput, NotConverged, ShapeMismatch
 from torchtheory.core.intervals import Interval, fit_slope
+from torchtheory.primer.norms import pairwise_distances
 
 #: The most functions whose covering number is found exactly.
 MOST_EXACT = 400
@@ -36,10 +37,7 @@ def sample_distances(values: Tensor) -> Tensor:
             [1.4142, 0.0000]])
     """
     _points(values)
-    # not through inner products: rounding would separate equal functions
-    return torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist") / math.sqrt(
-        values.shape[1]
-    )
+    return pairwise_distances(values, values) / math.sqrt(values.shape[1])
 
 
 def separation_radii(values: Tensor) -> Tensor:

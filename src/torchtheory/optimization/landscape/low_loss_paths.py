@@ -36,6 +36,7 @@ from torchtheory.optimization.landscape.parameter_space import (
     refuse_frozen,
     segment_losses,
 )
+from torchtheory.primer.norms import pairwise_distances
 
 #: What the seven legs of a constructed path do, in order.
 LEGS = (
@@ -350,7 +351,7 @@ def _make_room(
     kept, given = keep.nonzero()[:, 0], (~keep).nonzero()[:, 0]
     # in blocks: all distances at once would be a matrix of n/2 by n/2
     found = [
-        torch.cdist(rows, own[kept], compute_mode="donot_use_mm_for_euclid_dist").min(1)
+        pairwise_distances(rows, own[kept]).min(1)
         for rows in own[given].split(1024)  # type: ignore[no-untyped-call]
     ]
     distances, nearest = (torch.cat(parts) for parts in zip(*found, strict=True))
