@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
 from scipy import stats
@@ -22,6 +23,16 @@ def test_ball_of_volume_one(n):
     assert volume == pytest.approx(1)
     # the transform at 0 is the volume
     assert float(band_limited_root(torch.zeros(1), n)[0]) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 68, 151, 400, 1000])
+def test_any_dimension_and_any_length(n):
+    lengths = [0.0, 1e-30, 1e-6, 0.05, 0.3, 1.0, 2.5]
+    ball = mpmath.gamma(mpmath.mpf(n) / 2 + 1) ** (mpmath.mpf(1) / n) / mpmath.sqrt(mpmath.pi)
+    exact = [mpmath.hyp0f1(mpmath.mpf(n) / 2 + 1, -((mpmath.pi * ball * z) ** 2)) for z in lengths]
+    found = band_limited_root(torch.tensor(lengths, dtype=torch.float64), n)
+    expected = torch.tensor([float(v) for v in exact], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_three_dimensions_by_hand():

@@ -72,10 +72,19 @@ def test_relu_matrix_is_triangular_by_hand() -> None:
     assert bool((a.diagonal() > 0).all())
 
 
+def test_equal_inputs_with_equal_labels_are_one_point() -> None:
+    x, y = normal(3, 6, 2), normal(4, 6, 3)
+    order = torch.tensor([4, 0, 1, 4, 2, 3, 0, 5])
+    for make in (shallow_memorizer, line_memorizer):
+        made = make(x[order], y[order], generator=0)
+        assert made.matrix.shape == (6, 6)
+        torch.testing.assert_close(made.network(x), y, atol=1e-6, rtol=1e-6)
+
+
 def test_memorizers_refuse() -> None:
     x = torch.tensor([[1.0, 2.0], [1.0, 2.0]]).double()
     for make in (shallow_memorizer, line_memorizer):
-        with pytest.raises(InvalidInput, match="two inputs are equal"):
+        with pytest.raises(InvalidInput, match="two equal inputs have different labels"):
             make(x, torch.tensor([0.0, 1.0]))
         with pytest.raises(ShapeMismatch):
             make(x, torch.tensor([0.0, 1.0, 2.0]))

@@ -141,3 +141,12 @@ def test_bad_input() -> None:
 
     with pytest.raises(ShapeMismatch, match="one whole number"):
         measure_robustness(problem, wrong_cells, (torch.zeros(1, 1), torch.ones(1, 1)))
+
+
+@pytest.mark.parametrize("labels", [[0, 2], [0, -1], [0.0, 0.5], [1, 7]])
+def test_labels_outside_the_classes_are_refused(labels) -> None:
+    grid = Grid(0.0, 1.0, 2, dimension=1, classes=2)
+    x = torch.tensor([[0.1], [0.9]])
+    assert grid(x, torch.tensor([0, 1])).tolist() == [0, 1]
+    with pytest.raises(InvalidInput, match="labels"):
+        grid(x, torch.tensor(labels))

@@ -152,7 +152,14 @@ class Grid:
                 raise ShapeMismatch(
                     f"a grid with classes needs one label a sample, not {list(labels.shape)}"
                 )
-            places = torch.cat([places, labels.long().to(places.device)], dim=1)
+            whole = labels.long()
+            if not bool(((whole == labels) & (whole >= 0) & (whole < self.classes)).all()):
+                raise InvalidInput(
+                    f"labels are whole numbers from 0 to {self.classes - 1}: a bound with "
+                    f"{self.classes} copies of the cubes counts no other (smallest "
+                    f"{float(labels.min()):g}, largest {float(labels.max()):g})"
+                )
+            places = torch.cat([places, whole.to(places.device)], dim=1)
         cells: Tensor = torch.unique(places, dim=0, return_inverse=True)[1]
         return cells
 

@@ -17,12 +17,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
-from torchtheory.core.checks import first_entry, whole_number
+from torchtheory.core.checks import first_entry, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
+
+Array = NDArray[np.float64]
 
 
 def unit_volume_radius(dimension: int) -> float:
@@ -51,11 +55,41 @@ def band_limited_root(lengths: Tensor, dimension: int, radius: float | None = No
         raise InvalidInput(
             f"lengths are not negative: {first_entry(lengths, 'lengths', lengths < 0)}"
         )
-    ball = unit_volume_radius(dimension) if radius is None else radius
-    z = lengths.double().clamp(min=1e-9).numpy()
+    ball = unit_volume_radius(dimension) if radius is None else positive_number(radius, "radius")
     half = dimension / 2
-    values = (ball / z) ** half * special.jv(half, 2 * math.pi * ball * z)
-    return torch.as_tensor(values, dtype=torch.float64)
+    z = lengths.detach().cpu().double().numpy()
+    w = 2 * math.pi * ball * z
+    volume = math.exp(half * math.log(math.pi * ball**2) - special.gammaln(half + 1))
+    values = np.empty_like(z)
+    # the Bessel function is exponentially small before its first peak near w = n/2
+    far = w >= half
+    values[far] = (ball / z[far]) ** half * special.jv(half, w[far])
+    values[~far] = volume * _bessel_over_its_power(half, w[~far])
+    return torch.from_numpy(values).to(lengths.device)
+
+
+def _bessel_over_its_power(order: float, w: Array) -> Array:
+    r"""$F_\nu(w)=\Gamma(\nu+1)(2/w)^\nu J_\nu(w)$ for $0\le w\le\nu$, which is 1 at 0.
+
+    Its power series has no cancellation for $w^2/4\le k+1$, and from there
+    $F_{k-1}=F_k-\frac{w^2/4}{k(k+1)}F_{k+1}$ is stable downwards.
+    """
+    quarter = w**2 / 4
+    top = order + math.ceil(max(0.0, float(quarter.max(initial=0.0)) - order))
+    upper, here = _power_series(top + 1, quarter), _power_series(top, quarter)
+    for k in range(round(top - order)):
+        at = top - k
+        upper, here = here, here - quarter / (at * (at + 1)) * upper
+    return here
+
+
+def _power_series(order: float, quarter: Array) -> Array:
+    term = np.ones_like(quarter)
+    total = term.copy()
+    for k in range(1, 40):  # the terms fall at least like 1/k!
+        term = -term * quarter / (k * (order + k))
+        total += term
+    return total
 
 
 def tube_share(dimension: int, radius: float) -> float:

@@ -65,7 +65,7 @@ def shallow_memorizer(
     $m$ independent ones. The hidden layer does not depend on `y`.
 
     Args:
-        x: `[m, d]`, no two rows equal.
+        x: `[m, d]`; of equal rows, which must have equal labels, one counts.
         y: `[m]` or `[m, k]`.
         activation: a continuous function that is no polynomial, by its name.
 
@@ -150,9 +150,17 @@ def _sample(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     y = as_targets(y, x)
     if y.ndim > 2:
         raise InvalidInput(f"y must be [samples] or [samples, outputs], not {list(y.shape)}")
-    if len(torch.unique(x, dim=0)) < len(x):
-        raise InvalidInput("two inputs are equal: no function gives them two labels; drop one")
-    return x, y.reshape(len(x), -1)
+    y = y.reshape(len(x), -1)
+    distinct, place = torch.unique(x, dim=0, return_inverse=True)
+    if len(distinct) == len(x):
+        return x, y
+    # the first of each group of equal inputs, in the order given
+    number = torch.arange(len(x), device=x.device)
+    first = torch.full_like(place[: len(distinct)], len(x)).scatter_reduce(0, place, number, "amin")
+    if not torch.equal(y, y[first[place]]):
+        raise InvalidInput("two equal inputs have different labels: no function gives both")
+    kept = first.sort().values
+    return x[kept], y[kept]
 
 
 def _separating_line(x: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
