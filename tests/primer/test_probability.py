@@ -200,6 +200,35 @@ class TestFunctionSpaces:
         found = slobodeckij_seminorm(torch.square, 0.25, 2, 0.0, 1.0)
         assert found**2 == pytest.approx(float(grid.mean()), rel=1e-4)
 
+    @pytest.mark.parametrize("jump", [0.1234567, 0.5, 2 / 3])
+    @pytest.mark.parametrize(
+        ("s", "p"), [(0.5, 2), (0.7, 2), (0.25, 4), (0.9, 1.5), (0.3, math.inf)]
+    )
+    def test_a_jump_has_no_finite_seminorm_from_sp_1_on(self, jump, s, p):
+        def step(x):
+            return torch.sign(x - jump) + torch.sin(3 * x)
+
+        assert slobodeckij_seminorm(step, s, p, 0.0, 1.0) == math.inf
+
+    @pytest.mark.parametrize(("s", "p"), [(0.3, 2), (0.45, 2), (0.2, 4), (0.9, 1)])
+    def test_a_jump_below_sp_1_and_what_is_smoother(self, s, p):
+        assert math.isfinite(slobodeckij_seminorm(torch.sign, s, p, -1.0, 1.0))
+        for function in (torch.sin, torch.abs, torch.zeros_like, lambda x: torch.sin(300 * x)):
+            for smoothness in (s, 0.99):
+                assert math.isfinite(slobodeckij_seminorm(function, smoothness, p, -1.0, 1.0))
+
+    def test_powers_on_both_sides_of_their_smoothness(self):
+        # |x|^a is in W^{s,p} if and only if (s - a) p < 1, and Hölder of order a itself
+        for a, s, p in ((0.2, 0.6, 2.0), (0.3, 0.5, 4.0), (0.1, 0.5, 2.4)):
+            assert math.isfinite(slobodeckij_seminorm(lambda x, a=a: x.abs() ** a, s, p, -1.0, 1.0))
+        for a, s, p in ((0.1, 0.7, 2.0), (0.3, 0.6, 4.0)):
+            assert slobodeckij_seminorm(lambda x, a=a: x.abs() ** a, s, p, -1.0, 1.0) == math.inf
+        root = slobodeckij_seminorm(torch.sqrt, 0.5, math.inf, 0.0, 1.0)
+        assert root == pytest.approx(1, abs=0.05)
+        assert slobodeckij_seminorm(torch.sqrt, 0.6, math.inf, 0.0, 1.0) == math.inf
+        assert sobolev_norm(torch.abs, 1.5, 2, -1.0, 1.0) == math.inf
+        assert math.isfinite(sobolev_norm(torch.abs, 1.4, 2, -1.0, 1.0))
+
     def test_bad_input(self):
         with pytest.raises(InvalidInput):
             lebesgue_norm(torch.sin, 0.5, 0.0, 1.0)

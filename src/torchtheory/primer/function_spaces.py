@@ -18,6 +18,10 @@ from torchtheory.core.checks import nonnegative_number, open_fraction, whole_num
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.primer.taylor import derivative
 
+#: The power of 2 of the smallest part of an interval at which roughness is looked for, and
+#: how near to each other two powers of it count as one.
+_FINEST, _POWERS_APART = 14, 1e-3
+
 
 def fourier_transform(values: Tensor, start: float, spacing: float) -> tuple[Tensor, Tensor]:
     r"""The transform $\hat f(\xi)=\int f(x)e^{-2\pi i\langle x,\xi\rangle}dx$ on a grid.
@@ -96,6 +100,10 @@ def slobodeckij_seminorm(
     with a derivative. For $p=\infty$ it is the Hölder seminorm, as the largest quotient met,
     which is a lower bound.
 
+    It is infinite where $\int|f(x+h)-f(x)|^pdx$, which falls like a power of $h$, does not fall
+    faster than $h^{sp}$, as with a jump for $sp\ge1$. That power is measured at $h=(b-a)2^{-14}$,
+    below which nothing is seen.
+
     Args:
         function: $f$, applied to a tensor entry by entry.
         s: strictly between 0 and 1.
@@ -106,10 +114,14 @@ def slobodeckij_seminorm(
     >>> linear = slobodeckij_seminorm(lambda x: x, 0.5, 2, 0.0, 1.0)
     >>> round(linear, 12)                                # the integrand is 1
     1.0
+    >>> slobodeckij_seminorm(torch.sign, 0.5, 2, -1.0, 1.0)
+    inf
     """
     _check_exponent(p)
     open_fraction(s, "the fractional order")
     unit, unit_weights = _gauss_panels(0.0, 1.0, panels)
+    if _is_too_rough(function, s, p, low, high):
+        return math.inf
     if p == math.inf:
         x = low + (high - low) * unit
         gaps = (x[:, None] - x).abs().fill_diagonal_(math.inf)
@@ -151,6 +163,35 @@ def sobolev_norm(
     if s > whole:
         terms.append(slobodeckij_seminorm(derivatives[-1], s - whole, p, low, high, panels=panels))
     return max(terms) if p == math.inf else sum(t**p for t in terms) ** (1 / p)
+
+
+def _is_too_rough(
+    function: Callable[[Tensor], Tensor], s: float, p: float, low: float, high: float
+) -> bool:
+    """Whether differences at small distances fall too slowly for a finite seminorm."""
+    h = (high - low) * 2.0**-_FINEST
+    coarse, fine = (_shift_differences(function, low, high, t) for t in (2 * h, h))
+    if not bool(fine.any() and coarse.any()):
+        return False
+    largest = math.log2(coarse.max() / fine.max())
+    if p == math.inf:  # the quotient of x^s itself is finite
+        return largest < s - _POWERS_APART
+    # all of the function, and the one place where it is roughest, of a width like h
+    power = min(math.log2(2 * (coarse**p).sum() / (fine**p).sum()), 1 + p * largest)
+    return power <= s * p + min(_POWERS_APART, p * (1 - s) / 4)
+
+
+def _shift_differences(
+    function: Callable[[Tensor], Tensor], low: float, high: float, h: float
+) -> Tensor:
+    """`|f(x + h) - f(x)|` at points whose spacing divides `h`.
+
+    So a jump is met by the same number of points wherever it is.
+    """
+    per_shift = 4
+    count = round((high - low) / h * per_shift)
+    values = function(low + (torch.arange(count, dtype=torch.float64) + 0.5) * (h / per_shift))
+    return (values[per_shift:] - values[:-per_shift]).abs()
 
 
 def _gauss_panels(low: float, high: float, panels: int) -> tuple[Tensor, Tensor]:
