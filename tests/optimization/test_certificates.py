@@ -423,3 +423,13 @@ def test_losses_that_hardly_fall_contradict_what_makes_gradients_large() -> None
     fast, slow = [1.0, 1 - 0.375 / 4 - 1e-9], [1.0, 1 - 0.375 / 4 + 1e-3]
     assert not certify(fast, convex).contradictions
     assert [c.assumption for c in certify(slow, convex).contradictions] == ["convex"]
+
+
+def test_a_run_that_rounding_stops_above_the_minimum_contradicts_nothing() -> None:
+    """(y - sin x)² stops at the square of what y is rounded by, and not at 0."""
+    assumed = Assumptions("polyak-lojasiewicz", 0.25, smoothness=4.0, dominance=1.0, minimum=0.0)
+    falling = [0.5**k for k in range(100)]
+    assert not certify([*falling, *[falling[-1]] * 5], assumed).contradictions
+    # stopped where rounding does not reach, it is told
+    early = certify([*falling[:20], *[falling[19]] * 5], assumed)
+    assert [c.assumption for c in early.contradictions] == ["dominance"]

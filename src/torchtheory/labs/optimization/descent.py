@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import huber_loss
 
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.optimization.certificates.convergence import (
@@ -254,6 +253,18 @@ def printed_lines(run: Run, logistic: Function, constant: float, features: int) 
     )
 
 
+def stairs(theta: Tensor) -> Tensor:
+    r"""$h'=1-\mathrm{dist}(\theta,\mathbb Z)$ for $\theta\ge0$, and $(1+\theta)^2/2$ below: smooth with L = 1.
+
+    Steps of 1 go from integer to integer, where the slope is 1; half way between it has fallen to
+    1/2 and risen again, so that a step gains 3/4 only.
+    """
+    part = theta - theta.floor()
+    lost = torch.where(part <= 0.5, part.square() / 2, 0.25 - (1 - part).square() / 2)
+    above = 0.5 + theta - theta.floor() / 4 - lost
+    return torch.where(theta >= 0, above, (1 + theta).square() / 2).sum(-1)
+
+
 def critical_points(run: Run, starts: int) -> list[tuple[str, Tensor, Tensor]]:
     """Time to an ε-critical point on functions that are not convex."""
 
@@ -282,11 +293,11 @@ def critical_points(run: Run, starts: int) -> list[tuple[str, Tensor, Tensor]]:
         best.append(done.gradient_norms.square().cummin(0).values)
         promised.append(2 * constant / times * gaps)
 
-    # Huber's function has slope 1 until the last step: half of the promise is used
-    far = torch.tensor([[100.5]], dtype=torch.float64)
-    sliding = gradient_descent(lambda t: huber_loss(t, torch.zeros_like(t), reduction="none").sum(-1), far, 1.0, 400)
+    # slope 1 at every iterate, and as little gained between them as L allows
+    far = torch.tensor([[100.0]], dtype=torch.float64)
+    sliding = gradient_descent(stairs, far, 1.0, 400)
     needed.append(first_critical(sliding.gradient_norms, 0.99).double() + 1)
-    allowed.append(torch.tensor([iterations_to_critical_point(1.0, 100.0, 0.99)]).double())
+    allowed.append(torch.tensor([iterations_to_critical_point(1.0, float(sliding.values[0, 0]), 0.99)]).double())
 
     def endless(theta: Tensor) -> Tensor:
         """No lower bound: a slope that never ends."""

@@ -122,6 +122,7 @@ def consistent_or_not(run: Run, steps: int) -> Errors:
     along = truth + torch.linalg.eigh(x.T @ x).eigenvectors[:, -1]
     long = 2 / top
     one = expected_least_squares_error(x, consistent, along, [long])
+    edge = expected_least_squares_error(x, consistent, along, [1 / (2 * top)])
     for name, path in paths.items():
         # until the error of the consistent system is as small as rounding
         clear = path.distance[1:] > 1e-12 * path.distance[0]
@@ -131,21 +132,41 @@ def consistent_or_not(run: Run, steps: int) -> Errors:
             r"\|\nabla\ell_i(w_k)\|^2\ge1",
         )
         says.at_least(
-            (path.distance[1:] / (eta**2 * path.noise[:-1]))[clear],
+            torch.cat(
+                [
+                    (path.distance[1:] / (eta**2 * path.noise[:-1]))[clear],
+                    edge.distance[1:] * (2 * top) ** 2 / edge.noise[:-1],
+                ]
+            ),
             1.0,
-            where=f"{name} system, {int(clear.sum())} steps, exact expectations",
+            1e-9,
+            where=f"{name} system, {int(clear.sum())} steps, exact expectations; and equality at the largest step, "
+            "from w⋆ plus the top eigenvector",
         )
         says.fails("η = 2/‖XᵀX‖, from w⋆ plus the top eigenvector", one.distance[1:] / (long**2 * one.noise[:-1]))
     floor = stochastic_error_floor(x, inconsistent, eta)
+    # rows of one length, from the solution: the first step is at the floor
+    even = x / x.norm(dim=1, keepdim=True)
+    gentle = min(1 / (2 * float(torch.linalg.matrix_norm(even, 2)) ** 2), 1 / n)
+    best = torch.linalg.lstsq(even, inconsistent).solution
+    evenly = expected_least_squares_error(even, inconsistent, best, [gentle] * steps).distance[1:]
     says = run.states(
         "L-144",
         r"Xw\ne y \text{ for all } w:\ \mathbb E\|w_{k+1}-w_\star\|^2\ge\eta^2\min_wn"
         r"\textstyle\sum_i\|x_i\|^2(x_i^\top w-y_i)^2>0 \text{ for every } k",
     )
     says.at_least(
-        paths["inconsistent"].distance[1:], floor, where="inconsistent: descent with a constant step does not converge"
+        torch.cat([paths["inconsistent"].distance[1:], evenly]),
+        torch.cat(
+            [
+                torch.full((steps,), value, dtype=torch.float64)
+                for value in (floor, stochastic_error_floor(even, inconsistent, gentle))
+            ]
+        ),
+        1e-12,
+        where="inconsistent: descent with a constant step does not converge; also rows of one length, from w⋆",
     )
-    says.fails("the consistent system", paths["consistent"].distance[1:])
+    says.fails("the consistent system", paths["consistent"].distance[1:], promised=floor)
     times = torch.arange(1, steps + 1, dtype=torch.float64)
     away = paths["consistent"].distance
     clear = away[1:] > 1e-12 * away[0]

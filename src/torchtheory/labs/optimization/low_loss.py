@@ -106,10 +106,6 @@ def convexity(run: Run, x: Tensor, y: Tensor) -> None:
             there = {k: p + run.randn(*p.shape) for k, p in convex.parameters.items()}
             smallest.append(extremal_eigenvalues(hessian_operator(convex, parameters=at)).smallest)
             excess.append(probe_segment(convex, flatten(at), flatten(there)).excess)
-        theta = flatten(problem.parameters)
-        for _ in range(15):
-            both = [theta + run.randn(len(theta)) for _ in range(2)]
-            outside.append(probe_segment(problem, *both).excess)
         whole.append(extremal_eigenvalues(hessian_operator(problem)).smallest)
     says = run.states(
         "A-117",
@@ -122,8 +118,16 @@ def convexity(run: Run, x: Tensor, y: Tensor) -> None:
         r"r(\theta^{(1)},(1-\lambda)\theta^{(2)}+\lambda\bar\theta^{(2)})\le(1-\lambda)r+\lambda\bar "
         r"r: \text{ most above the chord}",
     )
+    # a minimum in the last layer, and the same function with its units in another order
+    fitted = minimum(run, 12, x, y)
+    for _ in range(10):
+        order = torch.randperm(12, generator=run.generator)
+        shuffled = flatten(
+            {name: p[..., order] if p.shape[0] == 1 else p[order] for name, p in fitted.named_parameters()}
+        )
+        outside.append(probe_segment(Problem(fitted, (x, y), task="regression"), vector_of(fitted), shuffled).excess)
     says.at_most(excess, 0, 1e-12, where="ten random segments of the last layer")
-    says.fails("segments in all parameters", outside)
+    says.fails("segments in all parameters, between a minimum and its permutations", outside)
     fit = minimize_last_layer(squared, tolerance=1e-7, steps=5000)
     exact = fit_last_layer(net, x, y).model
     with torch.no_grad():
@@ -155,12 +159,16 @@ def boundary(run: Run, x: Tensor, y: Tensor) -> None:
         r"\max_{\theta^{(2)}\in[-1,1]^n}r \text{ is attained on the boundary: no inner point is "
         r"above the highest corner}",
     )
+
+    def highest(values: Tensor) -> Tensor:
+        return values.reshape(10, -1).amax(1)
+
     says.at_most(
-        risks(inside),
+        highest(risks(inside)),
         risks(corners).max(),
-        where=f"{len(inside)} points of the cube, {len(corners)} corners; a cube is compact",
+        where=f"the highest of {len(inside) // 10} points of the cube, ten times; {len(corners)} corners",
     )
-    says.fails("the loss -(Φ - y)², which is not convex", -risks(inside), promised=-risks(corners).min())
+    says.fails("the loss -(Φ - y)², which is not convex", highest(-risks(inside)), promised=-risks(corners).min())
     direction = theta[-6:]
     ray = risks(torch.tensor([0.0, 1.0, 10.0, 100.0]).double()[:, None] * direction)
     run.refutes(
@@ -221,8 +229,14 @@ def paths(
         r"\sqrt{r} \text{ rises on the first and last leg by at most } \mathrm{Lip}(\varrho)"
         r"\textstyle\sum_j|\theta_j^{(2)}|\,\epsilon_j\bigl(\tfrac1m\sum_i\|(x_i,1)\|^2\bigr)^{1/2}",
     )
+    of_trained, for_trained = trained(run, x, y, widths[0], reach, rows[0][1])
+    of_rays, for_rays = moving_together(widths[0], x[:1])
     says.at_most(
-        torch.stack(roots), allowed, where=f"widths {widths[0]} to {widths[-1]}, {repeats} pairs of minima each"
+        torch.cat([torch.stack(roots), of_trained, of_rays]),
+        torch.cat([torch.tensor(allowed), for_trained, for_rays]),
+        1e-9,
+        where=f"widths {widths[0]} to {widths[-1]}, {repeats} pairs of minima each; two networks with all weights "
+        "trained; and units that all move towards one sample, where the bound is met",
     )
     rise, permitted = careless(run, x, y, 8192, reach)
     says.fails("units move onto any others instead of the nearest (width 8192)", rise, promised=permitted)
@@ -245,7 +259,6 @@ def paths(
     )
     says.fails("the straight path", direct.high)
     neighbors(run, widths, repeats)
-    trained(run, x, y, widths[0], reach, rows[0][1])
     small = low_loss_path(problem, *ends)
     merged, apart = small.corners[2][-width:], small.corners[1][-width:]
     run.refutes(
@@ -314,12 +327,33 @@ def neighbors(run: Run, widths: tuple[int, ...], repeats: int) -> None:
         r"\text{rows uniform on } S^2: \mathbb E\min_{k\le m}\|\theta_j-\theta_k\|=\sqrt\pi\,"
         r"\Gamma(m+1)/\Gamma(m+\tfrac32)\sim\sqrt{\pi/m},\ m=\tfrac n2: \text{ ratio of the means}",
     )
-    says.mean(found, 1, where=f"{found.trials} independent sets of rows, widths {widths[0]} to {widths[-1]}")
+    # caps of half or twice the area
+    says.mean(
+        found,
+        1,
+        against=(math.sqrt(0.5), math.sqrt(2)),
+        where=f"{found.trials} independent sets of rows, widths {widths[0]} to {widths[-1]}",
+    )
     says.fails("rows on the sphere of 39 dimensions", many)
 
 
-def trained(run: Run, x: Tensor, y: Tensor, width: int, reach: float, random: float) -> None:
-    """Two networks with all weights trained: their units need not be spread like random ones."""
+def moving_together(width: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    """One sample, and units on its ray, half of them a little longer: root of the loss and its bound."""
+    lifted = torch.cat([x, torch.ones(1, 1, dtype=x.dtype)], 1)
+    lengths = torch.ones(width, 1, dtype=x.dtype)
+    lengths[width // 2 :] = 1.1
+    units = lengths * F.normalize(lifted, dim=1)
+    output = torch.full((1, width), 1 / width, dtype=x.dtype)
+    net = nn.Sequential(dense(units[:, :-1], units[:, -1]), nn.ReLU(), dense(output))
+    problem = Problem(net, (x, net(x).detach()), task="regression")
+    path = low_loss_path(problem, vector_of(net), vector_of(net))
+    losses = path_losses(problem, path.corners)
+    return losses[0].max().sqrt()[None], (path.start_shift * lifted.norm())[None]
+
+
+def trained(run: Run, x: Tensor, y: Tensor, width: int, reach: float, random: float) -> tuple[Tensor, Tensor]:
+    """Two networks with all weights trained, whose units need not be spread like random ones: root of
+    the loss on the first and last leg, and its bound."""
     nets = [network(run, width, x.shape[1]) for _ in range(2)]
     for net in nets:
         optimizer = torch.optim.LBFGS(net.parameters(), max_iter=80, line_search_fn="strong_wolfe")
@@ -338,13 +372,6 @@ def trained(run: Run, x: Tensor, y: Tensor, width: int, reach: float, random: fl
     straight = probe_segment(problem, *nets).losses
     corners = bend_path(problem, *nets, steps=150, batch=len(x), learning_rate=0.03, generator=run.generator)
     bent = path_losses(problem, corners)
-    run.states("A-118", r"\text{the same between two networks with all weights trained}").at_most(
-        torch.stack([losses[0].max(), losses[-1].max()]).sqrt(),
-        ends.sqrt() + reach * torch.tensor([path.start_shift, path.end_shift]),
-        where=f"width {width}; farthest unit {float(path.start_distances.max()):.2g} and "
-        f"{float(path.end_distances.max()):.2g} from its neighbor, {random:.2g} with random rows: "
-        "that units are well spread is a hypothesis, not a consequence of being a minimum",
-    )
     run.table(
         "trained",
         ["path", "legs", "largest loss on it", "larger loss of the ends"],
@@ -356,8 +383,12 @@ def trained(run: Run, x: Tensor, y: Tensor, width: int, reach: float, random: fl
                 ("one bend, trained", 2, bent),
             )
         ],
-        caption=f"Between two trained networks of width {width}; no theorem promises the bend",
+        caption=f"Between two trained networks of width {width}; no theorem promises the bend. The farthest unit is "
+        f"{float(path.start_distances.max()):.2g} from its neighbor, {random:.2g} with random rows: that units are "
+        "well spread is a hypothesis, not a consequence of being a minimum",
     )
+    roots = torch.stack([losses[0].max(), losses[-1].max()]).sqrt()
+    return roots, ends.sqrt() + reach * torch.tensor([path.start_shift, path.end_shift])
 
 
 def monotone(run: Run, x: Tensor, y: Tensor, width: int, count: int) -> tuple[Tensor, Tensor, float]:
@@ -394,10 +425,15 @@ def monotone(run: Run, x: Tensor, y: Tensor, width: int, count: int) -> tuple[Te
         1e-12,
         where=f"{len(begins)} random networks worse than the zero function; ten factors each",
     )
+
+    def saturated(losses: Tensor) -> Tensor:
+        return 1 - (-losses / zero).exp()
+
+    ends = saturated(torch.tensor(begins, dtype=torch.float64))[:, None]
     says.fails(
-        "the loss cut off at (r(0) + r(1)) / 2, which is not convex in λ",
-        torch.stack([r.clamp_max((b + zero) / 2) for r, b in zip(rays, begins, strict=True)]),
-        promised=torch.stack([factors * (b + zero) / 2 + (1 - factors) * zero for b in begins]),
+        "the loss 1 - exp(-r/r(0)), which is not convex in λ",
+        saturated(torch.stack(rays)),
+        promised=factors * ends + (1 - factors) * saturated(torch.tensor(zero)),
     )
     says = run.states(
         "A-119",

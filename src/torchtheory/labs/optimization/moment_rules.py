@@ -201,10 +201,13 @@ def through_layers(run: Run, draws: int, depth: int) -> tuple[list[int], Curves,
     x = run.randn(widths[0])
     size = float(x.square().sum())
 
-    def signals(law: str, sizes: list[int], deviations: list[float], start: Tensor) -> list[Tensor]:
-        found = [start.expand(draws, -1)]
+    # fourth moments have long tails
+    many = 4 * draws
+
+    def signals(law: str, sizes: list[int], deviations: list[float], start: Tensor, count: int) -> list[Tensor]:
+        found = [start.expand(count, -1)]
         for p, q, sigma in zip(sizes[1:], sizes, deviations, strict=False):
-            found.append((draw(run, law, (draws, p, q), sigma) @ found[-1][..., None])[..., 0])
+            found.append((draw(run, law, (count, p, q), sigma) @ found[-1][..., None])[..., 0])
         return found
 
     second: Curves = {}
@@ -212,13 +215,13 @@ def through_layers(run: Run, draws: int, depth: int) -> tuple[list[int], Curves,
     square, start = [5] * (depth + 1), run.randn(5)
     for law, kappa in KURTOSIS.items():
         exact = forward_norms(widths, sigmas)
-        paths = [mean_interval(v.square().sum(1) / size, SURE) for v in signals(law, widths, sigmas, x)[1:]]
+        paths = [mean_interval(v.square().sum(1) / size, SURE) for v in signals(law, widths, sigmas, x, draws)[1:]]
         second[law] = list(zip(exact[1:], paths, strict=True))
         moments = fourth_moments(start, square, 5**-0.5, kappa)
         length = float(start.square().sum()) ** 2
         found = [
             mean_interval(v.square().sum(1).square() / length, SURE)
-            for v in signals(law, square, [5**-0.5] * depth, start)[1:]
+            for v in signals(law, square, [5**-0.5] * depth, start, many)[1:]
         ]
         fourth[law] = [(m.euclidean / length, i) for m, i in zip(moments[1:], found, strict=True)]
     for law, kappa in KURTOSIS.items():
@@ -241,7 +244,7 @@ def through_layers(run: Run, draws: int, depth: int) -> tuple[list[int], Curves,
             rf"\|x\|^4 \text{{, {law}, }} \kappa={kappa:g}",
         )
         # fourth moments as squares of second ones, and those of another kurtosis
-        says.mean(found_here, promised, against=(1.0, fourth[other][1][0]), where=f"{draws} networks")
+        says.mean(found_here, promised, against=(1.0, fourth[other][1][0]), where=f"{many} networks")
         says.fails(f"entries: {other}", fourth[other][1][1])
     return widths, second, fourth
 

@@ -189,7 +189,8 @@ def _descent(
     if largest is None or given.step * largest >= 2 or run.values.ndim != 1:
         return []
     before, after = run.values[:-1].double(), run.values[1:].double()
-    rounding = 300 * _eps(run) * before.abs().maximum(after.abs())
+    # a small value may be what is left of numbers as large as those at the start
+    rounding = 300 * _eps(run) * after.abs().maximum(before.abs()).maximum(before[:1].abs())
     rise = after - before
     found = _first(
         "smoothness",
