@@ -221,5 +221,8 @@ def plot(axes: Any, curves: dict[str, tuple[Flatness, float]]) -> None:
         if probe.fraction:
             at = probe.errors[probe.fractions.index(probe.fraction)]
             axes.plot([probe.fraction], [at], "o", color=color)
+    ticks = [0.0625, 0.125, 0.25, 0.5, 1.0, 2.0]
+    axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    axes.minorticks_off()
     axes.set(xlabel="noise, relative to each tensor", ylabel="mean error on the training data")
     axes.legend()

@@ -369,10 +369,10 @@ def flows(run: Run, level: float) -> None:
     # one vertex four times: a single neuron, aligned with it, serves all
     alike = two_layers(x[:1].expand(4, -1), torch.ones(4).double(), torch.relu)
     one = follow(alike, torch.cat([x[0], torch.ones(1).double()]) / 2, levels)
-    say_levels = torch.cat([c.levels, one.levels])
+    reached = torch.cat([c.levels, one.levels])
     says.at_least(
         torch.cat([c.norms, one.norms]).square(),
-        2 * (say_levels - math.log(4)) / math.sqrt(3),
+        2 * (reached - math.log(4)) / math.sqrt(3),
         where=f"every two-layer ReLU network must grow so, and the flow reaches s = {level:g}; the tetrahedron, and "
         "one of its vertices four times",
     )

@@ -80,8 +80,14 @@ def random_laws(run: Run, count: int, points: int) -> Tensor:
 def divergence(run: Run, laws: int) -> None:
     """KL: values, sign, zero, domination; and that it is no metric."""
     says = run.states("M-58", r"\mathrm{kl}(0.1\|0.5)=0.3681,\ \mathrm{kl}(0.5\|0.1)=0.5108")
-    says.equal([binary_kl(0.1, 0.5), binary_kl(0.5, 0.1)], [0.3681, 0.5108], 5e-5)
-    says.fails("the two arguments exchanged", [binary_kl(0.5, 0.1), binary_kl(0.1, 0.5)])
+    rare, fair = torch.tensor([0.1, 0.9], dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    says.equal(
+        [binary_kl(0.1, 0.5), binary_kl(0.5, 0.1), float(discrete_kl(rare, fair)), float(discrete_kl(fair, rare))],
+        [0.3681, 0.5108] * 2,
+        5e-5,
+        where="as coins, and as laws on two points",
+    )
+    says.fails("the two arguments exchanged", [binary_kl(0.5, 0.1), binary_kl(0.1, 0.5)], promised=[0.3681, 0.5108])
     q, p = random_laws(run, laws, 6), random_laws(run, laws, 6)
     says = run.states("M-58", r"\mathrm{KL}(Q\|P)>0\text{ for }Q\ne P")
     says.above(discrete_kl(q, p), 0.0)
@@ -252,6 +258,20 @@ def compare(run: Run) -> None:
     )
     says.at_most(torch.cat([exact, seeger, maurer, square]), torch.cat([seeger, maurer, printed, printed]), 1e-12)
     says.fails("the square's bound against Maurer's", square, promised=maurer)
+    inner = [i for i, b in enumerate(exact) if b < 0.99]
+    spent = [n * binary_kl(e, float(exact[i])) for i in inner for e, _, n, _ in [cases[i]]]
+    more = [n * binary_kl(e, float(seeger[i])) for i in inner for e, _, n, _ in [cases[i]]]
+    says = run.states(
+        ["M-60", "M-62"],
+        r"N\,\mathrm{kl}(\hat r\,\|\,\text{bound})=\mathrm{KL}+\ln\tfrac{J(N)}\varepsilon \text{ with exact } J",
+    )
+    says.equal(
+        spent,
+        [kl + log_moment(KL, n) - math.log(delta) for i in inner for _, kl, n, delta in [cases[i]]],
+        1e-6,
+        where=f"the {len(inner)} cases with a bound below 0.99",
+    )
+    says.fails("2√N for J", more)
     says = run.states("M-62", r"\text{the printed excess is twice Maurer's: }\frac2N\text{ for }\frac1{2N}")
     says.equal(
         torch.tensor([p - c[0] for p, c in zip(printed, cases, strict=True)]),

@@ -41,7 +41,8 @@ def pac_bayes_coverage(run: Run, problems: int = 400, samples: int = 60, certifi
         raise InvalidInput("take 50 problems, 20 samples, 1 certified and 1 epoch or more")
     law = population(run)
     delta = 0.05
-    fitted, unchanged = fit_all(run, law, problems, samples, delta)
+    fitted = fit_all(run, law, problems, samples, delta)
+    unchanged = keep_prior(run, law, problems, samples, delta)
     cheating = cheat_all(run, law, problems, samples, delta)
     says = run.states(
         "M-57, M-60",
@@ -49,13 +50,13 @@ def pac_bayes_coverage(run: Run, problems: int = 400, samples: int = 60, certifi
         r"{\mathrm{bound}-\mathbb E_QR_S}\le1\Bigr)\ge1-\delta",
     )
     says.at_most(
-        quantile_interval(torch.maximum(fitted.used, unchanged.used), 1 - delta, 0.99),
+        [quantile_interval(made.used, 1 - delta, 0.99).low for made in (fitted, unchanged)],
         1.0,
-        where=f"quantile at 1 - δ over {problems} samples of {samples}, the larger of two posteriors: "
-        "the prior, and the one that minimizes the bound",
+        where=f"lower ends of 99 % intervals for the quantile at 1 - δ over {problems} samples of {samples}: "
+        "posteriors that minimize the bound, and a prior that is kept",
     )
     says.fails(
-        "the prior is centered at weights trained on the sample", quantile_interval(cheating.used, 1 - delta, 0.99)
+        "the prior is centered at weights trained on the sample", quantile_interval(cheating.used, 1 - delta, 0.99).low
     )
     chosen, drawn, other = certify_some(run, law, certified, samples, epochs)
     says = run.states("M-64", r"\Pr_S(\mathbb E_QR\le\mathrm{certificate})\ge0.965")
@@ -115,40 +116,51 @@ def gibbs(mean: Tensor, variance: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return wrong
 
 
-def fit_all(run: Run, law: Law, problems: int, samples: int, delta: float) -> tuple[Judged, Judged]:
-    """Posteriors that minimize the bound, and the prior as a posterior: N(guess, I)."""
-    x, y, _ = law
-    index = torch.randint(0, POINTS, (problems, samples), generator=run.generator)
-    sx, sy = x[index], y[index]
-    guess = torch.zeros(DIMENSION, dtype=torch.float64)
-    guess[0] = 30.0  # made before any sample: nearly one classifier, so that little averages out
-    mean = guess.expand(problems, -1).clone().requires_grad_()
+def fit_all(run: Run, law: Law, problems: int, samples: int, delta: float) -> Judged:
+    """Posteriors that minimize the bound, with the prior N(0, I)."""
+    sx, sy = _samples(run, law, problems, samples)
+    mean = torch.zeros(problems, DIMENSION, dtype=torch.float64, requires_grad=True)
     log_variance = torch.zeros(problems, DIMENSION, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([mean, log_variance], lr=0.1)
-    constant = log_moment(KL, samples) - math.log(delta)
 
     def judged() -> tuple[Tensor, Tensor]:
         risk = gibbs(mean, log_variance.exp(), sx, sy).mean(1)
-        kl = 0.5 * (log_variance.exp() - 1 - log_variance + (mean - guess).square()).sum(1)
-        return risk, upper_kl_inverse(risk.clamp(1e-9, 1 - 1e-9), (kl + constant) / samples)
+        kl = 0.5 * (log_variance.exp() - 1 - log_variance + mean.square()).sum(1)
+        return risk, _bound(risk, kl, samples, delta)
 
-    def result() -> Judged:
-        risk, bound = judged()
-        return Judged(risk.detach(), _true_risk(mean, log_variance.exp(), law), bound.detach())
-
-    prior = result()
     for _ in range(80):
         optimizer.zero_grad()
         judged()[1].sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return result(), prior
+    risk, bound = judged()
+    return Judged(risk.detach(), _true_risk(mean, log_variance.exp(), law), bound.detach())
+
+
+def keep_prior(run: Run, law: Law, problems: int, samples: int, delta: float) -> Judged:
+    """The prior as a posterior, around a guess made before any sample.
+
+    It is nearly one classifier, so that little averages out, and the divergence is 0.
+    """
+    sx, sy = _samples(run, law, problems, samples)
+    mean, variance = torch.zeros(problems, DIMENSION).double(), torch.ones(problems, DIMENSION).double()
+    mean[:, 0] = 30.0
+    risk = gibbs(mean, variance, sx, sy).mean(1)
+    return Judged(risk, _true_risk(mean, variance, law), _bound(risk, torch.zeros(problems), samples, delta))
+
+
+def _samples(run: Run, law: Law, problems: int, samples: int) -> tuple[Tensor, Tensor]:
+    index = torch.randint(0, POINTS, (problems, samples), generator=run.generator)
+    return law[0][index], law[1][index]
+
+
+def _bound(risk: Tensor, kl: Tensor, samples: int, delta: float) -> Tensor:
+    constant = log_moment(KL, samples) - math.log(delta)
+    return upper_kl_inverse(risk.clamp(1e-9, 1 - 1e-9), (kl + constant) / samples)
 
 
 def cheat_all(run: Run, law: Law, problems: int, samples: int, delta: float) -> Judged:
     """The posterior is its own prior: trained on the sample, divergence 0."""
-    x, y, _ = law
-    index = torch.randint(0, POINTS, (problems, samples // 3), generator=run.generator)
-    sx, sy = x[index], y[index]
+    sx, sy = _samples(run, law, problems, samples // 3)
     mean = torch.zeros(problems, DIMENSION, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([mean], lr=0.3)
     for _ in range(150):
@@ -158,8 +170,7 @@ def cheat_all(run: Run, law: Law, problems: int, samples: int, delta: float) -> 
         optimizer.step()
     variance = torch.full_like(mean, 1e-4)
     risk = gibbs(mean, variance, sx, sy).mean(1).detach()
-    constant = log_moment(KL, samples // 3) - math.log(delta)
-    bound = upper_kl_inverse(risk.clamp(0, 1), constant / (samples // 3))
+    bound = _bound(risk, torch.zeros(problems), samples // 3, delta)
     return Judged(risk, _true_risk(mean, variance, law), bound)
 
 

@@ -103,15 +103,14 @@ def definition(run: Run, m: int, classes: int) -> None:
 
 def estimate(run: Run, m: int, draws: int) -> None:
     """Random signs against all signs."""
-    supremum = finite_class(labelings_with_changes(m, 1))
+    both_ways = labelings_with_changes(m, 1)
+    supremum = finite_class(both_ways)
     exact = exact_rademacher(supremum, m)
+    one_way = exact_rademacher(finite_class(both_ways[both_ways[:, 0] > 0]), m)
     fair = estimate_rademacher(supremum, m, draws=draws, generator=run.generator)
     biased = mean_interval(supremum((run.rand(draws, m) < 0.75).double() * 2 - 1))
     says = run.states(
         "M-41", r"\tfrac1N\sum_{k\le N}\sup_f\tfrac1m\sum_i\sigma^{(k)}_if(z_i)\approx\hat R_S(\mathcal F)"
-    )
-    one_way = exact_rademacher(
-        finite_class(labelings_with_changes(m, 1)[:, :1].sign() * labelings_with_changes(m, 1)), m
     )
     says.mean(
         fair,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -177,7 +177,7 @@ def regularized(run: Run, law: FiniteDistribution, functions: Tensor, m: int) ->
     changes = (functions.diff(dim=1) != 0).sum(1)
     weight = torch.where(changes == 0, 0.9 / int((changes == 0).sum()), 0.1 / int((changes > 0).sum())).double()
     # fair labels, and the Θ of a constant just below 1/2: a sample of equal labels deceives
-    law = replace(law, mass=torch.full_like(law.mass, 1 / len(law.mass)))
+    law = law.with_mass(torch.full_like(law.mass, 1 / len(law.mass)))
     delta = 1.02 * math.exp(-m / 2) / float(weight.max())
     theta = torch.sqrt(torch.log(1 / (weight * delta)) / (2 * m))
     samples, chance = law.all_samples(m)
