@@ -30,6 +30,7 @@ from torchtheory.approximation.rates.explicit_sizes import (
     interpolant_units,
     yarotsky_units,
 )
+from torchtheory.approximation.rates.lower_bounds import continuous_selection_minimum
 from torchtheory.approximation.rates.table import (
     THEOREMS,
     code_exponent,
@@ -230,3 +231,22 @@ def test_bad_input() -> None:
         Setting(1, 1, 0.1, p=math.nan)
     with pytest.raises(InvalidInput, match="0 to 1 derivatives"):
         Setting(1, 1, 0.1, order=2)
+
+
+@pytest.mark.parametrize("order", [0.0, 0.5, 1.0])
+def test_derivatives_in_the_error_as_printed(order: float) -> None:
+    n, d, error = 3, 2, 1e-3
+    table = size_needed("sobolev", smoothness=n, dimension=d, error=error, order=order)
+    (row,) = (e for e in table.upper if e.theorem.id.startswith("X-32"))
+    printed = error ** (-d / (n - order)) * math.log2(error ** (-n / (n - order))) ** 2
+    assert row.log10_size == pytest.approx(math.log10(printed))
+
+
+@pytest.mark.parametrize("name", ["sobolev", "lipschitz"])
+def test_numbers_too_long_to_count(name: str) -> None:
+    smoothness = 2 if name == "sobolev" else None
+    table = size_needed(name, smoothness=smoothness, dimension=100_000, error=1e-300, lipschitz=2.0)
+    for row in (*table.lower, *table.upper):
+        assert math.isfinite(row.log10_size)
+    with pytest.raises(InvalidInput, match="too many to count"):
+        continuous_selection_minimum(1e-300, 1, 100_000, lipschitz=1.0)

@@ -35,6 +35,9 @@ from torchtheory.generalization.vc.networks import anthony_bartlett_vc_bound
 
 Encoder = Callable[[BumpSum], Tensor]
 
+#: Whole numbers are counted up to this many bits; arithmetic with longer ones takes for ever.
+MOST_BITS = 1 << 20
+
 #: Codes that differ by no more than this are the same one.
 _SAME_CODE = 1e-9
 
@@ -85,7 +88,7 @@ def continuous_selection_minimum(
     constant = _constant(smoothness, dimension, lipschitz)
     ratio = (constant / positive_number(error, "error")) ** (1 / smoothness)
     cells = max(1, math.ceil(ratio - 1e-9))
-    return int((cells - 1) ** dimension)
+    return _countable_power(cells - 1, dimension)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +258,9 @@ def vc_minimum_weights(
     """
     if layers is not None:
         whole_number(layers, "layers", least=1)
-    points = label_cells(error, smoothness, dimension, derivative=derivative) ** dimension
+    points = _countable_power(
+        label_cells(error, smoothness, dimension, derivative=derivative), dimension
+    )
 
     # the root of 4M(aM + 4) = points: the numbers have hundreds of digits in high dimension
     a = 3 + 2 * derivative
@@ -267,6 +272,16 @@ def vc_minimum_weights(
     return first_whole_number(
         lambda m: anthony_bartlett_vc_bound(max(m, 2), m, layers) >= points, max(least, layers)
     )
+
+
+def _countable_power(cells: int, dimension: int) -> int:
+    if dimension * cells.bit_length() > MOST_BITS:
+        raise InvalidInput(
+            f"{cells:.3g} cells per side in {dimension} dimensions are more than 2^{MOST_BITS}: "
+            "too many to count one by one"
+        )
+    power: int = cells**dimension
+    return power
 
 
 def _constant(smoothness: int, dimension: int, lipschitz: float | None) -> float:

@@ -117,7 +117,9 @@ THEOREMS: tuple[RateTheorem, ...] = (
         "X-32, A-92", "Taylor patches, derivatives in the error", "sobolev", "upper", "weights",
         lambda s: s.dimension / (s.smoothness - s.order),
         "W^(r,p)", "ReLU", "depth of order log(1/error)", "derivative",
+        # log^2 of error^(-n/(n - r))
         log_power=lambda s: 2.0, continuous=True,
+        log10_prefactor=lambda s: 2 * math.log10(s.smoothness / (s.smoothness - s.order)),
         hypotheses=(
             _WHOLE, _BANACH, ("the smoothness must be at least 2", lambda s: s.smoothness >= 2),
         ),
@@ -150,7 +152,7 @@ THEOREMS: tuple[RateTheorem, ...] = (
     RateTheorem(
         "X-16", "weights chosen continuously (nonlinear widths)", "lipschitz", "lower", "weights",
         lambda s: float(s.dimension), "sup", "any", "any", "sup", continuous=True,
-        prefactor=lambda s: s.lipschitz**s.dimension,
+        log10_prefactor=lambda s: s.dimension * math.log10(s.lipschitz),
         hypotheses=(_SUP,),
         number=lambda s: CountedSize(
             continuous_selection_minimum(s.error, 1, s.dimension, lipschitz=s.lipschitz)
@@ -160,7 +162,7 @@ THEOREMS: tuple[RateTheorem, ...] = (
         "X-31", "partition of unity times values", "lipschitz", "upper", "units",
         lambda s: float(s.dimension), "sup", "ReLU", "depth of order log(1/error)", "sup",
         log_power=lambda s: 1.0, continuous=True,
-        prefactor=lambda s: s.lipschitz**s.dimension,
+        log10_prefactor=lambda s: s.dimension * math.log10(s.lipschitz),
     ),
     RateTheorem(
         "L-071", "steps", "lipschitz", "upper", "units", lambda s: 1.0,
@@ -234,14 +236,14 @@ THEOREMS: tuple[RateTheorem, ...] = (
     RateTheorem(
         "X-56", "charts and wavelets", "manifold", "upper", "weights",
         lambda s: s.dimension / 2, "sup", "ReLU", "3 hidden layers", "sup",
-        prefactor=lambda s: float(s.dimension * s.charts),
+        log10_prefactor=lambda s: math.log10(s.dimension * s.charts),
         offset=lambda s: float(s.ambient * s.charts),
         hypotheses=(_TWICE,),
     ),
     RateTheorem(
         "X-56", "charts and wavelets", "manifold-wavelet", "upper", "weights",
         lambda s: 2.0, "L2", "ReLU", "3 hidden layers", "mean",
-        prefactor=lambda s: float(s.dimension * s.charts**2),
+        log10_prefactor=lambda s: math.log10(s.dimension * s.charts**2),
         offset=lambda s: float(s.ambient * s.charts),
         hypotheses=(_SQUARE,),
         printed=lambda s: 1.0,

@@ -125,7 +125,8 @@ class RateTheorem:
         hypotheses: what must hold, each with its words.
         errors_in: `sup`, `mean` (an $L_p$ norm, `p` finite) or `derivative`; a bound
             from below in a norm holds in every stronger one.
-        prefactor, offset: what stands beside the power: `offset + prefactor * power`.
+        log10_prefactor, offset: what stands beside the power: `offset + prefactor * power`; the
+            logarithm, as a constant to the power of the dimension does not fit into a float.
         layers_exponent: where the depth is itself a power of the error.
         number: the size with its constant, where it is known; may give None where it is not.
         printed: the exponent as the source prints it, where that is wrong.
@@ -147,7 +148,7 @@ class RateTheorem:
     continuous: bool = False
     encodable: bool = False
     hypotheses: tuple[Hypothesis, ...] = ()
-    prefactor: Exponent = lambda s: 1.0
+    log10_prefactor: Exponent = lambda s: 0.0
     offset: Exponent = lambda s: 0.0
     layers_exponent: Exponent | None = None
     number: Callable[[Setting], CountedSize | None] | None = None
@@ -175,7 +176,7 @@ class RateTheorem:
         r"""$\log_{10}$ of the power with its logarithm, constant 1."""
         log = math.log10(max(1.0, math.log2(1 / setting.error)))
         power = -self.exponent(setting) * math.log10(setting.error) + self.log_power(setting) * log
-        power += math.log10(self.prefactor(setting))
+        power += self.log10_prefactor(setting)
         offset = self.offset(setting)
         if not offset:
             return power
