@@ -107,3 +107,12 @@ def test_random_units_are_nested() -> None:
     assert span_error(many, X**2) < span_error(few, X**2)
     with pytest.raises(InvalidInput):
         random_units("tanh", 0, X)
+
+
+@pytest.mark.parametrize("order", [12, 15, 20])
+@pytest.mark.parametrize("activation", ["exp", "sin", "cos", "tanh"])
+def test_high_derivatives_that_do_not_vanish(order: int, activation: str) -> None:
+    made = monomial_network(order, activation, 0.7, 0.1)
+    assert made.size.units == order + 1
+    with pytest.raises(InvalidInput, match="is 0 at 0"):
+        monomial_network(order + order % 2, "sin", 0.0, 0.1)

@@ -180,7 +180,7 @@ def logistic_derivative(z: Tensor, order: int) -> Tensor:
     s = torch.sigmoid(z)
     value = torch.zeros_like(s)
     for c in reversed(coefficients):
-        value = value * s + c
+        value = value * s + float(c)  # whole numbers beyond 64 bits from order 18 on
     return value
 
 

@@ -77,6 +77,15 @@ def largest_derivative(activation: str, order: int, low: float, high: float) -> 
     return float(activation_derivative(activation, z, order).abs().max())
 
 
+def vanishes(slope: float, activation: str, order: int, bias: float) -> bool:
+    r"""Whether a value of $|\sigma^{(k)}(b)|$ is 0 up to rounding, judged by those nearby.
+
+    >>> vanishes(1.0, "exp", 15, 0.0), vanishes(1e-17, "tanh", 2, 0.0)
+    (False, True)
+    """
+    return slope <= 1e-12 * largest_derivative(activation, order, bias - 1, bias + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class StepError:
     r"""The two parts of the error of a difference quotient of step $h$.
@@ -124,7 +133,7 @@ def monomial_error(
     positive_number(radius, "radius")
     point = torch.tensor(float(bias), dtype=torch.float64)
     slope = abs(float(activation_derivative(activation, point, order)))
-    if slope < 1e-12 * math.factorial(order):
+    if vanishes(slope, activation, order, bias):
         raise InvalidInput(
             f"derivative {order} of {activation} is 0 at {bias:g}: choose another bias"
         )

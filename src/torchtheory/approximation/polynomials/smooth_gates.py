@@ -31,6 +31,7 @@ from torchtheory.approximation.polynomials.divided_differences import (
     largest_derivative,
     monomial_error,
     smooth_layer,
+    vanishes,
 )
 from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
@@ -101,7 +102,7 @@ def shallow_product_error(
     positive_number(bound, "bound")
     d = factors
     slope = abs(_derivative(activation, center, d))
-    if slope < 1e-12 * math.factorial(d):
+    if vanishes(slope, activation, d, center):
         raise InvalidInput(
             f"derivative {d} of {activation} is 0 at {center:g}: choose another center"
         )
