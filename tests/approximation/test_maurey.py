@@ -121,6 +121,20 @@ def test_no_space_is_below_the_floor(k: int, seed: int) -> None:
     assert fourier_basis_error(k, 2) >= fixed_basis_floor(k, 2)
 
 
+def test_the_floor_is_met_in_many_dimensions() -> None:
+    # the wave sin(2 pi x) / (2 pi) has Barron constant 1, its largest slope, and is orthogonal to
+    # the span of cos(2 pi x); of 2d such waves no one function comes near more than one
+    x = ((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000 - 0.5).requires_grad_()
+    wave = torch.sin(2 * math.pi * x) / (2 * math.pi)
+    (slope,) = torch.autograd.grad(wave.sum(), x)
+    assert float(slope.max()) == pytest.approx(1, abs=1e-5)
+    distance = float(wave.detach().square().mean())
+    for d in (10, 50, 200):
+        assert (1 - 1 / d) * distance < fixed_basis_floor(1, d) < distance
+        assert fourier_basis_error(1, d) == pytest.approx(distance)
+        assert fixed_basis_floor(1, d, 3.0) == pytest.approx(9 * fixed_basis_floor(1, d))
+
+
 def test_crossing_is_where_it_says() -> None:
     k = network_beats_every_basis(6)
     assert 6 / k < fixed_basis_floor(k, 6)
