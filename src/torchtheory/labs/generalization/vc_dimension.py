@@ -160,8 +160,12 @@ def networks(run: Run, hidden: int) -> None:
     says = run.states(
         ["A-36", "A-37"], r"n\le\mathrm{VCdim}(3,n,1)\le\max\{m:m\le\sum_i\log_2(2(2eM_iD_i/W_i)^{W_i})\}"
     )
+    flat = (1, 10, 100)
     says.at_most(
-        sizes, explicit, where="from below by the witness, from above by counting sign patterns of polynomials"
+        sizes + [d + 1 for d in flat],
+        explicit + [network_vc_bound((d, 1)) for d in flat],
+        where="from below by the witness, from above by counting sign patterns of polynomials; and without a hidden "
+        "layer, half-spaces of R^d, whose VC dimension is d + 1",
     )
     says.fails("without the hidden layer: half-spaces of R^3", sizes, promised=4)
     deep = [(3, *([10] * depth), 1) for depth in (2, 4, 8)]
