@@ -315,6 +315,9 @@ def critical_points(run: Run, starts: int) -> list[tuple[str, Tensor, Tensor]]:
         first_critical(run_away.gradient_norms, 0.3).double() + 1,
         promised=iterations_to_critical_point(1.0, 1.0, 0.3),
     )
+    run.states("N-45", r"\text{... and on a staircase at least three fifths of them are needed}").at_least(
+        needed[-1], 0.6 * allowed[-1], where="slope 1 at every iterate, and between them as little gained as L allows"
+    )
     # twice as long a step jumps from side to side of a parabola
     swinging = gradient_descent(lambda t: t.square().sum(-1) / 2, torch.ones(1, 1, dtype=torch.float64), 2.0, 30)
     times = torch.arange(1, len(swinging.values) + 1).double()[:, None]

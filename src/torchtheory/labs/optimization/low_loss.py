@@ -230,7 +230,7 @@ def paths(
         r"\textstyle\sum_j|\theta_j^{(2)}|\,\epsilon_j\bigl(\tfrac1m\sum_i\|(x_i,1)\|^2\bigr)^{1/2}",
     )
     of_trained, for_trained = trained(run, x, y, widths[0], reach, rows[0][1])
-    of_rays, for_rays = moving_together(widths[0], x[:1])
+    of_rays, for_rays, too_far = moving_together(widths[0], x[:1])
     says.at_most(
         torch.cat([torch.stack(roots), of_trained, of_rays]),
         torch.cat([torch.tensor(allowed), for_trained, for_rays]),
@@ -238,8 +238,7 @@ def paths(
         where=f"widths {widths[0]} to {widths[-1]}, {repeats} pairs of minima each; two networks with all weights "
         "trained; and units that all move towards one sample, where the bound is met",
     )
-    rise, permitted = careless(run, x, y, 8192, reach)
-    says.fails("units move onto any others instead of the nearest (width 8192)", rise, promised=permitted)
+    says.fails("those units move six times as far as their nearest neighbors are", too_far, promised=for_rays)
     says = run.states("A-118", r"\text{merging neighbors and exchanging idle units do not change the loss}")
     says.equal(torch.stack(still), within=1e-10, where="four legs of every path")
     says.fails("output weights are dropped instead of added", torch.stack(dropped))
@@ -273,19 +272,6 @@ def paths(
         "barriers, for one pair a width",
     )
     return profiles, barriers
-
-
-def careless(run: Run, x: Tensor, y: Tensor, width: int, reach: float) -> tuple[Tensor, float]:
-    """Root of the loss where half of the units became copies of others, and the bound for it."""
-    net = minimum(run, width, x, y)
-    problem = Problem(net, (x, y), task="regression")
-    theta = vector_of(net)
-    bound = low_loss_path(problem, theta, theta).start_shift * reach
-    copied = dict(problem.parameters)
-    half = width // 2
-    for name in ("0.weight", "0.bias"):
-        copied[name] = torch.cat([copied[name][:half], copied[name][:half]])
-    return losses_at(problem, flatten(copied)[None]).sqrt(), bound
 
 
 def without_merging(problem: Problem, path: LowLossPath, width: int) -> Tensor:
@@ -337,8 +323,9 @@ def neighbors(run: Run, widths: tuple[int, ...], repeats: int) -> None:
     says.fails("rows on the sphere of 39 dimensions", many)
 
 
-def moving_together(width: int, x: Tensor) -> tuple[Tensor, Tensor]:
-    """One sample, and units on its ray, half of them a little longer: root of the loss and its bound."""
+def moving_together(width: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One sample, and units on its ray, half of them a little longer: root of the loss on the first
+    leg, its bound, and the root where the units move six times as far."""
     lifted = torch.cat([x, torch.ones(1, 1, dtype=x.dtype)], 1)
     lengths = torch.ones(width, 1, dtype=x.dtype)
     lengths[width // 2 :] = 1.1
@@ -346,9 +333,11 @@ def moving_together(width: int, x: Tensor) -> tuple[Tensor, Tensor]:
     output = torch.full((1, width), 1 / width, dtype=x.dtype)
     net = nn.Sequential(dense(units[:, :-1], units[:, -1]), nn.ReLU(), dense(output))
     problem = Problem(net, (x, net(x).detach()), task="regression")
-    path = low_loss_path(problem, vector_of(net), vector_of(net))
+    start = vector_of(net)
+    path = low_loss_path(problem, start, start)
     losses = path_losses(problem, path.corners)
-    return losses[0].max().sqrt()[None], (path.start_shift * lifted.norm())[None]
+    farther = losses_at(problem, (start + 6 * (path.corners[1] - start))[None])
+    return losses[0].max().sqrt()[None], (path.start_shift * lifted.norm())[None], farther.sqrt()
 
 
 def trained(run: Run, x: Tensor, y: Tensor, width: int, reach: float, random: float) -> tuple[Tensor, Tensor]:
