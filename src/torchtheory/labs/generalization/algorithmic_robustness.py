@@ -164,20 +164,23 @@ def single_cell(run: Run) -> None:
     )
 
 
-def worst_gap(run: Run, m: int, grid: Grid, within: float) -> tuple[float, float]:
-    """|R - R_S| and ζ(S) of the worst rule for a sample, where all cells are equally likely.
+def worst_gaps(run: Run, m: int, trials: int, grid: Grid, within: float) -> list[tuple[float, float]]:
+    """|R - R_S| and ζ(S) of the worst rule for each sample, where all cells are equally likely.
 
     Its losses are higher by `1 - within` in the cells that came up too rarely, and by `within` at
     the points of each cell that are not in the sample, which have all the mass.
     """
-    x, y = run.rand(m), (run.rand(m) < 0.5).long()
+    x, y = run.rand(trials * m), (run.rand(trials * m) < 0.5).long()
     middles = (torch.arange(grid.intervals).double() + 0.5) / grid.intervals
     others, labels = middles.repeat(grid.classes), torch.arange(grid.classes).repeat_interleave(grid.intervals)
     cells = grid(torch.cat([x, others])[:, None], torch.cat([y, labels]))
-    share = torch.bincount(cells[:m], minlength=len(others)) / m
-    raised = (1 - within) * (share < 1 / len(others)).double()
-    oscillation = cell_oscillation(raised[cells[:m]], cells[:m], within + raised[cells[m:]], cells[m:]).oscillation
-    return abs(float(within + raised.mean() - share.double() @ raised)), oscillation
+    found, rest = [], cells[trials * m :]
+    for sample in cells[: trials * m].reshape(trials, m):
+        share = torch.bincount(sample, minlength=len(rest)).double() / m
+        raised = (1 - within) * (share < 1 / len(rest)).double()
+        oscillation = cell_oscillation(raised[sample], sample, within + raised[rest], rest).oscillation
+        found.append((abs(float(within + raised.mean() - share @ raised)), oscillation))
+    return found
 
 
 def coverage(run: Run, m: int, trials: int, delta: float) -> None:
@@ -185,7 +188,7 @@ def coverage(run: Run, m: int, trials: int, delta: float) -> None:
     grid = Grid(0.0, 1.0, PIECES, 1, classes=2)
     after = remembering(run, m, 50, delta)
     for within in (0.0, 0.3):
-        worst = [worst_gap(run, m, grid, within) for _ in range(trials)]
+        worst = worst_gaps(run, m, trials, grid, within)
         bounds = [robustness_bound(zeta, grid.count, m, delta) for _, zeta in worst]
         says = run.states(
             "B-04", r"|R-R_S|\le\zeta(S)+M\sqrt{(2|\Omega|\ln2+2\ln(1/\delta))/m}\text{ with probability }1-\delta"

@@ -118,7 +118,7 @@ def weight_norms(net: nn.Sequential) -> list[float]:
 def audit(run: Run, instances: list[Instance]) -> None:
     gaps = [i.gap for i in instances]
     values = measures(run, instances)
-    blind = [compare_orders(gaps, run.rand(len(gaps))) for _ in range(400)]
+    blind = [compare_orders(gaps, run.rand(len(gaps))) for _ in range(200)]
     found = order_table(gaps, values, names=[i.name for i in instances])
     says = run.states("B-22", r"\tau=1 \text{ for the exact decomposition of the gap}")
     says.equal(
@@ -138,7 +138,7 @@ def audit(run: Run, instances: list[Instance]) -> None:
         for _ in range(50)
     ]
     says = run.states("B-22", r"\mathbb E\,\tau=0 \text{ for random numbers}")
-    says.mean(draws, 0.0, against=(-0.1, 0.1), confidence=0.999, where="400 draws")
+    says.mean(draws, 0.0, against=(-0.1, 0.1), confidence=0.999, where="200 draws")
     says.fails("the gap itself with noise", noisy)
     run.table(
         "measures",
