@@ -1,12 +1,13 @@
 """What the package offers to type checkers: the names of `__init__.py`, and nothing else.
 
-`audit` is a package that can be called, which a type checker does not know of modules. It is
-declared as an object with the names that `torchtheory.audit` exports; in annotations, import the
-classes from there.
+`audit` is a package that can be called, which a type checker does not know of modules. To it,
+`audit` is a class of `Audit`s that are made with the arguments of the function, and that has the
+names of the package: `tt.audit(...)`, `tt.audit.compare(...)` and annotations such as
+`tt.audit.FindingRecord` mean what they do.
 """
 
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 from torchtheory import approximation as approximation
 from torchtheory import core as core
@@ -29,6 +30,7 @@ from torchtheory.audit.engine.audit import Audit as _Audit
 from torchtheory.audit.engine.audit import audit as _audit
 from torchtheory.audit.engine.finding import FindingRecord as _FindingRecord
 from torchtheory.audit.engine.finding import all_findings as _all_findings
+from torchtheory.audit.engine.finding import finding as _finding
 from torchtheory.audit.engine.finding import finding as finding
 from torchtheory.audit.tracking import Tracker as _Tracker
 from torchtheory.audit.tracking import Tracking as _Tracking
@@ -44,31 +46,23 @@ from torchtheory.models.problem import Problem as Problem
 __version__: str
 
 _P = ParamSpec("_P")
-_R = TypeVar("_R")
 
-def _method_like(
-    function: Callable[_P, _R],
-) -> Callable[[Callable[..., Any]], Callable[Concatenate[Any, _P], _R]]: ...
+def _made_like(
+    function: Callable[_P, _Audit],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, _P], None]]: ...
 
-class _AuditPackage:
-    Audit = _Audit
-    Comparison = _Comparison
-    FindingRecord = _FindingRecord
-    Tracker = _Tracker
-    Tracking = _Tracking
-    @_method_like(_audit)
-    def __call__(self) -> None: ...
-    @_method_like(_audit)
-    def audit(self) -> None: ...
-    @_method_like(_compare)
-    def compare(self) -> None: ...
-    @_method_like(_all_findings)
-    def all_findings(self) -> None: ...
-    @_method_like(finding)
-    def finding(self) -> None: ...
-    @_method_like(_track)
-    def track(self) -> None: ...
-    @_method_like(_tracked)
-    def tracked(self) -> None: ...
+class audit(_Audit):
+    @_made_like(_audit)
+    def __init__(self) -> None: ...
 
-audit: _AuditPackage
+    Audit: TypeAlias = _Audit
+    Comparison: TypeAlias = _Comparison
+    FindingRecord: TypeAlias = _FindingRecord
+    Tracker: TypeAlias = _Tracker
+    Tracking: TypeAlias = _Tracking
+    all_findings = staticmethod(_all_findings)
+    audit = staticmethod(_audit)
+    compare = staticmethod(_compare)
+    finding = staticmethod(_finding)
+    track = staticmethod(_track)
+    tracked = staticmethod(_tracked)

@@ -267,6 +267,8 @@ def nothing(run: Run) -> None:
         ({"covers": "N-08"}, "covers must list catalogue ids such as"),
         ({"covers": 5}, "covers must list catalogue ids such as"),
         ({"covers": ["N-9999"]}, "N-9999"),
+        ({"title": 3}, "title must be a line for people, not 3"),
+        ({"title": " "}, "title must be a line for people"),
     ],
 )
 def test_what_cannot_be_registered(given: dict[str, Any], sentence: str) -> None:
@@ -294,5 +296,9 @@ def test_a_count_has_a_range() -> None:
 
 
 def test_a_lab_is_found_by_its_name() -> None:
+    with pytest.raises(InvalidInput, match="a lab is named by lower-case words and hyphens, not 3"):
+        lab(3, room="nets", covers=["N-08"], title="t")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="settings must be a dictionary of parameters, not 3"):
+        register(nothing).configure("quick", 3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a lab is found by its name, not by 3"):
         find_lab(3)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from torchtheory.core.errors import InvalidInput
 
 def check_name(name: str, kind: str) -> None:
     """Names become file names: refuse anything else."""
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise InvalidInput(f"a {kind} is named by lower-case words and hyphens, not {name!r}")
 
 

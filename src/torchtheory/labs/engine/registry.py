@@ -107,7 +107,7 @@ class Parameter:
             least, most = self.range
             for number in _whole_numbers(value):
                 if not least <= number <= most:
-                    raise InvalidInput(f"parameter {self.name} must lie in {least}..{most}, not {number}")
+                    raise InvalidInput(f"parameter {self.name} must lie in {least}..{most}, not {described(number)}")
         return value
 
 
@@ -137,7 +137,9 @@ class Lab:
     def configure(self, preset: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters: the preset's values, then `settings` (text is parsed)."""
         if preset not in PRESETS:
-            raise InvalidInput(f"preset must be quick or full, not {preset!r}")
+            raise InvalidInput(f"preset must be quick or full, not {described(preset)}")
+        if not isinstance(settings, Mapping):
+            raise InvalidType(f"settings must be a dictionary of parameters, not {described(settings)}")
         values = {p.name: getattr(p, preset) for p in self.parameters.values()}
         for key, value in settings.items():
             if key not in self.parameters:
@@ -172,6 +174,8 @@ def lab(
     """
     check_name(name, "lab")
     one_of(room, "room", catalogue.ROOMS)
+    if not isinstance(title, str) or not title.strip():
+        raise InvalidInput(f"lab {name}: title must be a line for people, not {described(title)}")
     if isinstance(covers, str) or not isinstance(covers, Sequence) or not covers:
         raise InvalidInput(f"lab {name}: covers must list catalogue ids such as ['N-08'], not {described(covers)}")
     ids = tuple(catalogue.entry(i).id for i in covers)
