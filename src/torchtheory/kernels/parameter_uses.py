@@ -16,6 +16,7 @@ that goes anywhere else is listed as unknown, for the caller to differentiate as
 
 from __future__ import annotations
 
+import inspect
 import string
 import types
 from abc import ABC, abstractmethod
@@ -305,16 +306,16 @@ class ParameterUses(TorchFunctionMode):
         touched = [role for t in _tensors(args, kwargs) if (role := self.role(t)) is not None]
         if not touched:
             return func(*args, **kwargs)
-        if func in _ALIASES:
+        if func in _ALIASES and _takes(_ALIASES[func], self, func, *args, **kwargs):
             made = _ALIASES[func](self, func, *args, **kwargs)
             if made is not None:
                 return made
-        if func in _REWRITTEN:
+        if func in _REWRITTEN and _takes(_REWRITTEN[func], self, *args, **kwargs):
             with self:
                 product = _REWRITTEN[func](self, *args, **kwargs)
             if product is not None:
                 return product
-        if func in _RULES:
+        if func in _RULES and _takes(_RULES[func], self, *args, **kwargs):
             found = _RULES[func](self, *args, **kwargs)
             # each followed tensor must have found a place: a weight times a weight has none
             if found is not None and len(list(found[0].roles())) == len(touched):
@@ -338,6 +339,17 @@ class ParameterUses(TorchFunctionMode):
 
 
 _PYTHON = types.FunctionType
+
+_signature = cache(inspect.signature)
+
+
+def _takes(rule: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Whether a rule knows the names by which torch's function was given its arguments."""
+    try:
+        _signature(rule).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 @cache
@@ -389,8 +401,8 @@ def _matmul(seen: ParameterUses, input: Tensor, other: Tensor, **more: Any) -> F
     if more or role is None or (other.ndim != 2 and not role.spread):
         return None
     if role.spread:  # each copy must meet inputs of its own: then it is one matrix for them all
-        copies = other.shape[:-2]
-        if input.ndim < 2 or torch.broadcast_shapes(input.shape[:-2], copies) != input.shape[:-2]:
+        leading = list(zip(reversed(input.shape[:-2]), reversed(other.shape[:-2]), strict=False))
+        if input.ndim < other.ndim or any(copies not in (1, size) for size, copies in leading):
             return None
     return Affine(Role(role.name, role.scale, not role.transposed), None), input
 

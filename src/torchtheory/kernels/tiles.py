@@ -192,7 +192,7 @@ def checksum(parts: Sequence[Tensor]) -> int:
     total = 0
     for part in parts:
         for row in part:
-            total = zlib.crc32(memoryview(np.ascontiguousarray(row.numpy())), total)
+            total = zlib.crc32(np.ascontiguousarray(row.numpy()).data, total)
     return total
 
 

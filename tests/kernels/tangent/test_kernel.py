@@ -252,6 +252,8 @@ OTHER_SUMS: dict[str, Any] = {
         (x[:, None, None] @ w.t().expand(3, -1, -1)).square().sum((1, 2))
     ),
     "a row": lambda x, w: x * w[0],
+    "named factors": lambda x, w: torch.mm(input=x, mat2=torch.transpose(input=w, dim0=0, dim1=1)),
+    "named sum": lambda x, w: torch.addmm(input=w[:, 0], mat1=x, mat2=torch.t(input=w)),
     "a part": lambda x, w: x @ w[:, :4].t(),
     "weight twice": lambda x, w: x @ (w.t() @ w),
     "two sums": lambda x, w: torch.tensordot(x[:, None] * x[:, :, None], w[:4] @ w[:4].T, 2)[
