@@ -248,9 +248,7 @@ def test_interrupted_at_every_step(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["validation", "callback"])
 @pytest.mark.parametrize("kind", ["pair", "dataset", "workers", "stream"])
-def test_interrupted_after_the_last_step_of_an_epoch(
-    kind: str, place: str, tmp_path: Path
-) -> None:
+def test_interrupted_after_the_last_step_of_an_epoch(kind: str, place: str, tmp_path: Path) -> None:
     data: Any = {
         "pair": sample(),
         "dataset": Noisy(),

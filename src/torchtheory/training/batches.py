@@ -114,8 +114,7 @@ class FromDataset:
                 DataLoader(
                     _SeededItems(self.loader.dataset, self.seed, epoch),
                     batch_sampler=[
-                        order[begin : begin + size].tolist()
-                        for begin in range(0, len(order), size)
+                        order[begin : begin + size].tolist() for begin in range(0, len(order), size)
                     ],
                     collate_fn=self.loader.collate_fn,
                     num_workers=self.loader.num_workers,
