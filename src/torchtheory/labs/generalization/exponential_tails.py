@@ -194,8 +194,8 @@ def no_critical_point(run: Run, trials: int) -> None:
     says = run.states(
         "A-72", r"\langle\hat\theta,\nabla r(\theta)\rangle<0 \text{ for every } \theta: \text{ largest value}"
     )
-    says.below(slopes(points, z) @ best, 0.0, where=f"{len(points)} random θ")
-    says.fails("every point with both labels", slopes(points, both) @ best)
+    says.below((slopes(points, z) @ best).max(), 0.0, where=f"{len(points)} random θ")
+    says.fails("every point with both labels", (slopes(points, both) @ best).max())
     flat = torch.cat([z, torch.zeros(len(z), 1, dtype=torch.float64)], dim=1)
     away = torch.zeros(4, dtype=torch.float64)
     away[:3] = best
