@@ -9,21 +9,25 @@ ATen alone, and they are called one after the other; weights are raw bytes.
 from __future__ import annotations
 
 import json
-import math
-import operator
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtheory.core.errors import FileProblem, InvalidType, TorchTheoryError, UnsupportedModel
+from torchtheory.core.memory import refuse_too_large
 from torchtheory.models.exported_archive import TYPES, Archive
 from torchtheory.models.exported_layers import as_layers
+from torchtheory.models.exported_operators import (
+    ASSERTIONS,
+    LARGEST_SIZE,
+    Operator,
+    find_operator,
+)
 
 #: The version of the archive's schema that is understood.
 SCHEMA = 8
@@ -34,35 +38,20 @@ _MEMORY_FORMATS = {
     3: torch.channels_last_3d,
     4: torch.preserve_format,
 }
-#: What a graph may compute with sizes; tensors are the business of ATen.
-_ON_NUMBERS: dict[str, Callable[..., Any]] = {
-    **{
-        f"_operator.{name}": getattr(operator, name)
-        for name in (
-            *("getitem", "add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "pow", "pos"),
-            *("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_"),
-        )
-    },
-    **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc", "sqrt")},
-    **{
-        f"torch.{name}": getattr(torch, name)
-        for name in ("sym_int", "sym_float", "sym_max", "sym_min", "sym_not", "sym_ite")
-    },
-}
-#: Checks of what the exporter saw (its precision, say), which are not part of the function.
-_CHECKS = re.compile(
-    r"torch\.ops\.aten\.(_assert\w*|_functional_assert\w*|sym_constrain_range\w*)\.\w+"
-)
-_RESULTS = {"Tensor", "List[Tensor]", "number", "int", "float", "bool"}
+# Arguments that may lie beyond every size: "up to the end", and numbers to compute with.
+_FREE = {"start", "end", "other", "value", "fill_value", "alpha", "beta", "exponent", "min", "max"}
+# More dimensions than numpy has, or nested modules than a person names.
+_MOST_DIMENSIONS = 64
+_DEEPEST = 100
 
 
 def load_exported(path: str | Path) -> nn.Module:
     """The network in a `.pt2` file that `torch.export.save` wrote.
 
-    What is trusted: that ATen's operators are harmless on numbers and tensors of the file's
-    choice. Nothing is unpickled but plain tensors (`weights_only=True`), nothing is evaluated,
-    and operators that read or write files are refused. Example inputs and extra files in the
-    archive are not looked at.
+    Only operators of `torchtheory.models.exported_operators` are called, on arguments they are
+    safe with, and the sizes of all tensors are computed before the first of them is made. Nothing
+    is unpickled but plain tensors (`weights_only=True`), and nothing is evaluated. Example inputs
+    and extra files in the archive are not looked at.
 
     The network is an ordinary module: parameters under the names they had, in evaluation mode,
     differentiable as often as its operators are, also by `torch.func`. A chain of usual layers is
@@ -70,8 +59,8 @@ def load_exported(path: str | Path) -> nn.Module:
 
     Raises:
         FileProblem: if the file is none, or is refused for safety.
-        UnsupportedModel: if it was exported for one batch size, in training mode, or calls what is
-            no operator of ATen.
+        UnsupportedModel: if it was exported for one batch size, in training mode, or calls an
+            operator that is not listed.
     """
     archive = Archive(Path(path))
     document = archive.document("models/{}.json")
@@ -87,20 +76,21 @@ def load_exported(path: str | Path) -> nn.Module:
             **dict(network.named_parameters(remove_duplicate=False)),
             **dict(network.named_buffers(remove_duplicate=False)),
         }
+        network.try_sizes(document["graph_module"]["graph"])
         layers = as_layers(document["graph_module"], state)
+        return (layers or network).eval()
     except TorchTheoryError:
         raise
     except Exception as error:  # whatever a document of another shape leads to
         raise archive.damaged(error) from None
-    return (layers or network).eval()
 
 
 @dataclass(frozen=True)
 class _Step:
     """A node of the graph: `outputs = function(*arguments)`, after which `last` can go."""
 
-    function: Callable[..., Any]
-    arguments: list[tuple[str | None, Any]]
+    operator: Operator
+    arguments: list[tuple[str, Any]]
     outputs: list[Any]
     last: list[str]
 
@@ -158,27 +148,59 @@ class ExportedNetwork(nn.Module):
                 f"{name} changes its own state when it runs ({other[0]}); call model.eval() before "
                 "torch.export.export"
             )
-        self._outputs = [content["arg"] for _, content in results]
-        self._steps = _steps(graph["nodes"], self._outputs, name)
+        outputs = [content["arg"] for _, content in results]
+        self._steps = _steps(graph["nodes"], outputs, name)
+        self._outputs = [_parsed(output) for output in outputs]
         floating = (v for v in self._state.values() if tensors[v].is_floating_point())
         self._reference = next(floating, None)
         self._precision = None if self._reference is None else tensors[self._reference].dtype
+        self._sized: set[Any] = set()
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The network's output: one tensor, or a tuple where the exported one returned several."""
         _refuse_tracing(inputs)
         leaves = self._leaves(inputs, named)
-        values: dict[str, Any] = {
-            node: _attribute(self, target) for node, target in self._state.items()
-        }
+        state = {node: _attribute(self, target) for node, target in self._state.items()}
+        tensors = [v for v in (*leaves, *state.values()) if isinstance(v, Tensor)]
+        key = tuple((v.shape, v.dtype) for v in tensors)
+        if key not in self._sized:
+            self._compute_sizes(leaves, state)
+            self._sized.add(key)
+        return self._compute(leaves, state, self._place(leaves))
+
+    def try_sizes(self, graph: dict[str, Any]) -> None:
+        """Refuse a graph that is too large at the very inputs it was exported with."""
+        leaves = []
+        for name in self._inputs:
+            if name is None:
+                return
+            given = graph["tensor_values"][name]
+            sizes = [s.get("as_int", s.get("as_expr", {}).get("hint")) for s in given["sizes"]]
+            sizes = [s.get("as_int") if isinstance(s, dict) else s for s in sizes]
+            if not all(isinstance(s, int) and 0 <= s <= LARGEST_SIZE for s in sizes):
+                return  # found out when it runs
+            leaves.append(torch.empty(sizes, dtype=TYPES[given["dtype"]], device="meta"))
+        state = {node: _attribute(self, target) for node, target in self._state.items()}
+        self._compute_sizes(leaves, state)
+
+    def _compute_sizes(self, leaves: list[Any], state: dict[str, Tensor]) -> None:
+        """Run the graph on shapes alone; sizes do not depend on numbers, so they are the real ones.
+
+        Raises:
+            FileProblem: if a tensor, or all that are needed at once, are larger than what there is
+                to spare.
+        """
+        with torch.no_grad(), _Sizes():
+            shapes = [_shape_of(leaf) for leaf in leaves]
+            values = _Held({node: _shape_of(tensor) for node, tensor in state.items()})
+            place = self._place(leaves)
+            self._compute(shapes, values, _Place(torch.device("meta"), place.precision))
+
+    def _compute(self, leaves: list[Any], values: dict[str, Any], place: _Place) -> Any:
+        """Run the graph; `values` are its weights at first, and then what it computes."""
         values |= {k: v for k, v in zip(self._inputs, leaves, strict=True) if k is not None}
-        place = self._place(leaves)
         for step in self._steps:
-            arguments = [(k, _value(a, values, place)) for k, a in step.arguments]
-            result = step.function(
-                *(v for k, v in arguments if k is None),
-                **{k: v for k, v in arguments if k is not None},
-            )
+            result = step.operator([(k, _value(a, values, place)) for k, a in step.arguments])
             several = len(step.outputs) > 1
             for output, value in zip(step.outputs, result if several else (result,), strict=False):
                 _store(output, value, values)
@@ -217,6 +239,52 @@ class ExportedNetwork(nn.Module):
         return leaves
 
 
+class _Sizes(TorchDispatchMode):
+    """Refuses tensors that are too large, also those an operator makes on its way."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(tensor, Tensor):
+                _refuse_huge(tensor)
+        return result
+
+
+class _Held(dict[str, Any]):
+    """Values of a graph, which together may not be too large; what is a view costs nothing."""
+
+    count = 0
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.count += _bytes(value) - _bytes(self.get(name))
+        refuse_too_large(self.count, "what the exported network computes")
+        super().__setitem__(name, value)
+
+    def pop(self, name: str, default: Any = None) -> Any:
+        value = super().pop(name, default)
+        self.count -= _bytes(value)
+        return value
+
+
+def _bytes(value: Any) -> int:
+    owns = isinstance(value, Tensor) and not value._is_view()
+    return value.numel() * value.element_size() if owns else 0
+
+
+def _refuse_huge(tensor: Tensor) -> None:
+    refuse_too_large(tensor.numel() * tensor.element_size(), "a tensor of the exported network")
+    if tensor.ndim > _MOST_DIMENSIONS:
+        raise FileProblem(f"a tensor of the exported network has {tensor.ndim} dimensions")
+
+
+def _shape_of(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
 def _refuse_tracing(inputs: object) -> None:
     if isinstance(inputs, torch.fx.Proxy):  # which stands for all of them
         raise UnsupportedModel("its archive holds operators that are no chain of known layers")
@@ -230,6 +298,8 @@ def _only(union: dict[str, Any]) -> tuple[str, Any]:
 
 def _register(root: nn.Module, name: str, tensor: Tensor, persistent: bool) -> None:
     *path, last = name.split(".")
+    if len(path) > _DEEPEST:
+        raise FileProblem(f"a parameter lies {len(path)} modules deep in the exported network")
     module = root
     for part in path:
         if part not in module._modules:
@@ -262,47 +332,32 @@ def _refuse_fixed_batch(sizes: list[dict[str, Any]], name: str) -> None:
 
 
 def _steps(nodes: list[dict[str, Any]], outputs: list[Any], name: str) -> list[_Step]:
-    kept = [node for node in nodes if not _CHECKS.fullmatch(node["target"])]
+    kept = [node for node in nodes if not ASSERTIONS.fullmatch(node["target"])]
     needed = {n for output in outputs for n in _names(output)}
     steps: list[_Step] = []
     for node in reversed(kept):
-        function = _function(node["target"], name)
-        by_name = isinstance(function, OpOverload)
-        arguments = [(i["name"] if by_name else None, i["arg"]) for i in node["inputs"]]
-        for key, argument in arguments:
-            if key in ("train", "training") and argument.get("as_bool") is True:
+        found = find_operator(node["target"])
+        if found is None:
+            raise UnsupportedModel(
+                f"{name} calls {node['target'][:200]}, which is not among the operators of ATen "
+                "that are run for a file; give the model as package.module:factory with --weights "
+                "instead"
+            )
+        for given in node["inputs"]:
+            if given["name"] in ("train", "training") and given["arg"].get("as_bool") is True:
                 raise UnsupportedModel(
                     f"{name} was exported in training mode ({node['target']}); call model.eval() "
                     "before torch.export.export"
                 )
-            if "as_graph" in argument or "as_custom_obj" in argument or "as_operator" in argument:
-                raise UnsupportedModel(f"{name} hands {_only(argument)[0]} to {node['target']}")
-        used = {n for _, argument in arguments for n in _names(argument)}
+        arguments = [(i["name"], _parsed(i["arg"], i["name"])) for i in node["inputs"]]
+        if found.creates:
+            arguments = [pair for pair in arguments if pair[0] != "device"]
+            arguments.append(("device", _Here()))
+        used = {n for i in node["inputs"] for n in _names(i["arg"])}
         made = {n for output in node["outputs"] for n in _names(output)}
-        steps.append(_Step(function, arguments, node["outputs"], sorted((used | made) - needed)))
+        steps.append(_Step(found, arguments, node["outputs"], sorted((used | made) - needed)))
         needed |= used
     return steps[::-1]
-
-
-def _function(target: str, name: str) -> Callable[..., Any]:
-    """The operator a node names; only ATen's that map tensors and numbers to such."""
-    if target in _ON_NUMBERS:
-        return _ON_NUMBERS[target]
-    match = re.fullmatch(r"torch\.ops\.aten\.(\w+)\.(\w+)", target)
-    packet = getattr(torch.ops.aten, match[1], None) if match else None
-    overload = getattr(packet, match[2], None) if match else None
-    if isinstance(packet, OpOverloadPacket) and isinstance(overload, OpOverload):
-        schema = overload._schema
-        if (
-            schema.returns
-            and all(str(r.type) in _RESULTS for r in schema.returns)
-            and not any(a.name == "filename" for a in schema.arguments)
-        ):
-            return overload
-    raise UnsupportedModel(
-        f"{name} calls {target}, and only operators of ATen on tensors and numbers are run; give "
-        "the model as package.module:factory with --weights instead"
-    )
 
 
 def _names(argument: Any) -> list[str]:
@@ -316,8 +371,6 @@ def _names(argument: Any) -> list[str]:
         return [n for c in content for n in _names(c if "as_tensor" in c else _wrapped(c))]
     if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools"):
         return [n for c in content for n in _names({"as_sym_int": c})]
-    if kind == "as_nested_tensors":
-        return [n for inner in content for n in _names({"as_tensors": inner})]
     return []
 
 
@@ -325,42 +378,79 @@ def _wrapped(content: dict[str, Any]) -> dict[str, Any]:
     return {"as_none": True} if "as_none" in content else {"as_tensor": content}
 
 
-def _value(argument: Any, values: dict[str, Any], place: _Place) -> Any:
-    """What an argument of a node stands for."""
+@dataclass(frozen=True)
+class _Named:
+    """A value that the graph computes, by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class _Precision:
+    """A type of numbers, which another precision may stand in for."""
+
+    dtype: torch.dtype
+
+
+class _Here:
+    """The device of the inputs, not that of the exporter."""
+
+
+def _parsed(argument: Any, name: str = "") -> Any:
+    """What an argument of a node is: constants as they are, values of the graph by name."""
     kind, content = _only(argument)
     if kind == "as_none":
         return None
     if kind == "as_tensor":
-        return values[content["name"]]
+        return _Named(content["name"])
     if kind == "as_optional_tensor":
-        return _value(content, values, place)
+        return _parsed(content)
     if kind in ("as_tensors", "as_optional_tensors"):
-        return [_value(c if "as_tensor" in c else _wrapped(c), values, place) for c in content]
-    if kind == "as_nested_tensors":
-        return [_value({"as_tensors": inner}, values, place) for inner in content]
+        return [_parsed(c if "as_tensor" in c else _wrapped(c)) for c in content]
     if kind in ("as_sym_int", "as_sym_float", "as_sym_bool"):
         inner, number = _only(content)
-        return values[number] if inner == "as_name" else number
+        return _Named(number) if inner == "as_name" else _number(number, name)
     if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools"):
-        return [_value({"as_sym_int": c}, values, place) for c in content]
+        return [_parsed({"as_sym_int": c}, name) for c in content]
     if kind == "as_float":
         return float(content)  # infinities are written as words
     if kind == "as_floats":
         return [float(number) for number in content]
+    if kind in ("as_int", "as_bool"):
+        return _number(content, name)
+    if kind in ("as_ints", "as_bools"):
+        return [_number(number, name) for number in content]
+    if kind == "as_string" and isinstance(content, str):
+        return content
     if kind == "as_scalar_type":
-        dtype = TYPES[content]
-        return place.precision.get(dtype, dtype)
+        return _Precision(TYPES[content])
     if kind == "as_memory_format":
         return _MEMORY_FORMATS[content]
     if kind == "as_layout":
         return torch.strided
     if kind == "as_device":
-        return place.device  # where the input is, not where the exporter was
+        return _Here()
     if kind == "as_complex":
         return complex(content["real"], content["imag"])
-    if kind in ("as_int", "as_ints", "as_bool", "as_bools", "as_string", "as_int_lists"):
-        return content
-    raise UnsupportedModel(f"the exported network has an argument of kind {kind}")
+    raise UnsupportedModel(f"the exported network has an argument of kind {kind[:40]}")
+
+
+def _number(number: Any, name: str) -> int | float:
+    largest = 2**63 - 1 if name in _FREE else LARGEST_SIZE
+    if not isinstance(number, int | float) or (isinstance(number, int) and abs(number) > largest):
+        raise UnsupportedModel("the exported network has an argument that is no size")
+    return number
+
+
+def _value(argument: Any, values: dict[str, Any], place: _Place) -> Any:
+    """What an argument stands for in this run."""
+    if isinstance(argument, _Named):
+        return values[argument.name]
+    if isinstance(argument, list):
+        return [_value(a, values, place) for a in argument]
+    if isinstance(argument, _Precision):
+        return place.precision.get(argument.dtype, argument.dtype)
+    return place.device if isinstance(argument, _Here) else argument
 
 
 def _store(output: Any, value: Any, values: dict[str, Any]) -> None:

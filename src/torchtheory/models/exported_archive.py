@@ -7,14 +7,15 @@ import json
 import re
 import warnings
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import FileProblem, UnsupportedModel
+from torchtheory.core.errors import FileProblem, TorchTheoryError, UnsupportedModel
+from torchtheory.core.files import LARGEST_JSON, parse_json
+from torchtheory.core.memory import refuse_too_large
 
 #: The archive's numbers for the types of tensors.
 TYPES = {
@@ -42,15 +43,16 @@ class Archive:
         self.file = file
         try:
             with zipfile.ZipFile(file) as archive:
-                found = {name.partition("/")[2]: name for name in archive.namelist()}
+                found = {part.filename.partition("/")[2]: part for part in archive.infolist()}
                 wanted = ("models/", "data/weights/", "data/constants/")
-                self._parts = {
-                    name: archive.read(full)
-                    for name, full in found.items()
-                    if name.startswith(wanted)
-                }
-        except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-            raise FileProblem(f"{file} is not a readable .pt2 archive: {error}") from None
+                parts = {n: part for n, part in found.items() if n.startswith(wanted)}
+                # no part unpacks to more than it says; once as bytes and once as tensors
+                refuse_too_large(2 * sum(part.file_size for part in parts.values()), str(file))
+                self._parts = {name: archive.read(part) for name, part in parts.items()}
+        except TorchTheoryError:
+            raise
+        except Exception as error:  # every kind of packing has errors of its own
+            raise self.damaged(error) from None
         if any(name.startswith("data/aotinductor/") for name in found):
             raise FileProblem(
                 f"{file} holds compiled machine code (AOTInductor), which is refused: save the "
@@ -67,11 +69,13 @@ class Archive:
     def document(self, name: str) -> dict[str, Any]:
         """A JSON part; `{}` in its name stands for the model's."""
         name = name.format(self.model)
+        if name not in self._parts:
+            raise FileProblem(f"{self.file} has no part {name}")
+        if len(self._parts[name]) > LARGEST_JSON:
+            raise self.damaged(ValueError(f"{name} is too long for a description"))
         try:
-            document = json.loads(self._parts[name])
-        except KeyError:
-            raise FileProblem(f"{self.file} has no part {name}") from None
-        except (ValueError, RecursionError) as error:
+            document = parse_json(self._parts[name], name)
+        except FileProblem as error:
             raise self.damaged(error) from None
         if not isinstance(document, dict):
             raise self.damaged(TypeError(f"{name} is no JSON object"))
@@ -86,7 +90,17 @@ class Archive:
         return document
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters, buffers and constants by name; what shares memory still does."""
+        """Parameters, buffers and constants by name; what shares memory still does.
+
+        A few bytes can be said to be a tensor of any size, all of whose entries are the same
+        (strides of 0); it is refused, as whatever is computed from it would not fit.
+        """
+        result = self._tensors()
+        entries = sum(t.numel() * t.element_size() for t in result.values())
+        refuse_too_large(entries, f"the weights of {self.file}")
+        return result
+
+    def _tensors(self) -> dict[str, Tensor]:
         result: dict[str, Tensor] = {}
         for folder in ("weights", "constants"):
             whole = f"data/{folder}/{self.model}.pt"
@@ -124,6 +138,8 @@ class Archive:
         raw = self._parts[path]
         dtype = TYPES[meta["dtype"]]
         flat = torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+        if dtype is torch.bool:  # a byte that is neither 0 nor 1 is no truth value
+            flat = flat.view(torch.uint8) != 0
         sizes, strides = ([s["as_int"] for s in meta[k]] for k in ("sizes", "strides"))
         if 0 in sizes:
             return torch.empty(sizes, dtype=dtype)
@@ -152,5 +168,6 @@ class Archive:
 
     def damaged(self, error: BaseException) -> FileProblem:
         """One sentence for a file whose parts do not fit together."""
-        sentence = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        kind = "" if isinstance(error, TorchTheoryError) else f"{type(error).__name__}: "
+        sentence = " ".join(f"{kind}{error}".split())[:200]
         return FileProblem(f"{self.file} is not a readable .pt2 archive: {sentence}")

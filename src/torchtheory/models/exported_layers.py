@@ -80,6 +80,8 @@ def as_layers(graph_module: dict[str, Any], state: Mapping[str, Tensor]) -> nn.M
         if None in weights.values():
             return None
         made = node["outputs"][0].get("as_tensor", {}).get("name")
+        if made is None:
+            return None  # a number
         layer = _layer(node, given, weights, state, graph["tensor_values"], current, made)
         if layer is None:
             return None
