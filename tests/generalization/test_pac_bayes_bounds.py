@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import mpmath
 import pytest
 import torch
 from hypothesis import given, settings
@@ -239,3 +241,60 @@ def test_refused_bounds() -> None:
     with pytest.raises(InvalidInput, match="jointly convex"):
         Deviation("concave", lambda r, e: -((r - e) ** 2))
     assert seeger_bound(0.1, math.inf, 100, 0.05) == 1
+
+
+def exact_kl(q: float, p: float) -> Any:
+    q, p = mpmath.mpf(q), mpmath.mpf(p)
+    ones = q * mpmath.log(q / p) if q else mpmath.mpf(0)
+    return ones + ((1 - q) * (mpmath.log1p(-q) - mpmath.log1p(-p)) if q < 1 else 0)
+
+
+ENDS = (0.0, 5e-324, 1e-300, 1e-20, 0.1, 0.3, 0.5, 0.9, 1 - 2.0**-53, 1.0)
+DIVERGENCES = (5e-324, 1e-40, 1e-17, 1e-8, 1e-3, 0.05, 0.5, 3.0, 40.0, 700.0, 2000.0)
+
+
+def outside(q: float, c: float, upper: float, lower: float) -> bool:
+    """In 60 digits: neither bound lies within the interval that it bounds."""
+    with mpmath.workdps(60):
+        above = upper == 1 or (upper > q and exact_kl(q, upper) >= c)
+        return above and (lower == 0 or (lower < q and exact_kl(q, lower) >= c))
+
+
+def test_inverses_are_rounded_outward_at_the_ends() -> None:
+    for q in ENDS:
+        for c in DIVERGENCES:
+            assert outside(q, c, upper_kl_inverse(q, c), lower_kl_inverse(q, c)), (q, c)
+    grid = torch.cartesian_prod(
+        *(torch.tensor(v, dtype=torch.float64) for v in (ENDS, DIVERGENCES))
+    )
+    found = zip(*(f(*grid.T).tolist() for f in (upper_kl_inverse, lower_kl_inverse)), strict=True)
+    for (q, c), (upper, lower) in zip(grid.tolist(), found, strict=True):
+        assert outside(q, c, upper, lower), (q, c)
+
+
+@given(st.floats(0, 1), st.floats(-25, 3))
+@settings(max_examples=300, deadline=None)
+def test_inverses_are_rounded_outward_and_tight(q: float, exponent: float) -> None:
+    c = 10.0**exponent
+    upper, lower = upper_kl_inverse(q, c), lower_kl_inverse(q, c)
+    assert outside(q, c, upper, lower)
+    single = torch.tensor(q, dtype=torch.float32), torch.tensor(c, dtype=torch.float32)
+    if float(single[1]) > 0:
+        rounded = [float(f(*single)) for f in (upper_kl_inverse, lower_kl_inverse)]
+        assert outside(float(single[0]), float(single[1]), *rounded)
+    # a thousand units further in they are inside: nothing is given away. An exponential loses
+    # as many digits as its exponent has
+    with mpmath.workdps(60):
+        inner = upper * (1 - 2.0**-42)
+        assert inner <= q or upper == 1 or exact_kl(q, inner) <= c
+        if lower > 1e-300:
+            inner = lower * (1 + 2.0**-42 * (1 - math.log(lower)))
+            assert inner >= q or exact_kl(q, inner) <= c
+
+
+def test_the_lower_inverse_has_its_own_derivatives() -> None:
+    q = torch.tensor([0.05, 0.3, 0.9], dtype=torch.float64, requires_grad=True)
+    c = torch.tensor([0.02, 0.1, 1.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lower_kl_inverse, (q, c))
+    # small risks keep their digits: of 1 - (1 - q) nothing would be left
+    assert lower_kl_inverse(1e-20, 1e-22) == pytest.approx(8.6418e-21, rel=1e-3)

@@ -21,6 +21,9 @@ from torchtheory.core.checks import closed_fraction
 from torchtheory.core.errors import InvalidInput
 
 MOST_STEPS = 200
+_EPS = 2.0**-52
+#: below it numbers lose digits; both inverses are monotone, so a larger number is on the safe side
+_LEAST = 1e-290
 
 
 @overload
@@ -56,10 +59,11 @@ def upper_kl_inverse(q: Tensor | float, c: Tensor) -> Tensor: ...
 def upper_kl_inverse(q: Tensor | float, c: Tensor | float) -> Tensor | float:
     r"""The largest $p\ge q$ with $\mathrm{kl}(q\,\|\,p)\le c$, entry by entry.
 
-    Newton's method in $u=-\ln(1-p)$, where the divergence is convex: from a start to the
-    right of the solution (Pinsker's $q+\sqrt{c/2}$ or
-    $1-e^{-(c+h(q))/(1-q)}$, $h$ the entropy) every iterate stays to the right of it,
-    so what comes out is never too small but for rounding. Differentiable in both arguments:
+    Never below it: Newton's method in $u=-\ln(1-p)$, where the divergence is convex, starts to
+    the right of the solution (Pinsker's $q+\sqrt{c/2}$ or
+    $1-e^{-(c+h(q))/(1-q)}$, $h$ the entropy) and stays to the right of it, and a bound on what
+    rounding may have done is added at the end, a few units in the last place. Differentiable in
+    both arguments:
 
     $$
     \frac{\partial p}{\partial c}=\frac{p(1-p)}{p-q},\qquad
@@ -81,7 +85,7 @@ def upper_kl_inverse(q: Tensor | float, c: Tensor | float) -> Tensor | float:
     first, second, _ = _pair(q, c)
     _refuse_outside(first, "q", 1.0)
     _refuse_outside(second, "c", math.inf)
-    value: Tensor = _UpperInverse.apply(first, second)  # type: ignore[no-untyped-call]
+    value: Tensor = _Inverse.apply(first, second, False)  # type: ignore[no-untyped-call]
     return value
 
 
@@ -94,40 +98,76 @@ def upper_kl_slopes(q: float, c: float) -> tuple[float, float, float]:
     >>> round(p, 4), round(by_q, 3), round(by_c, 3)
     (0.2201, 1.332, 1.429)
     """
-    closed_fraction(q, "q")
-    if not c >= 0:
-        raise InvalidInput(f"c must be at least 0, not {c}")
+    _refuse_numbers(q, c)
     if q == 1 or c == math.inf:
         return 1.0, 0.0, 0.0
     if c == 0:
         return float(q), 1.0, math.inf if q > 0 else 1.0
+    u = _tail(max(q, _LEAST) if q else q, 1 - q, max(c, _LEAST) if q else c)
+    p = _outward(-math.expm1(-u), 1.0)
     if q == 0:
-        p = -math.expm1(-c)
         return p, math.inf, 1 - p
-    entropy = -(q * math.log(q) + (1 - q) * math.log1p(-q))
-    u = (c + entropy) / (1 - q)
-    pinsker = q + math.sqrt(c / 2)
-    if pinsker < 1:
-        u = min(u, -math.log1p(-pinsker))
-    for _ in range(MOST_STEPS):
-        p = -math.expm1(-u)
-        if p <= q:
-            break
-        if u > 10:
-            value = (1 - q) * u - q * math.log(p) - entropy
-        else:
-            near = p - q < q / 2
-            ones = -q * math.log1p((p - q) / q) if near else q * (math.log(q) - math.log(p))
-            value = ones - (1 - q) * math.log1p((q - p) / (1 - q))
-        step = max(0.0, (value - c) * p / (p - q))
-        u -= step
-        if step <= 4e-16 * u:
-            break
-    p = max(-math.expm1(-u), q)
-    if p == q:
-        return p, 1.0, math.inf
+    p = max(p, math.nextafter(q, 1.0))
     slope = p * math.exp(-u) / (p - q)
     return p, slope * (math.log(p) - math.log(q) + math.log1p(-q) + u), slope
+
+
+def _refuse_numbers(q: float, c: float) -> None:
+    closed_fraction(q, "q")
+    if not c >= 0:
+        raise InvalidInput(f"c must be at least 0, not {c}")
+
+
+def _tail(q: float, rest: float, c: float) -> float:
+    r"""An upper bound, tight to rounding, of $u=-\ln(1-p)$ for the upper inverse $p$.
+
+    Args:
+        q, rest: $q<1$ and $1-q$, both to their full precision.
+        c: finite and above 0.
+    """
+    if q == 0:
+        return c * (1 + 2 * _EPS)
+    # the smaller of q and 1 - q is the one that is known well
+    log_q = math.log(q) if q <= rest else math.log1p(-rest)
+    log_rest = math.log(rest) if rest <= q else math.log1p(-q)
+    entropy = -(q * log_q + rest * log_rest)
+    u = (c + entropy) / rest
+    pinsker = math.sqrt(c / 2)
+    if pinsker < rest:
+        u = min(u, -math.log1p(-(q + pinsker)) if q <= rest else -math.log(rest - pinsker))
+    if u == math.inf:
+        return u
+    slope = doubt = 0.0
+    for _ in range(MOST_STEPS):
+        p, left = -math.expm1(-u), math.exp(-u)
+        apart = p - q if q <= rest else rest - left  # the difference of the smaller numbers
+        if apart <= 0:
+            # c is below rounding: q + sqrt(c/2) is q
+            return -log_rest * (1 + 8 * _EPS) + 8 * _EPS * min(1.0, q / rest)
+        slope = apart / p
+        # each logarithm is known to a few units, and so is each argument
+        doubt = 8 * _EPS * apart
+        if apart > q:
+            ones = q * (math.log(p) - log_q)
+            doubt += 8 * _EPS * q * (abs(math.log(p)) + abs(log_q))
+        else:
+            ones = q * math.log1p(apart / q)
+        if apart > rest / 2:
+            zeros = rest * (log_rest + u)
+            doubt += 8 * _EPS * rest * (abs(log_rest) + u)
+        else:
+            zeros = -rest * math.log1p(-apart / rest)
+        doubt += 8 * _EPS * (ones + zeros)
+        step = max(0.0, (zeros - ones - c) / slope)
+        u -= step
+        if step <= 4 * _EPS * u:
+            break
+    return u * (1 + 16 * _EPS) + 2 * doubt / slope
+
+
+def _outward(p: float, end: float) -> float:
+    """Two units in the last place towards an end: what exponentials may be off by."""
+    return math.nextafter(math.nextafter(p, end), end)
 
 
 @overload
@@ -137,26 +177,43 @@ def lower_kl_inverse(q: Tensor, c: Tensor | float) -> Tensor: ...
 @overload
 def lower_kl_inverse(q: Tensor | float, c: Tensor) -> Tensor: ...
 def lower_kl_inverse(q: Tensor | float, c: Tensor | float) -> Tensor | float:
-    r"""The least $p\le q$ with $\mathrm{kl}(q\,\|\,p)\le c$: the mirror image.
+    r"""The least $p\le q$ with $\mathrm{kl}(q\,\|\,p)\le c$: the mirror image, never above it.
 
     >>> round(lower_kl_inverse(1.0, 0.5), 6)        # exp(-c)
     0.606531
     """
-    return 1 - upper_kl_inverse(1 - q, c)
+    if not isinstance(q, Tensor) and not isinstance(c, Tensor):
+        _refuse_numbers(q, c)
+        if c == 0:
+            return float(q)
+        if q < _LEAST or c == math.inf:
+            return 0.0
+        p = _outward(math.exp(-_tail(1 - q, q, max(c, _LEAST))), 0.0)
+        return min(p, math.nextafter(q, 0.0))
+    first, second, _ = _pair(q, c)
+    _refuse_outside(first, "q", 1.0)
+    _refuse_outside(second, "c", math.inf)
+    value: Tensor = _Inverse.apply(first, second, True)  # type: ignore[no-untyped-call]
+    return value
 
 
-class _UpperInverse(torch.autograd.Function):
-    """The upper inverse with its derivatives."""
+class _Inverse(torch.autograd.Function):
+    """Either inverse with its derivatives, which have the same formulas."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, c: Tensor) -> Tensor:
+    def forward(ctx: Any, q: Tensor, c: Tensor, lower: bool) -> Tensor:
         # in double precision: a certificate must not lose its last digits to a float32 model
-        p = _newton(q.double(), c.double()).to(q.dtype)
+        wide = q.double(), c.double()
+        exact = _lower(*wide) if lower else _upper(*wide)
+        p = exact.to(q.dtype)
+        end = torch.zeros_like(p) if lower else torch.ones_like(p)
+        inward = p.double() > exact if lower else p.double() < exact
+        p = torch.where(inward, torch.nextafter(p, end), p)
         ctx.save_for_backward(q, p)
         return p
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         q, p = (t.double() for t in ctx.saved_tensors)
         slope = p * (1 - p) / (p - q)
         ratio = torch.log(p * (1 - q) / (q * (1 - p)))
@@ -164,27 +221,63 @@ class _UpperInverse(torch.autograd.Function):
         slope, ratio = torch.nan_to_num(slope, nan=0.0), torch.nan_to_num(ratio, nan=0.0)
         by_q, by_c = (slope * ratio).to(q.dtype), slope
         (g,) = gradients
-        return (g * by_q).to(g.dtype), (g * by_c).to(g.dtype)
+        return (g * by_q).to(g.dtype), (g * by_c).to(g.dtype), None
 
 
-def _newton(q: Tensor, c: Tensor) -> Tensor:
-    entropy = -(torch.special.xlogy(q, q) + torch.special.xlogy(1 - q, 1 - q))
-    pinsker = -torch.log1p(-(q + (c / 2).sqrt()).clamp(max=1.0))
-    u = torch.minimum(pinsker, (c + entropy) / (1 - q))
-    inside = (q > 0) & (q < 1) & (c > 0) & torch.isfinite(u)
-    for _ in range(MOST_STEPS):
-        p = -torch.expm1(-u)
-        # where p rounds to 1 its distance to 1 is still known through u
-        beyond = (1 - q) * u - torch.special.xlogy(q, p) - entropy
-        step = (torch.where(u > 10, beyond, _kl(q, p)) - c) * p / (p - q)
-        step = torch.where(inside & (p > q), step, 0.0).clamp(min=0.0)
-        u = u - step
-        if bool((step <= 4e-16 * u.abs()).all()):
-            break
-    p = torch.maximum(-torch.expm1(-u), q)
-    p = torch.where(q == 0, -torch.expm1(-c), p)
+def _upper(q: Tensor, c: Tensor) -> Tensor:
+    positive = q > 0
+    least_q, least_c = (torch.where(positive, t.clamp(min=_LEAST), t) for t in (q, c))
+    p = -torch.expm1(-_tails(least_q, 1 - q, least_c))
+    one = torch.ones_like(p)
+    p = torch.nextafter(torch.nextafter(p, one), one).maximum(torch.nextafter(q, one))
     p = torch.where(c == 0, q, p)
-    return torch.where(torch.isinf(c) | (q == 1), 1.0, p)
+    return torch.where(torch.isinf(c) | (q == 1), one, p)
+
+
+def _lower(q: Tensor, c: Tensor) -> Tensor:
+    p = torch.exp(-_tails(1 - q, q, c.clamp(min=_LEAST)))
+    zero = torch.zeros_like(p)
+    p = torch.nextafter(torch.nextafter(p, zero), zero).minimum(torch.nextafter(q, zero))
+    p = torch.where(torch.isinf(c) | (q < _LEAST), zero, p)
+    return torch.where(c == 0, q, p)
+
+
+def _tails(q: Tensor, rest: Tensor, c: Tensor) -> Tensor:
+    """`_tail` entry by entry; what it does not cover (q = 1, c = 0 or infinite) is left as is."""
+    log_q = torch.where(q <= rest, torch.log(q), torch.log1p(-rest))
+    logs = torch.where(rest <= q, torch.log(rest), torch.log1p(-q))
+    entropy = -(torch.where(q > 0, q * log_q, 0.0) + torch.where(rest > 0, rest * logs, 0.0))
+    pinsker = (c / 2).sqrt()
+    pinsker = torch.where(
+        q <= rest,
+        -torch.log1p(-(q + pinsker).clamp(max=1.0)),
+        -torch.log((rest - pinsker).clamp(min=0.0)),
+    )
+    u = torch.minimum(pinsker, (c + entropy) / rest)
+    inside = (q > 0) & (rest > 0) & (c > 0) & torch.isfinite(u)
+    slope, doubt = torch.ones_like(u), torch.zeros_like(u)
+    for _ in range(MOST_STEPS):
+        p, left = -torch.expm1(-u), torch.exp(-u)
+        apart = torch.where(q <= rest, p - q, rest - left)
+        wide, far = apart > q, apart > rest / 2
+        log_p = torch.log(p)
+        ones = q * torch.where(wide, log_p - log_q, torch.log1p(apart / q))
+        zeros = rest * torch.where(far, logs + u, -torch.log1p(-apart / rest))
+        moving = inside & (apart > 0)
+        slope = torch.where(moving, apart / p, 1.0)
+        parts = torch.where(wide, q * (log_p.abs() + log_q.abs()), 0.0)
+        parts = parts + torch.where(far, rest * (logs.abs() + u), 0.0)
+        doubt = 8 * _EPS * (parts + ones + zeros + apart)
+        step = torch.where(moving, (zeros - ones - c) / slope, 0.0).clamp(min=0.0)
+        u = u - step
+        if bool((step <= 4 * _EPS * u.abs()).all()):
+            break
+    found = u * (1 + 16 * _EPS) + 2 * doubt / slope
+    # c is below rounding: q + sqrt(c/2) is q
+    found = torch.where(
+        apart > 0, found, -logs * (1 + 8 * _EPS) + 8 * _EPS * (q / rest).clamp(max=1.0)
+    )
+    return torch.where(q == 0, c * (1 + 2 * _EPS), found)
 
 
 def _kl(q: Tensor, p: Tensor) -> Tensor:
