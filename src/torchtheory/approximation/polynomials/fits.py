@@ -10,6 +10,7 @@ may diverge (Runge). Source: Mathematical Foundations of Deep Learning (slides),
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from scipy.interpolate import BarycentricInterpolator
@@ -58,17 +59,32 @@ class ChebyshevForm(nn.Module):
         return chebyshev_basis(len(self.coefficients) - 1, t) @ self.coefficients.unsqueeze(1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearestPolynomial(Approximant):
+    """The polynomial nearest to a function on many points.
+
+    Its bound is infinite: what the function does between the points is not known;
+    `measured_error` tells more.
+
+    Attributes:
+        floor: the distance on the points; no polynomial of the degree is nearer on the interval.
+    """
+
+    floor: float
+
+
 def best_polynomial(
     function: Function, degree: int, interval: tuple[float, float] = (0.0, 1.0)
-) -> Approximant:
+) -> NearestPolynomial:
     r"""The polynomial of a degree that is nearest to a function in the sup norm.
 
-    Its `bound` is the distance on $24m+61$ extrema of a Chebyshev polynomial, for degree
+    Its `floor` is the distance on $24m+61$ extrema of a Chebyshev polynomial, for degree
     $m$: no polynomial of that degree comes closer on these points, nor on the interval; the
-    error on the interval is a little larger. Time: a linear program of that many rows.
+    error on the interval is a little larger for a function that these points resolve. Time: a
+    linear program of that many rows.
 
     >>> line = best_polynomial(torch.square, 1)                    # x - 1/8
-    >>> round(line.bound, 9), round(line(torch.zeros(1).double()).item(), 9)
+    >>> round(line.floor, 9), round(line(torch.zeros(1).double()).item(), 9)
     (0.125, -0.125)
     """
     whole_number(degree, "degree", least=0)
@@ -77,7 +93,13 @@ def best_polynomial(
     t = torch.cos(torch.arange(count + 1, dtype=torch.float64) * math.pi / count)
     x = (low + high) / 2 + (high - low) / 2 * t
     found = best_uniform_fit(chebyshev_basis(degree, t), values_of(function, x.unsqueeze(1)))
-    return Approximant(ChebyshevForm(found.coefficients, box), found.error, box, "S-32")
+    return NearestPolynomial(
+        network=ChebyshevForm(found.coefficients, box),
+        bound=math.inf,
+        domain=box,
+        theorem="S-32",
+        floor=found.error,
+    )
 
 
 def weierstrass_degree(
@@ -86,7 +108,7 @@ def weierstrass_degree(
     interval: tuple[float, float] = (0.0, 1.0),
     *,
     most: int = 64,
-) -> tuple[int, Approximant]:
+) -> tuple[int, NearestPolynomial]:
     r"""The least degree whose nearest polynomial has a measured sup error below $\epsilon$.
 
     >>> weierstrass_degree(torch.square, 0.2)[0], weierstrass_degree(torch.square, 0.1)[0]
@@ -95,7 +117,7 @@ def weierstrass_degree(
     positive_number(error, "error")
     for degree in range(whole_number(most, "most", least=0) + 1):
         made = best_polynomial(function, degree, interval)
-        if made.bound < error and measured_error(function, made, most_points=1 << 12).lower < error:
+        if made.floor < error and measured_error(function, made, most_points=1 << 12).lower < error:
             return degree, made
     raise NotConverged(f"no polynomial of degree {most} or less is within {error:g}: raise most=")
 

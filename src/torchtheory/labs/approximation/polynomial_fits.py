@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Approximant, measured_error, sup_distance
+from torchtheory.approximation.certificates import measured_error, sup_distance
 from torchtheory.approximation.polynomials.fits import (
+    NearestPolynomial,
     best_polynomial,
     chebyshev_basis,
     equispaced_interpolant,
@@ -63,9 +64,9 @@ def polynomial_fits(run: Run, points: int = 801) -> None:
     says = run.states(
         "S-33", r"\text{no polynomial of the degree is nearer: sup error}\ge\text{distance on the points}"
     )
-    says.at_least([e for row in errors.values() for e in row], [a.bound for row in best.values() for a in row], 1e-9)
+    says.at_least([e for row in errors.values() for e in row], [a.floor for row in best.values() for a in row], 1e-9)
     says.fails(
-        "a higher degree", [row[-1] for row in errors.values()], promised=[row[0].bound for row in best.values()]
+        "a higher degree", [row[-1] for row in errors.values()], promised=[row[0].floor for row in best.values()]
     )
     fits = squares(run, points)
     degrees_asked(run)
@@ -119,7 +120,7 @@ def degrees_asked(run: Run) -> None:
         for eps in (0.3, 0.1):
             degree, made = weierstrass_degree(g, eps, INTERVAL)
             below = best_polynomial(g, max(degree - 1, 0), INTERVAL)
-            rows.append((name, eps, degree, measured_error(g, made).lower, below.bound))
+            rows.append((name, eps, degree, measured_error(g, made).lower, below.floor))
     says = run.states(["S-32", "S-33"], r"\epsilon>0: \text{ a polynomial with } |f-W_n|<\epsilon \text{ on } [-1,1]")
     says.below([row[3] for row in rows], [row[1] for row in rows])
     says.fails("a degree less", [row[4] for row in rows])
@@ -131,7 +132,7 @@ def degrees_asked(run: Run) -> None:
     )
 
 
-def plot(axes: Any, best: dict[str, list[Approximant]], errors: dict[str, list[float]]) -> None:
+def plot(axes: Any, best: dict[str, list[NearestPolynomial]], errors: dict[str, list[float]]) -> None:
     x = torch.linspace(-1, 1, 601, dtype=torch.float64)
     for row, (name, g) in zip(axes, (TARGETS[0], TARGETS[2]), strict=True):
         for axis, m, made, error in zip(row, DEGREES, best[name], errors[name], strict=True):
