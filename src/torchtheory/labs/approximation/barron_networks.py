@@ -131,7 +131,7 @@ def waves_of(run: Run, dimension: int, constant: float = 4.0) -> PlaneWaves:
     return PlaneWaves(run.signs(4) * sizes * constant / (4 * sizes.sum()), frequencies, 2 * math.pi * run.rand(4))
 
 
-def errors(run: Run, target: Spectrum, units: int, seeds: int, x: Tensor, radius: float = 1.0) -> list[Tensor]:
+def errors(run: Run, target: Spectrum, units: int, seeds: int, x: Tensor, radius: float = 1.0) -> list[float]:
     # the units are drawn independently: any `units` of a wider network, with outer weights that
     # many times larger, are a network of their own
     model = barron_network(target, seeds * units, radius, generator=run.generator).model
@@ -140,7 +140,8 @@ def errors(run: Run, target: Spectrum, units: int, seeds: int, x: Tensor, radius
     with torch.no_grad():
         terms = (model[:-1](x) * last.weight[0]).reshape(len(x), seeds, units)
         found = seeds * terms.sum(2) + last.bias
-        return list((found - target(x)[:, None]).square().mean(0))
+        squares: list[float] = (found - target(x)[:, None]).square().mean(0).tolist()
+        return squares
 
 
 def nearly_nothing(dimension: int) -> tuple[PlaneWaves, Tensor]:

@@ -143,8 +143,12 @@ def composition(run: Run) -> list[tuple[int, float, float]]:
     says = run.states(
         "X-22", r"\|f\circ g-\tilde f\circ\tilde g\|\le\|f-\tilde f\|_{g(K)+\text{margin}}+\omega_f(\|g-\tilde g\|)"
     )
-    says.at_most([row[2] for row in rows], [row[1] for row in rows])
-    says.fails("the outer one good on [-1/2, 1/2] only", lost)
+    # x⁴ as the square of the square: both broken lines lie above, and the errors add up
+    squares = {n: relu_interpolant(torch.square, n, curvature=2.0) for n in (8, 16, 32)}
+    added = [sup_distance(lambda x: x**4, lambda x, a=a: a(a(x)), (0.0, 1.0), most_points=1 << 12).lower  # type: ignore[misc]
+             for a in squares.values()]  # fmt: skip
+    says.at_most([row[2] for row in rows] + added, [row[1] for row in rows] + [3 * a.bound for a in squares.values()])
+    says.fails("the outer one good on [-1/2, 1/2] only", lost, promised=[row[1] for row in rows])
     return rows
 
 

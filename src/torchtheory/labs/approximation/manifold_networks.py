@@ -177,7 +177,7 @@ def atlas_checks(run: Run, atlas: Atlas, u: Tensor, fresh: Tensor) -> None:
     x = sheet(fresh)
     says = run.states(["A-101", "X-55"], r"\sum_i\phi_i=1 \text{ at new points of the manifold}")
     says.equal(chart_weights(charts, x).sum(1), 1.0, 1e-12)
-    says.fails("every other chart left out", chart_weights(charts[::2], x).sum(1))
+    says.fails("seven of eight charts left out", chart_weights(charts[::8], x).sum(1))
     apart = []
     for chart in charts[::3]:
         here = chart.contains(x)
@@ -295,7 +295,7 @@ def rates(run: Run, refined: dict[int, list[Refinement]]) -> None:
         )
         says.at_least(found[d], -d / 2, 0.25, where=f"mean over {len(refined[d])} atlases, each from new points")
         if other is not None:
-            says.fails("two dimensions instead of one", other.estimate)
+            says.fails("two dimensions instead of one", other)
 
 
 def coefficients(run: Run) -> None:
@@ -342,7 +342,7 @@ def reduced(run: Run, inputs: int, draws: int) -> Reduction:
     h = 0.5 + 0.5 * torch.sin(x @ directions.T)
     truth = (h[:, 1] <= boundary(h[:, 0])).double()
     sizes, errors, everything = [], [], []
-    for pieces in (4, 8, 16, 32):
+    for pieces in (4, 6, 9, 14, 21, 32):
         made = relu_interpolant(boundary, pieces, curvature=0.2 * 16 + 0.05 * 81)
         outer = horizon_network(made, made.bound)
         assert isinstance(outer.network, nn.Sequential)
@@ -382,7 +382,7 @@ def factored(run: Run, reductions: list[Reduction]) -> None:
     """Stated before running: β = p = d = 2 give the exponent -1 within 0.2, for every D."""
     for r in reductions:
         run.states("X-57", rf"f=g\circ h,\ D={r.inputs}:\ \text{{error}}\sim M^{{-\beta/(p(d-1))}}=M^{{-1}}").slope(
-            r.slope, -1.0, 0.2
+            r.slope, -1.0, 0.2, against=(-0.5, -2.0)
         )
     says = run.states("X-57", r"\text{weights behind the projection do not depend on } D")
     says.equal(reductions[-1].sizes, reductions[0].sizes)
