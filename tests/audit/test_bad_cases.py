@@ -463,3 +463,42 @@ def test_a_changed_model_is_said_in_one_sentence() -> None:
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
     plain_net, train, _ = case("counting")
     assert "model changed" not in tt.audit(plain_net, train, only=["layers"]).facts
+
+
+class StraightThrough(Head):
+    def forward(self, x: Tensor) -> Any:
+        out = self.logits(x)
+        return out + (out.sign() - out).detach()
+
+
+class Overwriting(Head):
+    def forward(self, x: Tensor) -> Any:
+        hidden = torch.sigmoid(self.hidden(x))
+        hidden.mul_(2)
+        return self.out(hidden)
+
+
+@pytest.mark.parametrize(
+    ("net", "finding", "reason"),
+    [
+        (StraightThrough(), "gradient-noise", "not the derivative of the outputs"),
+        (StraightThrough(), "tangent-kernel", "not the derivative of the outputs"),
+        (Overwriting(), "gradient-noise", "writes in place to what a derivative"),
+        (Pair(), "pac-bayes", "returns several outputs"),
+        (Detached(), "pac-bayes", "no derivative"),
+    ],
+)
+def test_reasons_of_models_without_a_gradient(net: nn.Module, finding: str, reason: str) -> None:
+    _, train, _ = case("plain")
+    assert reason in reasons(tt.audit(net, train, only=[finding]))[finding]
+
+
+def test_convexity_is_not_claimed_of_a_computed_or_shared_last_layer() -> None:
+    _, (x, y), _ = case("plain")
+    computed = Head()
+    nn.utils.parametrizations.spectral_norm(computed.out)
+    shared = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    shared[2].weight = shared[0].weight
+    for net in (computed, shared):
+        report = tt.audit(net, (x, y), only=["loss-slice"])
+        assert "must have a weight of its own" in reasons(report)["loss-slice"]

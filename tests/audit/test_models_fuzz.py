@@ -28,6 +28,7 @@ from torch.nn.utils import parametrizations, prune
 import torchtheory as tt
 from torchtheory.audit.engine import finding as registry
 from torchtheory.audit.engine.finding import all_findings
+from torchtheory.core.budget import within
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.record import Record
@@ -573,10 +574,11 @@ def settings_aside(state: Any) -> Any:
 def test_functions_that_take_a_model_leave_it(seed: int) -> None:
     case = drawn(seed)
     before = settings_aside(everything(case.model))
-    for name in random.Random(seed).sample(sorted(ENTRIES), 4):
+    for name in random.Random(seed).sample(sorted(ENTRIES), 3):
         raised = None
         try:
-            ENTRIES[name](case)
+            with within(5.0):
+                ENTRIES[name](case)
         except Exception as error:
             raised = error  # what the model raises is passed on
         ours = isinstance(raised, AssertionError | AttributeError | KeyError | IndexError)

@@ -350,3 +350,41 @@ def test_the_problem_has_a_copy_of_the_model() -> None:
     assert p.model is p.function.model is not net
     assert Problem(net, (x, y)).risk(p.train) != before
     assert p.at({}).risk(p.train) == before
+
+
+class StraightThrough(nn.Linear):
+    """Rounds, and lets the gradient pass as if it did not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        return out + (out.sin() - out).detach()
+
+
+@pytest.mark.parametrize(
+    ("make", "x", "same"),
+    [
+        (mlp, None, True),
+        (mlp, torch.zeros(30, 4), True),
+        (lambda: nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 3)), None, True),
+        (lambda: nn.Linear(4, 3).bfloat16(), None, True),
+        (lambda: StraightThrough(4, 3), None, False),
+        (lambda: nn.EmbeddingBag(5, 3), torch.arange(60).reshape(30, 2) % 5, True),
+        (
+            lambda: nn.EmbeddingBag(5, 3, scale_grad_by_freq=True),
+            torch.arange(60).reshape(30, 2) % 5,
+            False,
+        ),
+        (lambda: nn.EmbeddingBag(5, 3, max_norm=0.1), torch.arange(60).reshape(30, 2) % 5, False),
+    ],
+)
+def test_gradients_that_are_no_derivatives(make: Any, x: Tensor | None, same: bool) -> None:
+    inputs, y = data()
+    problem = Problem(make(), (inputs if x is None else x, y), task="multiclass")
+    assert problem.gradient_is_derivative is same
+
+
+def test_a_kink_is_no_replaced_gradient() -> None:
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    nn.init.zeros_(net[0].bias)
+    x, y = torch.zeros(30, 4), data()[1]  # every unit is at its kink
+    assert Problem(net, (x, y)).gradient_is_derivative

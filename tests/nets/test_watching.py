@@ -36,10 +36,10 @@ class Applied(nn.Module):
         return self.function(self.layer(x))
 
 
-def problem_of(model: nn.Module, x: Tensor, *, chunk: int = 512) -> Problem:
+def problem_of(model: nn.Module, x: Tensor, **options: Any) -> Problem:
     y = model.eval()(x)
     y = y[0] if isinstance(y, tuple) else y
-    return Problem(model, (x, torch.zeros_like(y)), task="regression", chunk=chunk)
+    return Problem(model, (x, torch.zeros_like(y)), task="regression", **options)
 
 
 def units_of(model: nn.Module, x: Tensor, *, chunk: int = 512) -> list[WatchedUnits]:
@@ -371,7 +371,7 @@ def test_models_without_layers_to_follow() -> None:
     (found,) = signals_of(net, torch.randn(3, 2))
     assert found.backward == 0
     x = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
-    problem = problem_of(Alternating(), x, chunk=1)
+    problem = problem_of(Alternating(), x, chunk=1, plain_mean=False)
     with pytest.raises(UnsupportedModel, match="same layers"):
         watch_signals(problem, problem.train)
 

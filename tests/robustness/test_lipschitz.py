@@ -231,3 +231,14 @@ def test_nothing_is_changed() -> None:
     assert all(m.training for m in net.modules())
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     assert all(p.grad is None for p in itertools.chain(net.parameters()))
+
+
+def test_jacobians_of_a_layer_that_torch_cannot_map() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 2)).double()
+    x = torch.randn(5, 3, dtype=torch.float64)
+    problem = Problem(net, (x, torch.zeros(5, 2).double()), task="regression")
+    for point, norm in zip(x, jacobian_norms(problem, x), strict=True):
+        h = net[0](point)
+        slopes = torch.where(h > 0, 1.0, net[1].weight)
+        jacobian = net[2].weight @ torch.diag(slopes) @ net[0].weight
+        assert torch.isclose(norm, torch.linalg.matrix_norm(jacobian, 2))

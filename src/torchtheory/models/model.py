@@ -193,7 +193,8 @@ class PureFunction:
             {k: p.clone() for k, p in own.items()} if self.model is model else own
         )
         self.buffers = {k: b.detach().clone() for k, b in self.model.named_buffers()}
-        self._writes = any(vars(m).get("max_norm") is not None for m in self.model.modules())
+        #: Whether the model is known to write to its parameters when it runs.
+        self.writes = any(vars(m).get("max_norm") is not None for m in self.model.modules())
 
     def __call__(self, parameters: Parameters, x: Tensor) -> Tensor:
         return one_output(self.call(parameters, x), self.output)
@@ -209,7 +210,7 @@ class PureFunction:
             arguments, named = self.rows.arguments(self.model, x, self.reference())
         given = {**self.parameters, **parameters}
         # copies, made inside whatever derivative is being taken: the model may write to them
-        if self._writes:
+        if self.writes:
             given = {k: p.clone() for k, p in given.items()}
         buffers = {k: b.clone() for k, b in self.buffers.items()}
         versions = [_version(p) for p in given.values()]
@@ -221,8 +222,8 @@ class PureFunction:
             except Exception as error:
                 error.add_note(RAISED_BY_MODEL)
                 raise
-        if not self._writes and versions != [_version(p) for p in given.values()]:
-            self._writes = True
+        if not self.writes and versions != [_version(p) for p in given.values()]:
+            self.writes = True
         return outputs
 
     def in_precision(self, dtype: torch.dtype) -> PureFunction:

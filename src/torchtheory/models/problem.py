@@ -35,6 +35,8 @@ from torchtheory.models.model import (
     Initial,
     Parameters,
     PureFunction,
+    as_leaves,
+    flatten,
     global_randomness_kept,
     main_output,
     parameters_from,
@@ -175,6 +177,50 @@ class Problem:
         with torch.no_grad(), global_randomness_kept():
             first = self.function(self.parameters, x)
             return torch.equal(first, self.function(self.parameters, x))
+
+    @cached_property
+    def gradient_is_derivative(self) -> bool:
+        """Whether torch's gradient in the parameters is the slope of the outputs, along one line.
+
+        A straight-through estimator, a gradient reversal and `scale_grad_by_freq` of an embedding
+        replace it, and autograd does not see what a model writes to its parameters (`max_norm`).
+        True where it cannot be told: at a kink, where the slopes to the two sides differ, and for
+        models that are random or fix a precision below float64.
+        """
+        if self.function.writes:
+            return False
+        exact = self.in_double_if_possible()
+        if exact is self or not self.deterministic:
+            return True
+        draw = torch.Generator().manual_seed(0)
+
+        def normal(shape: torch.Size, like: Tensor) -> Tensor:
+            return torch.randn(shape, generator=draw, dtype=torch.float64).to(like)
+
+        start, x = as_leaves(exact.trainable), exact.train.x[: max(1, min(8, exact.capacity))]
+        line = {k: normal(p.shape, p) for k, p in start.items()}
+        length = math.sqrt(sum(float(v.square().sum()) for v in line.values()))
+        step = 1e-6 * max(1.0, float(flatten(exact.trainable).norm())) / length
+        with global_randomness_kept(), torch.enable_grad():
+            middle = exact.function(start, x)
+            weight = normal(middle.shape, middle)
+            found = torch.autograd.grad(
+                (weight * middle).sum(), [*start.values()], allow_unused=True
+            )
+        slope = sum(
+            float((g * v).sum()) for g, v in zip(found, line.values(), strict=True) if g is not None
+        )
+        with global_randomness_kept(), torch.no_grad():
+            after, before = (
+                exact.function({k: p + sign * step * line[k] for k, p in start.items()}, x)
+                for sign in (1, -1)
+            )
+        middle = middle.detach()
+        right = float((weight * (after - middle)).sum()) / step
+        left = float((weight * (middle - before)).sum()) / step
+        rounding = 1e-13 * float((weight * middle).abs().sum()) / step
+        allowed = 1e-3 * max(abs(right), abs(left), abs(slope)) + rounding
+        return abs(right - left) > allowed or abs((right + left) / 2 - slope) <= 2 * allowed
 
     @cached_property
     def seconds_per_sample(self) -> float:

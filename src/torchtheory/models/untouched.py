@@ -183,8 +183,10 @@ def contents_kept(model: nn.Module, *, values: bool) -> Iterator[None]:
             # only what changed: another thread may look at what the model shares with it
             if (container or contents) and _identities(container) != _identities(contents):
                 container.clear()
-                listed = isinstance(container, list | deque)
-                (container.extend if listed else container.update)(contents)
+                if isinstance(container, list | deque):
+                    container.extend(contents)
+                else:
+                    container.update(contents)
         for kept in tensors:
             kept.put_back()
         for array, entries in arrays:

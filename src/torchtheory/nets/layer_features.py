@@ -29,7 +29,7 @@ def last_hidden_features(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def last_layer(model: nn.Module) -> nn.Linear:
-    """The last layer of a chain, if it is an `nn.Linear`.
+    """The last layer of a chain, if it is an `nn.Linear` with a weight of its own.
 
     >>> last_layer(nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1)))
     Linear(in_features=5, out_features=1, bias=True)
@@ -39,6 +39,13 @@ def last_layer(model: nn.Module) -> nn.Linear:
         raise UnsupportedModel(
             f"the last layer must be an nn.Linear, not {type(head).__name__}: what follows it is "
             "left out with model[:-1], say"
+        )
+    own = {id(p) for p in head.parameters()}
+    shared = [m for m in model.modules() if own & {id(p) for p in m._parameters.values()}]
+    if not isinstance(head._parameters.get("weight"), nn.Parameter) or shared != [head]:
+        raise UnsupportedModel(
+            "the last layer must have a weight of its own, and this one computes it from others (a "
+            "parametrization) or shares it with another layer"
         )
     return head
 

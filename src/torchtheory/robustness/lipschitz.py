@@ -131,7 +131,8 @@ def jacobian_norms(problem: Problem, points: Tensor) -> Tensor:
         except TorchTheoryError:
             raise
         except RuntimeError:  # torch cannot map every layer over samples, nn.PReLU for one
-            rows = torch.stack([torch.autograd.functional.jacobian(single, p) for p in part])
+            alone = torch.autograd.functional.jacobian
+            rows = torch.stack([alone(single, p) for p in part])  # type: ignore[no-untyped-call]
         rows = rows.reshape(len(part), outputs, -1)
         rows = rows.to(torch.promote_types(rows.dtype, torch.float32))  # half has no SVD
         norms.append(torch.linalg.matrix_norm(rows, 2))

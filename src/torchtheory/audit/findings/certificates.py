@@ -18,6 +18,7 @@ from torchtheory.audit.findings.hypotheses import (
     deterministic,
     differentiable,
     has_parameters,
+    one_output,
 )
 from torchtheory.core.budget import check_time, time_left
 from torchtheory.core.figure import COLORS
@@ -257,7 +258,7 @@ def _rehearse(problem: Problem) -> float:
     title="A PAC-Bayes certificate",
     cost="training",
     covers=["M-60", "M-63", "M-64"],
-    needs=[classification, has_parameters, deterministic, differentiable],
+    needs=[classification, has_parameters, deterministic, differentiable, one_output],
 )
 def pac_bayes(problem: Problem, record: FindingRecord) -> None:
     """A stochastic network of this architecture with a certified error, from training data."""

@@ -29,18 +29,27 @@ def has_parameters(problem: Problem) -> str | None:
 
 
 def differentiable(problem: Problem) -> str | None:
-    """By one forward pass of one sample."""
+    """By a forward pass of one sample, and by difference quotients of a few."""
     leaves = as_leaves(problem.parameters)
     try:
         with torch.enable_grad(), global_randomness_kept():
-            if problem.function(leaves, problem.train.x[:1]).requires_grad:
-                return None
+            has_graph = problem.function(leaves, problem.train.x[:1]).requires_grad
+    except TorchTheoryError:
+        raise
     except RuntimeError:  # .numpy() of a tensor with a gradient
-        pass
-    return (
-        "the outputs have no derivative in the parameters: something inside the model cuts the "
-        "graph, such as torch.no_grad(), .detach() or a way through numpy"
-    )
+        has_graph = False
+    if not has_graph:
+        return (
+            "the outputs have no derivative in the parameters: something inside the model cuts the "
+            "graph, such as torch.no_grad(), .detach() or a way through numpy"
+        )
+    if not problem.gradient_is_derivative:
+        return (
+            "the gradient that torch computes is not the derivative of the outputs: the model "
+            "replaces it, as a straight-through estimator does, or max_norm and "
+            "scale_grad_by_freq of an embedding"
+        )
+    return None
 
 
 def initial_weights(problem: Problem) -> str | None:
@@ -53,6 +62,15 @@ def one_input(problem: Problem) -> str | None:
     if not problem.several_inputs:
         return None
     return "the model takes several inputs, and this is about models of one tensor"
+
+
+def one_output(problem: Problem) -> str | None:
+    if problem.function.output is None:
+        return None
+    return (
+        "the model returns several outputs, and this trains it: wrap it so that it returns one "
+        "tensor"
+    )
 
 
 def floating_inputs(problem: Problem) -> str | None:

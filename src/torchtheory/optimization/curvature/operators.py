@@ -51,9 +51,10 @@ def gradient(
     def loss(named: Parameters, part: Samples) -> Tensor:
         return problem.loss(_outputs(problem, named, part), part.y).reshape(())
 
-    for x, y in samples.chunks(problem.chunk):
-        part = torch.func.grad(loss)(point, Samples(x, y))
-        total += flatten(part) * (len(x) / len(samples))
+    with global_randomness_kept():
+        for x, y in samples.chunks(problem.chunk):
+            part = torch.func.grad(loss)(point, Samples(x, y))
+            total += flatten(part) * (len(x) / len(samples))
     return total
 
 
