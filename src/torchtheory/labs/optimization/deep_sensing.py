@@ -358,7 +358,8 @@ def completion(run: Run, steps: int, size: int = 8, step: float = 0.05, matrices
     scales = torch.tensor([1e-3, 1.0], dtype=torch.float64)[:, None, None]
 
     def size_at(where: Tensor, values: Tensor) -> Tensor:
-        return (where * values).flatten(2).norm(dim=-1)
+        found: Tensor = (where * values).flatten(2).norm(dim=-1)
+        return found
 
     errors, moved, rows = [], [], []
     for depth in (1, 2, 3):

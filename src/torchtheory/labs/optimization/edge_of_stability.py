@@ -72,7 +72,7 @@ def limits_of_sgd(run: Run) -> None:
         for _ in range(steps):
             x.grad = share * limit * x.detach()
             optimizer.step()
-        return float(x.detach().abs()) ** (1 / steps)
+        return math.pow(float(x.detach().abs()), 1 / steps)
 
     below = [growth(options, 0.97) for _, options in settings]
     above = [growth(options, 1.03) for _, options in settings]

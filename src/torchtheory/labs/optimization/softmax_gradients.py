@@ -180,7 +180,8 @@ def bounded(run: Run, networks: int, width: int, deepest: int) -> dict[float, Cu
         )
         says.fails("the squared loss at σ√d = 2, exactly", other)
     x, y = run.randn(5), F.one_hot(torch.tensor(1), 3).double()
-    found, broken = [], []
+    found: list[float] = []
+    broken: list[float] = []
     # unequal widths; and large weights behind one unit, where the error is as long as it can be
     for widths, sigmas in (([5, 9, 4, 3], [0.3, 0.6, 0.5]), ([5, 1, 3], [4.0, 4.0])):
         limits = softmax_gradient_bound(x, widths, sigmas)

@@ -190,7 +190,8 @@ def cost_of_finite_width(width: int) -> float:
     mean is kept; $\mathbb E\ln\chi^2_k=\psi(k/2)+\ln2$.
     """
     k = torch.arange(1, width + 1, dtype=torch.float64)
-    chances = torch.distributions.Binomial(width, torch.tensor(0.5, dtype=torch.float64)).log_prob(k).exp()
+    counts = math.lgamma(width + 1) - torch.lgamma(k + 1) - torch.lgamma(width - k + 1)
+    chances = (counts - width * math.log(2)).exp()
     return float(-(chances * (torch.digamma(k / 2) + math.log(4 / width))).sum() / chances.sum())
 
 
