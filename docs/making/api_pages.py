@@ -50,7 +50,8 @@ CHOSEN = {
         (
             "Intervals",
             "intervals",
-            "Interval mean_interval clopper_pearson median_interval fit_slope hoeffding_radius",
+            "Interval mean_interval clopper_pearson quantile_interval median_interval fit_slope "
+            "hoeffding_radius",
         ),
         ("Randomness", "random", "as_generator"),
         ("The catalogue", "catalogue", "Entry Source Erratum entries sources entry errata search"),
