@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal, Protocol
 
 from torchtheory.core.errors import FileProblem
 from torchtheory.core.memory import refuse_too_large
@@ -21,6 +21,12 @@ LARGEST_JSON = 2**28
 
 #: What unpacks a stream is asked for so many bytes at a time.
 _PIECE = 2**20
+
+
+class Readable(Protocol):
+    """Something that bytes are read from, packed or not."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 def existing_file(path: str | Path) -> Path:
@@ -73,7 +79,7 @@ def reason(error: BaseException) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def read_whole(stream: IO[bytes], what: str, *, copies: int) -> bytes:
+def read_whole(stream: Readable, what: str, *, copies: int) -> bytes:
     """All bytes of a stream that may be unpacked while it is read, as far as memory allows.
 
     The size a packed file states is not the one it has; it is refused as soon as it is too large.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import FileProblem
-from torchtheory.core.files import existing_file, existing_folder
+from torchtheory.core.files import Readable, existing_file, existing_folder
 from torchtheory.core.memory import refuse_too_large
 from torchtheory.models.samples import from_numpy
 
@@ -55,6 +55,7 @@ def load_npz(path: str | Path) -> tuple[Pair, Pair | None]:
 
 def _unpacked(archive: np.lib.npyio.NpzFile, name: str, file: Path) -> np.ndarray[Any, Any]:
     """An array whose size was looked at while it was still packed."""
+    assert archive.zip is not None  # it is open
     part = next(p for p in (f"{name}.npy", name) if p in archive.zip.namelist())
     with archive.zip.open(part) as packed:
         shape, _, dtype = _array_header(packed)
@@ -185,7 +186,7 @@ def read_idx(path: str | Path) -> Tensor:
     return torch.as_tensor(array.astype(kind.newbyteorder("=")))
 
 
-def _idx_header(stream: IO[bytes], file: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _idx_header(stream: Readable, file: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Type and shape of an array in the IDX format."""
     start = stream.read(4)
     if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _IDX_TYPES:

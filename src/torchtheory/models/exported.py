@@ -190,7 +190,7 @@ class ExportedNetwork(nn.Module):
             FileProblem: if a tensor, or all that are needed at once, are larger than what there is
                 to spare.
         """
-        with torch.no_grad(), _Sizes():
+        with torch.no_grad(), _Sizes():  # type: ignore[no-untyped-call]
             shapes = [_shape_of(leaf) for leaf in leaves]
             values = _Held({node: _shape_of(tensor) for node, tensor in state.items()})
             place = self._place(leaves)
@@ -239,7 +239,7 @@ class ExportedNetwork(nn.Module):
         return leaves
 
 
-class _Sizes(TorchDispatchMode):
+class _Sizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses tensors that are too large, also those an operator makes on its way."""
 
     def __torch_dispatch__(

@@ -270,10 +270,10 @@ def _recurrent(gates: int) -> Check:
         rows = [(sides * layers, batch, size) for size in (out, hidden)]
         if any(s.shape != row for s, row in zip(states, rows[-len(states) :], strict=True)):
             return False
-        expected = []
+        expected: list[tuple[int, ...]] = []
         for layer in range(layers):
             inner = x.shape[2] if layer == 0 else sides * out
-            one = [(gates * hidden, inner), (gates * hidden, out)]
+            one: list[tuple[int, ...]] = [(gates * hidden, inner), (gates * hidden, out)]
             one += [(gates * hidden,)] * 2 * bool(given["has_biases"])
             one += [(out, hidden)] * (out != hidden)
             expected += one * sides
@@ -350,7 +350,7 @@ def _one_length_per_direction(given: Arguments) -> bool:
     directions, lengths, dim = given["v"], given["g"], given.get("dim", 0)
     if dim == -1:
         return bool(lengths.numel() == 1)
-    return 0 <= dim < directions.ndim and lengths.numel() == directions.shape[dim]
+    return bool(0 <= dim < directions.ndim and lengths.numel() == directions.shape[dim])
 
 
 def _axes(given: Arguments) -> bool:
@@ -368,7 +368,7 @@ def _few_parts(given: Arguments) -> bool:
     if not -x.ndim <= dim < x.ndim:
         return False
     if (size := given.get("split_size")) is not None:
-        return size > 0 and x.shape[dim] // size < _MOST_PARTS
+        return bool(size > 0 and x.shape[dim] // size < _MOST_PARTS)
     count = given.get("chunks", given.get("sections", x.shape[dim]))
     return bool(count <= _MOST_PARTS)
 

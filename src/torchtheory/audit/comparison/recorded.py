@@ -178,8 +178,9 @@ def _finding(data: Mapping[str, Any]) -> RecordedFinding:
 
 def _quantity(data: Mapping[str, Any]) -> Quantity:
     """A number; what a later version may add to it is left out."""
-    words = {name: _word(data[name]) for name in ("name", "label", "basis", "unit")}
-    return Quantity(**words, **{name: float(data[name]) for name in ("value", "low", "high")})
+    name, label, basis, unit = (_word(data[k]) for k in ("name", "label", "basis", "unit"))
+    value, low, high = (float(data[k]) for k in ("value", "low", "high"))
+    return Quantity(name, label, value, low, high, basis, unit)
 
 
 def _interval(data: Mapping[str, Any]) -> Interval:
