@@ -122,7 +122,7 @@ def sawtooth_position(labels: Tensor) -> float:
     digits = _labels(labels, most=50)
     for j in range(len(digits) - 2, -1, -1):
         digits[j] ^= digits[j + 1]
-    # two digits more keep every value a quarter away from the threshold
+    # two digits more, 0 and 1, keep every value off the threshold
     return sum(b * 2.0**-j for j, b in enumerate(digits, start=1)) + 2.0 ** -(len(digits) + 2)
 
 

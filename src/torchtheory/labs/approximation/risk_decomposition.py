@@ -188,7 +188,7 @@ def waves(run: Run, level: float, amplitude: float) -> tuple[Function, Function,
     """Two random waves with values within the amplitude of a level, and how far they are apart."""
     turns, starts = 9 * run.rand(2), 2 * math.pi * run.rand(2)
     f, g = (
-        lambda x, t=t, s=s: level + amplitude * torch.sin(t * x.reshape(len(x)) + s)  # type: ignore[misc]
+        lambda x, t=t, s=s: level + amplitude * torch.sin(t * x.reshape(len(x)) + s)
         for t, s in zip(turns, starts, strict=True)
     )
     apart = sup_distance(f, g, (0.0, 1.0), lipschitz=amplitude * float(turns.sum()), most_points=1 << 12)
