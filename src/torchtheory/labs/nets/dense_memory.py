@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch.nn.functional import scaled_dot_product_attention
 
-from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.nets.dense_memory import (
     DenseMemory,
     Exponential,
@@ -46,7 +46,8 @@ def dense_associative_memory(
     """Replace the square in Hopfield's energy by a higher power, then by the exponential.
 
     The second power is Hebb's rule with zero diagonal, exactly. Powers three and four hold of the
-    order n² and n³ patterns, the exponential a number exponential in n. With continuous states
+    order n² and n³ patterns, the exponential a number exponential in n; at a high load they also have
+    more minima that nobody stored. With continuous states
     the exponential's update is one step of attention, and Ramsauer's energy falls along it.
     """
     # the second power is Hebb's rule
@@ -88,6 +89,16 @@ def dense_associative_memory(
         .fixed_point.double(),
     )
 
+    # what else they hold: minima nobody stored
+    crowded, roomy = (minima_gained(run, 12, load, 2 * trials) for load in (12, 2))
+    says = run.states(
+        "N-19",
+        r"s=n:\ \text{strict minima of } -\sum_t(x_t\cdot x)^4 \text{ less those of } -\sum_t(x_t\cdot x)^2"
+        r" \text{ (lower end of a 99 \% interval of the mean)}",
+    )
+    says.above(crowded.low, 0.0, where=f"all 4096 states of 12 neurons, {2 * trials} memories")
+    says.fails("two patterns: a low load", roomy.low)
+
     # how much they hold
     sweeps = {
         p: dense_capacity_sweep(
@@ -101,6 +112,7 @@ def dense_associative_memory(
     }
     for p in (3, 4):
         sweep = sweeps[p]
+        rate = dense_bit_error(n, sweep.patterns[2], Power(p))
         hebbs = dense_capacity_sweep(n, [sweep.patterns[2]], Power(2), trials, generator=run.generator)
         says = run.states(
             "N-19",
@@ -109,7 +121,8 @@ def dense_associative_memory(
         )
         says.mean(
             sweep.bit_error[2],
-            dense_bit_error(n, sweep.patterns[2], Power(p)),
+            rate,
+            against=[rate / 2, 2 * rate],
             confidence=0.999,
             where=f"n = {n}, s = {sweep.patterns[2]}, {trials} memories, 99.9 %",
         )
@@ -192,9 +205,14 @@ def dense_associative_memory(
     says.fails("the energy of another temperature, 4 beta", foreign.diff(dim=0).max())
     largest = float(patterns.square().sum(-1).max())
     hull = torch.stack([modern_hopfield_energy(patterns, x, beta) for x in path[1:]])
+    one = patterns[:1]
+    opposite = modern_hopfield_energy(one, -one)
     says = run.states("N-19", r"\|\xi\| \le M \implies E(\xi) \le 2M^2")
     says.at_most(
-        hull.max(), 2 * largest, where="every updated state is an average of patterns, so it lies in that ball"
+        torch.stack([hull.max(), opposite[0]]),
+        [2 * largest, 2 * float(one.square().sum())],
+        1e-12,
+        where="averages of the patterns; and one pattern with the state opposite to it, which attains the bound",
     )
     says.fails(
         "states of norm 4M",
@@ -207,10 +225,23 @@ def dense_associative_memory(
     betas = [0.02 * 2**k for k in range(8)]
     errors = torch.stack([(modern_hopfield_update(patterns, near, b) - patterns).norm(dim=-1) for b in betas])
     bounds = torch.stack([modern_retrieval_bound(patterns, near, index, b) for b in betas])
-    keen = torch.stack([modern_retrieval_bound(patterns, near, index, 2 * b) for b in betas])
+    # two opposite patterns are as far apart as patterns can be
+    pair = torch.stack([patterns[0], -patterns[0]])
+    pair_errors = torch.stack([(modern_hopfield_update(pair, pair, b) - pair).norm(dim=-1) for b in betas])
+    pair_bounds, keen = (
+        torch.stack([modern_retrieval_bound(pair, pair, torch.arange(2), factor * b) for b in betas])
+        for factor in (1, 2)
+    )
+    # neither so warm that the bound is far, nor so cold that both sides are below rounding
+    between = torch.tensor([1 < b * float(patterns[0].square().sum()) < 10 for b in betas])
     says = run.states("N-19", r"\|X^\top\operatorname{softmax}(\beta X\xi) - x_t\| \le 2M(s-1)e^{-\beta\Delta}")
-    says.at_most(errors, bounds, 1e-13, where="40 noisy patterns at eight temperatures")
-    says.fails("the bound of 2 beta", errors, promised=keen)
+    says.at_most(
+        torch.cat([errors.flatten(), pair_errors.flatten()]),
+        torch.cat([bounds.flatten(), pair_bounds.flatten()]),
+        1e-13,
+        where="40 noisy patterns and two opposite ones, at eight temperatures",
+    )
+    says.fails("the temperature is twice the one in the bound", pair_errors[between], promised=keen[between])
 
     def loads(axes: Any) -> None:
         for color, (p, sweep) in zip(COLORS, sweeps.items(), strict=False):
@@ -315,6 +346,21 @@ def dense_associative_memory(
         caption=f"One update from a noisy pattern, 40 patterns in {dim} dimensions: the error "
         "falls exponentially once β times the separation exceeds log s.",
     )
+
+
+def minima_gained(run: Run, n: int, load: int, memories: int) -> Interval:
+    """How many more strict minima the fourth power has than the second, over all states."""
+    states = all_states(n)
+    gained = []
+    for _ in range(memories):
+        stored = run.signs(load, n)
+        counts = []
+        for p in (2, 4):
+            energy = DenseMemory(stored, Power(p)).energy(states).reshape([2] * n)
+            higher = [energy.flip(k) > energy for k in range(n)]  # with neuron k turned over
+            counts.append(int(torch.stack(higher).all(0).sum()))
+        gained.append(float(counts[1] - counts[0]))
+    return mean_interval(gained, 0.99)
 
 
 def _patterns_at(n: int, degree: int, level: float, trials: int, generator: torch.Generator) -> float:
