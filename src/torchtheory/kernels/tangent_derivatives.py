@@ -270,7 +270,8 @@ class Derivatives(Differentiable):
                 doubtful = self._wrong_by(x, gradient, cotangent)
             if not doubtful:
                 break
-            self.whole = [k for k in names if k in {*self.whole, *doubtful}]
+            # also what is used without a gradient, behind a detach: its Jacobian is 0
+            self.whole = [k for k in self.names if k in {*self.whole, *doubtful}]
 
     def _wrong_by(
         self, x: Tensor, gradient: dict[str, Tensor | None], cotangent: Tensor

@@ -306,3 +306,24 @@ def test_a_parameter_without_dimensions(use: Any, jacobian: Any) -> None:
     assert torch.allclose(
         empirical_ntk(model, x, only=["t"]), _contracted(alone, alone)["full"], atol=1e-12
     )
+
+
+def test_what_stands_behind_a_detach_has_no_part_in_the_kernel() -> None:
+    class Detached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features, self.readout = nn.Linear(3, 4).double(), nn.Linear(4, 1).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.readout(torch.tanh(self.features(x)).detach())
+            return out
+
+    net, x = Detached(), torch.randn(5, 3, dtype=torch.float64)
+    hidden = torch.tanh(net.features(x)).detach()
+    torch.testing.assert_close(empirical_ntk(net, x, outputs="trace"), hidden @ hidden.T + 1)
+
+    class Nothing(Detached):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).detach()
+
+    assert not empirical_ntk(Nothing(), x, outputs="trace").any()
