@@ -125,6 +125,7 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(
         (["perceptron-novikoff", "--set", "samples=-5"], "samples must lie in 1..20000000, not -5"),
         (["perceptron-novikoff", "--set", "samples=1e9"], "samples must lie in 1..20000000"),
         (["perceptron-novikoff", "--seeds", "3", "--set", "samples=0"], "samples must lie in"),
+        (["perceptron-novikoff", "--seeds", "9" * 40], "seeds must be a whole number from 1 to"),
         (["perceptron-novikoff", "--jobs", "0"], "--jobs"),
         (["perceptron-novikoff", "--preset", "medium"], "--preset"),
         (["perceptron-novikoff", "--out", "file"], "file is a file; --out needs a directory"),

@@ -31,6 +31,9 @@ from torchtheory.report.numbers import number_text, percent
 #: So many violations as a true claim has with a smaller probability than this are too many.
 LEVEL = 0.001
 
+#: Nobody waits for more runs of a lab.
+MOST_SEEDS = 1_000_000
+
 
 @dataclass(slots=True)
 class ClaimRate:
@@ -195,7 +198,7 @@ def run_seeds(
     The runs are kept in `store`, so an interrupted call goes on where it was; see
     `torchtheory.labs.engine.many.run_many` for the other arguments.
     """
-    whole_number(seeds, "seeds", least=1)
+    whole_number(seeds, "seeds", least=1, most=MOST_SEEDS)
     outcomes = run_many(
         labs,
         store,
