@@ -355,7 +355,7 @@ def reduced(run: Run, inputs: int, draws: int) -> Reduction:
         first = affine_layers(net)[0][0][0]
         everything.append(network_size(net).parameters)
         sizes.append(everything[-1] - int(first.count_nonzero()))
-        gap = torch.cat([net(part)[:, 0] for part in x.split(8192)]) - truth
+        gap = torch.cat([net(x[i : i + 8192])[:, 0] for i in range(0, len(x), 8192)]) - truth
         errors.append(math.sqrt(float(gap.square().sum()) / draws))
     return Reduction(inputs, sizes, errors, everything)
 
