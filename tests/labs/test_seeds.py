@@ -144,7 +144,8 @@ def test_finished_seeds_are_read_back_and_everything_is_shown(tmp_path: Path) ->
 
 
 def test_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="seeds must be a whole number >= 1"):
-        run_seeds([], RunStore(tmp_path), 0)
+    for seeds in (0, 10**40):
+        with pytest.raises(InvalidInput, match="seeds must be a whole number from 1 to 1000000"):
+            run_seeds([], RunStore(tmp_path), seeds)
     with pytest.raises(InvalidInput, match="confidence must"):
         allowed_violations(3, 1.0)
