@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.core.checks import whole_number
@@ -25,6 +26,7 @@ from torchtheory.kernels.functions import (
 )
 from torchtheory.kernels.regression import SOLVERS, KernelFit, kernel_least_squares
 from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.optimization.descent.iterates import gradient_descent
 
 KERNELS = (
     linear(),
@@ -62,6 +64,7 @@ def kernel_least_squares_lab(run: Run, samples: int = 16, features: int = 40) ->
     matrices(run, samples)
     closed_form(run, samples, features)
     many_minimizers(run, samples, features)
+    logistic_representer(run, samples, features)
     least_norm(run, samples)
     penalized(run, samples, features)
     pictures(run)
@@ -170,6 +173,35 @@ def many_minimizers(run: Run, samples: int, features: int) -> None:
         where=f"the fit's own norm is {float(fit.norm):.6g}",
     )
     says.fails("another interpolant", float(fit.norm) ** 2, promised=float(other.norm()) ** 2)
+
+
+def logistic_representer(run: Run, samples: int, features: int) -> None:
+    """A penalty on the norm makes any minimizer a combination of kernel values, also of another loss."""
+    x, signs, new = run.randn(samples, 3), run.signs(samples), run.randn(50, 3)
+    phi = random_map(run, 3, features)
+    big = phi(x)
+    start = run.randn(features)
+    curvature = float(torch.linalg.matrix_norm(big, 2)) ** 2 / 4
+
+    def outside(penalty: float) -> Tensor:
+        """What is left at new points of the function found, when its values at the sample are interpolated."""
+
+        def risk(theta: Tensor) -> Tensor:
+            return F.softplus(-signs * (big @ theta)).sum() + penalty / 2 * theta.square().sum()
+
+        step = 1 / (curvature + penalty)
+        steps = math.ceil(25 / (step * max(penalty, 0.1)))
+        theta = gradient_descent(risk, start, step, steps).points[-1]
+        fit = kernel_least_squares(from_features(phi), x, big @ theta)
+        return phi(new) @ theta - fit.predict(new)
+
+    says = run.states(
+        "M-04",
+        r"\theta^\star=\operatorname{argmin}\sum_i\log(1+e^{-y_if_\theta(x_i)})+\tfrac\lambda2\|\theta\|^2:\ "
+        r"f_{\theta^\star}(x)=\sum_i\alpha_iK(x,x_i) \text{ at new points}",
+    )
+    says.equal(outside(0.1), within=1e-6, where="λ = 0.1, from a random start outside the span of the φ(xᵢ)")
+    says.fails("λ = 0: descent keeps the part of its start that no point sees", outside(0.0))
 
 
 def least_norm(run: Run, samples: int) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchdiffeq import odeint
 
 from torchtheory.kernels.dynamics import KernelTraining
 from torchtheory.kernels.laws import law_of_training
 from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.kernels.laws import CONFIDENCE, WideNetwork, lifted, wide_kernels
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
@@ -61,7 +63,7 @@ def tangent_kernel_dynamics(
     hidden: int = 24,
     samples: int = 4,
     widths: tuple[int, ...] = (32, 64, 128, 256, 512),
-    networks: int = 40,
+    networks: int = 20,
 ) -> None:
     """A small tanh network under gradient flow, then wide ones beside the closed form.
 
@@ -77,6 +79,7 @@ def tangent_kernel_dynamics(
     path = flow_and_descent(run, problem)
     at_any_point(run, problem)
     bound = risk_bound(run, problem, path)
+    logistic_convergence(run, problem.model, inputs)
     x = torch.tensor([-1.8, -1.0, 0.1, 0.9, 1.7], dtype=torch.float64)[:, None]
     y = torch.tensor([0.6, -0.5, 0.2, 0.7, -0.3], dtype=torch.float64)
     grid = torch.linspace(-2.5, 2.5, 30, dtype=torch.float64)[:, None]
@@ -139,7 +142,7 @@ def flow_and_descent(run: Run, problem: Problem) -> ParameterPath:
     better = [_distance(midpoint(theta, 2 * end / k, k // 2), path) for k in counts]
     sizes = [end / k for k in counts]
     says = run.states("A-54", r"\|\Theta^{(T/\eta)}-\Theta(T)\|=O(\eta) \text{ for gradient descent: exponent}")
-    says.slope(sizes, euler, 1, 0.1, where=f"T = {end:.3g} in {counts} steps")
+    says.slope(sizes, euler, 1, 0.1, against=(0.5, 2), where=f"T = {end:.3g} in {counts} steps")
     says.fails("the midpoint rule, of order 2", sizes, better)
     run.table(
         "euler",
@@ -226,61 +229,131 @@ def risk_bound(run: Run, problem: Problem, path: ParameterPath) -> Tensor:
     return bound
 
 
+def logistic_convergence(run: Run, net: nn.Module, x: Tensor) -> None:
+    r"""The risk of the logistic loss, which has no minimizer, tends to its infimum 0.
+
+    One of the losses is at least their mean $R$, and its slope is $1-e^{-R}$ or more, so that
+    $\dot R\le-\lambda_{\min}(1-e^{-R})^2/m^2$. Integrated, $G(R)=1/(e^R-1)-\log(e^R-1)$ grows
+    at least like $\lambda_{\min}t/m^2$. With a single sample nothing is lost.
+    """
+
+    def flow(points: Tensor, labels: list[float], end: float | None = None) -> tuple[Tensor, Tensor, float]:
+        """How much G has grown, what is promised, and the last time."""
+        m = len(points)
+        problem = Problem(net, (points, torch.tensor(labels, dtype=torch.float64)[:, None]), task="binary")
+
+        def smallest(parameters: Parameters) -> float:
+            gram = empirical_ntk(net, points, outputs="trace", parameters=parameters)
+            return float(torch.linalg.eigvalsh(gram)[0])
+
+        end = end or 3 * m**2 / smallest(problem.parameters)
+        path = gradient_flow(problem, torch.linspace(0, end, 5, dtype=torch.float64), rtol=1e-6, atol=1e-8)
+        least = min(smallest(path.parameters(k)) for k in range(len(path.times)))
+        excess = torch.expm1(path.losses)
+        grown = 1 / excess - excess.log()
+        return grown[1:] - grown[0], least * path.times[1:] / m**2, end
+
+    one, two = flow(x[:1], [1.0]), flow(x[:2], [0.0, 1.0])
+    says = run.states(
+        "A-55",
+        r"\ell(\hat y,y)=\log(1+e^{-y\hat y}),\ G(R)=\frac1{e^R-1}-\log(e^R-1):\ "
+        r"G(\hat{\mathcal R}(t))-G(\hat{\mathcal R}(0))\ge\lambda_{\min}t/m^2, \text{ so }\hat{\mathcal R}(t)\to0",
+    )
+    says.at_least(torch.cat([one[0], two[0]]), torch.cat([one[1], two[1]]), 1e-6, where="one sample, and two")
+    twice = flow(x[:1].expand(2, -1), [0.0, 1.0], two[2])
+    says.fails("one input with both labels: the kernel is singular", twice[0], promised=two[1])
+
+
 def closed_form(run: Run, x: Tensor, y: Tensor, grid: Tensor) -> None:
-    """The closed form solves the equation and shrinks the residual as it should."""
+    """The closed form against a numerical solution of the equation, at all points."""
     m = len(y)
     points = torch.cat([x, grid])
     kernel = wide_kernels(points, STEEPNESS)[1]
     start = run.randn(len(points))
-    square, cross = kernel[:m, :m], kernel[m:, :m]
-    training = KernelTraining(square, y, start[:m], rate=2 / m)
-    times, h = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64), 1e-4
-    change = (training.test(cross, times + h, start[m:]) - training.test(cross, times - h, start[m:])) / (2 * h)
+    times = torch.tensor([0.0, 0.1, 0.5, 2.0, 5.0], dtype=torch.float64)
 
-    def right_side(rate: float) -> Tensor:
-        return -rate * (training.train(times) - y) @ cross.T
+    def solved(slope: Callable[[Tensor], Tensor]) -> Tensor:
+        """Runge and Kutta's solution for a loss whose derivative at an error is given."""
+        path: Tensor = odeint(lambda _, f: -kernel[:, :m] @ slope(f[:m] - y) / m, start, times, rtol=1e-8, atol=1e-10)
+        return path
 
+    closed = KernelTraining(kernel[:m, :m], y, start[:m], rate=2 / m).test(kernel[:, :m], times, start)
     says = run.states(
         "A-59",
-        r"\Phi=C(t)y+(\Phi_0-C(t)\Phi_0(X)) \text{ solves } \dot\Phi=-\frac2m\sum_i"
-        r"K^\infty(\cdot,x^{(i)})(\Phi(x^{(i)})-y^{(i)}): \text{ largest residual}",
+        r"\Phi=C(t)y+(\Phi_0-C(t)\Phi_0(X)) \text{ solves } \dot\Phi=-\frac1m\sum_i"
+        r"K^\infty(\cdot,x^{(i)})D_i,\ D_i=2(\Phi(x^{(i)})-y^{(i)})",
     )
-    says.equal((change - right_side(2 / m)).abs().max(), within=1e-5)
-    says.fails("1/m instead of 2/m", (change - right_side(1 / m)).abs().max())
-    exponentials = torch.stack([torch.linalg.matrix_exp(-2 * square * t / m) for t in times.tolist()])
-    halves = torch.stack([torch.linalg.matrix_exp(-square * t / m) for t in times.tolist()])
-    error = training.train(times) - y
-    says = run.states("A-59", r"\Phi(X,\Theta(t))-y=e^{-2\bar Kt/m}(\Phi_0(X)-y): \text{ largest difference}")
-    says.equal((error - exponentials @ (start[:m] - y)).abs().max(), within=1e-10)
-    says.fails("without the 2 in the exponent", (error - halves @ (start[:m] - y)).abs().max())
+    says.equal(closed, solved(lambda error: 2 * error), 1e-6, where=f"at {len(points)} points and {len(times)} times")
+    says.fails(
+        "the loss 2 log cosh is quadratic near 0 only", closed[1:], promised=solved(lambda error: 2 * error.tanh())[1:]
+    )
 
 
 def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 400) -> None:
-    """What the start leaves behind: mean zero, and no variance on the training inputs."""
-    m = len(y)
+    """What the start leaves behind: its mean, its variance, and nothing on the training inputs."""
+    m, time = len(y), 1.0
     points = torch.cat([x, grid])
     covariance, kernel = wide_kernels(points, STEEPNESS)
     training = KernelTraining(kernel[:m, :m], y, rate=2 / m)
-    influence = training.influence(kernel[m:, :m], 1.0)
-    with torch.no_grad():
-        starts = SideBySide(draws, 256, run.generator)(points)
-    left = (starts[m:] - influence @ starts[:m]).mean(0)
-    first_term = (influence @ y).abs().mean()
-    centered, shifted = (mean_interval(v, CONFIDENCE) for v in (left, left + first_term))
+
+    def trained(mean: float) -> Tensor:
+        """Outputs `[grid, networks]` at the time, from weights drawn around the mean."""
+        networks = SideBySide(draws, 256, run.generator)
+        with torch.no_grad():
+            for weights in networks.parameters():
+                weights += mean
+            start = networks(points)
+        y_each = y[:, None].expand(m, draws)
+        return KernelTraining(kernel[:m, :m], y_each, start[:m], rate=2 / m).test(kernel[m:, :m], time, start[m:])
+
+    law = law_of_training(kernel, y, time, initial=covariance, rate=2 / m)
+    centered, shifted = trained(0.0), trained(0.3)
+    # a direction in which the mean is not small
+    weights = law.mean[m:] / law.mean[m:].square().sum()
+    finally_there = law_of_training(kernel, y, initial=covariance, rate=2 / m)
     says = run.states(
-        "A-59", r"\mathbb E\bigl[\Phi(\cdot,\Theta_0)-C(t)\Phi_0(X)\bigr]=0 \text{ (average over inputs)}"
+        "A-59", r"\mathbb E\,\Phi(\cdot,\Theta(t))=C(t)y: \text{ its share, projected on } C(t)y \text{ over inputs}"
     )
-    says.mean(centered, 0, where=f"{draws} networks of width 256 at t = 1")
-    says.fails("the first term, C(t)y in absolute value, is added", shifted)
+    says.mean(
+        weights @ centered,
+        1.0,
+        against=(
+            0.0,
+            float(weights @ finally_there.mean[m:]),
+            float(weights @ training.test(kernel[m:, :m], time / 2)),
+        ),
+        confidence=CONFIDENCE,
+        where=f"{draws} networks of width 256 at t = {time:g}; neither at t → ∞ nor by a clock of t/m",
+    )
+    says.fails("initial weights with mean 0.3", weights @ shifted)
+    variance = law.covariance.diagonal()[m:].mean()
 
-    def spread(time: float) -> Tensor:
-        law = law_of_training(kernel, y, time, initial=covariance, rate=2 / m)
-        return law.covariance.diagonal()[:m]
+    def spread(outputs: Tensor) -> Tensor:
+        return (outputs - law.mean[m:, None]).square().mean(0) / variance
 
+    says = run.states(
+        "A-59", r"\mathrm{var}\,\Phi(\cdot,\Theta(t))=\mathrm{var}(\Phi_0-C(t)\Phi_0(X)): \text{ ratio, over inputs}"
+    )
+    says.mean(
+        spread(centered),
+        1.0,
+        against=[
+            float(other.diagonal()[m:].mean() / variance) for other in (covariance, finally_there.covariance, kernel)
+        ],
+        confidence=CONFIDENCE,
+        where="neither the variance at the start, nor that at t → ∞, nor the tangent kernel",
+    )
+    says.fails("initial weights with mean 0.3", spread(shifted))
     late = 20 / float(training.eigenvalues[0] * 2 / m)
+    flat = lifted(points, STEEPNESS) @ lifted(points, STEEPNESS).T
+
+    def left(kernel: Tensor) -> Tensor:
+        laws = [law_of_training(kernel, y, t, initial=covariance, rate=2 / m) for t in (late, math.inf)]
+        return torch.stack([law.covariance.diagonal()[:m] for law in laws])
+
     says = run.states("A-59", r"\mathrm{var}\,\Phi(x^{(i)},\Theta(t))\to0 \text{ on the training inputs}")
-    says.equal(torch.stack([spread(late), spread(math.inf)]), within=1e-12, where=f"at t = {late:.3g} and at infinity")
-    says.fails("at t = 1", spread(1.0))
+    says.equal(left(kernel), within=1e-12, where=f"at t = {late:.3g} and at infinity")
+    says.fails("a kernel of rank 2 on the 5 inputs, that of linear functions", left(flat))
 
 
 def widening(run: Run, x: Tensor, y: Tensor, grid: Tensor, widths: list[int], networks: int) -> WidthSweep:
@@ -290,6 +363,7 @@ def widening(run: Run, x: Tensor, y: Tensor, grid: Tensor, widths: list[int], ne
     covariance, kernel = wide_kernels(points, STEEPNESS)
     times = torch.linspace(0.25, 5, 20, dtype=torch.float64)
     targets = y[:, None].expand(m, networks).contiguous()
+    each: dict[str, list[float]] = {"tangent": [], "last layer": []}
     deviations, last_layer, example = [], [], {}
     for width in run.track(widths, "widths"):
         model = SideBySide(networks, width, run.generator)
@@ -303,8 +377,10 @@ def widening(run: Run, x: Tensor, y: Tensor, grid: Tensor, widths: list[int], ne
             KernelTraining(k[:m, :m], targets, start[:m], rate=2 / m).test(k[:, :m], times, start)
             for k in (kernel, covariance)
         )
-        deviations.append(float((flow - closed).square().mean().sqrt()))
-        last_layer.append(float((flow - other).square().mean().sqrt()))
+        for name, prediction, overall in (("tangent", closed, deviations), ("last layer", other, last_layer)):
+            squares = (flow - prediction).square().mean((0, 1))
+            each[name] += squares.sqrt().tolist()
+            overall.append(float(squares.mean().sqrt()))
         example[width] = (
             torch.cat([start[None], flow])[..., 0],
             torch.cat([start[None], closed])[..., 0],
@@ -314,10 +390,16 @@ def widening(run: Run, x: Tensor, y: Tensor, grid: Tensor, widths: list[int], ne
         r"\text{gradient flow of a network of width } N \text{ is within } O(N^{-1/2})"
         r" \text{ of the closed form: exponent}",
     )
+    drawn = [width for width in widths for _ in range(networks)]
     says.slope(
-        widths, deviations, -0.5, where=f"{networks} networks of each width, root mean square over inputs and times"
+        drawn,
+        each["tangent"],
+        -0.5,
+        against=(-1.0, -0.25, 0.0),
+        confidence=CONFIDENCE,
+        where=f"{networks} networks of each width, root mean square over inputs and times",
     )
-    says.fails("the kernel of the last layer only", widths, last_layer)
+    says.fails("the kernel of the last layer only", drawn, each["last layer"])
     run.table(
         "widths",
         ["width", "distance from the closed form", "with the last layer's kernel"],
