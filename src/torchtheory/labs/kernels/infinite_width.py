@@ -159,17 +159,17 @@ def one_hidden_layer(run: Run, x: Tensor, networks: int) -> None:
     net = ntk_mlp([2, 8, 1], scaling="unscaled_input", dtype=torch.float64)
     outputs = random_outputs(run, net, x, networks)
     products = mean_interval(outputs.prod(1))
-    sigma = nngp(x, depth=2, scaling="unscaled_input")
+    sigma, deeper = (nngp(x, depth=d, scaling="unscaled_input") for d in (2, 3))
     halved = ntk_mlp([2, 8, 1], scaling="fan_in", dtype=torch.float64)
     other = mean_interval(random_outputs(run, halved, x, networks).prod(1))
     says = run.states("M-18, A-57, M-17", r"\text{one hidden layer of 8 units: } \mathbb E f(x)f(x')=\Sigma^2(x,x')")
     says.mean(
         products,
         float(sigma[0, 1]),
+        against=(float(sigma[0, 1]) / 2, 1.0, float(deeper[0, 1]), float(sigma[0, 0])),
         where=f"{networks} networks, 99 % interval; with one hidden layer the covariance is exact at every width",
     )
     says.fails("the first layer divided by √d: another kernel", other)
-    deeper = nngp(x, depth=3, scaling="unscaled_input")
     run.refutes(
         "wide-network-kernel-index", r"\text{a network of } L=2 \text{ layers has the covariance } \Sigma^{L+1}"
     ).mean(products, float(deeper[0, 1]), where=f"Σ³ = {float(deeper[0, 1]):.4f}, Σ² = {float(sigma[0, 1]):.4f}")
@@ -188,24 +188,34 @@ def gaussianity(run: Run, networks: int) -> None:
     says.mean(
         eight,
         1 + 5 / 8,
+        against=(1.0, 1 + 3 / 8, 1 + 6 / 8),
         where=f"{networks} networks, 99 % interval, given the hidden layer; derived from E max(z,0)⁴ = 3/2",
     )
     says.fails("n = 2", two)
     run.refutes(
         "nngp-gaussian-at-finite-width", r"f^2(x,\theta_0) \text{ is Gaussian, so } \mathbb E f^4=3\,(\mathbb E f^2)^2"
     ).mean(two, 1.0, where="two hidden units; the exact ratio is 1 + 5/2")
-    pieces = {}
-    for width in (2, 256):
-        chosen = min(networks, 4000)
-        spread = hidden_covariances(run, x, [width], chosen)[:, 0, 0].sqrt()
-        outputs = (spread * run.randn(chosen)) / math.sqrt(2)
-        pieces[width] = float(stats.kstest(outputs.numpy(), "norm").pvalue)
+    chosen, samples = min(networks, 4000), 5
+
+    def distances(width: int) -> list[float]:
+        """Kolmogorov's distance from the limit, of samples of networks."""
+        found = []
+        for _ in range(samples):
+            spread = hidden_covariances(run, x, [width], chosen)[:, 0, 0].sqrt()
+            outputs = spread * run.randn(chosen) / math.sqrt(2)
+            found.append(float(stats.kstest(outputs.numpy(), "norm").statistic))
+        return found
+
     says = run.states(
         "A-57, M-18",
-        r"\text{outputs of width 256 are not told from } N(0,\Sigma^2): \text{ p-value of the Kolmogorov-Smirnov test}",
+        r"\text{outputs of width 256 are not told from } N(0,\Sigma^2): \text{ Kolmogorov's distance}",
     )
-    says.at_least(pieces[256], 0.01, where=f"{min(networks, 4000)} networks")
-    says.fails("width 2", pieces[2])
+    says.at_most(
+        distances(256),
+        math.sqrt(math.log(2 * samples / 0.001) / (2 * chosen)),
+        where=f"{samples} times {chosen} networks; draws from N(0, Σ²) exceed it with probability 0.001 at most",
+    )
+    says.fails("width 2", distances(2))
 
 
 def rates(run: Run, x: Tensor, networks: int, widths: tuple[int, ...]) -> tuple[list[float], list[float]]:
@@ -214,7 +224,7 @@ def rates(run: Run, x: Tensor, networks: int, widths: tuple[int, ...]) -> tuple[
     second = nngp(x, depth=2, scaling="unscaled_input")
     bias, spread = [], []
     single: dict[bool, list[Tensor]] = {False: [], True: []}
-    few = max(100, networks // 100)
+    few = max(100, networks // 33)
     for width in widths:
         given = hidden_covariances(run, x, [width], networks)
         # the second hidden layer's mean is the recursion itself, applied to the random covariance
@@ -235,13 +245,18 @@ def rates(run: Run, x: Tensor, networks: int, widths: tuple[int, ...]) -> tuple[
         bias,
         -1.0,
         0.1,
+        against=(-2.0, -0.5, 0.0),
         where=f"{networks} networks a width; the second hidden layer is integrated exactly and "
         "the first layer's known mean is used as a control variate",
     )
     says.fails("a single network's covariance", slow)
     says = run.states("M-18", r"\text{depth 3: a single network's covariance is off by } n^{-1/2}")
     says.slope(
-        slow, -0.5, 0.05, where=f"{few} networks at each width from {min(widths)} to {max(widths)}, 99 % interval"
+        slow,
+        -0.5,
+        0.05,
+        against=(-1.0, -0.25, 0.0),
+        where=f"{few} networks at each width from {min(widths)} to {max(widths)}, 99 % interval",
     )
     says.fails("hidden units that are copies of one: nothing averages out", fixed)
     return bias, spread
@@ -388,7 +403,15 @@ def finite_networks(run: Run, width: int, networks: int) -> None:
 
     ours, other = sampled("unscaled_input"), sampled("fan_in")
     says = run.states("M-19, A-58", r"\text{one hidden layer: } \mathbb E\,\nabla f(x)^\top\nabla f(x')=\Theta^2(x,x')")
-    says.mean(ours, limit, where=f"{networks} networks of width {width}, 99 % interval; exact in the mean at any width")
+    # the parts of the last and of the first layer, and the kernel of a first layer divided by √d
+    last = float(nngp(x, depth=2, scaling="unscaled_input")[0, 1])
+    alone = (last, limit - last, limit / 2)
+    says.mean(
+        ours,
+        limit,
+        against=alone,
+        where=f"{networks} networks of width {width}, 99 % interval; exact in the mean at any width",
+    )
     says.fails("the first layer divided by √d: another kernel", other)
 
 
@@ -428,23 +451,27 @@ def which_kernel(run: Run) -> None:
 def definiteness(run: Run, depth: int) -> None:
     x = nn.functional.normalize(run.randn(30, 5), dim=1)
     twice = torch.cat([x, x[:1]])
-    rows, least, repeated = [], [], []
-    for d in (2, 3, depth):
-        k = limit_kernels(x, depth=d)
-        values = [float(torch.linalg.eigvalsh(m)[0] / m.diagonal().mean()) for m in (k.nngp, k.ntk)]
-        rows.append((d, *values))
-        least.append(values[1])
-        same = limit_kernels(twice, depth=d).ntk
-        repeated.append(float(torch.linalg.eigvalsh(same)[0] / same.diagonal().mean()))
+    depths = (2, 3, depth)
+    kernels = [limit_kernels(x, depth=d) for d in depths]
+
+    def above_rounding(gram: Tensor) -> float:
+        """The smallest eigenvalue over the largest, less what rounding makes of 0."""
+        values = torch.linalg.eigvalsh(gram)
+        return float(values[0] / values[-1]) - len(gram) * torch.finfo(gram.dtype).eps
+
     says = run.states(
-        "A-58", r"\lambda_{\min}(\Theta)/\overline{\Theta(x,x)}>0 \text{ for distinct points of a sphere}"
+        "A-58",
+        r"\lambda_{\min}(\Theta)/\lambda_{\max}(\Theta)>0 \text{ for distinct points of a sphere, less rounding}",
     )
-    says.at_least(least, 1e-10, where="30 points in five dimensions; above rounding error")
-    says.fails("one point twice", repeated)
+    says.above([above_rounding(k.ntk) for k in kernels], 0.0, where="30 points in five dimensions")
+    says.fails("one point twice", [above_rounding(limit_kernels(twice, depth=d).ntk) for d in depths])
     run.table(
         "smallest-eigenvalue",
         ["depth", "NNGP", "NTK"],
-        rows,
+        [
+            (d, *(float(torch.linalg.eigvalsh(m)[0] / m.diagonal().mean()) for m in (k.nngp, k.ntk)))
+            for d, k in zip(depths, kernels, strict=True)
+        ],
         caption="Smallest eigenvalue on 30 points of the sphere, divided by the mean diagonal.",
     )
 

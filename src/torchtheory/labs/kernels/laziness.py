@@ -337,7 +337,7 @@ def parameters_barely_move(
     errors = [float(one.errors[-1] / one.errors[0]) for one in journeys]
     early = [float(one.errors[2] / one.errors[0]) for one in journeys]
     says = run.states("A-121", r"\text{every network fits the four points: training error relative to its start}")
-    says.at_most(errors, 1e-3)
+    says.equal(errors, within=1e-3)
     says.fails("after two steps", early)
     away = torch.tensor([mean([one.from_linear for one in same]) for same in by_width])
     says = run.states(

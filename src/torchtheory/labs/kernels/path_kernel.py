@@ -281,8 +281,10 @@ def many_paths(run: Run, width: int, sampled: int) -> None:
     says.mean(
         features[0] * features[1],
         float(kernel[0, 1]) / total,
+        against=(float(pair[0] @ pair[1]) / 64, float(pair[0] @ pair[1]) / 64 / 8),
         confidence=0.999,
-        where=f"{total:.3g} paths, {sampled} of them drawn; two handwritten digits",
+        where=f"{total:.3g} paths, {sampled} of them drawn; two handwritten digits; neither all paths "
+        "active nor half of the units of each layer",
     )
     says.fails("the features of one of the inputs with themselves", features[0].square())
 
@@ -307,6 +309,7 @@ def random_weights(run: Run, networks: int) -> dict[int, tuple[Tensor, Tensor]]:
     says.mean(
         shares(0.0),
         float((math.pi - angle) / (2 * math.pi)),
+        against=(0.25, float(1 + angle.cos()) / 4, 0.5),
         confidence=0.999,
         where=f"one hidden layer of {width} units, {networks} networks, inputs at an angle of 1",
     )

@@ -20,6 +20,7 @@ from torchtheory.kernels.functions import Kernel, arc_cosine, linear
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.two_layer import (
     TwoLayerNetwork,
+    expected_gram,
     relu_gram_coefficients,
     relu_gram_limit,
     relu_gram_series,
@@ -125,12 +126,13 @@ def initial_mean(run: Run, x: Tensor, width: int, draws: int) -> None:
     says = run.states("M-22", r"a_r=1:\ \mathbb E\,f(W(0),x)=\sqrt{m/2\pi}\,\|x\|")
     says.mean(
         ones,
-        math.sqrt(width / (2 * math.pi)) * float(x.norm()),
+        shift := math.sqrt(width / (2 * math.pi)) * float(x.norm()),
+        against=(0.0, shift / 2, shift * math.sqrt(math.pi / 2), shift * math.sqrt(2)),
         where="it grows with the width: an infinitely wide network would start at infinity",
     )
     says.fails("random signs as output weights", signed)
     says = run.states("M-22", r"a_r=\pm1 \text{ at random}:\ \mathbb E\,f(W(0),x)=0,\ \text{and the same } H")
-    says.mean(signed, 0)
+    says.mean(signed, 0, against=(-shift / math.sqrt(width), shift / math.sqrt(width), shift))
     says.fails("all output weights +1", ones)
 
 
@@ -140,7 +142,7 @@ def closed_form(run: Run, x: Tensor) -> None:
     golden = torch.tensor([1 / 6, 1 / 2, 0.0, 0.0], dtype=torch.float64)
     says = run.states("M-24", r"H^\infty=\tfrac16,\tfrac12,0,0 \text{ at } x^\top x'=\tfrac12,1,0,-1")
     says.equal(_limit(cosines), golden, 1e-15)
-    says.fails("the probability alone, without the factor x·x'", (math.pi - cosines.acos()) / 2 / math.pi)
+    says.fails("leaky ReLU in place of ReLU", expected_gram(_on_circle(cosines), "leaky relu")[0, 1:])
     lengths = 0.1 + 3 * run.rand(len(x), 1)
     scaled = lengths * x
     inner = (scaled @ scaled.T).clamp(-1, 1)
@@ -168,7 +170,9 @@ def concentration(run: Run, x: Tensor, widest: int) -> list[tuple[int, float]]:
         (sampled - limit).abs().max(), 2 / math.sqrt(widest), where=f"four standard deviations at most, m = {widest}"
     )
     says.fails("weights with mean 0.3 in every coordinate", (shifted - limit).abs().max())
-    run.states("M-24", r"\|H(0)-H^\infty\|_F\sim m^{-1/2}").slope([m for m, _ in errors], [e for _, e in errors], -0.5)
+    run.states("M-24", r"\|H(0)-H^\infty\|_F\sim m^{-1/2}").slope(
+        [m for m, _ in errors], [e for _, e in errors], -0.5, against=(-1.0, -0.25, 0.0)
+    )
     return errors
 
 
@@ -324,7 +328,8 @@ def true_and_random_labels(run: Run, samples: int, shuffles: int) -> Mixing:
         mixing.append((share, found))
     expected = 2 * float(torch.linalg.inv(gram).diagonal().sum()) * float(gram.trace())
     says = run.states("M-25", r"\mathbb E\,C(\text{random})^2=\frac2{n^2}\operatorname{tr}(H^{-1})\operatorname{tr}(H)")
-    says.mean([c**2 for c in coins], expected / samples**2)
+    # the second alternative is that of a kernel whose eigenvalues are all equal
+    says.mean([c**2 for c in coins], expected / samples**2, against=(expected / samples**2 / 2, 2.0))
     says.fails("only a tenth of the labels are coin flips", [c**2 for c in mixing[2][1]])
     return mixing
 
@@ -336,7 +341,6 @@ def linear_targets(run: Run, dimension: int, sizes: tuple[int, ...], trials: int
     """Both bounds, for fewer and for more points than dimensions."""
     rows: list[Row] = []
     measures, bounds, printed, halves = [], [], [], []
-    off_range = []
     for n in sizes:
         found = []
         for _ in range(trials):
@@ -349,22 +353,28 @@ def linear_targets(run: Run, dimension: int, sizes: tuple[int, ...], trials: int
             printed.append(both.printed_bound)
             gram = relu_gram_limit(x)
             halves.append(float(gram.trace()) / n)
-            target = run.randn(n)
-            target *= (x @ beta).norm() / target.norm()
-            off_range.append(label_complexity(gram, target))
         rows.append((n, dimension, max(found), 2 / math.sqrt(n), 2 * math.sqrt(2 / n)))
+    # with more points than dimensions most targets are no linear function of the points
+    many = normalize(run.randn(10 * dimension, dimension), dim=1)
+    gram, beta = relu_gram_limit(many), run.randn(dimension)
+    linear_part = linear_target_complexity(many, beta)
+    targets = run.randn(trials, len(many))
+    targets *= (many @ beta).norm() / targets.norm(dim=1, keepdim=True)
+    curved = [label_complexity(gram, target) for target in targets]
     says = run.states(
         "M-27",
         r"\frac{\sqrt{2\,y^\top(H^\infty)^{-1}y\,\operatorname{tr}H^\infty}}n\le"
         r"\frac{2\sqrt2\,\|\beta\|}{\sqrt n},\quad y=X\beta",
     )
     says.at_most(measures, printed, where=f"d = {dimension}, n = {', '.join(map(str, sizes))}, {trials} draws each")
-    says.fails("targets of the same length that are no linear function of x", off_range)
+    says.fails(
+        "targets of the same length that are no linear function of x", curved, promised=linear_part.printed_bound
+    )
     says = run.states(
         "M-27", r"\frac{\sqrt{2\,y^\top(H^\infty)^{-1}y\,\operatorname{tr}H^\infty}}n\le\frac{2\|\beta\|}{\sqrt n}"
     )
     says.at_most(measures, bounds, where="sharper by √2, since the trace is n/2")
-    says.fails("targets of the same length that are no linear function of x", off_range)
+    says.fails("targets of the same length that are no linear function of x", curved, promised=linear_part.bound)
     says = run.states("M-27", r"\operatorname{tr}H^\infty=\tfrac n2\le n \text{ for unit vectors}: \operatorname{tr}/n")
     says.equal(halves, 0.5, 1e-12)
     says.fails("points of length 2", float(relu_gram_limit(2 * normalize(run.randn(9, 5), dim=1)).trace()) / 9)
