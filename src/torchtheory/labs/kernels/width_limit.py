@@ -14,7 +14,7 @@ from torchtheory.kernels.dynamics import DescentRule, KernelTraining
 from torchtheory.kernels.infinite_width import limit_kernels
 from torchtheory.kernels.parametrization import ScaledLinear, Scaling, ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, lab, mean_interval
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.initialization import initialize
 
@@ -35,6 +35,11 @@ class Course:
         moved = (self.limit[-1] - self.limit[0]).norm()
         return float((self.network - self.limit).norm(dim=1).max() / moved)
 
+    def share(self, steps: int) -> float:
+        """How much of the closed form's way the network has gone after so many steps."""
+        way, gone = self.limit[steps] - self.limit[0], self.network[steps] - self.network[0]
+        return float(gone @ way / way.square().sum())
+
 
 @lab(
     "tangent-kernel-width-limit",
@@ -42,25 +47,28 @@ class Course:
     covers=["M-13", "M-20", "A-58"],
     title="The tangent kernel of wide networks: its limit, the rate, and the frozen dynamics",
     errata=["ntk-parametrization-own-width", "tangent-kernel-ordinary-parametrization"],
-    full={"widths": (32, 64, 128, 256, 512, 1024), "networks": 12, "trained": 16_384},
+    full={"widths": (32, 64, 128, 256, 512, 1024), "networks": 48, "trained": 16_384},
 )
 def tangent_kernel_width_limit(
-    run: Run, widths: tuple[int, ...] = (32, 128, 512), networks: int = 8, trained: int = 4096
+    run: Run, widths: tuple[int, ...] = (32, 128, 512), networks: int = 16, trained: int = 4096
 ) -> None:
     """Networks in neural tangent parametrization of growing width against the infinite one.
 
-    The empirical kernel of random networks of depth 3 approaches the recursion's like 1/√n. The
-    same networks in the ordinary parametrization, with the variance in the initialization, have a
-    kernel that grows like n. A wide network trained by gradient descent follows the closed form
-    with the frozen limit kernel; a narrow one does not. Look at the right panel: outputs on
-    test points over time, dots for the network, lines for the limit.
+    The empirical kernel of random networks of depth 3 approaches the recursion's like 1/√n, and
+    its mean is the recursion's: a kernel wrong by 8 % would be seen. The same networks in the
+    ordinary parametrization, with the variance in the initialization, have a kernel that grows like
+    n. Trained by gradient descent, wide networks follow the closed form with the frozen limit
+    kernel, ever closer like 1/√n; divided once more by √n they learn features and do not. Look at
+    the right panel: outputs on test points over time, dots for the network, lines for the limit.
     """
-    whole_number(networks, "networks", least=2)
+    whole_number(networks, "networks", least=12)
     whole_number(trained, "trained", least=64)
+    if len(set(widths)) < 3 or min(widths) < 16:
+        raise InvalidInput(f"a rate needs three widths or more, of at least 16 units, not {widths}")
     x = nn.functional.normalize(run.randn(6, 4), dim=1) * 2
     first_layer(run)
     errors, sizes = convergence(run, x, widths, networks)
-    wide, narrow = dynamics(run, x, trained)
+    wide, narrow = dynamics(run, x, networks, trained)
     run.table(
         "widths",
         ["width", "relative error", "mean diagonal, ordinary parametrization"],
@@ -83,7 +91,8 @@ def tangent_kernel_width_limit(
 
 def first_layer(run: Run) -> None:
     """The covariance of first-layer units, under each scaling."""
-    x = run.randn(2, 5)
+    x = run.randn(1, 5)
+    x = torch.cat([x, x + 0.5 * run.randn(1, 5)])  # neighbors: their inner product is far from 0
     inner = float(x[0] @ x[1])
     promised = {"unscaled_input": 2 * inner + BIAS, "fan_in": 2 * inner / 5 + BIAS}
 
@@ -105,7 +114,14 @@ def first_layer(run: Run) -> None:
     ):
         found = units(scaling, 20_000)  # type: ignore[arg-type]
         says = run.states("M-13", rf"\mathbb E f^1_i(x)f^1_i(x')=\Sigma^1(x,x')={words}")
-        says.mean(found, promised[scaling], where="20000 independent units of one layer, 99 % interval")
+        rival = promised["fan_in" if scaling == "unscaled_input" else "unscaled_input"]
+        half = (promised[scaling] + BIAS) / 2
+        says.mean(
+            found,
+            promised[scaling],
+            against=[rival, half, BIAS],
+            where="20000 independent units of one layer, 99 % interval; half of the variance is excluded",
+        )
         says.fails("divided by the root of its own width", literal)
     run.refutes(
         "ntk-parametrization-own-width",
@@ -123,10 +139,12 @@ def convergence(
     sizes: list[list[float]] = []
     grown: list[float] = []
     level: list[float] = []
-    usual_networks = max(2, networks // 3)
+    scale: list[float] = []
+    usual_networks = networks // 3
     for width in run.track(widths, "widths"):
         here, size = [], []
-        for place in range(networks):
+        # the mean kernel is resolved at the largest width, where networks differ least
+        for place in range(3 * networks if width == max(widths) else networks):
             net = ntk_mlp(
                 [4, width, width, 1],
                 bias_variance=BIAS,
@@ -134,6 +152,10 @@ def convergence(
                 dtype=torch.float64,
             )
             kernel = empirical_ntk(net, x, outputs="trace")
+            if width == max(widths):
+                scale.append(float((kernel * limit).sum() / limit.square().sum()))
+            if place >= networks:
+                continue
             here.append(float((kernel - limit).norm() / limit.norm()))
             level.append(float(kernel.diagonal().mean()))
             if place >= usual_networks:
@@ -147,22 +169,42 @@ def convergence(
         sizes.append(size)
     repeated = [w for w in widths for _ in range(networks)]
     fewer = [w for w in widths for _ in range(usual_networks)]
-    falling = fit_slope(repeated, [e for row in errors for e in row])
-    away = fit_slope(fewer, grown)
     says = run.states("M-20, A-58", r"\|\hat\Theta_0-\Theta\|_F/\|\Theta\|_F\sim n^{-1/2}")
     says.slope(
-        falling,
+        repeated,
+        [e for row in errors for e in row],
         -0.5,
+        against=[-1.0, -0.25, 0.0],
         where=f"{networks} networks at each of the widths {min(widths)} to {max(widths)}, depth "
         "3, ReLU; the error halves when the width is quadrupled",
     )
-    says.fails("the ordinary parametrization", away)
+    says.fails("the ordinary parametrization", fewer, grown)
+    says = run.states(
+        "M-20, A-58",
+        r"\mathbb E\langle\hat\Theta_0,\Theta\rangle/\|\Theta\|_F^2\to1: \text{ the mean kernel is the limit}",
+    )
+    says.mean(scale, 1.0, against=[0.92, 1.08], where=f"{len(scale)} networks of width {max(widths)}")
+    halved = [
+        float((empirical_ntk(net, x, outputs="trace") * limit).sum() / limit.square().sum())
+        for net in (
+            ntk_mlp(
+                [4, max(widths), max(widths), 1],
+                weight_variance=1.0,
+                bias_variance=BIAS,
+                generator=run.generator,
+                dtype=torch.float64,
+            )
+            for _ in range(networks)
+        )
+    ]
+    says.fails("weights of half the variance", halved)
     says = run.states("A-58", r"\text{ordinary parametrization: } K_{\Theta_0}(x,x)\sim n")
     says.slope(
         fewer,
         [e for row in sizes for e in row],
         1.0,
         0.05,
+        against=[0.0, 0.5],
         where="weights N(0, 2/N), the gradients of the hidden weights and of the last layer are sums over the width",
     )
     says.fails("neural tangent parametrization", repeated, level)
@@ -174,49 +216,77 @@ def convergence(
     return errors, sizes
 
 
-def dynamics(run: Run, x: Tensor, trained: int) -> tuple[Course, Course]:
-    """A wide and a narrow network beside the closed form with the limit kernel."""
+def dynamics(run: Run, x: Tensor, networks: int, trained: int) -> tuple[Course, Course]:
+    """Networks of growing width beside the closed form with the limit kernel; a wide, a narrow one."""
     test = nn.functional.normalize(run.randn(3, 4), dim=1) * 2
     y = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
-    wide = train_beside(run, x, y, test, trained)
-    narrow = train_beside(run, x, y, test, 8)
+    few, widest, steps = networks // 2, 2048, 40
+    widths = [w for w in (32, 256, widest) for _ in range(few)]
+    courses = [train_beside(run, x, y, test, width, steps=steps) for width in run.track(widths, "trainings")]
+    rich = [train_beside(run, x, y, test, width, steps=steps, lazy=False) for width in widths]
     says = run.states(
         "M-20",
         r"\dot f_t(x)=-\Theta(x,X)\bigl(f_t(X)-y\bigr): \text{ largest distance of the trained "
-        r"network from it, relative to how far it moves}",
+        r"network from it, relative to how far it moves, } \sim n^{-1/2}",
     )
-    says.at_most(
-        wide.deviation,
-        0.05,
-        where=f"one hidden layer of {trained} ReLU units, gradient descent on all parameters, three test points",
+    says.slope(
+        widths,
+        [course.deviation for course in courses],
+        -0.5,
+        against=[-1.0, 0.0],
+        where=f"one hidden layer of ReLU units, {few} networks per width, {steps} steps of gradient descent",
     )
-    says.fails("8 units", narrow.deviation)
-    return wide, narrow
+    says.fails("divided by n in place of √n: features are learned", widths, [course.deviation for course in rich])
+    says = run.states(
+        "M-20",
+        r"\text{share of the closed form's first steps that the network makes, mean over networks} \to 1",
+    )
+    first_steps = [train_beside(run, x, y, test, widest, steps=6).share(steps=4) for _ in range(networks)]
+    says.mean(first_steps, 1.0, against=[0.92, 1.08], where=f"{networks} networks of {widest} units")
+    says.fails(
+        "weights of half the variance",
+        [train_beside(run, x, y, test, widest, steps=6, weight_variance=1.0).share(steps=4) for _ in range(networks)],
+    )
+    return train_beside(run, x, y, test, trained), train_beside(run, x, y, test, 8)
 
 
-def train_beside(run: Run, x: Tensor, y: Tensor, test: Tensor, width: int) -> Course:
-    net = ntk_mlp([4, width, 1], bias_variance=BIAS, generator=run.generator, dtype=torch.float64)
+def train_beside(
+    run: Run,
+    x: Tensor,
+    y: Tensor,
+    test: Tensor,
+    width: int,
+    *,
+    steps: int = 300,
+    lazy: bool = True,
+    weight_variance: float = 2.0,
+) -> Course:
+    """Gradient descent on a network of two layers, and what the frozen limit kernel says of it."""
+    net = ntk_mlp(
+        [4, width, 1],
+        weight_variance=weight_variance,
+        bias_variance=BIAS,
+        generator=run.generator,
+        dtype=torch.float64,
+    )
     both = torch.cat([x, test])
     kernel = limit_kernels(both, depth=2, bias_variance=BIAS).ntk
     train, cross = kernel[: len(x), : len(x)], kernel[len(x) :, : len(x)]
     step = 0.2 / float(torch.linalg.eigvalsh(train)[-1])
-    count = 300
-    with torch.no_grad():
-        start = net(both)[:, 0]
-    optimizer = torch.optim.SGD(net.parameters(), lr=step)
-    kept = [start[len(x) :]]
-    for _ in range(count):
+    # outputs a further root of n smaller need steps n times as long for the same kernel
+    scale = 1.0 if lazy else 1 / math.sqrt(width)
+    optimizer = torch.optim.SGD(net.parameters(), lr=step / scale**2)
+    kept = []
+    for _ in range(steps):
         optimizer.zero_grad()
-        outputs = net(both)[:, 0]
+        outputs = scale * net(both)[:, 0]
         (0.5 * (outputs[: len(x)] - y).square().sum()).backward()
         optimizer.step()
-        kept.append(outputs[len(x) :].detach())
-    # kept[k + 1] was computed before step k + 1: it is the output after k steps
-    network = torch.stack(kept[1:])
-    times = torch.arange(count, dtype=torch.float64)
-    closed = KernelTraining(train, y, start[: len(x)], rule=DescentRule(step))
-    limit = closed.test(cross, times, start[len(x) :])
-    return Course(times, network, limit)
+        kept.append(outputs.detach())
+    network, times = torch.stack(kept), torch.arange(steps, dtype=torch.float64)
+    closed = KernelTraining(train, y, network[0, : len(x)], rule=DescentRule(step))
+    limit = closed.test(cross, times, network[0, len(x) :])
+    return Course(times, network[:, len(x) :], limit)
 
 
 def plot_limit(
