@@ -160,33 +160,36 @@ def batch_noise(run: Run, repeats: int) -> dict[str, list[float]]:
     features = 16
     sample = run.randn(features)
     sizes = [2**k for k in range(3, 10)]
-    means, spreads, outputs = [], [], []
     largest = 0.0
     layer = nn.LayerNorm(features, eps=0.0, dtype=torch.float64).requires_grad_(False)
     alone = layer(sample)
+
+    def variances(others: Tensor) -> list[float]:
+        """Over batches: of the mean, of the variance, and of the sample's normalized value."""
+        batch = torch.cat([sample.expand(repeats, 1, -1), others[:, 1:]], 1)
+        measured = (others.mean(1), others.var(1, correction=0), standardize(batch, 1)[:, 0])
+        return [float(value.var(0).mean()) for value in measured]
+
+    found, copies = [], []
     for size in sizes:
         others = run.randn(repeats, size, features)
-        means.append(float(others.mean(1).var(0).mean()))
-        spreads.append(float(others.var(1, correction=0).var(0).mean()))
-        batch = torch.cat([sample.expand(repeats, 1, -1), others[:, 1:]], 1)
-        ours = standardize(batch, 1)[:, 0]
-        outputs.append(float(ours.var(0).mean()))
-        largest = max(largest, float((layer(batch[:20])[:, 0] - alone).abs().max()))
-    for name, values, rest in (
-        ("the batch mean", means, "of mean"),
-        ("the batch variance", spreads, "of variance"),
-        ("a sample's normalized value", outputs, "of output"),
-    ):
+        found.append(variances(others))
+        copies.append(variances(others[:, torch.arange(size) % 4]))
+        batch = torch.cat([sample.expand(20, 1, -1), others[:20, 1:]], 1)
+        largest = max(largest, float((layer(batch)[:, 0] - alone).abs().max()))
+    outputs = [row[2] for row in found]
+    for k, name in enumerate(("the batch mean", "the batch variance", "a sample's normalized value")):
         says = run.states("M-95", rf"\text{{variance over batches of {name}}}\propto1/B\text{{, exponent}}")
         says.slope(
             sizes,
-            values,
+            [row[k] for row in found],
             -1.0,
             0.05,
-            where=f"B from {sizes[0]} to {sizes[-1]}, {repeats} batches each; {rest} at small B "
-            "there is a correction of relative order 1/B",
+            against=(-2.0, -0.5, 0.0),
+            where=f"B from {sizes[0]} to {sizes[-1]}, {repeats} batches each; at small B there is a "
+            "correction of relative order 1/B",
         )
-        says.fails("sums over the batch in place of means", sizes, [v * s for v, s in zip(values, sizes, strict=True)])
+        says.fails("batches of four samples, repeated", sizes, [row[k] for row in copies])
     says = run.states("M-95, M-94", r"\text{layer normalization: a sample's output is the same in every batch}")
     says.equal(largest, within=EXACT, where=f"batches of {sizes[0]} to {sizes[-1]}")
     says.fails("batch normalization, largest deviation", math.sqrt(max(outputs)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -252,20 +253,41 @@ def mistake_bound(
         made = [perceptron_fit(x, y, bias=b, max_sweeps=SWEEPS).updates for b in (False, True)]
         rows.append((plain.margin, plain.radius, made[0], plain.updates, made[1], biased.updates))
     stuck = perceptron_fit(*with_contradiction(x, y), bias=False, max_sweeps=rows[-1][3] + 2)
+    worst = unit_vectors(dimension)
+    # a regular simplex around 0: with the constant feature its corners are orthogonal
+    corners = math.sqrt(dimension) * (torch.eye(dimension).double() - 1 / dimension)
+    simplex = (corners, torch.ones(dimension).double())
     says = run.states("N-08", r"\text{updates}\le\lfloor R^2/\gamma^2\rfloor")
-    says.at_most([row[2] for row in rows], [row[3] for row in rows])
+    says.at_most(
+        [*(row[2] for row in rows), perceptron_fit(*worst, bias=False, max_sweeps=SWEEPS).updates],
+        [*(row[3] for row in rows), novikoff_bound(*worst, bias=False).updates],
+        where=f"{trials} random samples, and the unit vectors",
+    )
     says.fails("not separable: one point given twice, with both labels", stuck.updates, promised=rows[-1][3])
     run.states("N-08", r"\text{with bias: updates}\le\lfloor\tilde R^2/\tilde\gamma^2\rfloor,\ \tilde x=(x,1)").at_most(
-        [row[4] for row in rows], [row[5] for row in rows]
+        [*(row[4] for row in rows), perceptron_fit(*simplex, max_sweeps=SWEEPS).updates],
+        [*(row[5] for row in rows), novikoff_bound(*simplex).updates],
+        where=f"{trials} random samples, and the corners of a regular simplex",
     )
+
+    def cosines(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The cosine after every update, and its bound."""
+        best = max_margin(x, y, bias=False)
+        steps = perceptron_fit(x, y, bias=False, max_sweeps=SWEEPS).trajectory(x, y)[1:]
+        root = torch.arange(1, len(steps) + 1).double().sqrt()
+        return (steps @ best.weight) / steps.norm(dim=1), root * best.margin / x.norm(dim=1).max()
+
     x, y, *_ = separable_gaussians(samples, dimension, margin=gap, generator=run.generator)
-    best = max_margin(x, y, bias=False)
-    steps = perceptron_fit(x, y, bias=False, max_sweeps=SWEEPS).trajectory(x, y)[1:]
-    cosine = (steps @ best.weight) / steps.norm(dim=1)
-    root = torch.arange(1, len(steps) + 1).double().sqrt()
+    found = cosines(x, y)
+    extremal = cosines(*worst)
     says = run.states("N-08", r"\cos\angle(w,w_t)\ge\sqrt t\,\gamma/R")
-    says.at_least(cosine, root * best.margin / x.norm(dim=1).max(), 1e-10)
-    says.fails("w does not separate the sample: its negative", -cosine)
+    says.at_least(
+        torch.cat([found[0], extremal[0]]),
+        torch.cat([found[1], extremal[1]]),
+        1e-10,
+        where="a random sample, and the unit vectors",
+    )
+    says.fails("w does not separate the sample: its negative", -found[0], promised=found[1])
     return rows
 
 

@@ -234,10 +234,10 @@ def minimizer(run: Run, samples: int, dimension: int, epochs: int) -> dict[str, 
     run.states("N-21", r"\text{gradient descent at step } 1/L \text{ ends at the same } w^\star").equal(
         descent.weight, newton.weight, 1e-6
     )
-    says = run.states("N-21", r"\ell(w_{t+1})\le\ell(w_t) \text{ at step } 1/L")
-    says.at_most(descent.losses[1:], descent.losses[:-1], 1e-14)
+    says = run.states("N-21", r"\max_t\ell(w_{t+1})-\ell(w_t)\le0 \text{ at step } 1/L")
+    says.at_most(descent.losses.diff().max(), 0, 1e-14)
     rising = logistic_regression(x, y, method="gradient", step=30 / logistic_smoothness(x), steps=50).losses
-    says.fails("step 30/L", rising[1:], promised=rising[:-1])
+    says.fails("step 30/L", rising.diff().max())
     wild = logistic_regression(x, y, method="stochastic", steps=2, step=100.0, generator=run.generator)
     says = run.states(
         "N-21",
@@ -301,21 +301,44 @@ def divergence(run: Run, steps: int) -> dict[str, Tensor]:
     noisy_x, noisy_y = run.randn(40, 2), (run.signs(40) + 1) / 2
     marks = sorted({round(10 ** (k / 4)) for k in range(60) if 10 ** (k / 4) <= steps})
     path, overlap = descend(x, y, marks), descend(noisy_x, noisy_y, marks)
-    losses = torch.stack([logistic_loss(w, x, y) for w in path])
     t = torch.tensor(marks, dtype=torch.float64)
-    # gradient descent is never worse than L‖u‖²/2t above any u; take u = w* log(t)/γ
-    ceiling = 1 / t + logistic_smoothness(x) * (t.log() / best.margin).square() / (2 * t)
+
+    def losses_of(path: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([logistic_loss(w, x, y) for w in path])
+
+    def ceiling_of(x: Tensor, margin: float) -> Tensor:
+        """Gradient descent is never worse than L‖u‖²/2t above any u; take u = w* log(t)/γ."""
+        return 1 / t + logistic_smoothness(x) * (t.log() / margin).square() / (2 * t)
+
+    losses, ceiling = losses_of(path, x, y), ceiling_of(x, best.margin)
+    # near the bounds: two long points that differ little along w*, and a single point
+    narrow, one = (torch.tensor(v, dtype=torch.float64) for v in ([[10.0, 1.0], [-10.0, 1.0]], [[1.0]]))
+    paths = {points: descend(points, torch.ones(len(points)).double(), marks) for points in (narrow, one)}
     says = run.states(
         "N-21", r"\text{separable: } \ell(w_t)\to0, \text{ as } \ell(w_t)\le\tfrac1t+\tfrac{L\log^2t}{2\gamma^2t}"
     )
-    says.at_most(losses, ceiling)
-    says.fails("random labels", torch.stack([logistic_loss(w, noisy_x, noisy_y) for w in overlap]))
-    floor = -torch.log(torch.expm1(ceiling)) / x.norm(dim=1).max()
+    says.at_most(
+        torch.cat(
+            [losses, *(losses_of(path, points, torch.ones(len(points)).double()) for points, path in paths.items())]
+        ),
+        torch.cat([ceiling, ceiling_of(narrow, 1.0), ceiling_of(one, 1.0)]),
+        where="a random sample, the points (±10, 1), and a single one",
+    )
+    says.fails("random labels, at the last step", losses_of(overlap, noisy_x, noisy_y)[-1], promised=ceiling[-1])
+
+    def floor_of(points: Tensor, ceiling: Tensor) -> Tensor:
+        return -torch.log(torch.expm1(ceiling)) / points.norm(dim=1).max()
+
+    floor = floor_of(x, ceiling)
     says = run.states(
         "N-21", r"\text{separable: } \|w_t\|\to\infty, \text{ as } \|w_t\|\ge-\log(e^{\ell(w_t)}-1)/\max\|x\|"
     )
-    says.at_least(path.norm(dim=1), floor)
-    says.fails("random labels", overlap.norm(dim=1))
+    says.at_least(
+        torch.cat([path.norm(dim=1), paths[one].norm(dim=1)]),
+        torch.cat([floor, floor_of(one, ceiling_of(one, 1.0))]),
+        where="a random sample, and a single point",
+    )
+    says.fails("random labels, at the last step", overlap[-1].norm(), promised=floor[-1])
     angle = direction(run, marks)
     return {"steps": torch.tensor(marks), "loss": losses, "norm": path.norm(dim=1), "angle": angle}
 

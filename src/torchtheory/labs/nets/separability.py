@@ -134,9 +134,9 @@ def margins(run: Run, samples: int, dimension: int, trials: int) -> None:
     for _ in range(20):
         one, other = (separable_gaussians(samples, dimension, margin=0.1, generator=run.generator) for _ in range(2))
         fresh.append(max_margin(one.x, one.y).margin - max_margin(other.x, other.y).margin)
-    says = run.states("N-05", r"S\subseteq S':\ \gamma^*(S')-\gamma^*(S)\le0")
-    says.at_most(falls, 0, 1e-12)
-    says.fails("two samples that are not nested", fresh)
+    says = run.states("N-05", r"S\subseteq S':\ \max\gamma^*(S')-\gamma^*(S)\le0")
+    says.at_most(max(falls), 0, 1e-12, where=f"{trials} samples and the first half of either class")
+    says.fails("20 pairs of samples that are not nested", max(fresh))
 
 
 def half_of_each_class(y: Tensor) -> Tensor:
@@ -165,9 +165,9 @@ def version_space(run: Run, directions: int) -> None:
             for k in range(1, 13)
         ]
     )
-    says = run.states("N-05", r"|\mathcal V(S_{k+1})|-|\mathcal V(S_k)|\le0 \text{ for nested } S_k")
-    says.at_most(shares.diff(), 0)
-    says.fails("samples that are not nested", scattered.diff())
+    says = run.states("N-05", r"\max_k|\mathcal V(S_{k+1})|-|\mathcal V(S_k)|\le0 \text{ for nested } S_k")
+    says.at_most(shares.diff().max(), 0)
+    says.fails("samples that are not nested", scattered.diff().max())
     z = y.unsqueeze(1) * homogeneous(x)
     v = run.randn(200_000, 3)
     inside = v[(v @ z.T > 0).all(1)][:200]
@@ -193,7 +193,8 @@ def version_space(run: Run, directions: int) -> None:
         r"d=2,\ \text{no bias: the version space is a cone of angle } \phi,\ \text{a share "
         r"} \phi/2\pi \text{ of all directions}",
     )
-    says.mean(interval, cone_angle(planar) / (2 * math.pi))
+    turn = cone_angle(planar) / (2 * math.pi)
+    says.mean(interval, turn, against=(turn / 2, 2 * turn))
     says.fails("directions that are not isotropic", clopper_pearson(skewed_share, directions, 0.999))
 
 
@@ -226,9 +227,9 @@ def exclusive_or(run: Run) -> None:
     says.equal(float(stuck.converged))
     says.fails("AND", float(ends.converged))
     total = x.sum(1)
-    says = run.states("N-09", r"y=1-2(x_1+x_2)_++4(x_1+x_2-1)_+")
-    says.equal(1 - 2 * total.relu() + 4 * (total - 1).relu(), y)
-    says.fails("the same weights without the ReLU", 1 - 2 * total + 4 * (total - 1))
+    says = run.states("N-09", r"y=1-2(x_1+x_2)_++4(x_1+x_2-1)_+: \text{ largest difference}")
+    says.equal((1 - 2 * total.relu() + 4 * (total - 1).relu() - y).abs().max())
+    says.fails("the same weights without the ReLU", (1 - 2 * total + 4 * (total - 1) - y).abs().max())
     hidden = torch.stack([total.relu(), (total - 1).relu()], 1)
     says = run.states("N-09", r"\text{the two hidden units make XOR separable}")
     says.equal(bool(separate(hidden, y)), True)

@@ -164,7 +164,11 @@ def like_batch_norm(run: Run, samples: int) -> None:
         "N-132", r"\text{white inputs: } \|w\|_I/\|w\|_\Sigma-1 \text{ goes like } s^{-1/2}\text{, so BN}\to\text{WN}"
     )
     says.slope(
-        sizes, errors, -0.5, where=f"root mean square over {repeats} batches of {sizes[0]} to {sizes[-1]} samples"
+        sizes,
+        errors,
+        -0.5,
+        against=(-1.0, -0.25, 0.0),
+        where=f"root mean square over {repeats} batches of {sizes[0]} to {sizes[-1]} samples",
     )
     says.fails("inputs that are not white", sizes, colored)
     x = run.randn(400, n)
