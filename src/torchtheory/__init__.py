@@ -46,8 +46,10 @@ _NAMES = {
 
 __all__ = [*sorted(_NAMES), *_ROOMS]
 
+
 def __getattr__(name: str) -> Any:
-    # Type checkers read __init__.pyi instead. Rooms load when they are first used, so that importing the package costs nearly nothing.
+    # Rooms load when they are first used, so that importing the package costs nearly nothing;
+    # type checkers read __init__.pyi instead.
     if name in _ROOMS:
         return importlib.import_module(f"torchtheory.{name}")
     if name in _NAMES:
