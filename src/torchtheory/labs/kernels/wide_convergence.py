@@ -172,7 +172,7 @@ def smallest_eigenvalue(run: Run, x: Tensor, widths: tuple[int, ...], draws: int
         for name, values in (("right", right), ("printed", printed), ("gap", gap)):
             growth[name] += values
     every = repeated(widths, draws)
-    slopes = {name: fit_slope(every, growth[name]) for name in ("printed", "gap")}
+    slopes = {name: fit_slope(every, growth[name], 0.999) for name in ("printed", "gap")}
     run.states(
         "A-122",
         r"\|\tfrac1n\bar K_\Theta-\mathbb E[vv^\top]\|\sim n^{-1/2} \text{ for } \Theta^{(1)}_j\sim\mathcal N(0,I)",
@@ -364,7 +364,9 @@ def hessian(run: Run, x: Tensor, widths: tuple[int, ...]) -> None:
     )
     says.fails("the last layer N(0, 1) in place of N(0, 1/n)", (two_layer_hessian_norms(unscaled, x) / lengths).max())
     gradients = [float(empirical_ntk(net, x, outputs="trace").diagonal().mean()) for net in nets]
-    run.states("A-124", r"\|\nabla\Phi\|^2\sim n").slope(many, gradients, 1.0, against=(0.0, 0.5, 2.0))
+    run.states("A-124", r"\|\nabla\Phi\|^2\sim n").slope(
+        many, gradients, 1.0, against=(0.0, 0.5, 2.0), confidence=0.999
+    )
     lipschitz(run, x[0], nets[-1])
 
 
@@ -469,7 +471,7 @@ def convergence(run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], steps: 
             where=f"n = {n}, slope over the second half of {steps} steps",
         )
     run.states("A-125", r"\|\Theta^{(K)}-\Theta^{(0)}\|\sim\sqrt{m/n}: \text{ exponent of } n").slope(
-        repeated(widths, 2), distances, -0.5, against=(-1.0, -0.25, 0.0)
+        repeated(widths, 2), distances, -0.5, against=(-1.0, -0.25, 0.0), confidence=0.999
     )
     says = run.states("A-125", r"\|\Theta^{(k)}-\Theta^{(0)}\|\le1 \text{ for all } k \text{ at the largest width}")
     says.at_most(descents[-1].distances, 1.0)
