@@ -48,7 +48,7 @@ def moments(run: Run, draws: int) -> None:
     # twelve groups of three neighbors: groups are independent, neighbors are not
     t = (8 * torch.arange(12).double()[:, None] + torch.tensor([0.0, 0.3, 0.8]).double()).flatten()
     covariance = gaussian()(t)
-    near = torch.triu(torch.block_diag(*torch.ones(12, 3, 3))) > 0
+    near = torch.triu(torch.kron(torch.eye(12), torch.ones(3, 3))) > 0
     pairs = int(near.sum())
 
     def scores(f: Tensor) -> Tensor:

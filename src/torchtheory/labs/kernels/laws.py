@@ -86,7 +86,7 @@ def law_of_a_trained_model(
     run: Run,
     features: int = 100,
     members: int = 4000,
-    networks: int = 40,
+    networks: int = 80,
     width: int = 1024,
     epochs: int = 80,
 ) -> None:
@@ -370,21 +370,23 @@ def wide_ensemble(run: Run, line: Line, count: int, width: int, epochs: int) -> 
         second = truth.covariance.diagonal()[far] + (truth.mean - of.mean)[far].square()
         return float((second / of.covariance.diagonal()[far]).mean())
 
-    for values, of, words, wrong, broken in (
-        (start, first, r"\text{before training } \Sigma", law, "the law after training"),
+    learned = Gaussian(first.mean, tangent)
+    for values, of, words, wrong, broken, rivals in (
+        (start, first, r"\text{before training } \Sigma", law, "the law after training", (law, learned)),
         (
             final,
             law,
             r"\text{after training the three terms}",
             posterior["Θ"],
             "the posterior of Θ",
+            (first, *posterior.values()),
         ),
     ):
         measured, control = ratio(values, of), ratio(values, wrong)
         says = run.states("M-12", words + r": \text{ mean of } (f(x)-\mathbb E f(x))^2/\mathrm{var}\,f(x)")
-        rivals = [confused(other, of) for other in (first, law, *posterior.values()) if other is not of]
+        others = [confused(other, of) for other in rivals]
         says.mean(
-            measured, 1, 0.05, against=rivals, where=f"{count} networks of width {width}; 5 % are for the finite width"
+            measured, 1, 0.05, against=others, where=f"{count} networks of width {width}; 5 % are for the finite width"
         )
         says.fails(broken, control)
     rows = []

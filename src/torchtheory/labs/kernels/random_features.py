@@ -108,7 +108,7 @@ def limit(run: Run, dimension: int, counts: list[int], draws: int) -> None:
     run.curves(
         "rate",
         counts,
-        errors,
+        {name: errors[name] for name in (*LIMITS, "ReLU → arc-cosine, 8 weights repeated")},
         {"p^(-1/2)": [errors["ReLU → arc-cosine"][0] * 1.6 * math.sqrt(counts[0] / p) for p in counts]},
         axes=("number of features p", "error of the kernel"),
         log="xy",
@@ -154,7 +154,7 @@ def scaling(run: Run, dimension: int, counts: list[int], draws: int) -> None:
             models = [made(run, dimension, p, "relu") for _ in range(2 * draws)]
             with torch.no_grad():
                 for model in models:
-                    model.theta += mean
+                    model.theta.add_(mean)
                 outputs = torch.stack([model(x) for model in models])
             found.append(float(outputs.square().mean().sqrt()))
         return found

@@ -301,7 +301,7 @@ def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 400) 
         networks = SideBySide(draws, 256, run.generator)
         with torch.no_grad():
             for weights in networks.parameters():
-                weights += mean
+                weights.add_(mean)
             start = networks(points)
         y_each = y[:, None].expand(m, draws)
         return KernelTraining(kernel[:m, :m], y_each, start[:m], rate=2 / m).test(kernel[m:, :m], time, start[m:])
@@ -364,7 +364,9 @@ def widening(run: Run, x: Tensor, y: Tensor, grid: Tensor, widths: list[int], ne
     times = torch.linspace(0.25, 5, 20, dtype=torch.float64)
     targets = y[:, None].expand(m, networks).contiguous()
     each: dict[str, list[float]] = {"tangent": [], "last layer": []}
-    deviations, last_layer, example = [], [], {}
+    deviations: list[float] = []
+    last_layer: list[float] = []
+    example = {}
     for width in run.track(widths, "widths"):
         model = SideBySide(networks, width, run.generator)
         problem = Problem(model, (x, targets), task="regression")

@@ -271,7 +271,8 @@ def domination(run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], limit: f
 def hardest_labels(net: nn.Module, x: Tensor) -> Tensor:
     """Labels whose error, at the start, is along the smallest eigenvector of the last-layer kernel."""
     with torch.no_grad():
-        return net(x)[:, 0] + torch.linalg.eigh(last_layer_kernel(net, x)).eigenvectors[:, 0]
+        labels: Tensor = net(x)[:, 0] + torch.linalg.eigh(last_layer_kernel(net, x)).eigenvectors[:, 0]
+    return labels
 
 
 def without_first_layer(net: nn.Sequential) -> nn.Sequential:

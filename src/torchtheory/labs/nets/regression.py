@@ -327,7 +327,8 @@ def divergence(run: Run, steps: int) -> dict[str, Tensor]:
     says.fails("random labels, at the last step", losses_of(overlap, noisy_x, noisy_y)[-1], promised=ceiling[-1])
 
     def floor_of(points: Tensor, ceiling: Tensor) -> Tensor:
-        return -torch.log(torch.expm1(ceiling)) / points.norm(dim=1).max()
+        lowest: Tensor = -torch.log(torch.expm1(ceiling)) / points.norm(dim=1).max()
+        return lowest
 
     floor = floor_of(x, ceiling)
     says = run.states(
