@@ -17,7 +17,7 @@ from torchtheory.audit.findings.hypotheses import classification, deterministic
 
 @tt.finding(
     "class-balance",
-    section="Generalization",
+    area="generalization",
     title="Are all classes predicted as often as they occur?",
     cost="forward",
     needs=[classification, deterministic],
@@ -30,7 +30,7 @@ def class_balance(problem: tt.Problem, record: tt.audit.FindingRecord) -> None:
     never = [k for k, predicted, occurs in rows if predicted == 0 < occurs]
     record.quantity("never-predicted", "classes that are never predicted", len(never))
     if never:
-        record.warning(f"Class {never[0]} occurs in the data but is never predicted.")
+        record.defect(f"Class {never[0]} occurs in the data but is never predicted.")
 
 
 def main(arguments: list[str] | None = None) -> tt.audit.Audit:

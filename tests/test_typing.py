@@ -29,7 +29,7 @@ again: Audit = audit(nn.ReLU(), None)
 sentences: list[str] = tt.audit.compare(report, again).summary
 passed: bool = tt.run_lab("perceptron-novikoff", seed=3).passed
 version: str = tt.__version__
-@tt.finding("a", section="b", title="c", cost="forward")
+@tt.finding("a", area="capacity", title="c", cost="forward")
 def a(problem: tt.Problem, record: tt.audit.FindingRecord) -> None:
     record.states((), "x").at_most(1, 2)
 def worst(reports: list[tt.audit.Audit]) -> float:

@@ -412,7 +412,7 @@ def test_the_module_is_callable_and_has_its_names() -> None:
 
 
 def test_a_finding_of_ones_own() -> None:
-    @tt.finding("zz-dead-units", section="Capacity", title="Units that never fire", cost="forward")
+    @tt.finding("zz-dead-units", area="capacity", title="Units that never fire", cost="forward")
     def dead_units(problem: Problem, record: FindingRecord) -> None:
         outputs = problem.outputs(problem.train)
         dead = int((outputs <= 0).all(0).sum())
@@ -422,8 +422,8 @@ def test_a_finding_of_ones_own() -> None:
     net, train, _ = case("mlp")
     net[4].bias.data[1] = -100  # type: ignore[index,operator,union-attr]
     found = tt.audit(net, train, only=["zz-dead-units"])
-    violated = "Units that never fire: what theory promises is not what was measured."
-    assert found.summary == [violated, "1 outputs never fire."]
+    assert found.verdict.startswith("No defect was found, but a promise of theory is not what was")
+    assert found.findings[0].headlines == [("1 outputs never fire.", 1)]
     assert len(found.violated) == 1
     assert "zz-dead-units" in all_findings()
 
@@ -432,10 +432,10 @@ def test_whatever_a_finding_raises_becomes_a_reason() -> None:
     def hypothesis(problem: Problem) -> str | None:
         raise ZeroDivisionError("in\nthe hypothesis")
 
-    @tt.finding("zz-needy", section="Mine", title="x {y}", cost="forward", needs=[hypothesis])
+    @tt.finding("zz-needy", area="capacity", title="x {y}", cost="forward", needs=[hypothesis])
     def needy(problem: Problem, record: FindingRecord) -> None: ...
 
-    @tt.finding("zz-raises", section="Mine", title="x", cost="forward", covers=["N-08"])
+    @tt.finding("zz-raises", area="capacity", title="x", cost="forward", covers=["N-08"])
     def raises(problem: Problem, record: FindingRecord) -> None:
         record.states("N-08", "x").at_most(0, 1)
         raise KeyError("here")
@@ -453,16 +453,16 @@ def test_findings_are_checked_when_registered() -> None:
     def nothing(problem: Problem, record: FindingRecord) -> None: ...
 
     with pytest.raises(InvalidInput, match="cost must be one of"):
-        tt.finding("zz-a", section="Capacity", title="x", cost="free")  # type: ignore[arg-type]
+        tt.finding("zz-a", area="capacity", title="x", cost="free")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="two findings are named 'layers'"):
-        tt.finding("layers", section="Capacity", title="x", cost="forward")(nothing)
+        tt.finding("layers", area="capacity", title="x", cost="forward")(nothing)
     with pytest.raises(UnknownName, match="catalogue entry"):
-        tt.finding("zz-a", section="Capacity", title="x", cost="forward", covers=["Q-1"])
+        tt.finding("zz-a", area="capacity", title="x", cost="forward", covers=["Q-1"])
 
 
 def test_a_control_that_holds_counts_as_violated() -> None:
 
-    @tt.finding("zz-control", section="Mine", title="x", cost="forward")
+    @tt.finding("zz-control", area="capacity", title="x", cost="forward")
     def held(problem: Problem, record: FindingRecord) -> None:
         says = record.states("", "x")
         says.at_most(0, 1)

@@ -381,7 +381,7 @@ def test_a_model_that_always_raises() -> None:
 def test_the_command_line_writes_what_it_has_when_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @tt.finding("interrupting", section="Capacity", title="Stops", cost="parameters")
+    @tt.finding("interrupting", area="capacity", title="Stops", cost="parameters")
     def interrupting(problem: Problem, record: FindingRecord) -> None:
         raise KeyboardInterrupt
 

@@ -19,6 +19,7 @@ from torchtheory.audit.findings.bound_evaluation import MARGINS, Setting
 from torchtheory.audit.findings.bounds import METHODS
 from torchtheory.audit.findings.network_growth import NetworkSize, loss_dimension, measure_size
 from torchtheory.core.claim import Verdict
+from torchtheory.core.diagnosis import Area
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.generalization.complexity.margin_bounds import margin_bound
 from torchtheory.generalization.complexity.norm_bounds import frobenius_bound, frobenius_norms
@@ -297,7 +298,7 @@ def test_every_bound_is_valid_for_a_fixed_network() -> None:
 
 
 def test_methods_are_in_the_catalogue() -> None:
-    record = FindingRecord(name="a", title="", section="", cost="forward")
+    record = FindingRecord(name="a", title="", area=Area.GENERALIZATION, cost="forward")
     for method in METHODS:
         record.not_applicable(method.ids, method.statement, "only to look the ids up")
     assert len({m.name for m in METHODS}) == len(METHODS)

@@ -22,6 +22,7 @@ from torchtheory.audit.findings.certificates import (
     stochastic_test_error,
 )
 from torchtheory.core.claim import Verdict
+from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
 from torchtheory.models.problem import Problem
@@ -235,7 +236,9 @@ def test_the_error_of_a_stochastic_network() -> None:
     network = StochasticNetwork(linear, spread=1.0)
     data = (torch.ones(900, 1), torch.ones(900))
     problem = Problem(linear, data, data, task="binary")
-    record = FindingRecord(name="a", title="", section="", cost="forward", confidence=0.999)
+    record = FindingRecord(
+        name="a", title="", area=Area.GENERALIZATION, cost="forward", confidence=0.999
+    )
     found = stochastic_test_error(network, problem, record)
     assert found is not None
     assert found.low < stats.norm.cdf(-1) < found.high

@@ -37,4 +37,4 @@ def test_help_shows_the_arguments() -> None:
 )
 def test_what_is_no_finding(more: Any, function: Any, sentence: str) -> None:
     with pytest.raises(TorchTheoryError, match=sentence):
-        tt.finding("zz-refused", section="Capacity", title="t", cost="parameters", **more)(function)
+        tt.finding("zz-refused", area="capacity", title="t", cost="parameters", **more)(function)

@@ -228,7 +228,7 @@ def test_not_applicable() -> None:
     none = not_applicable("N-08", "x", "the data is not separable")
     assert none.verdict is Verdict.NOT_APPLICABLE
     assert Claim.from_json(json.loads(json.dumps(none.to_json()))) == none
-    with pytest.raises(InvalidInput, match="which hypothesis"):
+    with pytest.raises(InvalidInput, match="why nothing was measured"):
         not_applicable("N-08", "x", "")
 
 

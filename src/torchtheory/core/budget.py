@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+import signal
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
+from typing import Any
 
 from torchtheory.core.errors import InvalidInput, OutOfTime
 
@@ -81,3 +86,80 @@ def check_time() -> None:
     last = _ends.get()[1]
     if last < math.inf and time.monotonic() > last:
         raise OutOfTime("the time given to it was used up")
+
+
+#: Seconds after which a deadline is called out again: the first call may be lost in a destructor.
+_AGAIN = 0.5
+
+#: Seconds after which one looks again whether the interpreter can be interrupted.
+_SHORTLY = 0.01
+
+
+@contextmanager
+def stopped_after(seconds: float) -> Iterator[None]:
+    """Stop whatever runs inside this block after so many seconds, wherever it is.
+
+    `check_time` stops what asks for the time; this stops the rest, as Ctrl-C would: at the next
+    step of the interpreter, so a single long call of torch still comes to its end. Imports, and
+    context managers that put things back, are let through first.
+
+    It needs the alarm signal of the main thread. In other threads, on systems without it and where
+    an alarm is set already, nothing but `check_time` keeps the time.
+
+    Raises:
+        OutOfTime: inside the block.
+    """
+    if seconds == math.inf or not _alarm_is_free():
+        yield
+        return
+    over = False
+
+    def call_out(number: int, frame: FrameType | None) -> None:
+        if over:
+            return
+        if _is_delicate(frame):
+            signal.setitimer(signal.ITIMER_REAL, _SHORTLY, _AGAIN)
+            return
+        raise OutOfTime("the time given to it was used up")
+
+    handler = signal.signal(signal.SIGALRM, call_out)
+    shown, sys.unraisablehook = sys.unraisablehook, _without_deadlines(sys.unraisablehook)
+    signal.setitimer(signal.ITIMER_REAL, max(1e-6, seconds), _AGAIN)
+    try:
+        yield
+    finally:
+        over = True
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, handler)
+        sys.unraisablehook = shown
+
+
+def _alarm_is_free() -> bool:
+    return (
+        hasattr(signal, "setitimer")
+        and threading.current_thread() is threading.main_thread()
+        and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+        and signal.getsignal(signal.SIGALRM) is not None  # one of another language stays
+    )
+
+
+def _is_delicate(frame: FrameType | None) -> bool:
+    """Whether a module is imported, a context entered or left, a destructor run: let it through."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name in ("__enter__", "__exit__", "__del__") or code.co_filename.startswith(
+            "<frozen importlib"
+        ):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _without_deadlines(shown: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Python prints what is raised in a destructor; a deadline there is called out again."""
+
+    def show(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, OutOfTime):
+            shown(unraisable)
+
+    return show

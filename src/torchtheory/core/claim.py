@@ -58,6 +58,7 @@ class Verdict(StrEnum):
     VIOLATED = "violated"
     VACUOUS = "vacuous"
     NOT_APPLICABLE = "not applicable"
+    NOT_DONE = "not done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,9 @@ class Claim:
         loose: why no case can come near the bound; empty where one can.
         against: values that the interval of a statistical equation must exclude.
         control: the same check where a hypothesis is broken. It must come out violated.
+        undone: whether it may well apply, and there was no time or memory to measure.
+        self_check: whether only an error of ours could break it: it speaks about how a number was
+            made, not about the network.
     """
 
     ids: tuple[str, ...]
@@ -102,12 +106,14 @@ class Claim:
     loose: str = ""
     against: tuple[float, ...] = ()
     control: Claim | None = None
+    undone: bool = False
+    self_check: bool = False
 
     @property
     def verdict(self) -> Verdict:
-        """Holds, violated, vacuous or not applicable; computed, never given."""
+        """Holds, violated, vacuous, not applicable or not done; computed, never given."""
         if self.relation is None or self.promised is None or self.measured is None:
-            return Verdict.NOT_APPLICABLE
+            return Verdict.NOT_DONE if self.undone else Verdict.NOT_APPLICABLE
         low, high = self.measured, self.measured
         if self.interval is not None:
             low, high = self.interval.low, self.interval.high
@@ -174,6 +180,7 @@ class Claim:
             "loose": self.loose,
             "against": [json_number(a) for a in self.against],
             "control": None if self.control is None else self.control.to_json(),
+            "self_check": self.self_check,
         }
 
     @classmethod
@@ -195,6 +202,8 @@ class Claim:
             loose=data.get("loose", ""),
             against=tuple(float(a) for a in data.get("against", ())),
             control=None if data["control"] is None else cls.from_json(data["control"]),
+            undone=data.get("verdict") == Verdict.NOT_DONE,
+            self_check=data.get("self_check", False),
         )
 
 
@@ -296,8 +305,13 @@ def claim(
 def not_applicable(id: str | Sequence[str], statement: str, reason: str) -> Claim:
     """A claim whose hypotheses the problem does not meet; `reason` says which."""
     if not reason:
-        raise InvalidInput("say which hypothesis fails: reason must not be empty")
+        raise InvalidInput("say why nothing was measured: reason must not be empty")
     return Claim(split_ids(id), statement, None, None, None, reason=reason)
+
+
+def not_done(id: str | Sequence[str], statement: str, reason: str) -> Claim:
+    """A claim that nobody had the time or the memory to check; `reason` says which."""
+    return replace(not_applicable(id, statement, reason), undone=True)
 
 
 def with_control(made: Claim, control: Claim) -> Claim:

@@ -2,6 +2,7 @@
 
 Every class derives from `TorchTheoryError` and from the built-in error a caller would expect,
 so `except ValueError` works as well. The command line prints the sentence and exits with 2.
+`OutOfTime` alone is no error: it is a deadline, and passes every handler of errors.
 """
 
 from __future__ import annotations
@@ -54,8 +55,13 @@ class NotConverged(TorchTheoryError, RuntimeError):
     """An iteration ended before it reached its tolerance."""
 
 
-class OutOfTime(TorchTheoryError, RuntimeError):
-    """The time that was given for something is used up."""
+class OutOfTime(BaseException):
+    """The time that was given for something is used up.
+
+    No `Exception`, as `KeyboardInterrupt` is none: code that turns an error into a statement about
+    the model (`except RuntimeError: ... "cannot be differentiated"`) must not see it, or running
+    out of time would be reported as something else.
+    """
 
 
 class UnknownName(InvalidInput):

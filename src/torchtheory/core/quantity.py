@@ -19,6 +19,8 @@ class Quantity:
         low, high: where the true value may lie; equal to the value for an exact number.
         basis: what `low` and `high` rest on, in words.
         unit: what it is counted in; empty for a pure number.
+        used, population: of how many samples it was measured on how many; both 0 for a number that
+            no samples made.
     """
 
     name: str
@@ -28,6 +30,13 @@ class Quantity:
     high: float
     basis: str
     unit: str = ""
+    used: int = 0
+    population: int = 0
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it was measured on a part of the samples it is about."""
+        return self.used < self.population
 
     @property
     def exact(self) -> bool:
@@ -41,7 +50,7 @@ class Quantity:
     def to_json(self) -> dict[str, Any]:
         numbers = {k: json_number(getattr(self, k)) for k in ("value", "low", "high")}
         words = {k: getattr(self, k) for k in ("name", "label", "basis", "unit")}
-        return {**words, **numbers}
+        return {**words, **numbers, "used": self.used, "population": self.population}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Quantity:

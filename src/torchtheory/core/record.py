@@ -13,6 +13,7 @@ from torchtheory.core.claim import (
     Values,
     json_number,
     not_applicable,
+    not_done,
 )
 from torchtheory.core.curves import plot_curves
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
@@ -65,6 +66,13 @@ class Record:
         """A statement (LaTeX) of these catalogue ids; its verbs record claims about it."""
         return Statement(self, ids, text)
 
+    def checks(self, ids: str | Sequence[str], text: str) -> Statement:
+        """A statement that only an error of ours could break: it tells how numbers were checked.
+
+        Its claims do not count among those about the network or the theorem at hand.
+        """
+        return Statement(self, ids, text, self_check=True)
+
     def refutes(self, key: str, text: str) -> Statement:
         """What a source prints wrongly (LaTeX); its verbs record counterexamples.
 
@@ -75,6 +83,12 @@ class Record:
     def not_applicable(self, id: str | Sequence[str], statement: str, reason: str) -> Claim:
         """Record that a statement does not apply, and which hypothesis fails."""
         made = not_applicable(id, statement, reason)
+        self.claims.append(made)
+        return made
+
+    def not_done(self, id: str | Sequence[str], statement: str, reason: str) -> Claim:
+        """Record that there was no time or memory to check a statement, and nothing else."""
+        made = not_done(id, statement, reason)
         self.claims.append(made)
         return made
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
@@ -80,7 +80,7 @@ class _Check(NamedTuple):
 
 @dataclass(slots=True)
 class Statement:
-    r"""A statement of a source, to be checked by verbs; made by `states` and `refutes` of a record.
+    r"""A statement to be checked by verbs; made by `states`, `checks` and `refutes` of a record.
 
     Every verb takes `where`, a sentence on where the statement was met, and returns the claim.
 
@@ -97,6 +97,7 @@ class Statement:
     ids: str | Sequence[str]
     text: str
     erratum: str = ""
+    self_check: bool = False
     _check: _Check | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -345,6 +346,7 @@ class Statement:
             loose=loose.strip(),
             against=against,
         )
+        made = replace(made, self_check=self.self_check)
         if self.erratum and made.measured is not None and math.isnan(made.measured):
             raise InvalidInput(
                 f"{self.erratum} is refuted by a number, and what was measured is NaN"

@@ -23,6 +23,7 @@ from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
     NonFinite,
+    OutOfTime,
     ShapeMismatch,
     UnsupportedModel,
 )
@@ -69,10 +70,10 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _exits_refused() -> Iterator[None]:
-    """`sys.exit()` ends the model's pass, not its caller; an interrupt stays one."""
+    """`sys.exit()` ends the model's pass, not its caller; an interrupt and a deadline stay such."""
     try:
         yield
-    except (Exception, KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt, OutOfTime):
         raise
     except BaseException as error:
         raise UnsupportedModel(

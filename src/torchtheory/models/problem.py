@@ -251,6 +251,11 @@ class Problem:
             return 10**12
         return max(1, int(share * left / (passes * self.seconds_per_sample)))
 
+    def limit_chunk(self, most: int) -> None:
+        """Evaluate and differentiate at most so many samples at once."""
+        self.chunk = max(1, min(self.chunk, most))
+        self.capacity = max(1, min(self.capacity, most))
+
     def at(self, parameters: Parameters) -> Problem:
         """The same problem with the model at other parameters; those not named stay.
 

@@ -68,7 +68,7 @@ class Samples:
 
     def first(self, count: int) -> Samples:
         """The first `count` samples."""
-        return replace(self, x=self.x[:count], y=self.y[:count])
+        return replace(self, x=self.x[:count], y=self.y[:count], total=self.population)
 
     def some(self, count: int, generator: torch.Generator) -> Samples:
         """`count` samples drawn at random without replacement, or all if there are no more."""
@@ -79,7 +79,7 @@ class Samples:
     def at(self, index: Tensor) -> Samples:
         """The samples of the given numbers."""
         here = index.to(self.x.device)
-        return replace(self, x=self.x[here], y=self.y[here])
+        return replace(self, x=self.x[here], y=self.y[here], total=self.population)
 
 
 def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:

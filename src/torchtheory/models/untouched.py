@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.errors import OutOfTime, UnsupportedModel
 
 Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]
 
@@ -60,7 +60,7 @@ def copied(model: nn.Module) -> nn.Module:
     try:
         with _CopyOfActivations():
             own = copy.deepcopy(model)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OutOfTime):
         raise
     except BaseException as error:  # whatever the attributes of a user's model do when copied
         sentence = " ".join(str(error).split())[:120]

@@ -31,6 +31,7 @@ _STYLES = {
     Verdict.VIOLATED: "bold red",
     Verdict.VACUOUS: "yellow",
     Verdict.NOT_APPLICABLE: "dim",
+    Verdict.NOT_DONE: "dim",
 }
 # From this width on, words need not be broken.
 WIDE = 110

@@ -21,6 +21,7 @@ MARKS = {
     Verdict.VIOLATED: "✗",
     Verdict.VACUOUS: "○",
     Verdict.NOT_APPLICABLE: "–",
+    Verdict.NOT_DONE: "…",
 }
 
 _RELATIONS = {"<=": "≤", "<": "<", ">=": "≥", ">": ">", "==": "=", "~": "≈", "slope": "≈"}

@@ -6,7 +6,7 @@ import hashlib
 import math
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from torchtheory import __version__
+from torchtheory.audit.engine.diagnosis import CHANGED, verdict_sentence
 from torchtheory.audit.engine.finding import (
     COSTS,
     WEIGHTS,
@@ -27,7 +28,9 @@ from torchtheory.core import progress
 from torchtheory.core.budget import seconds_of, within
 from torchtheory.core.checks import as_module, open_fraction
 from torchtheory.core.claim import Claim, Verdict
+from torchtheory.core.diagnosis import Area, Assessment, State, diagnose
 from torchtheory.core.errors import UnknownName
+from torchtheory.core.figure import import_drawing
 from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text
 from torchtheory.core.memory import bytes_of
@@ -39,14 +42,15 @@ from torchtheory.models.untouched import ModelState
 from torchtheory.report.html import audit_fragment, audit_page
 from torchtheory.report.markdown import audit_markdown
 
-#: Most sentences of a summary.
-SENTENCES = 8
-
-#: Under which fact it is said that the model is not as it was, should that ever happen.
-CHANGED = "model changed"
-
 #: A finding is stopped when it takes so many times what it planned with.
 OVERRUN = 3.0
+
+#: Share of the time for the outputs at all samples, and for the first round of findings. What is
+#: left goes to those that would be better with more of it.
+OUTPUTS, FIRST_ROUND = 0.25, 0.6
+
+#: A finding is made again only with so many times the time it planned with before.
+WORTHWHILE = 1.5
 
 
 @dataclass(slots=True)
@@ -69,37 +73,68 @@ class Audit:
 
     @property
     def claims(self) -> list[Claim]:
-        """All claims of all findings."""
-        return [c for f in self.findings for c in f.claims]
+        """What theory says about the network, of all findings."""
+        return [c for f in self.findings for c in f.claims if not c.self_check]
+
+    @property
+    def self_checks(self) -> list[Claim]:
+        """How the numbers were checked: claims that only an error of ours could break."""
+        return [c for f in self.findings for c in f.claims if c.self_check]
 
     @property
     def violated(self) -> list[Claim]:
         """The claims that the measurements refute, or whose control did not fail."""
         return [
             c
-            for c in self.claims
+            for f in self.findings
+            for c in f.claims
             if c.verdict is Verdict.VIOLATED
             or (c.control is not None and c.control.verdict is not Verdict.VIOLATED)
         ]
 
     @property
+    def undone(self) -> list[FindingRecord]:
+        """The findings that there was no time for, or not enough."""
+        return [f for f in self.findings if not f.complete]
+
+    @property
+    def diagnosis(self) -> list[Assessment]:
+        """One assessment for each area a reader asks about, in the report's order."""
+        said = [a for f in self.findings for a in f.assessments]
+        silent = {area: self._silence(area) for area in Area}
+        return diagnose(said, silent)
+
+    @property
+    def verdict(self) -> str:
+        """The audit in one sentence."""
+        return verdict_sentence(self)
+
+    @property
     def summary(self) -> list[str]:
-        """The audit in at most eight plain sentences: what is wrong, then what matters most."""
-        broken = [
-            f"{f.title}: what theory promises is not what was measured."
-            for f in self.findings
-            if not f.warnings and any(c in self.violated for c in f.claims)
-        ]
-        first = [self.facts[CHANGED]] if CHANGED in self.facts else []
-        urgent = (first + self.warnings + broken)[:SENTENCES]
-        said = [h for f in self.findings for h in f.headlines]
-        ranked = [sentence for sentence, _ in sorted(said, key=lambda h: -h[1])]
-        return urgent + ranked[: SENTENCES - len(urgent)]
+        """The audit in at most nine plain sentences: the verdict, then what was measured."""
+        said = sorted(self.diagnosis, key=lambda a: list(State).index(a.state))
+        return [self.verdict] + [a.sentence for a in said if a.state is not State.UNMEASURED]
 
     @property
     def warnings(self) -> list[str]:
-        """What is wrong with the network, in sentences."""
+        """The defects of the network and its data, in sentences."""
         return [w for f in self.findings for w in f.warnings]
+
+    @property
+    def looks(self) -> list[str]:
+        """What is worth a look though it need not be wrong, in sentences."""
+        return [a.sentence for f in self.findings for a in f.assessments if a.state is State.LOOK]
+
+    def _silence(self, area: Area) -> str:
+        """Why no finding says anything about an area."""
+        here = [f for f in self.findings if f.area is area]
+        if any(not f.complete for f in here):
+            return "There was no time to measure this; give a larger budget."
+        reasons = [c.reason for f in here for c in f.claims if c.verdict is Verdict.NOT_APPLICABLE]
+        if not here or not reasons:
+            return "Nothing was measured about this."
+        sentence = reasons[0]
+        return sentence[:1].upper() + sentence[1:] + ("" if sentence.endswith(".") else ".")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -107,6 +142,8 @@ class Audit:
             "facts": self.facts,
             "seconds": round(self.seconds, 3),
             "interrupted": self.interrupted,
+            "verdict": self.verdict,
+            "diagnosis": [a.to_json() for a in self.diagnosis],
             "summary": self.summary,
             "findings": [f.to_json() for f in self.findings],
         }
@@ -184,11 +221,13 @@ def audit(
     ('(model)', 'Linear', 8)
     """
     open_fraction(confidence, "confidence")
-    start = time.perf_counter()
     seconds = seconds_of(budget)
-    before = ModelState(as_module(model))
     with process_kept():
         known = all_findings()
+        import_drawing()
+    start = time.perf_counter()  # imports do not count
+    before = ModelState(as_module(model))
+    with process_kept():
         only = [only] if isinstance(only, str) else only
         for name in only or ():
             if name not in known:
@@ -208,32 +247,30 @@ def audit(
             seed=seed,
         )
         given = _fingerprint(problem)
-        _ = problem.seconds_per_sample  # measured once, whatever the time
-        with within(max(0.0, seconds - (time.perf_counter() - start))):
-            # so few that a gradient of the training loss is cheap, and the outputs at the test data
-            problem = problem.restricted(
-                problem.affordable(3, share=0.04),
-                problem.affordable(1, share=0.015),
-                as_generator(seed),
-            )
+        whole, fewer = _samples_in_time(problem, start, seconds, seed)
         chosen = [f for f in known.values() if only is None or f.name in only]
-        order = sorted(chosen, key=lambda f: COSTS.index(f.cost))
         made: dict[str, FindingRecord] = {}
         interrupted = False
         with progress.display():
             try:
-                pairs = _shared_out(order, start, seconds)
-                for f, planned, most in progress.track(pairs, "findings", total=len(order)):
-                    made[f.name] = examine(
-                        f, problem, confidence=confidence, seed=seed, seconds=planned, at_most=most
+                for f, planned, most in _shared_out(chosen, made, start, seconds):
+                    again = examine(
+                        f,
+                        whole if f.whole else fewer,
+                        confidence=confidence,
+                        seed=seed,
+                        seconds=planned,
+                        at_most=most,
                     )
+                    if f.name not in made or again.complete:
+                        made[f.name] = again
             except KeyboardInterrupt:
                 interrupted = True
-    facts = {**_facts(problem, confidence, seed, seconds), "data": given}
+    facts = {**_facts(whole, confidence, seed, seconds), "data": given}
     if changed := before.changes(model):
         facts[CHANGED] = _changed(changed, copied=problem.model is not model)
     if interrupted:
-        left = [f.name for f in order if f.name not in made]
+        left = [f.name for f in chosen if f.name not in made]
         facts["interrupted"] = f"before {', '.join(left)}"
     return Audit(
         title=title or type(model).__name__,
@@ -269,19 +306,60 @@ def _fingerprint(problem: Problem) -> str:
     return digest.hexdigest()
 
 
-def _shared_out(
-    order: Sequence[Finding], start: float, seconds: float
-) -> Iterator[tuple[Finding, float, float]]:
-    """Findings with the time each plans with, and when it is stopped.
+def _samples_in_time(
+    problem: Problem, start: float, seconds: float, seed: int
+) -> tuple[Problem, Problem]:
+    """The problem on all samples whose outputs there is time for, and on fewer for gradients."""
+    _ = problem.seconds_per_sample  # measured once, whatever the time
+    with within(max(0.0, seconds - (time.perf_counter() - start))):
+        # no pass may take so long that the time is overrun before it is looked at again
+        problem.limit_chunk(problem.affordable(10, share=0.02))
+        tested = 0 if problem.test is None else len(problem.test)
+        every = problem.affordable(1, share=OUTPUTS)
+        shorter = min(1.0, every / (len(problem.train) + tested))
+        whole = problem.restricted(
+            math.ceil(shorter * len(problem.train)),
+            max(1, math.ceil(shorter * tested)),
+            as_generator(seed),
+        )
+        # so few that a gradient of the training loss is cheap, and the outputs at the test data
+        fewer = whole.restricted(
+            problem.affordable(3, share=0.04),
+            problem.affordable(1, share=0.015),
+            as_generator(seed),
+        )
+    return whole, fewer
 
-    It plans with its share of what those before it have left. What takes longer than it planned
-    with (others may use the machine) has three times that before it is stopped.
+
+def _shared_out(
+    chosen: Sequence[Finding], made: Mapping[str, FindingRecord], start: float, seconds: float
+) -> Iterator[tuple[Finding, float, float]]:
+    """Findings with the time each plans with, and when it is stopped; cheap ones come first.
+
+    In the first round each plans with its share of what those before it have left of the round.
+    What takes longer than it planned with (others may use the machine) has three times that, or a
+    tenth of the whole, before it is stopped. A second round gives the time that is left to the
+    findings that would be better for it, those that were stopped first.
     """
-    for k, found in enumerate(order):
-        left = seconds - (time.perf_counter() - start)
-        share = WEIGHTS[found.cost] / sum(WEIGHTS[f.cost] for f in order[k:])
-        planned = max(0.0, left) * share
-        yield found, planned, min(max(0.0, left), OVERRUN * planned)
+
+    def left(share: float = 1.0) -> float:
+        return max(0.0, share * seconds - (time.perf_counter() - start))
+
+    # what the model does on the data comes before everything else
+    first = sorted(chosen, key=lambda f: (not f.whole, COSTS.index(f.cost)))
+    used: dict[str, float] = {}
+    for k, found in enumerate(progress.track(first, "findings")):
+        share = WEIGHTS[found.cost] / sum(WEIGHTS[f.cost] for f in first[k:])
+        used[found.name] = planned = left(FIRST_ROUND) * share
+        yield found, planned, min(left(), max(OVERRUN * planned, seconds / 10))
+    if seconds == math.inf:
+        return
+    again = sorted((f for f in first if made[f.name].sampled), key=lambda f: made[f.name].complete)
+    for k, found in enumerate(progress.track(again, "more samples")):
+        share = WEIGHTS[found.cost] / sum(WEIGHTS[f.cost] for f in again[k:])
+        planned = left() * share
+        if planned > WORTHWHILE * used[found.name]:
+            yield found, planned, left()
 
 
 def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> dict[str, str]:

@@ -4,16 +4,19 @@ A finding is a function of a `Problem` and the
 `FindingRecord` it fills:
 
 ```python
-@finding("largest-weight", section="Capacity", title="Largest weight", cost="parameters")
+@finding("largest-weight", area="capacity", title="Largest weight", cost="parameters")
 def largest_weight(problem: Problem, record: FindingRecord) -> None:
     largest = max(float(p.abs().max()) for p in problem.parameters.values())
-    record.quantity("largest-weight", "largest weight", largest)
+    size = record.quantity("largest-weight", "largest weight", largest)
     if largest > 1e4:
-        record.warning(f"A weight is as large as {largest:.2g}.", advice="Use weight decay.")
+        record.defect(
+            f"A weight is as large as {largest:.2g}.", number=size, usual="below 100",
+            action="Use weight decay.",
+        )
 ```
 
-Where a hypothesis of `needs` fails, the engine records *not applicable* with its reason. Every
-evaluation of the model keeps the time given to the finding; what it recorded before stays.
+Where a hypothesis of `needs` fails, the engine records *not applicable* with its reason. A finding
+that runs out of time is stopped and says that, and nothing else; what it recorded before stays.
 """
 
 from __future__ import annotations
@@ -29,8 +32,9 @@ from typing import Any, Literal
 import torch
 
 from torchtheory.core import catalogue
-from torchtheory.core.budget import within
+from torchtheory.core.budget import stopped_after, within
 from torchtheory.core.checks import as_function, described
+from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import InvalidInput, OutOfTime, TorchTheoryError
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.intervals import Interval
@@ -40,6 +44,7 @@ from torchtheory.core.random import as_generator
 from torchtheory.core.record import Record
 from torchtheory.models.model import RAISED_BY_MODEL
 from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 
 #: What a finding needs to do, cheapest first; findings run in this order.
 Cost = Literal["parameters", "forward", "gradient", "curvature", "training"]
@@ -54,18 +59,6 @@ WEIGHTS: dict[Cost, float] = {
     "training": 16.0,
 }
 
-#: The report's headings, in its order.
-SECTIONS = (
-    "Capacity",
-    "Signal propagation",
-    "Expressivity",
-    "Curvature",
-    "Kernel",
-    "Generalization",
-    "Margins",
-    "Symmetries and invariances",
-)
-
 #: A hypothesis looks at the problem and returns why it fails, or None when it is met.
 Hypothesis = Callable[[Problem], str | None]
 
@@ -75,11 +68,12 @@ class Finding:
     """A registered finding."""
 
     name: str
-    section: str
+    area: Area
     title: str
     cost: Cost
     covers: tuple[str, ...]
     needs: tuple[Hypothesis, ...]
+    whole: bool
     function: Callable[[Problem, FindingRecord], None]
 
 
@@ -88,12 +82,12 @@ class FindingRecord(Record):
     """What a finding fills.
 
     Attributes:
-        name, title, section, cost: of the finding.
+        name, title, area, cost: of the finding.
         confidence: of every statistical statement.
         generator: source of randomness.
-        headlines: sentences for the top of the report, each with its importance.
-        warnings: what is wrong with the network, in sentences; they come first in the report.
-        advice: what to do about it, in sentences.
+        headlines: what it says in a sentence each, with their importance.
+        assessments: what it says about areas, for the first screen of the report.
+        advice: what else to do, in sentences.
         quantities: the numbers it found, with their errors.
         complete: whether it came to its end.
         seconds: how long it took.
@@ -101,29 +95,100 @@ class FindingRecord(Record):
 
     name: str = field(kw_only=True)
     title: str = field(kw_only=True)
-    section: str = field(kw_only=True)
+    area: Area = field(kw_only=True)
     cost: Cost = field(kw_only=True)
     confidence: float = 0.95
     generator: torch.Generator = field(default_factory=torch.Generator)
     headlines: list[tuple[str, int]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    assessments: list[Assessment] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
     quantities: list[Quantity] = field(default_factory=list)
     complete: bool = True
     seconds: float = 0.0
 
+    @property
+    def section(self) -> str:
+        """The report's heading it stands under."""
+        return self.area.question
+
+    @property
+    def warnings(self) -> list[str]:
+        """The defects it found, in sentences."""
+        return [a.sentence for a in self.assessments if a.state is State.DEFECT]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether more time would make it better: it ran out of it, or used a part of the data."""
+        return not self.complete or any(q.sampled for q in self.quantities)
+
     def headline(self, sentence: str, importance: int = 1) -> None:
-        """Say something on top of the report, which has room for the most important sentences."""
+        """Say what was found in a sentence, at the top of the finding."""
         self.headlines.append((sentence, importance))
 
-    def warning(self, sentence: str, *, advice: str = "") -> None:
-        """Say what is wrong with the network, and what theory says to do about it."""
-        self.warnings.append(sentence)
-        if advice:
-            self.advise(advice)
+    def defect(
+        self,
+        sentence: str,
+        *,
+        number: Quantity | None = None,
+        usual: str = "",
+        action: str = "",
+        figure: str = "",
+        area: Area | None = None,
+    ) -> None:
+        """Say that something is wrong with the network or its data, and what to do about it.
+
+        Args:
+            sentence: what is wrong, with its number, for a reader who knows no theory.
+            number: the quantity that decided.
+            usual: what is usual of it, such as `"below 0.05"`.
+            action: what to do.
+            figure: name of this finding's figure that shows it.
+            area: what it is about; the finding's own unless given.
+        """
+        self._assess(State.DEFECT, sentence, number, usual, action, figure, area)
+
+    def look(
+        self,
+        sentence: str,
+        *,
+        number: Quantity | None = None,
+        usual: str = "",
+        action: str = "",
+        figure: str = "",
+        area: Area | None = None,
+    ) -> None:
+        """Say that something is worth a look, though it need not be wrong; see `defect`."""
+        self._assess(State.LOOK, sentence, number, usual, action, figure, area)
+
+    def fine(
+        self,
+        sentence: str,
+        *,
+        number: Quantity | None = None,
+        usual: str = "",
+        figure: str = "",
+        area: Area | None = None,
+    ) -> None:
+        """Say that an area is as it should be, and by which number; see `defect`."""
+        self._assess(State.FINE, sentence, number, usual, "", figure, area)
+
+    def _assess(
+        self,
+        state: State,
+        sentence: str,
+        number: Quantity | None,
+        usual: str,
+        action: str,
+        figure: str,
+        area: Area | None,
+    ) -> None:
+        where = self.area if area is None else Area(area)
+        self.assessments.append(
+            Assessment(where, state, sentence, number, usual, action, figure, self.name)
+        )
 
     def advise(self, sentence: str) -> None:
-        """Say what to do, where theory supports a sentence."""
+        """Say what to do, where theory supports a sentence and nothing is wrong."""
         self.advice.append(sentence)
 
     def quantity(
@@ -137,8 +202,13 @@ class FindingRecord(Record):
         high: float | None = None,
         basis: str = "",
         unit: str = "",
+        samples: Samples | None = None,
     ) -> Quantity:
         """Record a number with its error; two audits are compared by these.
+
+        The range covers everything that made the number. One that was measured on a part of the
+        samples is about all of them, so it needs a range; a number that is none is not recorded,
+        and a note says so.
 
         Args:
             name: lower-case words and hyphens.
@@ -148,6 +218,7 @@ class FindingRecord(Record):
             low, high: the range itself; the value where neither is given.
             basis: what the range rests on, in words; needed with `error`, `low` or `high`.
             unit: what it is counted in.
+            samples: those it was measured on.
         """
         check_name(name, "quantity")
         if name in [q.name for q in self.quantities]:
@@ -164,6 +235,11 @@ class FindingRecord(Record):
             low, high = number - error, number + error
         if not basis and (low is not None or high is not None):
             raise InvalidInput(f"say what the range of {name!r} rests on: basis=")
+        used, population = (0, 0) if samples is None else (len(samples), samples.population)
+        if low is None and high is None and used < population:
+            raise InvalidInput(
+                f"{name!r} was measured on {used} of {population} samples, so it needs a range"
+            )
         made = Quantity(
             name,
             label,
@@ -172,20 +248,27 @@ class FindingRecord(Record):
             number if high is None else float(high),
             basis or "exact",
             unit,
+            used,
+            population,
         )
-        self.quantities.append(made)
+        if math.isnan(number) or math.isnan(made.low) or math.isnan(made.high):
+            self.note(f"Not a number, so not listed: {label}.")
+        else:
+            self.quantities.append(made)
         return made
 
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "title": self.title,
+            "area": str(self.area),
             "section": self.section,
             "cost": self.cost,
             "seconds": round(self.seconds, 3),
             "complete": self.complete,
             "headlines": [sentence for sentence, _ in self.headlines],
-            "warnings": list(self.warnings),
+            "assessments": [a.to_json() for a in self.assessments],
+            "warnings": self.warnings,
             "advice": list(self.advice),
             "quantities": [q.to_json() for q in self.quantities],
             **self.content_json(),
@@ -201,23 +284,28 @@ _FINDINGS: dict[str, Finding] = {}
 def finding(
     name: str,
     *,
-    section: str,
+    area: str,
     title: str,
     cost: Cost,
     covers: Sequence[str] = (),
     needs: Sequence[Hypothesis] = (),
+    whole: bool = False,
 ) -> Callable[[Callable[[Problem, FindingRecord], None]], Callable[[Problem, FindingRecord], None]]:
     """Register a finding.
 
     Args:
         name: lower-case words and hyphens.
-        section: heading of the report it stands under; one of `SECTIONS` or a new one.
+        area: what it is about, one of `torchtheory.core.diagnosis.Area`.
         title: one line for people.
         cost: what it needs to do, one of `COSTS`.
         covers: catalogue ids it speaks about.
         needs: hypotheses on the problem.
+        whole: whether it gets all samples that are kept, because it asks for nothing but the
+            outputs there, which are known. Others get as many as a gradient is cheap for.
     """
     check_name(name, "finding")
+    if area not in list(Area):
+        raise InvalidInput(f"area must be one of {', '.join(Area)}, not {area!r}")
     if cost not in COSTS:
         raise InvalidInput(f"cost must be one of {', '.join(COSTS)}, not {cost!r}")
     if isinstance(covers, str):
@@ -234,7 +322,7 @@ def finding(
         as_function(function, f"finding {name}")
         if name in _FINDINGS and not same_function(_FINDINGS[name].function, function):
             raise InvalidInput(f"two findings are named {name!r}")
-        _FINDINGS[name] = Finding(name, section, title, cost, ids, tuple(needs), function)
+        _FINDINGS[name] = Finding(name, Area(area), title, cost, ids, tuple(needs), whole, function)
         return function
 
     return register
@@ -247,8 +335,7 @@ def all_findings() -> Mapping[str, Finding]:
         importlib.import_module(module.name)
 
     def place(item: tuple[str, Finding]) -> tuple[int, int]:
-        section, cost = item[1].section, item[1].cost
-        return SECTIONS.index(section) if section in SECTIONS else len(SECTIONS), COSTS.index(cost)
+        return list(Area).index(item[1].area), COSTS.index(item[1].cost)
 
     return dict(sorted(_FINDINGS.items(), key=place))
 
@@ -272,33 +359,42 @@ def examine(
     record = FindingRecord(
         name=found.name,
         title=found.title,
-        section=found.section,
+        area=found.area,
         cost=found.cost,
         confidence=confidence,
         generator=as_generator(seed),
     )
     start = time.perf_counter()
+    last = seconds if at_most is None else max(seconds, at_most)
+    gradients = torch.is_grad_enabled()
+    late = reason = None
     try:
-        with within(seconds, at_most):
+        with within(seconds, last), stopped_after(last):
             reason = next((r for need in found.needs if (r := need(problem)) is not None), None)
             if reason is None:
                 found.function(problem, record)
     except OutOfTime:
-        record.complete = False
-        reason = (
-            f"stopped after {time.perf_counter() - start:.2g} s for want of time; give a larger "
-            "budget"
-            if seconds > 0
-            else "no time was left for it; give a larger budget"
-        )
+        late = _late(time.perf_counter() - start, last)
     except TorchTheoryError as error:
         reason = str(error)
     except (Exception, SystemExit) as error:
         reason = _in_words(error)
-    if reason is not None:
-        record.not_applicable(found.covers, rf"\text{{{_words(found.title)}}}", reason)
+    finally:
+        torch.set_grad_enabled(gradients)  # what was stopped may not have put it back
+    statement = rf"\text{{{_words(found.title)}}}"
+    if late is not None:
+        record.complete = False
+        record.not_done(found.covers, statement, late)
+    elif reason is not None:
+        record.not_applicable(found.covers, statement, reason)
     record.seconds = time.perf_counter() - start
     return record
+
+
+def _late(seconds: float, at_most: float) -> str:
+    if at_most < 0.05:
+        return "no time was left for it; give a larger budget"
+    return f"stopped after {seconds:.2g} s for want of time; give a larger budget"
 
 
 def _in_words(error: BaseException) -> str:

@@ -130,7 +130,7 @@ class Row:
 
 @finding(
     "generalization-bounds",
-    section="Generalization",
+    area="generalization",
     title="What the generalization bounds promise",
     cost="gradient",
     covers=sorted({i for m in METHODS for i in m.ids}),

@@ -129,7 +129,7 @@ def _losses(problem: Problem, samples: Samples) -> Tensor:
 
 @finding(
     "prior-independence",
-    section="Generalization",
+    area="generalization",
     title="Has the prior seen the training data?",
     cost="forward",
     covers=["M-57"],
@@ -174,10 +174,10 @@ def prior_independence(problem: Problem, record: FindingRecord) -> None:
         if chance > delta:
             what = "has large losses on"
             _, here, there, _ = min(found.shares, key=lambda row: row[3])
-    record.warning(
+    record.defect(
         f"The prior has seen the training data: it {what} {here:.1%} of it but {there:.1%} of new "
         f"data (p = {found.p_value:.1e}); a PAC-Bayes bound with this prior is not valid.",
-        advice="Train the prior on a part of the data that the bound does not use, or take the "
+        action="Train the prior on a part of the data that the bound does not use, or take the "
         "random weights training began with. If the prior has not seen the training data, the "
         "test data follow another law.",
     )
@@ -254,7 +254,7 @@ def _rehearse(problem: Problem) -> float:
 
 @finding(
     "pac-bayes",
-    section="Generalization",
+    area="generalization",
     title="A PAC-Bayes certificate",
     cost="training",
     covers=["M-60", "M-63", "M-64"],

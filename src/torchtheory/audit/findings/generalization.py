@@ -23,11 +23,12 @@ from torchtheory.training.risks import sample_losses
 
 @finding(
     "risk",
-    section="Generalization",
+    area="generalization",
     title="Train and test risk with confidence intervals",
     cost="forward",
     covers=["M-29", "A-17"],
     needs=[deterministic],
+    whole=True,
 )
 def risk(problem: Problem, record: FindingRecord) -> None:
     """Exact and distribution-free intervals for the error; a test of the i.i.d. assumption."""
@@ -122,7 +123,7 @@ def _risk_quantities(
     frequent = torch.mode(problem.train.y.flatten()).values
     trivial = float((problem.test.y.flatten() != frequent).double().mean())
     if test.low > trivial > 0:
-        record.warning(
+        record.defect(
             "The network is worse than always naming the most frequent class of the training data: "
             f"it errs on {test.estimate:.1%} of the test data, that rule on {trivial:.1%}.",
         )
@@ -225,10 +226,11 @@ def _plot_risk(ax: Any, train: Interval, test: Interval, radius: float) -> None:
 
 @finding(
     "margins",
-    section="Margins",
+    area="robustness",
     title="Distribution of the classification margins",
     cost="forward",
     needs=[classification, deterministic],
+    whole=True,
 )
 def margins(problem: Problem, record: FindingRecord) -> None:
     """Quantiles of the margins; what they promise is in the finding on certified radii."""

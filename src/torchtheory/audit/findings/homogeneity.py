@@ -60,7 +60,7 @@ FURTHER = (
 
 @finding(
     "homogeneity",
-    section="Symmetries and invariances",
+    area="capacity",
     title="In which weights the network is homogeneous, and whether weight decay matches",
     cost="forward",
     covers=["B-45", "B-47"],
@@ -250,7 +250,7 @@ def _output_bias(problem: Problem) -> Tensor | None:
 
 @finding(
     "global-optimality",
-    section="Curvature",
+    area="training",
     title="Is the network a global minimum of its loss with weight decay, among all widths?",
     cost="curvature",
     covers=["B-49", "B-50"],

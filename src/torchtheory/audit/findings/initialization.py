@@ -7,7 +7,7 @@ from typing import Any
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, differentiable, has_parameters
-from torchtheory.core.errors import NonFinite, OutOfTime, TorchTheoryError
+from torchtheory.core.errors import NonFinite, TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.models.problem import Problem
@@ -38,7 +38,7 @@ KEPT = (
 
 @finding(
     "initialization",
-    section="Signal propagation",
+    area="signals",
     title="Gradients by depth at fresh weights, and the scale that keeps their length",
     cost="gradient",
     covers=["L-159"],
@@ -50,7 +50,7 @@ def initialization(problem: Problem, record: FindingRecord) -> None:
     samples = problem.train.some(count, record.generator)
     try:
         found = initialization_report(problem, samples, draws=DRAWS)
-    except (NonFinite, OutOfTime):
+    except NonFinite:
         raise
     except TorchTheoryError as error:
         record.not_applicable("L-159", KEPT, str(error))

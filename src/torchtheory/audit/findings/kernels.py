@@ -36,7 +36,7 @@ ROWS = 1000
 
 @finding(
     "tangent-kernel",
-    section="Kernel",
+    area="training",
     title="Spectrum of the tangent kernel and what it predicts for training",
     cost="gradient",
     covers=["A-55", "A-56"],
@@ -326,7 +326,7 @@ def _plot(axes: Any, values: Tensor, modes: _Modes) -> None:
 
 @finding(
     "laziness",
-    section="Kernel",
+    area="training",
     title="How far training left the linear regime around its start",
     cost="gradient",
     covers=["A-61", "M-15"],

@@ -16,7 +16,7 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
 )
 from torchtheory.audit.findings.optimization import affordable_samples, precise, products_in
-from torchtheory.core.errors import InvalidInput, NonFinite, OutOfTime
+from torchtheory.core.errors import InvalidInput, NonFinite
 from torchtheory.core.figure import COLORS
 from torchtheory.linalg.density import SpectralDensity, spectral_density
 from torchtheory.linalg.eigenvalues import EigenResult, top_eigenpairs
@@ -44,7 +44,7 @@ NEGATIVE = r"\lambda_{\min} < 0 \;\Rightarrow\; \tfrac12[L(\theta+tv)+L(\theta-t
 
 @finding(
     "point-reached",
-    section="Curvature",
+    area="training",
     title="What kind of point the weights are, and the spectrum of the Hessian there",
     cost="curvature",
     covers=["L-118", "A-116"],
@@ -64,7 +64,7 @@ def point_reached(problem: Problem, record: FindingRecord) -> None:
             steps=products_in(hessian, 0.4),
             generator=record.generator,
         )
-    except (NonFinite, OutOfTime):
+    except NonFinite:
         raise
     except InvalidInput:
         record.not_applicable("L-118", NEGATIVE, "the loss is flat up to rounding")
@@ -232,7 +232,7 @@ def _negative_curvature(
 
 @finding(
     "gradient-noise",
-    section="Curvature",
+    area="training",
     title="How large a batch the gradient's noise asks for",
     cost="gradient",
     covers=["L-136", "L-137"],
@@ -314,7 +314,7 @@ def _unbiased(record: FindingRecord, single: Tensor, whole: Tensor) -> None:
 
 @finding(
     "layer-balance",
-    section="Symmetries and invariances",
+    area="capacity",
     title="What gradient flow conserves between neighboring layers",
     cost="gradient",
     covers=["L-162"],

@@ -31,7 +31,7 @@ CONVEX = r"\theta^{(L)}\mapsto L(\theta) \text{ of the last layer's weights is c
 
 @finding(
     "loss-slice",
-    section="Curvature",
+    area="training",
     title="The loss on a plane through the weights, along directions scaled like their filters",
     cost="forward",
     covers=["A-53", "A-117"],

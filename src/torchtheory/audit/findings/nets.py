@@ -16,7 +16,7 @@ from torchtheory.models.problem import Problem
 from torchtheory.nets.symmetries import hidden_layers, log10_equivalent_parameters, permute_units
 
 
-@finding("layers", section="Capacity", title="Layers and parameters", cost="parameters")
+@finding("layers", area="capacity", title="Layers and parameters", cost="parameters")
 def layers(problem: Problem, record: FindingRecord) -> None:
     """One row for every module that owns parameters."""
     rows = []
@@ -53,7 +53,7 @@ def layers(problem: Problem, record: FindingRecord) -> None:
 
 @finding(
     "permutation-symmetry",
-    section="Symmetries and invariances",
+    area="capacity",
     title="Permuting hidden units leaves the function unchanged",
     cost="forward",
     covers=["N-23"],

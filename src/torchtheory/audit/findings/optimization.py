@@ -12,7 +12,7 @@ from torch import Tensor
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, differentiable, has_parameters
 from torchtheory.core.budget import time_left
-from torchtheory.core.errors import InvalidInput, NonFinite, OutOfTime, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, NonFinite, UnsupportedModel
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.figure import COLORS
 from torchtheory.linalg.eigenvalues import EigenResult, top_eigenpairs
@@ -41,7 +41,7 @@ STEPS = 20
 
 @finding(
     "curvature",
-    section="Curvature",
+    area="training",
     title="Top Hessian eigenvalue, trace and the largest stable step",
     cost="curvature",
     covers=["L-125"],
@@ -130,7 +130,7 @@ def _sharpest(hessian: LinearOperator, record: FindingRecord) -> EigenResult:
             steps=products_in(hessian, 0.5),
             generator=record.generator,
         )
-    except (NonFinite, OutOfTime):
+    except NonFinite:
         raise
     except InvalidInput as error:
         raise UnsupportedModel(
@@ -276,11 +276,11 @@ def _try_learning_rate(
     )
     worse = not ours[-1] <= ours[0]
     if rate > limit and worse:
-        record.warning(
+        record.defect(
             f"The learning rate {rate:g} is {rate / limit:.3g} times the stability limit 2/λ = "
             f"{limit:.3g} at these weights: {STEPS} steps of gradient descent take the loss from "
             f"{ours[0]:.3g} to {ours[-1]:.3g}.",
-            advice=f"Lower the learning rate below {limit:.3g}, or warm up to it from there.",
+            action=f"Lower the learning rate below {limit:.3g}, or warm up to it from there.",
         )
     elif rate > limit:
         record.headline(

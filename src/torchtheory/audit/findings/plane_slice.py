@@ -34,7 +34,7 @@ CELLWISE = r"f(x) = A_\kappa x + c_\kappa \text{ on every cell } \kappa"
 
 @finding(
     "plane-slice",
-    section="Expressivity",
+    area="capacity",
     title="Cells and decision boundary on a plane through training samples",
     cost="gradient",
     covers=["X-71"],

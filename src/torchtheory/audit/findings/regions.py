@@ -60,7 +60,7 @@ def piecewise_linear(problem: Problem) -> str | None:
 
 @finding(
     "activation-patterns",
-    section="Expressivity",
+    area="capacity",
     title="Activation patterns of the training samples",
     cost="forward",
     covers=["X-71"],
@@ -177,7 +177,7 @@ class Segment:
 
 @finding(
     "affine-pieces",
-    section="Expressivity",
+    area="capacity",
     title="Affine pieces between training samples",
     cost="forward",
     covers=["X-69"],

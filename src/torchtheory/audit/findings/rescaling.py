@@ -32,7 +32,7 @@ SAMPLES, PRODUCTS = 256, 30
 
 @finding(
     "rescaling-symmetry",
-    section="Symmetries and invariances",
+    area="capacity",
     title="Scaling layers against each other changes the sharpness, not the function",
     cost="curvature",
     covers=["A-68", "B-06"],

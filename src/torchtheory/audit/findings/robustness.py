@@ -32,7 +32,7 @@ ROUNDING = 1e-3
 
 @finding(
     "lipschitz",
-    section="Signal propagation",
+    area="signals",
     title="Layer norms and the Lipschitz constant",
     cost="gradient",
     covers=["L-016"],
@@ -124,7 +124,7 @@ def _plot(ax: Any, values: Any, product: float) -> None:
 
 @finding(
     "certified-radius",
-    section="Margins",
+    area="robustness",
     title="How far an input must move to change its class",
     cost="gradient",
     covers=["D-08", "L-016"],

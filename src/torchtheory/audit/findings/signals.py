@@ -41,7 +41,7 @@ SMOOTH = ("sigmoid", "tanh")
 
 @finding(
     "units",
-    section="Signal propagation",
+    area="signals",
     title="Units that are silent, saturated or linear",
     cost="forward",
     needs=[has_parameters, deterministic, differentiable],
@@ -142,22 +142,22 @@ def _warn_of_units(record: FindingRecord, found: list[WatchedUnits]) -> None:
     flat = [u for u in found if u.flat > MUCH_FLAT and u not in dead]
     if dead:
         worst = max(dead, key=lambda u: u.silent_share)
-        record.warning(
+        record.defect(
             f"{worst.silent_share:.0%} of the {worst.units} units after {_place(worst)} are dead: "
             f"their {worst.function} is flat at every training sample, so no gradient reaches "
             "their weights and they cannot recover.",
-            advice="Dead units stay dead under gradient descent: initialize anew with a smaller "
+            action="Dead units stay dead under gradient descent: initialize anew with a smaller "
             "learning rate or biases of 0, or use an activation without a flat side "
             "(nn.LeakyReLU).",
         )
     saturating = [u for u in flat if u.function in (*SMOOTH, "hardtanh", "hardsigmoid")]
     if saturating:
         worst = max(saturating, key=lambda u: u.flat)
-        record.warning(
+        record.defect(
             f"{worst.flat:.0%} of the {worst.function} outputs after {_place(worst)} are "
             "saturated: their slope is below a hundredth of its largest value, and gradients are "
             "multiplied by it.",
-            advice="Scale the inputs to mean 0 and variance 1 and the weights to variance 1/fan-in "
+            action="Scale the inputs to mean 0 and variance 1 and the weights to variance 1/fan-in "
             "(nn.init.xavier_normal_), so that pre-activations are of order 1.",
         )
 
@@ -184,7 +184,7 @@ def _plot_units(ax: Any, found: list[WatchedUnits]) -> None:
 
 @finding(
     "gradients-by-depth",
-    section="Signal propagation",
+    area="signals",
     title="How activations and gradients grow or shrink with depth",
     cost="gradient",
     covers=["A-130"],
@@ -287,9 +287,9 @@ def _warn_of_depth(
     if not problems:
         return
     factor = _root(backward, depth)
-    record.warning(
+    record.defect(
         f"Signals do not survive the {depth} layers{when}: {' and '.join(problems)}.",
-        advice=f"Over {depth} layers the factor per layer must be near 1, and it is {factor:.2g}"
+        action=f"Over {depth} layers the factor per layer must be near 1, and it is {factor:.2g}"
         f"{when}: draw the weights with variance 2/fan-in before ReLU (nn.init.kaiming_normal_) "
         "or 1/fan-in before tanh (nn.init.xavier_normal_), or add normalization or skip "
         "connections.",
@@ -330,7 +330,7 @@ def _plot_depth(axes: Any, now: list[LayerSignal], started: list[LayerSignal] | 
 
 @finding(
     "linearity",
-    section="Capacity",
+    area="capacity",
     title="Does the network bend?",
     cost="forward",
     covers=["L-046"],
@@ -347,32 +347,32 @@ def linearity(problem: Problem, record: FindingRecord) -> None:
     pairs = _redundant_pairs(problem.model)
     if bend[1] > rounding:
         for one, two in pairs:
-            record.warning(
+            record.defect(
                 f"Layers {one} and {two} follow each other without an activation: together they "
                 "are one linear layer, and the first adds nothing the second cannot do alone.",
-                advice=f"Put an activation between {one} and {two}, or merge them.",
+                action=f"Put an activation between {one} and {two}, or merge them.",
             )
         return
     if len(matrices) < 2:
         record.note("This is a linear model, and meant to be one: it has one weight matrix.")
         return
     if constant:
-        record.warning(
+        record.defect(
             "The output does not depend on the input: it is the same at every point tried.",
-            advice="Look for a layer whose units are all dead or whose weights are all 0.",
+            action="Look for a layer whose units are all dead or whose weights are all 0.",
         )
         return
     if applied := {u.function for u in watch_units(problem, problem.train.first(problem.chunk))}:
-        record.warning(
+        record.defect(
             f"The network is affine although it applies {' and '.join(sorted(applied))}: every "
             "unit that matters stays on one straight piece, at the data and beyond.",
-            advice="A linear model computes the same; biases nearer to 0 let the units bend.",
+            action="A linear model computes the same; biases nearer to 0 let the units bend.",
         )
         return
-    record.warning(
+    record.defect(
         f"The network is affine: its {len(matrices)} weight matrices compute one linear map, as if "
         "there were a single layer. An activation is missing.",
-        advice="Apply an activation such as nn.ReLU after each hidden layer.",
+        action="Apply an activation such as nn.ReLU after each hidden layer.",
     )
     try:
         flat = collapse_linear(problem.model)

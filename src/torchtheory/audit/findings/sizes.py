@@ -24,7 +24,7 @@ ROUNDING = 1e-14
 
 @finding(
     "memorizer",
-    section="Expressivity",
+    area="capacity",
     title="A small network that fits any labels of these training data",
     cost="parameters",
     covers=["A-30"],
@@ -90,7 +90,7 @@ def _labels(problem: Problem, y: Tensor) -> Tensor:
 
 @finding(
     "width",
-    section="Expressivity",
+    area="capacity",
     title="Whether the network is wide enough for its inputs",
     cost="parameters",
     covers=["X-24", "X-25"],

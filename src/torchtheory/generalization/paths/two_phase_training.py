@@ -66,6 +66,7 @@ def gated_outputs(values: nn.Module, gates: nn.Module, x: Tensor) -> Tensor:
 
     Cost: a forward pass of each network.
 
+    >>> import copy
     >>> net = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
     >>> _ = net[0].weight.data.copy_(torch.tensor([[1.0], [-1.0]]))
     >>> _ = net[2].weight.data.copy_(torch.tensor([[2.0, 3.0]]))
