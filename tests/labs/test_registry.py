@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from torchtheory.core.errors import InvalidInput, TorchTheoryError, UnknownName
-from torchtheory.labs.engine.manifest import ListedLab, read_decorators
+from torchtheory.core.lab_manifest import ListedLab, read_decorators
 from torchtheory.labs.engine.registry import Lab, Parameter, find_lab, lab, listed_labs, type_name
 from torchtheory.labs.engine.run import Run
 

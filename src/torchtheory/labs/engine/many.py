@@ -13,9 +13,9 @@ from torchtheory.core import progress
 from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.foreign_text import one_line
+from torchtheory.core.lab_manifest import PACKAGE
 from torchtheory.core.parallel import Backend, WorkerKilled, run_tasks
 from torchtheory.core.random import as_generator
-from torchtheory.labs.engine.manifest import PACKAGE
 from torchtheory.labs.engine.registry import (
     FILE_MODULE,
     Lab,

@@ -23,9 +23,9 @@ from rich.text import Text
 import torchtheory
 from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import FileProblem, InvalidInput
+from torchtheory.core.lab_manifest import ListedLab
 from torchtheory.core.parallel import Backend, run_tasks
 from torchtheory.labs.engine.fingerprint import module_fingerprint
-from torchtheory.labs.engine.manifest import ListedLab
 from torchtheory.labs.engine.mutants.mutations import Function, Mutant, mutants_of
 from torchtheory.labs.engine.mutants.trial import (
     Fate,

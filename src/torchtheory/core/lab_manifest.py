@@ -1,4 +1,8 @@
-"""What labs ship with torchtheory, read from their decorators without importing them."""
+"""What labs ship with torchtheory, read from their decorators without importing them.
+
+The labs are text here, as the catalogue is: a report can name the lab that exercises a theorem
+without knowing how labs run.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.abc import InspectLoader, PathEntryFinder
 from typing import Any
 
@@ -44,10 +49,14 @@ def lab_modules() -> list[str]:
     return [name for name, _ in _modules()]
 
 
-def _modules() -> Iterator[tuple[str, Any]]:
-    package = importlib.import_module(PACKAGE)
-    for found in pkgutil.walk_packages(package.__path__, PACKAGE + "."):
-        if not found.ispkg and not found.name.startswith(f"{PACKAGE}.engine."):
+def _modules(package: str = PACKAGE) -> Iterator[tuple[str, Any]]:
+    path = importlib.import_module(package).__path__
+    for found in pkgutil.iter_modules(path, package + "."):
+        if found.name == f"{PACKAGE}.engine":
+            continue
+        if found.ispkg:
+            yield from _modules(found.name)
+        else:
             yield found.name, found.module_finder
 
 
@@ -86,3 +95,18 @@ def _read(module: str, definition: str) -> ListedLab:
     given = {k.arg: ast.literal_eval(k.value) for k in decorator.keywords if k.arg != "full"}
     covers, errata = tuple(given["covers"]), tuple(given.get("errata", ()))
     return ListedLab(name, given["room"], given["title"], covers, errata, module)
+
+
+@cache
+def labs_by_id() -> dict[str, tuple[str, ...]]:
+    """Names of the shipped labs that exercise each catalogue id.
+
+    >>> "perceptron-novikoff" in labs_by_id()["N-08"]
+    True
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for module, text in lab_sources():
+        for lab in read_decorators(module, text) or () if text is not None else ():
+            for id in lab.covers:
+                found[id] = (*found.get(id, ()), lab.name)
+    return found
