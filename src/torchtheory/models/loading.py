@@ -186,8 +186,8 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
         raise FileProblem(f"{file} is not a readable safetensors file: {error}") from None
 
 
-def _read_shards(file: Path) -> dict[str, Tensor]:
-    """The weights that an index distributes over files in its own directory."""
+def shard_places(file: Path) -> dict[str, Path]:
+    """The file that holds each tensor, by an index that distributes them over its directory."""
     try:
         names = read_json(file)["weight_map"]
         places: dict[str, str] = {str(k): v for k, v in names.items()}
@@ -195,16 +195,21 @@ def _read_shards(file: Path) -> dict[str, Tensor]:
         raise FileProblem(f"{file} is not an index of safetensors files") from None
     if not places:
         raise FileProblem(f"{file} names no weights")
-    shards: dict[str, dict[str, Tensor]] = {}
     for shard in places.values():
         # a name alone: an index from elsewhere must not choose files outside of its directory
         if not (isinstance(shard, str) and re.fullmatch(r"[\w\-. ]+\.safetensors", shard)):
             raise FileProblem(f"{file} names {shard!r}, which is no .safetensors file beside it")
-        if shard not in shards:
-            shards[shard] = _read_safetensors(existing_file(file.parent / shard))
+    return {name: file.parent / shard for name, shard in places.items()}
+
+
+def _read_shards(file: Path) -> dict[str, Tensor]:
+    places = shard_places(file)
+    shards: dict[Path, dict[str, Tensor]] = {}
     for name, shard in places.items():
+        if shard not in shards:
+            shards[shard] = _read_safetensors(existing_file(shard))
         if name not in shards[shard]:
-            raise FileProblem(f"{file.parent / shard} lacks {name}, which {file.name} says it has")
+            raise FileProblem(f"{shard} lacks {name}, which {file.name} says it has")
     return {name: shards[shard][name] for name, shard in places.items()}
 
 
