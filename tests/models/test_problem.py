@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -146,9 +147,13 @@ def test_batch_norm_in_train_mode_is_evaluated_with_its_running_statistics() -> 
 def test_determinism_is_noticed() -> None:
     x, y = data()
     assert Problem(mlp(), (x, y)).deterministic
-    noisy = Returns(lambda x: x[:, :3] + torch.randn(len(x), 3))
-    assert not Problem(noisy, (x, y)).deterministic
-    assert Problem(nn.Sequential(nn.Linear(4, 3), nn.Dropout()), (x, y)).deterministic
+    noisy = Returns(lambda x: x[:, :3] + 1.0 * torch.randperm(len(x))[:, None])
+    assert not Problem(noisy, (x, y)).deterministic  # a permutation is nobody's own noise
+    drawn = Returns(lambda x: x[:, :3] + torch.from_numpy(np.random.default_rng().random(3)))
+    assert not Problem(drawn, (x, y)).deterministic  # nothing fixes a generator of its own
+    dropout = Problem(nn.Sequential(nn.Linear(4, 3), nn.Dropout()), (x, y))
+    assert dropout.deterministic
+    assert not dropout.draws_random_numbers
 
 
 def test_in_precision() -> None:
@@ -326,7 +331,7 @@ def test_samples_that_depend_on_each_other() -> None:
         with pytest.raises(UnsupportedModel, match="depends on the other samples of its batch"):
             Problem(net, (given, y))
         assert Problem(net, (given, y), plain_mean=False).task == "multiclass"  # for training
-    noisy = Returns(lambda x: F.dropout(x[:, :3], 0.5))
+    noisy = Returns(lambda x: x[:, :3] + torch.rand(1) * x.mean())
     assert Problem(noisy, (x, y)).deterministic is False
 
 

@@ -197,7 +197,7 @@ class Words(Ragged):
         (None, InvalidType, r"must be \(x, y\), a Dataset or a DataLoader, not NoneType"),
         ("mnist", InvalidType, "not str"),
         ((X, Y, Y), InvalidType, "not tuple"),
-        (X, InvalidType, "not Tensor"),
+        ([X, Y, Y], InvalidType, "not list"),
         ((X, Y[:3]), ShapeMismatch, "the train data has 10 inputs but 3 targets"),
         ((torch.tensor(1.0), Y), ShapeMismatch, "one row a sample"),
         ((X[:0], Y[:0]), EmptyData, "the train data is empty"),
@@ -212,7 +212,7 @@ class Words(Ragged):
         (DataLoader(Ragged(), batch_size=1), ShapeMismatch, "do not fit together"),
         (Raising(), InvalidInput, "raised OSError: the disk is gone"),
         (DataLoader(Words(), batch_size=2), InvalidType, "they need inputs and one of labels"),
-        (TensorDataset(X), InvalidType, "must yield pairs"),
+        (DataLoader(Ragged(), batch_size=3, collate_fn=str), InvalidType, "must yield pairs"),
         (TensorDataset(X[:0], Y[:0]), EmptyData, "the train data is empty"),
     ],
 )

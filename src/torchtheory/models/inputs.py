@@ -85,11 +85,15 @@ class Rows:
         """What to call a model with: `(args, kwargs)` for the rows of the given numbers.
 
         Parts by name go to arguments of those names if `forward` has them, else the dictionary
-        itself is the one argument. Parts by position are spread if `forward` takes so many, else
-        the tuple is the one argument.
+        itself is the one argument. A model of the transformers library, which names its main
+        input, gets those that `forward` has and no others, as its trainer does it. Parts by
+        position are spread if `forward` takes so many, else the tuple is the one argument.
         """
         chosen = self.take(index).to(like).parts
         if isinstance(chosen, dict):
+            if getattr(model, "main_input_name", None) in chosen:
+                known = inspect.signature(model.forward).parameters
+                chosen = {k: t for k, t in chosen.items() if k in known}
             return ((), chosen) if _accepts(model, (), chosen) else ((chosen,), {})
         return (chosen, {}) if _accepts(model, chosen, {}) else ((chosen,), {})
 
@@ -102,9 +106,28 @@ class Rows:
         return Rows(tuple(tensors))
 
 
+def as_mapping(value: object) -> dict[str, Any] | None:
+    """A dictionary of whatever has keys and entries, such as a `BatchEncoding`; else None.
+
+    Tables of pandas have both and are none: their columns are not inputs of a network.
+
+    >>> as_mapping({"a": 1}), as_mapping([1])
+    ({'a': 1}, None)
+    """
+    if isinstance(value, Mapping):
+        return dict(value)
+    kind = type(value)
+    if kind.__module__.split(".")[0] in ("pandas", "polars"):
+        return None
+    keys = getattr(kind, "keys", None)
+    if keys is None or not hasattr(kind, "__getitem__"):
+        return None
+    return {key: value[key] for key in keys(value)}  # type: ignore[index]
+
+
 def is_several(x: object) -> bool:
     """Whether inputs are a mapping or a tuple of arrays rather than one array."""
-    if isinstance(x, Mapping):
+    if as_mapping(x) is not None:
         return True
     return (
         isinstance(x, tuple)

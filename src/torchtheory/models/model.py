@@ -8,7 +8,7 @@ import os
 import random
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.models.inputs import Rows
+from torchtheory.models.noise import Noise, growth_of, noise_fixed
 from torchtheory.models.untouched import contents_kept, private_copy
 
 Parameters = dict[str, Tensor]
@@ -194,11 +195,17 @@ class PureFunction:
             {k: p.clone() for k, p in own.items()} if self.model is model else own
         )
         self.buffers = {k: b.detach().clone() for k, b in self.model.named_buffers()}
+        #: The draw of its random numbers that is used in every call, if it draws some.
+        self.noise: Noise | None = None
+        #: Dimension of the outputs that is moved to the end, where their consumers want classes.
+        self.class_dimension: int | None = None
         #: Whether the model is known to write to its parameters when it runs.
         self.writes = any(vars(m).get("max_norm") is not None for m in self.model.modules())
 
     def __call__(self, parameters: Parameters, x: Tensor) -> Tensor:
-        return one_output(self.call(parameters, x), self.output)
+        outputs = one_output(self.call(parameters, x), self.output)
+        dimension = self.class_dimension
+        return outputs if dimension is None else outputs.movedim(dimension, -1)
 
     def call(self, parameters: Parameters, x: Tensor) -> object:
         """What the model returns, whatever it is."""
@@ -215,7 +222,13 @@ class PureFunction:
             given = {k: p.clone() for k, p in given.items()}
         buffers = {k: b.clone() for k, b in self.buffers.items()}
         versions = [_version(p) for p in given.values()]
-        with contents_kept(self.model, values=False), evaluating(self.model), _exits_refused():
+        with ExitStack() as stack:
+            stack.enter_context(contents_kept(self.model, values=False))
+            stack.enter_context(evaluating(self.model))
+            stack.enter_context(_exits_refused())
+            if self.noise is not None:
+                stack.enter_context(global_randomness_kept())
+                stack.enter_context(noise_fixed(self.noise, len(x) if x.ndim else 1))
             try:
                 outputs: object = torch.func.functional_call(
                     self.model, {**buffers, **given}, arguments, named
@@ -226,6 +239,27 @@ class PureFunction:
         if not self.writes and versions != [_version(p) for p in given.values()]:
             self.writes = True
         return outputs
+
+    def with_noise(self, seed: int, x: Tensor) -> PureFunction:
+        """The same function with one draw of its random numbers for all samples and calls.
+
+        How what it draws depends on the batch is seen in passes of two and of three samples.
+
+        Args:
+            seed: of the draw.
+            x: inputs, of which the first is used.
+        """
+        other = copy.copy(self)
+        shapes = []
+        with torch.no_grad(), global_randomness_kept():
+            for size in (2, 3):
+                rows = x[:1].expand(size, *x.shape[1:]).clone()
+                other.noise = None  # what is drawn in this pass is seen here
+                with noise_fixed(Noise(seed), size) as shared:
+                    other.call(self.parameters, rows)
+                shapes.append(shared.drawn)
+        other.noise = Noise(seed, growth_of(*shapes))
+        return other
 
     def in_precision(self, dtype: torch.dtype) -> PureFunction:
         """The same function with floating parameters and buffers in another precision."""

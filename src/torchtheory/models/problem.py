@@ -11,10 +11,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.budget import time_left
@@ -22,7 +21,6 @@ from torchtheory.core.checks import described, first_entry
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
-    LabelOutOfRange,
     NonFinite,
     ShapeMismatch,
     TorchTheoryError,
@@ -30,23 +28,35 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.memory import bytes_of
 from torchtheory.models.cost import saved_bytes, seconds_taken
+from torchtheory.models.derivative import gradient_is_slope
 from torchtheory.models.inputs import Rows
 from torchtheory.models.model import (
     Initial,
     Parameters,
     PureFunction,
-    as_leaves,
-    flatten,
     global_randomness_kept,
     main_output,
     parameters_from,
 )
+from torchtheory.models.repairs import repair_of
 from torchtheory.models.samples import Data, Samples, collect
+from torchtheory.models.sklearn_estimators import as_network, class_indices
+from torchtheory.models.targets import (
+    IGNORED,
+    TASKS,
+    USUAL_LOSS,
+    class_dimension,
+    infer_task,
+    next_tokens,
+    targets_for,
+)
+from torchtheory.models.targets import Loss as Loss
+from torchtheory.models.targets import Task as Task
 
 T = TypeVar("T")
-Task = Literal["regression", "binary", "multiclass"]
-TASKS: tuple[Task, ...] = ("regression", "binary", "multiclass")
-Loss = Callable[[Tensor, Tensor], Tensor]
+
+#: What the outputs of all samples may take of the memory, which are kept.
+KEPT = 0.25
 
 
 class Problem:
@@ -54,14 +64,16 @@ class Problem:
 
     Args:
         model: any `nn.Module` that maps a batch of inputs to one tensor, or to several of which
-            one is meant.
+            one is meant; or an estimator of scikit-learn that `network_of` can convert.
         train: `(x, y)` of tensors or arrays, a `Dataset` or a `DataLoader` of such pairs;
-            inputs may be a dictionary or a tuple (see `collect`).
+            inputs may be a dictionary or a tuple (see `collect`). `x` alone for a model without
+            targets: where the outputs have its shape, it is to be reproduced.
         test: the same, kept apart from training; None if there is none.
         loss: `loss(outputs, targets)` -> the *mean* over the batch; the task's usual one unless
             given (mean squared error, logistic loss, cross-entropy).
-        task: `regression`, `binary` (one output, the logit of class 1) or `multiclass` (one
-            logit a class); inferred from targets and outputs unless given.
+        task: `regression`, `binary` (one output, the logit of class 1), `multiclass` (one logit
+            a class), `labeling` (one logit a class at every token or pixel) or `unlabeled`;
+            inferred from targets and outputs unless given. See `torchtheory.models.targets`.
         initial: where training began, if known: a state dict, parameters by name, or a module of
             the same shape.
         learning_rate: of the gradient descent that trains it, if known.
@@ -71,13 +83,21 @@ class Problem:
         limit: most samples kept of either set; beyond it a random subset is used and noted.
         chunk: samples evaluated at once.
         memory: what a pass over a chunk may take; chunks are made smaller where needed.
-        seed: of the sub-sampling.
+        seed: of the sub-sampling, and of the noise of a model that draws random numbers.
         plain_mean: whether to insist that the loss of a batch is the mean of its samples' own
             losses, and that the output for a sample does not depend on the others in its batch,
             as everything an audit asks assumes; a step of training does not need that.
 
     Targets are stored as the loss wants them: class indices for `multiclass`, 0.0/1.0 for
-    `binary` (labels -1/+1 are converted), floats of the outputs' shape for `regression`.
+    `binary` (labels -1/+1 are converted), floats of the outputs' shape for `regression`, class
+    indices `[n, *positions]` for `labeling`, whose outputs are `[n, *positions, classes]` whatever
+    the model's order of dimensions, and `[n, 0]` where there are none.
+
+    A model that draws random numbers in evaluation mode is audited at one draw of them, the same
+    for every sample; see `torchtheory.models.noise`.
+
+    Attributes:
+        remarks: what was decided about data and model, in sentences by what they are about.
 
     >>> net = nn.Linear(2, 3)
     >>> p = Problem(net, (torch.randn(10, 2), torch.arange(10) % 3))
@@ -87,7 +107,7 @@ class Problem:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Any,
         train: Data,
         test: Data | None = None,
         loss: Loss | None = None,
@@ -109,6 +129,7 @@ class Problem:
             raise InvalidInput(
                 f"limit and chunk must be at least 1 (limit = {limit!r}, chunk = {chunk!r})"
             )
+        model = as_network(model)
         self.function = PureFunction(model, output=output)
         self.function.refuse_non_finite_parameters()
         self.initial = None if initial is None else parameters_from(model, initial)
@@ -118,23 +139,38 @@ class Problem:
         self.learning_rate = learning_rate
         self.memory = bytes_of(memory)
         self._kept: dict[int, Tensor] = {}
-        raw = self._on_model(collect(train, "train", limit=limit, seed=seed))
+        self.remarks: dict[str, str] = {}
+        gathered = collect(class_indices(model, train), "train", limit=limit, seed=seed)
+        self._labels_repeat = _labels_repeat_inputs(gathered)
+        raw = self._on_model(gathered)
         self._input_shape = raw.x.shape[1:]
-        other = None if test is None else collect(test, "test", limit=limit, seed=seed)
-        if other is not None:  # before the model complains of a shape in its own words
-            self._refuse_other_shape(other, "test")
+        other = None
+        if test is not None:
+            other = collect(class_indices(model, test), "test", limit=limit, seed=seed)
+            self._refuse_other_shape(other, "test")  # before the model does in its own words
         if output is None:
             self.function.output = self._main_output(raw)
+        if plain_mean:
+            self._fix_noise(raw, seed)
         self._probe = self._first_outputs(raw)
+        self._reproduces = not raw.labeled and self._has_shape_of_inputs(raw, task)
+        if self._reproduces:
+            raw = replace(raw, y=raw.x)
         self.task: Task = task or infer_task(self._probe, raw.y)
-        self.classes = {"multiclass": self._probe.shape[-1], "binary": 2}.get(self.task)
-        self.train = self.prepare(raw, "train")
+        moved = self._move_classes(raw)
+        self.classes = {
+            "multiclass": self._probe.shape[-1], "labeling": self._probe.shape[-1], "binary": 2,
+        }.get(self.task)  # fmt: skip
+        self._remark()
+        self.train = self.prepare(gathered, "train", placed=raw)
         self.test = None if other is None else self.prepare(other, "test")
-        self.loss: Loss = loss or _USUAL_LOSS[self.task]
+        self.loss: Loss = USUAL_LOSS[self.task]
         if loss is not None:
+            self.loss = loss if moved is None else _of_moved(loss, moved)
             self._refuse_unusable_loss(self._probe, plain_mean)
         if plain_mean:
             self._refuse_coupled_samples()
+            self._keep_within_memory(seed)
         #: Samples whose graphs of second derivatives fit into a quarter of the memory.
         self.capacity = self._affordable_graphs()
         self.chunk = max(1, min(chunk, self.capacity))
@@ -168,15 +204,33 @@ class Problem:
 
     @property
     def is_classification(self) -> bool:
-        return self.task != "regression"
+        """Whether every sample has one label, a class."""
+        return self.task in ("binary", "multiclass")
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether there are targets, or a loss of the outputs alone was given."""
+        return self.loss is not USUAL_LOSS["unlabeled"]
+
+    @property
+    def draws_random_numbers(self) -> bool:
+        """Whether the model does so in evaluation mode; one draw of them is then used."""
+        return self.function.noise is not None
 
     @cached_property
     def deterministic(self) -> bool:
-        """Whether the same input gives the same output twice, bit for bit."""
+        """Whether the output is a function of the parameters and the sample.
+
+        The same input gives the same output twice, bit for bit, at the fixed draw of a model that
+        draws random numbers; and what it draws for a sample does not depend on its batch.
+        """
         x = self.train.x[: min(8, len(self.train))]
         with torch.no_grad(), global_randomness_kept():
             first = self.function(self.parameters, x)
-            return torch.equal(first, self.function(self.parameters, x))
+            again = self.function(self.parameters, x)
+        return torch.equal(first, again) and not (
+            self.draws_random_numbers and self._batch_matters()
+        )
 
     @cached_property
     def gradient_is_derivative(self) -> bool:
@@ -192,35 +246,7 @@ class Problem:
         exact = self.in_double_if_possible()
         if exact is self or not self.deterministic:
             return True
-        draw = torch.Generator().manual_seed(0)
-
-        def normal(shape: torch.Size, like: Tensor) -> Tensor:
-            return torch.randn(shape, generator=draw, dtype=torch.float64).to(like)
-
-        start, x = as_leaves(exact.trainable), exact.train.x[: max(1, min(8, exact.capacity))]
-        line = {k: normal(p.shape, p) for k, p in start.items()}
-        length = math.sqrt(sum(float(v.square().sum()) for v in line.values()))
-        step = 1e-6 * max(1.0, float(flatten(exact.trainable).norm())) / length
-        with global_randomness_kept(), torch.enable_grad():
-            middle = exact.function(start, x)
-            weight = normal(middle.shape, middle)
-            found = torch.autograd.grad(
-                (weight * middle).sum(), [*start.values()], allow_unused=True
-            )
-        slope = sum(
-            float((g * v).sum()) for g, v in zip(found, line.values(), strict=True) if g is not None
-        )
-        with global_randomness_kept(), torch.no_grad():
-            after, before = (
-                exact.function({k: p + sign * step * line[k] for k, p in start.items()}, x)
-                for sign in (1, -1)
-            )
-        middle = middle.detach()
-        right = float((weight * (after - middle)).sum()) / step
-        left = float((weight * (middle - before)).sum()) / step
-        rounding = 1e-13 * float((weight * middle).abs().sum()) / step
-        allowed = 1e-3 * max(abs(right), abs(left), abs(slope)) + rounding
-        return abs(right - left) > allowed or abs((right + left) / 2 - slope) <= 2 * allowed
+        return gradient_is_slope(exact.function, exact.train.x[: max(1, min(8, exact.capacity))])
 
     @cached_property
     def seconds_per_sample(self) -> float:
@@ -268,6 +294,16 @@ class Problem:
         other._kept = {}
         other.function = copy.copy(self.function)
         other.function.parameters = {**self.parameters, **parameters}
+        return other
+
+    def at_draw(self, seed: int) -> Problem:
+        """The same problem at another draw of the model's random numbers."""
+        if self.function.noise is None:
+            raise InvalidInput("the model draws no random numbers")
+        other = copy.copy(self)
+        other._kept = {}
+        other.function = copy.copy(self.function)
+        other.function.noise = replace(self.function.noise, seed=seed)
         return other
 
     def restricted(self, train: int, test: int, generator: torch.Generator) -> Problem:
@@ -358,7 +394,11 @@ class Problem:
         $(2y - 1) f(x)$ for one logit; the sample is correct when it is positive.
         """
         if not self.is_classification:
-            raise InvalidInput("margins are defined for classification, and this is a regression")
+            what = {"regression": "a regression", "labeling": "a labeling of positions"}
+            raise InvalidInput(
+                "margins are defined for classification, and this is "
+                + what.get(self.task, "a model without labels")
+            )
         outputs = self.outputs(samples)
         if self.task == "binary":
             return (2 * samples.y - 1).reshape(len(samples)) * outputs.reshape(len(samples))
@@ -366,14 +406,47 @@ class Problem:
         others = outputs.scatter(1, samples.y[:, None], float("-inf")).amax(1)
         return own - others
 
-    def prepare(self, samples: Samples, name: str) -> Samples:
+    def wrong_labels(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        """How many of a sample's labels are predicted wrongly, and how many it has, `[n]` each.
+
+        One label for `binary` and `multiclass`, one for every labeled position for `labeling`. A
+        tie of the two largest logits counts as an error.
+        """
+        if self.task != "labeling":
+            wrong = self.errors(samples).long()
+            return wrong, torch.ones_like(wrong)
+        counts = []
+        for f, y in zip(
+            torch.split(self.outputs(samples), self.chunk),
+            torch.split(samples.y, self.chunk),
+            strict=True,
+        ):
+            label = y.clamp(min=0).unsqueeze(-1)
+            own, others = f.gather(-1, label), f.scatter(-1, label, float("-inf"))
+            wrong = (own.squeeze(-1) <= others.amax(-1)) & (y != IGNORED)
+            counts.append(torch.stack([wrong.flatten(1).sum(1), (y != IGNORED).flatten(1).sum(1)]))
+        both = torch.cat(counts, 1)
+        return both[0], both[1]
+
+    def prepare(self, samples: Samples, name: str, *, placed: Samples | None = None) -> Samples:
         """More samples of this problem: on the model's device, targets as the loss wants them.
 
-        `name` is what to call them in messages.
+        `name` is what to call them in messages; `placed` are the same samples where they are on
+        the model's device already.
         """
         self._refuse_other_shape(samples, name)
-        ready = self._on_model(samples)
-        return replace(ready, y=self._targets(ready.y, name))
+        if self.task == "labeling" and _labels_repeat_inputs(samples) != self._labels_repeat:
+            raise InvalidInput(
+                f"the labels of one of train and {name} are its input_ids and those of the other "
+                "are not; shift both by one, or neither"
+            )
+        ready = self._on_model(samples) if placed is None else placed
+        y = ready.y
+        if self._reproduces and not ready.labeled:
+            y = ready.x
+        elif self._labels_repeat and self.task == "labeling":
+            y = next_tokens(y)
+        return replace(ready, y=targets_for(self.task, y, self._probe, name))
 
     def _refuse_other_shape(self, samples: Samples, name: str) -> None:
         if samples.x.shape[1:] != self._input_shape:
@@ -422,8 +495,8 @@ class Problem:
         except TorchTheoryError:
             raise
         except Exception as error:
-            if not self.several_inputs and not x.is_floating_point():
-                self._refuse_whole_numbers(function, x, error)
+            if not self.several_inputs:
+                self._refuse_repairable(function, x[:8], error)
             sentence = " ".join(str(error).split())
             inputs = (
                 f"{self.input_shapes} a sample"
@@ -434,39 +507,115 @@ class Problem:
                 f"the model raised {type(error).__name__} on inputs of {inputs}: {sentence[:300]}"
             ) from error
 
-    def _refuse_whole_numbers(
+    def _refuse_repairable(
         self, function: Callable[[Parameters, Tensor], T], x: Tensor, error: Exception
     ) -> None:
-        """Say so if the model raised only because its inputs are of a whole-number type."""
+        """Say so if the model raised only because its inputs are of another type or layout."""
         like = self.function.reference()
-        try:
-            function(self.parameters, x.to(like.dtype))
-        except Exception:  # then the type is not what is wrong
+        with global_randomness_kept():
+            advice = repair_of(lambda t: function(self.parameters, t), x, like)
+        if advice is not None:
+            raise InvalidType(advice) from error
+
+    def _fix_noise(self, samples: Samples, seed: int) -> None:
+        """One draw for all samples and calls, if the model draws random numbers."""
+        x = samples.x[: min(8, len(samples))]
+        with torch.no_grad(), global_randomness_kept():
+            if torch.equal(self._evaluate(x), self._evaluate(x)):
+                return
+            self.function = self._call(lambda _, x: self.function.with_noise(seed, x), x)
+            fixed = torch.equal(self._evaluate(x), self._evaluate(x))
+        self.remarks["randomness"] = (
+            "the model draws random numbers in evaluation mode; its noise was fixed to one draw, "
+            "the same for every sample, and what is said holds for that draw"
+            if fixed
+            else "the model draws random numbers that could not be fixed, so its outputs differ "
+            "from call to call"
+        )
+
+    def _has_shape_of_inputs(self, samples: Samples, task: Task | None) -> bool:
+        """Whether a model without targets is to reproduce its inputs."""
+        x, outputs = samples.x, self._probe
+        if task not in (None, "regression") or self.several_inputs:
+            return False
+        if not x.is_floating_point() and outputs.shape[1:-1] == x.shape[1:]:
+            raise InvalidInput(
+                "no targets were given: pass train=(x[:, :-1], x[:, 1:]) for a model of the next "
+                "token, train=(x, x) for one that repeats its input, or task='unlabeled'"
+            )
+        flat = outputs.shape[1:] == (math.prod(x.shape[1:]),)
+        return x.is_floating_point() and (flat or outputs.shape[1:] == x.shape[1:])
+
+    def _move_classes(self, samples: Samples) -> int | None:
+        """Outputs of a labeling get their classes last; returns where they were if elsewhere."""
+        if self.task != "labeling":
+            return None
+        dimension = class_dimension(self._probe, samples.y)
+        if dimension is None or dimension == self._probe.ndim - 1:
+            return None
+        self.function = copy.copy(self.function)
+        self.function.class_dimension = dimension
+        self._probe = self._probe.movedim(dimension, -1)
+        return dimension
+
+    def _remark(self) -> None:
+        if self._reproduces:
+            self.remarks["targets"] = (
+                "none were given, and the outputs have the shape of the inputs: the inputs are "
+                "to be reproduced, as by an autoencoder"
+            )
+        elif self.task == "unlabeled":
+            self.remarks["targets"] = (
+                "none were given; for what depends on a loss pass train=(x, y), or loss= of the "
+                "outputs"
+            )
+        if self.task != "labeling":
             return
-        kind, real = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, like.dtype))
-        scaled = " / 255" if x.dtype == torch.uint8 else ""
-        raise InvalidType(
-            f"the inputs are {kind} and the model takes {real}: "
-            + ("scale and convert them" if scaled else "convert them")
-            + f" as in training, such as x.to(torch.{real}){scaled}"
-        ) from error
+        positions = " × ".join(str(s) for s in self._probe.shape[1:-1])
+        self.remarks["labels"] = (
+            f"one at each of {positions} positions, of {self.classes} classes; the loss of a "
+            "sample is the mean over its labeled positions, and ranges assume independent "
+            "samples, not independent positions"
+        )
+        if self._labels_repeat:
+            self.remarks["labels"] += (
+                "; the labels were the input_ids themselves, as for causal language models, and "
+                "were shifted by one, so that the next token is to be predicted"
+            )
+
+    def _keep_within_memory(self, seed: int) -> None:
+        """As many samples as there is memory for the outputs of."""
+        one = self._probe[0].numel() * self._probe.element_size()
+        tested = 0 if self.test is None else len(self.test)
+        share = KEPT * self.memory / (max(1, one) * (len(self.train) + tested))
+        if share >= 1:
+            return
+        draw, why = torch.Generator().manual_seed(seed), "memory"
+        self.train = _fewer(self.train, math.ceil(share * len(self.train)), "train", draw, why)
+        if self.test is not None:
+            self.test = _fewer(self.test, math.ceil(share * tested), "test", draw, why)
+
+    def _batch_matters(self) -> bool:
+        """Whether the output for a sample depends on the other samples of its batch."""
+        x = self.train.x[: len(self._probe)]
+        half = len(x) // 2
+        if half == 0:
+            return False
+        try:
+            with torch.no_grad(), global_randomness_kept():
+                whole = self._evaluate(x)
+                apart = torch.cat([self._evaluate(x[:half]), self._evaluate(x[half:])])
+        except TorchTheoryError:  # not so few: what asks for one sample will say so
+            return False
+        # batches of other sizes are added up in another order, and a network may magnify that
+        rounding = torch.finfo(whole.dtype).eps ** (1 / 3)
+        return apart.shape != whole.shape or not torch.allclose(
+            apart, whole, rtol=0.0, atol=rounding * float(whole.abs().max())
+        )
 
     def _refuse_coupled_samples(self) -> None:
         """Refuse a model whose output for a sample depends on the others of its batch."""
-        x = self.train.x[: len(self._probe)]
-        if len(x) < 2 or not self.deterministic:
-            return
-        half = len(x) // 2
-        try:
-            with torch.no_grad(), global_randomness_kept():
-                apart = torch.cat([self._evaluate(x[:half]), self._evaluate(x[half:])])
-        except TorchTheoryError:  # not so few: what asks for one sample will say so
-            return
-        # batches of other sizes are added up in another order, and a network may magnify that
-        rounding = torch.finfo(self._probe.dtype).eps ** (1 / 3)
-        if apart.shape != self._probe.shape or not torch.allclose(
-            apart, self._probe, rtol=0.0, atol=rounding * float(self._probe.abs().max())
-        ):
+        if self.deterministic and self._batch_matters():
             raise UnsupportedModel(
                 "the model's output for a sample depends on the other samples of its batch, also "
                 "in evaluation mode (a normalization without running statistics, say, or a "
@@ -495,20 +644,6 @@ class Problem:
     def _first_outputs(self, samples: Samples) -> Tensor:
         with torch.no_grad(), global_randomness_kept():
             return self._evaluate(samples.x[: min(8, len(samples))])
-
-    def _targets(self, y: Tensor, name: str) -> Tensor:
-        if self.task == "multiclass":
-            return _class_indices(y, self._probe, name)
-        if self.task == "binary":
-            return _zero_one(y, self._probe, name)
-        wanted = self._probe.shape[1:]
-        # only dimensions of size 1 may differ: [2, 3] is not [3, 2]
-        if y.shape[1:] != wanted and _longer_than_one(y) != _longer_than_one(self._probe):
-            raise ShapeMismatch(
-                f"{name} targets have shape {list(y.shape[1:])} a sample but the model's outputs "
-                f"{list(wanted)}"
-            )
-        return y.to(self._probe.dtype).reshape(len(y), *wanted)
 
     def _refuse_unusable_loss(self, probe: Tensor, plain_mean: bool) -> None:
         y = self.train.y[: len(probe)]
@@ -545,91 +680,29 @@ class Problem:
                 )
 
 
-def _fewer(samples: Samples, count: int, name: str, generator: torch.Generator) -> Samples:
+def _of_moved(loss: Loss, dimension: int) -> Loss:
+    """A user's loss of outputs in the model's own order of dimensions."""
+    return lambda outputs, y: loss(outputs.movedim(-1, dimension), y)
+
+
+def _labels_repeat_inputs(samples: Samples) -> bool:
+    """Whether the labels are the tokens themselves, as the transformers library wants them.
+
+    Its causal language models shift them by one when they compute their loss.
+    """
+    if samples.rows is None or not isinstance(samples.rows.parts, dict):
+        return False
+    tokens = samples.rows.parts.get("input_ids")
+    if tokens is None or tokens.shape != samples.y.shape or tokens.ndim != 2:
+        return False
+    return bool(((samples.y == tokens) | (samples.y == IGNORED)).all())
+
+
+def _fewer(
+    samples: Samples, count: int, name: str, generator: torch.Generator, why: str = "time"
+) -> Samples:
     if count >= len(samples):
         return samples
-    note = f"{count} of {len(samples)} {name} samples, drawn at random for the time there is"
+    note = f"{count} of {len(samples)} {name} samples, drawn at random for the {why} there is"
     note = "; ".join(n for n in (samples.note, note) if n)
     return replace(samples.some(count, generator), note=note, total=samples.population)
-
-
-def infer_task(outputs: Tensor, y: Tensor) -> Task:
-    """What kind of problem outputs `[n, ...]` and targets `[m, ...]` belong to.
-
-    One output a sample and targets in {0, 1} or {-1, 1}: binary. Several outputs a sample and one
-    whole-number target: multi-class. Otherwise regression.
-
-    >>> infer_task(torch.zeros(4, 1), torch.tensor([0.0, 1.0, 1.0, 0.0]))
-    'binary'
-    >>> infer_task(torch.zeros(4, 3), torch.zeros(4, 3))
-    'regression'
-    """
-    one_target = y[0].numel() == 1
-    one_output = outputs[0].numel() == 1
-    if outputs.shape[1:] == y.shape[1:] and _one_hot(y):
-        raise InvalidInput(
-            "the targets look like one-hot rows: give class indices, y.argmax(1), or say "
-            "task='regression' if the squared distance to these rows is meant"
-        )
-    if one_target and one_output and _values_within(y, (0, 1), (-1, 1)):
-        return "binary"
-    whole = not y.is_floating_point() or bool((y == y.round()).all())
-    if one_target and outputs.ndim == 2 and outputs.shape[1] > 1 and whole:
-        return "multiclass"
-    return "regression"
-
-
-def _one_hot(y: Tensor) -> bool:
-    if y.ndim != 2 or y.shape[1] < 2:
-        return False
-    return bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all())
-
-
-def _longer_than_one(values: Tensor) -> list[int]:
-    return [size for size in values.shape[1:] if size != 1]
-
-
-def _values_within(y: Tensor, *choices: tuple[int, int]) -> bool:
-    values = torch.unique(y.double())
-    return any(bool(torch.isin(values, torch.as_tensor(c, device=y.device)).all()) for c in choices)
-
-
-def _class_indices(y: Tensor, probe: Tensor, name: str) -> Tensor:
-    if probe.ndim != 2 or probe.shape[1] < 2:
-        raise ShapeMismatch(
-            f"a multi-class model returns [n, classes], and this one returns {list(probe.shape)}"
-        )
-    if y[0].numel() != 1:
-        raise ShapeMismatch(
-            f"{name} labels must be one class index a sample, not {list(y.shape)}; of one-hot "
-            "rows take y.argmax(1)"
-        )
-    labels = y.reshape(len(y)).long()
-    if y.is_floating_point() and not bool((labels == y.reshape(len(y))).all()):
-        raise LabelOutOfRange(f"{name} labels must be whole numbers for multi-class problems")
-    low, high, classes = int(labels.min()), int(labels.max()), probe.shape[1]
-    if low < 0 or high >= classes:
-        raise LabelOutOfRange(
-            f"{name} labels run from {low} to {high}, but the model has {classes} outputs: "
-            f"labels must lie in 0..{classes - 1}"
-        )
-    return labels
-
-
-def _zero_one(y: Tensor, probe: Tensor, name: str) -> Tensor:
-    if probe[0].numel() != 1:
-        raise ShapeMismatch(
-            f"a binary model returns one logit a sample, and this one {probe[0].numel()}"
-        )
-    if y[0].numel() != 1:
-        raise ShapeMismatch(f"{name} labels must be one number a sample, not {list(y.shape[1:])}")
-    if not _values_within(y, (0, 1), (-1, 1)):
-        raise LabelOutOfRange(f"{name} labels of a binary problem must be 0 and 1, or -1 and +1")
-    return (y > 0).to(probe.dtype).reshape(len(y), *probe.shape[1:])
-
-
-_USUAL_LOSS: dict[Task, Loss] = {
-    "regression": F.mse_loss,
-    "binary": F.binary_cross_entropy_with_logits,
-    "multiclass": F.cross_entropy,
-}

@@ -19,7 +19,7 @@ from torchtheory.core.errors import (
     ShapeMismatch,
 )
 from torchtheory.core.random import as_generator
-from torchtheory.models.inputs import Rows, is_several
+from torchtheory.models.inputs import Rows, as_mapping, is_several
 from torchtheory.models.model import global_randomness_kept
 
 #: Entries of a dictionary that hold the targets, in the order they are looked for.
@@ -35,7 +35,7 @@ class Samples:
 
     Attributes:
         x: inputs `[n, ...]`.
-        y: targets `[n]` or `[n, ...]`.
+        y: targets `[n]` or `[n, ...]`; `[n, 0]` where there are none.
         note: how they were chosen when they are not all there was.
         rows: the inputs themselves where the model takes several; `x` then numbers the samples.
         total: how many there were to choose from, where they are not all there was.
@@ -49,6 +49,11 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def labeled(self) -> bool:
+        """Whether there are targets."""
+        return self.y.numel() > 0
 
     @property
     def population(self) -> int:
@@ -86,10 +91,13 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
     """Read data of any accepted kind into checked tensors.
 
     Args:
-        data: `(x, y)` of tensors or arrays, a `Dataset` or a `DataLoader` of such pairs. A
-            model that takes several inputs gets them as a dictionary or tuple in place of `x`;
-            batches may also be longer tuples, whose last entry is `y`, or dictionaries with an
-            entry `labels`, `label`, `targets`, `target` or `y`.
+        data: `(x, y)` of tensors or arrays, a `Dataset` or a `DataLoader` of such pairs, or
+            anything with a length whose rows are pairs or dictionaries, such as a data set of the
+            `datasets` library. A model that takes several inputs gets them as a dictionary or
+            tuple in place of `x`; batches may also be longer tuples, whose last entry is `y`, or
+            dictionaries with an entry `labels`, `label`, `targets`, `target` or `y`. One such
+            dictionary of whole columns will do as well. Inputs alone, `x` or batches of it, have
+            no targets.
         name: what to call it in messages (`train`, `test`).
         limit: most samples to keep. Beyond it a map-style data set is sub-sampled at random
             (with `seed`) and a stream is cut; the result's `note` says so.
@@ -98,25 +106,25 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
     3
     """
     x: Tensor | Rows
-    if isinstance(data, Samples):
-        inputs = data.x if data.rows is None else data.rows.take(data.x)
-        x, y, note = _from_pair((inputs, data.y), name, limit, seed)
-        note = "; ".join(n for n in (data.note, note) if n)
-    elif isinstance(data, DataLoader):
-        x, y, note = _from_loader(data, name, limit, seed)
-    elif isinstance(data, Dataset):
-        if not isinstance(data, IterableDataset) and not _has_length(data):
+    whole: Any = data if isinstance(data, Samples | DataLoader | Dataset) else _columns(data, name)
+    if isinstance(whole, Samples):
+        inputs = whole.x if whole.rows is None else whole.rows.take(whole.x)
+        x, y, note = _from_pair((inputs, whole.y), name, limit, seed)
+        note = "; ".join(n for n in (whole.note, note) if n)
+    elif isinstance(whole, DataLoader):
+        x, y, note = _from_loader(whole, name, limit, seed)
+    elif isinstance(whole, Dataset):
+        if not isinstance(whole, IterableDataset) and not _has_length(whole):
             raise InvalidType(
-                f"the {name} data set {type(data).__name__} has no __len__; give it one, or make "
+                f"the {name} data set {type(whole).__name__} has no __len__; give it one, or make "
                 "it an IterableDataset"
             )
-        x, y, note = _from_loader(DataLoader(data, batch_size=256), name, limit, seed)
-    elif isinstance(data, tuple | list) and len(data) == 2:
-        x, y, note = _from_pair(data, name, limit, seed)
+        x, y, note = _from_loader(DataLoader(whole, batch_size=256), name, limit, seed)
+    elif isinstance(whole, _Table):
+        loader: DataLoader[Any] = DataLoader(whole, batch_size=256, collate_fn=list)
+        x, y, note = _from_loader(loader, name, limit, seed)
     else:
-        raise InvalidType(
-            f"{name} data must be (x, y), a Dataset or a DataLoader, not {type(data).__name__}"
-        )
+        x, y, note = _from_pair(whole, name, limit, seed)
     total = _count(data) if note else None
     if isinstance(x, Rows):
         for part, tensor in x.named():
@@ -126,14 +134,76 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
     return Samples(x, y, note, total=total)
 
 
+class _Table(Dataset[Any]):
+    """Anything with a length and rows, as a data set of torch."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+def _columns(data: Any, name: str) -> Any:
+    """Data that is none of torch's: a pair `(x, y)`, or a table of rows.
+
+    A pair of lists of rows stays a pair; `x` alone gets targets of no column.
+    """
+    if isinstance(data, Tensor | np.ndarray):
+        return data, _none_of(_tensor(data, f"x of the {name} data"))
+    if isinstance(data, tuple | list) and len(data) == 1 and isinstance(data[0], Tensor):
+        return _columns(data[0], name)
+    if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], Mapping | str):
+        return data
+    if isinstance(data, tuple) and len(data) == 2:
+        return data
+    columns = as_mapping(data)
+    if columns is not None:
+        return _pair_of(columns, name)
+    if _is_table(data):
+        return _Table(data)
+    raise InvalidType(
+        f"{name} data must be (x, y), a Dataset or a DataLoader, not {type(data).__name__}"
+        + _frame_advice(data, name)
+    )
+
+
+def _frame_advice(data: object, name: str) -> str:
+    if type(data).__module__.split(".")[0] not in ("pandas", "polars"):
+        return ""
+    return f"; pass {name}=(frame[features].to_numpy(), frame[target].to_numpy())"
+
+
+def _is_table(data: Any) -> bool:
+    """Whether it has a length and rows that are dictionaries or pairs."""
+    if not (_has_length(data) and hasattr(type(data), "__getitem__")) or isinstance(data, str):
+        return False
+    try:
+        row = data[0]
+    except Exception:  # whatever a container without a row 0 raises
+        return False
+    return as_mapping(row) is not None or (isinstance(row, tuple | list) and len(row) == 2)
+
+
+def _none_of(x: Tensor | Rows) -> Tensor:
+    """Targets of no column for as many samples."""
+    return torch.empty(len(x) if isinstance(x, Rows) or x.ndim else 0, 0)
+
+
 def _count(data: Data) -> int | None:
     """How many samples there are, where that is known."""
     if isinstance(data, Samples):
         return data.population
     if isinstance(data, DataLoader):
         data = data.dataset
-    if isinstance(data, tuple | list):
+    if isinstance(data, tuple | list) and len(data) == 2:
         return len(data[1])
+    columns = as_mapping(data)
+    if columns is not None:
+        return len(next(iter(columns.values())))
     return _length(data, "data") if _has_length(data) else None
 
 
@@ -191,7 +261,7 @@ def _from_loader(
             if count >= limit:
                 cut = True
                 break
-            x, y = _pair_of(batch, name)
+            x, y = _rows_or_pair(batch, name)
             if not batched and y.ndim == 0 and isinstance(x, Tensor):  # a stream of single samples
                 x, y = x[None], y[None]
             if y.ndim == 0 or (isinstance(x, Tensor) and x.ndim == 0) or len(x) != len(y):
@@ -211,21 +281,65 @@ def _from_loader(
     return _rows_of(_joined(xs, name), first), torch.cat(ys)[:limit], note
 
 
+def _rows_or_pair(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor]:
+    """Inputs and targets of a batch, or of a list of rows that nobody has put together."""
+    row = as_mapping(batch[0]) if isinstance(batch, list) and batch else None
+    if row is None:
+        return _pair_of(batch, name)
+    rows = [as_mapping(r) or {} for r in batch]
+    columns: dict[str, Any] = {}
+    for key in row:
+        values = [r.get(key) for r in rows]
+        try:
+            columns[key] = torch.stack([torch.as_tensor(v) for v in values])
+        except RuntimeError:
+            raise ShapeMismatch(
+                f"{key} of the {name} data differs in length from sample to sample: pad it, as "
+                "tokenizer(..., padding='max_length', truncation=True) does"
+            ) from None
+        except (TypeError, ValueError):  # text, which the model does not take either
+            continue
+    return _pair_of(columns, name)
+
+
 def _pair_of(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor]:
-    """Inputs and targets of a batch: a pair, a longer tuple, or a dictionary with labels."""
-    if isinstance(batch, Mapping):
-        key = next((k for k in TARGET_KEYS if k in batch), None)
-        if key is None or len(batch) < 2:
+    """Inputs and targets of a batch: a pair, a longer tuple, a dictionary with labels, or inputs.
+
+    Inputs alone have targets of no column. Text in a dictionary is left out.
+    """
+    columns = as_mapping(batch)
+    if columns is not None:
+        numbers = {k: _stacked(v) for k, v in columns.items() if not _is_text(v)}
+        key = next((k for k in TARGET_KEYS if k in numbers), None)
+        if key is None or len(numbers) < 2:
             raise InvalidType(
-                f"the {name} data yields dictionaries of {', '.join(map(str, batch))}; they need "
+                f"the {name} data yields dictionaries of {', '.join(map(str, columns))}; they need "
                 f"inputs and one of {', '.join(TARGET_KEYS)}"
             )
-        inputs: Any = {k: v for k, v in batch.items() if k != key}
-        return _inputs(inputs, name), _tensor(batch[key], f"{key} of the {name} data")
+        inputs: Any = {k: v for k, v in numbers.items() if k != key}
+        return _inputs(inputs, name), _tensor(numbers[key], f"{key} of the {name} data")
+    if isinstance(batch, tuple | list) and len(batch) == 1:
+        batch = batch[0]
+    if isinstance(batch, Tensor):
+        x = _tensor(batch, f"x of the {name} data")
+        return x, _none_of(x)
     if not (isinstance(batch, tuple | list) and len(batch) >= 2):
         raise InvalidType(f"the {name} data must yield pairs (x, y), not {_kind(batch)}")
     inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
     return _inputs(inputs, name), _tensor(batch[-1], f"y of the {name} data")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list | tuple) and bool(value) and isinstance(value[0], str)
+    )
+
+
+def _stacked(value: Any) -> Any:
+    """Lists of numbers that torch's collation has turned on their side: one tensor a position."""
+    if isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value):
+        return torch.stack(value, 1) if value[0].ndim else torch.stack(value)
+    return value
 
 
 def _inputs(value: Any, name: str) -> Tensor | Rows:
@@ -235,8 +349,9 @@ def _inputs(value: Any, name: str) -> Tensor | Rows:
         isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value)
     ):
         return _tensor(value, f"x of the {name} data")
-    if isinstance(value, Mapping):
-        return Rows({str(k): _tensor(v, f"{k} of the {name} data") for k, v in value.items()})
+    columns = as_mapping(value)
+    if columns is not None:
+        return Rows({str(k): _tensor(v, f"{k} of the {name} data") for k, v in columns.items()})
     parts = [_tensor(v, f"input {k} of the {name} data") for k, v in enumerate(value)]
     return Rows(tuple(parts))
 
@@ -288,7 +403,9 @@ def _tensor(value: Any, what: str) -> Tensor:
     if isinstance(value, Tensor):
         _refuse_unusual(value, what)
         return value.detach()
-    if isinstance(value, np.ndarray | list | tuple | int | float | np.generic):
+    if isinstance(value, np.ndarray | list | tuple | int | float | np.generic) or hasattr(
+        type(value), "__array__"
+    ):
         try:
             array = np.asarray(value)
         except ValueError:

@@ -11,7 +11,46 @@ from torchtheory.nets.chain import as_chain
 
 
 def classification(problem: Problem) -> str | None:
-    return None if problem.is_classification else "the task is a regression, not a classification"
+    if problem.task == "regression":
+        return "the task is a regression, not a classification"
+    return None if problem.is_classification else one_label_per_sample(problem)
+
+
+def one_label_per_sample(problem: Problem) -> str | None:
+    """A class or a value for a sample as a whole, not for its positions."""
+    if problem.task == "labeling":
+        return (
+            "every position of a sample has its own label, positions of one sample are not "
+            "independent, and this is about one label per sample"
+        )
+    return has_targets(problem)
+
+
+def has_targets(problem: Problem) -> str | None:
+    if problem.task != "unlabeled":
+        return None
+    return "no targets were given, and this compares outputs with them: pass train=(x, y)"
+
+
+def has_loss(problem: Problem) -> str | None:
+    if problem.has_loss:
+        return None
+    return (
+        "no targets were given, so there is no loss: pass train=(x, y), or loss= of the outputs "
+        "alone"
+    )
+
+
+def labeled_positions(problem: Problem) -> str | None:
+    if problem.task == "labeling":
+        return None
+    return "the model has one output per sample, and this is about one at every token or pixel"
+
+
+def random_numbers(problem: Problem) -> str | None:
+    if problem.draws_random_numbers:
+        return None
+    return "the model draws no random numbers in evaluation mode"
 
 
 def test_data(problem: Problem) -> str | None:
@@ -21,6 +60,11 @@ def test_data(problem: Problem) -> str | None:
 def deterministic(problem: Problem) -> str | None:
     if problem.deterministic:
         return None
+    if problem.draws_random_numbers:
+        return (
+            "the model draws random numbers in a way that cannot be fixed: its output for a sample "
+            "changes from call to call, or with the other samples of its batch"
+        )
     return "the model's output is random: the same input gave two different outputs"
 
 
