@@ -333,7 +333,8 @@ class Problem:
         other.chunk = max(1, self.chunk // wider)
         other.capacity = self.capacity // wider
         try:
-            other.loss(other._probe, other.train.y[: len(other._probe)])
+            if self.has_loss:
+                other.loss(other._probe, other.train.y[: len(other._probe)])
         except Exception as error:
             raise UnsupportedModel(f"the loss cannot be computed in {dtype}") from error
         return other

@@ -17,7 +17,11 @@ from torchtheory.audit.findings.certificates import (
     exchangeability,
     stochastic_test_error,
 )
-from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
+from torchtheory.audit.findings.hypotheses import (
+    deterministic,
+    has_parameters,
+    one_label_per_sample,
+)
 from torchtheory.core.budget import check_time, time_left
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import OutOfTime, TorchTheoryError
@@ -134,7 +138,7 @@ class Row:
     title="What the generalization bounds promise",
     cost="gradient",
     covers=sorted({i for m in METHODS for i in m.ids}),
-    needs=[has_parameters, deterministic],
+    needs=[one_label_per_sample, has_parameters, deterministic],
 )
 def generalization_bounds(problem: Problem, record: FindingRecord) -> None:
     """Every bound on the error, all valid at once: delta is divided among them."""

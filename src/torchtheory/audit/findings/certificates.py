@@ -133,7 +133,7 @@ def _losses(problem: Problem, samples: Samples) -> Tensor:
     title="Has the prior seen the training data?",
     cost="forward",
     covers=["M-57"],
-    needs=[prior_given, hypotheses.test_data, deterministic],
+    needs=[prior_given, hypotheses.test_data, hypotheses.one_label_per_sample, deterministic],
 )
 def prior_independence(problem: Problem, record: FindingRecord) -> None:
     """Fisher's exact test on the prior's errors and losses, on training and on test data."""

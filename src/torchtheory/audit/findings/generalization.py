@@ -8,7 +8,11 @@ from typing import Any
 import torch
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
-from torchtheory.audit.findings.hypotheses import classification, deterministic
+from torchtheory.audit.findings.hypotheses import (
+    classification,
+    deterministic,
+    one_label_per_sample,
+)
 from torchtheory.core.intervals import (
     Interval,
     clopper_pearson,
@@ -27,7 +31,7 @@ from torchtheory.training.risks import sample_losses
     title="Train and test risk with confidence intervals",
     cost="forward",
     covers=["M-29", "A-17"],
-    needs=[deterministic],
+    needs=[one_label_per_sample, deterministic],
     whole=True,
 )
 def risk(problem: Problem, record: FindingRecord) -> None:

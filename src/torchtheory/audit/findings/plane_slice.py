@@ -106,7 +106,7 @@ def _slice(problem: Problem, record: FindingRecord) -> tuple[PlaneSlice, Tensor]
     """A rectangle about three samples, of different classes where there are; their places."""
     samples = problem.train.some(min(64, len(problem.train)), record.generator)
     chosen: list[int] = []
-    labels = samples.y.reshape(len(samples), -1)[:, 0].tolist()
+    labels = samples.y.flatten().tolist() if problem.is_classification else []
     for fresh in (True, False) if problem.is_classification else (False,):
         for i in range(len(samples)):
             new = all(bool((samples.x[i] != samples.x[k]).any()) for k in chosen)

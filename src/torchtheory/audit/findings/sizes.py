@@ -10,7 +10,7 @@ from torchtheory.approximation.depth.narrow import level_path, minimal_width
 from torchtheory.approximation.memorization.networks import line_memorizer, memorizer_parameters
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.audit.engine.finding import FindingRecord, finding
-from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
+from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs, has_targets
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
 from torchtheory.models.problem import Problem
 from torchtheory.nets.chain import as_chain
@@ -28,7 +28,7 @@ ROUNDING = 1e-14
     title="A small network that fits any labels of these training data",
     cost="parameters",
     covers=["A-30"],
-    needs=[floating_inputs],
+    needs=[has_targets, floating_inputs],
 )
 def memorizer(problem: Problem, record: FindingRecord) -> None:
     """A network with one unit, then one per sample, fits any labels: so fitting says little."""
