@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -53,6 +52,7 @@ def test_degree_is_the_number_of_layers(depth: int) -> None:
     assert set(degrees.values()) == {"1"}
     law, match = found.claims
     assert law.verdict is Verdict.HOLDS
+    assert law.self_check
     assert (match.verdict is Verdict.HOLDS) == (depth == 2)
     if depth > 1:
         assert law.control is not None
@@ -67,7 +67,7 @@ def test_degree_is_the_number_of_layers(depth: int) -> None:
 
 def test_what_breaks_homogeneity_is_named() -> None:
     found = _finding("homogeneity", _net(3, 6, 1, bias=True), _data())
-    assert math.isnan(_quantity(found, "homogeneity-degree"))
+    assert not found.quantities
     assert _degrees(found) == {"all trained": "none", "0": "none", "2": "1"}
     assert "with 2.bias at 0 they are, of degree 2" in found.claims[0].reason
     tanh = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
@@ -77,7 +77,7 @@ def test_what_breaks_homogeneity_is_named() -> None:
 def test_a_bias_that_happens_to_be_zero_does_not_pass() -> None:
     net = _net(3, 6, 1, bias=True)
     nn.init.zeros_(net[2].bias)
-    assert math.isnan(_quantity(_finding("homogeneity", net, _data()), "homogeneity-degree"))
+    assert not _finding("homogeneity", net, _data()).quantities
 
 
 def test_frozen_and_shared_weights() -> None:
@@ -125,7 +125,7 @@ def test_any_architecture_is_measured() -> None:
     torch.manual_seed(0)
     normed = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1))
     normed(_data()[0])  # running statistics of its own
-    assert math.isnan(_quantity(_finding("homogeneity", normed, _data()), "homogeneity-degree"))
+    assert not _finding("homogeneity", normed, _data()).quantities
 
 
 def test_too_many_layers_are_taken_together() -> None:
@@ -214,3 +214,12 @@ def test_a_search_proves_nothing() -> None:
     assert "optimality-gap" not in [q.name for q in found.quantities]
     (bound,) = [c for c in found.claims if c.ids == ("B-49",)]
     assert "only searched" in bound.reason
+
+
+def test_a_part_of_the_samples_certifies_nothing() -> None:
+    """The loss of all samples is meant, so one of a part of them has no certificate."""
+    net, (x, y) = _optimum(0.02)
+    found = _finding("global-optimality", net, (x, y), limit=8)
+    assert [c.verdict for c in found.claims] == [Verdict.NOT_DONE]
+    assert "8 of them" in found.claims[0].reason
+    assert not found.quantities

@@ -49,7 +49,7 @@ def test_linear_regression_by_hand() -> None:
     # the mean squared error has Hessian 2 x'x / n
     limit = spectrum["largest stable step of the linearized network"]
     assert limit == pytest.approx(20 / float(values[-1]), rel=1e-6)
-    assert [c.verdict for c in report.claims] == [Verdict.HOLDS]
+    assert [c.verdict for c in report.self_checks] == [Verdict.HOLDS]
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
@@ -58,11 +58,12 @@ def test_every_task(task: str) -> None:
     outputs = 2 if task == "multiclass" else 1
     targets = y if task == "multiclass" else y.float()[:, None]
     report = tt.audit(_net(3, 8, outputs), (x, targets), task=task, only=["tangent-kernel"])
-    (claim,) = report.claims
-    assert claim.verdict is Verdict.HOLDS
-    assert claim.control is not None
-    assert claim.control.verdict is Verdict.VIOLATED
-    assert len(report.summary) == 1
+    (check,) = report.self_checks
+    assert check.verdict is Verdict.HOLDS
+    assert check.control is not None
+    assert check.control.verdict is Verdict.VIOLATED
+    assert not report.warnings
+    assert not report.looks
 
 
 class StraightThrough(nn.Module):
@@ -87,7 +88,11 @@ def test_many_samples_are_drawn_from() -> None:
     x, y = _data(ROWS)
     report = tt.audit(_net(3, 4, 2), (x, y), only=["tangent-kernel"])
     assert _table(report, "tangent-kernel", "spectrum")["rows (samples × outputs)"] == ROWS
-    assert f"{ROWS // 2} of the {ROWS}" in report.findings[0].notes[0]
+    (sentence, _), *_ = report.findings[0].headlines
+    assert f"(from {ROWS // 2} of {ROWS:,} training samples)" in sentence
+    # what a part of the samples cannot tell is not told
+    assert "fast-share" not in [q.name for q in report.findings[0].quantities]
+    assert all(q.low < q.value < q.high for q in report.findings[0].quantities)
 
 
 def test_too_many_outputs() -> None:
@@ -102,10 +107,10 @@ def test_frozen_parameters_do_not_count() -> None:
     net = _net(3, 8, 2)
     net[0].requires_grad_(False)
     report = tt.audit(net, _data(), only=["tangent-kernel"])
-    assert [c.verdict for c in report.claims] == [Verdict.HOLDS]
+    assert [c.verdict for c in report.self_checks] == [Verdict.HOLDS]
     net.requires_grad_(False)  # as for inference: then all count
     report = tt.audit(net, _data(), only=["tangent-kernel"])
-    assert [c.verdict for c in report.claims] == [Verdict.HOLDS]
+    assert [c.verdict for c in report.self_checks] == [Verdict.HOLDS]
 
 
 def test_laziness_needs_the_initial_weights() -> None:
@@ -118,14 +123,14 @@ def test_laziness_of_a_network_that_did_not_move_and_of_one_that_did() -> None:
     net = _net(3, 8, 2)
     still = tt.audit(net, _data(), only=["laziness"], initial=net.state_dict())
     assert _table(still, "laziness", "laziness")["parameters: ‖θ − θ₀‖ / ‖θ₀‖"] == 0
-    assert "was lazy" in still.summary[0]
+    assert "was lazy" in still.findings[0].headlines[0][0]
     moved = _net(3, 8, 2)
     with torch.no_grad():
         for p in moved.parameters():
             p.mul_(2)
     report = tt.audit(moved, _data(), only=["laziness"], initial=net)
     assert _table(report, "laziness", "laziness")["parameters: ‖θ − θ₀‖ / ‖θ₀‖"] == pytest.approx(1)
-    assert "not lazy" in report.summary[0]
+    assert "not lazy" in report.findings[0].headlines[0][0]
     assert all(math.isfinite(v) for v in _table(report, "laziness", "laziness").values())
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +48,9 @@ class Laziness:
             $\theta_0$ and $\theta$; None without targets.
         samples: how many inputs it rests on.
         note: how they were chosen, and which kernel was compared.
+        kernels: the kernels on them at $\theta_0$ and $\theta$, `[n, n, C, C]` or `[n, n]`.
+        changes, gaps: what the two suprema are taken of, the root mean square over the outputs of
+            each sample, `[n]`.
     """
 
     relative_movement: float
@@ -59,6 +62,9 @@ class Laziness:
     alignment_after: float | None
     samples: int
     note: str
+    kernels: tuple[Tensor, Tensor] = field(compare=False, repr=False)
+    changes: Tensor = field(compare=False, repr=False)
+    gaps: Tensor = field(compare=False, repr=False)
 
     @property
     def relative_gap(self) -> float:
@@ -133,7 +139,14 @@ def measure_laziness(
         alignment_after=aligned[1],
         samples=len(x),
         note=note,
+        kernels=(first, last),
+        changes=_size_by_sample(now - before),
+        gaps=_size_by_sample(now - tangent),
     )
+
+
+def _size_by_sample(outputs: Tensor) -> Tensor:
+    return outputs.detach().reshape(len(outputs), -1).square().mean(1).sqrt()
 
 
 def kernel_drift(before: Tensor, after: Tensor) -> float:

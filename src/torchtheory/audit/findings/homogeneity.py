@@ -78,11 +78,15 @@ def homogeneity(problem: Problem, record: FindingRecord) -> None:
     parts = degrees_by_group(function, x, layers, tolerance=tolerance)
     frozen = len(function.parameters) - len(theta)
     _table(record, function, theta, layers, whole, parts)
-    record.quantity(
-        "homogeneity-degree",
-        "degree of the network in all trained weights together",
-        math.nan if whole.degree is None else whole.degree,
-    )
+    if whole.degree is not None:
+        record.quantity(
+            "homogeneity-degree",
+            "degree of the network in all trained weights together",
+            whole.degree,
+            low=whole.degree,
+            high=whole.degree,
+            basis=f"the same at each of {len(x)} samples",
+        )
     if frozen:
         record.note(
             f"{frozen} tensors of parameters are not trained: they keep their values here, and the "
@@ -172,7 +176,7 @@ def _power_law(
     tolerance: float,
 ) -> None:
     assert whole.degree is not None
-    says = record.states("B-45", POWER)
+    says = record.checks("B-45", POWER)
     says.equal(
         whole.deviation,
         within=tolerance,
@@ -260,6 +264,15 @@ def global_optimality(problem: Problem, record: FindingRecord) -> None:
     """The weight decay at which scaling gains nothing, the unit worth most there, and the gap."""
     problem = problem.in_precision(torch.float64)
     train = problem.train
+    if len(train) < train.population:
+        record.complete = False
+        record.not_done(
+            ["B-49", "B-50"],
+            BOUND,
+            f"the loss of all {train.population:,} samples is meant, and there was time for "
+            f"{len(train):,} of them; give a larger budget",
+        )
+        return
     x = train.x.flatten(1)
     if x.numel() + train.y.numel() > ENTRIES:
         record.not_applicable(
@@ -317,7 +330,7 @@ def global_optimality(problem: Problem, record: FindingRecord) -> None:
     rivals = "one-hidden-layer ReLU network of any width"
     if bias is not None:
         rivals += " with this output bias"
-    record.states("B-49", BOUND).at_most(
+    record.checks("B-49", BOUND).at_most(
         certificate.lower_bound,
         float(larger.objective(x, loss, strength)),
         1e-9,
@@ -328,6 +341,9 @@ def global_optimality(problem: Problem, record: FindingRecord) -> None:
         "optimality-gap",
         "at most how far the loss with weight decay is above the best of any width, relative",
         gap,
+        low=0.0,
+        high=gap,
+        basis="a certificate: it is at most this",
     )
     if certificate.optimal:
         record.headline(
@@ -372,7 +388,7 @@ def _with_further_unit(
     larger = network.append(unit)
     outputs = x.shape[1] + network.subnetwork.bias  # where the outgoing weights begin
     turned = torch.cat([unit[:outputs], -unit[outputs:]])
-    says = record.states("B-50", FURTHER)
+    says = record.checks("B-50", FURTHER)
     says.below(
         float(larger.objective(x, loss, strength)) / before - 1,
         0.0,

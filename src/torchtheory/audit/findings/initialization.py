@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.engine.ranges import grouped, mean_range, part_of
 from torchtheory.audit.findings.hypotheses import deterministic, differentiable, has_parameters
 from torchtheory.core.errors import NonFinite, TorchTheoryError
 from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import mean_interval
+from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.initial_scale import (
@@ -24,8 +27,16 @@ SAMPLES, DRAWS, TRIED = 128, 4, 8
 #: Passes for each sample and draw while the factor is sought, and at one that it is tried on.
 SEARCH, PASSES = 45, 3
 
+#: Groups of samples that tell how much the growth depends on them, each at least so large: batch
+#: normalization takes its statistics from a group.
+GROUPS, LEAST = 8, 8
+
 #: Growth a layer, as a logarithm, that counts as none.
 EVEN = 0.05
+
+#: Growth per layer that a larger scale adds, over the logarithm of the scale: 1 for a plain chain,
+#: 0 behind normalization. Below this no scale can be told.
+SLOPE = 0.1
 
 #: A gradient that changes more than e to this on its way is lost.
 DEPTH_SCALES = 6.0
@@ -46,8 +57,14 @@ KEPT = (
 )
 def initialization(problem: Problem, record: FindingRecord) -> None:
     """The layers drawn anew by their own rules, and with all deviations times a common factor."""
-    count = min(SAMPLES, problem.affordable(SEARCH * DRAWS + PASSES * (DRAWS + 2 * TRIED)))
+    count = min(SAMPLES, problem.affordable(SEARCH * DRAWS + PASSES * (DRAWS + 10 * TRIED)))
     samples = problem.train.some(count, record.generator)
+    if len(samples) < min(2 * LEAST, samples.population):
+        record.complete = False
+        record.not_done(
+            "L-159", KEPT, f"not measured: there was time for fewer than {2 * LEAST} samples"
+        )
+        return
     try:
         found = initialization_report(problem, samples, draws=DRAWS)
     except NonFinite:
@@ -66,18 +83,13 @@ def initialization(problem: Problem, record: FindingRecord) -> None:
         ],
         caption="Fresh weights: their standard deviation and the length of the gradient in the "
         "layer's outputs, measured and predicted from the weights alone; the same at the weights "
-        "now; the deviation that would keep the length over depth, and the gradient then.",
+        "now; the deviation that would keep the length over depth, and the gradient then"
+        f"{part_of(samples)}.",
     )
-    record.quantity(
-        "fresh-gradient-factor", "factor of gradients per layer, fresh weights",
-        math.exp(found.growth), unit="per layer",
-    )  # fmt: skip
+    _growth_now(problem, record, samples)
     if found.factor is None:
         record.not_applicable("L-159", KEPT, "no scale of the weights was found that keeps it")
     else:
-        record.quantity(
-            "advised-scale", "deviation that keeps gradients, over that of the layers", found.factor
-        )
         _try(problem, record, samples, found.factor)
     _advise(record, found)
     record.figure(
@@ -88,8 +100,74 @@ def initialization(problem: Problem, record: FindingRecord) -> None:
     )
 
 
+def _growth(
+    problem: Problem, record: FindingRecord, samples: Samples, factor: float
+) -> Interval | None:
+    """The mean growth over all draws and all samples; None where weights cannot be drawn anew."""
+
+    def growths(chosen: Samples) -> list[float]:
+        return fresh_growths(problem, chosen, factor=factor, draws=TRIED, seed=DRAWS)
+
+    seen = growths(samples)
+    if len(seen) < TRIED:
+        return None
+    draws = mean_range(torch.tensor(seen), TRIED, math.inf, record.confidence)
+    down, up = draws.estimate - draws.low, draws.high - draws.estimate
+    groups = min(GROUPS, len(samples) // LEAST)
+    if len(samples) < samples.population:
+        parts, _ = grouped(samples, record.generator, groups)
+        means = torch.tensor([math.fsum(growths(part)) / TRIED for part in parts])
+        there = mean_range(means, len(samples), samples.population, record.confidence)
+        down = math.hypot(down, there.estimate - there.low)
+        up = math.hypot(up, there.high - there.estimate)
+    value = draws.estimate
+    return Interval(value, value - down, value + up, record.confidence, len(samples), "")
+
+
+def _basis(samples: Samples) -> str:
+    drawn = f"{TRIED} draws of fresh weights"
+    if len(samples) >= samples.population:
+        return drawn
+    return f"{drawn}, {len(samples):,} of {samples.population:,} samples"
+
+
+def _growth_now(problem: Problem, record: FindingRecord, samples: Samples) -> None:
+    found = _growth(problem, record, samples, 1.0)
+    if found is None:
+        record.note("Not measured: the layers cannot be drawn anew, so no error is known.")
+        return
+    record.quantity(
+        "fresh-gradient-factor", "factor of gradients per layer, fresh weights",
+        math.exp(found.estimate), low=math.exp(found.low), high=math.exp(found.high),
+        basis=_basis(samples), unit="per layer", samples=samples,
+    )  # fmt: skip
+
+
+def _advised(problem: Problem, record: FindingRecord, samples: Samples, factor: float) -> None:
+    """The factor, and how far the uncertainty of the growth moves it."""
+    here = _growth(problem, record, samples, factor)
+    apart = 1.2
+    sides = [_growth(problem, record, samples, f) for f in (factor / apart, factor * apart)]
+    if here is None or sides[0] is None or sides[1] is None:
+        return
+    slope = (sides[1].estimate - sides[0].estimate) / (2 * math.log(apart))
+    if not slope > SLOPE:
+        record.note(
+            "Not measured: a scale that keeps gradients. Their growth hardly depends on the scale "
+            "here."
+        )
+        return
+    # the growth at the factor is 0 up to chance; the truth lies where it is 0 without
+    ends = [factor * math.exp(-end / slope) for end in (here.high, here.low)]
+    record.quantity(
+        "advised-scale", "deviation that keeps gradients, over that of the layers", factor,
+        low=min(factor, *ends), high=max(factor, *ends), basis=_basis(samples), samples=samples,
+    )  # fmt: skip
+
+
 def _try(problem: Problem, record: FindingRecord, samples: Samples, factor: float) -> None:
     """The factor at draws it was not found with, and the layers' own deviations at the same."""
+    _advised(problem, record, samples, factor)
 
     def growths(scale: float, draws: int, seed: int) -> list[float]:
         return fresh_growths(problem, samples, factor=scale, draws=draws, seed=seed)

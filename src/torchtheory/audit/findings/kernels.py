@@ -10,6 +10,13 @@ import torch
 from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.engine.ranges import (
+    jackknife_range,
+    largest_eigenvalue_range,
+    mean_range,
+    part_of,
+    quotient,
+)
 from torchtheory.audit.findings.hypotheses import (
     deterministic,
     differentiable,
@@ -19,19 +26,39 @@ from torchtheory.audit.findings.hypotheses import (
 )
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.figure import COLORS
+from torchtheory.core.intervals import Interval
 from torchtheory.kernels.laziness import (
+    Laziness,
     kernel_target_alignment,
     measure_laziness,
     summed,
 )
 from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.models.model import flatten, unflatten
+from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature.operators import gradient
 
 #: The kernel is computed for at most this many rows, one for each output of each sample.
 ROWS = 1000
+
+#: Samples that judge the top eigenvector of the others' kernel: one fold of so many. Fewer samples
+#: than `FEWEST` say too little about the rest.
+FOLDS, FEWEST = 5, 20
+
+#: Inputs that kernels before and after training are compared on, at most.
+COMPARED = 128
+
+#: Changes of the kernel and of the outputs' slope below which training was lazy.
+LAZY = 0.1
+
+#: Slopes of the loss at two short steps that are called equal.
+AGREE = 2e-3
+
+FALL = (
+    r"\frac{d}{dt} \hat R(\theta_t) = -\frac{1}{m^2} \sum_{i,j} "
+    r"D_i^\top\, \Theta(x_i, x_j)\, D_j, \quad \dot\theta = -\nabla \hat R"
+)
 
 
 @finding(
@@ -45,6 +72,9 @@ ROWS = 1000
 def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
     """Eigenvalues of the kernel at these weights, and of the loss of the linearized network."""
     samples = _some(problem, record)
+    if len(samples) < min(FEWEST, samples.population):
+        _too_few(record, ["A-55", "A-56"], FALL)
+        return
     problem = problem.in_double_if_possible()
     samples = samples.in_precision(problem.function.reference().dtype)
     kernel = _kernel(problem, samples)
@@ -52,78 +82,121 @@ def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
     square = kernel.permute(0, 2, 1, 3).reshape(n * classes, n * classes)
     values = torch.linalg.eigvalsh(square).flip(0).clamp_min(0)
     if float(values[0]) == 0:
-        record.not_applicable(
-            ["A-55", "A-56"], r"\Theta = J J^\top", "the outputs do not depend on the parameters"
-        )
+        record.not_applicable(["A-55", "A-56"], FALL, "the outputs do not depend on the parameters")
         return
     slopes, metric = _loss_derivatives(problem, samples)
     modes = _Modes(square, slopes, metric)
     _tables(problem, samples, record, kernel, values, modes)
     _decrease(problem, samples, record, square, slopes)
-    _quantities(record, kernel, slopes, metric, values, modes)
+    sentence = _quantities(record, samples, square, values, modes)
     record.figure(
         "spectrum",
         lambda axes: _plot(axes, values, modes),
         caption="Left: eigenvalues of the tangent kernel. Right: how much of what the loss still "
-        "asks for lies in its fastest directions.",
+        f"asks for lies in its fastest directions{part_of(samples)}.",
         grid=(1, 2),
         size=(8, 2.8),
     )
-    slow = modes.steps(0.9)
-    record.headline(
-        f"The tangent kernel of {n} training samples has {modes.effective_rank(values):.3g} "
-        f"effective directions of {len(values)}; gradient descent on the network linearized here "
-        f"is stable up to a step of {2 / modes.largest:.3g} and "
-        + (
-            f"then needs about {slow:.3g} steps for nine tenths of the error that is left."
-            if math.isfinite(slow)
-            else "never removes nine tenths of the error that is left: it has no direction for it."
-        )
-        if modes.largest > 0
-        else "The loss is flat in the outputs here: the linearized network has nothing to learn."
+    record.headline(sentence)
+
+
+def _too_few(record: FindingRecord, ids: list[str], statement: str) -> None:
+    record.complete = False
+    record.not_done(
+        ids,
+        statement,
+        f"not measured: there was time for fewer than {FEWEST} samples, which say too little about "
+        "the others; give a larger budget",
     )
 
 
 def _quantities(
-    record: FindingRecord,
-    kernel: Tensor,
-    slopes: Tensor,
-    metric: Tensor,
-    values: Tensor,
-    modes: _Modes,
-) -> None:
-    """What two audits are compared by; the ranges are those of the halves of the samples."""
-    n = len(kernel)
-    halves = []
-    for part in (slice(0, n // 2), slice(n // 2, n)):
-        rows = kernel[part, part].permute(0, 2, 1, 3)
-        size = rows.shape[0] * rows.shape[1]
-        if size:
-            square = rows.reshape(size, size)
-            spectrum = torch.linalg.eigvalsh(square).flip(0).clamp_min(0)
-            halves.append((spectrum, _Modes(square, slopes[part], metric[part])))
-    ranges = {"basis": "the halves of the samples, each for itself"}
-
-    def between(value: float, others: list[float]) -> dict[str, Any]:
-        every = [value, *others]
-        return {"low": min(every), "high": max(every), **ranges}
-
-    scale = float(values[0]) / n
+    record: FindingRecord, samples: Samples, square: Tensor, values: Tensor, modes: _Modes
+) -> str:
+    """What two audits are compared by, and the finding in a sentence."""
+    n, complete = len(samples), len(samples) >= samples.population
+    basis = "rounding" if complete else f"{n:,} of {samples.population:,} samples, by folds"
+    largest = _top_of_mean(square, samples, record)
     record.quantity(
-        "kernel-scale", "largest eigenvalue of the tangent kernel, a sample", scale,
-        **between(scale, [float(v[0]) / (len(v) / kernel.shape[2]) for v, _ in halves]),
+        "kernel-scale", "largest eigenvalue of the tangent kernel, over the samples",
+        largest.estimate, low=largest.low, high=largest.high, basis=basis, samples=samples,
     )  # fmt: skip
-    if modes.largest > 0:
-        limits = [2 / m.largest for _, m in halves if m.largest > 0]
-        record.quantity(
-            "linearized-step-limit", "largest stable step of the linearized network",
-            2 / modes.largest, **between(2 / modes.largest, limits),
-        )  # fmt: skip
+    traces = square.diagonal().reshape(n, -1).sum(1)
+    total = mean_range(traces, n, samples.population, record.confidence)
+    rank = quotient(total, largest)
+    record.quantity(
+        "kernel-effective-rank", "effective directions of the tangent kernel, trace / largest",
+        rank.estimate, low=max(1.0, rank.low), high=rank.high, basis=basis, samples=samples,
+    )  # fmt: skip
+    if not modes.largest > 0:
+        return "The loss is flat in the outputs here: the linearized network has nothing to learn."
+    rate = _top_of_mean(modes.weighted * n, samples, record)
+    limit = 2 / rate.estimate
+    record.quantity(
+        "linearized-step-limit", "largest stable step of the linearized network", limit,
+        low=2 / rate.high, high=2 / rate.low if rate.low > 0 else math.inf,
+        basis=basis, samples=samples,
+    )  # fmt: skip
+    said = (
+        f"The tangent kernel has {rank.estimate:.3g} effective directions{part_of(samples)}; "
+        "gradient descent on the network linearized here is stable up to a step of "
+        f"{limit:.3g}"
+    )
+    if not complete:
+        record.note(
+            "Not measured: how much of the error lies in the fastest directions, and how long they "
+            "take. On a part of the samples the kernel has fewer and other slow directions."
+        )
+        return f"{said}."
     share = float(modes.share[min(9, len(modes.share) - 1)])
     record.quantity(
         "fast-share", "share of the remaining error in the ten fastest directions", share,
-        **between(share, [float(m.share[min(9, len(m.share) - 1)]) for _, m in halves]),
+        samples=samples,
     )  # fmt: skip
+    slow = modes.steps(0.9)
+    if math.isfinite(slow):
+        return f"{said} and then needs about {slow:.3g} steps for nine tenths of the error left."
+    return f"{said} and never removes nine tenths of the error left: it has no direction for it."
+
+
+def _top_of_mean(square: Tensor, samples: Samples, record: FindingRecord) -> Interval:
+    r"""The largest eigenvalue of the mean over samples of $J_i^\top J_i$, from the kernel.
+
+    It is that of the kernel over the number of samples. With $u$ its eigenvector for some samples,
+    $v=J^\top u/\sqrt\lambda$ is the direction in the parameters, and $\|J_iv\|^2=\|\Theta_iu\|^2/
+    \lambda$ for any sample: so each fold judges the direction that the others chose.
+    """
+    n = len(samples)
+    rows = square.shape[0] // n
+
+    def along(chosen: Tensor, judged: Tensor) -> tuple[float, Tensor]:
+        """The mean's largest eigenvalue on some samples, and the form there of others `[k]`."""
+        here = square[chosen][:, chosen]
+        value, vectors = torch.linalg.eigh(here)
+        top, u = float(value[-1]), vectors[:, -1]
+        form = (square[judged][:, chosen] @ u).reshape(-1, rows).square().sum(1)
+        return top / (len(chosen) / rows), form / max(top, 1e-300)
+
+    every = torch.arange(n * rows, device=square.device)
+    value, inside = along(every, every)
+    outside = []
+    complete = n >= samples.population
+    order = torch.randperm(n, generator=record.generator).to(square.device)
+    for fold in [] if complete else torch.tensor_split(order, FOLDS):
+        judged = (fold[:, None] * rows + torch.arange(rows, device=square.device)).reshape(-1)
+        chosen = every[~torch.isin(every, judged)]
+        outside.append(along(chosen, judged)[1])
+    return largest_eigenvalue_range(
+        value,
+        inside.cpu(),
+        torch.cat(outside).cpu() if outside else torch.zeros(0),
+        used=n,
+        unseen=n,
+        population=samples.population,
+        residual=100 * n * torch.finfo(square.dtype).eps * value,
+        confidence=record.confidence,
+        folds=True,
+    )
 
 
 class _Modes:
@@ -144,7 +217,8 @@ class _Modes:
         blocks = square.view(n, classes, n, classes)
         weighted = torch.einsum("nab,nbmc,mcd->namd", root, blocks, root) / n
         weighted = weighted.reshape(n * classes, n * classes)
-        values, vectors = torch.linalg.eigh((weighted + weighted.T) / 2)
+        self.weighted = (weighted + weighted.T) / 2
+        values, vectors = torch.linalg.eigh(self.weighted)
         self.values = values.flip(0).clamp_min(0)
         self.energy = (vectors.T @ error).square().flip(0)
 
@@ -165,10 +239,6 @@ class _Modes:
         rounding = len(self.values) * torch.finfo(self.values.dtype).eps * self.largest
         return self.largest / value if value > rounding else math.inf
 
-    @staticmethod
-    def effective_rank(values: Tensor) -> float:
-        return float(values.sum() / values[0])
-
 
 def _some(problem: Problem, record: FindingRecord) -> Samples:
     """As many training samples as give the allowed number of rows, drawn at random."""
@@ -180,8 +250,6 @@ def _some(problem: Problem, record: FindingRecord) -> Samples:
         )
     # a backward pass for each output of each sample, in twice the precision
     count = min(ROWS // classes, max(2, problem.affordable(6 * (classes + 1), share=0.2)))
-    if count < len(train):
-        record.note(f"Kernel of {count} of the {len(train)} training samples, drawn at random.")
     return train.some(count, record.generator)
 
 
@@ -246,8 +314,8 @@ def _tables(
                 2 / modes.largest if modes.largest > 0 else None,
             ),
         ],
-        caption="Of the tangent kernel at the given weights. The alignment is the cosine between "
-        "the kernel and that of the targets, 1 at best.",
+        caption=f"Of the tangent kernel at the given weights{part_of(samples)}. The alignment is "
+        "the cosine between the kernel and that of the targets, 1 at best.",
     )
     rows = []
     for share in (0.5, 0.9, 0.99, 0.999):
@@ -259,7 +327,7 @@ def _tables(
         ("share of the error", "directions", "their slowest rate", "time constant", "steps"),
         rows,
         caption="Directions of the loss of the linearized network, fastest first, until they hold "
-        "that share of the error that is left on the training data. Time constant: step size × "
+        f"that share of the error that is left{part_of(samples)}. Time constant: step size × "
         "steps until the slowest of them is down to 1/e; steps: the same at half the largest "
         "stable step.",
     )
@@ -273,45 +341,64 @@ def _decrease(
     error = slopes.reshape(-1)
     promised = float(error @ square @ error) / n**2
     direction = unflatten(gradient(problem, samples), problem.trainable)
-    length = float(flatten(direction).norm())
     dtype = square.dtype
-    statement = (
-        r"\frac{d}{dt} \hat R(\theta_t) = -\frac{1}{m^2} \sum_{i,j} "
-        r"D_i^\top\, \Theta(x_i, x_j)\, D_j, \quad \dot\theta = -\nabla \hat R"
-    )
     if promised <= torch.finfo(dtype).eps * float(square.diagonal().mean()):
-        record.not_applicable(["A-55", "A-56"], statement, "the gradient of the loss vanishes here")
+        record.not_applicable(["A-55", "A-56"], FALL, "the gradient of the loss vanishes here")
         return
-    scale = max(1.0, float(flatten(problem.trainable).norm()))
-    longest = torch.finfo(dtype).eps ** (1 / 3) * scale / length
-
-    def fall(step: float) -> float:
-        """Of the loss along its gradient, from two values of it."""
-        losses = []
-        for sign in (1.0, -1.0):
-            moved = {k: p + sign * step * direction[k] for k, p in problem.trainable.items()}
-            with torch.no_grad():
-                losses.append(float(problem.objective(samples)(moved)))
-        return (losses[0] - losses[1]) / (2 * step)
-
-    # a long step crosses kinks of the network, a short one drowns in rounding: where two agree
-    found = [fall(longest * shorter) for shorter in (1.0, 0.1, 0.01, 0.001)]
-    measured = min(pairwise(found), key=lambda pair: abs(pair[0] - pair[1]))[1]
+    measured = _fall(problem, samples, direction)
+    if measured is None:
+        record.not_applicable(
+            ["A-55", "A-56"],
+            FALL,
+            "no two short steps along the gradient agree on how fast the loss falls: it has a kink "
+            "at these weights, or is flat up to rounding",
+        )
+        return
     largest = max(direction, key=lambda k: float(direction[k].norm()))
     rest = [k for k in direction if k != largest]
-    says = record.states(["A-55", "A-56"], statement)
+    says = record.checks(["A-55", "A-56"], FALL)
     says.equal(
         measured / promised,
         1.0,
         0.01,
-        where="ratio of the fall of the loss along its gradient, from two loss values, to what "
-        "the kernel predicts; if this fails, the derivatives of the model are not those of what "
-        "it computes (a custom backward, a straight-through estimator, a kink at these weights)",
+        where="ratio of the fall of the loss along its gradient, from loss values, to what the "
+        "kernel predicts",
     )
     if rest:
         without = _kernel(problem, samples, rest).permute(0, 2, 1, 3).reshape(square.shape)
         less = float(error @ without @ error) / n**2
-        says.fails(f"{largest} left out of the kernel", measured / less)
+        if less < 0.98 * promised:
+            says.fails(f"{largest} left out of the kernel", measured / max(less, 1e-300))
+
+
+def _fall(problem: Problem, samples: Samples, direction: Parameters) -> float | None:
+    """How fast the loss falls along its gradient, from its values on both sides.
+
+    A long step crosses kinks of the network, a short one drowns in rounding: where two steps agree,
+    and the two sides with each other. None where there are none.
+    """
+    scale = max(1.0, float(flatten(problem.trainable).norm()))
+    flat = flatten(direction)
+    longest = torch.finfo(flat.dtype).eps ** (1 / 3) * scale / float(flat.norm())
+
+    def loss(step: float) -> float:
+        moved = {k: p + step * direction[k] for k, p in problem.trainable.items()}
+        return problem.at(moved).risk(samples)
+
+    base = loss(0.0)
+    found = []
+    for shorter in (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001):
+        step = longest * shorter
+        right, left = (loss(step) - base) / step, (base - loss(-step)) / step
+        found.append(((right + left) / 2, abs(right - left)))
+
+    def apart(pair: tuple[tuple[float, float], tuple[float, float]]) -> float:
+        (one, _), (two, sides) = pair
+        return max(abs(one - two), sides / 10)  # the sides differ by the curvature as well
+
+    best = min(pairwise(found), key=apart)
+    value = best[1][0]
+    return value if apart(best) <= AGREE * abs(value) else None
 
 
 def _plot(axes: Any, values: Tensor, modes: _Modes) -> None:
@@ -335,9 +422,57 @@ def _plot(axes: Any, values: Tensor, modes: _Modes) -> None:
 def laziness(problem: Problem, record: FindingRecord) -> None:
     """Movement of the parameters, drift of the kernel, and distance to the linearized network."""
     assert problem.initial is not None
-    targets = problem.train.y if problem.task == "multiclass" else None
-    found = measure_laziness(problem.model, problem.initial, problem.train.x, targets)
-    record.note(f"On the training data: {found.note}.")
+    train = problem.train
+    classes = problem.outputs(train.first(1))[0].numel()
+    count = min(COMPARED, problem.affordable(12 * (classes + 1), share=0.4))
+    samples = train.some(max(1, count), record.generator)
+    if len(samples) < min(FEWEST, samples.population):
+        record.complete = False
+        record.note(
+            "Not measured: how far training left the linear regime. There was time for fewer than "
+            f"{FEWEST} samples."
+        )
+        return
+    targets = samples.y if problem.task == "multiclass" else None
+    found = measure_laziness(problem.model, problem.initial, samples.x, targets, limit=len(samples))
+    _laziness_tables(record, found, samples)
+    record.quantity(
+        "parameter-movement", "relative movement of the parameters", found.relative_movement
+    )
+    drift = _drift(found, samples, record.confidence)
+    gap = _gap(found, samples, record.confidence)
+    basis = (
+        "all samples"
+        if len(samples) >= samples.population
+        else f"jackknife, {len(samples):,} of {samples.population:,} samples"
+    )
+    record.quantity(
+        "kernel-drift", "relative drift of the tangent kernel",
+        drift.estimate, low=drift.low, high=drift.high, basis=basis, samples=samples,
+    )  # fmt: skip
+    record.quantity(
+        "linearization-gap",
+        "share of the outputs' change the linearized network misses, root mean square",
+        gap.estimate, low=gap.low, high=gap.high, basis=basis, samples=samples,
+    )  # fmt: skip
+    lazy, busy = max(gap.high, drift.high) < LAZY, max(gap.low, drift.low) >= LAZY
+    word = "lazy" if lazy else "not lazy" if busy else "perhaps lazy"
+    record.headline(
+        f"Training was {word}: the parameters moved by "
+        f"{found.relative_movement:.2g} of their initial norm, the tangent kernel by "
+        f"{drift.estimate:.2g} of its own, and the linearized network misses "
+        f"{gap.estimate:.0%} of the change of the outputs{part_of(samples)}"
+        + (
+            ": kernel regression describes it."
+            if lazy
+            else ": kernel regression is no model of it."
+            if busy
+            else "."
+        )
+    )
+
+
+def _laziness_tables(record: FindingRecord, found: Laziness, samples: Samples) -> None:
     rows: list[tuple[str, float | None]] = [
         ("parameters: ‖θ − θ₀‖ / ‖θ₀‖", found.relative_movement),
         ("tangent kernel: ‖Θ − Θ₀‖ / ‖Θ₀‖", found.kernel_drift),
@@ -352,8 +487,9 @@ def laziness(problem: Problem, record: FindingRecord) -> None:
         "laziness",
         ("quantity", "value"),
         rows,
-        caption="Against the initial weights. All go to 0 (and the alignments become equal) for "
-        "a network in the lazy regime, whose training is kernel regression.",
+        caption=f"Against the initial weights, on {len(samples):,} training samples. All go to 0 "
+        "(and the alignments become equal) for a network in the lazy regime, whose training is "
+        "kernel regression.",
     )
     moved = sorted(found.movement_by_parameter.items(), key=lambda item: -item[1])
     record.table(
@@ -363,23 +499,59 @@ def laziness(problem: Problem, record: FindingRecord) -> None:
         caption="Parameters that moved most, relative to their initial norm"
         + (" (infinite: it began at 0)." if any(v == float("inf") for _, v in moved) else "."),
     )
-    record.quantity(
-        "parameter-movement", "relative movement of the parameters", found.relative_movement
+
+
+def _drift(found: Laziness, samples: Samples, confidence: float) -> Interval:
+    r"""$\|\Theta-\Theta_0\|_F/\|\Theta_0\|_F$ on all samples, from the kernels of some.
+
+    The squared norm of a kernel of $N$ samples is a mean over pairs, of which $1/N$ are pairs of a
+    sample with itself: more of them among a few samples, which is mended.
+    """
+    before, after = (k.double() for k in found.kernels)
+    sizes = [
+        k.square() if k.ndim == 2 else k.square().sum((-2, -1)) for k in (after - before, before)
+    ]
+
+    def ratio(squares: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], n: int) -> Tensor:
+        alone = 1 / samples.population
+        means = [
+            (1 - alone) * (s - d) / max(1, n * (n - 1)) + alone * d / n
+            for s, d in zip(squares, own, strict=True)
+        ]
+        moved = torch.where(means[0] > 0, math.inf, 0.0)
+        return torch.where(means[1] > 0, means[0] / means[1].clamp_min(1e-300), moved)
+
+    total, own, rows = zip(
+        *((s.sum(), s.diagonal(), s.sum(0) + s.sum(1) - s.diagonal()) for s in sizes), strict=True
     )
-    record.quantity("kernel-drift", "relative drift of the tangent kernel", found.kernel_drift)
-    record.quantity(
-        "linearization-gap", "share of the outputs' change the linearized network misses",
-        found.relative_gap,
-    )  # fmt: skip
-    lazy = found.relative_gap < 0.1 and found.kernel_drift < 0.1
-    record.headline(
-        f"Training was {'lazy' if lazy else 'not lazy'}: the parameters moved by "
-        f"{found.relative_movement:.2g} of their initial norm, the tangent kernel by "
-        f"{found.kernel_drift:.2g} of its own, and the linearized network misses "
-        f"{found.relative_gap:.0%} of the change of the outputs"
-        + (
-            ": kernel regression describes it."
-            if lazy
-            else ": kernel regression is no model of it."
-        )
+    n = len(sizes[0])
+    value = ratio(total, tuple(d.sum() for d in own), n)
+    without = ratio(
+        tuple(t - r for t, r in zip(total, rows, strict=True)),
+        tuple(d.sum() - d for d in own),
+        n - 1,
     )
+    return _root(value, without, samples, confidence)
+
+
+def _gap(found: Laziness, samples: Samples, confidence: float) -> Interval:
+    """Root mean square distance to the linearized network over that of the change."""
+    gaps, changes = (v.double().square() for v in (found.gaps, found.changes))
+
+    def ratio(gap: Tensor, change: Tensor) -> Tensor:
+        moved = torch.where(gap > 0, math.inf, 0.0)
+        return torch.where(change > 0, gap / change.clamp_min(1e-300), moved)
+
+    value = ratio(gaps.sum(), changes.sum())
+    return _root(value, ratio(gaps.sum() - gaps, changes.sum() - changes), samples, confidence)
+
+
+def _root(value: Tensor, without: Tensor, samples: Samples, confidence: float) -> Interval:
+    """The root of a quotient, with the range of the jackknife; exact on all samples."""
+    if len(samples) >= samples.population or not bool(torch.isfinite(without).all()):
+        root = math.sqrt(float(value))
+        low, high = (root, root) if len(samples) >= samples.population else (0.0, math.inf)
+        return Interval(root, low, high, confidence, len(samples), "")
+    found = jackknife_range(float(value), without, len(samples), samples.population, confidence)
+    root, low, high = (math.sqrt(max(0.0, v)) for v in (found.estimate, found.low, found.high))
+    return Interval(root, low, high, confidence, len(samples), "jackknife")

@@ -9,32 +9,62 @@ import torch
 from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.engine.ranges import (
+    GROUPS,
+    grouped,
+    mean_range,
+    mean_vector_range,
+    part_of,
+    quotient,
+    student,
+)
 from torchtheory.audit.findings.hypotheses import (
     chain,
     deterministic,
     differentiable,
     has_parameters,
 )
-from torchtheory.audit.findings.optimization import affordable_samples, precise, products_in
+from torchtheory.audit.findings.optimization import (
+    FEWEST,
+    STILL_FALLING,
+    affordable_samples,
+    constant_loss,
+    curvature_along,
+    eigenvalue_range,
+    precise,
+    products_in,
+    spoken,
+    too_few,
+)
 from torchtheory.core.errors import InvalidInput, NonFinite
 from torchtheory.core.figure import COLORS
+from torchtheory.core.intervals import Interval
 from torchtheory.linalg.density import SpectralDensity, spectral_density
 from torchtheory.linalg.eigenvalues import EigenResult, top_eigenpairs
+from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.model import unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.symmetries import HiddenLayer, rescalable_layers
-from torchtheory.optimization.curvature.noise_scale import gradient_noise_scale
 from torchtheory.optimization.curvature.operators import gradient, hessian_operator
 
 #: Random vectors and Lanczos steps of the spectrum, at most.
 PROBES, STEPS = 4, 40
 
-#: Gradients that are taken one by one for their noise, and batches drawn from them.
-GRADIENTS, BATCHES = 128, 400
+#: Parameters up to which all eigenvalues are taken from the matrix itself.
+DENSE = 300
+
+#: Gradients that are taken one by one for their noise, and the fewest it is told from.
+GRADIENTS, FEWEST_GRADIENTS = 128, 8
 
 #: Eigenvalues of less than this share of the largest count as 0.
 FLAT = 1e-3
+
+#: One step that gains less of the loss than this has nothing to gain: a stationary point.
+STATIONARY = 1e-3
+
+#: Steps tried along a direction of negative curvature, each twice the one before.
+DOUBLINGS = 12
 
 NEGATIVE = r"\lambda_{\min} < 0 \;\Rightarrow\; \tfrac12[L(\theta+tv)+L(\theta-tv)] < L(\theta)"
 
@@ -53,7 +83,11 @@ NEGATIVE = r"\lambda_{\min} < 0 \;\Rightarrow\; \tfrac12[L(\theta+tv)+L(\theta-t
 def point_reached(problem: Problem, record: FindingRecord) -> None:
     """Both ends of the spectrum by Lanczos, all of it by quadrature, the gradient beside them."""
     problem = precise(problem)
-    samples, _ = affordable_samples(problem, record)
+    drawn = affordable_samples(problem, record)
+    if drawn is None:
+        too_few(record, ["L-118", "A-116"], NEGATIVE)
+        return
+    samples, others = drawn
     hessian = hessian_operator(problem, samples)
     try:
         ends = top_eigenpairs(
@@ -69,91 +103,256 @@ def point_reached(problem: Problem, record: FindingRecord) -> None:
     except InvalidInput:
         record.not_applicable("L-118", NEGATIVE, "the loss is flat up to rounding")
         return
-    largest, smallest = float(ends.values[0]), float(ends.values[-1])
-    error = float(ends.residuals.max())
-    slope, risk = float(gradient(problem, samples).norm()), problem.risk(samples)
-    scale = max(abs(largest), abs(smallest))
-    gain = slope**2 / (2 * scale) if scale > 0 else math.inf
-    record.quantity(
-        "one-step-gain",
-        "what one step of gradient descent can gain, |∇L|² / (2 λ), over the loss",
-        gain / risk if risk > 0 else math.nan,
-    )
-    below = _spectrum(record, hessian, scale)
-    if below < smallest - error:  # a Ritz value is a mean of eigenvalues: one is as low
-        smallest = below
-        record.quantity(
-            "smallest-eigenvalue", "smallest eigenvalue of the Hessian", smallest,
-            low=-math.inf, high=smallest, basis="it is at most this; no time to find it",
-        )  # fmt: skip
-    else:
-        record.quantity(
-            "smallest-eigenvalue", "smallest eigenvalue of the Hessian", smallest,
-            error=error, basis="residual of Lanczos, for these samples",
-        )  # fmt: skip
-    stationary = gain <= FLAT * risk  # also where both are 0: everything is fitted
-    falls = smallest + (0.0 if smallest == below else error) < -FLAT * scale
-    resolved = float(ends.values[-1]) + error < -FLAT * scale
+    below, least = _spectrum(record, hessian, float(ends.values.abs().max()), samples)
+    smallest = _smallest(problem, record, ends, least, samples, others)
+    largest = eigenvalue_range(
+        problem, record, float(ends.values[0]), ends.vectors[:, 0], float(ends.residuals[0]),
+        samples, others,
+    )  # fmt: skip
+    scale = max(abs(largest.estimate), abs(smallest.estimate))
+    gain = _one_step_gain(problem, record, largest, smallest, samples)
+    falls = smallest.high < -FLAT * scale
+    resolved = float(ends.values[-1] + ends.residuals[-1]) < -FLAT * scale
     _negative_curvature(problem, record, samples, ends, falls=falls, resolved=resolved)
-    kind = "a stationary point" if stationary else "no stationary point yet"
+    stationary = gain is None or gain.high <= STATIONARY
+    if falls and resolved and stationary:
+        _saddle(problem, record, ends, largest, smallest, samples, others)
+    record.headline(_point_in_words(gain, smallest, falls, below, samples), 1)
+
+
+def _point_in_words(
+    gain: Interval | None, smallest: Interval, falls: bool, below: bool, samples: Samples
+) -> str:
     sign = (
-        f"the loss falls on both sides in some direction (curvature {smallest:.2g})"
+        f"the loss falls on both sides in some direction (curvature {smallest.estimate:.2g}"
+        + (" or less)" if below else ")")
         if falls
         else "no direction of negative curvature was found"
     )
-    record.headline(
-        f"The weights are {kind}: one step can gain {gain / max(risk, 1e-300):.1%} of the loss; "
-        f"{sign}.",
-        1,
+    if gain is None:
+        kind = "a stationary point: the gradient is 0"
+    elif gain.high <= STATIONARY:
+        kind = f"a stationary point: one step can gain {gain.estimate:.1g} of the loss"
+    elif gain.low > STATIONARY:
+        kind = f"no stationary point yet: one step can gain {spoken(gain)} of the loss"
+    else:
+        kind = "perhaps a stationary point: one step can gain " + f"{spoken(gain)} of the loss"
+    return f"The weights are {kind}{part_of(samples)}; {sign}."
+
+
+def _smallest(
+    problem: Problem,
+    record: FindingRecord,
+    ends: EigenResult,
+    least: float,
+    samples: Samples,
+    others: Samples,
+) -> Interval:
+    """The smallest eigenvalue, from Lanczos and the least value that the quadrature met."""
+    value, residual = float(ends.values[-1]), float(ends.residuals[-1])
+    found = eigenvalue_range(
+        problem, record, value, ends.vectors[:, -1], residual, samples, others, smallest=True
+    )
+    if least < value - residual:  # a Ritz value is a mean of eigenvalues: one is as low
+        # and how much lower, or on all samples, nothing tells
+        high = least if len(samples) >= samples.population else found.high
+        found = Interval(
+            least, -math.inf, max(least, high), record.confidence, len(samples),
+            "it is at most this; no time to find it",
+        )  # fmt: skip
+    record.quantity(
+        "smallest-eigenvalue", "smallest eigenvalue of the Hessian", found.estimate,
+        low=found.low, high=found.high, basis=found.test, samples=samples,
+    )  # fmt: skip
+    return found
+
+
+def _one_step_gain(
+    problem: Problem,
+    record: FindingRecord,
+    largest: Interval,
+    smallest: Interval,
+    samples: Samples,
+) -> Interval | None:
+    """What one step of gradient descent can gain, over the loss; None where there is nothing."""
+    slope = squared_gradient(problem, record, samples)
+    parts, shares = grouped(samples, record.generator)
+    losses = torch.tensor([problem.risk(part) for part in parts]).double()
+    risk = mean_range(
+        losses, len(samples), samples.population, record.confidence, value=float(shares @ losses)
+    )
+    if slope is None or not risk.estimate > 0:
+        return None
+    sizes = [(abs(e.low), abs(e.estimate), abs(e.high)) for e in (largest, smallest)]
+    low = max(0.0, largest.low, -smallest.high)
+    scale = Interval(
+        2 * max(s[1] for s in sizes),
+        2 * low,
+        2 * max(max(s) for s in sizes),
+        record.confidence,
+        len(samples),
+        "",
+    )
+    gain = quotient(quotient(slope[0], scale), risk)
+    record.quantity(
+        "one-step-gain",
+        "what one step of gradient descent can gain, |∇L|² / (2 λ), over the loss",
+        gain.estimate,
+        low=gain.low,
+        high=gain.high,
+        basis="the ranges of the gradient, the curvature and the loss",
+        samples=samples,
+    )
+    return gain
+
+
+def squared_gradient(
+    problem: Problem, record: FindingRecord, samples: Samples
+) -> tuple[Interval, Interval] | None:
+    """The gradient's squared length, and that over the variance of a sample's gradient.
+
+    None where there is no room or not enough samples for groups of gradients.
+    """
+    size = problem.function.count * problem.function.reference().element_size()
+    complete = len(samples) >= samples.population
+    if complete and len(samples) < 3:
+        g = gradient(problem, samples)
+        exact = float(g @ g)
+        one = Interval(exact, exact, exact, record.confidence, len(samples), "all samples")
+        return one, Interval(math.inf, math.inf, math.inf, record.confidence, 0, "")
+    groups = min(GROUPS, problem.memory // (8 * size))
+    if min(groups, len(samples)) < 3:
+        return None
+    parts, shares = grouped(samples, record.generator, groups)
+    rows = torch.stack([gradient(problem, part).cpu() for part in parts])
+    # groups of slightly different size: their means count alike but for the value itself
+    rows = rows * (shares * len(parts))[:, None].to(rows)
+    each = len(samples) / len(parts)
+    gram = (rows @ rows.T).double()
+    found = mean_vector_range(gram, each, samples.population, record.confidence)
+    rounding = 100 * torch.finfo(rows.dtype).eps * float(gram.diagonal().mean())
+    return (
+        Interval(
+            max(0.0, found[0].estimate),
+            max(0.0, found[0].low - rounding),
+            found[0].high + rounding,
+            record.confidence,
+            len(samples),
+            found[0].test,
+        ),
+        found[1],
     )
 
 
-def _spectrum(record: FindingRecord, hessian: Any, scale: float) -> float:
+# ------------------------------------------------------------------------------- the spectrum
+
+
+def _spectrum(
+    record: FindingRecord, hessian: LinearOperator, scale: float, samples: Samples
+) -> tuple[bool, float]:
     """The shares of negative, flat and positive directions, by as many products as there are.
 
     Returns:
-        The least value met; infinite if there was no time.
+        Whether the least value met is one of several below the smallest, and that value; infinite
+        if there was no time.
     """
-    probes = min(PROBES, products_in(hessian, 0.6) // STEPS)
-    if probes < 1:
-        record.note("There was no time for the whole spectrum of the Hessian.")
-        return math.inf
-    found = spectral_density(hessian, probes=probes, steps=STEPS, generator=record.generator)
+    size = hessian.shape[0]
     flat = FLAT * scale
+    if size <= DENSE and products_in(hessian, 0.6) >= min(size, 300):
+        values = torch.linalg.eigvalsh(hessian.to_dense()).cpu().double()[None]
+        found = SpectralDensity(values, torch.full_like(values, 1 / size))
+        exact = True
+    else:
+        probes = min(PROBES, products_in(hessian, 0.6) // STEPS)
+        if probes < 1:
+            record.note("Not measured for want of time: the whole spectrum of the Hessian.")
+            return False, math.inf
+        found = spectral_density(hessian, probes=probes, steps=STEPS, generator=record.generator)
+        exact = False
+    if len(samples) >= samples.population:
+        _shares(record, found, flat, exact=exact)
+    else:
+        record.note(
+            "Not measured: the shares of negative and flat directions. On a part of the samples "
+            "the Hessian has other small eigenvalues than on all of them."
+        )
+    record.figure(
+        "spectrum",
+        lambda ax: _plot_spectrum(ax, found, flat, size),
+        caption="Eigenvalues of the Hessian: the share of directions whose eigenvalue is at least "
+        f"so large, for positive and for negative ones{part_of(samples)}.",
+        size=(5.6, 3.0),
+    )
+    return not exact, float(found.nodes[found.weights > 0].min())
+
+
+def _shares(record: FindingRecord, found: SpectralDensity, flat: float, *, exact: bool) -> None:
+    """Shares of directions by the sign of their eigenvalue, with the error of the quadrature."""
+    probes = len(found.nodes)
+    lower, upper = (_mass_below(found, cut, exact=exact) for cut in (-flat, flat))
+    basis = "all eigenvalues, up to rounding" if exact else f"quadrature by {probes} random vectors"
     rows = []
-    for name, label, inside in (
-        ("negative-directions", "negative", lambda t: t < -flat),
-        ("flat-directions", "flat", lambda t: t.abs() <= flat),
-        ("positive-directions", "positive", lambda t: t > flat),
+    for name, label, ends in (
+        ("negative-directions", "negative", lower),
+        ("flat-directions", "flat", (upper[0] - lower[1], upper[1] - lower[0])),
+        ("positive-directions", "positive", (1 - upper[1], 1 - upper[0])),
     ):
-        share = found.moment(lambda t, inside=inside: inside(t).double())  # type: ignore[misc]
-        spread = 2 * share.standard_error if probes > 1 else math.nan
-        rows.append((label, share.value, spread))
-        record.quantity(
+        inside = {
+            "negative": lambda t: t < -flat,
+            "flat": lambda t: t.abs() <= flat,
+            "positive": lambda t: t > flat,
+        }[label]
+        share = found.moment(lambda t, inside=inside: inside(t).double()).value  # type: ignore[misc]
+        low, high = (_over_probes(end, exact, record.confidence) for end in ends)
+        quantity = record.quantity(
             name,
             f"share of {label} directions of the Hessian",
-            share.value,
-            low=max(0.0, share.value - spread) if probes > 1 else 0.0,
-            high=min(1.0, share.value + spread) if probes > 1 else 1.0,
-            basis=f"two standard errors, {probes} random vectors"
-            if probes > 1
-            else "one random vector: no error is known",
+            share,
+            low=min(share, max(0.0, low[0])),
+            high=max(share, min(1.0, high[1])),
+            basis=basis,
         )
+        rows.append((label, share, quantity.low, quantity.high))
     record.table(
         "index",
-        ("directions", "share", "two standard errors"),
+        ("directions", "share", "at least", "at most"),
         rows,
         caption=f"Flat: an eigenvalue below {FLAT:g} of the largest. The index of a critical point "
         "is its share of negative directions.",
     )
-    record.figure(
-        "spectrum",
-        lambda ax: _plot_spectrum(ax, found, flat, hessian.shape[0]),
-        caption="Eigenvalues of the Hessian: the share of directions whose eigenvalue is at least "
-        "so large, for positive and for negative ones.",
-        size=(5.6, 3.0),
-    )
-    return float(found.nodes[found.weights > 0].min())
+
+
+def _mass_below(found: SpectralDensity, cut: float, *, exact: bool) -> tuple[Tensor, Tensor]:
+    """Bounds `[p]` on the measure below `cut`, for every random vector.
+
+    Chebyshev, Markov and Stieltjes: a measure and its Gauss rule agree, below any point, up to the
+    masses of the nodes on its two sides. Of a matrix's own eigenvalues only those within rounding
+    of the point are in doubt.
+    """
+    nodes, weights = found.nodes, found.weights
+    below = nodes < cut
+    mass = (weights * below).sum(1)
+    if exact:
+        doubt = 100 * torch.finfo(torch.float64).eps * float(nodes.abs().max())
+        near = (weights * ((nodes - cut).abs() <= doubt)).sum(1)
+        return mass - near, mass + near
+    real = weights > 0
+    left = torch.where(real & below, nodes, -math.inf).argmax(1, keepdim=True)
+    right = torch.where(real & ~below, nodes, math.inf).argmin(1, keepdim=True)
+    before = torch.where((real & below).any(1), weights.gather(1, left)[:, 0], 0.0)
+    after = torch.where((real & ~below).any(1), weights.gather(1, right)[:, 0], 0.0)
+    return mass - before, mass + after
+
+
+def _over_probes(values: Tensor, exact: bool, confidence: float) -> tuple[float, float]:
+    """The range of a mean over random vectors."""
+    mean = float(values.mean())
+    if exact:
+        return mean, mean
+    if len(values) < 2:
+        return 0.0, 1.0
+    reach = student(confidence, len(values) - 1) * float(values.std()) / math.sqrt(len(values))
+    return mean - reach, mean + reach
 
 
 def _plot_spectrum(ax: Any, found: SpectralDensity, flat: float, count: int) -> None:
@@ -178,6 +377,9 @@ def _plot_spectrum(ax: Any, found: SpectralDensity, flat: float, count: int) -> 
     ax.legend()
 
 
+# --------------------------------------------------------------------------- negative curvature
+
+
 def _negative_curvature(
     problem: Problem,
     record: FindingRecord,
@@ -187,44 +389,85 @@ def _negative_curvature(
     falls: bool,
     resolved: bool,
 ) -> None:
-    """The loss itself, on both sides along the two extreme eigenvectors."""
+    """The slopes of the loss on both sides, along the two extreme eigenvectors."""
     if not (falls and resolved):
         record.not_applicable(
             "L-118",
             NEGATIVE,
             "an eigenvalue is negative, but there was no time to find its direction"
             if falls
-            else "no eigenvalue is negative beyond rounding and a thousandth of the largest",
+            else "no eigenvalue is negative beyond doubt and a thousandth of the largest",
         )
         return
-    risk = problem.risk(samples)
-
-    def bend(vector: Tensor, value: float, rise: float) -> float:
-        """The mean of both sides less the middle, over the change that the eigenvalue predicts."""
-        step = math.sqrt(2 * rise * max(risk, 1e-12) / abs(value))
-        direction = unflatten(step * vector, problem.trainable)
-        sides = [
-            problem.at({k: p + sign * direction[k] for k, p in problem.trainable.items()})
-            for sign in (1.0, -1.0)
-        ]
-        change = math.fsum(side.risk(samples) for side in sides) / 2 - risk
-        return change / (rise * max(risk, 1e-12))
-
-    # a long step leaves the parabola, a short one drowns in rounding: the clearest of several
-    rises = (1e-2, 1e-3, 1e-4, 1e-5)
-    # and a network with kinks may rest on one, where second derivatives do not tell how the loss
-    # bends: then the eigenvector of the largest eigenvalue is no control
-    below = min(bend(ends.vectors[:, -1], float(ends.values[-1]), r) for r in rises)
-    above = min(bend(ends.vectors[:, 0], float(ends.values[0]), r) for r in rises)
-    says = record.states("L-118", NEGATIVE)
+    below = curvature_along(problem, samples, ends.vectors[:, -1])
+    if below is None:
+        record.not_applicable(
+            "L-118",
+            NEGATIVE,
+            "no two short steps along the eigenvector agree on the curvature there: the loss has a "
+            "kink at these weights, or is flat up to rounding",
+        )
+        return
+    says = record.checks("L-118", NEGATIVE)
     says.below(
-        below,
+        below / abs(float(ends.values[-1])),
         0.0,
-        where="from loss values on both sides along the eigenvector, over the change that the "
-        "eigenvalue predicts",
+        where="curvature along the eigenvector from the slopes on both sides, so near that no "
+        "kink lies between, over the size of the eigenvalue",
     )
-    if float(ends.values[0]) > 0 and above > 0:
-        says.fails("along the eigenvector of the largest eigenvalue", above)
+    if float(ends.values[0]) > 0:
+        above = curvature_along(problem, samples, ends.vectors[:, 0])
+        if above is not None:
+            says.fails(
+                "along the eigenvector of the largest eigenvalue", above / float(ends.values[0])
+            )
+
+
+def _saddle(
+    problem: Problem,
+    record: FindingRecord,
+    ends: EigenResult,
+    largest: Interval,
+    smallest: Interval,
+    samples: Samples,
+    others: Samples,
+) -> None:
+    """The gradient has nothing left to gain: does the direction of negative curvature?"""
+    judges = others if len(others) else samples  # those that chose no direction, where there are
+    base, reference = problem.risk(judges), constant_loss(problem, judges, record)
+    length = math.sqrt(2 * STATIONARY * max(base, 1e-12) / abs(float(ends.values[-1])))
+    lowest = base
+    for sign in (1.0, -1.0):
+        direction = unflatten(sign * length * ends.vectors[:, -1], problem.trainable)
+        for k in range(DOUBLINGS):
+            moved = {n: p + 2.0**k * direction[n] for n, p in problem.trainable.items()}
+            try:
+                lowest = min(lowest, problem.at(moved).risk(judges))
+            except NonFinite:
+                break
+    share = (base - lowest) / reference.high if reference.high > 0 else 0.0
+    if share <= STILL_FALLING:
+        return
+    flipped = Interval(
+        -smallest.estimate, -smallest.high, -smallest.low, record.confidence, len(samples), ""
+    )
+    ratio = quotient(flipped, largest) if largest.low > 0 else flipped
+    number = record.quantity(
+        "negative-curvature",
+        "size of the most negative eigenvalue over the largest"
+        if largest.low > 0
+        else "size of the most negative eigenvalue",
+        ratio.estimate, low=ratio.low, high=ratio.high, basis=smallest.test, samples=samples,
+    )  # fmt: skip
+    record.look(
+        "The weights are near a saddle: the gradient is almost 0, but the loss falls by "
+        f"{share:.2g} of that of a constant prediction in a direction of negative curvature"
+        f"{part_of(samples)}.",
+        number=number,
+        usual="below 0.1 at a minimum",
+        action="Train on from slightly disturbed weights, or start again from random ones.",
+        figure="spectrum",
+    )
 
 
 # ------------------------------------------------------------------------ noise of the gradient
@@ -239,53 +482,96 @@ def _negative_curvature(
     needs=[has_parameters, deterministic, differentiable],
 )
 def gradient_noise(problem: Problem, record: FindingRecord) -> None:
-    """Gradients of single samples: their spread against their mean, and that of batches."""
-    statement = (
-        r"\mathbb E\|\nabla L_B-\nabla L\|^2=\frac{\operatorname{var}}{r}\cdot\frac{n-r}{n-1}"
-    )
+    """Gradients of groups of samples: their spread against their mean; and of single samples."""
+    problem = precise(problem)
+    train = problem.train
     size = problem.function.count * problem.function.reference().element_size()
-    most = min(GRADIENTS, problem.affordable(12), problem.memory // (8 * size))
-    if min(most, len(problem.train)) < 8:
-        record.not_applicable("L-137", statement, "there is time or memory for too few gradients")
+    room = problem.memory // (8 * size)
+    count = min(len(train), problem.affordable(6, 0.3))
+    samples = train.some(count, record.generator)
+    complete = count >= train.population
+    found = None
+    if complete or count >= FEWEST:
+        found = squared_gradient(problem, record, samples)
+    if found is None:
+        record.complete = False
+        record.note(
+            "Not measured: the gradient and its noise. There was time or memory for too few "
+            f"gradients ({min(count, room):,})."
+        )
+    else:
+        _record_gradient(record, found, samples)
+    most = min(GRADIENTS, problem.affordable(12, 0.3), room)
+    if min(most, len(train)) < FEWEST_GRADIENTS:
+        record.not_done("L-137", BATCHES, "there is time or memory for too few gradients")
         return
-    samples = problem.train.some(most, record.generator)
-    rows = [gradient(problem, samples.at(torch.tensor([i]))) for i in range(len(samples))]
+    single = samples.some(most, record.generator)
+    rows = [gradient(problem, single.at(torch.tensor([i]))) for i in range(len(single))]
     g = torch.stack(rows).double().cpu()
-    _unbiased(record, g, gradient(problem, samples).cpu())
-    gram = g @ g.T
-    scale = gradient_noise_scale(gram, 1, complete=len(samples) == problem.train.population)
-    record.quantity(
-        "gradient-noise-scale",
-        "batch at which the gradient's noise equals the gradient",
-        scale.value,
-        low=scale.low if scale.low is not None else 0.0,
-        high=scale.high,
-        basis=f"two standard errors of the jackknife, {len(samples)} samples",
-        unit="samples",
+    _unbiased(record, g, gradient(problem, single).cpu())
+    _batches(record, g @ g.T)
+
+
+def _record_gradient(
+    record: FindingRecord, found: tuple[Interval, Interval], samples: Samples
+) -> None:
+    square, ratio = found
+    basis = (
+        "all samples, rounding"
+        if len(samples) >= samples.population
+        else f"jackknife over groups, {len(samples):,} of {samples.population:,} samples; the part "
+        "that is noise is taken off"
     )
-    n, r = len(g), len(g) // 2
+    record.quantity(
+        "gradient-norm", "norm of the gradient of the training loss", math.sqrt(square.estimate),
+        low=math.sqrt(square.low), high=math.sqrt(square.high), basis=basis, samples=samples,
+    )  # fmt: skip
+    if ratio.estimate == math.inf:
+        return  # no noise, so no batch to ask for
+    value, low, high = (
+        1 / v if v > 0 else math.inf for v in (ratio.estimate, ratio.high, ratio.low)
+    )
+    record.quantity(
+        "gradient-noise-scale", "batch at which the gradient's noise equals the gradient",
+        value, low=low, high=high, basis=basis, unit="samples", samples=samples,
+    )  # fmt: skip
+    if math.isfinite(high):
+        record.advise(
+            f"Batches far beyond {max(1.0, value):,.0f} samples hardly reduce the number of steps "
+            f"at these weights{part_of(samples)}: there the gradient stands out of its noise."
+        )
+    known = f"about {max(1.0, value):,.0f}" if math.isfinite(high) else f"more than {low:,.0f}"
+    record.headline(
+        f"The gradient of the training loss has norm "
+        f"{math.sqrt(square.estimate):.2g}{part_of(samples)}: it stands out of the noise of "
+        f"batches of {known} samples.",
+        0,
+    )
+
+
+BATCHES = r"\mathbb E\|\nabla L_B-\nabla L\|^2=\frac{\operatorname{var}}{r}\cdot\frac{n-r}{n-1}"
+
+
+def _batches(record: FindingRecord, gram: Tensor) -> None:
+    """The mean over all batches of two samples, one by one, beside the formula."""
+    n, r = len(gram), 2
     centered = gram - gram.mean(0) - gram.mean(1, keepdim=True) + gram.mean()
     variance = float(centered.diagonal().mean())
-    if variance == 0:
-        record.not_applicable("L-137", statement, "all gradients are equal: there is no noise")
+    if variance <= 1e-12 * float(gram.diagonal().mean()):
+        record.not_applicable("L-137", BATCHES, "all gradients are equal: there is no noise")
         return
-    seen = []
-    for _ in range(BATCHES):
-        part = torch.randperm(n, generator=record.generator)[:r]
-        seen.append(float(centered[part][:, part].mean()) / variance)
-    says = record.states("L-137", statement)
-    says.mean(
-        seen,
+    one, two = torch.triu_indices(n, n, 1)
+    own = centered.diagonal()
+    noise = (own[one] + own[two] + 2 * centered[one, two]) / r**2
+    says = record.checks("L-137", BATCHES)
+    says.equal(
+        float(noise.mean()) / variance,
         (n - r) / (n - 1) / r,
-        confidence=0.999,
-        where=f"over var, for {BATCHES} batches of {r} of {n} samples without replacement",
+        1e-9,
+        where=f"over var, for all {len(one):,} batches of {r} of {n} samples without replacement",
     )
-    says.fails("as if drawn with replacement: var / r", seen, promised=1 / r)
-    if math.isfinite(scale.value):
-        record.advise(
-            f"Batches far beyond {max(1.0, scale.value):,.0f} samples hardly reduce the number of "
-            "steps at these weights: there the gradient stands out of its noise."
-        )
+    again = (own[:, None] + own + 2 * centered).mean() / r**2
+    says.fails("batches drawn with replacement", float(again) / variance)
 
 
 def _unbiased(record: FindingRecord, single: Tensor, whole: Tensor) -> None:
@@ -299,7 +585,7 @@ def _unbiased(record: FindingRecord, single: Tensor, whole: Tensor) -> None:
         record.not_applicable("L-136", statement, why)
         return
     error, without = (float((g.mean(0) - whole).norm()) / size for g in (single, single[1:]))
-    says = record.states("L-136", statement)
+    says = record.checks("L-136", statement)
     says.equal(
         error,
         within=rounding,
@@ -352,7 +638,7 @@ def layer_balance(problem: Problem, record: FindingRecord) -> None:
     widest = max(layer.units for layer in layers)
     rounding = 1e3 * widest * torch.finfo(inward.dtype).eps
     shifted = float((inward - outward.roll(1)).abs().max()) / size
-    says = record.states("L-162", statement)
+    says = record.checks("L-162", statement)
     says.equal(
         float((inward - outward).abs().max()) / size,
         within=rounding,

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.engine.ranges import grouped, mean_range, part_of
 from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
-from torchtheory.models.model import flatten
+from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.layer_features import last_layer
@@ -21,6 +22,9 @@ from torchtheory.optimization.landscape.slices import LossSlice, loss_slice, ran
 
 #: Points on a side of the plane that is drawn, and samples whose loss it shows.
 SIDE, SLICED = 15, 256
+
+#: Fewer samples than this say too little about the others.
+FEWEST = 16
 
 #: Losses that are convex in the outputs.
 CONVEX_LOSSES = (F.mse_loss, F.binary_cross_entropy_with_logits, F.cross_entropy)
@@ -40,28 +44,55 @@ CONVEX = r"\theta^{(L)}\mapsto L(\theta) \text{ of the last layer's weights is c
 def loss_slice_finding(problem: Problem, record: FindingRecord) -> None:
     """Loss values on two grids: of all layers, which is drawn, and of the last, which bends up."""
     problem = problem.in_double_if_possible()
-    samples = problem.train.some(
-        min(SLICED, problem.affordable(3 * SIDE**2, 0.7)), record.generator
-    )
+    # before samples are drawn: the plane is the same, however many there are
     ways = random_directions(problem, 2, generator=record.generator)
+    count = min(SLICED, problem.affordable(3 * SIDE**2, 0.7))
+    samples = problem.train.some(count, record.generator)
+    if len(samples) < min(FEWEST, samples.population):
+        record.complete = False
+        record.not_done(
+            ["A-53", "A-117"], CONVEX, f"there was time for fewer than {FEWEST} samples"
+        )
+        return
     grid = torch.linspace(-1, 1, SIDE, dtype=torch.float64)
     plane = loss_slice(problem, ways, grid, samples=samples)
     low, high = float(plane.values.min()), float(plane.values.max())
-    own = float(plane.values[SIDE // 2, SIDE // 2])
     if not math.isfinite(high):
         record.not_applicable("A-117", CONVEX, "the loss overflows on the plane around the weights")
         return
-    record.quantity("loss-at-weights", f"loss at the weights, of {len(samples)} samples", own)
-    record.quantity("loss-on-plane", "largest loss on the plane", high)
+    _largest(problem, record, plane, samples)
     record.figure(
         "plane",
         lambda ax: _plot_plane(ax, plane, max(low, 1e-12 * max(high, 1e-300))),
         caption="The loss on a plane through the weights (cross), along two random directions with "
         "filters as long as the network's own: at 1 every filter has changed by its own length. "
-        "A plane is not the landscape: a minimum on it need not be one of the loss.",
+        "A plane is not the landscape: a minimum on it need not be one of the loss"
+        f"{part_of(samples)}.",
         size=(4.8, 3.8),
     )
     _last_layer_bends_up(problem, record, plane, samples)
+
+
+def _largest(problem: Problem, record: FindingRecord, plane: LossSlice, samples: Samples) -> None:
+    """The largest loss on the plane, with the spread of the samples' losses where it is met."""
+    row, column = divmod(int(plane.values.argmax()), SIDE)
+    steps = plane.positions[row], plane.positions[column]
+    there = plane.center + steps[0] * plane.directions[0] + steps[1] * plane.directions[1]
+    high = problem.at(unflatten(there, problem.trainable))
+    parts, shares = grouped(samples, record.generator)
+    losses = torch.tensor([high.risk(part) for part in parts]).double()
+    found = mean_range(
+        losses, len(samples), samples.population, record.confidence, value=float(shares @ losses)
+    )
+    record.quantity(
+        "loss-on-plane",
+        "largest loss on a plane through the weights, where filters change by their own length",
+        found.estimate,
+        low=found.low,
+        high=found.high,
+        basis=f"{len(samples):,} of {samples.population:,} samples",
+        samples=samples,
+    )
 
 
 def _last_layer_bends_up(
@@ -84,7 +115,7 @@ def _last_layer_bends_up(
     flat = loss_slice(problem, plane.directions * flatten(mask), plane.positions, samples=samples)
     rounding = 1e4 * torch.finfo(plane.values.dtype).eps
     bends, all_layers = least_second_difference(flat), least_second_difference(plane)
-    says = record.states("A-117", CONVEX)
+    says = record.checks("A-117", CONVEX)
     says.at_least(
         bends,
         0.0,
