@@ -273,6 +273,63 @@ def dropout_penalty(model: nn.Module, x: Tensor, y: Tensor, drop: float) -> Drop
     return DropoutPenalty(penalty_per_unit(head.weight.detach(), units, drop), risk)
 
 
+def equalized_factors(matrix: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    r"""The factorization $Z=UV$ of a given width on which dropout's penalty is least.
+
+    $\min\sum_i\|u_i\|^2\|v_i\|^2$ over all $UV=Z$ with $d$ columns $u_i$ and rows $v_i$ is
+    $\|Z\|_*^2/d$; it is attained where all products $\|u_i\|\|v_i\|$ are equal. Here the singular
+    values are spread evenly by a rotation: of $\operatorname{diag}(\sigma)$ padded with zeros, the
+    one with a constant diagonal. Source: Mathematical Aspects of Deep Learning, 4.2 (dropout
+    induces low rank); Cavazza et al., 2018.
+
+    Args:
+        matrix: $Z$, `[k, m]`.
+        width: $d\ge\operatorname{rank}Z$.
+
+    Returns:
+        $U$ `[k, d]` and $V$ `[d, m]`.
+
+    >>> u, v = equalized_factors(torch.diag(torch.tensor([3.0, 1.0])), 4)
+    >>> (u.norm(dim=0) * v.norm(dim=1)).round(decimals=4)                      # (3 + 1) / 4
+    tensor([1., 1., 1., 1.])
+    """
+    left, singular, right = torch.linalg.svd(matrix, full_matrices=False)
+    rank = int((singular > torch.finfo(matrix.dtype).eps * max(matrix.shape) * singular[0]).sum())
+    whole_number(width, "width", least=max(1, rank))
+    spectrum = matrix.new_zeros(width)
+    spectrum[:rank] = singular[:rank]
+    turn = _constant_diagonal(spectrum)
+    root = spectrum.sqrt()
+    outer, inner = matrix.new_zeros(len(matrix), width), matrix.new_zeros(width, matrix.shape[1])
+    outer[:, :rank], inner[:rank] = left[:, :rank], right[:rank]
+    return outer * root @ turn, turn.T @ (root[:, None] * inner)
+
+
+def _constant_diagonal(values: Tensor) -> Tensor:
+    """A rotation Q for which QᵀDQ has a constant diagonal, D diagonal.
+
+    A plane rotation of the smallest and the largest entry makes one of them the mean, which is then
+    left alone (the simplest case of Schur and Horn's theorem).
+    """
+    mean, left = values.mean(), list(range(len(values)))
+    rotation, current = torch.eye(len(values)).to(values), torch.diag(values)
+    while len(left) > 1:
+        entries = current.diagonal()[left]
+        low, high = left[int(entries.argmin())], left[int(entries.argmax())]
+        a, b, c = current[low, low] - mean, current[low, high], current[high, high] - mean
+        if float(c) <= 0 or float(a) >= 0:  # all that are left equal the mean
+            break
+        # (cos, sin) along (low, high) meets the mean where a + 2 b t + c t² = 0, t the tangent
+        tangent = (-b + torch.sqrt(b * b - a * c)) / c
+        cosine = 1 / torch.sqrt(1 + tangent * tangent)
+        pair = torch.stack([cosine, -tangent * cosine, tangent * cosine, cosine]).reshape(2, 2)
+        rotation[:, [low, high]] = rotation[:, [low, high]] @ pair
+        current[:, [low, high]] = current[:, [low, high]] @ pair
+        current[[low, high]] = pair.T @ current[[low, high]]
+        left.remove(low)
+    return rotation
+
+
 def dropout_regression(x: Tensor, y: Tensor, drop: float) -> Tensor:
     r"""Least squares with dropout on the inputs, solved: a ridge that knows the features' scale.
 

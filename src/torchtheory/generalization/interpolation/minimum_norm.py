@@ -85,6 +85,56 @@ def minimum_norm_weights(features: Tensor, y: Tensor) -> Tensor:
     return weights
 
 
+def ridge_bias_variance(
+    features: Tensor, planted: Tensor, noise_variance: float, penalty: float
+) -> BiasVariance:
+    r"""Bias and variance of ridge regression at the points of the design.
+
+    With $\hat\Sigma=\Phi^\top\Phi/m$ and
+    $\hat\theta=(\hat\Sigma+\lambda I)^{-1}\Phi^\top y/m$, the mean of
+    $\|\hat\theta-\theta^*\|_{\hat\Sigma}^2$ is
+
+    $$
+    \lambda^2\,\theta^{*\top}(\hat\Sigma+\lambda I)^{-2}\hat\Sigma\,\theta^*
+    +\frac{\sigma^2}m\operatorname{tr}\bigl[\hat\Sigma^2(\hat\Sigma+\lambda I)^{-2}\bigr].
+    $$
+
+    Without a penalty the variance is $\sigma^2\operatorname{rank}(\Phi)/m$. With the features of a
+    kernel it is kernel ridge regression. Source: Foundations of Deep Learning, 13.2.
+
+    Args:
+        features: $\Phi$, `[m, d]`, rows are samples.
+        planted: $\theta^*$, `[d]`.
+        noise_variance: $\sigma^2$.
+        penalty: $\lambda\ge0$, where the objective is the mean squared error plus
+            $\lambda\|\theta\|^2$.
+
+    Returns:
+        bias and variance. Cost: the singular values of the design.
+
+    >>> phi = torch.eye(2).double() * 2**0.5                    # both eigenvalues are 1
+    >>> parts = ridge_bias_variance(phi, torch.tensor([2.0, 0.0]).double(), 1.0, penalty=1.0)
+    >>> round(float(parts.bias), 6), round(float(parts.variance), 6)         # 4/4 and 2/2/4
+    (1.0, 0.25)
+    """
+    _design(features)
+    nonnegative_number(noise_variance, "noise_variance")
+    nonnegative_number(penalty, "penalty")
+    if planted.shape != features.shape[-1:]:
+        raise ShapeMismatch(
+            f"the design has {features.shape[-1]} features and the planted weights "
+            f"{list(planted.shape)}"
+        )
+    _, singular, directions = torch.linalg.svd(features, full_matrices=False)
+    eigenvalues = singular.square() / len(features)
+    # directions that no sample shows count for nothing at the points of the design
+    seen = eigenvalues > torch.finfo(features.dtype).eps * max(features.shape) * eigenvalues.max()
+    kept, along = eigenvalues[seen], (directions @ planted)[seen]
+    bias = (penalty / (kept + penalty) * along).square() @ kept
+    variance = noise_variance / len(features) * (kept / (kept + penalty)).square().sum()
+    return BiasVariance(bias, variance)
+
+
 def one_sample_variance(second_moment: Tensor) -> Tensor:
     r"""The mean of $\operatorname{tr}(S^+\,\mathbb E[XX^\top])$ for a single sample of signs.
 

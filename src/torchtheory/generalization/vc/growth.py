@@ -120,6 +120,31 @@ def homogeneous_halfspaces(x: Tensor) -> Tensor:
     return realizable_dichotomies(_points(x)).labels
 
 
+def log_labelings(restriction: Restriction, samples: Tensor) -> Tensor:
+    r"""$\ln|\mathcal F_z|$ of independent samples $z$; its mean is the VC entropy.
+
+    The VC entropy $\mathbb E\ln|\mathcal F_z|$ depends on the distribution and is at most
+    $\ln S_{\mathcal F}(n)$, with equality where the distribution has a density and every sample of
+    points in general position has the same number of labelings (Foundations of Deep Learning,
+    Remark 7).
+
+    Args:
+        restriction: of the class.
+        samples: `[trials, n, d]`.
+
+    Returns:
+        `[trials]`.
+
+    >>> two = torch.tensor([[[0.1], [0.1]], [[0.1], [0.7]]])          # a repeated point, and two
+    >>> log_labelings(thresholds, two).exp().round().tolist()
+    [2.0, 3.0]
+    """
+    if samples.ndim != 3:
+        raise ShapeMismatch(f"samples are [trials, n, d], not {list(samples.shape)}")
+    counts = [len(torch.unique(restriction(z), dim=0)) for z in samples]
+    return torch.tensor(counts, dtype=torch.float64).log()
+
+
 def growth_thresholds(n: int) -> int:
     r"""$n+1$.
 
