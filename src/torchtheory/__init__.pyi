@@ -24,6 +24,7 @@ from torchtheory import primer as primer
 from torchtheory import report as report
 from torchtheory import robustness as robustness
 from torchtheory import training as training
+from torchtheory.audit.bare_weights.audit import weights as _weights
 from torchtheory.audit.comparison.compare import Comparison as _Comparison
 from torchtheory.audit.comparison.compare import compare as _compare
 from torchtheory.audit.engine.audit import Audit as _Audit
@@ -66,3 +67,4 @@ class audit(_Audit):
     finding = staticmethod(_finding)
     track = staticmethod(_track)
     tracked = staticmethod(_tracked)
+    weights = staticmethod(_weights)

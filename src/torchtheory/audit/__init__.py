@@ -1,8 +1,8 @@
 """What theory says about a user's own network.
 
 The module itself can be called: `tt.audit(model, train, test)`. `tt.audit.track` follows
-quantities while a network is trained, and `tt.audit.compare` says what changed between two
-audits.
+quantities while a network is trained, `tt.audit.compare` says what changed between two audits, and
+`tt.audit.weights` audits weights alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import types
 from typing import Any
 
+from torchtheory.audit.bare_weights.audit import weights
 from torchtheory.audit.comparison.compare import Comparison, compare
 from torchtheory.audit.engine.audit import Audit, audit
 from torchtheory.audit.engine.finding import FindingRecord, all_findings, finding
@@ -29,6 +30,7 @@ __all__ = [
     "finding",
     "track",
     "tracked",
+    "weights",
 ]
 
 

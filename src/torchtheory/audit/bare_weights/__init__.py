@@ -1,0 +1,1 @@
+"""An audit of weights alone, without the code of the model and without data."""
