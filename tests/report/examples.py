@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import replace
 from html.parser import HTMLParser
-from types import SimpleNamespace
 from typing import Any
 
+from torchtheory.audit.engine.audit import Audit
+from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
+from torchtheory.core.diagnosis import Area
 from torchtheory.core.figure import Figure
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.quantity import Quantity
-from torchtheory.core.record import Record, Table
+from torchtheory.core.record import Table
 from torchtheory.core.statement import CounterExample
 from torchtheory.labs.engine.registry import Lab
 from torchtheory.labs.engine.run import Run
@@ -144,47 +146,59 @@ def hostile_run() -> Run:
     return run
 
 
-@dataclass(slots=True)
-class Finding(Record):
-    name: str = "dead-units"
-    title: str = "Units that never fire"
-    section: str = "Capacity"
-    cost: str = "forward"
-    seconds: float = 0.25
-    quantities: list[Quantity] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    advice: list[str] = field(default_factory=list)
+def finding(name: str = "dead-units", title: str = "Units that never fire", **more: Any) -> Any:
+    """A finding of the capacity, unless told."""
+    fields = {"area": Area.CAPACITY, "cost": "forward", "seconds": 0.25} | more
+    return FindingRecord(name=name, title=title, **fields)
 
 
-def audit(*, hostile: bool = False) -> Any:
+SHARE = Quantity("share", "share of dead units", 0.25, 0.2, 0.3, "jackknife", "", 512, 3088)
+
+
+def audit(*, hostile: bool = False) -> Audit:
+    """Every state, verdict and part of a report; `hostile`: markup in every word."""
     content = hostile_run() if hostile else full_run()
     text = HOSTILE if hostile else ""
     findings = [
-        Finding(
-            section=section + text,
-            title=title + text,
-            name="finding" + text,
-            cost="forward" + text,
-            claims=content.claims,
+        finding(
+            f"finding-{k}{text}",
+            title + text,
+            area=area,
+            claims=list(content.claims),
             errata=content.errata,
             tables=content.tables,
-            figures=content.figures,
+            figures=[replace(f) for f in content.figures],
             notes=content.notes,
-            quantities=[
-                Quantity("share", "share" + text, 0.25, 0.2, 0.3, "two errors" + text, "1" + text)
-            ],
-            warnings=["A quarter of the units is dead." + text],
             advice=["Lower the learning rate." + text],
         )
-        for section in ("Capacity", "Signal propagation", "Capacity")
-        for title in ("Units that never fire", r"The loss is $\beta$-smooth")
+        for k, (area, title) in enumerate(
+            (
+                (Area.CAPACITY, "Units that never fire"),
+                (Area.SIGNALS, r"The loss is $\beta$-smooth"),
+                (Area.CAPACITY, "Layers and parameters"),
+            )
+        )
     ]
-    return SimpleNamespace(
+    first, second, third = findings
+    first.quantities.append(replace(SHARE, label=SHARE.label + text, basis=SHARE.basis + text))
+    first.headline("On all samples 12 units are dead." + text)
+    first.defect(
+        "A quarter of the units is dead." + text,
+        number=first.quantities[0],
+        usual="below 0.05" + text,
+        action="Use a leaky activation." + text,
+        figure="panels",
+    )
+    second.look("Gradients shrink fivefold." + text, figure="mistakes", usual="less" + text)
+    second.fine("Inputs are of one scale." + text, area=Area.DATA)
+    third.fine("It has 2 parameters per sample." + text)
+    third.not_done("M-19", r"\lambda \le 2/\eta", "stopped after 2 s for want of time" + text)
+    third.checks("N-08", r"\text{pieces are affine}").at_most(0.0, 1e-9)
+    return Audit(
         title="What theory says about MLP" + text,
-        summary=["A quarter of the units is dead." + text, "The certificate is 0.113." + text],
-        warnings=["A quarter of the units is dead." + text],
-        facts={"model" + text: "MLP" + text, "parameters": "26,122"},
+        facts={"model" + text: "MLP" + text, "parameters": "26,122", "task": "regression" + text},
         findings=findings,
+        seconds=4.2,
     )
 
 

@@ -79,7 +79,7 @@ def test_the_terminal_obeys_nothing(report: Audit, comparison: Comparison) -> No
     for width in (40, 80, 120):
         page = io.StringIO()
         console = Terminal(file=page, width=width)
-        print_audit(report, console, verbose=True)
+        print_audit(report, console, details=True)
         print_comparison(comparison, console, verbose=True)
         assert not CONTROL.search(page.getvalue())
     assert "a$b" in page.getvalue()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
+from torchtheory.core.diagnosis import Area, State
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.intervals import Interval
 from torchtheory.labs.engine.run import Run
 from torchtheory.report.html import audit_fragment, audit_page, index_page, run_fragment, run_page
+from torchtheory.report.markdown import audit_markdown
 
 from .examples import (
     ERRATUM,
@@ -224,7 +227,7 @@ def test_a_fragment_brings_no_page_and_scopes_its_style() -> None:
     assert page.values("class")[0] == "torchtheory"
     style = re.sub(r"/\*.*?\*/", "", text[text.index("<style>") + 7 : text.index("</style>")])
     for selector in re.findall(r"([^{};]+)\{", style):
-        assert selector.strip().startswith((".torchtheory", "@container"))
+        assert selector.strip().startswith("@container") or ".torchtheory" in selector
     assert full_run()._repr_html_() == text
 
 
@@ -278,20 +281,115 @@ def test_an_index_takes_relative_links_only() -> None:
             index_page([run], links=[bad])
 
 
-def test_an_audit_groups_findings_by_section() -> None:
+def test_an_audit_begins_with_the_diagnosis() -> None:
     page = Page(audit_page(audit()))
     words = page.words()
-    assert "What theory says about MLP" in words
-    assert "The certificate is 0.113." in words
-    assert "26,122" in words
-    assert page.values("id") == ["capacity", "signal-propagation"]
-    assert words.count("Units that never fire") == 3
-    assert "dead-units" not in words
-    assert "forward · 0.25 s" in words
+    start = words.index("What theory says about MLP One defect: A quarter of the units is dead.")
+    places = [words.index(area.question, start) for area in Area]
+    assert places == sorted(places)
+    row = words[words.index("Uses its capacity", start) :]
+    assert row.startswith(
+        "Uses its capacity ✗ defect A quarter of the units is dead. "
+        "0.25 (0.2 to 0.3), from 512 of 3,088 samples share of dead units below 0.05 "
+        "Use a leaky activation. Robust – not measured"
+    )
+    for state in State:
+        assert str(state) in words
+        assert state.replace(" ", "-") in " ".join(page.values("class"))
+    assert "26,122 parameters · regression · took 4.2 s" in words
+    assert "forward" not in words, "what a finding costs is no matter of the reader's"
+
+
+def test_the_first_pictures_are_those_of_what_was_found() -> None:
+    told = audit()
+    assert [(name, f.name) for name, f in told.pictures] == [
+        ("finding-0", "panels"),
+        ("finding-1", "mistakes"),
+    ]
+    text = audit_page(told)
+    first = text[: text.index("<details")]
+    assert first.count("<img") == 2
+    assert text.count("<img") == 6, "a picture above is not repeated below"
+    assert Page(text).words().count("Its picture stands above.") == 2
+    for f in told.findings:
+        f.assessments.clear()
+    told.findings[2].name = "risk"
+    told.findings[2].figures[0] = replace(told.findings[2].figures[0], name="risk")
+    assert [(name, f.name) for name, f in told.pictures] == [
+        ("risk", "risk"),
+        ("finding-1", "mistakes"),
+    ]
+
+
+def test_everything_else_folds_open_by_area() -> None:
+    page = Page(audit_page(audit()))
+    words = page.words()
+    assert {"capacity", "signals", "data", "not-applicable", "not-done", "checked", "sources"} <= (
+        set(page.values("id"))
+    )
+    assert page.tags.count("details") == page.tags.count("summary")
+    before = page.attributes[: page.attributes.index(("div", "id", "signals"))]
+    assert ("details", "open", "") not in before
+    assert "On all samples 12 units are dead." in words
+    assert "→ Lower the learning rate." in words
+    assert "Inputs are of one scale. From: The loss is" in words
+
+
+def test_what_does_not_apply_is_said_once() -> None:
+    told = audit()
+    assert sum(c.reason == "The network has a BatchNorm layer." for c in told.claims) == 3
+    for words in (Page(audit_page(told)).words(), audit_markdown(told)):
+        assert words.count("The network has a BatchNorm layer.") == 1
+        at = words.index("What does not apply, and why", words.index("Uses its capacity"))
+        late = words.index("Stopped after 2 s for want of time.")
+        assert at < words.index("The network has a BatchNorm layer.") < late
+        assert words.rindex("Not done for want of time", 0, late) > at
+
+
+def test_self_checks_are_no_claims_about_the_network() -> None:
+    told = audit()
+    words = Page(audit_page(told)).words()
+    assert "1 self-check, which holds." in words
+    assert "19 claims about the network: 12 hold, 3 vacuous, 3 not applicable, 1 not done" in words
+    assert "An error of torchtheory" not in words
+    told.findings[2].checks("N-08", r"\text{broken}").at_most(2.0, 1.0)
+    words = Page(audit_page(told)).words()
+    assert words.index("An error of torchtheory") < words.index("What was found")
+    assert "this is an error of torchtheory, not of your network" in words
+    assert told.verdict.startswith("One defect"), "it does not hide the defect"
+    for f in told.findings:
+        f.assessments.clear()
+    assert "please report it" in told.verdict
+
+
+def test_sources_name_the_place_and_the_lab() -> None:
+    page = Page(audit_page(audit()))
+    words = page.words()
+    assert catalogue.entry("N-08").citation in words
+    assert "torchtheory lab run perceptron-novikoff" in words
+    assert "source-n-08" in page.values("id")
+    assert "#source-n-08" in page.values("href")
+
+
+def test_a_notebook_cell_has_the_same_without_addresses() -> None:
+    text = audit_fragment(audit())
+    page = Page(text)
+    assert page.values("id") == []
+    assert page.values("href") == []
+    assert "nav" not in page.tags
+    assert "One defect: A quarter of the units is dead." in page.words()
+    for style in re.findall(r"<style>(.*?)</style>", text, re.DOTALL):
+        for selector in re.findall(r"([^{};]+)\{", re.sub(r"/\*.*?\*/", "", style)):
+            assert selector.strip().startswith(("@container", "@media")) or all(
+                ".torchtheory" in one for one in re.split(r",(?![^(]*\))", selector)
+            ), selector
 
 
 def test_an_audit_without_findings() -> None:
     empty = audit()
-    empty.findings, empty.summary, empty.facts = [], [], {}
-    assert "There is no finding." in audit_page(empty)
-    assert "no claims" in audit_fragment(empty)
+    empty.findings, empty.facts = [], {}
+    words = Page(audit_page(empty)).words()
+    assert "There is no finding." in words
+    assert "Nothing was measured." in words
+    assert words.count("– not measured") == len(Area)
+    assert "no claims about the network" in audit_fragment(empty)

@@ -17,16 +17,27 @@ from . import examples
 pytestmark = pytest.mark.draws
 
 
-def test_every_section_claim_number_and_warning_is_there() -> None:
+def test_the_verdict_and_the_table_stand_outside_the_folds() -> None:
     text = audit_markdown(examples.audit())
-    assert text.startswith("# What theory says about MLP\n")
-    assert "- **A quarter of the units is dead.**" in text
-    assert "- → Lower the learning rate." in text
-    assert "| share (1) | 0.25 | \\[0.2, 0.3\\] | two errors |" in text
-    assert text.count("\n## Capacity\n") == 1
-    assert "\n## Signal propagation\n" in text
-    assert "✓ holds" in text
-    assert "○ vacuous" in text
+    first, _, rest = text.partition("<details>")
+    assert first.startswith("# What theory says about MLP\n\n**One defect: A quarter of the units")
+    assert (
+        "| Uses its capacity | ✗ defect | A quarter of the units is dead. | share of dead units: "
+        "0.25 (0.2 to 0.3), from 512 of 3,088 samples | below 0.05 | Use a leaky activation. |"
+    ) in first
+    assert first.count("\n| ") == 1 + 8
+    assert len(first.splitlines()) < 20
+    assert text.count("<details>") == text.count("</details>") == text.count("<summary>")
+    assert "- ✗ defect: A quarter of the units is dead. Usual: below 0.05." in rest
+    assert "- → Lower the learning rate." in rest
+    numbers = r"| share of dead units | 0.25 | \[0.2, 0.3\] | jackknife | 512 of 3,088 samples |"
+    assert numbers in rest
+    assert "✓ holds" in rest
+    assert "○ vacuous" in rest
+    assert "`torchtheory lab run perceptron-novikoff`" in rest
+    for opened in text.split("<summary>")[1:]:
+        after = opened.split("</summary>")[1]
+        assert after.startswith("\n\n"), "Markdown goes on only after an empty line"
 
 
 def test_the_power_of_a_check_is_said() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,16 +13,19 @@ from rich.console import Console
 
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
+from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval
+from torchtheory.report.audit_parts import STATE_MARKS
 from torchtheory.report.terminal import print_audit, print_run, print_runs
 
 from .examples import (
     ERRATUM,
     HOSTILE,
-    Finding,
+    SHARE,
     audit,
     empty_run,
     failing_run,
+    finding,
     full_run,
     hostile_run,
 )
@@ -47,7 +51,7 @@ def test_everything_fits_the_width(width: int, verbose: bool) -> None:
     for run in (full_run(), failing_run(), empty_run()):
         printed(print_run, run, width=width, verbose=verbose)
     printed(print_runs, [full_run(), failing_run()], width=width)
-    printed(print_audit, audit(), width=width, verbose=verbose)
+    printed(print_audit, audit(), width=width, details=verbose)
 
 
 def test_a_run_in_short() -> None:
@@ -96,11 +100,10 @@ def test_a_weak_check_says_so() -> None:
     full = flat(printed(print_run, run, width=120, verbose=True))
     assert "the promise could be 18 times larger: the constant c of the proof" in full
     assert "excludes 0 and 1" in full
-    finding = Finding(claims=run.claims)
     told = audit()
-    told.findings = [finding]
+    told.findings = [finding(claims=run.claims)]
     assert "18 times" not in flat(printed(print_audit, told, width=120))
-    assert "18 times smaller" in flat(printed(print_audit, told, width=120, verbose=True))
+    assert "18 times smaller" in flat(printed(print_audit, told, width=120, details=True))
 
 
 def test_a_failing_run_says_why() -> None:
@@ -133,13 +136,61 @@ def test_many_runs_end_with_counts() -> None:
     assert "no labs" in printed(print_runs, [])
 
 
-def test_an_audit() -> None:
+def test_the_first_screen_of_an_audit() -> None:
     text = printed(print_audit, audit())
-    assert "parameters  26,122" in text
-    assert "• The certificate is 0.113." in text
-    assert text.count("Capacity ─") == 1
-    assert "The loss is β-smooth  forward, 0.25 s" in text
-    assert "36 claims: 24 hold, 6 vacuous, 6 not applicable" in text
+    assert len(text.splitlines()) <= 40
+    assert "One defect: A quarter of the units is dead." in text
+    for area in Area:
+        assert area.question in flat(text).replace("Signals and gradients", area.question) or (
+            area.question.split()[0] in text
+        )
+    for state, mark in STATE_MARKS.items():
+        assert f"{mark} {state}" in text
+    assert "0.25 (0.2 to 0.3), from 512 of 3,088 samples" in flat(text)
+    assert "usual: below 0.05" in flat(text)
+    assert "→ Use a leaky activation." in text
+    assert "26,122 parameters · regression · took 4.2 s" in text
+    assert "Clopper-Pearson" not in text
+
+
+@pytest.mark.parametrize("times", [1, 4, 30])
+def test_the_first_screen_fits_however_much_is_said(times: int) -> None:
+    told = audit()
+    told.findings[0].assessments.clear()
+    told.findings[2].checks("N-08", r"\text{broken}").at_most(2.0, 1.0)
+    for area in Area:
+        told.findings[0].defect(
+            "Something is wrong with it, and here is why. " * times,
+            number=replace(SHARE, label="a label of some length " * times),
+            usual="below 0.05, " * times,
+            action="Do this first. " * times,
+            area=area,
+        )
+    told.facts["samples"] = "many " * 40 * times
+    text = printed(print_audit, told)
+    assert len(text.splitlines()) <= 40
+    assert text.count("✗ defect") == len(Area)
+    assert text.count("→ Do this first.") == len(Area)
+    assert "error of torchtheory" in flat(text)
+    assert "…" in text or times == 1
+
+
+def test_the_details_of_an_audit() -> None:
+    text = flat(printed(print_audit, audit(), details=True))
+    for word in (
+        "Units that never fire On all samples 12 units are dead.",
+        "The loss is β-smooth",
+        "→ Lower the learning rate.",
+        "What does not apply, and why",
+        "Not done for want of time",
+        "19 claims about the network: 12 hold, 3 vacuous, 3 not applicable, 1 not done.",
+        "1 self-check, which holds.",
+        "Clopper-Pearson, 1,000 observations",
+        catalogue.entry("N-08").citation,
+        "torchtheory lab run perceptron-novikoff",
+    ):
+        assert word in text
+    assert text.count("The network has a BatchNorm layer.") == 1
 
 
 def test_a_sign_is_wavy_where_the_numbers_alone_would_not_do() -> None:
@@ -180,4 +231,4 @@ def test_text_is_never_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     bad = catalogue.Erratum(HOSTILE, HOSTILE, HOSTILE, HOSTILE)
     monkeypatch.setattr(catalogue, "errata", lambda: {HOSTILE: bad})
     printed(print_run, hostile_run(), verbose=True)
-    printed(print_audit, audit(hostile=True), verbose=True)
+    printed(print_audit, audit(hostile=True), details=True)

@@ -33,6 +33,7 @@ import torch
 from torchtheory.core import catalogue
 from torchtheory.core.checks import nonnegative_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.core.foreign_text import printable
 from torchtheory.core.intervals import COUNTED, Interval
 
 Relation = Literal["<=", "<", ">=", ">", "==", "~", "slope"]
@@ -154,6 +155,28 @@ class Claim:
     @property
     def id(self) -> str:
         return ", ".join(self.ids)
+
+    def __repr__(self) -> str:
+        r"""Id, verdict and comparison, then the statement and the reason.
+
+        >>> claim("N-08", r"t \le R^2/\gamma^2", promised=9.0, relation="<=", measured=[4, 7])
+        Claim N-08 holds: measured 7 <= promised 9 (worst of 2 cases)
+          t \le R^2/\gamma^2
+        """
+        said = " ".join(filter(None, ("Claim", self.id, str(self.verdict))))
+        if self.relation is not None and self.measured is not None and self.promised is not None:
+            said += f": measured {self.measured:.4g} {self.relation} promised {self.promised:.4g}"
+            if self.interval is not None:
+                low, high = self.interval.low, self.interval.high
+                said += f", interval [{low:.4g}, {high:.4g}]"
+            if self.cases > 1:
+                said += f" (worst of {self.cases:,} cases)"
+        lines = [said, f"  {self.statement}"]
+        if self.reason:
+            lines.append(f"  {self.reason}")
+        if self.control is not None:
+            lines.append(f"  its control: {self.control.verdict}")
+        return printable("\n".join(lines))
 
     @property
     def source(self) -> str:

@@ -77,6 +77,11 @@ class Assessment:
     figure: str = ""
     finding: str = ""
 
+    def __repr__(self) -> str:
+        """State, area, sentence and action, as a person would say them."""
+        said = f"{self.state} ({self.area.question}): {self.sentence}"
+        return f"{said} {self.action}".strip()
+
     def to_json(self) -> dict[str, Any]:
         words = ("area", "state", "sentence", "usual", "action", "figure", "finding")
         return {

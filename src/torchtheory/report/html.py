@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -30,10 +29,18 @@ from torchtheory.core.figure import Figure
 from torchtheory.core.foreign_text import printable
 from torchtheory.core.record import Cell
 from torchtheory.report import wording
+from torchtheory.report.audit_parts import (
+    OUR_ERROR,
+    STATE_MARKS,
+    audit_parts,
+    check_words,
+    short_facts,
+    timing_table,
+)
 from torchtheory.report.mathml import formula, paragraphs, prose
 from torchtheory.report.numbers import duration, number_html
 from torchtheory.report.plain_math import plain_prose
-from torchtheory.report.results import AuditResult, LabRun, by_section, quantity_table
+from torchtheory.report.results import AuditResult, LabRun, quantity_table
 
 # What a page shows of a long table; the whole of it is in claims.json.
 _ROWS_OF_A_PAGE = 200
@@ -95,13 +102,22 @@ def index_page(
 
 
 def audit_page(audit: AuditResult) -> str:
-    """A complete page on an audit."""
-    return page("audit.html", audit.title, plain_words=True, **_audit(audit), rows=_ROWS_OF_A_PAGE)
+    """A complete page on an audit: the answer on its first screen, the rest in folds."""
+    parts = audit_parts(audit)
+    return page(
+        "audit.html",
+        audit.title,
+        plain_words=True,
+        kind="audit",
+        audit=audit,
+        parts=parts,
+        rows=_ROWS_OF_A_PAGE,
+    )
 
 
 def audit_fragment(audit: AuditResult) -> str:
     """The same as a piece of HTML for a notebook."""
-    return fragment("audit.html", plain_words=True, **_audit(audit))
+    return fragment("audit.html", plain_words=True, audit=audit, parts=audit_parts(audit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,30 +143,23 @@ class _Row:
         )
 
 
-def _audit(audit: AuditResult) -> dict[str, Any]:
-    sections = by_section(audit.findings)
-    counts = {
-        heading: Counter(c.verdict for f in found for c in f.claims)
-        for heading, found in sections.items()
-    }
-    claims = [c for f in audit.findings for c in f.claims]
-    return {"audit": audit, "sections": sections, "counts": counts, "claims": claims}
-
-
-def page(template: str, name: str, *, plain_words: bool = False, **context: Any) -> str:
+def page(
+    template: str, name: str, *, plain_words: bool = False, kind: str = "", **context: Any
+) -> str:
     """A complete page from a template.
 
     Args:
         template: what the page contains.
         name: the browser's title.
         plain_words: nothing in the words is a formula.
+        kind: a class of the page, for a style of its own.
         context: what the template needs.
     """
     environment = _environment(plain_words)
     body = _render(environment, template, level=1, **context)
     title = name if plain_words else plain_prose(name)
     whole = environment.get_template("page.html")
-    return printable(whole.render(body=body, title=title, version=__version__))
+    return printable(whole.render(body=body, title=title, kind=kind, version=__version__))
 
 
 def fragment(template: str, *, plain_words: bool = False, **context: Any) -> str:
@@ -207,6 +216,11 @@ def _environment(plain_words: bool) -> Environment:
         citation=_citation,
         in_short=_in_short,
         quantity_table=quantity_table,
+        state_mark=lambda state: STATE_MARKS[state],
+        our_error=OUR_ERROR,
+        short_facts=short_facts,
+        timing_table=timing_table,
+        check_words=check_words,
     )
     return made
 

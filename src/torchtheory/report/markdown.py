@@ -12,56 +12,130 @@ from collections.abc import Collection, Sequence
 from urllib.parse import quote
 
 from torchtheory.core.claim import Claim
+from torchtheory.core.diagnosis import Assessment
+from torchtheory.core.figure import Figure
 from torchtheory.core.foreign_text import one_line
 from torchtheory.core.record import Cell, Table
 from torchtheory.report import wording
-from torchtheory.report.numbers import duration, number_text
+from torchtheory.report.audit_parts import (
+    OUR_ERROR,
+    AreaRow,
+    FindingPart,
+    Omission,
+    Reference,
+    audit_parts,
+    check_words,
+    short_facts,
+    timing_table,
+)
+from torchtheory.report.numbers import number_text
 from torchtheory.report.plain_math import formula_spans
-from torchtheory.report.results import AuditFinding, AuditResult, by_section, quantity_table
+from torchtheory.report.results import AuditResult, quantity_table
 
 _ROWS = 40
 
 
 def audit_markdown(audit: AuditResult) -> str:
-    """The whole audit: summary, facts, then each section with claims, numbers and tables.
+    """The verdict and the table of areas, and the rest in folds: it fits a pull request.
 
     Figures are linked as `figures/FINDING-FIGURE.png`, where `Audit.save` puts them.
     """
-    claims = [c for f in audit.findings for c in f.claims]
-    blocks = [f"# {inline_text(audit.title)}"]
-    if audit.summary:
-        blocks.append("\n".join(f"- {_bold(s, s in audit.warnings)}" for s in audit.summary))
+    parts = audit_parts(audit)
+    blocks = [f"# {inline_text(audit.title)}", f"**{inline_text(audit.verdict)}**"]
+    blocks += [
+        f"- **✗ {_title(title)}: ${_formula(claim.statement)}$. {OUR_ERROR}**"
+        for title, claim in parts.broken
+    ]
+    if parts.rows:
+        blocks.append(_areas(parts.rows))
+    blocks.append(inline_text(" · ".join(short_facts(audit))))
+    if audit.pictures:
+        blocks += _fold("Pictures", [_picture(name, figure) for name, figure in audit.pictures])
     if audit.facts:
-        blocks.append(
-            " · ".join(f"{inline_text(k)}: {inline_text(v)}" for k, v in audit.facts.items())
-        )
-    blocks.append(f"{wording.counted(len(claims), 'claim')}: {wording.tally(claims) or 'none'}")
-    for heading, found in by_section(audit.findings).items():
-        blocks.append(f"## {_title(heading)}")
-        for finding in found:
-            blocks += _finding(finding)
+        facts = [f"- {inline_text(k)}: {inline_text(v)}" for k, v in audit.facts.items()]
+        blocks += _fold("What was audited", ["\n".join(facts)])
+    for area in parts.areas:
+        inside = ["\n".join(_assessment(said) for said, _ in area.said_elsewhere)]
+        for part in area.findings:
+            inside += _finding(part)
+        blocks += _fold(f"{area.row.mark} {area.row.name}: {area.row.state}", inside)
+    for heading, omissions in (
+        ("What does not apply, and why", parts.inapplicable),
+        ("Not done for want of time", parts.undone),
+    ):
+        if omissions:
+            blocks += _fold(heading, ["\n".join(map(_omission, omissions))])
+    claims = parts.claims
+    counts = f": {wording.tally(claims)}" if claims else ""
+    inside = [f"{wording.counted(len(claims), 'claim')} about the network{counts}."]
+    inside.append(check_words(parts.self_checks))
+    if parts.self_checks:
+        inside.append(_claims(parts.self_checks))
+    if audit.findings:
+        inside.append(table_text(timing_table(audit.findings)))
+    blocks += _fold("How this was checked", inside)
+    if parts.references:
+        blocks += _fold("Sources", ["\n".join(map(_reference, parts.references))])
     return "\n\n".join(blocks) + "\n"
 
 
-def _finding(finding: AuditFinding) -> list[str]:
+def _fold(heading: str, inside: Sequence[str]) -> list[str]:
+    """Blocks that open on demand; the heading is ours, no word of it comes from outside."""
+    opening = f"<details>\n<summary>{heading}</summary>"
+    return [opening, *(block for block in inside if block), "</details>"]
+
+
+def _areas(rows: Sequence[AreaRow]) -> str:
+    lines = [
+        "| area | state | what was found | number | usual | what to do |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        number = f"{row.label}: {row.number}" if row.number else ""
+        cells = map(inline_text, (row.sentence, number, row.usual, row.action))
+        lines.append(f"| {row.name} | {row.mark} {row.state} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _assessment(said: Assessment) -> str:
+    row = AreaRow.of(said)
+    words = f"{row.sentence} Usual: {row.usual}." if row.usual else row.sentence
+    line = f"- {row.mark} {row.state}: {inline_text(words)}"
+    return f"{line} **{inline_text(row.action)}**" if row.action else line
+
+
+def _omission(omission: Omission) -> str:
+    formulas = ", ".join(f"${_formula(statement)}$" for statement in omission.statements)
+    ids = f" ({inline_text(', '.join(omission.ids))})" if omission.ids else ""
+    return f"- {inline_text(omission.reason)} {formulas}{ids}"
+
+
+def _reference(one: Reference) -> str:
+    labs = "".join(f"; `torchtheory lab run {lab}`" for lab in one.labs[:1])
+    return f"- **{one.id}** {inline_text(one.name)} ({inline_text(one.citation)}){labs}"
+
+
+def _picture(finding: str, figure: Figure) -> str:
+    place = quote(f"figures/{finding}-{figure.name}.png")
+    return f"![{inline_text(figure.caption or figure.name)}]({place})"
+
+
+def _finding(part: FindingPart) -> list[str]:
+    finding = part.finding
     blocks = [f"### {_title(finding.title)}"]
-    said = [f"- **{inline_text(s)}**" for s in finding.warnings]
+    said = [f"- {inline_text(s)}" for s in part.sentences]
+    said += [_assessment(a) for a in finding.assessments]
     said += [f"- → {inline_text(s)}" for s in finding.advice]
     if said:
         blocks.append("\n".join(said))
     if finding.quantities:
         blocks.append(table_text(quantity_table(finding.quantities)))
-    if finding.claims:
-        blocks.append(_claims(finding.claims))
-    for figure in finding.figures:
-        place = quote(f"figures/{finding.name}-{figure.name}.png")
-        blocks.append(f"![{inline_text(figure.caption or figure.name)}]({place})")
+    if part.claims:
+        blocks.append(_claims(part.claims))
+    blocks += [_picture(finding.name, figure) for figure in part.figures]
     blocks += [table_text(table) for table in finding.tables]
     if finding.notes:
         blocks.append("\n".join(f"- {inline_text(note)}" for note in finding.notes))
-    blocks.append(
-        f"*{inline_text(f'{finding.name}, {finding.cost}')}, {duration(finding.seconds)}*"
-    )
     return blocks
 
 
@@ -141,7 +215,3 @@ def _formula(latex: str) -> str:
     r"""A bar would end the cell of a table, a `<` may begin a tag."""
     plain = one_line(latex).replace(r"\|", r"\Vert ").replace("|", r"\vert ")
     return plain.replace("<", r"\lt ").replace("$", r"\$")
-
-
-def _bold(sentence: str, bold: bool) -> str:
-    return f"**{inline_text(sentence)}**" if bold else inline_text(sentence)

@@ -37,6 +37,32 @@ def number_html(value: float | int | None, digits: int = 4) -> Markup:
     return Markup(f"{mantissa}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{power}")
 
 
+#: Names of large numbers, the largest first.
+_LARGE = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+def number_words(value: float) -> str:
+    """A number for a reader in a hurry: three digits, large ones by their names.
+
+    >>> [number_words(v) for v in (0.017817, 1348, 291_490, 11_173_962, 3.2e-7, 2e40)]
+    ['0.0178', '1,350', '291,000', '11.2 million', '3.2 × 10⁻⁷', '2 × 10⁴⁰']
+    """
+    value = float(value)
+    if not math.isfinite(value) or value == 0:
+        return number_text(value)
+    rounded = float(f"{value:.2e}")
+    size = abs(rounded)
+    if 1e-4 <= size < 1e6:
+        return _trim(f"{rounded:,.{max(2 - math.floor(math.log10(size)), 0)}f}")
+    if size < 1e18:
+        for one, name in _LARGE:
+            if size >= one:
+                return f"{_trim(f'{rounded / one:.3g}')} {name}"
+    mantissa, _, power = f"{rounded:.2e}".partition("e")
+    return f"{_trim(mantissa)} × 10{str(int(power)).translate(_RAISED)}"
+
+
 def enough_digits(one: float, other: float, digits: int = 4) -> int:
     """The fewest digits, from `digits` up, that tell two different numbers apart.
 

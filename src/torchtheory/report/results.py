@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from torchtheory.core.claim import Claim
+from torchtheory.core.diagnosis import Area, Assessment
 from torchtheory.core.figure import Figure
 from torchtheory.core.quantity import Quantity
-from torchtheory.core.record import Table
+from torchtheory.core.record import Cell, Table
 from torchtheory.core.statement import CounterExample
-from torchtheory.report.numbers import number_text
+from torchtheory.report.numbers import number_text, number_words
 
 
 class Content(Protocol):
@@ -68,40 +69,38 @@ class AuditFinding(Content, Protocol):
     @property
     def title(self) -> str: ...
     @property
-    def section(self) -> str: ...
+    def area(self) -> Area: ...
     @property
-    def cost(self) -> str: ...
+    def headlines(self) -> Sequence[tuple[str, int]]: ...
     @property
-    def seconds(self) -> float: ...
+    def assessments(self) -> Sequence[Assessment]: ...
+    @property
+    def advice(self) -> Sequence[str]: ...
     @property
     def quantities(self) -> Sequence[Quantity]: ...
     @property
-    def warnings(self) -> Sequence[str]: ...
+    def complete(self) -> bool: ...
     @property
-    def advice(self) -> Sequence[str]: ...
+    def seconds(self) -> float: ...
 
 
 class AuditResult(Protocol):
-    """An audit: what was examined, the short answer, and the findings in order."""
+    """An audit: the short answer, what was examined, and the findings in order."""
 
     @property
     def title(self) -> str: ...
     @property
-    def summary(self) -> Sequence[str]: ...
+    def verdict(self) -> str: ...
+    @property
+    def diagnosis(self) -> Sequence[Assessment]: ...
+    @property
+    def pictures(self) -> Sequence[tuple[str, Figure]]: ...
     @property
     def facts(self) -> Mapping[str, str]: ...
     @property
     def findings(self) -> Sequence[AuditFinding]: ...
     @property
-    def warnings(self) -> Sequence[str]: ...
-
-
-def by_section(findings: Sequence[AuditFinding]) -> dict[str, list[AuditFinding]]:
-    """Findings under their headings, both in the order they came."""
-    sections: dict[str, list[AuditFinding]] = {}
-    for found in findings:
-        sections.setdefault(found.section, []).append(found)
-    return sections
+    def seconds(self) -> float: ...
 
 
 def quantity_table(quantities: Sequence[Quantity]) -> Table:
@@ -111,17 +110,46 @@ def quantity_table(quantities: Sequence[Quantity]) -> Table:
     >>> quantity_table([one]).rows
     (('share of dead units', 0.25, '[0.2, 0.3]', 'two standard errors'),)
     """
-    labels = [f"{q.label} ({q.unit})" if q.unit else q.label for q in quantities]
-    if all(q.exact for q in quantities):
-        exact = tuple((label, q.value) for label, q in zip(labels, quantities, strict=True))
-        return Table("quantities", ("quantity", "value"), exact)
-    rows = tuple(
-        (
-            label,
-            q.value,
-            "–" if q.exact else f"[{number_text(q.low)}, {number_text(q.high)}]",
-            q.basis,
-        )
-        for label, q in zip(labels, quantities, strict=True)
-    )
-    return Table("quantities", ("quantity", "value", "range", "the range is"), rows)
+    columns: dict[str, list[Cell]] = {
+        "quantity": [f"{q.label} ({q.unit})" if q.unit else q.label for q in quantities],
+        "value": [q.value for q in quantities],
+    }
+    if not all(q.exact for q in quantities):
+        columns["range"] = [
+            "–" if q.exact else f"[{number_text(q.low)}, {number_text(q.high)}]" for q in quantities
+        ]
+        columns["the range is"] = [q.basis for q in quantities]
+    if any(q.sampled for q in quantities):
+        columns["measured on"] = [sample_words(q) or "–" for q in quantities]
+    rows = tuple(zip(*columns.values(), strict=True))
+    return Table("numbers", tuple(columns), rows)
+
+
+def sample_words(quantity: Quantity) -> str:
+    """On how many samples a number was measured; empty where no samples made it.
+
+    >>> sample_words(Quantity("a", "a", 1.0, 0.0, 2.0, "jackknife", used=512, population=3088))
+    '512 of 3,088 samples'
+    """
+    if not quantity.population:
+        return ""
+    if not quantity.sampled:
+        return f"all {quantity.population:,} samples"
+    return f"{quantity.used:,} of {quantity.population:,} samples"
+
+
+def quantity_words(quantity: Quantity) -> str:
+    """A number with its range and its samples, in a line a table can hold.
+
+    The range is left out where it is too narrow to be seen.
+
+    >>> quantity_words(Quantity("a", "a", 0.25, 0.2, 0.3, "jackknife", used=512, population=3088))
+    '0.25 (0.2 to 0.3), from 512 of 3,088 samples'
+    >>> quantity_words(Quantity("a", "a", 8.0, 8.0, 8.0, "exact", "units"))
+    '8 units'
+    """
+    value, low, high = map(number_words, (quantity.value, quantity.low, quantity.high))
+    said = f"{value} {quantity.unit}".strip()
+    if not low == value == high:
+        said += f" ({low} to {high})"
+    return f"{said}, from {sample_words(quantity)}" if quantity.sampled else said

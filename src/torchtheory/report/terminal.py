@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
@@ -18,13 +20,23 @@ from torchtheory.core.console import (
     Text,
     box,
 )
+from torchtheory.core.diagnosis import Assessment, State
 from torchtheory.core.foreign_text import printable
 from torchtheory.core.record import Cell, Table
 from torchtheory.core.statement import CounterExample
 from torchtheory.report import wording
+from torchtheory.report.audit_parts import (
+    OUR_ERROR,
+    AreaRow,
+    AuditParts,
+    FindingPart,
+    audit_parts,
+    check_words,
+    short_facts,
+)
 from torchtheory.report.numbers import duration, number_text
 from torchtheory.report.plain_math import plain, plain_prose
-from torchtheory.report.results import AuditResult, Content, LabRun, by_section, quantity_table
+from torchtheory.report.results import AuditResult, Content, LabRun, quantity_table
 
 _STYLES = {
     Verdict.HOLDS: "green",
@@ -33,8 +45,18 @@ _STYLES = {
     Verdict.NOT_APPLICABLE: "dim",
     Verdict.NOT_DONE: "dim",
 }
+_STATE_STYLES = {
+    State.DEFECT: "bold red",
+    State.LOOK: "yellow",
+    State.FINE: "green",
+    State.UNMEASURED: "dim",
+}
 # From this width on, words need not be broken.
 WIDE = 110
+# Below this width an area's name is broken more often.
+_NARROW = 72
+# Lines of the first screen of an audit, at 80 columns.
+_SCREEN = 38
 _ROWS = 20
 
 #: What turns words into what is shown: formulas of a lab's author, or a user's words as they are.
@@ -129,45 +151,164 @@ def print_runs(runs: Sequence[LabRun], console: Console) -> None:
     console.print(Text(" · ".join(parts), style="bold red" if failing else "bold"))
 
 
-def print_audit(audit: AuditResult, console: Console, verbose: bool = False) -> None:
-    """Print an audit: the facts, the short answer, then each section's findings.
+def print_audit(audit: AuditResult, console: Console, details: bool = False) -> None:
+    """Print an audit: the verdict, and a table of the areas, on one screen of 80 columns.
 
     Its words quote names and messages of the user's model: a dollar in them is a dollar.
+
+    Args:
+        audit: what was found.
+        console: where to.
+        details: also every finding with its numbers and claims, what does not apply, what was not
+            done, the self-checks and the sources.
     """
-    console.print(Text(audit.title, style="bold"))
+    parts = audit_parts(audit)
+    console.print(_first_screen(parts, console))
+    if details:
+        _print_details(parts, console)
+
+
+def audit_text(audit: AuditResult, width: int = 88) -> str:
+    """The first screen as plain text, for `repr` and logs."""
+    out = io.StringIO()
+    console = Terminal(file=out, width=width, color_system=None, force_terminal=False)
+    console.print(_first_screen(audit_parts(audit), console))
+    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
+
+
+def _first_screen(parts: AuditParts, console: Console) -> RenderableType:
+    """Title, verdict, areas and facts, cut until they fit a screen of 80 columns."""
+    made: RenderableType = ""
+    for most in (9, 4, 3, 2, 1):
+        made = _screen(parts, console.width, most)
+        if len(console.render_lines(made)) <= _SCREEN:
+            break
+    return made
+
+
+def _screen(parts: AuditParts, width: int, most: int) -> RenderableType:
+    """The first screen; no cell of an area has more than so many lines."""
+    audit = parts.audit
+    style = _STATE_STYLES[parts.state]
+    blocks: list[RenderableType] = [
+        Text(audit.title, style="bold", no_wrap=True, overflow="ellipsis"),
+        Text(_cut(audit.verdict, width, most + 3), style=style),
+    ]
+    for title, claim in parts.broken:
+        words = f"{plain_prose(title)}: {plain(claim.statement)}. {OUR_ERROR}"
+        blocks.append(marked("✗", _cut(words, width - 2, most + 2), "bold red"))
+    grid = Grid.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(width=20 if width >= _NARROW else 12)
+    grid.add_column(overflow="fold", ratio=1)
+    room = max(20, width - (14 + 2 + 20 + 2 + 2))
+    for row in parts.rows:
+        grid.add_row(
+            _word(str(row.state), row.mark, _STATE_STYLES[row.state]),
+            Text(row.name),
+            Group(*_said_of(row, room, most)),
+        )
+    blocks += ["", grid, ""]
+    facts = " · ".join(short_facts(audit))
+    blocks.append(Text(_cut(facts, width, min(most, 2)), style="dim"))
+    return Group(*blocks)
+
+
+def _said_of(row: AreaRow, room: int, most: int) -> list[Text]:
+    """What was found, the number that decides, and what to do."""
+    serious = row.state in (State.DEFECT, State.LOOK)
+    unmeasured = row.state is State.UNMEASURED
+    said = []
+    # where all is well the number says it, if there is no room for both
+    if serious or not row.number or most > 2:
+        said.append(Text(_cut(row.sentence, room, most), style="dim" if unmeasured else ""))
+    if row.number:
+        number = f"{row.number}; usual: {row.usual}" if row.usual else row.number
+        number = number if said else f"{row.label}: {number}"
+        said.append(Text(_cut(number, room, most), style="dim"))
+    if row.action:
+        said.append(Text(_cut(f"→ {row.action}", room, most), style="bold" if serious else ""))
+    return said
+
+
+def _cut(words: str, width: int, lines: int) -> str:
+    """The words, at most so many lines of them."""
+    found = textwrap.wrap(printable(words), max(8, width), max_lines=lines, placeholder=" …")
+    return "\n".join(found)
+
+
+def _print_details(parts: AuditParts, console: Console) -> None:
+    audit = parts.audit
     if audit.facts:
+        _rule(console, "What was audited")
         facts = Grid.grid(padding=(0, 2))
         facts.add_column(style="dim", no_wrap=True)
         facts.add_column(overflow="fold")
         for name, value in audit.facts.items():
             facts.add_row(Text(name), Text(str(value)))
         console.print(facts)
+    for area in parts.areas:
+        _rule(console, f"{area.row.mark} {area.row.name}")
+        for said, _ in area.said_elsewhere:
+            _print_assessment(said, console)
+        for part in area.findings:
+            _print_finding(part, console)
+    for heading, omissions in (
+        ("What does not apply, and why", parts.inapplicable),
+        ("Not done for want of time", parts.undone),
+    ):
+        if omissions:
+            _rule(console, heading)
+        for omission in omissions:
+            console.print(marked("–", omission.reason, ""))
+            named = "; ".join([*map(plain, omission.statements), *omission.ids])
+            console.print(Padding(Text(named, style="dim"), (0, 0, 0, 2)))
+    _rule(console, "How this was checked")
+    about = parts.claims
+    counts = f": {wording.tally(about)}" if about else ""
+    console.print(Text(f"{wording.counted(len(about), 'claim')} about the network{counts}."))
+    console.print(Text(check_words(parts.self_checks)))
+    if parts.self_checks:
+        console.print(_claims(parts.self_checks, console.width, True, False, str))
+    if parts.references:
+        _rule(console, "Sources")
+    for one in parts.references:
+        console.print(Text.assemble((one.id, "bold"), f" {one.name}"))
+        console.print(Padding(Text(one.citation, style="dim"), (0, 0, 0, 2)))
+        for lab in one.labs[:1]:
+            console.print(Padding(Text(f"torchtheory lab run {lab}", style="dim"), (0, 0, 0, 2)))
+
+
+def _print_finding(part: FindingPart, console: Console) -> None:
+    finding = part.finding
     console.print()
-    for sentence in audit.summary:
-        wrong = sentence in audit.warnings
-        mark, style = ("!", "bold red") if wrong else ("•", "")
-        console.print(marked(mark, sentence, style))
-    for section, found in by_section(audit.findings).items():
+    console.print(Text(plain_prose(finding.title), style="bold"))  # its author's words
+    for sentence in part.sentences:
+        console.print(Text(sentence))
+    for said in finding.assessments:
+        _print_assessment(said, console)
+    for sentence in finding.advice:
+        console.print(marked("→", sentence, "bold"))
+    if finding.quantities:
+        console.print(_data(quantity_table(finding.quantities), str))
         console.print()
-        console.rule(Text(section, style="bold"), align="left", characters="─")
-        for finding in found:
-            console.print(
-                Text.assemble(
-                    (plain_prose(finding.title), "bold"),  # its author's words, not the user's
-                    (f"  {finding.cost}, {duration(finding.seconds)}", "dim"),
-                )
-            )
-            for sentence in finding.warnings:
-                console.print(marked("!", sentence, "bold red"))
-            for sentence in finding.advice:
-                console.print(marked("→", sentence, "bold"))
-            if finding.quantities:
-                console.print(_data(quantity_table(finding.quantities), str))
-                console.print()
-            _print_content(finding, console, verbose, str, tables=True)
-    claims = [c for f in audit.findings for c in f.claims]
-    counts = f": {wording.tally(claims)}" if claims else ""
-    console.print(Text(wording.counted(len(claims), "claim") + counts, style="bold"))
+    if part.claims:
+        console.print(_claims(part.claims, console.width, True, False, str))
+        console.print()
+    _print_rest(finding, console, True, str, tables=True)
+
+
+def _print_assessment(said: Assessment, console: Console) -> None:
+    row = AreaRow.of(said)
+    usual = f" Usual: {row.usual}." if row.usual else ""
+    action = f" {row.action}" if row.action else ""
+    words = f"{row.state}: {row.sentence}{usual}{action}"
+    console.print(marked(row.mark, words, _STATE_STYLES[row.state]))
+
+
+def _rule(console: Console, heading: str) -> None:
+    console.print()
+    console.rule(Text(heading, style="bold"), align="left", characters="─")
 
 
 def _print_content(
@@ -182,6 +323,13 @@ def _print_content(
     if content.claims:
         console.print(_claims(content.claims, console.width, verbose, weak, read))
         console.print()
+    _print_rest(content, console, verbose, read, tables=tables)
+
+
+def _print_rest(
+    content: Content, console: Console, verbose: bool, read: Reading, *, tables: bool
+) -> None:
+    """Everything but the claims."""
     for erratum in content.errata:
         console.print(erratum_block(erratum))
     if tables:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from torchtheory import __version__
-from torchtheory.audit.engine.diagnosis import CHANGED, verdict_sentence
+from torchtheory.audit.engine.diagnosis import CHANGED, chosen_pictures, verdict_sentence
 from torchtheory.audit.engine.finding import (
     COSTS,
     WEIGHTS,
@@ -24,13 +24,14 @@ from torchtheory.audit.engine.finding import (
     all_findings,
     examine,
 )
+from torchtheory.audit.engine.quantities import QuantityRow, QuantityTable
 from torchtheory.core import progress
 from torchtheory.core.budget import seconds_of, within
 from torchtheory.core.checks import as_module, open_fraction
 from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.diagnosis import Area, Assessment, State, diagnose
 from torchtheory.core.errors import UnknownName
-from torchtheory.core.figure import import_drawing
+from torchtheory.core.figure import Figure, import_drawing
 from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text
 from torchtheory.core.memory import bytes_of
@@ -41,6 +42,7 @@ from torchtheory.models.samples import Data
 from torchtheory.models.untouched import ModelState
 from torchtheory.report.html import audit_fragment, audit_page
 from torchtheory.report.markdown import audit_markdown
+from torchtheory.report.terminal import audit_text
 
 #: A finding is stopped when it takes so many times what it planned with.
 OVERRUN = 3.0
@@ -110,6 +112,18 @@ class Audit:
         return verdict_sentence(self)
 
     @property
+    def pictures(self) -> list[tuple[str, Figure]]:
+        """The figures that say most, at most three, each with the name of its finding."""
+        return chosen_pictures(self.findings)
+
+    @property
+    def quantities(self) -> QuantityTable:
+        """All numbers with their ranges, as a table."""
+        return QuantityTable(
+            [QuantityRow.of(f.name, q) for f in self.findings for q in f.quantities]
+        )
+
+    @property
     def summary(self) -> list[str]:
         """The audit in at most nine plain sentences: the verdict, then what was measured."""
         said = sorted(self.diagnosis, key=lambda a: list(State).index(a.state))
@@ -165,6 +179,9 @@ class Audit:
             contents["report.html"] = audit_page(self)
             target = write_together(directory, contents)
         return target / "report.html"
+
+    def __repr__(self) -> str:
+        return audit_text(self)
 
     def _repr_html_(self) -> str:
         return audit_fragment(self)

@@ -1,12 +1,26 @@
-"""The one sentence an audit comes to."""
+"""What an audit comes to: the one sentence, and the pictures that say most."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from torchtheory.core.claim import Claim
-from torchtheory.core.diagnosis import Assessment, State
+from torchtheory.core.claim import Claim, Verdict
+from torchtheory.core.diagnosis import Area, Assessment, State
+from torchtheory.core.figure import Figure
+
+
+class Pictured(Protocol):
+    """What pictures are taken from: a finding."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def area(self) -> Area: ...
+    @property
+    def assessments(self) -> Sequence[Assessment]: ...
+    @property
+    def figures(self) -> Sequence[Figure]: ...
 
 
 class Diagnosed(Protocol):
@@ -19,6 +33,8 @@ class Diagnosed(Protocol):
     @property
     def undone(self) -> Sequence[object]: ...
     @property
+    def self_checks(self) -> Sequence[Claim]: ...
+    @property
     def violated(self) -> Sequence[Claim]: ...
     @property
     def facts(self) -> dict[str, str]: ...
@@ -29,6 +45,33 @@ class Diagnosed(Protocol):
 #: Under which fact it is said that the model is not as it was, should that ever happen.
 CHANGED = "model changed"
 
+#: What an area is called inside a sentence.
+NOUNS = {
+    Area.DATA: "the data",
+    Area.FIT: "the fit",
+    Area.GENERALIZATION: "generalization",
+    Area.CALIBRATION: "calibration",
+    Area.TRAINING: "training",
+    Area.SIGNALS: "signals and gradients",
+    Area.CAPACITY: "capacity",
+    Area.ROBUSTNESS: "robustness",
+}
+
+#: The pictures that say most about a network of which nothing special is to be said.
+USUAL_PICTURES = (
+    ("risk", "risk"),
+    ("generalization-bounds", "bounds"),
+    ("gradients-by-depth", "depth"),
+    ("margins", "margins"),
+    ("certified-radius", "radii"),
+    ("curvature", "slice"),
+)
+
+#: How many pictures stand on the first screen.
+PICTURES = 3
+
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+
 
 def verdict_sentence(audit: Diagnosed) -> str:
     """What matters most, the worst first: a model that was changed, an audit that is mostly undone,
@@ -36,34 +79,63 @@ def verdict_sentence(audit: Diagnosed) -> str:
     """
     if CHANGED in audit.facts:
         return audit.facts[CHANGED]
-    said = list(audit.diagnosis)
-    bad, look, fine, silent = ([a for a in said if a.state is state] for state in State)
     head = ""
     if audit.interrupted:
-        head = "The audit was interrupted; of what it has: "
+        head = "The audit was interrupted. Of what it has: "
     elif 2 * len(audit.undone) > len(audit.findings):
         head = (
             f"Most of this audit is not done: {len(audit.undone)} of {len(audit.findings)} "
             "findings ran out of time. Of what was measured: "
         )
-    if bad:
-        others = f" Also: {_listed(bad[1:])}." if len(bad) > 1 else ""
-        sentence = f"{'Defect' if len(bad) == 1 else 'Defects'}: {bad[0].sentence}{others}"
-    elif audit.violated:
-        sentence = (
-            "No defect was found, but a promise of theory is not what was measured: see the "
-            "claims that are violated."
-        )
-    elif look:
-        sentence = f"No defect was found; worth a look: {_listed(look)}."
-    elif fine:
-        measured = f"{len(fine)} of {len(said)}" if silent else f"all {len(said)}"
-        sentence = f"Nothing wrong was found in {measured} areas."
-    else:
-        sentence = "Nothing was measured."
+    sentence = _judgment(audit)
     return head + (sentence[0].lower() + sentence[1:] if head else sentence)
 
 
+def _judgment(audit: Diagnosed) -> str:
+    said = list(audit.diagnosis)
+    bad, look, fine, silent = ([a for a in said if a.state is state] for state in State)
+    if len(bad) == 1:
+        return f"One defect: {bad[0].sentence}"
+    if bad:
+        return f"{_NUMBERS[len(bad)].capitalize()} defects, in {_listed(bad)}: {bad[0].sentence}"
+    if any(c.verdict is Verdict.VIOLATED for c in audit.self_checks):
+        return "No defect was found, but torchtheory failed a check of its own: please report it."
+    if audit.violated:
+        return (
+            "No defect was found, but a promise of theory is not what was measured: see the "
+            "claims that are violated."
+        )
+    if look:
+        return f"No defect was found; worth a look: {_listed(look)}."
+    if fine and silent:
+        return (
+            f"Nothing wrong was found in the {_NUMBERS[len(fine)]} of {_NUMBERS[len(said)]} areas "
+            "that were measured."
+        )
+    if fine:
+        return f"Nothing wrong was found in any of the {_NUMBERS[len(said)]} areas."
+    return "Nothing was measured."
+
+
+def chosen_pictures(findings: Sequence[Pictured]) -> list[tuple[str, Figure]]:
+    """The figures that say most, with the names of their findings: those that assessments name,
+    the most serious first, then the usual ones, then the first figure of areas not shown yet.
+    """
+    drawn = {(f.name, figure.name): (f, figure) for f in findings for figure in f.figures}
+    said = sorted(
+        (a for f in findings for a in f.assessments if a.figure),
+        key=lambda a: list(State).index(a.state),
+    )
+    wanted = [(a.finding, a.figure) for a in said] + list(USUAL_PICTURES)
+    found = [place for place in dict.fromkeys(wanted) if place in drawn][:PICTURES]
+    shown = {drawn[place][0].area for place in found}
+    for place, (finding, _) in drawn.items():
+        if len(found) < PICTURES and finding.area not in shown:
+            found.append(place)
+            shown.add(finding.area)
+    return [(place[0], drawn[place][1]) for place in found]
+
+
 def _listed(said: Sequence[Assessment]) -> str:
-    *first, last = (a.area.question.lower() for a in said)
+    *first, last = (NOUNS[a.area] for a in said)
     return f"{', '.join(first)} and {last}" if first else last

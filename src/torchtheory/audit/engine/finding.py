@@ -37,6 +37,7 @@ from torchtheory.core.checks import as_function, described
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import InvalidInput, OutOfTime, TorchTheoryError
 from torchtheory.core.estimate import Estimate
+from torchtheory.core.foreign_text import printable
 from torchtheory.core.intervals import Interval
 from torchtheory.core.naming import check_name, same_function
 from torchtheory.core.quantity import Quantity
@@ -45,6 +46,8 @@ from torchtheory.core.record import Record
 from torchtheory.models.model import RAISED_BY_MODEL
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.report.results import quantity_words
+from torchtheory.report.wording import counted, tally
 
 #: What a finding needs to do, cheapest first; findings run in this order.
 Cost = Literal["parameters", "forward", "gradient", "curvature", "training"]
@@ -120,6 +123,18 @@ class FindingRecord(Record):
     def sampled(self) -> bool:
         """Whether more time would make it better: it ran out of it, or used a part of the data."""
         return not self.complete or any(q.sampled for q in self.quantities)
+
+    def __repr__(self) -> str:
+        """Title, what it says, its numbers, and what its claims came to."""
+        lines = [self.title + ("" if self.complete else " (not complete: out of time)")]
+        lines += [f"  {a!r}" for a in self.assessments]
+        assessed = {a.sentence for a in self.assessments}
+        lines += [f"  {s}" for s, _ in self.headlines if s not in assessed]
+        lines += [f"  {q.label}: {quantity_words(q)}" for q in self.quantities]
+        about = [c for c in self.claims if not c.self_check]
+        if about:
+            lines.append(f"  {counted(len(about), 'claim')}: {tally(about)}")
+        return printable("\n".join(lines))
 
     def headline(self, sentence: str, importance: int = 1) -> None:
         """Say what was found in a sentence, at the top of the finding."""
