@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import described
+from torchtheory.core.checks import described, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.generalization.complexity.rademacher import Supremum
@@ -127,6 +127,44 @@ def frobenius_bound(
     else:
         raise InvalidInput(f"depth_factor is 'peeling' or 'root', not {depth_factor!r}")
     return factor * math.prod(norms) * linear
+
+
+def depth_free_order(
+    norms: Sequence[float], least_gain: float, radius: float, samples: int
+) -> float:
+    r"""Order of the complexity where the spectral norms of the layers are bounded below as well.
+
+    With $\|W^{(\ell)}\|_F\le C_\ell$, inputs of norm at most $B$ and
+    $\prod_\ell\|W^{(\ell)}\|_2\ge\Gamma$ the complexity is at most a universal constant times
+
+    $$
+    B\prod_\ell C_\ell\cdot\min\Bigl\{\frac{(\ln m)^{3/4}\sqrt{\ln(\prod C_\ell/\Gamma)}}{m^{1/4}},
+    \sqrt{\tfrac Lm}\Bigr\}
+    $$
+
+    (Golowich, Rakhlin and Shamir, 2018). The first term does not grow with the depth $L$, at the
+    price of the slower rate $m^{-1/4}$. An order, not a bound: the constant is not known.
+
+    Args:
+        norms: $C_\ell$.
+        least_gain: $\Gamma$, positive and below the product of the norms.
+        radius: $B$.
+        samples: $m\ge2$.
+
+    >>> short, long = ([2.0, 1.0], [2.0] + [1.0] * 63)
+    >>> [round(depth_free_order(c, 0.5, 1.0, 10), 4) for c in (short, long)]
+    [0.8944, 2.4753]
+    """
+    whole_number(samples, "samples", least=2)
+    product = math.prod(norms)
+    if not 0 < least_gain < product:
+        raise InvalidInput(
+            f"the least gain must lie between 0 and the product of the norms, {product:.6g}, not "
+            f"{least_gain!r}"
+        )
+    slow = math.log(samples) ** 0.75 * math.sqrt(math.log(product / least_gain))
+    rate: float = min(slow / samples**0.25, math.sqrt(len(norms) / samples))
+    return radius * product * rate
 
 
 def largest_unit(x: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
