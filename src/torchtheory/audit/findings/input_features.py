@@ -1,0 +1,139 @@
+"""Finding: columns of the inputs that are constant, copies of others, or give the label away."""
+
+from __future__ import annotations
+
+from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.findings.certificates import alarm_level
+from torchtheory.audit.findings.data_overlap import NAMED, several
+from torchtheory.audit.findings.input_neighbors import real_inputs
+from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.data.columns import (
+    NEARLY,
+    common_share,
+    constant_columns,
+    copied_columns,
+    telling_columns,
+)
+from torchtheory.models.problem import Problem
+
+#: A column that the label explains to this share is a copy of it.
+COPY = 0.99
+
+#: Fewest samples that prove a column constant: one that is so in nine of ten cases would be the
+#: same in 44 samples with probability 0.01.
+ENOUGH = 44
+
+
+def table_of_numbers(problem: Problem) -> str | None:
+    """Why the inputs have no columns, or None."""
+    if (reason := real_inputs(problem)) is not None:
+        return reason
+    if problem.train.x.ndim != 2:
+        return (
+            "the inputs are no table with a column for each feature: pixels and time steps may be "
+            "constant or equal"
+        )
+    return None
+
+
+@finding(
+    "features",
+    area="data",
+    title="Features that are constant, copies of others, or copies of the label",
+    cost="forward",
+    needs=[table_of_numbers],
+    whole=True,
+)
+def features(problem: Problem, record: FindingRecord) -> None:
+    """Columns that carry nothing, and columns that a network should not know."""
+    x = problem.train.x
+    total = x.shape[1]
+    constant = constant_columns(x) if len(x) >= ENOUGH else []
+    shares = common_share(x, 0)
+    sparse = int(((shares > NEARLY) & (shares < 1)).sum())
+    copies = copied_columns(x, 0)
+    wasted = (len(constant) + len(copies)) / total
+    record.quantity(
+        "idle-features", "share of features that are constant or copies of another", wasted
+    )
+    said = _give_away(problem, record)
+    if copies:
+        of = [f"{b} (of {a})" for a, b in copies]
+        record.table(
+            "copies",
+            ("feature", "is a copy of feature"),
+            [(b, a) for a, b in copies[:NAMED]],
+            caption="Numbers from 0; copies in other units count as well.",
+        )
+        said = True
+        record.defect(
+            f"{len(copies)} of {total} features "
+            + (f"is a copy of another: {of[0]}." if len(copies) == 1 else "are copies of others: "
+               f"{', '.join(of[:5])}{' and more' if len(of) > 5 else ''}."),
+            number=record.quantities[0],
+            usual="0",
+            action="Find out why: a column was joined twice, or is missing; else drop the copies.",
+        )  # fmt: skip
+    # where many features are nearly always 0, as pixels at the border, some always are
+    if len(constant) == total or len(constant) > sparse:
+        said = True
+        what = (
+            f"All {total} features are constant: the inputs carry no information"
+            if len(constant) == total
+            else f"{len(constant)} of {total} features "
+            f"{'is' if len(constant) == 1 else 'are'} constant: {several(constant)}"
+        )
+        record.defect(
+            f"{what}.",
+            number=record.quantities[0],
+            usual="0",
+            action="Look at how these columns are read: is a feature lost or filled with a "
+            "default? Else drop them.",
+        )
+    if not said:
+        record.fine(
+            "No feature is a copy of another or of the label."
+            if not constant
+            else f"{len(constant)} of {total} features are constant, as is usual where many are "
+            "nearly so."
+        )
+
+
+def _give_away(problem: Problem, record: FindingRecord) -> bool:
+    """Say it if one feature alone tells the label."""
+    y = problem.train.y
+    if y[0].numel() != 1:
+        return False
+    labels = y.reshape(len(y)).long() if problem.is_classification else y.reshape(len(y)).double()
+    level = alarm_level(record)
+    found = telling_columns(problem.train.x, labels, level=level)
+    if not found:
+        return False
+    best = max(found, key=lambda c: c.explained)
+    share: float | Interval = best.explained
+    if len(problem.train) < problem.train.population:
+        # how often the next sample would be an exception
+        seen = clopper_pearson(0, len(problem.train), record.confidence)
+        share = Interval(
+            best.explained, best.explained - seen.high, 1.0, seen.confidence, seen.trials, seen.test
+        )
+    number = record.quantity(
+        "feature-and-label", "largest share of a feature's variance that the label explains",
+        share, samples=problem.train,
+    )  # fmt: skip
+    if best.explained >= COPY:
+        what = "copy of the label" if problem.is_classification else "copy of the target"
+        record.defect(
+            f"Feature {best.column} is a {what}: it is known from it without exception.",
+            number=number,
+            usual=f"below {COPY}",
+            action="Drop it: a network that is given the answer learns nothing else.",
+        )
+    else:
+        record.look(
+            f"Feature {best.column} alone separates the classes without exception.",
+            number=number,
+            usual="no such feature",
+            action="Make sure that it is known before the label is, and not computed from it.",
+        )
+    return True
