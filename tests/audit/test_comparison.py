@@ -30,6 +30,7 @@ from torchtheory.audit.comparison.recorded import Tally, read_audit
 from torchtheory.audit.comparison.rows import Change
 from torchtheory.audit.engine.audit import Audit, audit
 from torchtheory.core.claim import Claim
+from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType, TorchTheoryError
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.quantity import Quantity
@@ -311,6 +312,97 @@ def test_facts_that_differ_are_cautions_where_they_matter() -> None:
     assert other.confidence == 0.99
 
 
+def assessed(state: State, sentence: str, area: Area = Area.TRAINING) -> dict[str, Any]:
+    return Assessment(area, state, sentence, action="Do it.", finding="curvature").to_json()
+
+
+def diagnosed(*said: dict[str, Any], **facts: str) -> dict[str, Any]:
+    defects = [a["sentence"] for a in said if a["state"] == State.DEFECT]
+    one = finding(assessments=list(said), warnings=defects, quantities=[number("x", 1.0)])
+    return {**made(one, **facts), "diagnosis": list(said)}
+
+
+def test_areas_turn() -> None:
+    fine, look, bad = (assessed(s, str(s)) for s in (State.FINE, State.LOOK, State.DEFECT))
+    none = assessed(State.UNMEASURED, "Not measured.")
+    turns = {
+        (one["state"], two["state"]): compare(diagnosed(one), diagnosed(two)).areas[0].turn
+        for one in (fine, look, bad, none)
+        for two in (fine, look, bad, none)
+    }
+    assert turns[State.FINE, State.LOOK] == turns[State.LOOK, State.DEFECT] == "worse"
+    assert turns[State.DEFECT, State.FINE] == "better"
+    assert all(turn == "same" for (one, two), turn in turns.items() if one == two)
+    unknown = {pair for pair, turn in turns.items() if turn == "unknown"}
+    assert unknown == {p for p in turns if (p[0] == State.UNMEASURED) != (p[1] == State.UNMEASURED)}
+
+
+def test_a_new_defect_comes_with_its_action() -> None:
+    found = compare(diagnosed(), diagnosed(assessed(State.DEFECT, "It diverges.")))
+    assert [(w.state, w.sentence, w.action) for w in found.warnings] == [
+        ("new", "It diverges.", "Do it.")
+    ]
+    assert found.worsened
+    looked = compare(diagnosed(), diagnosed(assessed(State.LOOK, "It is slow.")))
+    assert [w.state for w in looked.looks] == ["new"]
+    assert not looked.worsened
+
+
+def test_records_of_early_versions_have_no_areas() -> None:
+    old = made(finding(quantities=[number("x", 1.0)], warnings=["The step is too large."]))
+    found = compare(old, diagnosed(assessed(State.FINE, "Good.")))
+    assert found.areas == []
+    assert [w.state for w in found.warnings] == ["gone"]
+    assert "areas" not in found.to_markdown()
+
+
+def test_areas_of_later_versions_are_left_out() -> None:
+    strange = {**assessed(State.FINE, "x"), "area": "taste"}
+    found = compare(diagnosed(strange), diagnosed(strange))
+    assert found.areas == []
+
+
+def not_done(statement: str) -> dict[str, Any]:
+    reason = "no time was left for it"
+    return Claim(("M-29",), statement, None, None, None, reason=reason, undone=True).to_json()
+
+
+def test_what_was_not_done_has_not_changed() -> None:
+    held = finding(claims=[stated("a", 1.0, 0.5), stated("b", 1.0, 0.5)])
+    late = finding(claims=[not_done("a")], complete=False)
+    for pair in ((held, late), (late, held)):
+        found = compare(made(pair[0]), made(pair[1]))
+        assert found.claims == []
+        assert not found.worsened
+        assert [g.reason for g in found.gaps] == ["no time was left for it"]
+    # what does not apply is something else: a hypothesis of the theorem failed
+    (row,) = compare(made(held), made(finding(claims=[
+        not_applicable("a", "no ReLU"), stated("b", 1.0, 0.5)]))).claims  # fmt: skip
+    assert str(row.claim.verdict) == "not applicable"
+
+
+def test_self_checks_are_not_compared() -> None:
+    one, two = (Claim((), "a", 1.0, "<=", value, self_check=True).to_json() for value in (0.5, 2.0))
+    found = compare(made(finding(claims=[one])), made(finding(claims=[two])))
+    assert found.claims == []
+    assert not found.worsened
+
+
+def test_the_same_data_are_recognized() -> None:
+    sizes = {"samples": "10 train, no test set"}
+    same = compare(made(data="ab12", **sizes), made(data="ab12", **sizes))
+    assert same.cautions == []
+    assert same.remarks == []
+    other = compare(made(data="ab12", **sizes), made(data="cd34", **sizes))
+    assert "the samples are others" in other.cautions[0]
+    unknown = compare(made(**sizes), made(data="cd34", **sizes))
+    assert unknown.cautions == []
+    assert any("do not record" in r for r in unknown.remarks)
+    # a busy machine takes fewer samples of the same data, and ranges cover that
+    busy = compare(made(data="a", **sizes), made(data="a", **{**sizes, "sub-sampled": "5 of 10"}))
+    assert busy.cautions == []
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -377,9 +469,11 @@ def test_any_record_is_compared_or_refused(tmp_path: Path) -> None:
             quantities=[number("sharpness", 2.0, 1.0, 3.0), number("norm", 4.0, unit="m")],
             claims=[stated("a", 1.0, 0.5, 2.0), not_applicable("b", "no")],
             warnings=["It is 3 times too large."],
+            assessments=[assessed(State.DEFECT, "It is 3 times too large.")],
         ),
         confidence="0.95",
     )
+    whole["diagnosis"] = [assessed(State.LOOK, "x"), assessed(State.FINE, "y", Area.FIT)]
     claim = whole["findings"][1]["claims"][0]
     claim["interval"] = clopper_pearson(7, 100).to_json()
     draw, refused = random.Random(0), 0
@@ -400,6 +494,7 @@ def test_any_record_is_compared_or_refused(tmp_path: Path) -> None:
         json.dumps(found.to_json(), allow_nan=False, ensure_ascii=False).encode()
         comparison_markdown(found).encode()
         comparison_page(found).encode()
+        found.to_markdown().encode()
     assert 50 < refused < 350
 
 

@@ -18,6 +18,7 @@ from torchtheory.audit.comparison.page import (
     ratio_figure,
 )
 from torchtheory.core.claim import Claim
+from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.record import Table
@@ -49,15 +50,29 @@ def one_audit(
     table = Table("risk", ("data", "samples", "errors"), (("test", 1000, errors),))
     bound = Claim(("M-29" + bad,), r"R \le 1" + bad, promised, "<=", 0.2, trivial=1.0)
     missing = Claim((), "x" + bad, None, None, None, reason="no ReLU" + bad)
+    said = [
+        Assessment(Area.TRAINING, State.DEFECT, warning, action="Mend it." + bad).to_json(),
+        Assessment(
+            Area.FIT, State.LOOK if promised > 1 else State.FINE, "It fits." + bad
+        ).to_json(),
+        Assessment(Area.DATA, State.FINE, "The data are good." + bad).to_json(),
+    ]
     made = [
-        finding("curvature", bad, quantities=[q.to_json() for q in curvature], warnings=[warning]),
+        finding(
+            "curvature",
+            bad,
+            quantities=[q.to_json() for q in curvature],
+            warnings=[warning],
+            assessments=said,
+        ),
         finding("risk", bad, quantities=[rate.to_json()], tables=[table.to_json()]),
         finding("bounds", bad, claims=[_plain(bound)]),
         finding("regions", bad, claims=[_plain(missing)])
         if promised > 1
         else finding("regions", bad, quantities=[curvature[2].to_json()]),
     ]
-    return {"title": f"net {sharpness}" + bad, "facts": facts, "findings": made}
+    title = f"net {sharpness}" + bad
+    return {"title": title, "facts": facts, "findings": made, "diagnosis": said}
 
 
 def _plain(claim: Claim) -> dict[str, Any]:
@@ -87,8 +102,8 @@ def test_the_summary_says_what_changed() -> None:
         "The test error changed from 1.8 % to 2.1 %, which is within the error "
         "(Fisher's exact test, p = 0.75).",
         "1 claim has another verdict (Bounds: vacuous → holds).",
-        "New warning: The step is too large.",
-        "No longer warned of: Half of the units are dead.",
+        "New defect: The step is too large.",
+        "No longer a defect: Half of the units are dead.",
     ]
 
 
@@ -146,10 +161,36 @@ def test_what_an_audit_says_is_never_markup() -> None:
     assert "<script" not in re.sub(r"\\<", "", markdown)
 
 
+def test_a_comment_on_a_pull_request() -> None:
+    text = example().to_markdown()
+    assert text.startswith("<!-- torchtheory compare -->\n\n### Audit: net 0.25 → net 1.6")
+    assert (
+        "**1 new defect; 1 defect gone; 2 of 4 numbers have changed beyond the error bars.**"
+        in text
+    )
+    assert "| Fits the data | ⚠️ look here: It fits. | ✅ fine |" in text
+    assert "The 2 other areas are as they were: 1 ❌ defect, 1 ✅ fine." in text
+    assert "- The step is too large. *Mend it.*" in text
+    assert "**Defects that are gone**\n\n- Half of the units are dead." in text
+    assert "sharpness (loss) | 0.25 ± 0.01 | 1.6 ± 0.064 | × 6.4 |" in text
+    assert "test error" not in text  # within the error
+    assert "layers" not in text
+
+
+def test_a_comment_where_nothing_changed() -> None:
+    one = {**finding("a", quantities=[Quantity("x", "x", 1.0, 1.0, 1.0, "exact").to_json()])}
+    pair = [{"title": t, "facts": {}, "findings": [one]} for t in "ab"]
+    text = compare(*pair).to_markdown()
+    assert "**None of 1 number has changed beyond the error bars.**" in text
+    assert "|" not in text
+
+
 @pytest.mark.parametrize("bad", ["", HOSTILE, " a | b "])
-def test_tables_of_markdown_keep_their_columns(bad: str) -> None:
-    text = comparison_markdown(example(bad))
-    assert text.startswith("# net 0.25")
+@pytest.mark.parametrize("made", [comparison_markdown, Comparison.to_markdown])
+def test_tables_of_markdown_keep_their_columns(bad: str, made: Any) -> None:
+    text = made(example(bad))
+    assert "# net 0.25" in text or "### Audit: net 0.25" in text
+    assert "<script" not in re.sub(r"\\<", "", text)
     for block in text.split("\n\n"):
         lines = [line for line in block.splitlines() if line.startswith("|")]
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) <= 1, lines

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from torchtheory.audit.comparison.page import (
     comparison_markdown,
     comparison_page,
 )
+from torchtheory.audit.comparison.pull_request import pull_request_text
 from torchtheory.audit.comparison.recorded import (
     AuditSource,
     Made,
@@ -37,6 +38,7 @@ from torchtheory.audit.comparison.recorded import (
     read_audit,
 )
 from torchtheory.audit.comparison.rows import (
+    AreaChange,
     Change,
     ClaimChange,
     FindingGap,
@@ -45,7 +47,8 @@ from torchtheory.audit.comparison.rows import (
     relative_difference,
 )
 from torchtheory.audit.comparison.words import summary
-from torchtheory.core.claim import Claim
+from torchtheory.core.claim import Claim, Verdict
+from torchtheory.core.diagnosis import State
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text
@@ -54,7 +57,7 @@ from torchtheory.core.foreign_text import json_text
 ROUNDING = 1e-6
 
 # What of the facts says which data was used, and how.
-_DATA = ("task", "samples", "sub-sampled", "input", "output")
+_DATA = ("task", "samples", "input", "output", "audited")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +68,15 @@ class Comparison:
         names: what to call the two.
         quantities: numbers both have, the clearest changes first.
         claims: claims with another verdict, what became worse first.
-        warnings: new ones, gone ones, those of findings only one audit made, those that remain.
+        warnings: defects: new ones, gone ones, those of findings only one audit made, those that
+            remain.
         gaps: findings only one of the two made.
         facts: what differs in the facts: name to the two values.
         cautions: why numbers may not be comparable, in sentences: data or confidence differ.
         remarks: what else is not the same and may matter, in sentences.
         confidence: of the tests between error rates.
+        areas: the state of each area in both audits; nothing where one is of an early version.
+        looks: what is worth a look, as `warnings`.
     """
 
     names: tuple[str, str]
@@ -82,6 +88,8 @@ class Comparison:
     cautions: list[str]
     remarks: list[str]
     confidence: float
+    areas: list[AreaChange] = field(default_factory=list)
+    looks: list[WarningChange] = field(default_factory=list)
 
     @property
     def changed(self) -> list[QuantityChange]:
@@ -90,7 +98,7 @@ class Comparison:
 
     @property
     def worsened(self) -> bool:
-        """Whether there is a new warning, a new violation, or a promise that became vacuous."""
+        """Whether there is a new defect, a new violation, or a promise that became vacuous."""
         return any(c.worse for c in self.claims) or any(w.state == "new" for w in self.warnings)
 
     @property
@@ -109,9 +117,15 @@ class Comparison:
             "facts": {k: list(v) for k, v in self.facts.items()},
             "quantities": [q.to_json() for q in self.quantities],
             "claims": [c.to_json() for c in self.claims],
+            "areas": [a.to_json() for a in self.areas],
             "warnings": [w.to_json() for w in self.warnings],
+            "looks": [w.to_json() for w in self.looks],
             "findings": [g.to_json() for g in self.gaps],
         }
+
+    def to_markdown(self) -> str:
+        """What changed, as a comment on a pull request; `comparison.md` has everything."""
+        return pull_request_text(self)
 
     def save(self, directory: str | Path) -> Path:
         """Write `comparison.html`, `comparison.md` and `comparison.json`; returns the page.
@@ -162,6 +176,7 @@ def compare(
     quantities: list[QuantityChange] = []
     claims: list[ClaimChange] = []
     warnings: list[WarningChange] = []
+    looks: list[WarningChange] = []
     gaps: list[FindingGap] = []
     for name in dict.fromkeys([*a.findings, *b.findings]):
         one, two = a.findings.get(name), b.findings.get(name)
@@ -172,7 +187,8 @@ def compare(
             quantities += _quantities(one, two, 1 - confidence)
             if "not made" not in (one.made, two.made):
                 claims += _claims(one, two)
-        warnings += _warnings(one, two)
+        warnings += _said(one, two, State.DEFECT)
+        looks += _said(one, two, State.LOOK)
     order = list(Change)
     quantities.sort(
         key=lambda q: (
@@ -181,18 +197,19 @@ def compare(
             -relative_difference(q.first.value, q.second.value),
         )
     )
-    states = ("new", "gone", "examined", "remains")
     facts = _facts(a, b)
     return Comparison(
         names=_names(a, b) if names is None else (str(names[0]), str(names[1])),
         quantities=quantities,
         claims=sorted(claims, key=lambda c: (not c.worse, c.first is None or c.second is None)),
-        warnings=sorted(warnings, key=lambda w: states.index(w.state.split()[0])),
+        warnings=sorted(warnings, key=_newest_first),
         gaps=gaps,
         facts=facts,
-        cautions=_cautions(facts),
-        remarks=_remarks(facts),
+        cautions=_cautions(facts, a, b),
+        remarks=_remarks(facts, a, b),
         confidence=confidence,
+        areas=_areas(a, b),
+        looks=sorted(looks, key=_newest_first),
     )
 
 
@@ -257,7 +274,8 @@ def _counted(name: str, one: RecordedFinding, two: RecordedFinding) -> tuple[Tal
 
 
 def _claims(one: RecordedFinding, two: RecordedFinding) -> Iterable[ClaimChange]:
-    left, right = list(one.claims), list(two.claims)
+    # what only an error of ours could break says nothing about the networks
+    left, right = ([c for c in f.claims if not c.self_check] for f in (one, two))
     pairs: list[tuple[Claim | None, Claim | None]] = []
     # first word for word; what is left, whatever numbers stand in the statement
     for key in (_exactly, _but_for_numbers):
@@ -267,9 +285,12 @@ def _claims(one: RecordedFinding, two: RecordedFinding) -> Iterable[ClaimChange]
                 pairs.append((a, b))
                 left.remove(a)
                 right.remove(b)
-    pairs += [(a, None) for a in left]
-    pairs += [(None, b) for b in right]
+    if one.made == two.made == "made":  # or there was no time to state the rest
+        pairs += [(a, None) for a in left]
+        pairs += [(None, b) for b in right]
     for first, second in pairs:
+        if any(c is not None and c.verdict is Verdict.NOT_DONE for c in (first, second)):
+            continue
         if first is None or second is None or first.verdict is not second.verdict:
             yield ClaimChange(one.name, two.title, first, second)
 
@@ -282,16 +303,36 @@ def _but_for_numbers(claim: Claim) -> tuple[str, str]:
     return claim.id, _without_numbers(claim.statement)
 
 
-def _warnings(one: RecordedFinding | None, two: RecordedFinding | None) -> Iterable[WarningChange]:
+def _newest_first(row: WarningChange) -> int:
+    return ("new", "gone", "examined", "remains").index(row.state.split()[0])
+
+
+def _areas(a: RecordedAudit, b: RecordedAudit) -> list[AreaChange]:
+    later = {said.area: said for said in b.diagnosis}
+    return [AreaChange(d.area, d, later[d.area]) for d in a.diagnosis if d.area in later]
+
+
+def _said(
+    one: RecordedFinding | None, two: RecordedFinding | None, state: State
+) -> Iterable[WarningChange]:
+    """Defects, or what is worth a look, of a finding: matched whatever numbers stand in them."""
     found = two or one
     assert found is not None
     examined = one is not None and two is not None and one.made == two.made == "made"
-    left = list(one.warnings) if one is not None else []
-    for sentence in two.warnings if two is not None else ():
+
+    def sentences(side: RecordedFinding | None) -> list[str]:
+        if side is None:
+            return []
+        return list(side.warnings if state is State.DEFECT else side.looks)
+
+    actions = {a.sentence: a.action for a in found.assessments}
+    left = sentences(one)
+    for sentence in sentences(two):
         before = next((s for s in left if _without_numbers(s) == _without_numbers(sentence)), None)
         if before is not None:
             left.remove(before)
-        yield WarningChange(found.name, found.title, before, sentence, examined)
+        action = actions.get(sentence, "")
+        yield WarningChange(found.name, found.title, before, sentence, examined, action)
     for sentence in left:
         yield WarningChange(found.name, found.title, sentence, None, examined)
 
@@ -316,12 +357,14 @@ def _facts(a: RecordedAudit, b: RecordedAudit) -> dict[str, tuple[str, str]]:
     return {k: pair for k, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _cautions(facts: dict[str, tuple[str, str]]) -> list[str]:
+def _cautions(facts: dict[str, tuple[str, str]], a: RecordedAudit, b: RecordedAudit) -> list[str]:
     found = []
-    if data := [k for k in _DATA if k in facts]:
+    data = [k for k in _DATA if k in facts]
+    if data or _same_data(a, b) is False:
+        how = _told(facts, data) or "the samples are others"
         found.append(
-            f"The two are not audits on the same data ({_told(facts, data)}), so their numbers "
-            "may not be comparable."
+            f"The two are not audits on the same data ({how}), so their numbers may not be "
+            "comparable."
         )
     if "confidence" in facts:
         found.append(
@@ -331,9 +374,9 @@ def _cautions(facts: dict[str, tuple[str, str]]) -> list[str]:
     return found
 
 
-def _remarks(facts: dict[str, tuple[str, str]]) -> list[str]:
+def _remarks(facts: dict[str, tuple[str, str]], a: RecordedAudit, b: RecordedAudit) -> list[str]:
     found = []
-    if chance := [k for k in ("seed", "time budget") if k in facts]:
+    if chance := [k for k in ("seed", "time budget", "sub-sampled") if k in facts]:
         found.append(
             f"Not all else is equal ({_told(facts, chance)}): what is estimated from random "
             "samples may differ by chance."
@@ -343,12 +386,19 @@ def _remarks(facts: dict[str, tuple[str, str]]) -> list[str]:
             f"Not all else is equal ({_told(facts, other)}): a number may have been computed in "
             "another way."
         )
-    if not any(k in facts for k in _DATA):
+    with_data = "audited" not in {*a.facts, *b.facts}
+    if with_data and _same_data(a, b) is None and not any(k in facts for k in _DATA):
         found.append(
-            "The data have the same sizes; an audit does not record whether they are the same "
+            "The data have the same sizes; these audits do not record whether they are the same "
             "samples."
         )
     return found
+
+
+def _same_data(a: RecordedAudit, b: RecordedAudit) -> bool | None:
+    """Whether both were made on the same samples; None where one does not say."""
+    one, two = a.facts.get("data"), b.facts.get("data")
+    return None if one is None or two is None else one == two
 
 
 def _told(facts: dict[str, tuple[str, str]], names: Sequence[str]) -> str:

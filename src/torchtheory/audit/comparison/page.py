@@ -40,7 +40,7 @@ def print_comparison(comparison: Comparison, console: Console, verbose: bool = F
     Args:
         comparison: of two audits.
         console: where to.
-        verbose: also the numbers that are equal, the warnings that remain, and how changes were
+        verbose: also the numbers that are equal, the defects that remain, and how changes were
             decided.
     """
     one, two = comparison.names
@@ -50,6 +50,12 @@ def print_comparison(comparison: Comparison, console: Console, verbose: bool = F
         serious = sentence in comparison.cautions
         mark, style = ("!", "bold red") if serious else ("•", "")
         console.print(marked(mark, sentence, style))
+    turned = [a for a in comparison.areas if verbose or a.turn != "same"]
+    if turned:
+        _rule(console, "Areas")
+        for area in turned:
+            style = "bold red" if area.turn == "worse" else ""
+            console.print(marked(words.TURNS[area.turn], words.area_sentence(area), style))
     shown = [q for q in comparison.quantities if verbose or q.change is not Change.EQUAL]
     if shown:
         _rule(console, "Numbers")
@@ -67,7 +73,7 @@ def print_comparison(comparison: Comparison, console: Console, verbose: bool = F
                     console.print(Text(f"  {name}: {numbers}", style="dim"))
     warnings = [w for w in comparison.warnings if verbose or w.state != "remains"]
     if warnings:
-        _rule(console, "Warnings")
+        _rule(console, "Defects")
         for warning in warnings:
             mark, style = ("!", "bold red") if warning.state == "new" else ("•", "")
             console.print(marked(mark, f"{warning.state}: {warning.sentence}", style))
@@ -192,6 +198,9 @@ def _tables(comparison: Comparison) -> list[tuple[str, Table]]:
     """Everything but the summary, as tables under headings."""
     one, two = comparison.names
     found = []
+    if comparison.areas:
+        areas = tuple((a.area.question, a.first.state, a.second.state) for a in comparison.areas)
+        found.append(("Areas", Table("areas", ("area", one, two), areas)))
     if comparison.quantities:
         columns = ("quantity", one, two, "factor", "", "decided by")
         rows = tuple(
@@ -219,7 +228,7 @@ def _tables(comparison: Comparison) -> list[tuple[str, Table]]:
         found.append(("Claims with another verdict", Table("claims", columns_of_claims, claims)))
     if comparison.warnings:
         warned = tuple((w.state, w.sentence, w.finding) for w in comparison.warnings)
-        found.append(("Warnings", Table("warnings", ("", "warning", "finding"), warned)))
+        found.append(("Defects", Table("defects", ("", "defect", "finding"), warned)))
     if comparison.gaps:
         gaps = tuple(words.gap_rows(comparison))
         columns_of_gaps = ("finding", one, two, "why")

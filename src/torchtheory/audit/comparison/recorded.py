@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 from torchtheory.audit.engine.audit import Audit
 from torchtheory.core.claim import RELATIONS, Claim, Verdict, parse_number
+from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
 from torchtheory.core.files import existing_file, kind_of, read_json
 from torchtheory.core.intervals import Interval
@@ -49,6 +51,8 @@ class RecordedFinding:
         claims: its claims; verdicts are computed again.
         warnings: what is wrong with the network, in sentences.
         tallies: errors counted on sets of samples, by the name of the set.
+        assessments: what it says about areas; nothing in the record of an early version.
+        seconds: how long it took.
     """
 
     name: str
@@ -60,6 +64,13 @@ class RecordedFinding:
     claims: tuple[Claim, ...]
     warnings: tuple[str, ...]
     tallies: dict[str, Tally]
+    assessments: tuple[Assessment, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def looks(self) -> tuple[str, ...]:
+        """What is worth a look though it need not be wrong, in sentences."""
+        return tuple(a.sentence for a in self.assessments if a.state is State.LOOK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +82,37 @@ class RecordedAudit:
         facts: what was audited, in words.
         findings: by name, in the report's order.
         file: the file it was read from, or None.
+        diagnosis: one assessment for each area; nothing in the record of an early version.
+        verdict: the audit in one sentence.
+        interrupted: whether it was stopped before all findings were made.
+        seconds: how long it took.
     """
 
     title: str
     facts: dict[str, str]
     findings: dict[str, RecordedFinding]
     file: Path | None = None
+    diagnosis: tuple[Assessment, ...] = ()
+    verdict: str = ""
+    interrupted: bool = False
+    seconds: float = 0.0
+
+    @property
+    def warnings(self) -> list[str]:
+        """The defects of the network and its data, in sentences."""
+        return [w for f in self.findings.values() for w in f.warnings]
+
+    @property
+    def looks(self) -> list[str]:
+        """What is worth a look though it need not be wrong, in sentences."""
+        return [sentence for f in self.findings.values() for sentence in f.looks]
+
+    @property
+    def violated(self) -> list[Claim]:
+        """The claims that the measurements refute."""
+        return [
+            c for f in self.findings.values() for c in f.claims if c.verdict is Verdict.VIOLATED
+        ]
 
     def missing(self, name: str) -> str:
         """Why a finding is not among these, in words."""
@@ -137,7 +173,16 @@ def _audit(data: Any, file: Path | None) -> RecordedAudit:
         )
     try:
         read = [_finding(f) for f in findings]
-        return RecordedAudit(_word(data["title"]), facts, {f.name: f for f in read}, file)
+        return RecordedAudit(
+            _word(data["title"]),
+            facts,
+            {f.name: f for f in read},
+            file,
+            tuple(_assessments(data.get("diagnosis", ()))),
+            _word(data.get("verdict", "")),
+            data.get("interrupted", False) is True,
+            _seconds(data),
+        )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
         raise FileProblem(
             f"{name} is an audit with parts this version cannot read, because another version "
@@ -157,8 +202,9 @@ def _other_kind(data: Any) -> str:
 def _finding(data: Mapping[str, Any]) -> RecordedFinding:
     claims = tuple(_claim(c) for c in data["claims"])
     quantities = {q["name"]: _quantity(q) for q in data["quantities"]}
-    said = [c for c in claims if c.verdict is not Verdict.NOT_APPLICABLE]
-    reasons = [c.reason for c in claims if c.verdict is Verdict.NOT_APPLICABLE]
+    nothing = (Verdict.NOT_APPLICABLE, Verdict.NOT_DONE)
+    said = [c for c in claims if c.verdict not in nothing]
+    reasons = [c.reason for c in claims if c.verdict in nothing]
     made: Made = "made" if data["complete"] else "made in part"
     if reasons and not (said or quantities or data["tables"]):
         made = "not made"
@@ -173,7 +219,31 @@ def _finding(data: Mapping[str, Any]) -> RecordedFinding:
         claims=claims,
         warnings=tuple(_word(w) for w in data["warnings"]),
         tallies=dict(_tallies(data["tables"])),
+        assessments=tuple(_assessments(data.get("assessments", ()))),
+        seconds=_seconds(data),
     )
+
+
+def _assessments(found: Any) -> Iterable[Assessment]:
+    """What is said about areas; those that this version does not know are left out."""
+    if not isinstance(found, list | tuple):
+        raise TypeError(f"{type(found).__name__} is no list")
+    for data in found:
+        if data["area"] not in list(Area) or data["state"] not in list(State):
+            continue
+        number = data["number"]
+        yield Assessment(
+            Area(data["area"]),
+            State(data["state"]),
+            _word(data["sentence"]),
+            None if number is None else _quantity(number),
+            *(_word(data[k]) for k in ("usual", "action", "figure", "finding")),
+        )
+
+
+def _seconds(data: Mapping[str, Any]) -> float:
+    seconds = float(data.get("seconds", 0.0))
+    return seconds if 0 <= seconds < math.inf else 0.0
 
 
 def _quantity(data: Mapping[str, Any]) -> Quantity:
@@ -215,6 +285,8 @@ def _claim(data: Mapping[str, Any]) -> Claim:
         trivial=parse_number(data["trivial"]),
         interval=None if interval is None else _interval(interval),
         cases=int(data["cases"]),
+        undone=data.get("verdict") == Verdict.NOT_DONE,
+        self_check=data.get("self_check") is True,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchtheory.audit.comparison.recorded import Made, Tally
 from torchtheory.core.claim import Claim, Verdict, json_number
+from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.quantity import Quantity
 
 
@@ -165,14 +166,46 @@ class ClaimChange:
         }
 
 
+#: How serious the states of an area are; that it was not measured says nothing.
+_SERIOUS = {State.FINE: 0, State.LOOK: 1, State.DEFECT: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class AreaChange:
+    """What each audit says about an area."""
+
+    area: Area
+    first: Assessment
+    second: Assessment
+
+    @property
+    def turn(self) -> str:
+        """`worse`, `better`, `same`, or `unknown` where only one of the two measured it."""
+        one, two = self.first.state, self.second.state
+        if one is two:
+            return "same"
+        if one not in _SERIOUS or two not in _SERIOUS:
+            return "unknown"
+        return "worse" if _SERIOUS[two] > _SERIOUS[one] else "better"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "area": str(self.area),
+            "first": self.first.to_json(),
+            "second": self.second.to_json(),
+            "turn": self.turn,
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class WarningChange:
-    """A warning of one audit or of both.
+    """A defect, or something worth a look, of one audit or of both.
 
     Attributes:
         finding, title: name and title of the finding it belongs to.
         first, second: the sentence in each audit, or None.
         examined: whether the finding is whole in both; if not, nothing is known of the other.
+        action: what to do about it, where it is there still.
     """
 
     finding: str
@@ -180,6 +213,7 @@ class WarningChange:
     first: str | None
     second: str | None
     examined: bool
+    action: str = ""
 
     @property
     def state(self) -> str:
@@ -200,6 +234,7 @@ class WarningChange:
             "first": self.first,
             "second": self.second,
             "state": self.state,
+            "action": self.action,
         }
 
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from torchtheory.audit.comparison.rows import Change, FindingGap, QuantityChange
+from torchtheory.audit.comparison.rows import AreaChange, Change, FindingGap, QuantityChange
 from torchtheory.core.claim import Claim
 from torchtheory.core.quantity import Quantity
 from torchtheory.report.numbers import MINUS, enough_digits, number_text, percent
@@ -24,6 +24,9 @@ MARKS = {
     Change.INCOMPARABLE: "?",
 }
 
+#: A sign for what became of an area.
+TURNS = {"worse": "✗", "better": "✓", "same": "=", "unknown": "?"}
+
 #: Most sentences of a summary, and of those most about single numbers.
 SENTENCES = 6
 NUMBERS = 3
@@ -38,8 +41,8 @@ def summary(comparison: Comparison) -> list[str]:
         found = ["The two audits have no number in common, so there is nothing to compare."]
         return (comparison.cautions + found + _gaps(comparison))[:SENTENCES]
     first = [*comparison.cautions, _count(comparison)]
-    must = _verdicts(comparison) + _warnings(comparison, "new", "New warning")
-    may = _warnings(comparison, "gone", "No longer warned of") + _gaps(comparison)
+    must = _verdicts(comparison) + _warnings(comparison, "new", "New defect")
+    may = _warnings(comparison, "gone", "No longer a defect") + _gaps(comparison)
     left = SENTENCES - len(first)
     room = max(1, min(2, left - len(must)), left - len(must) - len(may))
     return (first + _numbers(comparison, min(NUMBERS, room)) + must + may)[:SENTENCES]
@@ -195,6 +198,14 @@ def with_error(q: Quantity, digits: int = 4) -> tuple[str, str]:
 def verdict(claim: Claim | None) -> str:
     """A verdict, or that the claim was not made."""
     return "not stated" if claim is None else str(claim.verdict)
+
+
+def area_sentence(row: AreaChange) -> str:
+    """An area with its two states, and what is said of it now."""
+    states = f"{row.first.state} → {row.second.state}"
+    if row.turn == "same":
+        states = str(row.second.state)
+    return f"{row.area.question}: {states}. {row.second.sentence}"
 
 
 def _verdicts(comparison: Comparison) -> list[str]:
