@@ -96,7 +96,43 @@ def test_mistakes_constants_and_convolutions() -> None:
 
 
 def test_refused() -> None:
-    net = nn.Sequential(nn.Linear(2, 4), nn.GLU(), nn.Linear(2, 2))
+    class Sorted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sort(-1).values
+
+    net = nn.Sequential(nn.Linear(2, 4), Sorted(), nn.Linear(4, 2))
     problem = Problem(net, (torch.randn(4, 2), torch.tensor([0, 1, 0, 1])))
-    with pytest.raises(UnsupportedModel, match="GLU"):
+    with pytest.raises(UnsupportedModel, match=r"sort.*layer '1', Sorted"):
         certified_radii(problem, problem.train)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_found_inside_the_radius_of_networks_with_local_bounds(seed: int) -> None:
+    """Layer normalization, attention and gates: the certificate of each sample's own ball."""
+    torch.manual_seed(seed)
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.norm = nn.Linear(6, 6), nn.LayerNorm(6)
+            self.attention = nn.MultiheadAttention(3, 1, batch_first=True)
+            self.head = nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + self.norm(torch.sigmoid(self.inner(x)) * x)
+            tokens = x.unflatten(1, (2, 3))
+            mixed, _ = self.attention(tokens, tokens, tokens)
+            out: torch.Tensor = self.head(mixed.flatten(1))
+            return out
+
+    net = Gated().double().eval()
+    x = torch.randn(12, 6, dtype=torch.float64)
+    problem = labeled(net, x)
+    radii = certified_radii(problem, problem.train)
+    found = boundary_distances(problem, problem.train)
+    assert bool((radii > 0).all())
+    assert bool((found >= radii).all())
+    direction = torch.randn(50, 12, 6, dtype=torch.float64)
+    direction /= direction.norm(dim=2, keepdim=True)
+    moved = (x + 0.999 * radii[:, None] * direction).flatten(0, 1)
+    assert not bool(problem.errors(Samples(moved, problem.train.y.repeat(50))).any())

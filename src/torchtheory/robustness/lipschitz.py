@@ -21,6 +21,10 @@ from torchtheory.linalg.singular_values import operator_norm_upper_bound
 from torchtheory.models.model import PureFunction, evaluation_mode
 from torchtheory.models.problem import Problem
 from torchtheory.nets.chain import Rearrangement, as_chain, has_own_forward
+from torchtheory.robustness.maxima import windows_of_an_entry
+from torchtheory.robustness.pointwise import SLOPES as _POINTWISE  # noqa: F401
+from torchtheory.robustness.pointwise import pointwise_constant
+from torchtheory.robustness.watched_pass import spectral_norm
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMALIZATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -30,32 +34,11 @@ _LINEAR_POOLS = (
 )  # fmt: skip
 _MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 
-#: Suprema of the derivative of functions that act on each entry alone.
-_POINTWISE: dict[type[nn.Module], float] = {
-    nn.ReLU: 1.0,
-    nn.ReLU6: 1.0,
-    nn.Hardtanh: 1.0,
-    nn.Tanh: 1.0,
-    nn.Sigmoid: 0.25,
-    nn.LogSigmoid: 1.0,
-    nn.Softplus: 1.0,
-    nn.Softsign: 1.0,
-    nn.Identity: 1.0,
-    nn.Flatten: 1.0,
-    nn.Unflatten: 1.0,
-    nn.Dropout: 1.0,
-    nn.Dropout1d: 1.0,
-    nn.Dropout2d: 1.0,
-    nn.Dropout3d: 1.0,
-    Rearrangement: 1.0,
-    nn.AlphaDropout: 1.0,
-    nn.Hardsigmoid: 1 / 6,
-    nn.SiLU: 1.09984,  # at x = 2.39936
-    nn.Mish: 1.08850,  # at x = 1.49063
-    nn.SELU: 1.0507009873554805 * 1.6732632423543772,  # the slope just below 0
-    nn.Softmax: 0.5,
-}
-_GELU = {"none": 1.12891, "tanh": 1.129}  # at x = 1.41421 and x = 1.41850
+#: Layers that only move entries about, or pass them on in evaluation mode.
+_PASSING = (
+    nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d,
+    nn.AlphaDropout, Rearrangement,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +47,9 @@ class LayerNorm:
 
     Attributes:
         name, kind: of the layer.
-        lipschitz: its Lipschitz constant, or an upper bound of it. For a dense layer this is
-            exactly the spectral norm; for a convolution it is above it with probability 0.999.
+        lipschitz: its Lipschitz constant, or an upper bound of it. For a dense layer of up to 512
+            units on one side this is exactly the spectral norm; for larger ones and convolutions
+            it is above it with probability 0.999.
         frobenius: Frobenius norm of its linear map; None for a layer without weights.
     """
 
@@ -146,8 +130,7 @@ def _norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float | None
             "of its own, whose Lipschitz constant no rule here gives"
         )
     if isinstance(module, nn.Linear):
-        weight = module.weight.double()
-        return float(torch.linalg.matrix_norm(weight, 2)), float(weight.norm())
+        return spectral_norm(module.weight), float(module.weight.double().norm())
     if isinstance(module, _CONVOLUTIONS):
         return _convolution_norms(module, x)
     if isinstance(module, _NORMALIZATIONS):
@@ -156,20 +139,20 @@ def _norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float | None
         return _action_norm(module, x), None
     if isinstance(module, _MAX_POOLS):
         return _max_pool_constant(module, x), None
-    if isinstance(module, nn.LeakyReLU):
-        return max(1.0, abs(module.negative_slope)), None
-    if isinstance(module, nn.ELU | nn.CELU):
-        return max(1.0, abs(module.alpha) if isinstance(module, nn.ELU) else 1.0), None
-    if isinstance(module, nn.GELU):
-        return _GELU[module.approximate], None
-    if isinstance(module, nn.PReLU):
-        return max(1.0, float(module.weight.abs().max())), None
-    if type(module) in _POINTWISE:
-        return _POINTWISE[type(module)], None
-    raise UnsupportedModel(
-        f"layer {name or type(module).__name__} is a {type(module).__name__}, "
-        "whose Lipschitz constant no rule here gives"
-    )
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm | nn.MultiheadAttention):
+        raise UnsupportedModel(
+            f"layer {name or type(module).__name__} is a {type(module).__name__}, whose Lipschitz "
+            "constant depends on the ball its inputs are in; lipschitz_bound bounds it there"
+        )
+    if isinstance(module, _PASSING):
+        return 1.0, None
+    try:
+        return pointwise_constant(module), None
+    except UnsupportedModel:
+        raise UnsupportedModel(
+            f"layer {name or type(module).__name__} is a {type(module).__name__}, "
+            "whose Lipschitz constant no rule here gives"
+        ) from None
 
 
 def _action_norm(action: Callable[[Tensor], Tensor], x: Tensor) -> float:
@@ -235,10 +218,6 @@ def _max_pool_constant(module: nn.Module, x: Tensor) -> float:
     def each(value: int | Sequence[int]) -> tuple[int, ...]:
         return (value,) * dimensions if isinstance(value, int) else tuple(value)
 
-    windows = 1
-    for k, s, d in zip(
-        each(module.kernel_size), each(module.stride), each(module.dilation), strict=True
-    ):
-        # taps at distance d meet an entry in steps of s / gcd(s, d)
-        windows *= math.ceil(k / (s // math.gcd(s, d)))
+    sizes = (each(v) for v in (module.kernel_size, module.stride, module.dilation))
+    windows = math.prod(map(windows_of_an_entry, *sizes))
     return math.sqrt(windows)
