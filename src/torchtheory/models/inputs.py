@@ -79,21 +79,30 @@ class Rows:
         pairs = zip(self.tensors(), other.tensors(), strict=True)
         return self._like([torch.cat(pair) for pair in pairs])
 
+    def taken_by(self, model: nn.Module) -> Rows:
+        """Without what a model of the transformers library does not take.
+
+        Such a model names its main input; tables for it have other columns as well, which its
+        trainer leaves out. For other models, all parts.
+        """
+        if not isinstance(self.parts, dict):
+            return self
+        if getattr(model, "main_input_name", None) not in self.parts:
+            return self
+        known = inspect.signature(model.forward).parameters
+        return Rows({k: t for k, t in self.parts.items() if k in known})
+
     def arguments(
         self, model: nn.Module, index: Tensor, like: Tensor
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What to call a model with: `(args, kwargs)` for the rows of the given numbers.
 
         Parts by name go to arguments of those names if `forward` has them, else the dictionary
-        itself is the one argument. A model of the transformers library, which names its main
-        input, gets those that `forward` has and no others, as its trainer does it. Parts by
-        position are spread if `forward` takes so many, else the tuple is the one argument.
+        itself is the one argument. Parts by position are spread if `forward` takes so many, else
+        the tuple is the one argument.
         """
         chosen = self.take(index).to(like).parts
         if isinstance(chosen, dict):
-            if getattr(model, "main_input_name", None) in chosen:
-                known = inspect.signature(model.forward).parameters
-                chosen = {k: t for k, t in chosen.items() if k in known}
             return ((), chosen) if _accepts(model, (), chosen) else ((chosen,), {})
         return (chosen, {}) if _accepts(model, chosen, {}) else ((chosen,), {})
 

@@ -157,7 +157,8 @@ class PureFunction:
     Args:
         model: the module.
         rows: the inputs, for a model that takes several: `x` then holds the numbers of rows.
-        output: which part of a tuple or mapping of outputs to take; see `one_output`.
+        output: which part of a tuple or mapping of outputs to take; see `one_output`. Several, as
+            a tuple, stand side by side in one tensor `[n, K]`.
 
     >>> net = nn.Linear(3, 1)
     >>> f = PureFunction(net)
@@ -167,7 +168,11 @@ class PureFunction:
     """
 
     def __init__(
-        self, model: nn.Module, *, rows: Rows | None = None, output: int | str | None = None
+        self,
+        model: nn.Module,
+        *,
+        rows: Rows | None = None,
+        output: int | str | tuple[int | str, ...] | None = None,
     ) -> None:
         as_module(model)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -203,7 +208,11 @@ class PureFunction:
         self.writes = any(vars(m).get("max_norm") is not None for m in self.model.modules())
 
     def __call__(self, parameters: Parameters, x: Tensor) -> Tensor:
-        outputs = one_output(self.call(parameters, x), self.output)
+        returned = self.call(parameters, x)
+        if isinstance(self.output, tuple):
+            parts = [one_output(returned, key) for key in self.output]
+            return torch.cat([p.reshape(len(p), -1) for p in parts], 1)
+        outputs = one_output(returned, self.output)
         dimension = self.class_dimension
         return outputs if dimension is None else outputs.movedim(dimension, -1)
 

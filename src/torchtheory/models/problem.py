@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -17,19 +17,28 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.budget import time_left
-from torchtheory.core.checks import described, first_entry
 from torchtheory.core.errors import (
     InvalidInput,
-    InvalidType,
     NonFinite,
     ShapeMismatch,
-    TorchTheoryError,
     UnsupportedModel,
 )
 from torchtheory.core.memory import bytes_of
 from torchtheory.models.cost import saved_bytes, seconds_taken
 from torchtheory.models.derivative import gradient_is_slope
+from torchtheory.models.evaluation import called, depends_on_batch, evaluated, same_twice
+from torchtheory.models.heads import (
+    Head,
+    Output,
+    WeightedLoss,
+    apart,
+    check_weights,
+    heads_of,
+    side_by_side,
+)
 from torchtheory.models.inputs import Rows
+from torchtheory.models.losses import USUAL_LOSS, refuse_unusable
+from torchtheory.models.losses import Loss as Loss
 from torchtheory.models.model import (
     Initial,
     Parameters,
@@ -38,19 +47,16 @@ from torchtheory.models.model import (
     main_output,
     parameters_from,
 )
-from torchtheory.models.repairs import repair_of
 from torchtheory.models.samples import Data, Samples, collect
 from torchtheory.models.sklearn_estimators import as_network, class_indices
 from torchtheory.models.targets import (
     IGNORED,
     TASKS,
-    USUAL_LOSS,
     class_dimension,
     infer_task,
     next_tokens,
     targets_for,
 )
-from torchtheory.models.targets import Loss as Loss
 from torchtheory.models.targets import Task as Task
 
 T = TypeVar("T")
@@ -79,7 +85,9 @@ class Problem:
         learning_rate: of the gradient descent that trains it, if known.
         prior: a network of the same shape that has not seen the training data, if there is one.
         output: position or key of the output that is meant, where the model returns several; the
-            first of a tuple, `logits` or the only tensor of a mapping unless given.
+            first of a tuple, `logits` or the only tensor of a mapping unless given. Or several
+            with the weights of their losses, such as `{"logits": 1.0, "aux": 0.3}`; the targets
+            are then a dictionary of the same names.
         limit: most samples kept of either set; beyond it a random subset is used and noted.
         chunk: samples evaluated at once.
         memory: what a pass over a chunk may take; chunks are made smaller where needed.
@@ -116,7 +124,7 @@ class Problem:
         initial: Initial | None = None,
         learning_rate: float | None = None,
         prior: Initial | None = None,
-        output: int | str | None = None,
+        output: Output | None = None,
         limit: int = 20_000,
         chunk: int = 512,
         memory: str | int = "2GiB",
@@ -130,7 +138,7 @@ class Problem:
                 f"limit and chunk must be at least 1 (limit = {limit!r}, chunk = {chunk!r})"
             )
         model = as_network(model)
-        self.function = PureFunction(model, output=output)
+        self.function = PureFunction(model, output=None if isinstance(output, Mapping) else output)
         self.function.refuse_non_finite_parameters()
         self.initial = None if initial is None else parameters_from(model, initial)
         self.prior = None if prior is None else parameters_from(model, prior)
@@ -148,6 +156,7 @@ class Problem:
         if test is not None:
             other = collect(class_indices(model, test), "test", limit=limit, seed=seed)
             self._refuse_other_shape(other, "test")  # before the model does in its own words
+        self._heads = self._weighted_heads(raw, output)
         if output is None:
             self.function.output = self._main_output(raw)
         if plain_mean:
@@ -156,7 +165,7 @@ class Problem:
         self._reproduces = not raw.labeled and self._has_shape_of_inputs(raw, task)
         if self._reproduces:
             raw = replace(raw, y=raw.x)
-        self.task: Task = task or infer_task(self._probe, raw.y)
+        self.task: Task = "combined" if self._heads else task or infer_task(self._probe, raw.y)
         moved = self._move_classes(raw)
         self.classes = {
             "multiclass": self._probe.shape[-1], "labeling": self._probe.shape[-1], "binary": 2,
@@ -164,10 +173,13 @@ class Problem:
         self._remark()
         self.train = self.prepare(gathered, "train", placed=raw)
         self.test = None if other is None else self.prepare(other, "test")
-        self.loss: Loss = USUAL_LOSS[self.task]
+        self.loss: Loss = WeightedLoss(self._heads) if self._heads else USUAL_LOSS[self.task]
+        if loss is not None and self._heads:
+            raise InvalidInput("give loss= or weights of several outputs, not both")
         if loss is not None:
             self.loss = loss if moved is None else _of_moved(loss, moved)
-            self._refuse_unusable_loss(self._probe, plain_mean)
+            first = self.train.y[: len(self._probe)]
+            refuse_unusable(self.loss, self._probe, first, plain_mean=plain_mean)
         if plain_mean:
             self._refuse_coupled_samples()
             self._keep_within_memory(seed)
@@ -225,11 +237,8 @@ class Problem:
         draws random numbers; and what it draws for a sample does not depend on its batch.
         """
         x = self.train.x[: min(8, len(self.train))]
-        with torch.no_grad(), global_randomness_kept():
-            first = self.function(self.parameters, x)
-            again = self.function(self.parameters, x)
-        return torch.equal(first, again) and not (
-            self.draws_random_numbers and self._batch_matters()
+        return same_twice(self.function, x) and not (
+            self.draws_random_numbers and depends_on_batch(self.function, x)
         )
 
     @cached_property
@@ -256,7 +265,7 @@ class Problem:
             for size in (8, self.chunk):
                 x = self.train.x[:size]
                 try:
-                    seconds = seconds_taken(lambda x=x: self._evaluate(x))  # type: ignore[misc]
+                    seconds = seconds_taken(lambda x=x: evaluated(self.function, x))  # type: ignore[misc]
                 except (UnsupportedModel, NonFinite):
                     if taken == math.inf:
                         raise
@@ -354,7 +363,7 @@ class Problem:
         if id(samples) in self._kept:
             return self._kept[id(samples)]
         with torch.no_grad(), global_randomness_kept():
-            parts = [self._evaluate(x) for x, _ in samples.chunks(self.chunk)]
+            parts = [evaluated(self.function, x) for x, _ in samples.chunks(self.chunk)]
         outputs = torch.cat(parts)
         if samples is self.train or samples is self.test:
             self._kept[id(samples)] = outputs
@@ -447,7 +456,15 @@ class Problem:
             y = ready.x
         elif self._labels_repeat and self.task == "labeling":
             y = next_tokens(y)
-        return replace(ready, y=targets_for(self.task, y, self._probe, name))
+        if not self._heads:
+            return replace(ready, y=targets_for(self.task, y, self._probe, name))
+        given = apart(y, samples.parts)
+        columns = [
+            targets_for(h.task, given[str(h.key)], self._probe.new_empty(1, *h.outputs), name)
+            for h in self._heads
+        ]
+        parts = tuple((str(h.key), h.targets) for h in self._heads)
+        return replace(ready, y=side_by_side([c.double() for c in columns]), parts=parts)
 
     def _refuse_other_shape(self, samples: Samples, name: str) -> None:
         if samples.x.shape[1:] != self._input_shape:
@@ -456,9 +473,30 @@ class Problem:
                 f"{list(samples.x.shape[1:])}"
             )
 
+    def _weighted_heads(self, samples: Samples, output: Output | None) -> list[Head]:
+        """Several outputs with weights; none where one output is meant."""
+        if not isinstance(output, Mapping):
+            if samples.parts:
+                weights = ", ".join(f"{name!r}: 1.0" for name, _ in samples.parts)
+                raise InvalidInput(
+                    "the targets have names: say which outputs they belong to, and the weights "
+                    f"of their losses, output={{{weights}}}"
+                )
+            return []
+        by_output = check_weights(output, [name for name, _ in samples.parts])
+        first = samples.first(min(8, len(samples)))
+        with torch.no_grad(), global_randomness_kept():
+            returned = self._returned(first.x)
+        self.function.output = tuple(by_output)
+        return heads_of(returned, by_output, apart(samples.y, samples.parts))
+
     def _main_output(self, samples: Samples) -> int | str | None:
         with torch.no_grad(), global_randomness_kept():
-            return main_output(self._call(self.function.call, samples.x[: min(8, len(samples))]))
+            return main_output(self._returned(samples.x[: min(8, len(samples))]))
+
+    def _returned(self, x: Tensor) -> object:
+        """What the model returns, whatever it is."""
+        return called(self.function, lambda t: self.function.call(self.parameters, t), x)
 
     def _affordable_graphs(self) -> int:
         """For how many samples a quarter of the memory holds all a backward pass needs."""
@@ -483,55 +521,26 @@ class Problem:
 
     def _with_rows(self, samples: Samples, rows: Rows) -> Samples:
         """Several inputs: their rows join the function's table, and `x` says where they are."""
-        table = self.function.rows
+        table, rows = self.function.rows, rows.taken_by(self.model)
         start = 0 if table is None else len(table)
         self.function.rows = rows if table is None else table.followed_by(rows)
         device = self.function.reference().device
         return replace(samples, x=samples.x.to(device) + start, y=samples.y.to(device), rows=None)
 
-    def _call(self, function: Callable[[Parameters, Tensor], T], x: Tensor) -> T:
-        """Run the model; what it raises becomes a sentence."""
-        try:
-            return function(self.parameters, x)
-        except TorchTheoryError:
-            raise
-        except Exception as error:
-            if not self.several_inputs:
-                self._refuse_repairable(function, x[:8], error)
-            sentence = " ".join(str(error).split())
-            inputs = (
-                f"{self.input_shapes} a sample"
-                if self.several_inputs
-                else f"shape {list(x.shape)} and type {x.dtype}"
-            )
-            raise UnsupportedModel(
-                f"the model raised {type(error).__name__} on inputs of {inputs}: {sentence[:300]}"
-            ) from error
-
-    def _refuse_repairable(
-        self, function: Callable[[Parameters, Tensor], T], x: Tensor, error: Exception
-    ) -> None:
-        """Say so if the model raised only because its inputs are of another type or layout."""
-        like = self.function.reference()
-        with global_randomness_kept():
-            advice = repair_of(lambda t: function(self.parameters, t), x, like)
-        if advice is not None:
-            raise InvalidType(advice) from error
-
     def _fix_noise(self, samples: Samples, seed: int) -> None:
         """One draw for all samples and calls, if the model draws random numbers."""
         x = samples.x[: min(8, len(samples))]
-        with torch.no_grad(), global_randomness_kept():
-            if torch.equal(self._evaluate(x), self._evaluate(x)):
-                return
-            self.function = self._call(lambda _, x: self.function.with_noise(seed, x), x)
-            fixed = torch.equal(self._evaluate(x), self._evaluate(x))
+        if same_twice(self.function, x):
+            return
+        free = self.function
+        self.function = called(free, lambda t: free.with_noise(seed, t), x)
+        fixed = same_twice(self.function, x) and not depends_on_batch(self.function, x)
         self.remarks["randomness"] = (
             "the model draws random numbers in evaluation mode; its noise was fixed to one draw, "
             "the same for every sample, and what is said holds for that draw"
             if fixed
             else "the model draws random numbers that could not be fixed, so its outputs differ "
-            "from call to call"
+            "from call to call, or with the other samples of a batch"
         )
 
     def _has_shape_of_inputs(self, samples: Samples, task: Task | None) -> bool:
@@ -560,6 +569,10 @@ class Problem:
         return dimension
 
     def _remark(self) -> None:
+        if self._heads:
+            self.remarks["loss"] = "the weighted sum of " + ", ".join(
+                f"{h.weight:g} times that of {h.key!r} ({h.task})" for h in self._heads
+            )
         if self._reproduces:
             self.remarks["targets"] = (
                 "none were given, and the outputs have the shape of the inputs: the inputs are "
@@ -596,89 +609,19 @@ class Problem:
         if self.test is not None:
             self.test = _fewer(self.test, math.ceil(share * tested), "test", draw, why)
 
-    def _batch_matters(self) -> bool:
-        """Whether the output for a sample depends on the other samples of its batch."""
-        x = self.train.x[: len(self._probe)]
-        half = len(x) // 2
-        if half == 0:
-            return False
-        try:
-            with torch.no_grad(), global_randomness_kept():
-                whole = self._evaluate(x)
-                apart = torch.cat([self._evaluate(x[:half]), self._evaluate(x[half:])])
-        except TorchTheoryError:  # not so few: what asks for one sample will say so
-            return False
-        # batches of other sizes are added up in another order, and a network may magnify that
-        rounding = torch.finfo(whole.dtype).eps ** (1 / 3)
-        return apart.shape != whole.shape or not torch.allclose(
-            apart, whole, rtol=0.0, atol=rounding * float(whole.abs().max())
-        )
-
     def _refuse_coupled_samples(self) -> None:
         """Refuse a model whose output for a sample depends on the others of its batch."""
-        if self.deterministic and self._batch_matters():
+        x = self.train.x[: len(self._probe)]
+        if self.deterministic and depends_on_batch(self.function, x):
             raise UnsupportedModel(
                 "the model's output for a sample depends on the other samples of its batch, also "
                 "in evaluation mode (a normalization without running statistics, say, or a "
                 "recurrent layer without batch_first=True), so it is not a function of the sample"
             )
 
-    def _evaluate(self, x: Tensor) -> Tensor:
-        outputs = self._call(self.function, x)
-        if len(outputs.shape) == 0 or len(outputs) != len(x):
-            raise ShapeMismatch(
-                f"the model maps {len(x)} samples to an output of shape {list(outputs.shape)}; "
-                "its first dimension must be the samples"
-            )
-        if not outputs.is_floating_point():
-            raise UnsupportedModel(
-                f"the model returns {outputs.dtype}; it must return real numbers, such as the "
-                "logits of the classes rather than the class"
-            )
-        if not bool(torch.isfinite(outputs).all()):
-            raise NonFinite(
-                "the model's outputs contain NaN or infinity on finite inputs: "
-                f"{first_entry(outputs, 'the value', ~torch.isfinite(outputs))}"
-            )
-        return outputs
-
     def _first_outputs(self, samples: Samples) -> Tensor:
         with torch.no_grad(), global_randomness_kept():
-            return self._evaluate(samples.x[: min(8, len(samples))])
-
-    def _refuse_unusable_loss(self, probe: Tensor, plain_mean: bool) -> None:
-        y = self.train.y[: len(probe)]
-        try:
-            once = self.loss(probe, y)
-            twice = self.loss(torch.cat([probe, probe]), torch.cat([y, y]))
-        except Exception as error:
-            raise InvalidInput(
-                f"the loss raised {type(error).__name__} on outputs of shape {list(probe.shape)} "
-                f"and targets of shape {list(y.shape)}: {error}"
-            ) from error
-        if not isinstance(once, Tensor) or once.numel() != 1:
-            raise InvalidType(
-                f"the loss must return one number, the mean over the batch, not {described(once)}"
-            )
-        if not bool(torch.isfinite(once)):
-            raise NonFinite(
-                f"the loss is NaN or infinite on the first training samples: {float(once)}"
-            )
-        if not torch.allclose(once, twice, rtol=1e-3, atol=1e-6):
-            raise InvalidInput(
-                "the loss must be a mean over the batch, but doubling the batch changed it from "
-                f"{float(once):g} to {float(twice):g}; use reduction='mean'"
-            )
-        if plain_mean and len(probe) > 1:
-            alone = torch.stack(
-                [self.loss(probe[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(probe))]
-            )
-            if not torch.allclose(once.reshape(()), alone.mean(), rtol=1e-3, atol=1e-6):
-                raise InvalidInput(
-                    "the loss must be the plain mean of the samples' own losses, and this one is "
-                    "not (class weights, say, divide by the sum of weights); write it as "
-                    "lambda outputs, y: loss_of_each(outputs, y).mean()"
-                )
+            return evaluated(self.function, samples.x[: min(8, len(samples))])
 
 
 def _of_moved(loss: Loss, dimension: int) -> Loss:

@@ -39,6 +39,7 @@ class Samples:
         note: how they were chosen when they are not all there was.
         rows: the inputs themselves where the model takes several; `x` then numbers the samples.
         total: how many there were to choose from, where they are not all there was.
+        parts: names and shapes a sample of several targets, which stand side by side in `y`.
     """
 
     x: Tensor
@@ -46,6 +47,7 @@ class Samples:
     note: str = ""
     rows: Rows | None = None
     total: int | None = None
+    parts: tuple[tuple[str, torch.Size], ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -96,8 +98,8 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
             `datasets` library. A model that takes several inputs gets them as a dictionary or
             tuple in place of `x`; batches may also be longer tuples, whose last entry is `y`, or
             dictionaries with an entry `labels`, `label`, `targets`, `target` or `y`. One such
-            dictionary of whole columns will do as well. Inputs alone, `x` or batches of it, have
-            no targets.
+            dictionary of whole columns will do as well. Several targets are a dictionary in place
+            of `y`. Inputs alone, `x` or batches of it, have no targets.
         name: what to call it in messages (`train`, `test`).
         limit: most samples to keep. Beyond it a map-style data set is sub-sampled at random
             (with `seed`) and a stream is cut; the result's `note` says so.
@@ -106,6 +108,7 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
     3
     """
     x: Tensor | Rows
+    y: Tensor | Rows
     whole: Any = data if isinstance(data, Samples | DataLoader | Dataset) else _columns(data, name)
     if isinstance(whole, Samples):
         inputs = whole.x if whole.rows is None else whole.rows.take(whole.x)
@@ -126,12 +129,17 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
     else:
         x, y, note = _from_pair(whole, name, limit, seed)
     total = _count(data) if note else None
+    parts: tuple[tuple[str, torch.Size], ...] = getattr(data, "parts", ())
+    if isinstance(y, Rows):
+        parts = tuple((part, t.shape[1:]) for part, t in y.named())
+        # in float64, which holds class indices as they are
+        y = torch.cat([t.reshape(len(t), -1).double() for t in y.tensors()], 1)
     if isinstance(x, Rows):
         for part, tensor in x.named():
             _check(tensor, y, name, f"inputs {part!r}")
-        return Samples(torch.arange(len(x)), y, note, x, total)
+        return Samples(torch.arange(len(x)), y, note, x, total, parts)
     _check(x, y, name)
-    return Samples(x, y, note, total=total)
+    return Samples(x, y, note, None, total, parts)
 
 
 class _Table(Dataset[Any]):
@@ -223,21 +231,40 @@ def _length(data: Any, name: str) -> int:
         ) from error
 
 
-def _from_pair(data: Any, name: str, limit: int, seed: int) -> tuple[Tensor | Rows, Tensor, str]:
-    x, y = _inputs(data[0], name), _tensor(data[1], f"y of the {name} data")
-    if y.ndim == 0 or (isinstance(x, Tensor) and x.ndim == 0):
+def _from_pair(
+    data: Any, name: str, limit: int, seed: int
+) -> tuple[Tensor | Rows, Tensor | Rows, str]:
+    x, y = _inputs(data[0], name), _targets(data[1], name)
+    if _is_scalar(x) or _is_scalar(y):
         raise ShapeMismatch(
             f"x and y of the {name} data must have one row a sample, not be scalars"
         )
     if len(x) != len(y):
         raise ShapeMismatch(f"the {name} data has {len(x)} inputs but {len(y)} targets")
     chosen, note = _choose(len(x), name, limit, seed)
-    return (x, y, "") if chosen is None else (_rows_of(x, chosen), y[chosen], note)
+    return (x, y, "") if chosen is None else (_rows_of(x, chosen), _rows_of(y, chosen), note)
+
+
+def _is_scalar(values: Tensor | Rows) -> bool:
+    return isinstance(values, Tensor) and values.ndim == 0
+
+
+def _targets(value: Any, name: str) -> Tensor | Rows:
+    """One tensor, or several by name."""
+    columns = as_mapping(value)
+    if columns is None:
+        return _tensor(value, f"y of the {name} data")
+    made = {
+        str(k): _tensor(_stacked(v), f"target {k} of the {name} data") for k, v in columns.items()
+    }
+    if any(t.ndim == 0 for t in made.values()):
+        raise ShapeMismatch(f"the targets of the {name} data must have one row a sample")
+    return Rows(made)
 
 
 def _from_loader(
     loader: DataLoader[Any], name: str, limit: int, seed: int
-) -> tuple[Tensor | Rows, Tensor, str]:
+) -> tuple[Tensor | Rows, Tensor | Rows, str]:
     note = ""
     kept = loader.dataset
     if not isinstance(kept, IterableDataset) and _has_length(kept):
@@ -253,7 +280,7 @@ def _from_loader(
         generator=as_generator(seed),
     )
     xs: list[Tensor | Rows] = []
-    ys: list[Tensor] = []
+    ys: list[Tensor | Rows] = []
     count, cut = 0, False
     with global_randomness_kept():
         torch.manual_seed(seed)
@@ -262,13 +289,15 @@ def _from_loader(
                 cut = True
                 break
             x, y = _rows_or_pair(batch, name)
-            if not batched and y.ndim == 0 and isinstance(x, Tensor):  # a stream of single samples
-                x, y = x[None], y[None]
-            if y.ndim == 0 or (isinstance(x, Tensor) and x.ndim == 0) or len(x) != len(y):
-                shape = list(x.shape) if isinstance(x, Tensor) else x.shapes()
+            if not batched and isinstance(y, Tensor) and y.ndim == 0 and isinstance(x, Tensor):
+                x, y = x[None], y[None]  # a stream of single samples
+            if _is_scalar(x) or _is_scalar(y) or len(x) != len(y):
+                shape, wanted = (
+                    list(t.shape) if isinstance(t, Tensor) else t.shapes() for t in (x, y)
+                )
                 raise ShapeMismatch(
                     f"a batch of the {name} data has inputs of shape {shape} and targets "
-                    f"of shape {list(y.shape)}; both need one row a sample"
+                    f"of shape {wanted}; both need one row a sample"
                 )
             xs.append(x)
             ys.append(y)
@@ -278,10 +307,10 @@ def _from_loader(
     if cut or count > limit:
         note = f"the first {limit} {name} samples of a stream were used"
     first = torch.arange(min(count, limit))
-    return _rows_of(_joined(xs, name), first), torch.cat(ys)[:limit], note
+    return _rows_of(_joined(xs, name), first), _rows_of(_joined(ys, name), first), note
 
 
-def _rows_or_pair(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor]:
+def _rows_or_pair(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor | Rows]:
     """Inputs and targets of a batch, or of a list of rows that nobody has put together."""
     row = as_mapping(batch[0]) if isinstance(batch, list) and batch else None
     if row is None:
@@ -302,7 +331,7 @@ def _rows_or_pair(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor]:
     return _pair_of(columns, name)
 
 
-def _pair_of(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor]:
+def _pair_of(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor | Rows]:
     """Inputs and targets of a batch: a pair, a longer tuple, a dictionary with labels, or inputs.
 
     Inputs alone have targets of no column. Text in a dictionary is left out.
@@ -317,7 +346,7 @@ def _pair_of(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor]:
                 f"inputs and one of {', '.join(TARGET_KEYS)}"
             )
         inputs: Any = {k: v for k, v in numbers.items() if k != key}
-        return _inputs(inputs, name), _tensor(numbers[key], f"{key} of the {name} data")
+        return _inputs(inputs, name), _targets(numbers[key], name)
     if isinstance(batch, tuple | list) and len(batch) == 1:
         batch = batch[0]
     if isinstance(batch, Tensor):
@@ -326,7 +355,7 @@ def _pair_of(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor]:
     if not (isinstance(batch, tuple | list) and len(batch) >= 2):
         raise InvalidType(f"the {name} data must yield pairs (x, y), not {_kind(batch)}")
     inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
-    return _inputs(inputs, name), _tensor(batch[-1], f"y of the {name} data")
+    return _inputs(inputs, name), _targets(batch[-1], name)
 
 
 def _is_text(value: Any) -> bool:

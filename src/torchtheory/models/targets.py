@@ -1,4 +1,4 @@
-r"""Targets: what kind of problem they pose, how the loss wants them, and the usual loss.
+r"""Targets: what kind of problem they pose, and how the loss wants them.
 
 | task | outputs of a sample | targets of a sample | usual loss |
 |---|---|---|---|
@@ -6,6 +6,7 @@ r"""Targets: what kind of problem they pose, how the loss wants them, and the us
 | `binary` | one logit | 0 or 1 (or -1, +1) | logistic |
 | `multiclass` | one logit per class | a class index | cross-entropy |
 | `labeling` | one logit per class at every position | a class index at every position, or -100 | mean cross-entropy of its labeled positions |
+| `combined` | several of these, side by side | theirs | the weighted sum of theirs |
 | `unlabeled` | any shape | none | none |
 
 A position is a token of a sequence or a pixel of an image.
@@ -13,18 +14,16 @@ A position is a token of a sequence or a pixel of an image.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 
-Task = Literal["regression", "binary", "multiclass", "labeling", "unlabeled"]
+Task = Literal["regression", "binary", "multiclass", "labeling", "combined", "unlabeled"]
+#: Those that can be asked for; `combined` follows from several outputs with weights.
 TASKS: tuple[Task, ...] = ("regression", "binary", "multiclass", "labeling", "unlabeled")
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 #: The label of a position that has none, as in `torch.nn.functional.cross_entropy`.
 IGNORED = -100
@@ -112,47 +111,6 @@ def targets_for(task: Task, y: Tensor, probe: Tensor, name: str) -> Tensor:
             f"{list(wanted)}"
         )
     return y.to(probe.dtype).reshape(len(y), *wanted)
-
-
-def labeling_loss(outputs: Tensor, y: Tensor) -> Tensor:
-    r"""Mean over the samples of the mean cross-entropy of a sample's labeled positions.
-
-    $$
-    \frac1n\sum_{i=1}^n\frac1{|P_i|}\sum_{p\in P_i}-\log\operatorname{softmax}(f_p(x_i))_{y_{ip}},
-    \qquad P_i=\{p: y_{ip}\ne-100\}
-    $$
-
-    Every sample counts the same, however many positions of it are labeled; with equally many it is
-    the mean over all positions.
-
-    Args:
-        outputs: `[n, *positions, classes]`.
-        y: class indices `[n, *positions]`; -100 where there is no label.
-
-    >>> y = torch.tensor([[0, 1], [1, -100]])
-    >>> round(float(labeling_loss(torch.zeros(2, 2, 2), y)), 4)
-    0.6931
-    """
-    labeled = y != IGNORED
-    own = F.log_softmax(outputs, -1).gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    lost = torch.where(labeled, -own, torch.zeros_like(own)).flatten(1).sum(1)
-    return (lost / labeled.flatten(1).sum(1).clamp(min=1)).mean()
-
-
-def no_loss(outputs: Tensor, y: Tensor) -> Tensor:
-    """Raises: without targets there is no usual loss."""
-    raise InvalidInput(
-        "no targets were given, so there is no loss: pass train=(x, y), or loss= of the outputs"
-    )
-
-
-USUAL_LOSS: dict[Task, Loss] = {
-    "regression": F.mse_loss,
-    "binary": F.binary_cross_entropy_with_logits,
-    "multiclass": F.cross_entropy,
-    "labeling": labeling_loss,
-    "unlabeled": no_loss,
-}
 
 
 def next_tokens(y: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ def one_label_per_sample(problem: Problem) -> str | None:
             "every position of a sample has its own label, positions of one sample are not "
             "independent, and this is about one label per sample"
         )
+    if problem.task == "combined":
+        return "several outputs have losses of their own, and this is about one output"
     return has_targets(problem)
 
 

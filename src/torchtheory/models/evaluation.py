@@ -1,0 +1,106 @@
+"""A model run on inputs: whatever goes wrong becomes a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.checks import first_entry
+from torchtheory.core.errors import (
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+    TorchTheoryError,
+    UnsupportedModel,
+)
+from torchtheory.models.model import PureFunction, global_randomness_kept
+from torchtheory.models.repairs import repair_of
+
+T = TypeVar("T")
+
+
+def called(function: PureFunction, run: Callable[[Tensor], T], x: Tensor) -> T:
+    """`run(x)`, which calls the function's model; what that raises becomes a sentence.
+
+    Raises:
+        InvalidType: if the inputs are of another type or layout than the model takes, with the
+            change that helps.
+        UnsupportedModel: with what the model says.
+    """
+    try:
+        return run(x)
+    except TorchTheoryError:
+        raise
+    except Exception as error:
+        if function.rows is None:
+            with global_randomness_kept():
+                advice = repair_of(run, x[:8], function.reference())
+            if advice is not None:
+                raise InvalidType(advice) from error
+        sentence = " ".join(str(error).split())
+        inputs = (
+            f"shape {list(x.shape)} and type {x.dtype}"
+            if function.rows is None
+            else f"{function.rows.shapes()} a sample"
+        )
+        raise UnsupportedModel(
+            f"the model raised {type(error).__name__} on inputs of {inputs}: {sentence[:300]}"
+        ) from error
+
+
+def evaluated(function: PureFunction, x: Tensor) -> Tensor:
+    """The outputs `[n, ...]` at the function's own parameters: finite real numbers.
+
+    >>> evaluated(PureFunction(torch.nn.Linear(2, 3)), torch.ones(4, 2)).shape
+    torch.Size([4, 3])
+    """
+    outputs = called(function, lambda t: function(function.parameters, t), x)
+    if len(outputs.shape) == 0 or len(outputs) != len(x):
+        raise ShapeMismatch(
+            f"the model maps {len(x)} samples to an output of shape {list(outputs.shape)}; "
+            "its first dimension must be the samples"
+        )
+    if not outputs.is_floating_point():
+        raise UnsupportedModel(
+            f"the model returns {outputs.dtype}; it must return real numbers, such as the "
+            "logits of the classes rather than the class"
+        )
+    if not bool(torch.isfinite(outputs).all()):
+        raise NonFinite(
+            "the model's outputs contain NaN or infinity on finite inputs: "
+            f"{first_entry(outputs, 'the value', ~torch.isfinite(outputs))}"
+        )
+    return outputs
+
+
+def same_twice(function: PureFunction, x: Tensor) -> bool:
+    """Whether the same inputs give the same outputs twice, bit for bit."""
+    with torch.no_grad(), global_randomness_kept():
+        return torch.equal(evaluated(function, x), evaluated(function, x))
+
+
+def depends_on_batch(function: PureFunction, x: Tensor) -> bool:
+    """Whether the output for a sample depends on the other samples of its batch.
+
+    Tried on the whole of `x` against its two halves.
+
+    >>> depends_on_batch(PureFunction(torch.nn.Linear(2, 1)), torch.ones(4, 2))
+    False
+    """
+    half = len(x) // 2
+    if half == 0:
+        return False
+    try:
+        with torch.no_grad(), global_randomness_kept():
+            whole = evaluated(function, x)
+            apart = torch.cat([evaluated(function, x[:half]), evaluated(function, x[half:])])
+    except TorchTheoryError:  # not so few: what asks for one sample will say so
+        return False
+    # batches of other sizes are added up in another order, and a network may magnify that
+    rounding = torch.finfo(whole.dtype).eps ** (1 / 3)
+    return apart.shape != whole.shape or not torch.allclose(
+        apart, whole, rtol=0.0, atol=rounding * float(whole.abs().max())
+    )

@@ -1,0 +1,100 @@
+"""The usual loss of every task, and losses of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchtheory.core.checks import described
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite
+from torchtheory.models.targets import IGNORED, Task
+
+#: `loss(outputs, targets)`, the mean over a batch.
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def labeling_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    r"""Mean over the samples of the mean cross-entropy of a sample's labeled positions.
+
+    $$
+    \frac1n\sum_{i=1}^n\frac1{|P_i|}\sum_{p\in P_i}-\log\operatorname{softmax}(f_p(x_i))_{y_{ip}},
+    \qquad P_i=\{p: y_{ip}\ne-100\}
+    $$
+
+    Every sample counts the same, however many positions of it are labeled; with equally many it is
+    the mean over all positions.
+
+    Args:
+        outputs: `[n, *positions, classes]`.
+        y: class indices `[n, *positions]`; -100 where there is no label.
+
+    >>> y = torch.tensor([[0, 1], [1, -100]])
+    >>> round(float(labeling_loss(torch.zeros(2, 2, 2), y)), 4)
+    0.6931
+    """
+    labeled = y != IGNORED
+    own = F.log_softmax(outputs, -1).gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    lost = torch.where(labeled, -own, torch.zeros_like(own)).flatten(1).sum(1)
+    return (lost / labeled.flatten(1).sum(1).clamp(min=1)).mean()
+
+
+def no_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """Raises: without targets there is no usual loss."""
+    raise InvalidInput(
+        "no targets were given, so there is no loss: pass train=(x, y), or loss= of the outputs"
+    )
+
+
+USUAL_LOSS: dict[Task, Loss] = {
+    "regression": F.mse_loss,
+    "binary": F.binary_cross_entropy_with_logits,
+    "multiclass": F.cross_entropy,
+    "labeling": labeling_loss,
+    "combined": no_loss,  # that of its heads
+    "unlabeled": no_loss,
+}
+
+
+def refuse_unusable(loss: Loss, outputs: Tensor, y: Tensor, *, plain_mean: bool) -> None:
+    """Raise unless a loss is a finite mean over a batch.
+
+    Args:
+        loss: the user's.
+        outputs: of a few samples.
+        y: their targets.
+        plain_mean: whether it must be the plain mean of the samples' own losses.
+
+    >>> refuse_unusable(F.mse_loss, torch.zeros(4, 1), torch.ones(4, 1), plain_mean=True)
+    """
+    try:
+        once = loss(outputs, y)
+        twice = loss(torch.cat([outputs, outputs]), torch.cat([y, y]))
+    except Exception as error:
+        raise InvalidInput(
+            f"the loss raised {type(error).__name__} on outputs of shape {list(outputs.shape)} "
+            f"and targets of shape {list(y.shape)}: {error}"
+        ) from error
+    if not isinstance(once, Tensor) or once.numel() != 1:
+        raise InvalidType(
+            f"the loss must return one number, the mean over the batch, not {described(once)}"
+        )
+    if not bool(torch.isfinite(once)):
+        raise NonFinite(f"the loss is NaN or infinite on the first training samples: {float(once)}")
+    if not torch.allclose(once, twice, rtol=1e-3, atol=1e-6):
+        raise InvalidInput(
+            "the loss must be a mean over the batch, but doubling the batch changed it from "
+            f"{float(once):g} to {float(twice):g}; use reduction='mean'"
+        )
+    if plain_mean and len(outputs) > 1:
+        alone = torch.stack(
+            [loss(outputs[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(outputs))]
+        )
+        if not torch.allclose(once.reshape(()), alone.mean(), rtol=1e-3, atol=1e-6):
+            raise InvalidInput(
+                "the loss must be the plain mean of the samples' own losses, and this one is "
+                "not (class weights, say, divide by the sum of weights); write it as "
+                "lambda outputs, y: loss_of_each(outputs, y).mean()"
+            )
