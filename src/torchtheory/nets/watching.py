@@ -73,6 +73,7 @@ class WatchedUnits:
         silent: `[units]`, whether the slope $\varrho'$ was 0 at every sample.
         flat: mean share of slopes below a hundredth of the largest one, over units and samples.
         linear: `[units]`, whether the slope was the same, and not 0, at every sample.
+        active: `[units]`, at how many samples the slope was not 0 (somewhere, of a channel).
         samples: how many were seen.
     """
 
@@ -81,6 +82,7 @@ class WatchedUnits:
     silent: Tensor
     flat: float
     linear: Tensor
+    active: Tensor
     samples: int
     _slope: Tensor = field(repr=False)
 
@@ -107,6 +109,7 @@ class WatchedUnits:
             self.silent & more.silent,
             (self.flat * self.samples + more.flat * more.samples) / total,
             self.linear & more.linear & (self._slope == more._slope),
+            self.active + more.active,
             total,
             self._slope,
         )
@@ -310,12 +313,14 @@ class _Layers(_Watch):
 def _units(layer: str, function: str, slopes: Tensor, samples: int) -> WatchedUnits:
     rows = slopes.flatten(0, -2)
     first = rows[0]
+    live = slopes != 0
     return WatchedUnits(
         layer,
         function,
         (rows == 0).all(0),
         float((rows.abs() < FLAT * LARGEST_SLOPE[function]).double().mean()),
         (rows == first).all(0) & (first != 0),
+        (live.flatten(1, -2).any(1) if live.ndim > 2 else live).sum(0),
         samples,
         first,
     )

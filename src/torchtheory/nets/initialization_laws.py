@@ -1,0 +1,182 @@
+r"""The laws that layers draw their weights from, and whether weights still look like such a draw.
+
+`nn.Linear` and convolutions draw uniformly on $[-b, b]$ with $b=1/\sqrt{\text{fan-in}}$ (what
+`kaiming_uniform_` with $a=\sqrt5$ comes to), recurrent layers with $b=1/\sqrt{\text{width}}$,
+embeddings from $N(0,1)$; normalizations begin with ones and zeros. Users draw by the rules of
+`nn.init`. A draw is told from other weights by Kolmogorov's distance
+
+$$ D_n=\sup_t|F_n(t)-F(t)|,\qquad \sqrt n\,D_n \Rightarrow \sup_t|B(t)|, $$
+
+with the Brownian bridge $B$, and by the bounds: one weight beyond them is no draw.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy import special
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from torchtheory.core.checks import as_module, as_vector, one_of, positive_number
+
+#: Entries of a tensor that its distance is computed from.
+ENTRIES = 100_000
+
+_NORMALIZATIONS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.PReLU)
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A law of independent entries with mean 0.
+
+    Attributes:
+        rule: who draws by it, such as `"kaiming_normal_"`.
+        kind: `uniform` on [-scale, scale], or `normal` with this standard deviation.
+        scale: bound or standard deviation.
+    """
+
+    rule: str
+    kind: str
+    scale: float
+
+    def __post_init__(self) -> None:
+        one_of(self.kind, "kind", ("uniform", "normal"))
+        positive_number(self.scale, "scale")
+
+    def p_value(self, values: Tensor) -> float:
+        """Probability that a draw of this law is as far from it as the given entries.
+
+        Kolmogorov's limit at $(\\sqrt n + 0.12 + 0.11/\\sqrt n) D_n$ (Stephens, 1970), which is
+        good from n = 5 on; 0 for a uniform law with an entry beyond its bounds. At most 100,000
+        entries at equal distances are used for the distance. $O(n\\log n)$.
+
+        >>> grid = (torch.arange(1000.0) + 0.5) / 500 - 1
+        >>> Law("", "uniform", 1.0).p_value(grid), Law("", "uniform", 0.9).p_value(grid)
+        (1.0, 0.0)
+        >>> Law("", "normal", 1.0).p_value(grid) < 1e-9
+        True
+        """
+        x = as_vector(values.detach().flatten(), "the weights")
+        if self.kind == "uniform":
+            rounding = 4 * torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0
+            if float(x.abs().max()) > self.scale * (1 + rounding):
+                return 0.0
+        x = x[:: math.ceil(len(x) / ENTRIES)].double().cpu().sort().values / self.scale
+        cumulative = (x.clamp(-1, 1) + 1) / 2 if self.kind == "uniform" else torch.special.ndtr(x)
+        n = len(x)
+        steps = torch.arange(n + 1, dtype=torch.float64) / n
+        distance = float(torch.maximum(steps[1:] - cumulative, cumulative - steps[:-1]).max())
+        root = math.sqrt(n)
+        return float(special.kolmogorov((root + 0.12 + 0.11 / root) * distance))
+
+
+@dataclass(frozen=True, slots=True)
+class FreshDraw:
+    """How well a parameter agrees with a draw by a known rule.
+
+    Attributes:
+        parameter: its name.
+        rule: the rule that it agrees with best; empty if no rule is known for its kind.
+        p_value: probability that a draw by this rule differs as much from its law.
+        entries: of the parameter.
+    """
+
+    parameter: str
+    rule: str
+    p_value: float
+    entries: int
+
+
+def compare_with_fresh_draws(model: nn.Module) -> list[FreshDraw]:
+    """Every parameter against the laws that it may have been drawn from; shared ones once.
+
+    Entries that are all the same, as biases of 0 and scales of 1, are a draw as well: training
+    moves them apart. $O(P)$ for P parameters.
+
+    >>> _ = torch.manual_seed(0)
+    >>> net = nn.Linear(50, 20)
+    >>> [(d.rule, d.p_value > 0.001) for d in compare_with_fresh_draws(net)]
+    [('nn.Linear', True), ('nn.Linear', True)]
+    >>> _ = net.weight.data.mul_(1.1)
+    >>> compare_with_fresh_draws(net)[0].p_value < 0.001
+    True
+    """
+    found: list[FreshDraw] = []
+    seen: set[int] = set()
+    for place, module in as_module(model).named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) in seen or parameter.numel() == 0:
+                continue
+            seen.add(id(parameter))
+            whole = f"{place}.{name}" if place else name
+            rule, p = _best(module, name, parameter.detach())
+            found.append(FreshDraw(whole, rule, p, parameter.numel()))
+    return found
+
+
+def _best(module: nn.Module, name: str, parameter: Tensor) -> tuple[str, float]:
+    entries = parameter.flatten()
+    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+        kept = torch.arange(len(parameter), device=parameter.device) != module.padding_idx
+        entries = parameter[kept].flatten()
+    if not parameter.is_floating_point() or len(entries) == 0:
+        return "", 1.0
+    if bool((entries == entries[0]).all()) and (len(entries) > 1 or float(entries[0]) in (0, 1)):
+        return "a constant", 1.0
+    attention = isinstance(module, nn.MultiheadAttention) and parameter.ndim < 2
+    if attention or isinstance(module, _NORMALIZATIONS):
+        return "a constant", 0.0
+    laws = _laws(module, name, parameter)
+    return max(
+        ((law.rule, law.p_value(entries)) for law in laws), key=lambda d: d[1], default=("", 1.0)
+    )
+
+
+def _laws(module: nn.Module, name: str, parameter: Tensor) -> list[Law]:
+    """The laws a parameter of a known kind of layer may have been drawn from."""
+    own = f"nn.{type(module).__name__}"
+    if isinstance(module, _RECURRENT):
+        return [Law(own, "uniform", 1 / math.sqrt(module.hidden_size))]
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return [Law(own, "normal", 1.0), *_small()]
+    dense = isinstance(module, nn.Linear | nn.Bilinear | _ConvNd)
+    attention = isinstance(module, nn.MultiheadAttention)
+    if not dense and not attention:
+        return []
+    weight = getattr(module, "weight", None) if dense else parameter
+    if not isinstance(weight, Tensor) or weight.ndim < 2:
+        return []
+    fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(weight)
+    if isinstance(module, nn.Bilinear):
+        fan_in = module.in1_features
+    bound = Law(own, "uniform", 1 / math.sqrt(max(1, fan_in)))
+    if parameter.ndim < 2:
+        return [bound]
+    return [bound, *_rules(max(1, fan_in), max(1, fan_out)), *_small()]
+
+
+def _rules(fan_in: int, fan_out: int) -> list[Law]:
+    """Those of `nn.init` with the gains of linear layers and of ReLU."""
+    variances = {
+        "kaiming": 2 / fan_in,
+        "kaiming (fan-out)": 2 / fan_out,
+        "lecun": 1 / fan_in,
+        "xavier": 2 / (fan_in + fan_out),
+    }
+    return [
+        law
+        for rule, variance in variances.items()
+        for law in (
+            Law(f"{rule}, normal", "normal", math.sqrt(variance)),
+            Law(f"{rule}, uniform", "uniform", math.sqrt(3 * variance)),
+        )
+    ]
+
+
+def _small() -> list[Law]:
+    return [Law("normal of deviation 0.02", "normal", 0.02)]
