@@ -1,9 +1,9 @@
-"""Six networks with a defect, each with a healthy twin: the audit names the defect.
+"""Networks with a defect, each with a healthy twin: the audit names the defect.
 
     python examples/bug_hunt.py [--directory bug-hunt] [--seed 0] [--defect dead-units]
 
-trains small networks on handwritten digits, audits them, prints what is wrong with each and writes
-a report of every audit below the directory.
+trains small networks, most of them on handwritten digits, audits them, prints what is wrong with
+each and writes a report of every audit below the directory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,20 @@ import torchtheory as tt
 from torchtheory.data.real import digits, split
 
 #: The findings that can say that something is wrong, and those that can where more is known.
-FINDINGS = ["linearity", "units", "gradients-by-depth", "risk"]
+FINDINGS = [
+    "calibration",
+    "constant-outputs",
+    "embeddings",
+    "feature-collapse",
+    "gradients-by-depth",
+    "linearity",
+    "normalization-statistics",
+    "output-range",
+    "risk",
+    "training-mode",
+    "units",
+    "untrained",
+]
 FINDINGS_OF = {"learning_rate": "curvature", "prior": "prior-independence"}
 
 Pair = tuple[Tensor, Tensor]
@@ -63,13 +76,20 @@ def mlp(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Seque
     return nn.Sequential(*layers[:-1])
 
 
-def fit(model: nn.Module, train: Pair, *, rate: float = 0.1, epochs: int = 10) -> nn.Module:
+def fit(
+    model: nn.Module,
+    train: Pair,
+    *,
+    rate: float = 0.1,
+    epochs: int = 10,
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+) -> nn.Module:
     x, y = train
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     for _ in range(epochs):
         for batch in torch.randperm(len(x)).split(30):
             optimizer.zero_grad()
-            F.cross_entropy(model(x[batch]), y[batch]).backward()
+            loss(model(x[batch]), y[batch]).backward()
             optimizer.step()
     return model
 
@@ -134,6 +154,120 @@ def saturated_sigmoids(seed: int, broken: bool) -> Case:
     return Case(fit(model, (x, y)), (x, y), (x_test, y_test), {})
 
 
+def dense(*end: nn.Module, outputs: int = 10) -> nn.Sequential:
+    """Layers as torch draws them."""
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, outputs), *end)
+
+
+def untrained(seed: int, broken: bool) -> Case:
+    """The weights as they were drawn: training, or loading them, was forgotten."""
+    train, test = data(seed)
+    model = dense()
+    return Case(model if broken else fit(model, train), train, test, {})
+
+
+def softmax_inside(seed: int, broken: bool) -> Case:
+    """A softmax at the end of a model whose loss applies one; log-softmax would do no harm."""
+    train, test = data(seed)
+    return Case(fit(dense(nn.Softmax(1) if broken else nn.LogSoftmax(1)), train), train, test, {})
+
+
+def sigmoid_inside(seed: int, broken: bool) -> Case:
+    """Small digits against large ones, with a sigmoid before a loss that applies one."""
+    train, test = ((x, (y[:, None] > 4).float()) for x, y in data(seed))
+    model = dense(*[nn.Sigmoid()] * broken, outputs=1)
+    fit(model, train, rate=0.02, loss=F.binary_cross_entropy_with_logits)
+    return Case(model, train, test, {})
+
+
+def normalized() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 32), nn.BatchNorm1d(32),
+        nn.ReLU(), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def statistics_reset(seed: int, broken: bool) -> Case:
+    """Weights were copied to a new model, the buffers were forgotten."""
+    train, test = data(seed)
+    model = fit(normalized(), train).eval()
+    if broken:
+        for layer in model:
+            if isinstance(layer, nn.BatchNorm1d):
+                layer.reset_running_stats()
+    return Case(model, train, test, {})
+
+
+def statistics_of_other_data(seed: int, broken: bool) -> Case:
+    """White digits on black went through the model in training mode, after its training."""
+    train, test = data(seed)
+    model = fit(normalized(), train)
+    if broken:
+        with torch.no_grad():
+            for _ in range(50):
+                model(train[0].max() - train[0])
+    return Case(model.eval(), train, test, {})
+
+
+def training_mode(seed: int, broken: bool) -> Case:
+    """Nobody called model.eval()."""
+    train, test = data(seed)
+    model = fit(nn.Sequential(nn.Dropout(0.1), *dense()), train)
+    return Case(model.train(broken), train, test, {})
+
+
+class MeanOfWords(nn.Module):
+    """Sequences of words: a linear function of the mean of their vectors."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(rows, 8, padding_idx=0)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.words(x).mean(1))
+
+
+def unused_embeddings(seed: int, broken: bool) -> Case:
+    """A table of 500 words for a language of 20; word 0 is padding."""
+    words = torch.randint(1, 21, (600, 12), generator=torch.Generator().manual_seed(seed))
+    labels = ((words > 10).sum(1) > 6).long()
+    train, test = (words[:300], labels[:300]), (words[300:], labels[300:])
+    return Case(fit(MeanOfWords(500 if broken else 21), train), train, test, {})
+
+
+def ignored_inputs(seed: int, broken: bool) -> Case:
+    """The last layer's weights are 0 and only its biases are trained."""
+    train, test = data(seed)
+    model = dense()
+    if broken:
+        nn.init.zeros_(model[2].weight).requires_grad_(False)
+    return Case(fit(model, train), train, test, {})
+
+
+def collapsed_features(seed: int, broken: bool) -> Case:
+    """Biases of a million before the last layer: in comparison, samples do not differ."""
+    train, test = data(seed)
+    model = mlp(64, 32, 32, 10)
+    if broken:
+        nn.init.constant_(model[2].bias, 1e6)
+        return Case(model, train, test, {})
+    return Case(fit(model, train), train, test, {})
+
+
+def overconfident(seed: int, broken: bool) -> Case:
+    """Labels that nobody can know for certain, and logits that are eight times too large."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(3000, 5, generator=draw)
+    y = (torch.rand(3000, generator=draw) < torch.sigmoid(x.sum(1))).long()
+    train, test = (x[:2000], y[:2000]), (x[2000:], y[2000:])
+    model = fit(mlp(5, 8, 2), train, rate=0.01, epochs=3)
+    if broken:
+        model[2].weight.data.mul_(8)
+        model[2].bias.data.mul_(8)
+    return Case(model, train, test, {})
+
+
 DEFECTS = {
     "dead-units": Defect("units", "are dead", dead_units),
     "exploding-start": Defect("gradients-by-depth", "gradients explode", exploding_start),
@@ -143,6 +277,20 @@ DEFECTS = {
         "prior-independence", "The prior has seen the training data", prior_from_the_data
     ),
     "saturated-sigmoids": Defect("units", "are saturated", saturated_sigmoids),
+    "untrained": Defect("untrained", "looks untrained", untrained),
+    "softmax-inside": Defect("output-range", "ends with a softmax", softmax_inside),
+    "sigmoid-inside": Defect("output-range", "ends with a sigmoid", sigmoid_inside),
+    "statistics-reset": Defect(
+        "normalization-statistics", "a layer that has seen no data", statistics_reset
+    ),
+    "statistics-of-other-data": Defect(
+        "normalization-statistics", "statistics of other data", statistics_of_other_data
+    ),
+    "training-mode": Defect("training-mode", "in training mode", training_mode),
+    "unused-embeddings": Defect("embeddings", "are never used", unused_embeddings),
+    "ignored-inputs": Defect("constant-outputs", "ignore the inputs", ignored_inputs),
+    "collapsed-features": Defect("feature-collapse", "have collapsed", collapsed_features),
+    "overconfident": Defect("calibration", "more certain than it is", overconfident),
 }
 
 
@@ -171,7 +319,7 @@ def main(arguments: list[str] | None = None) -> None:
         for broken in (True, False):
             report = audit_case(name, options.seed, broken)
             print(f"\n{report.title}:")
-            for sentence in report.warnings or ["nothing is wrong."]:
+            for sentence in [*report.warnings, *report.looks] or ["nothing is wrong."]:
                 print(" ", sentence)
             report.save(f"{options.directory}/{name}-{'broken' if broken else 'healthy'}")
 

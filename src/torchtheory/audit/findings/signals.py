@@ -1,185 +1,38 @@
-"""Findings about signals: which units take part, how gradients travel, whether anything bends."""
+"""How signals travel: activations and gradients, layer by layer."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
-from torchtheory.audit.findings.hypotheses import (
-    deterministic,
-    differentiable,
-    floating_inputs,
-    has_parameters,
-)
-from torchtheory.core.errors import TorchTheoryError
-from torchtheory.core.figure import COLORS, label_text
-from torchtheory.models.model import Parameters, flatten
+from torchtheory.audit.engine.ranges import grouped, jackknife_range, part_of
+from torchtheory.audit.findings.hypotheses import deterministic, differentiable, has_parameters
+from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
+from torchtheory.core.figure import COLORS
+from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.core.quantity import Quantity
+from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.chain import as_chain
-from torchtheory.nets.linear_networks import collapse_linear
-from torchtheory.nets.watching import LayerSignal, WatchedUnits, watch_signals, watch_units
-from torchtheory.optimization.curvature.operators import gradient
+from torchtheory.nets.watching import LayerSignal, watch_signals
 
-#: Samples looked at.
-UNIT_SAMPLES, SIGNAL_SAMPLES, PAIRS = 4096, 512, 256
+#: Samples looked at, and groups of them whose spread gives the range of a number.
+SAMPLES, GROUPS = 4096, 16
 
 #: A signal of depth L survives while L is at most six times the depth over which it falls by e
 #: (Schoenholz, Gilmer, Ganguli and Sohl-Dickstein, 2017): e to the sixth, some 400-fold.
 DEPTH_SCALES = 6.0
 
-#: More than this share of a layer's units silent, or of its slopes flat, is a defect.
-MUCH_SILENT, MUCH_FLAT = 0.5, 0.9
+#: Where no sample of a part of them has a gradient at the first layer, so many of all might.
+SELDOM = 0.05
 
-#: Activations that saturate without ever being flat.
-SMOOTH = ("sigmoid", "tanh")
-
-
-@finding(
-    "units",
-    area="signals",
-    title="Units that are silent, saturated or linear",
-    cost="forward",
-    needs=[has_parameters, deterministic, differentiable],
-)
-def units(problem: Problem, record: FindingRecord) -> None:
-    """The slopes of every activation over the training data: where they are 0, no gradient passes.
-
-    A unit whose slope is 0 at every sample gets no gradient and cannot learn; one whose slope is
-    the same everywhere is a linear unit on these data.
-    """
-    samples = problem.train.some(min(UNIT_SAMPLES, problem.affordable(8)), record.generator)
-    found = [u for u in watch_units(problem, samples) if u.units > 0]
-    if not found:
-        record.not_applicable(
-            (),
-            r"\varrho'(z_i(x)) \ne 0 \text{ for some } x",
-            "no pointwise activation was seen: fused recurrent layers and attention apply theirs "
-            "inside",
-        )
-        return
-    record.table(
-        "units",
-        ("after layer", "activation", "units", "silent", "linear", "flat slopes"),
-        [
-            (u.layer or "(input)", u.function, u.units, u.silent_share, u.linear_share, u.flat)
-            for u in found
-        ],
-        caption=f"Shares over {len(samples)} training samples. Silent: the slope is 0 at every "
-        "sample. Linear: it is the same everywhere. Flat: below a hundredth of the largest slope.",
-    )
-    total = sum(u.units for u in found)
-    silent = sum(int(u.silent.sum()) for u in found)
-    record.quantity(
-        "silent-units",
-        f"share of units that pass no gradient at any of {len(samples)} samples",
-        silent / total,
-    )
-    record.quantity(
-        "flat-slopes",
-        "share of slopes below a hundredth of the largest",
-        sum(u.flat * u.units for u in found) / total,
-    )
-    _silent_units_get_no_gradient(problem, record, samples, found)
-    # one that fires at every second input is silent at n of them with probability 2^-n
-    if 0.5 ** len(samples) <= 1 - record.confidence:
-        _warn_of_units(record, found)
-    if silent:
-        record.headline(
-            f"{silent} of {total} hidden units never pass a gradient on the training data.", 1
-        )
-    if len(found) > 1:
-        record.figure(
-            "units",
-            lambda ax: _plot_units(ax, found),
-            caption="Shares of units or slopes behind every activation, in order.",
-            size=(6, 2.8),
-        )
-
-
-def _silent_units_get_no_gradient(
-    problem: Problem, record: FindingRecord, samples: Samples, found: list[WatchedUnits]
-) -> None:
-    """The rows of a weight matrix that feed silent units, against those that feed the others."""
-    slopes = gradient(problem, samples)
-    shapes = {k: p.shape for k, p in problem.trainable.items()}
-    pieces = torch.split(slopes, [math.prod(s) for s in shapes.values()])
-    rows = {
-        k: g.reshape(s[0], -1).abs().amax(1)
-        for (k, s), g in zip(shapes.items(), pieces, strict=True)
-        if len(s) > 1
-    }
-    largest = max((float(r.max()) for r in rows.values()), default=0.0)
-    behind: list[Tensor] = []
-    others: list[Tensor] = []
-    once = [u.layer for u in found]
-    for u in found:
-        own = rows.get(f"{u.layer}.weight")
-        if own is not None and len(own) == u.units and once.count(u.layer) == 1:
-            behind.append(own[u.silent])
-            others.append(own[~u.silent])
-    if not any(len(b) for b in behind) or largest == 0:
-        return
-    says = record.states(
-        (), r"\varrho'(z_i(x)) = 0 \ \forall x \in S \Rightarrow \nabla_{W_i} L_S = 0"
-    )
-    says.equal(
-        torch.cat(behind) / largest,
-        where="largest gradient of a weight into a silent unit, relative to the largest of all",
-    )
-    # past a layer that is silent as a whole no signal comes, and no unit gets a gradient
-    if any(len(o) for o in others) and not any(bool(u.silent.all()) for u in found):
-        says.fails("units that do fire", float(torch.cat(others).max()) / largest)
-
-
-def _warn_of_units(record: FindingRecord, found: list[WatchedUnits]) -> None:
-    # a sigmoid's slope is 0 by rounding alone: such a unit is saturated, not dead
-    dead = [u for u in found if u.silent_share > MUCH_SILENT and u.function not in SMOOTH]
-    flat = [u for u in found if u.flat > MUCH_FLAT and u not in dead]
-    if dead:
-        worst = max(dead, key=lambda u: u.silent_share)
-        record.defect(
-            f"{worst.silent_share:.0%} of the {worst.units} units after {_place(worst)} are dead: "
-            f"their {worst.function} is flat at every training sample, so no gradient reaches "
-            "their weights and they cannot recover.",
-            action="Dead units stay dead under gradient descent: initialize anew with a smaller "
-            "learning rate or biases of 0, or use an activation without a flat side "
-            "(nn.LeakyReLU).",
-        )
-    saturating = [u for u in flat if u.function in (*SMOOTH, "hardtanh", "hardsigmoid")]
-    if saturating:
-        worst = max(saturating, key=lambda u: u.flat)
-        record.defect(
-            f"{worst.flat:.0%} of the {worst.function} outputs after {_place(worst)} are "
-            "saturated: their slope is below a hundredth of its largest value, and gradients are "
-            "multiplied by it.",
-            action="Scale the inputs to mean 0 and variance 1 and the weights to variance 1/fan-in "
-            "(nn.init.xavier_normal_), so that pre-activations are of order 1.",
-        )
-
-
-def _place(found: WatchedUnits) -> str:
-    return f"layer {found.layer}" if found.layer else "the input"
-
-
-def _plot_units(ax: Any, found: list[WatchedUnits]) -> None:
-    where = range(len(found))
-    parts = (
-        ("silent", [u.silent_share for u in found], COLORS[1]),
-        ("linear", [u.linear_share for u in found], COLORS[0]),
-        ("flat slopes", [u.flat for u in found], COLORS[2]),
-    )
-    for label, shares, color in parts:
-        ax.plot(where, shares, "o-", color=color, label=label, markersize=4)
-    labels = [label_text(u.layer or "input") for u in found]
-    every = max(1, len(found) // 12)
-    ax.set_xticks(list(where)[::every], labels[::every], rotation=45, ha="right")
-    ax.set(ylim=(-0.04, 1.04), ylabel="share", xlabel="activation after layer")
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+#: What a ratio of sizes at the two ends of a network usually is.
+USUAL_RATIO = f"between {math.exp(-DEPTH_SCALES):.2g} and {math.exp(DEPTH_SCALES):.0f}"
 
 
 @finding(
@@ -195,35 +48,45 @@ def gradients_by_depth(problem: Problem, record: FindingRecord) -> None:
 
     A product of factors grows or shrinks exponentially with depth unless they are near 1.
     """
-    samples = problem.train.some(min(SIGNAL_SAMPLES, problem.affordable(8)), record.generator)
-    now = watch_signals(problem, samples)
+    samples = problem.train.some(min(SAMPLES, problem.affordable(8)), record.generator)
+    parts, shares = grouped(samples, record.generator, GROUPS)
+    watched = _in_parts(problem, parts, problem.parameters)
+    now = _together(watched, shares)
     statement = r"\|\partial L/\partial z_1\| \approx \lambda^{L-1} \|\partial L/\partial z_L\|"
     if len(now) < 2:
         record.not_applicable("A-130", statement, "fewer than two layers have a weight matrix")
         return
-    started = None if problem.initial is None else _at(problem, problem.initial, samples)
+    started = None if problem.initial is None else _at(problem, problem.initial, parts, shares)
     _tabulate_signals(problem, record, now, started)
     backward = _ratio(now[0].backward, now[-1].backward)
-    forward = _ratio(now[-1].forward, now[0].forward)
     if math.isnan(backward):
         record.not_applicable("A-130", statement, "the gradient at the last layer is 0")
         return
-    depth = len(now)
-    record.quantity("gradient-ratio", "gradient at the first layer over that at the last", backward)
-    record.quantity(
-        "gradient-factor", "factor per layer, λ", _root(backward, depth), unit="per layer"
+    depth, part = len(now), part_of(samples)
+    size = _ratio_range(watched, shares, samples, record, "backward", 0, -1)
+    ratio = record.quantity(
+        "gradient-ratio", "gradient at the first layer over that at the last", size, samples=samples
     )
-    record.quantity("activation-ratio", "activations of the last layer over the first", forward)
-    record.headline(_in_words(backward, depth), 2)
-    _warn_of_depth(record, backward, forward, depth, "")
-    if started is not None:
-        before = _ratio(started[0].backward, started[-1].backward)
-        ahead = _ratio(started[-1].forward, started[0].forward)
-        asleep = _layers_of_zeros(problem.initial or {})
-        if before == 0 and asleep:  # on purpose: it has a gradient, and others after its first step
-            record.note(f"Layer {asleep[0]} began with weights of 0, which let no gradient pass.")
-        else:
-            _warn_of_depth(record, before, ahead, depth, " at the weights training began with")
+    record.quantity(
+        "gradient-factor",
+        "factor per layer, λ",
+        replace(
+            size,
+            estimate=_root(size.estimate, depth),
+            low=_root(size.low, depth),
+            high=_root(size.high, depth),
+        ),
+        unit="per layer",
+        samples=samples,
+    )
+    forward = record.quantity(
+        "activation-ratio",
+        "activations of the last layer over the first",
+        _ratio_range(watched, shares, samples, record, "forward", -1, 0),
+        samples=samples,
+    )
+    sentence = _in_words(backward, depth, part)
+    record.headline(sentence, 2)
     record.figure(
         "depth",
         lambda axes: _plot_depth(axes, now, started),
@@ -232,12 +95,95 @@ def gradients_by_depth(problem: Problem, record: FindingRecord) -> None:
         grid=(1, 2),
         size=(8, 2.8),
     )
+    bad = _assess_depth(record, ratio, forward, depth, samples)
+    if started is not None:
+        bad |= _assess_start(problem, record, started, ratio)
+    if not bad and backward > 0:
+        record.fine(sentence, number=ratio, usual=USUAL_RATIO, figure="depth")
 
 
-def _at(problem: Problem, point: Parameters, samples: Samples) -> list[LayerSignal] | None:
-    whole = {**problem.parameters, **point}
+def _in_parts(problem: Problem, parts: list[Samples], point: Parameters) -> list[list[LayerSignal]]:
+    """The signals at every group of samples."""
+    watched = [watch_signals(problem, part, point) for part in parts]
+    if any([s.layer for s in one] != [s.layer for s in watched[0]] for one in watched):
+        raise UnsupportedModel(
+            "the model does not apply the same layers in the same order to every batch, so no "
+            "layer has a size of its own"
+        )
+    return watched
+
+
+def _together(watched: list[list[LayerSignal]], shares: Tensor) -> list[LayerSignal]:
+    """Root mean squares over all groups, of those of each."""
+
+    def size(name: str, k: int) -> float:
+        return float((shares * _squares(watched, name, k)).sum().sqrt())
+
+    return [
+        LayerSignal(s.layer, size("forward", k), size("backward", k))
+        for k, s in enumerate(watched[0])
+    ]
+
+
+def _squares(watched: list[list[LayerSignal]], name: str, layer: int) -> Tensor:
+    return torch.tensor([getattr(part[layer], name) for part in watched]).double().square()
+
+
+def _ratio_range(
+    watched: list[list[LayerSignal]],
+    shares: Tensor,
+    samples: Samples,
+    record: FindingRecord,
+    name: str,
+    above: int,
+    below: int,
+) -> Interval:
+    """A ratio of two sizes, with the jackknife's range of its logarithm."""
+    one, other = (shares * _squares(watched, name, k) for k in (above, below))
+    value = float((one.sum() / other.sum()).sqrt())
+    n, population = len(samples), samples.population
+    if n >= population:
+        return Interval(value, value, value, record.confidence, n, "all samples")
+    if value == 0 or not value < math.inf:  # the same at every sample looked at
+        return Interval(value, 0.0, math.inf, record.confidence, n, "no bound is known")
+    # a group left out may be the only one with a gradient: then nothing is known
+    without = ((one.sum() - one) / (other.sum() - other)).clamp_min(1e-300).sqrt().log()
+    if not bool(torch.isfinite(without).all()):
+        return Interval(value, 0.0, math.inf, record.confidence, n, "no bound is known")
+    made = jackknife_range(math.log(value), without, n, population, record.confidence)
+    low, high = (math.exp(min(700.0, end)) for end in (made.low, made.high))
+    return replace(made, estimate=value, low=low, high=high)
+
+
+def _assess_start(
+    problem: Problem, record: FindingRecord, started: list[LayerSignal], ratio: Quantity
+) -> bool:
+    """Whether signals did not survive at the weights training began with."""
+    before = _ratio(started[0].backward, started[-1].backward)
+    ahead = _ratio(started[-1].forward, started[0].forward)
+    asleep = _layers_of_zeros(problem.initial or {})
+    if before == 0 and asleep:  # on purpose: it has a gradient, and others after its first step
+        record.note(f"Layer {asleep[0]} began with weights of 0, which let no gradient pass.")
+        return False
+    problems = _lost(before, before, "gradients") + _lost(ahead, ahead, "activations")
+    if not problems:
+        return False
+    depth = len(started)
+    record.defect(
+        f"Signals did not survive the {depth} layers at the weights training began with: "
+        f"{' and '.join(problems)}.",
+        usual=USUAL_RATIO,
+        action=_remedy(before, depth),
+        figure="depth",
+    )
+    return True
+
+
+def _at(
+    problem: Problem, point: Parameters, parts: list[Samples], shares: Tensor
+) -> list[LayerSignal] | None:
     try:
-        return watch_signals(problem, samples, whole)
+        return _together(_in_parts(problem, parts, {**problem.parameters, **point}), shares)
     except TorchTheoryError:
         return None
 
@@ -270,38 +216,59 @@ def _tabulate_signals(
     )
 
 
-def _warn_of_depth(
-    record: FindingRecord, backward: float, forward: float, depth: int, when: str
-) -> None:
-    problems = []
-    if backward > 0 and abs(math.log(backward)) > DEPTH_SCALES:
-        word = "explode" if backward > 1 else "vanish"
-        size = backward if backward > 1 else 1 / backward
-        problems.append(f"gradients {word} ({size:.2g}-fold on the way back to the first layer)")
-    if backward == 0:
-        problems.append("no gradient reaches the first layer")
-    if forward > 0 and abs(math.log(forward)) > DEPTH_SCALES:
-        word = "grow" if forward > 1 else "shrink"
-        size = forward if forward > 1 else 1 / forward
-        problems.append(f"activations {word} {size:.2g}-fold from the first layer to the last")
+def _assess_depth(
+    record: FindingRecord, backward: Quantity, forward: Quantity, depth: int, samples: Samples
+) -> bool:
+    """Whether signals do not survive, wherever in their ranges the true sizes lie."""
+    part = part_of(samples)
+    gradients = _lost(backward.low, backward.high, "gradients")
+    if backward.value == 0 and clopper_pearson(0, len(samples), record.confidence).high <= SELDOM:
+        gradients = _lost(0.0, 0.0, "gradients")
+    problems = gradients + _lost(forward.low, forward.high, "activations")
     if not problems:
-        return
-    factor = _root(backward, depth)
+        return False
     record.defect(
-        f"Signals do not survive the {depth} layers{when}: {' and '.join(problems)}.",
-        action=f"Over {depth} layers the factor per layer must be near 1, and it is {factor:.2g}"
-        f"{when}: draw the weights with variance 2/fan-in before ReLU (nn.init.kaiming_normal_) "
-        "or 1/fan-in before tanh (nn.init.xavier_normal_), or add normalization or skip "
-        "connections.",
+        f"Signals do not survive the {depth} layers{part}: {' and '.join(problems)}.",
+        number=backward if gradients else forward,
+        usual=USUAL_RATIO,
+        action=_remedy(backward.value, depth),
+        figure="depth",
+    )
+    return True
+
+
+def _lost(low: float, high: float, what: str) -> list[str]:
+    """What is wrong with a ratio that lies between two numbers, in words; empty if nothing."""
+    if what == "gradients" and low == high == 0:
+        return ["no gradient reaches the first layer"]
+    grown = low > math.exp(DEPTH_SCALES)
+    if not grown and not 0 < high < math.exp(-DEPTH_SCALES):
+        return []
+    size = math.sqrt(low * high) if low > 0 else high
+    fold = f"{size if grown else 1 / size:.2g}-fold"
+    if what == "gradients":
+        word = "explode" if grown else "vanish"
+        return [f"gradients {word} ({fold} on the way back to the first layer)"]
+    word = "grow" if grown else "shrink"
+    return [f"activations {word} {fold} from the first layer to the last"]
+
+
+def _remedy(ratio: float, depth: int) -> str:
+    return (
+        f"Over {depth} layers the factor per layer must be near 1, and it is "
+        f"{_root(ratio, depth):.2g}: draw the weights with variance 2/fan-in before ReLU "
+        "(nn.init.kaiming_normal_) or 1/fan-in before tanh (nn.init.xavier_normal_), or add "
+        "normalization or skip connections."
     )
 
 
-def _in_words(ratio: float, depth: int) -> str:
+def _in_words(ratio: float, depth: int, part: str) -> str:
     if 0.5 <= ratio <= 2:
-        return f"Gradients keep their size over the {depth} layers (factor {ratio:.2g})."
-    word = "grow" if ratio > 1 else "shrink"
-    size = ratio if ratio > 1 else (math.inf if ratio == 0 else 1 / ratio)
-    return f"Gradients {word} {size:.3g}-fold from the last to the first of {depth} layers."
+        return f"Gradients keep their size over the {depth} layers (factor {ratio:.2g}){part}."
+    if ratio == 0:
+        return f"No gradient reaches the first of {depth} layers{part}."
+    word, size = ("grow", ratio) if ratio > 1 else ("shrink", 1 / ratio)
+    return f"Gradients {word} {size:.3g}-fold from the last to the first of {depth} layers{part}."
 
 
 def _ratio(one: float, other: float) -> float:
@@ -326,113 +293,3 @@ def _plot_depth(axes: Any, now: list[LayerSignal], started: list[LayerSignal] | 
             ax.set_xticks(range(1, len(now) + 1))
     if started is not None:
         axes.flat[0].legend()
-
-
-@finding(
-    "linearity",
-    area="capacity",
-    title="Does the network bend?",
-    cost="forward",
-    covers=["L-046"],
-    needs=[has_parameters, deterministic, floating_inputs],
-)
-def linearity(problem: Problem, record: FindingRecord) -> None:
-    """Outputs at midpoints of pairs of samples against the mean of the outputs at the pair."""
-    problem = problem.in_double_if_possible()
-    bend, rounding, constant = _bend(problem, record)
-    record.quantity(
-        "bend", "median deviation from a straight line between two samples, relative", bend[0]
-    )
-    matrices = [p for p in problem.parameters.values() if p.ndim > 1]
-    pairs = _redundant_pairs(problem.model)
-    if bend[1] > rounding:
-        for one, two in pairs:
-            record.defect(
-                f"Layers {one} and {two} follow each other without an activation: together they "
-                "are one linear layer, and the first adds nothing the second cannot do alone.",
-                action=f"Put an activation between {one} and {two}, or merge them.",
-            )
-        return
-    if len(matrices) < 2:
-        record.note("This is a linear model, and meant to be one: it has one weight matrix.")
-        return
-    if constant:
-        record.defect(
-            "The output does not depend on the input: it is the same at every point tried.",
-            action="Look for a layer whose units are all dead or whose weights are all 0.",
-        )
-        return
-    if applied := {u.function for u in watch_units(problem, problem.train.first(problem.chunk))}:
-        record.defect(
-            f"The network is affine although it applies {' and '.join(sorted(applied))}: every "
-            "unit that matters stays on one straight piece, at the data and beyond.",
-            action="A linear model computes the same; biases nearer to 0 let the units bend.",
-        )
-        return
-    record.defect(
-        f"The network is affine: its {len(matrices)} weight matrices compute one linear map, as if "
-        "there were a single layer. An activation is missing.",
-        action="Apply an activation such as nn.ReLU after each hidden layer.",
-    )
-    try:
-        flat = collapse_linear(problem.model)
-    except TorchTheoryError:
-        return
-    exact = problem.in_double_if_possible()  # half precision would round more than is allowed
-    x = exact.train.x[: exact.chunk].flatten(1)
-    outputs = exact.outputs(exact.train.first(exact.chunk)).double().reshape(len(x), -1)
-    scale = float(outputs.abs().max().clamp_min(1e-300))
-    product = x.double() @ flat.weight.double().T + flat.bias.double()
-    says = record.states("L-046", r"f(x) = W_L \cdots W_1 x + b")
-    says.equal(
-        float((product - outputs).abs().max()) / scale,
-        within=1e-4,
-        where=f"the product has rank {flat.rank}; largest relative difference of outputs",
-    )
-    if float(outputs.min()) < -1e-3 * scale:
-        says.fails(
-            "a ReLU behind the product", float((product.relu() - outputs).abs().max()) / scale
-        )
-
-
-def _bend(problem: Problem, record: FindingRecord) -> tuple[tuple[float, float], float, bool]:
-    """Median and largest relative deviation from affinity, what rounding makes, and whether the
-    output is constant.
-    """
-    x = problem.train.some(2 * min(PAIRS, problem.affordable(6)), record.generator).x
-    half = max(1, len(x) // 2)
-    # beyond the data as well: a ReLU may be on for every sample
-    one = x[:half] * torch.linspace(1, 10, half).to(x).reshape(-1, *[1] * (x.ndim - 1))
-    two = -x[-half:]
-    points = torch.cat([one, two, (one + two) / 2])
-    outputs = problem.outputs(Samples(points, torch.zeros(len(points)))).double()
-    outputs = outputs.reshape(len(points), -1)
-    *ends, middle = torch.split(outputs, half)
-    gap = (middle - (ends[0] + ends[1]) / 2).norm(dim=1)
-    size = ends[0].norm(dim=1) + ends[1].norm(dim=1) + middle.norm(dim=1)
-    relative = gap / size.clamp_min(1e-300)
-    finest = torch.finfo(problem.function.reference().dtype).eps
-    rounding = 100 * finest * math.sqrt(flatten(problem.parameters).numel())
-    spread = float((outputs - outputs[0]).abs().max())
-    constant = spread <= rounding * float(outputs.abs().max())
-    return (float(relative.median()), float(relative.max())), rounding, constant
-
-
-def _redundant_pairs(model: nn.Module) -> list[tuple[str, str]]:
-    """Dense layers that follow each other at once, with no bottleneck between them."""
-    try:
-        links = as_chain(model)
-    except TorchTheoryError:
-        return []
-    found = []
-    last: tuple[str, nn.Linear] | None = None
-    for link in links:
-        if isinstance(link.module, nn.Linear):
-            if last is not None:
-                between = last[1].out_features
-                if between >= min(last[1].in_features, link.module.out_features):
-                    found.append((last[0], link.name))
-            last = (link.name, link.module)
-        elif not isinstance(link.module, nn.Identity | nn.Dropout):
-            last = None
-    return found

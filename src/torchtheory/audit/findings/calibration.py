@@ -1,0 +1,244 @@
+"""Is the network right as often as it says it is?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.findings.hypotheses import classification, deterministic, test_data
+from torchtheory.audit.findings.output_range import (
+    are_log_probabilities,
+    are_probabilities,
+    loss_takes_logits,
+)
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLORS
+from torchtheory.core.intervals import Interval, mean_interval
+from torchtheory.core.quantity import Quantity
+from torchtheory.generalization.learning.calibration import (
+    ReliabilityBin,
+    calibration_error,
+    calibration_test,
+    fit_temperature,
+    predicted_confidence,
+    reliability_curve,
+)
+from torchtheory.models.problem import Problem
+from torchtheory.training.risks import split_indices
+
+#: Test samples below which nothing is said.
+LEAST = 50
+
+#: A calibrated network is accused with this probability at most.
+SIGNIFICANT = 0.001
+
+#: Calibration errors that are worth a look, and that are a defect.
+SMALL, LARGE = 0.02, 0.1
+
+
+def probabilities(problem: Problem) -> str | None:
+    """Outputs must be meant as probabilities: by themselves, or by the loss."""
+    outputs = problem.outputs(problem.train)
+    if problem.task == "multiclass" and (
+        are_probabilities(outputs) or are_log_probabilities(outputs)
+    ):
+        return None
+    within = bool(((outputs >= 0) & (outputs <= 1)).all())
+    if loss_takes_logits(problem) or (problem.task == "binary" and within):
+        return None
+    return "the loss does not make probabilities of the outputs, and they are none themselves"
+
+
+@finding(
+    "calibration",
+    area="calibration",
+    title="Is the network right as often as it says?",
+    cost="forward",
+    needs=[classification, test_data, deterministic, probabilities],
+    whole=True,
+)
+def calibration(problem: Problem, record: FindingRecord) -> None:
+    """Confidence against accuracy on the test data, and the temperature that mends a gap."""
+    assert problem.test is not None
+    samples = problem.test
+    statement = r"P(\hat y = y \mid \hat p) = \hat p"
+    if len(samples) < LEAST:
+        reason = f"{len(samples)} test samples are too few; it takes {LEAST}"
+        if len(samples) < samples.population:
+            record.complete = False
+            record.not_done((), statement, f"{reason}, and a larger budget")
+        else:
+            record.not_applicable((), statement, reason)
+        return
+    logits, labels = class_logits(problem, problem.outputs(samples), samples.y)
+    confidence, right = predicted_confidence(logits, labels)
+    bins = reliability_curve(confidence, right, level=record.confidence)
+    tested = calibration_test(confidence, right, generator=record.generator)
+    error = record.quantity(
+        "calibration-error",
+        "expected calibration error: mean distance of confidence and accuracy on new data",
+        calibration_error(confidence, right, level=record.confidence),
+        samples=samples,
+    )
+    said, true = float(confidence.mean()), float(right.double().mean())
+    record.quantity(
+        "mean-confidence-gap",
+        "mean confidence minus accuracy on new data",
+        _gap(confidence, right, record.confidence),
+        samples=samples,
+    )
+    _tabulate(record, bins, tested.gap, tested.by_chance, tested.p_value)
+    repaired = _repair(logits, labels, record)
+    record.figure(
+        "reliability",
+        lambda ax: _plot(ax, bins, repaired),
+        caption="Accuracy against confidence on the test data, in bins of equally many samples, "
+        f"with {record.confidence:.0%} intervals; on the dashed line it is right as often as it "
+        "says.",
+        size=(4.6, 3.4),
+    )
+    way = "more" if said > true else "less"
+    sentence = (
+        f"It is {said:.1%} sure on average and right {true:.1%} of the time on {len(samples):,} "
+        "test samples"
+    )
+    if tested.p_value > SIGNIFICANT or error.low < SMALL:
+        record.fine(
+            f"{sentence}{'' if tested.p_value > 0.05 else ', a small gap'}.",
+            number=error,
+            usual=f"below {SMALL:g}",
+            figure="reliability",
+        )
+        return
+    # too little confidence is a loss of information; too much of it misleads
+    assess = record.defect if error.low > LARGE and said > true else record.look
+    assess(
+        f"{sentence}: it claims to be {way} certain than it is.",
+        number=error,
+        usual=f"below {SMALL:g}",
+        action=_action(repaired),
+        figure="reliability",
+    )
+
+
+def class_logits(problem: Problem, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits `[n, C]` whose softmax are the probabilities that the outputs mean, and the labels."""
+    labels = y.reshape(len(y)).long()
+    if problem.task == "multiclass":
+        whole = problem.outputs(problem.train)
+        return (_log(outputs) if are_probabilities(whole) else outputs.double()), labels
+    one = outputs.reshape(-1).double()
+    if not loss_takes_logits(problem):
+        return torch.stack([_log(1 - one), _log(one)], 1), labels
+    return torch.stack([torch.zeros_like(one), one], 1), labels
+
+
+def _log(probability: Tensor) -> Tensor:
+    return probability.double().clamp_min(torch.finfo(probability.dtype).tiny).log()
+
+
+def _gap(confidence: Tensor, right: Tensor, level: float) -> Interval:
+    return mean_interval(confidence.double() - right.double(), level)
+
+
+@dataclass(frozen=True, slots=True)
+class _Repair:
+    """A temperature, and what it does to samples it was not fitted to."""
+
+    temperature: Quantity
+    loss_before: float
+    loss_after: float
+    bins: list[ReliabilityBin]
+
+    @property
+    def helps(self) -> bool:
+        return self.loss_after < self.loss_before
+
+
+def _repair(logits: Tensor, labels: Tensor, record: FindingRecord) -> _Repair | None:
+    """Fitted on one half of the test data, tried on the other; None where none can be fitted."""
+    one, other = split_indices(len(labels), 0.5)
+    logits, labels = logits.cpu(), labels.cpu()
+    try:
+        half = fit_temperature(logits[one], labels[one], level=record.confidence).estimate
+        whole = fit_temperature(logits, labels, level=record.confidence)
+    except InvalidInput as error:
+        record.note(f"No temperature was fitted: {error}.")
+        return None
+    number = record.quantity("temperature", "temperature that fits the test data best", whole)
+    if not math.isfinite(half):
+        return None
+    before, after = (float(F.cross_entropy(logits[other] / t, labels[other])) for t in (1.0, half))
+    record.table(
+        "temperature",
+        ("temperature", "mean loss on the other half of the test data"),
+        [(1.0, before), (half, after)],
+        caption="Fitted on one half of the test data, tried on the other.",
+    )
+    confidence, right = predicted_confidence(logits[other] / half, labels[other])
+    return _Repair(
+        number, before, after, reliability_curve(confidence, right, level=record.confidence)
+    )
+
+
+def _action(repaired: _Repair | None) -> str:
+    if repaired is None or not repaired.helps:
+        return (
+            "No single temperature mends it: fit probabilities to held-out data, as by isotonic "
+            "regression."
+        )
+    t = repaired.temperature
+    verb, ends = "Divide", (t.value, t.low, t.high)
+    if t.value < 1:
+        verb, ends = "Multiply", (1 / t.value, 1 / t.high, 1 / t.low)
+    return (
+        f"{verb} the logits by {ends[0]:.2g} (between {ends[1]:.2g} and {ends[2]:.2g}). Fitted on "
+        f"half of the test data, this lowers the mean loss on the other half from "
+        f"{repaired.loss_before:.3g} to {repaired.loss_after:.3g}."
+    )
+
+
+def _tabulate(
+    record: FindingRecord, bins: list[ReliabilityBin], gap: float, by_chance: float, p_value: float
+) -> None:
+    record.table(
+        "reliability",
+        ("samples", "confidence", "accuracy", "from", "to"),
+        [
+            (b.samples, b.confidence, b.accuracy.estimate, b.accuracy.low, b.accuracy.high)
+            for b in bins
+        ],
+        caption=f"Bins of equally many samples. Their mean gap is {gap:.3g}; if the network were "
+        f"calibrated it would be {by_chance:.3g} on average by chance, and as large with "
+        f"probability {p_value:.2g}.",
+    )
+
+
+def _plot(ax: Any, bins: list[ReliabilityBin], repaired: _Repair | None) -> None:
+    ax.plot([0, 1], [0, 1], "--", color="0.5", linewidth=1)
+    sets = [("as it is", bins, COLORS[0], "o")]
+    if repaired is not None and repaired.helps:
+        label = f"temperature {repaired.temperature.value:.2g}"
+        sets.append((label, repaired.bins, COLORS[1], "s"))
+    for label, shown, color, mark in sets:
+        rates = [b.accuracy for b in shown]
+        ax.errorbar(
+            [b.confidence for b in shown],
+            [r.estimate for r in rates],
+            yerr=[[r.estimate - r.low for r in rates], [r.high - r.estimate for r in rates]],
+            fmt=mark,
+            color=color,
+            capsize=3,
+            markersize=4,
+            label=label,
+        )
+    least = min(b.confidence for _, shown, _, _ in sets for b in shown)
+    ax.set(xlim=(min(0.5, least) - 0.03, 1.03), ylim=(-0.03, 1.03))
+    ax.set(xlabel="confidence", ylabel="accuracy")
+    ax.legend(loc="best")

@@ -1,0 +1,273 @@
+"""What the outputs are: logits or probabilities, different for different inputs or all the same."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.engine.ranges import part_of
+from torchtheory.audit.engine.row_statistics import row_statistic
+from torchtheory.audit.findings.hypotheses import classification, deterministic
+from torchtheory.core.errors import TorchTheoryError
+from torchtheory.core.intervals import clopper_pearson
+from torchtheory.models.model import global_randomness_kept, tensors_in
+from torchtheory.models.problem import Problem
+
+#: Outputs whose probabilities differ less than this from sample to sample are the same in effect.
+SAME = 1e-3
+
+#: Samples that the loss is tried on.
+TRIED = 64
+
+
+@finding(
+    "output-range",
+    area="fit",
+    title="Are the outputs what the loss expects?",
+    cost="forward",
+    needs=[classification, deterministic],
+    whole=True,
+)
+def output_range(problem: Problem, record: FindingRecord) -> None:
+    """Probabilities where logits are expected: the loss then cannot become small.
+
+    With $C$ classes the cross-entropy of the softmax of a probability vector is at least
+    $\\log(1+(C-1)/e)$, attained where all of the probability is on the right class.
+    """
+    outputs = problem.outputs(problem.train)
+    if not loss_takes_logits(problem):
+        record.headline("The loss takes the outputs as they are, not as logits.", 0)
+        return
+    if problem.task == "multiclass":
+        if are_probabilities(outputs):
+            _accuse_softmax(problem, record, outputs.shape[1])
+        elif are_log_probabilities(outputs):
+            record.note(
+                "The outputs are logarithms of probabilities. Cross-entropy takes the logarithm of "
+                "the softmax once more, which changes nothing."
+            )
+        return
+    if bool(((outputs >= 0) & (outputs <= 1)).all()):
+        _accuse_sigmoid(problem, record, outputs)
+
+
+def _accuse_softmax(problem: Problem, record: FindingRecord, classes: int) -> None:
+    least = math.log(1 + (classes - 1) / math.e)
+    number = record.quantity("least-loss", "least loss that these outputs can have", least)
+    record.defect(
+        "The model ends with a softmax, and its loss applies another: the training loss, now "
+        f"{problem.risk(problem.train):.3g}, cannot fall below {least:.3g}, and gradients are "
+        "small where they should be large.",
+        number=number,
+        usual="0",
+        action="Remove the softmax at the end of the model and train again; "
+        "nn.CrossEntropyLoss takes logits.",
+    )
+
+
+def _accuse_sigmoid(problem: Problem, record: FindingRecord, outputs: Tensor) -> None:
+    seen = ends_with(problem, "sigmoid")
+    # a sigmoid that is not called by its name, as in an exported model, shows by its range
+    if not seen and not (float(outputs.min()) < 0.1 and float(outputs.max()) > 0.9):
+        return
+    share = float(problem.train.y.double().mean())
+    least = share * math.log1p(1 / math.e) + (1 - share) * math.log(2)
+    number = record.quantity("least-loss", "least loss that these outputs can have", least)
+    action = (
+        "Remove the sigmoid at the end of the model and train again, or train and audit with "
+        "loss=nn.BCELoss(); nn.BCEWithLogitsLoss takes logits."
+    )
+    if seen:
+        record.defect(
+            "The model ends with a sigmoid, and its loss applies another: the training loss, now "
+            f"{problem.risk(problem.train):.3g}, cannot fall below {least:.3g}.",
+            number=number,
+            usual="0",
+            action=action,
+        )
+    else:
+        record.look(
+            f"All {len(outputs):,} outputs lie between 0 and 1, as probabilities do, and the loss "
+            "expects logits.",
+            number=number,
+            usual="0",
+            action=action,
+        )
+
+
+@finding(
+    "constant-outputs",
+    area="fit",
+    title="Do the outputs depend on the inputs?",
+    cost="forward",
+    needs=[deterministic],
+    whole=True,
+)
+def constant_outputs(problem: Problem, record: FindingRecord) -> None:
+    """The spread of the outputs over the training samples, and the classes that are predicted."""
+    outputs = problem.outputs(problem.train).double()
+    if len(outputs) < 2:
+        record.not_applicable((), r"f(x) \ne f(x')", "there is only one training sample")
+        return
+    part = part_of(problem.train)
+    unit = "in probability" if problem.is_classification else "over that of the targets"
+    spread = record.quantity(
+        "output-spread",
+        f"largest standard deviation of an output over the samples, {unit}",
+        row_statistic(
+            lambda rows: float(rows.std(0, correction=0).max()),
+            _answers(problem, outputs).flatten(1),
+            problem.train,
+            record.confidence,
+        ),
+        samples=problem.train,
+    )
+    if spread.high < SAME:
+        record.defect(
+            f"The outputs ignore the inputs: over {len(outputs):,} training samples{part} they "
+            f"vary by {spread.value:.1g} {unit}.",
+            number=spread,
+            usual=f"above {SAME:g}",
+            action="Look at the last layer: its weights are 0, or what comes into it is the same "
+            "for all samples.",
+        )
+    elif problem.is_classification:
+        _classes_predicted(problem, record, outputs, part)
+
+
+def _answers(problem: Problem, outputs: Tensor) -> Tensor:
+    """Probabilities of classes; other outputs in units of the spread of the targets."""
+    if problem.task == "multiclass" or problem.task == "labeling":
+        return outputs.softmax(-1)
+    if problem.task == "binary":
+        return outputs.sigmoid()
+    y = problem.train.y
+    scale = float(y.double().std(correction=0)) if y.numel() > 1 and y.is_floating_point() else 0.0
+    if not scale > 0:
+        scale = float(outputs.abs().max())
+    return outputs / (scale if scale > 0 else 1.0)
+
+
+def _classes_predicted(problem: Problem, record: FindingRecord, outputs: Tensor, part: str) -> None:
+    """Classes that are never predicted although the labels have them, beyond chance."""
+    n, y = len(outputs), problem.train.y.reshape(-1).long()
+    chosen = outputs.argmax(1) if problem.task == "multiclass" else outputs.reshape(-1) > 0
+    classes = problem.classes or 2
+    labels, predicted = (torch.bincount(t.long(), minlength=classes).tolist() for t in (y, chosen))
+    record.table(
+        "predicted-classes",
+        ("class", "samples", "predicted"),
+        [(k, labels[k], predicted[k]) for k in range(classes)],
+        caption=f"Training samples of every class, and how often it is predicted{part}.",
+    )
+    each = 1 - (1 - record.confidence) / classes
+    most = clopper_pearson(0, n, each).high
+    never = [
+        k
+        for k in range(classes)
+        if predicted[k] == 0 and labels[k] and clopper_pearson(labels[k], n, each).low > most
+    ]
+    if not never:
+        return
+    missed = record.quantity(
+        "never-predicted",
+        "share of training samples whose class is never predicted",
+        clopper_pearson(sum(labels[k] for k in never), n, record.confidence),
+        samples=problem.train,
+    )
+    number = sum(count > 0 for count in predicted)
+    if number == 1:
+        only = next(k for k in range(classes) if predicted[k])
+        sentence = f"It predicts class {only} for every training sample{part}"
+    else:
+        which = f"class {never[0]}" if len(never) == 1 else f"{len(never)} classes"
+        sentence = f"It never predicts {which} on the training data{part}"
+    record.look(
+        f"{sentence}, and {missed.value:.0%} of the samples belong to "
+        f"{'another' if number == 1 else 'what it never predicts'}.",
+        number=missed,
+        usual="0",
+        action="Train longer, weight rare classes more, or look whether their labels can be "
+        "told from the inputs at all.",
+    )
+
+
+def are_probabilities(outputs: Tensor) -> bool:
+    """Whether all rows `[n, C]` are nonnegative and sum to 1, up to rounding.
+
+    >>> are_probabilities(torch.randn(9, 3).softmax(1)), are_probabilities(torch.eye(3) - 0.1)
+    (True, False)
+    """
+    if outputs.ndim < 2 or outputs.shape[-1] < 2 or bool((outputs < 0).any()):
+        return False
+    rounding = 8 * outputs.shape[-1] * torch.finfo(outputs.dtype).eps
+    return bool(((outputs.double().sum(-1) - 1).abs() <= rounding).all())
+
+
+def are_log_probabilities(outputs: Tensor) -> bool:
+    """Whether the exponentials of all rows `[n, C]` sum to 1, up to rounding.
+
+    >>> are_log_probabilities(torch.randn(9, 3).log_softmax(1))
+    True
+    """
+    if outputs.ndim < 2 or outputs.shape[-1] < 2:
+        return False
+    sizes = outputs.abs().amax(-1).clamp_min(1).double()
+    rounding = 8 * outputs.shape[-1] * torch.finfo(outputs.dtype).eps * sizes
+    return bool((outputs.double().logsumexp(-1).abs() <= rounding).all())
+
+
+def loss_takes_logits(problem: Problem) -> bool:
+    """Whether the loss makes probabilities of the outputs itself.
+
+    A softmax does not see a number that is added to all logits of a sample, and any other function
+    of probabilities would. With one output, the loss is compared with the logistic loss.
+    """
+    y = problem.train.y[:TRIED]
+    outputs = problem.outputs(problem.train)[: len(y)]
+    draw = torch.Generator().manual_seed(0)
+    logits = (4 * torch.randn(outputs.shape, generator=draw, dtype=torch.float64)).to(outputs)
+    try:
+        with torch.no_grad():
+            here = float(problem.loss(logits, y))
+            if problem.task == "multiclass":
+                there = float(problem.loss(logits + 3, y))
+            else:
+                there = float(torch.nn.functional.binary_cross_entropy_with_logits(logits, y))
+    except TorchTheoryError:
+        raise
+    except Exception:  # nn.BCELoss refuses what is no probability
+        return False
+    return math.isclose(here, there, rel_tol=1e-3, abs_tol=1e-6)
+
+
+def ends_with(problem: Problem, *names: str) -> bool:
+    """Whether the model's outputs are what a function of one of these names returned."""
+    watch = _Returned(names)
+    x = problem.train.x[:2]
+    with torch.no_grad(), global_randomness_kept(), watch:
+        outputs = problem.function(problem.parameters, x)
+    return any(
+        t.untyped_storage().data_ptr() == outputs.untyped_storage().data_ptr() for t in watch.kept
+    )
+
+
+class _Returned(TorchFunctionMode):
+    """Keeps what functions of some names return."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.names, self.kept = names, list[Tensor]()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "").removesuffix("_") in self.names:
+            self.kept += tensors_in([result])
+        return result

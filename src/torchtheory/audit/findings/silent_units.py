@@ -1,0 +1,263 @@
+"""Which units take part: those that are silent, saturated or linear on the training data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.engine.ranges import grouped, mean_range, part_of
+from torchtheory.audit.findings.hypotheses import deterministic, differentiable, has_parameters
+from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.figure import COLORS, label_text
+from torchtheory.core.intervals import COUNTED, Interval, clopper_pearson
+from torchtheory.core.quantity import Quantity
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
+from torchtheory.nets.watching import WatchedUnits, watch_units
+from torchtheory.optimization.curvature.operators import gradient
+
+#: Samples looked at, and groups of them whose spread gives the range of a number.
+SAMPLES, GROUPS = 4096, 16
+
+#: More than this share of a layer's units silent, or of its slopes flat, is a defect.
+MUCH_SILENT, MUCH_FLAT = 0.5, 0.9
+
+#: A unit that passes a gradient at a smaller share of the samples counts as silent in the numbers,
+#: and so many samples are needed that one which is never seen to do so does so less often.
+SELDOM = 0.05
+
+#: Activations that saturate without ever being flat.
+SMOOTH = ("sigmoid", "tanh")
+
+
+@finding(
+    "units",
+    area="signals",
+    title="Units that are silent, saturated or linear",
+    cost="forward",
+    needs=[has_parameters, deterministic, differentiable],
+)
+def units(problem: Problem, record: FindingRecord) -> None:
+    """The slopes of every activation over the training data: where they are 0, no gradient passes.
+
+    A unit whose slope is 0 at every sample gets no gradient and cannot learn; one whose slope is
+    the same everywhere is a linear unit on these data.
+    """
+    samples = problem.train.some(min(SAMPLES, problem.affordable(8)), record.generator)
+    parts, _ = grouped(samples, record.generator, GROUPS)
+    watched = [[u for u in watch_units(problem, part) if u.units > 0] for part in parts]
+    found = watched[0]
+    for more in watched[1:]:
+        if [u.units for u in more] != [u.units for u in found]:
+            raise UnsupportedModel("the model does not apply the same layers to every batch")
+        found = [a.joined(b) for a, b in zip(found, more, strict=True)]
+    statement = r"\varrho'(z_i(x)) \ne 0 \text{ for some } x"
+    if not found:
+        record.not_applicable(
+            (),
+            statement,
+            "no pointwise activation was seen: fused recurrent layers and attention apply theirs "
+            "inside",
+        )
+        return
+    record.table(
+        "units",
+        ("after layer", "activation", "units", "silent", "linear", "flat slopes"),
+        [
+            (u.layer or "(input)", u.function, u.units, u.silent_share, u.linear_share, u.flat)
+            for u in found
+        ],
+        caption=f"Shares over {len(samples):,} training samples. Silent: the slope is 0 at every "
+        "sample. Linear: it is the same everywhere. Flat: below a hundredth of the largest slope.",
+    )
+    _silent_units_get_no_gradient(problem, record, samples, found)
+    if reason := _too_few(samples, record.confidence):
+        if len(samples) < samples.population:
+            record.complete = False
+            record.not_done((), statement, f"{reason}; give a larger budget")
+        else:
+            record.not_applicable((), statement, reason)
+        return
+    silent = record.quantity(
+        "silent-units",
+        f"share of units that pass a gradient at fewer than {SELDOM:.0%} of the samples",
+        _silent_range(found, samples, record.confidence),
+        samples=samples,
+    )
+    flat = record.quantity(
+        "flat-slopes",
+        "share of slopes below a hundredth of the largest",
+        _flat_range(watched, samples, record.confidence),
+        samples=samples,
+    )
+    shown = "units" if len(found) > 1 else ""
+    _assess_units(record, found, silent, flat, part_of(samples), shown)
+    if shown:
+        record.figure(
+            shown,
+            lambda ax: _plot_units(ax, found),
+            caption="Shares of units or slopes behind every activation, in order.",
+            size=(6, 2.8),
+        )
+
+
+def _too_few(samples: Samples, confidence: float) -> str | None:
+    """Why silence at these samples says nothing, if so.
+
+    What is silent at all the training data gets no gradient, so there a handful is enough: a unit
+    that fires at every second input is silent at n of them with probability 2^-n. Silence at a
+    part of them must mean that the unit seldom fires anywhere.
+    """
+    n = len(samples)
+    if n >= samples.population:
+        need = math.ceil(math.log2(1 / (1 - confidence)))
+        return None if n >= need else f"{n} samples are too few to call a unit silent"
+    if clopper_pearson(0, n, confidence).high <= SELDOM:
+        return None
+    return (
+        f"{n} of {samples.population:,} samples are too few to tell a unit that is silent from one "
+        "that seldom fires"
+    )
+
+
+def _silent_range(found: list[WatchedUnits], samples: Samples, confidence: float) -> Interval:
+    """The share of units that seldom fire; all units' own ranges hold at once."""
+    total = sum(u.units for u in found)
+    rate = torch.cat([u.active.double().cpu() / u.samples for u in found])
+    share = float((rate < SELDOM).double().mean())
+    if len(samples) >= samples.population:
+        return Interval(share, share, share, confidence, len(samples), "all samples")
+    each = 1 - (1 - confidence) / total
+    rare = surely = 0
+    known: dict[tuple[int, int], Interval] = {}
+    for u in found:
+        for count in u.active.tolist():
+            pair = (min(count, u.samples), u.samples)
+            if pair not in known:
+                known[pair] = clopper_pearson(*pair, each)
+            rare += known[pair].low < SELDOM
+            surely += known[pair].high < SELDOM
+    return Interval(share, surely / total, rare / total, confidence, len(samples), COUNTED)
+
+
+def _flat_range(watched: list[list[WatchedUnits]], samples: Samples, confidence: float) -> Interval:
+    total = sum(u.units for u in watched[0])
+    shares = [sum(u.flat * u.units for u in part) / total for part in watched]
+    made = mean_range(torch.tensor(shares), len(samples), samples.population, confidence)
+    return replace(made, low=max(0.0, made.low), high=min(1.0, made.high))
+
+
+def _silent_units_get_no_gradient(
+    problem: Problem, record: FindingRecord, samples: Samples, found: list[WatchedUnits]
+) -> None:
+    """The rows of a weight matrix that feed silent units, against those that feed the others."""
+    slopes = gradient(problem, samples)
+    shapes = {k: p.shape for k, p in problem.trainable.items()}
+    pieces = torch.split(slopes, [math.prod(s) for s in shapes.values()])
+    rows = {
+        k: g.reshape(s[0], -1).abs().amax(1)
+        for (k, s), g in zip(shapes.items(), pieces, strict=True)
+        if len(s) > 1
+    }
+    largest = max((float(r.max()) for r in rows.values()), default=0.0)
+    behind: list[Tensor] = []
+    others: list[Tensor] = []
+    once = [u.layer for u in found]
+    for u in found:
+        own = rows.get(f"{u.layer}.weight")
+        if own is not None and len(own) == u.units and once.count(u.layer) == 1:
+            behind.append(own[u.silent])
+            others.append(own[~u.silent])
+    if not any(len(b) for b in behind) or largest == 0:
+        return
+    says = record.checks(
+        (), r"\varrho'(z_i(x)) = 0 \ \forall x \in S \Rightarrow \nabla_{W_i} L_S = 0"
+    )
+    says.equal(
+        torch.cat(behind) / largest,
+        where="largest gradient of a weight into a silent unit, relative to the largest of all",
+    )
+    # past a layer that is silent as a whole no signal comes, and no unit gets a gradient
+    if any(len(o) for o in others) and not any(bool(u.silent.all()) for u in found):
+        says.fails("units that do fire", float(torch.cat(others).max()) / largest)
+
+
+def _assess_units(
+    record: FindingRecord,
+    found: list[WatchedUnits],
+    silent: Quantity,
+    flat: Quantity,
+    part: str,
+    figure: str,
+) -> None:
+    # a sigmoid's slope is 0 by rounding alone: such a unit is saturated, not dead
+    dead = [u for u in found if u.silent_share > MUCH_SILENT and u.function not in SMOOTH]
+    saturating = [
+        u
+        for u in found
+        if u.flat > MUCH_FLAT
+        and u not in dead
+        and u.function in (*SMOOTH, "hardtanh", "hardsigmoid")
+    ]
+    if dead:
+        worst = max(dead, key=lambda u: u.silent_share)
+        record.defect(
+            f"{worst.silent_share:.0%} of the {worst.units} units after {_place(worst)} are dead: "
+            f"their {worst.function} is flat at every training sample{part}, so no gradient "
+            "reaches their weights and they cannot recover.",
+            number=silent,
+            usual="fewer than half in every layer",
+            action="Dead units stay dead under gradient descent: initialize anew with a smaller "
+            "learning rate or biases of 0, or use an activation without a flat side "
+            "(nn.LeakyReLU).",
+            figure=figure,
+        )
+    if saturating:
+        worst = max(saturating, key=lambda u: u.flat)
+        record.defect(
+            f"{worst.flat:.0%} of the {worst.function} outputs after {_place(worst)} are "
+            f"saturated{part}: their slope is below a hundredth of its largest value, and "
+            "gradients are multiplied by it.",
+            number=flat,
+            usual="below 90 % in every layer",
+            action="Scale the inputs to mean 0 and variance 1 and the weights to variance 1/fan-in "
+            "(nn.init.xavier_normal_), so that what the activation gets is of order 1.",
+            figure=figure,
+        )
+    total = sum(u.units for u in found)
+    count = sum(int(u.silent.sum()) for u in found)
+    if count:
+        record.headline(f"{count} of {total} hidden units never pass a gradient{part}.", 1)
+    if not dead and not saturating:
+        record.fine(
+            f"Gradients pass: {silent.value:.0%} of the {total} hidden units seldom let one "
+            f"through{part}.",
+            number=silent,
+            usual="fewer than half in every layer",
+            figure=figure,
+        )
+
+
+def _place(found: WatchedUnits) -> str:
+    return f"layer {found.layer}" if found.layer else "the input"
+
+
+def _plot_units(ax: Any, found: list[WatchedUnits]) -> None:
+    where = range(len(found))
+    parts = (
+        ("silent", [u.silent_share for u in found], COLORS[1]),
+        ("linear", [u.linear_share for u in found], COLORS[0]),
+        ("flat slopes", [u.flat for u in found], COLORS[2]),
+    )
+    for label, shares, color in parts:
+        ax.plot(where, shares, "o-", color=color, label=label, markersize=4)
+    labels = [label_text(u.layer or "input") for u in found]
+    every = max(1, len(found) // 12)
+    ax.set_xticks(list(where)[::every], labels[::every], rotation=45, ha="right")
+    ax.set(ylim=(-0.04, 1.04), ylabel="share", xlabel="activation after layer")
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))

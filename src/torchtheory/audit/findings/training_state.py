@@ -1,0 +1,164 @@
+"""Was the network trained at all, and in which mode was it handed over?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+
+from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.engine.ranges import jackknife_range
+from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
+from torchtheory.core.diagnosis import Area
+from torchtheory.core.intervals import Interval
+from torchtheory.core.quantity import Quantity
+from torchtheory.models.problem import Problem
+from torchtheory.nets.initialization_laws import FreshDraw, compare_with_fresh_draws
+from torchtheory.report.wording import counted
+
+#: Weights are told from a fresh draw at this confidence, all layers together.
+CONFIDENCE = 0.999
+
+#: Share of the parameters whose rule must be known before the network is called untrained.
+KNOWN = 0.5
+
+#: A network that is trained explains more of its loss than this.
+EXPLAINED = 0.1
+
+#: Groups of samples whose spread gives the range of a number.
+GROUPS = 32
+
+
+@finding(
+    "untrained",
+    area="fit",
+    title="Is the network trained?",
+    cost="forward",
+    needs=[has_parameters, deterministic],
+    whole=True,
+)
+def untrained(problem: Problem, record: FindingRecord) -> None:
+    """Weights that cannot be told from a fresh draw, and outputs that explain nothing.
+
+    Both are needed: the weights of a wide network hardly move while it learns, and labels may have
+    nothing to do with the inputs.
+    """
+    draws = compare_with_fresh_draws(problem.model)
+    known = [d for d in draws if d.rule]
+    record.table(
+        "fresh-draws",
+        ("parameter", "entries", "most like a draw by", "p-value"),
+        [(d.parameter, d.entries, d.rule or "(no rule is known)", d.p_value) for d in draws],
+        caption="Kolmogorov's test of every parameter against the rules it may have been drawn "
+        "by. A small p-value: it is no such draw any more.",
+    )
+    explained = record.quantity(
+        "explained-loss",
+        "share of the training loss that the inputs explain",
+        _explained(problem, record.confidence),
+        samples=problem.train,
+    )
+    fresh = _all_fresh(known, sum(d.entries for d in draws))
+    same = problem.initial is not None and all(
+        torch.equal(p, problem.parameters[k]) for k, p in problem.initial.items()
+    )
+    little = explained.high < EXPLAINED
+    if same and not little:
+        record.look(
+            "The weights given as those that training began with are the network's own weights.",
+            action="Keep a copy before training: copy.deepcopy(model.state_dict()). The state "
+            "dict itself changes as the model is trained.",
+            area=Area.TRAINING,
+        )
+    if (fresh or same) and little:
+        record.defect(
+            _accusation(problem, explained, same=same),
+            number=explained,
+            usual=f"above {EXPLAINED:g}",
+            action="Load the trained weights, and look at what load_state_dict returns: keys that "
+            "are missing were left as they were drawn.",
+        )
+
+
+def _accusation(problem: Problem, explained: Quantity, *, same: bool) -> str:
+    weights = (
+        "its weights are those that training began with"
+        if same
+        else "none of its weights can be told from a fresh draw"
+    )
+    outputs = "its outputs say nothing about the training data"
+    if problem.is_classification:
+        share = float(problem.errors(problem.train).double().mean())
+        outputs = f"it errs on {share:.0%} of the training data"
+    return f"The network looks untrained: {weights}, and {outputs}."
+
+
+def _all_fresh(known: list[FreshDraw], entries: int) -> bool:
+    """Whether no parameter of a known rule differs from its law, and most have a known rule."""
+    if sum(d.entries for d in known) < KNOWN * entries:
+        return False
+    # scales and biases that began as constants tell nothing apart where nothing else is known
+    if all(d.rule == "a constant" for d in known):
+        return False
+    return min(d.p_value for d in known) >= (1 - CONFIDENCE) / len(known)
+
+
+def _explained(problem: Problem, confidence: float) -> Interval:
+    """One minus the mean loss over that of the mean output, given for every sample."""
+    outputs, samples = problem.outputs(problem.train), problem.train
+    constant = outputs.double().mean(0).to(outputs).expand_as(outputs)
+    parts = torch.tensor_split(
+        torch.arange(len(samples), device=outputs.device), min(GROUPS, len(samples))
+    )
+    shares = torch.tensor([len(p) for p in parts]).double() / len(samples)
+    with torch.no_grad():
+        own, other = (
+            shares * torch.tensor([float(problem.loss(o[p], samples.y[p])) for p in parts]).double()
+            for o in (outputs, constant)
+        )
+    value = float(1 - own.sum() / other.sum())
+    without = 1 - (own.sum() - own) / (other.sum() - other)
+    return jackknife_range(value, without, len(samples), samples.population, confidence)
+
+
+@finding(
+    "training-mode",
+    area="training",
+    title="Is the model in evaluation mode?",
+    cost="parameters",
+)
+def training_mode(problem: Problem, record: FindingRecord) -> None:
+    """Dropout and batch normalization compute something else in training mode.
+
+    An audit runs the model in evaluation mode, whatever it was left in.
+    """
+    left = [m for m in problem.model.modules() if m.training and _differs(m)]
+    if not left:
+        record.headline("Nothing in the model would behave differently in training mode.", 0)
+        return
+    kinds = Counter(type(m).__name__ for m in left)
+    listed = " and ".join(
+        f"{kind} layer" if count == 1 else counted(count, f"{kind} layer")
+        for kind, count in kinds.items()
+    )
+    number = record.quantity("layers-in-training-mode", "layers in training mode", len(left))
+    record.look(
+        f"The model was handed over in training mode, in which its {listed} "
+        f"{'behaves' if len(left) == 1 else 'behave'} differently from how the model is meant to "
+        "be used. This audit ran it in evaluation mode.",
+        number=number,
+        usual="none when the model is used",
+        action="Call model.eval() before you use or evaluate the model.",
+    )
+
+
+def _differs(module: nn.Module) -> bool:
+    """Whether a layer computes something else in training mode."""
+    if isinstance(module, _DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return module.dropout > 0
+    return isinstance(module, _NormBase) and module.running_mean is not None
