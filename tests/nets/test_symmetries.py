@@ -69,7 +69,9 @@ def test_what_stands_between_matters() -> None:
         return len(hidden_layers(nn.Sequential(nn.Linear(2, 4), *layers, nn.Linear(4, 2))))
 
     assert between() == between(nn.ReLU(), nn.Dropout()) == 1
-    for mixing in (nn.Softmax(-1), nn.LayerNorm(4), nn.BatchNorm1d(4), nn.PReLU(4), nn.Flatten()):
+    assert between(nn.BatchNorm1d(4), nn.ReLU()) == 1
+    frozen = nn.BatchNorm1d(4, track_running_stats=False)
+    for mixing in (nn.Softmax(-1), nn.LayerNorm(4), nn.PReLU(4), nn.Flatten(), frozen):
         assert between(mixing) == 0
 
 

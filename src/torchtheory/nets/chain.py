@@ -39,6 +39,23 @@ _FUNCTIONS: dict[Callable[..., Any] | str, Callable[[], nn.Module]] = {
     torch.sigmoid: nn.Sigmoid,
     "sigmoid": nn.Sigmoid,
 }
+
+#: Functions with arguments that stand for a layer of torch, and the names of the arguments.
+_LAYER_FUNCTIONS: dict[Callable[..., Any] | str, tuple[type[nn.Module], tuple[str, ...]]] = {
+    F.gelu: (nn.GELU, ("approximate",)),
+    F.silu: (nn.SiLU, ()),
+    F.elu: (nn.ELU, ("alpha",)),
+    F.leaky_relu: (nn.LeakyReLU, ("negative_slope",)),
+    F.softplus: (nn.Softplus, ("beta", "threshold")),
+    F.dropout: (nn.Dropout, ("p",)),
+    F.max_pool1d: (nn.MaxPool1d, ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
+    F.max_pool2d: (nn.MaxPool2d, ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
+    F.avg_pool1d: (nn.AvgPool1d, ("kernel_size", "stride", "padding", "ceil_mode")),
+    F.avg_pool2d: (nn.AvgPool2d, ("kernel_size", "stride", "padding", "ceil_mode")),
+    F.adaptive_avg_pool1d: (nn.AdaptiveAvgPool1d, ("output_size",)),
+    F.adaptive_avg_pool2d: (nn.AdaptiveAvgPool2d, ("output_size",)),
+    F.adaptive_max_pool2d: (nn.AdaptiveMaxPool2d, ("output_size",)),
+}
 _RESHAPES: set[Callable[..., Any] | str] = {
     torch.flatten, "flatten", "view", "reshape", torch.reshape,
     "squeeze", torch.squeeze, "unsqueeze", torch.unsqueeze, "contiguous",
@@ -66,6 +83,23 @@ class Rearrangement(nn.Module):
         return moved
 
 
+class Average(nn.Module):
+    """`x.mean(dims)`, the average over some dimensions.
+
+    Args:
+        dims: the dimensions.
+        keepdim: whether they stay, with one entry.
+    """
+
+    def __init__(self, dims: tuple[int, ...], keepdim: bool = False) -> None:
+        super().__init__()
+        self.dims = dims
+        self.keepdim = keepdim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(self.dims, keepdim=self.keepdim)
+
+
 class _Tracer(fx.Tracer):
     """Goes into containers and user modules, stops at layers of `torch.nn` and ours."""
 
@@ -85,19 +119,56 @@ def as_chain(model: nn.Module) -> list[Link]:
         return _flatten(model, "")
     if not list(model.children()):
         return [Link("", model)]
+    return _follow(_graph(model), dict(model.named_modules()), type(model).__name__)
+
+
+def straight_paths(model: nn.Module) -> list[list[Link]]:
+    """Runs of layers, each of which passes its output to the next one and to nothing else.
+
+    A chain is one run. In other networks they are what stands between branches: the layers inside
+    a residual block, the dense network behind an attention.
+
+    Raises:
+        UnsupportedModel: if the model cannot be traced, and has no part that is known without.
+
+    >>> class Block(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.inner = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    ...     def forward(self, x):
+    ...         return x + self.inner(x)
+    >>> [[link.name for link in path] for path in straight_paths(Block())]
+    [['inner.0', 'inner.1', 'inner.2']]
+    """
+    if _is_plain_sequential(model):
+        links = _flatten(model, "")
+        if all(_Tracer().is_leaf_module(link.module, "") for link in links):
+            return [links, *_inside_encoders(model)]
+    elif not list(model.children()):
+        return [[Link("", model)]]
+    known = _inside_encoders(model)
     try:
-        graph = trace(model, _Tracer())
+        graph = _graph(model)
+    except UnsupportedModel:
+        if not known:
+            raise
+        return known
+    return _runs(graph, dict(model.named_modules())) + known
+
+
+def _graph(model: nn.Module) -> fx.Graph:
+    try:
+        return trace(model, _Tracer())
     except Exception as error:  # fx raises whatever the model's Python does on a proxy
         sentence = " ".join(str(error).split())[:300]
         if "symbolic" in sentence:  # fx speaks to those who write for it
             sentence = (
                 "its forward pass asks Python about its input (len, if, for), and the answer "
+                "may differ from sample to sample"
             )
-            sentence += "may differ from sample to sample"
         raise UnsupportedModel(
             f"{type(model).__name__} could not be traced as a chain of layers: {sentence}"
         ) from error
-    return _follow(graph, dict(model.named_modules()), type(model).__name__)
 
 
 def trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
@@ -153,19 +224,107 @@ def _follow(graph: fx.Graph, modules: dict[str, nn.Module], model_name: str) -> 
             )
         if node.op == "call_module" and node.target not in modules:
             raise UnsupportedModel(f"{model_name} builds {node.target} while it runs")
-        if node.op == "call_module":
-            links.append(Link(str(node.target), modules[str(node.target)]))
-        elif node.target in _FUNCTIONS:
-            links.append(Link("", _FUNCTIONS[node.target]()))
-        elif node.target in _RESHAPES:
-            links.append(Link("", _rearrangement(node, sizes, model_name)))
-        else:
-            raise UnsupportedModel(f"{model_name} uses {node.name}, which no layer rule covers")
+        link = _link(node, modules, sizes, model_name)
+        if link is None:
+            raise UnsupportedModel(
+                f"{model_name} uses {node.name}{_place(node, modules)}, which no layer rule covers"
+            )
+        links.append(link)
         current = node
     result = next(n for n in graph.nodes if n.op == "output").args[0]
     if result is not current:
         raise UnsupportedModel(f"{model_name} is not a chain of layers: it returns {result}")
     return links
+
+
+def _link(
+    node: fx.Node, modules: dict[str, nn.Module], sizes: set[fx.Node], model_name: str
+) -> Link | None:
+    """The layer that an operation is, if it is one."""
+    if node.op == "call_module":
+        return Link(str(node.target), modules[str(node.target)])
+    if node.target in _FUNCTIONS:
+        return Link("", _FUNCTIONS[node.target]())
+    if node.target in _LAYER_FUNCTIONS:
+        kind, names = _LAYER_FUNCTIONS[node.target]
+        given = dict(zip(names, node.args[1:], strict=False))
+        given |= {k: v for k, v in node.kwargs.items() if k in names and v is not None}
+        return (
+            None if any(isinstance(v, fx.Node) for v in given.values()) else Link("", kind(**given))
+        )
+    if node.target in _RESHAPES:
+        return Link("", _rearrangement(node, sizes, model_name))
+    if node.target in ("mean", torch.mean) and not sizes.intersection(node.all_input_nodes):
+        dims = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+        places = (dims,) if isinstance(dims, int) else dims
+        if isinstance(places, tuple | list) and all(isinstance(d, int) for d in places):
+            keep = bool(node.kwargs.get("keepdim", len(node.args) > 2 and node.args[2]))
+            return Link("", Average(tuple(int(d) for d in places), keep))
+    return None
+
+
+def _place(node: fx.Node, modules: dict[str, nn.Module]) -> str:
+    """In which module an operation stands, in words."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    names = {id(m): n for n, m in modules.items()}
+    if not stack:
+        return ""
+    last = stack[-1]
+    name = last[0] if isinstance(last, tuple) else names.get(id(last), "")
+    return f" (in layer {name!r})" if name else ""
+
+
+def _runs(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[list[Link]]:
+    """Every operation follows the one it takes its only input from, if nothing else does."""
+    sizes: set[fx.Node] = set()
+    ends: dict[fx.Node, list[Link]] = {}
+    found: list[list[Link]] = []
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output", "get_attr"):
+            continue
+        if node.target in _SIZES or (
+            node.target is operator.getitem and sizes.issuperset(node.all_input_nodes)
+        ):
+            sizes.add(node)
+            continue
+        inputs = [n for n in node.all_input_nodes if n not in sizes]
+        try:
+            link = None
+            if len(inputs) == 1 and not (node.op == "call_module" and node.target not in modules):
+                link = _link(node, modules, sizes, "the model")
+        except UnsupportedModel:
+            link = None
+        if link is None:
+            continue
+        before = inputs[0]
+        readers = [u for u in before.users if u.target not in _SIZES]
+        if before in ends and len(readers) == 1:
+            path = ends.pop(before)
+        else:
+            path = []
+            found.append(path)
+        path.append(link)
+        ends[node] = path
+    return found
+
+
+def _inside_encoders(model: nn.Module) -> list[list[Link]]:
+    """The dense networks inside encoder layers of torch, whose forward pass is not traced."""
+    functions = {F.relu: nn.ReLU, F.gelu: nn.GELU}
+    found = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.TransformerEncoderLayer) and has_own_forward(module):
+            act = module.activation
+            between = act if isinstance(act, nn.Module) else functions.get(act, nn.Module)()
+            start = f"{name}." if name else ""
+            found.append(
+                [
+                    Link(f"{start}linear1", module.linear1),
+                    Link("", between),
+                    Link(f"{start}linear2", module.linear2),
+                ]
+            )
+    return found
 
 
 def _rearrangement(node: fx.Node, sizes: set[fx.Node], model_name: str) -> Rearrangement:
