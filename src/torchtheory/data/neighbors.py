@@ -158,7 +158,11 @@ class LabelInformation:
 
 
 def neighbor_information(
-    labels: Tensor, neighbors: Tensor, others: Tensor, generator: torch.Generator | int = 0
+    labels: Tensor,
+    neighbors: Tensor,
+    others: Tensor,
+    own: Tensor | None = None,
+    generator: torch.Generator | int = 0,
 ) -> LabelInformation:
     r"""Do samples have the labels of their nearest neighbors? A permutation test.
 
@@ -169,27 +173,33 @@ def neighbor_information(
         labels: `[q]` of the queries; whole numbers are classes.
         neighbors: `[q]`, the number of each query's nearest neighbor among `others`.
         others: `[n]` labels of the samples searched.
+        own: `[q]`, the numbers of the queries where they are among `others` themselves; all labels
+            are then permuted, else those of the queries.
 
-    Cost: 999 permutations of `n` labels.
+    Cost: 999 permutations.
 
     >>> y = torch.arange(40) % 2
-    >>> neighbor_information(y, (torch.arange(40) + 2) % 40, y).p_value
+    >>> neighbor_information(y, (torch.arange(40) + 2) % 40, y, torch.arange(40)).p_value
     0.001
     """
     if len(labels) < 2:
         raise EmptyData(f"a permutation test needs at least two samples, not {len(labels)}")
     source, classes = as_generator(generator), not labels.is_floating_point()
 
-    def score(found: Tensor) -> float:
+    def score(found: Tensor, wanted: Tensor) -> float:
         if classes:
-            return float((found == labels).double().mean())
-        return _correlation(found, labels)
+            return float((found == wanted).double().mean())
+        return _correlation(found, wanted)
 
-    real = score(others[neighbors])
+    real = score(others[neighbors], labels)
     drawn = []
     for _ in range(PERMUTATIONS):
-        order = torch.randperm(len(others), generator=source).to(others.device)
-        drawn.append(score(others[order][neighbors]))
+        if own is None:
+            order = torch.randperm(len(labels), generator=source).to(labels.device)
+            drawn.append(score(others[neighbors], labels[order]))
+        else:
+            mixed = others[torch.randperm(len(others), generator=source).to(others.device)]
+            drawn.append(score(mixed[neighbors], mixed[own]))
     null = torch.tensor(drawn, dtype=torch.float64)
     p_value = (1 + int((null >= real - 1e-12).sum())) / (1 + PERMUTATIONS)
     middle, unit = (float(null.mean()), 1 - float(null.mean())) if classes else (0.0, 1.0)
