@@ -31,7 +31,7 @@ def shaken(net: nn.Module) -> nn.Module:
         for name, tensor in [*net.named_parameters(), *net.named_buffers()]:
             if tensor.is_floating_point():
                 noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64)
-                tensor.add_(noise if "running" in name else 0.2 * (noise - 0.5))
+                tensor.add_(noise if "running_var" in name else 0.2 * (noise - 0.5))
     return net
 
 
