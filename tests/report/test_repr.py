@@ -17,6 +17,7 @@ from torchtheory.core.claim import claim, not_done
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import MissingPackage, UnknownName
 from torchtheory.core.quantity import Quantity
+from torchtheory.report.audit_parts import audit_parts
 from torchtheory.report.numbers import number_words
 from torchtheory.report.results import quantity_table, quantity_words
 
@@ -126,9 +127,13 @@ def test_verdicts() -> None:
     third.complete = second.complete = False
     assert told.verdict.startswith("Most of this audit is not done: 2 of 3 findings ran out of")
     assert told.verdict.endswith("no defect was found; worth a look: signals and gradients.")
-    third.complete = second.complete = True
+    assert audit_parts(told).state is State.LOOK
     second.assessments.clear()
-    assert told.verdict == "Nothing wrong was found in the one of eight areas that were measured."
+    assert audit_parts(told).state is State.UNMEASURED, "what is mostly undone is not fine"
+    third.complete = True
+    assert audit_parts(told).state is State.FINE
+    second.complete = True
+    assert told.verdict == "Nothing wrong was found in the one area that was measured, of eight."
     for area in Area:
         first.fine("Fine.", area=area)
     assert told.verdict == "Nothing wrong was found in any of the eight areas."
@@ -143,6 +148,13 @@ def test_pictures_are_few_and_the_most_serious_first() -> None:
     told.findings[2].defect("Gone.", figure="no-such-figure")
     names = [name for name, _ in told.pictures]
     assert names == ["finding-0", "finding-2", "finding-1"]
+    told.findings[0].assessments.clear()
+    told.findings[1].assessments.clear()
+    told.findings[1].fine("Fine.", figure="mistakes")
+    told.findings[0].name = "risk"
+    told.findings[0].figures[1] = replace(told.findings[0].figures[1], name="risk")
+    pictures = [(name, figure.name) for name, figure in told.pictures]
+    assert pictures == [("finding-2", "mistakes"), ("risk", "risk"), ("finding-1", "mistakes")]
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,18 @@ class FindingPart:
     shown_above: bool
 
     @property
+    def state(self) -> State | None:
+        """The most serious thing it says; None where it judges nothing."""
+        states = [a.state for a in self.finding.assessments]
+        return min(states, key=list(State).index) if states else None
+
+    @property
+    def in_short(self) -> tuple[str, ...]:
+        """What its heading says: its own sentences, or else the most serious of its judgments."""
+        said = [a.sentence for a in self.finding.assessments if a.state is self.state]
+        return self.sentences or tuple(said[:1])
+
+    @property
     def is_empty(self) -> bool:
         f = self.finding
         parts = (f.assessments, f.advice, f.quantities, f.errata, f.tables, f.figures, f.notes)
@@ -141,8 +153,11 @@ class AuditParts:
 
     @property
     def state(self) -> State:
-        """The most serious state of an area."""
-        return min((r.state for r in self.rows), key=list(State).index, default=State.UNMEASURED)
+        """The most serious state of an area; nothing is fine of which most is not done."""
+        worst = min((r.state for r in self.rows), key=list(State).index, default=State.UNMEASURED)
+        late = sum(not f.complete for f in self.audit.findings)
+        mostly_undone = 2 * late > len(self.audit.findings)
+        return State.UNMEASURED if mostly_undone and worst is State.FINE else worst
 
     @property
     def claims(self) -> list[Claim]:

@@ -224,7 +224,10 @@ def _said_of(row: AreaRow, room: int, most: int) -> list[Text]:
         said.append(Text(_cut(row.sentence, room, most), style="dim" if unmeasured else ""))
     if row.number:
         number = f"{row.number}; usual: {row.usual}" if row.usual else row.number
-        number = number if said else f"{row.label}: {number}"
+        named = f"{row.label}: {number}"
+        # a sentence says what its number is, so the name may give way
+        if not said or len(textwrap.wrap(named, room)) <= min(most, 2):
+            number = named
         said.append(Text(_cut(number, room, most), style="dim"))
     if row.action:
         said.append(Text(_cut(f"→ {row.action}", room, most), style="bold" if serious else ""))

@@ -15,7 +15,12 @@ import torch
 from torch import nn
 
 from torchtheory import __version__
-from torchtheory.audit.engine.diagnosis import CHANGED, chosen_pictures, verdict_sentence
+from torchtheory.audit.engine.diagnosis import (
+    CHANGED,
+    chosen_pictures,
+    verdict_sentence,
+    why_silent,
+)
 from torchtheory.audit.engine.finding import (
     COSTS,
     WEIGHTS,
@@ -103,7 +108,7 @@ class Audit:
     def diagnosis(self) -> list[Assessment]:
         """One assessment for each area a reader asks about, in the report's order."""
         said = [a for f in self.findings for a in f.assessments]
-        silent = {area: self._silence(area) for area in Area}
+        silent = {area: why_silent(self.findings, area) for area in Area}
         return diagnose(said, silent)
 
     @property
@@ -138,17 +143,6 @@ class Audit:
     def looks(self) -> list[str]:
         """What is worth a look though it need not be wrong, in sentences."""
         return [a.sentence for f in self.findings for a in f.assessments if a.state is State.LOOK]
-
-    def _silence(self, area: Area) -> str:
-        """Why no finding says anything about an area."""
-        here = [f for f in self.findings if f.area is area]
-        if any(not f.complete for f in here):
-            return "There was no time to measure this; give a larger budget."
-        reasons = [c.reason for f in here for c in f.claims if c.verdict is Verdict.NOT_APPLICABLE]
-        if not here or not reasons:
-            return "Nothing was measured about this."
-        sentence = reasons[0]
-        return sentence[:1].upper() + sentence[1:] + ("" if sentence.endswith(".") else ".")
 
     def to_json(self) -> dict[str, Any]:
         return {

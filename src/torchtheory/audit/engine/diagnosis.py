@@ -8,10 +8,11 @@ from typing import Protocol
 from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.figure import Figure
+from torchtheory.core.quantity import Quantity
 
 
-class Pictured(Protocol):
-    """What pictures are taken from: a finding."""
+class Found(Protocol):
+    """What an audit is made of: a finding."""
 
     @property
     def name(self) -> str: ...
@@ -21,6 +22,12 @@ class Pictured(Protocol):
     def assessments(self) -> Sequence[Assessment]: ...
     @property
     def figures(self) -> Sequence[Figure]: ...
+    @property
+    def claims(self) -> Sequence[Claim]: ...
+    @property
+    def quantities(self) -> Sequence[Quantity]: ...
+    @property
+    def complete(self) -> bool: ...
 
 
 class Diagnosed(Protocol):
@@ -61,10 +68,10 @@ NOUNS = {
 USUAL_PICTURES = (
     ("risk", "risk"),
     ("generalization-bounds", "bounds"),
-    ("gradients-by-depth", "depth"),
     ("margins", "margins"),
-    ("certified-radius", "radii"),
     ("curvature", "slice"),
+    ("certified-radius", "radii"),
+    ("gradients-by-depth", "depth"),
 )
 
 #: How many pictures stand on the first screen.
@@ -108,25 +115,40 @@ def _judgment(audit: Diagnosed) -> str:
     if look:
         return f"No defect was found; worth a look: {_listed(look)}."
     if fine and silent:
-        return (
-            f"Nothing wrong was found in the {_NUMBERS[len(fine)]} of {_NUMBERS[len(said)]} areas "
-            "that were measured."
+        measured = (
+            "one area that was" if len(fine) == 1 else f"{_NUMBERS[len(fine)]} areas that were"
         )
+        return f"Nothing wrong was found in the {measured} measured, of {_NUMBERS[len(said)]}."
     if fine:
         return f"Nothing wrong was found in any of the {_NUMBERS[len(said)]} areas."
     return "Nothing was measured."
 
 
-def chosen_pictures(findings: Sequence[Pictured]) -> list[tuple[str, Figure]]:
-    """The figures that say most, with the names of their findings: those that assessments name,
-    the most serious first, then the usual ones, then the first figure of areas not shown yet.
+def why_silent(findings: Sequence[Found], area: Area) -> str:
+    """Why no finding judges an area, in a sentence."""
+    here = [f for f in findings if f.area is area]
+    if any(not f.complete for f in here):
+        return "There was no time to measure this; give a larger budget."
+    if any(f.quantities for f in here):
+        return "There are numbers about this, but none that is right or wrong by itself."
+    reasons = [c.reason for f in here for c in f.claims if c.verdict is Verdict.NOT_APPLICABLE]
+    if reasons:
+        return reasons[0][:1].upper() + reasons[0][1:] + ("" if reasons[0].endswith(".") else ".")
+    return "Nothing was measured about this."
+
+
+def chosen_pictures(findings: Sequence[Found]) -> list[tuple[str, Figure]]:
+    """The figures that say most, with the names of their findings.
+
+    Those of defects come first, then those of what is worth a look, the usual ones, those of what
+    is fine, and the first figures of areas not shown yet.
     """
     drawn = {(f.name, figure.name): (f, figure) for f in findings for figure in f.figures}
-    said = sorted(
-        (a for f in findings for a in f.assessments if a.figure),
-        key=lambda a: list(State).index(a.state),
-    )
-    wanted = [(a.finding, a.figure) for a in said] + list(USUAL_PICTURES)
+    said = {
+        state: [(f.name, a.figure) for f in findings for a in f.assessments if a.state is state]
+        for state in State
+    }
+    wanted = [*said[State.DEFECT], *said[State.LOOK], *USUAL_PICTURES, *said[State.FINE]]
     found = [place for place in dict.fromkeys(wanted) if place in drawn][:PICTURES]
     shown = {drawn[place][0].area for place in found}
     for place, (finding, _) in drawn.items():
