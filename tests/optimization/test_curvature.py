@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.core.memory import peak_of_child
+from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature.operators import (
@@ -279,3 +281,22 @@ def test_rectifiers_of_every_kind() -> None:
 
     exact = torch.autograd.functional.hessian(loss, flatten(p.parameters))
     assert torch.allclose(hessian_operator(p).to_dense(), exact, atol=1e-12)
+
+
+def _large_problem() -> Problem:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 2900), nn.Tanh(), nn.Linear(2900, 2900), nn.Linear(2900, 2))
+    return Problem(net, (torch.randn(8, 20), torch.arange(8) % 2), memory="250MiB")
+
+
+def _largest_curvature(given: Problem, memory: int) -> None:
+    del memory  # the problem says what there is
+    found = top_eigenpairs(hessian_operator(given), tolerance=0.1, steps=12)
+    assert float(found.values[0]) > 0
+
+
+def test_curvature_of_many_parameters_keeps_to_the_memory_of_the_problem() -> None:
+    """8.5 million parameters in 250 MiB, of which one vector takes 32."""
+    peak = peak_of_child(_largest_curvature, _large_problem, 0)
+    # pages of torch that are met for the first time count as well
+    assert peak <= 250 * 2**20 + 2 * 34 * 2**20 + 60 * 2**20

@@ -69,5 +69,6 @@ def rademacher(
     >>> rademacher(5, generator=as_generator(0), dtype=torch.float64).abs().tolist()
     [1.0, 1.0, 1.0, 1.0, 1.0]
     """
-    bits = torch.randint(0, 2, shape, generator=generator, device=generator.device)
-    return (2 * bits - 1).to(device=device, dtype=dtype)
+    # drawn in the type that is wanted: whole numbers would take several times the memory
+    bits = torch.randint(0, 2, shape, generator=generator, device=generator.device, dtype=dtype)
+    return bits.mul_(2).sub_(1).to(device)

@@ -14,7 +14,12 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.random import RandomSource, as_generator, rademacher
 from torchtheory.linalg.krylov import three_term_recurrence, tridiagonal_matrix
-from torchtheory.linalg.operators import LinearOperator, check_square, column_blocks
+from torchtheory.linalg.operators import (
+    LinearOperator,
+    check_square,
+    column_blocks,
+    vectors_within,
+)
 
 #: copies of an eigenvalue lie within so many units of rounding of the largest
 _COPIES_WITHIN = 100.0
@@ -66,7 +71,12 @@ class SpectralDensity:
 
 
 def spectral_density(
-    A: LinearOperator, *, probes: int = 10, steps: int = 50, generator: RandomSource = None
+    A: LinearOperator,
+    *,
+    probes: int = 10,
+    steps: int = 50,
+    memory: str | int | None = None,
+    generator: RandomSource = None,
 ) -> SpectralDensity:
     r"""Stochastic Lanczos quadrature: the spectral measure of a symmetric operator.
 
@@ -86,10 +96,12 @@ def spectral_density(
         A: A symmetric operator on $\mathbb{R}^n$.
         probes: $p$, the number of random vectors; the standard error falls like $1/\sqrt p$.
         steps: $k$, the products per probe (at most $n$ are done).
+        memory: Bytes for vectors besides those of a product; that of the operator (`A.memory`)
+            unless given. One probe takes four vectors whatever it is.
         generator: Seed or generator of the probes.
 
-    Cost: $pk$ products and $O(pkn)$; the probes run side by side in blocks of $2^{26}$ numbers of
-    memory.
+    Cost: $pk$ products and $O(pkn)$; the probes run side by side in blocks of at most $2^{26}$
+    numbers of memory.
 
     Example: the log-determinant of a diagonal matrix with two distinct entries, for which two
     steps and one probe are exact.
@@ -105,9 +117,12 @@ def spectral_density(
     steps = min(steps, n)
     random = as_generator(generator, A.device)
     nodes, weights = [], []
-    for block in column_blocks(4 * n, probes, budget=2**26):
-        z = rademacher(n, len(block), generator=random, dtype=A.dtype, device=A.device)
-        alphas, betas = three_term_recurrence(A, z, steps)
+    for block in column_blocks(4 * n, probes, budget=min(2**26, n * vectors_within(A, memory))):
+        alphas, betas = three_term_recurrence(
+            A,
+            rademacher(n, len(block), generator=random, dtype=A.dtype, device=A.device),
+            steps,
+        )
         T = tridiagonal_matrix(alphas.cpu().double(), betas.cpu().double())
         theta, S = torch.linalg.eigh(T)
         rounding = torch.finfo(A.dtype).eps * theta.abs().amax(1, keepdim=True)

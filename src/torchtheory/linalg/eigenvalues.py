@@ -11,8 +11,20 @@ from torch import Tensor
 from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput, UnknownName
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.linalg.krylov import SymmetricSpace, default_subspace, find_extremal
-from torchtheory.linalg.operators import LinearOperator, check_square, effective_tolerance
+from torchtheory.linalg.krylov import (
+    SymmetricSpace,
+    combine_rows,
+    default_subspace,
+    find_extremal,
+    subspace_within,
+)
+from torchtheory.linalg.operators import (
+    LinearOperator,
+    check_square,
+    column_blocks,
+    effective_tolerance,
+    vectors_within,
+)
 
 Which = Literal["largest", "smallest", "magnitude", "both"]
 
@@ -24,7 +36,7 @@ class EigenResult:
     Attributes:
         values: `[k]`.
         vectors: `[n, k]`, orthonormal columns.
-        residuals: `[k]`, $\lVert Av - \lambda v\rVert$, computed from the products of the search.
+        residuals: `[k]`, $\lVert Av - \lambda v\rVert$, computed from products with $A$.
             Some eigenvalue of $A$ lies within the residual of $\lambda$ (which one it is
             in the order of the spectrum, no residual can say).
         steps: Products with $A$.
@@ -47,6 +59,7 @@ def top_eigenpairs(
     tolerance: float = 1e-6,
     steps: int = 1000,
     subspace: int | None = None,
+    memory: str | int | None = None,
     start: Tensor | None = None,
     generator: RandomSource = None,
 ) -> EigenResult:
@@ -73,12 +86,15 @@ def top_eigenpairs(
         steps: Largest number of products with $A$ (at least one subspace is built).
         subspace: Vectors kept in memory, more than $k$; by default at least $\max(2k + 10, 30)$,
             and up to 128 where that is at most 64 MB.
+        memory: Bytes for vectors besides those of a product, such as `"500MB"`; that of the
+            operator (`A.memory`) unless given. Where it is short, fewer vectors are kept and the
+            search restarts more often; $k + 2$ and three more are held whatever it is.
         start: A vector near the one wanted, such as that of a similar operator. A little of a
             random direction is mixed in: what is orthogonal to the start would stay unseen.
         generator: Seed or generator of the start vectors.
 
-    Cost: `steps` products, $O(n s)$ each for orthogonalization, memory $O(n s)$ with $s$ the
-    subspace.
+    Cost: `steps` products, $O(n s)$ each for orthogonalization, $n(2s + 3)$ numbers of memory with
+    $s$ the subspace; $n(s + 3)$ and $k$ more products where these do not fit.
 
     Example: the path matrix $\operatorname{tridiag}(-1, 2, -1)$ has the eigenvalues
     $2 - 2\cos\frac{j\pi}{n+1}$.
@@ -105,35 +121,49 @@ def top_eigenpairs(
     if subspace is None:
         subspace = default_subspace(n, k)
     whole_number(subspace, "subspace", least=1)
-    subspace = max(subspace, k + 2)
+    subspace, images = subspace_within(vectors_within(A, memory), k, max(subspace, k + 2))
 
-    space = SymmetricSpace(A, subspace, as_generator(generator, A.device))
+    space = SymmetricSpace(A, subspace, as_generator(generator, A.device), images=images)
     if start is not None:
         if start.shape != (n,) or not bool(torch.isfinite(start).all()) or not bool(start.any()):
             raise InvalidInput(f"start must be a vector of {n} finite numbers that are not all 0")
         mixed = start.to(space.V) / start.norm().to(space.V) + 0.1 * space.V[0]
         space.V[0] = mixed / mixed.norm()
-    wanted = find_extremal(space, ends, tolerance, steps)
-    values, vectors, residuals = _rayleigh_ritz(*space.ritz_pairs(wanted))
-    if which == "smallest":
-        order = torch.arange(k)
-    else:
-        key = values.abs() if which == "magnitude" else values
-        order = key.argsort(descending=True).cpu()
+    wanted = find_extremal(space, ends, tolerance, max(1, steps if images else steps - k))
+    vectors, products = space.ritz_pairs(wanted)
+    values, residuals = _rayleigh_ritz(vectors, products, which)
     converged = bool((residuals <= tolerance * max(space.scale, float(values.abs().max()))).all())
     return EigenResult(
-        values[order], vectors[:, order], residuals[order], space.products, converged
+        values.to(vectors), vectors.T, residuals.to(vectors), space.products, converged
     )
 
 
-def _rayleigh_ritz(V: Tensor, AV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The best approximate eigenpairs in the span of nearly orthonormal columns `V`."""
-    Q, R = torch.linalg.qr(V)
-    AQ = torch.linalg.solve_triangular(R, AV, upper=True, left=False)
-    H = Q.T @ AQ
+def _rayleigh_ritz(V: Tensor, AV: Tensor, which: Which) -> tuple[Tensor, Tensor]:
+    """The best approximate eigenpairs in the span of nearly orthonormal rows `V` `[k, n]`.
+
+    `V` is replaced by the vectors, in the order that `which` asks for; returns values and
+    residuals in float64. Sums over the length of the vectors are taken in float64, a block of
+    columns at a time, so that neither rounding nor memory grows with it.
+    """
+    k, n = V.shape
+    gram, H = (torch.zeros(k, k, dtype=torch.float64, device=V.device) for _ in range(2))
+    blocks = [slice(b.start, b.stop) for b in column_blocks(4 * k, n, budget=2**22)]
+    for part in blocks:
+        v = V[:, part].double()
+        gram += v @ v.T
+        H += v @ AV[:, part].double().T
+    inverse = torch.linalg.inv(torch.linalg.cholesky(gram))
+    H = inverse @ H @ inverse.T
     values, S = torch.linalg.eigh((H + H.T) / 2)
-    vectors, AQ = Q @ S, AQ @ S
-    return values, vectors, (AQ - vectors * values).norm(dim=0)
+    if which != "smallest":
+        order = (values.abs() if which == "magnitude" else values).argsort(descending=True)
+        values, S = values[order], S[:, order]
+    for rows in (V, AV):
+        combine_rows(rows, inverse.T @ S)
+    squares = torch.zeros(k, dtype=torch.float64, device=V.device)
+    for part in blocks:
+        squares += (AV[:, part].double() - values[:, None] * V[:, part].double()).square().sum(1)
+    return values, squares.sqrt()
 
 
 @dataclass(frozen=True)

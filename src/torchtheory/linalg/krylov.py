@@ -26,6 +26,7 @@ from torchtheory.linalg.operators import (
     apply,
     check_finite,
     check_square,
+    column_blocks,
 )
 
 
@@ -37,12 +38,14 @@ def three_term_recurrence(A: LinearOperator, starts: Tensor, k: int) -> tuple[Te
     (Greenbaum, 1989; Chen, Trogdon and Ubaru, 2021), while eigenvectors cannot be had from it.
 
     Returns alphas `[p, k]`, the diagonals of the tridiagonal matrices, and betas `[p, k]` beside
-    them, 0 where a space is exhausted. Memory: $O(np)$.
+    them, 0 where a space is exhausted. Memory: $4np$ numbers besides what a product takes.
     """
     n, p = starts.shape
     alphas, betas = starts.new_zeros(p, k), starts.new_zeros(p, k)
-    q = (starts / starts.norm(dim=0)).T.contiguous()
-    last, scale = torch.zeros_like(q), starts.new_zeros(p)
+    q = starts.T.clone(memory_format=torch.contiguous_format)
+    del starts  # so that a caller who does not keep them frees them here
+    q.div_(q.norm(dim=1, keepdim=True))
+    last, scale = torch.zeros_like(q), alphas.new_zeros(p)
     for j in range(k):
         w = apply(A, q.T).T.clone()
         if j > 0:
@@ -101,9 +104,25 @@ class SymmetricSpace:
     $\lVert A V s - \theta V s\rVert = \beta |s_m|$. Thick restart (Wu and Simon, 2000) keeps the
     best Ritz vectors and goes on from $v_+$; as each product is projected on the whole basis, the
     arrow-shaped $H$ after a restart needs no case of its own.
+
+    Args:
+        A: The operator, on $\mathbb{R}^n$.
+        capacity: The most vectors of the space.
+        generator: Of the directions it starts from.
+        images: Whether the products $AV$ are kept as well, which doubles the memory, so that the
+            residuals of its vectors cost no further product.
+
+    Memory: `capacity + 3` vectors, and `capacity` more with the images.
     """
 
-    def __init__(self, A: LinearOperator, capacity: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        A: LinearOperator,
+        capacity: int,
+        generator: torch.Generator,
+        *,
+        images: bool = True,
+    ) -> None:
         self.A, self.generator = A, generator
         self.dimension = check_square(A, "an eigenvalue method")
         self.capacity = min(capacity, self.dimension)
@@ -111,8 +130,7 @@ class SymmetricSpace:
         self.scale = self.beta = 0.0
         self.complete = False
         self.V = torch.zeros(self.capacity + 1, self.dimension, dtype=A.dtype, device=A.device)
-        # The products themselves, so that residuals of vectors of the space cost none.
-        self.AV = torch.zeros(self.capacity, self.dimension, dtype=A.dtype, device=A.device)
+        self.AV = torch.zeros_like(self.V[1:]) if images else None
         self.H = torch.zeros(self.capacity, self.capacity, dtype=torch.float64)
         # What symmetry predicts for the next column of H, or None where nothing is predicted.
         self.predicted: Tensor | None = None
@@ -122,8 +140,11 @@ class SymmetricSpace:
 
     def expand(self) -> None:
         j = self.size
-        self.AV[j] = apply(self.A, self.V[j])
-        coefficients, w = orthogonalize(self.AV[None, j], self.V[None, : j + 1])
+        image = apply(self.A, self.V[j])
+        if self.AV is not None:
+            self.AV[j] = image
+        coefficients, w = orthogonalize(image[None], self.V[None, : j + 1])
+        del image
         h, beta = coefficients[0].cpu().double(), float(w.norm())
         check_finite(beta, "a product with the operator")
         self.H[: j + 1, j] = self.H[j, : j + 1] = h
@@ -152,8 +173,9 @@ class SymmetricSpace:
 
     def compress(self, keep: Tensor, *, fresh: bool) -> None:
         p, S = len(keep), self._S[:, keep]
-        self.V[:p] = S.T.to(self.V) @ self.V[: self.size]
-        self.AV[:p] = S.T.to(self.V) @ self.AV[: self.size]
+        combine_rows(self.V, S)
+        if self.AV is not None:
+            combine_rows(self.AV, S)
         self.V[p] = fresh_direction(self.V[:p], self.generator) if fresh else self.V[self.size]
         self.H.zero_()
         self.H[:p, :p] = torch.diag(self._values[keep])
@@ -163,9 +185,26 @@ class SymmetricSpace:
         self.size = p
 
     def ritz_pairs(self, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The Ritz vectors `[n, k]` of the last `values()`, and their images under $A$."""
-        S = self._S[:, keep].to(self.V)
-        return self.V[: self.size].T @ S, self.AV[: self.size].T @ S
+        """The Ritz vectors `[k, n]` of the last `values()`, and their images under $A$.
+
+        It uses the space up: what it held is freed before products are made, one for each vector
+        if the images were not kept.
+        """
+        S = self._S[:, keep]
+        combine_rows(self.V, S)
+        vectors = self.V[: len(keep)].clone()
+        self.V = self.V.new_empty(0, self.dimension)
+        if self.AV is not None:
+            combine_rows(self.AV, S)
+            images = self.AV[: len(keep)].clone()
+            self.AV = None
+            return vectors, images
+        images = torch.empty_like(vectors)
+        for vector, image in zip(vectors, images, strict=True):
+            image.copy_(apply(self.A, vector))
+            self.products += 1
+        check_finite(images.norm(), "a product with the operator")
+        return vectors, images
 
 
 class RectangularSpace:
@@ -230,8 +269,8 @@ class RectangularSpace:
 
     def compress(self, keep: Tensor, *, fresh: bool) -> None:
         p = len(keep)
-        self.V[:p] = self._right[:, keep].T.to(self.V) @ self.V[: self.size]
-        self.U[:p] = self._left[:, keep].T.to(self.U) @ self.U[: self.size]
+        combine_rows(self.V, self._right[:, keep])
+        combine_rows(self.U, self._left[:, keep])
         self.V[p] = fresh_direction(self.V[:p], self.generator) if fresh else self.V[self.size]
         self.B.zero_()
         self.B[:p, :p] = torch.diag(self._values[keep])
@@ -243,6 +282,11 @@ class RectangularSpace:
         return vectors
 
 
+#: Products that a search from a fresh vector makes at least before it says that nothing is left:
+#: from a random start an eigenvalue that stands out shows only after a few.
+_SECOND_SEARCH = 8
+
+
 def find_extremal(
     space: KrylovSpace, ends: Sequence[tuple[str, int]], tolerance: float, max_products: int
 ) -> Tensor:
@@ -251,7 +295,8 @@ def find_extremal(
     A Krylov space of one vector contains one direction of each eigenspace, so it cannot see that
     an eigenvalue is multiple. When several values are wanted and have converged, the space is
     therefore cut down to them and goes on from a fresh random vector, and the result stands only
-    if the best of what that finds lies, with its residual, below the values at hand.
+    if the best of what that finds in a few products lies, with its residual, below the values at
+    hand.
 
     Args:
         space: The subspace; it is changed.
@@ -263,7 +308,7 @@ def find_extremal(
     total = sum(count for _, count in ends)
     check_multiplicity = any(count > 1 for _, count in ends)
     accepted: Tensor | None = None
-    next_look = total + 1
+    next_look, second = total + 1, 0
     while True:
         space.expand()
         full = space.size == space.capacity
@@ -273,6 +318,8 @@ def find_extremal(
         next_look = space.products + max(4, space.size // 8)
         values, residuals = space.values()
         orders = [_KEYS[name](values).argsort(descending=True) for name, _ in ends]
+        if len(ends) == 2:  # largest and smallest: of equal values each takes its own
+            orders[1] = orders[0].flip(0)
         wanted = torch.cat([o[:c] for o, (_, c) in zip(orders, ends, strict=True)])
         level = tolerance * space.scale
         if space.complete or exhausted:
@@ -281,16 +328,16 @@ def find_extremal(
             if not check_multiplicity:
                 return wanted
             if accepted is None:
-                accepted = values[wanted]
+                accepted, second = values[wanted], space.products
                 space.compress(wanted, fresh=True)
                 continue
-            if all(
+            if space.products - second >= _SECOND_SEARCH and all(
                 _beyond(_KEYS[name](values)[order], residuals[order], count, level)
                 for order, (name, count) in zip(orders, ends, strict=True)
             ):
                 if float((values[wanted] - accepted).abs().max()) <= level:
                     return wanted
-                accepted = values[wanted]
+                accepted, second = values[wanted], space.products
                 space.compress(wanted, fresh=True)
                 continue
         if full:
@@ -321,12 +368,29 @@ def orthogonalize(w: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
         w: `[p, n]`, one vector for each basis.
         basis: `[p, j, n]`, orthonormal (or zero) rows.
     """
-    total = w.new_zeros(basis.shape[:2])
+    total, w = w.new_zeros(basis.shape[:2]), w.clone()
     for _ in range(2):
         coefficients = (basis @ w[:, :, None])[:, :, 0]
-        w = w - (coefficients[:, None, :] @ basis)[:, 0]
+        w[:, None].baddbmm_(coefficients[:, None, :], basis, alpha=-1)  # in place: w may be long
         total = total + coefficients
     return total, w
+
+
+def combine_rows(rows: Tensor, weights: Tensor) -> None:
+    r"""Replace the first `k` rows $r_i$ of `[j, n]` by $\sum_i w_{ij} r_i$, weights `[m, k]`.
+
+    In place, a block of columns at a time, so that it takes next to no memory.
+
+    >>> rows = torch.eye(3)
+    >>> combine_rows(rows, torch.tensor([[1.0], [2.0]]))
+    >>> rows[0]
+    tensor([1., 2., 0.])
+    """
+    m, k = weights.shape
+    turned = weights.T.to(rows)
+    for block in column_blocks(len(rows), rows.shape[1], budget=2**20):
+        part = rows[:, block.start : block.stop]
+        part[:k] = turned @ part[:m]
 
 
 def fresh_direction(basis: Tensor, generator: torch.Generator) -> Tensor:
@@ -342,6 +406,21 @@ def fresh_direction(basis: Tensor, generator: torch.Generator) -> Tensor:
 def default_subspace(n: int, k: int) -> int:
     """How many vectors of length `n` to keep for `k` wanted: many while they cost little memory."""
     return max(2 * k + 10, 30, min(128, 2**23 // n))
+
+
+def subspace_within(vectors: int, k: int, wanted: int) -> tuple[int, bool]:
+    """The size of a `SymmetricSpace` for `k` pairs in so many vectors, and whether with images.
+
+    At most `wanted`, and at least `k + 2` whatever there is room for: with fewer no restart gains
+    anything.
+
+    >>> subspace_within(100, 1, 30), subspace_within(50, 1, 30), subspace_within(9, 1, 30)
+    ((30, True), (30, False), (6, False))
+    """
+    besides = max(3, k + 1)  # a product and the rest of it, or the pairs that are returned
+    if 2 * wanted + besides <= vectors:
+        return wanted, True
+    return max(k + 2, min(wanted, vectors - besides)), False
 
 
 def breakdown_level(A: LinearOperator) -> float:

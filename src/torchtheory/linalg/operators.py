@@ -17,6 +17,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
+from torchtheory.core.memory import bytes_of
 
 Action = Callable[[Tensor], Tensor]
 
@@ -43,6 +44,8 @@ class LinearOperator:
             for symmetric maps check the symmetry as they go, declared or not.
         dtype: `torch.float32` or `torch.float64` (default: torch's default dtype).
         device: Where the vectors live.
+        memory: Bytes that a solver may take for vectors of its own; None for no bound. Whoever
+            makes an operator on very long vectors knows what there is.
 
     Results carry gradients if the action does (a convolution whose weight requires them); the
     solvers detach them.
@@ -69,8 +72,10 @@ class LinearOperator:
         symmetric: bool = False,
         dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
+        memory: int | None = None,
     ) -> None:
         self.shape = _checked_shape(shape)
+        self.memory = memory
         self.dtype = checked_dtype(torch.get_default_dtype() if dtype is None else dtype)
         self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         self.symmetric = symmetric
@@ -203,6 +208,8 @@ class LinearOperator:
             return self._checked(self._matvec(other), (m,))
         if other.shape[1] == 0:
             return other.new_zeros(m, 0)
+        if other.shape[1] == 1:  # nothing to put side by side
+            return self._checked(self._matvec(other[:, 0]), (m,))[:, None]
         columns = (self._checked(self._matvec(v), (m,)) for v in other.unbind(1))
         # one after the other in memory: interleaving them costs more than some of the products
         return torch.stack(list(columns)).T
@@ -233,6 +240,7 @@ class LinearOperator:
             batched=self._batched,
             dtype=self.dtype,
             device=self.device,
+            memory=self.memory,
         )
         transposed._adjoint = lambda: self
         return transposed
@@ -377,6 +385,14 @@ def column_blocks(rows: int, columns: int, budget: int = 2**24) -> Iterator[rang
         yield range(start, min(columns, start + width))
 
 
+def vectors_within(A: LinearOperator, memory: str | int | None) -> int:
+    """How many vectors `[n]` fit into the memory, that of the operator unless given."""
+    room = A.memory if memory is None else bytes_of(memory)
+    if room is None:
+        return 10**12
+    return room // (max(A.shape) * torch.finfo(A.dtype).bits // 8)
+
+
 def checked_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype, if linear algebra works in it."""
     if dtype in (torch.float32, torch.float64):
@@ -446,7 +462,13 @@ def _derived(
     symmetric: bool = False,
 ) -> LinearOperator:
     operator = LinearOperator(
-        shape, matvec, batched=True, symmetric=symmetric, dtype=like.dtype, device=like.device
+        shape,
+        matvec,
+        batched=True,
+        symmetric=symmetric,
+        dtype=like.dtype,
+        device=like.device,
+        memory=like.memory,
     )
     operator._adjoint = adjoint
     return operator

@@ -17,7 +17,11 @@ from torchtheory.linalg.operators import (
     check_finite,
     check_square,
     column_blocks,
+    vectors_within,
 )
+
+#: Blocks as wide as the sketch that `"hutch++"` holds at a time.
+_SKETCHES = 4
 
 
 def trace(
@@ -25,6 +29,7 @@ def trace(
     *,
     samples: int = 99,
     method: Literal["hutch++", "hutchinson"] = "hutch++",
+    memory: str | int | None = None,
     generator: RandomSource = None,
 ) -> Estimate:
     r"""$\operatorname{tr} A$ of a square operator from `samples` products with it; unbiased.
@@ -44,13 +49,16 @@ def trace(
         A: A square operator, symmetric or not.
         samples: The number of products with $A$; at least 6 for `"hutch++"`, or $n$ if fewer.
         method: `"hutch++"` or `"hutchinson"`.
+        memory: Bytes for vectors besides those of a product; that of the operator (`A.memory`)
+            unless given. Where it is short, fewer samples go into $S$ and $Q$ and more into $z$.
         generator: Seed or generator of the random vectors.
 
     Returns:
         The estimate; its standard error is that of the random part, its `samples` the products
         that were used.
 
-    Cost: `samples` products; `"hutch++"` adds $O(n s^2)$ and holds $O(ns)$ in memory.
+    Cost: `samples` products; `"hutch++"` adds $O(n s^2)$ and holds $O(ns)$ in memory, at most what
+    is allowed.
 
     Example: a matrix of rank one, which `"hutch++"` captures, so that nothing is left to chance.
 
@@ -74,11 +82,13 @@ def trace(
             f'"hutch++" splits its samples three ways and needs at least 6, not {samples}; '
             f'use method="hutchinson"'
         )
-    third = samples // 3
-    sketch = rademacher(n, third, generator=random, dtype=A.dtype, device=A.device)
-    image = apply(A, sketch)
+    third = min(samples // 3, vectors_within(A, memory) // _SKETCHES)
+    if third == 0:
+        return Estimate.of(_quadratic_forms(A, samples, random, None))
+    image = apply(A, rademacher(n, third, generator=random, dtype=A.dtype, device=A.device))
     check_finite(image.norm(), "a product with the operator")
     Q, _ = torch.linalg.qr(image)
+    del image
     captured = float((Q * apply(A, Q)).sum())
     rest = Estimate.of(_quadratic_forms(A, samples - 2 * third, random, Q))
     return Estimate(captured + rest.value, rest.standard_error, samples)
@@ -91,11 +101,12 @@ def _quadratic_forms(
     n = A.shape[0]
     forms = []
     for block in column_blocks(2 * n, samples):
-        z = rademacher(n, len(block), generator=generator, dtype=A.dtype, device=A.device)
+        # a vector is one piece of memory, as the action returns it
+        z = rademacher(len(block), n, generator=generator, dtype=A.dtype, device=A.device).T
         if Q is not None:
             z = z - Q @ (Q.T @ z)
             z = z - Q @ (Q.T @ z)
-        forms.append((z * apply(A, z)).sum(dim=0))
+        forms.append(torch.linalg.vecdot(z.T, apply(A, z).T))
     result = torch.cat(forms)
     check_finite(result, "a product with the operator")
     return result

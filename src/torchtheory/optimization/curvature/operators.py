@@ -9,12 +9,15 @@ $$
 
 Products with them need derivatives only. What the backward pass needs is recorded once and kept for
 all products where it fits into a quarter of the problem's memory; where it does not, the data are
-run through in chunks and recorded anew for every product.
+run through in chunks and recorded anew for every product. A product itself takes five vectors of
+the parameters' size besides; what is left of the problem's memory is the operator's `memory`, which
+the solvers keep their vectors in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +25,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.linalg.operators import LinearOperator
-from torchtheory.models.model import Parameters, flatten, global_randomness_kept, unflatten
+from torchtheory.models.model import Parameters, global_randomness_kept, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature.convolution_derivatives import (
@@ -30,8 +33,12 @@ from torchtheory.optimization.curvature.convolution_derivatives import (
     channels_last,
 )
 
+#: Vectors of the parameters' size that a product takes: what autograd returns and adds up, the sum
+#: of it, the gradient whose graph is kept, and a copy of the weights in another layout.
+_VECTORS = 5
+
 #: From directions, one a parameter, to their images.
-_Product = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+_Product = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
 def gradient(
@@ -46,7 +53,7 @@ def gradient(
     samples; memory is that of one chunk.
     """
     samples, point = _checked(problem, samples, parameters)
-    total = torch.zeros_like(flatten(point))
+    total = _zeros(point)
 
     def loss(named: Parameters, part: Samples) -> Tensor:
         return problem.loss(_outputs(problem, named, part), part.y).reshape(())
@@ -54,7 +61,7 @@ def gradient(
     with global_randomness_kept():
         for x, y in samples.chunks(problem.chunk):
             part = torch.func.grad(loss)(point, Samples(x, y))
-            total += flatten(part) * (len(x) / len(samples))
+            _add(total, [part.pop(name) for name in point], len(x) / len(samples))
     return total
 
 
@@ -241,7 +248,7 @@ def _between(outputs: Tensor, leaves: Parameters, middle: Callable[[Tensor], Ten
     free = torch.zeros_like(outputs, requires_grad=True)
     adjoint = _pulled([outputs], leaves.values(), [free], graph=True)
 
-    def product(directions: Sequence[Tensor]) -> Sequence[Tensor]:
+    def product(directions: Sequence[Tensor]) -> list[Tensor]:
         (pushed,) = _pulled(adjoint, [free], directions)
         return _pulled([outputs], leaves.values(), [middle(pushed)])
 
@@ -279,7 +286,8 @@ def _summed(
 ) -> LinearOperator:
     """The mean over the samples of what is recorded of them, chunk by chunk."""
     samples, point = _checked(problem, samples, parameters)
-    like = flatten(point)
+    count, like = sum(p.numel() for p in point.values()), _zeros(point, 0)
+    size = count * like.element_size()
     leaves = {k: channels_last(p.detach()).requires_grad_() for k, p in point.items()}
 
     def recorded(x: Tensor, y: Tensor) -> _Product:
@@ -292,12 +300,38 @@ def _summed(
 
     def product(v: Tensor) -> Tensor:
         directions = list(unflatten(v, point).values())
-        total = torch.zeros_like(like)
+        total = _zeros(point)
         for i, (x, y) in enumerate(chunks):
-            part = (recorded(x, y) if kept is None else kept[i])(directions)
-            total.add_(torch.cat([p.reshape(-1) for p in part]), alpha=len(x) / len(samples))
+            act = recorded(x, y) if kept is None else kept[i]
+            _add(total, act(directions), len(x) / len(samples))
+            del act  # and its graphs, before the next are recorded
         return total
 
     return LinearOperator(
-        (like.numel(), like.numel()), product, symmetric=True, dtype=like.dtype, device=like.device
+        (count, count),
+        product,
+        symmetric=True,
+        dtype=like.dtype,
+        device=like.device,
+        memory=max(0, problem.memory - _VECTORS * size),
     )
+
+
+def _zeros(point: Parameters, count: int | None = None) -> Tensor:
+    """A vector of zeros for all numbers of a point, or for so many, as `flatten` would make it."""
+    first = next(iter(point.values()))
+    kinds = {p.dtype for p in point.values()}
+    return torch.zeros(
+        sum(p.numel() for p in point.values()) if count is None else count,
+        dtype=reduce(torch.promote_types, kinds),
+        device=first.device,
+    )
+
+
+def _add(total: Tensor, parts: list[Tensor], weight: float) -> None:
+    """Add tensors to the vector they make up; the list is emptied, so that each is freed then."""
+    end = len(total)
+    while parts:
+        part = parts.pop()
+        total[end - part.numel() : end].add_(part.reshape(-1), alpha=weight)
+        end -= part.numel()
