@@ -6,13 +6,16 @@ import math
 from typing import Any
 
 import torch
+from scipy import stats
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.hypotheses import (
     classification,
     deterministic,
     one_label_per_sample,
 )
+from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.intervals import (
     Interval,
     clopper_pearson,
@@ -23,6 +26,24 @@ from torchtheory.core.intervals import (
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.training.risks import sample_losses
+
+#: Samples outside the most frequent class without which no fit could be told from chance, 2^-7.
+FEWEST_MISSED = 7
+
+#: Fewest residuals that a mean of their squares is trusted for.
+FEWEST_RESIDUALS = 20
+
+#: Shares of the error of the best constant that are as good as all of it, and that are much.
+NOTHING, LITTLE = 0.95, 0.5
+
+#: An R² on the training data below which a regression fits little.
+EXPLAINED = 0.2
+
+#: Differences between training and test data that are worth a look: of error rates, of R².
+LARGE_GAP, LARGE_LOSS = 0.1, 0.3
+
+#: Mean residual, in standard deviations, and rank correlation with the order, worth a look.
+ASIDE, DRIFT = 0.5, 0.3
 
 
 @finding(
@@ -67,70 +88,174 @@ def _classification_risk(problem: Problem, record: FindingRecord) -> None:
                 if name == "test"
                 else "not valid",
                 problem.risk(samples),
+                _trivial_wrong(problem, samples) / len(wrong),
             )
         )
     record.table(
         "risk",
-        ("data", "samples", "errors", "error rate", "Clopper-Pearson", "Hoeffding", "mean loss"),
+        ("data", "samples", "errors", "error rate", "Clopper-Pearson", "Hoeffding", "mean loss",
+         "error of the most frequent class"),
         rows,
         caption=f"Intervals at {record.confidence:.0%}. They need data the model did not choose "
-        "its weights by, so there is none for the training data.",
-    )
-    _risk_quantities(problem, record, intervals)
+        "its weights by, so there is none for the training data. Last, what always naming the most "
+        "frequent class of the training data would give.",
+    )  # fmt: skip
+    train, test = intervals["train"], intervals.get("test")
+    if test is not None:
+        record.figure(
+            "risk",
+            lambda ax: _plot_risk(ax, train, test, hoeffding_radius(test.trials, delta)),
+            caption="Error rates. The bars are what the test data says about new samples.",
+            size=(5, 2.2),
+        )
+    _assess_fit(problem, record, errors["train"], train)
     statement = r"|\hat R_S(f) - R(f)| \le \sqrt{\log(2/\delta) / (2n)}"
+    if problem.test is None or test is None:
+        record.not_applicable(["M-29", "A-17"], statement, "no test data was given")
+        _without_test_data(record)
+        record.headline(
+            f"It misclassifies {train.estimate:.2%} of the training data; without test data "
+            "nothing is known about new samples."
+        )
+    else:
+        _halves_agree(record, errors["test"], delta, statement)
+        _assess_test_error(problem, record, train, test)
+        record.headline(
+            f"It misclassifies {train.estimate:.2%} of the training and {test.estimate:.2%} of "
+            f"the test data; with {record.confidence:.0%} confidence the true error lies between "
+            f"{test.low:.2%} and {test.high:.2%}.",
+            3,
+        )
     record.not_applicable(
         "M-29",
         statement + r" \text{ on the training data}",
         "the network was fitted to these samples; the inequality needs a function fixed before "
         "they were drawn",
     )
-    if problem.test is None:
-        record.not_applicable(["M-29", "A-17"], statement, "no test data was given")
-        record.headline(
-            f"It misclassifies {intervals['train'].estimate:.2%} of the training data; without "
-            "test data nothing is known about new samples."
+
+
+def _trivial_wrong(problem: Problem, samples: Samples) -> int:
+    """Errors of always naming the most frequent class of the training data."""
+    frequent = torch.mode(problem.train.y.flatten()).values
+    return int((samples.y.flatten() != frequent).sum())
+
+
+def _without_test_data(record: FindingRecord) -> None:
+    record.assessments.append(
+        Assessment(
+            Area.GENERALIZATION,
+            State.UNMEASURED,
+            "Without test data nothing is known about new samples.",
+            action="Give data that training has not seen: test=(x, y).",
+            finding=record.name,
         )
-        return
-    _halves_agree(record, errors["test"], delta, statement)
-    train, test = intervals["train"], intervals["test"]
-    record.headline(
-        f"It misclassifies {train.estimate:.2%} of the training and {test.estimate:.2%} of the "
-        f"test data; with {record.confidence:.0%} confidence the true error lies between "
-        f"{test.low:.2%} and {test.high:.2%}.",
-        3,
-    )
-    record.figure(
-        "risk",
-        lambda ax: _plot_risk(ax, train, test, hoeffding_radius(test.trials, delta)),
-        caption="Error rates. The bars are what the test data says about new samples.",
-        size=(5, 2.2),
     )
 
 
-def _risk_quantities(
-    problem: Problem, record: FindingRecord, intervals: dict[str, Interval]
+def _assess_fit(
+    problem: Problem, record: FindingRecord, wrong: torch.Tensor, train: Interval
 ) -> None:
-    train = intervals["train"].estimate
-    record.quantity("train-error", "error rate on the training data", train)
-    record.quantity("train-loss", "mean loss on the training data", problem.risk(problem.train))
-    if problem.test is None:
+    """The training error, against always naming the most frequent class."""
+    whole = len(problem.train) == problem.train.population
+    error = record.quantity(
+        "train-error", "error rate on the training data", train.estimate if whole else train,
+        samples=problem.train,
+    )  # fmt: skip
+    loss: float | Interval = problem.risk(problem.train)
+    if not whole and len(problem.train) > 1:
+        loss = mean_interval(sample_losses(problem, problem.train), record.confidence)
+    if whole or isinstance(loss, Interval):
+        record.quantity("train-loss", "mean loss on the training data", loss, samples=problem.train)
+    frequent = torch.mode(problem.train.y.flatten()).values
+    missed = problem.train.y.flatten() != frequent
+    trivial = int(missed.sum())
+    if trivial < FEWEST_MISSED:  # not even a network without errors could be told from chance
+        record.note("Nearly all labels are equal, so a network can hardly show that it fits them.")
         return
-    test = intervals["test"]
-    record.quantity("test-error", "error rate on new data", test)
-    record.quantity(
-        "gap", "error rate on new data minus that on the training data", test.estimate - train,
-        low=test.low - train, high=test.high - train, basis=f"{record.confidence:.4g} {test.test}",
+    # of the samples that only one of the two gets right, chance gives each half (McNemar)
+    gained, lost = int((missed & ~wrong).sum()), int((~missed & wrong).sum())
+    chance = stats.binom.sf(gained - 1, gained + lost, 0.5)
+    rate = trivial / len(wrong)
+    usual = f"well below {rate:.1%}, the error of always naming the most frequent class"
+    if chance >= alarm_level(record):
+        say = record.defect if train.estimate > NOTHING * rate else record.look
+        say(
+            f"The network has not learned its training data: it errs on {train.estimate:.1%} of "
+            f"it, always naming the most frequent class on {rate:.1%}.",
+            number=error, usual=usual, area=Area.FIT,
+            action="Check that these are the trained weights, and that inputs and labels are those "
+            "of training; else train longer or with another step size.",
+        )  # fmt: skip
+    elif train.estimate > LITTLE * rate:
+        record.look(
+            f"The network fits its training data in part: it errs on {train.estimate:.1%} of it, "
+            f"always naming the most frequent class on {rate:.1%}.",
+            number=error, usual=usual, area=Area.FIT,
+            action="Train longer, or a larger network; if that does not help, the inputs may not "
+            "tell more.",
+        )  # fmt: skip
+    else:
+        record.fine(
+            f"It errs on {train.estimate:.1%} of the training data; always naming the most "
+            f"frequent class errs on {rate:.1%}.",
+            number=error, usual=usual, area=Area.FIT,
+        )  # fmt: skip
+
+
+def _assess_test_error(
+    problem: Problem, record: FindingRecord, train: Interval, test: Interval
+) -> None:
+    """The test error against the training error and the most frequent class."""
+    assert problem.test is not None
+    error = record.quantity("test-error", "error rate on new data", test, samples=problem.test)
+    spread = 0.0
+    if len(problem.train) < problem.train.population:
+        spread = max(train.high - train.estimate, train.estimate - train.low)
+    gap = record.quantity(
+        "gap", "error rate on new data minus that on the training data",
+        test.estimate - train.estimate, low=test.low - train.estimate - spread,
+        high=test.high - train.estimate + spread, basis=f"{record.confidence:.4g} {test.test}",
+        samples=problem.test,
     )  # fmt: skip
     if len(problem.test) > 1:
         losses = mean_interval(sample_losses(problem, problem.test), record.confidence)
-        record.quantity("test-loss", "mean loss on new data", losses)
-    frequent = torch.mode(problem.train.y.flatten()).values
-    trivial = float((problem.test.y.flatten() != frequent).double().mean())
+        record.quantity("test-loss", "mean loss on new data", losses, samples=problem.test)
+    trivial = _trivial_wrong(problem, problem.test) / len(problem.test)
+    where = f"between {test.low:.1%} and {test.high:.1%} of new data"
     if test.low > trivial > 0:
         record.defect(
             "The network is worse than always naming the most frequent class of the training data: "
             f"it errs on {test.estimate:.1%} of the test data, that rule on {trivial:.1%}.",
-        )
+            number=error, usual=f"below {trivial:.1%}", figure="risk",
+            action="Check that training and test data are prepared alike and that labels mean the "
+            "same in both.",
+        )  # fmt: skip
+    elif gap.low > 0 and gap.value >= LARGE_GAP:
+        record.look(
+            f"It overfits: it errs on {train.estimate:.1%} of the training data and on {where}.",
+            number=gap, usual=f"below {LARGE_GAP}", figure="risk",
+            action="More data, weight decay, augmentation or an earlier stop would narrow the gap.",
+        )  # fmt: skip
+    elif test.high >= trivial > 0:
+        record.look(
+            f"It errs on {where}, and nothing shows that this is less than always naming the most "
+            f"frequent class ({trivial:.1%}).",
+            number=error, usual=f"below {trivial:.1%}", figure="risk",
+            action="Give more test data, or train further.",
+        )  # fmt: skip
+    elif test.estimate > LITTLE * trivial > 0:
+        record.look(
+            f"It errs on {where}; always naming the most frequent class errs on {trivial:.1%}.",
+            number=error, usual=f"well below {trivial:.1%}", figure="risk",
+            action="See whether the network fits its training data, and whether the inputs tell "
+            "more.",
+        )  # fmt: skip
+    else:
+        record.fine(
+            f"It errs on {where}; {test.estimate:.1%} of the test data, {train.estimate:.1%} of "
+            "the training data.",
+            number=error, usual=f"below {trivial:.1%}, the most frequent class", figure="risk",
+        )  # fmt: skip
 
 
 def _halves_agree(record: FindingRecord, wrong: torch.Tensor, delta: float, statement: str) -> None:
@@ -168,17 +293,24 @@ def _regression_risk(problem: Problem, record: FindingRecord) -> None:
         if samples is None:
             continue
         residuals = _squared_residuals(problem, samples)
-        variance = float(samples.y.double().var(correction=0)) if len(samples) > 1 else 0.0
-        explained = 1 - float(residuals.mean()) / variance if variance > 0 else math.nan
         valid = name == "test" and len(residuals) > 1
-        interval = mean_interval(residuals, record.confidence) if valid else None
+        whole = name == "train" and len(samples) == samples.population
+        interval = mean_interval(residuals, record.confidence) if len(residuals) > 1 else None
+        mean = float(residuals.mean())
+        words = "new data" if name == "test" else "the training data"
+        record.quantity(
+            f"{name}-error", f"mean squared error on {words}",
+            mean if whole or interval is None else interval,
+            samples=samples if interval is not None else None,
+        )  # fmt: skip
+        skill = explained_share(problem, samples, record.confidence)
         rows.append(
             (
                 name,
                 len(samples),
-                float(residuals.mean()),
-                f"[{interval.low:.4g}, {interval.high:.4g}]" if interval else "not valid",
-                explained,
+                mean,
+                f"[{interval.low:.4g}, {interval.high:.4g}]" if valid and interval else "not valid",
+                skill.estimate if skill is not None else math.nan,
                 problem.risk(samples),
             )
         )
@@ -187,25 +319,139 @@ def _regression_risk(problem: Problem, record: FindingRecord) -> None:
         ("data", "samples", "mean squared error", "Student t", "R²", "mean loss"),
         rows,
         caption=f"The interval, at {record.confidence:.0%}, is asymptotic: squared errors are "
-        "not bounded.",
+        "not bounded. R² is the share of the squared error of the training targets' mean that the "
+        "network saves.",
     )
+    _assess_regression(problem, record)
     record.not_applicable(
         ["M-29", "A-17"],
         r"|\hat R_S(f) - R(f)| \le (b - a) \sqrt{\log(2/\delta) / (2n)}",
         "the squared loss is unbounded, and the inequality needs losses in an interval [a, b]",
     )
-    for name, samples in (("train", problem.train), ("test", problem.test)):
-        if samples is None:
-            continue
-        residuals = _squared_residuals(problem, samples)
-        valid = name == "test" and len(residuals) > 1
-        words = "new data" if name == "test" else "the training data"
-        record.quantity(
-            f"{name}-error",
-            f"mean squared error on {words}",
-            mean_interval(residuals, record.confidence) if valid else float(residuals.mean()),
-        )
     record.headline("; ".join(f"{r[0]} mean squared error {r[2]:.4g}" for r in rows) + ".", 3)
+
+
+def explained_share(problem: Problem, samples: Samples, confidence: float) -> Interval | None:
+    r"""$R^2 = 1 - \overline{r^2}/\overline{t^2}$, with residuals $r$, and $t$ those of the mean.
+
+    The mean is that of the training targets. The interval is Student's for the linearized quotient.
+    None where the targets do not vary.
+    """
+    if len(samples) < 2:
+        return None
+    mean = problem.train.y.double().mean(0)
+    trivial = (samples.y.double() - mean).reshape(len(samples), -1).square().mean(1)
+    size = float(trivial.mean())
+    if size == 0:
+        return None
+    residuals = _squared_residuals(problem, samples)
+    share = 1 - float(residuals.mean()) / size
+    around = mean_interval((residuals - (1 - share) * trivial) / size, confidence)
+    return Interval(
+        share, share - around.high, share - around.low, confidence, len(samples),
+        "Student t, linearized",
+    )  # fmt: skip
+
+
+def _assess_regression(problem: Problem, record: FindingRecord) -> None:
+    """R² on training and test data: 0 is what the mean of the targets gives."""
+    train = explained_share(problem, problem.train, record.confidence)
+    if train is None:
+        record.note("The training targets do not vary, so nothing tells a fit from their mean.")
+        if problem.test is None:
+            _without_test_data(record)
+        return
+    whole = len(problem.train) == problem.train.population
+    fitted = record.quantity(
+        "train-explained", "R² on the training data", train.estimate if whole else train,
+        samples=problem.train,
+    )  # fmt: skip
+    usual = "above 0, the error of predicting the mean"
+    said = f"R² is {train.estimate:.3g} on the training data"
+    if train.low <= 0 and len(problem.train) >= FEWEST_RESIDUALS:
+        say = record.defect if train.estimate < 1 - NOTHING else record.look
+        say(
+            f"The network has not learned its training data: {said}, no better than the mean of "
+            "the targets.",
+            number=fitted, usual=usual, area=Area.FIT,
+            action="Check that these are the trained weights, and that inputs and targets are "
+            "scaled as in training; else train longer.",
+        )  # fmt: skip
+    elif train.estimate < EXPLAINED:
+        record.look(
+            f"The network fits its training data in part: {said}.",
+            number=fitted, usual=usual, area=Area.FIT,
+            action="Train longer, or a larger network; if that does not help, the inputs may not "
+            "tell more.",
+        )  # fmt: skip
+    else:
+        record.fine(f"{said}.", number=fitted, usual=usual, area=Area.FIT)
+    if problem.test is None:
+        _without_test_data(record)
+        return
+    _residual_drift(problem, record)
+    test = explained_share(problem, problem.test, record.confidence)
+    if test is None or len(problem.test) < FEWEST_RESIDUALS:
+        record.note("Too few test samples, or targets that do not vary: R² says nothing.")
+        return
+    share = record.quantity("test-explained", "R² on new data", test, samples=problem.test)
+    said = f"R² is {test.estimate:.3g} on the test data ({train.estimate:.3g} in training)"
+    if test.high < 0:
+        record.defect(
+            f"The network is worse on new data than the mean of the training targets: {said}.",
+            number=share, usual=usual,
+            action="Check that training and test data are prepared alike.",
+        )  # fmt: skip
+    elif train.estimate - test.high > 0 and train.estimate - test.estimate >= LARGE_LOSS:
+        record.look(
+            f"It overfits: {said}.", number=share,
+            usual=f"less than {LARGE_LOSS} below that in training",
+            action="More data, weight decay or an earlier stop would narrow the gap.",
+        )  # fmt: skip
+    elif test.low <= 0:
+        record.look(
+            f"Nothing shows that the network is better on new data than the mean: {said}.",
+            number=share, usual=usual, action="Give more test data, or train further.",
+        )  # fmt: skip
+    else:
+        record.fine(f"{said}.", number=share, usual=usual)
+
+
+def _residual_drift(problem: Problem, record: FindingRecord) -> None:
+    """Residuals of the test data that lie to one side, or that change with the order given."""
+    assert problem.test is not None
+    residuals = (problem.outputs(problem.test) - problem.test.y).double().cpu()
+    residuals = residuals.reshape(len(residuals), -1).mean(1)
+    if len(residuals) < FEWEST_RESIDUALS or float(residuals.std()) == 0:
+        return
+    level = alarm_level(record) / 2  # of two tests
+    mean = mean_interval(residuals, 1 - level)
+    aside = abs(mean.estimate) / float(residuals.std())
+    if mean.low * mean.high > 0 and aside >= ASIDE:
+        number = record.quantity(
+            "test-bias", "mean residual on new data",
+            mean_interval(residuals, record.confidence), samples=problem.test,
+        )  # fmt: skip
+        side = "large" if mean.estimate > 0 else "small"
+        record.look(
+            f"On new data the predictions are too {side} by {abs(mean.estimate):.3g} on average.",
+            number=number, usual="around 0",
+            action="Compare the targets and inputs of training and test data: their laws differ.",
+        )  # fmt: skip
+    drift = stats.spearmanr(range(len(residuals)), residuals.numpy())
+    if drift.pvalue < level and abs(drift.statistic) >= DRIFT:
+        error = 2 / math.sqrt(len(residuals) - 1)
+        number = record.quantity(
+            "test-drift", "correlation of the residuals' ranks with the order of the test data",
+            float(drift.statistic), error=error, basis="two standard deviations by chance",
+            samples=problem.test,
+        )  # fmt: skip
+        record.look(
+            "The residuals of the test data change with its order: the error drifts.",
+            number=number, usual=f"between -{DRIFT} and {DRIFT}",
+            action="If the order is that of time, train on newer data; else shuffle before "
+            "splitting.",
+        )  # fmt: skip
 
 
 def _squared_residuals(problem: Problem, samples: Samples) -> torch.Tensor:
@@ -258,6 +504,7 @@ def margins(problem: Problem, record: FindingRecord) -> None:
             f"{name}-median-margin",
             f"median margin on the {name} data",
             median_interval(margin.cpu(), record.confidence),
+            samples=problem.train if name == "train" else problem.test,
         )
     values = {k: v.cpu().numpy() for k, v in found.items()}
     record.figure(

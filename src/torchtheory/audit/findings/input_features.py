@@ -124,7 +124,7 @@ def _give_away(problem: Problem, record: FindingRecord) -> bool:
     if best.explained >= COPY:
         what = "copy of the label" if problem.is_classification else "copy of the target"
         record.defect(
-            f"Feature {best.column} is a {what}: it is known from it without exception.",
+            f"Feature {best.column} is a {what}, which can be read off it without exception.",
             number=number,
             usual=f"below {COPY}",
             action="Drop it: a network that is given the answer learns nothing else.",

@@ -384,12 +384,17 @@ def _single_columns(
         ],
         caption="Features that differ between training and test data by more than chance explains.",
     )
-    names = several(found.columns[bad].tolist())
+    names, worst = several(found.columns[bad].tolist()), int(bad[by[bad].argmax()])
+    number = record.quantity(
+        "changed-features", "share of features that differ in scale or by several deviations",
+        len(bad) / len(found.columns),
+    )  # fmt: skip
     record.defect(
-        f"{len(bad)} of {len(found.columns)} features differ between training and test data, in "
-        f"scale or by several standard deviations: {names}.",
-        number=scale,
-        usual=f"between {1 / SCALE:g} and {SCALE:g}",
+        f"{len(bad)} of {len(found.columns)} features differ between training and test data: "
+        f"{names}. Feature {int(found.columns[worst])} varies {float(found.ratio[worst]):.3g} "
+        f"times as much, and is shifted by {float(found.shift[worst]):.2g} standard deviations.",
+        number=number,
+        usual="0",
         action="Look at the units and the preparation of these features.",
     )
     return True
