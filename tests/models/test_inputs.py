@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from torchtheory.core.errors import InvalidType, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.models.inputs import Rows
 from torchtheory.models.problem import Problem
@@ -132,3 +134,78 @@ def test_the_output_that_is_meant() -> None:
     hidden = Problem(Named(), (x, torch.zeros(12, 4)), output="hidden")
     assert hidden.outputs(hidden.train).shape == (12, 4)
     assert Problem(Named(), (x, y)).function.output == "logits"
+
+
+class Encoder(nn.Module):
+    """A look-alike of a model of the transformers library."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.embed = nn.Embedding(9, 6)
+            self.states = nn.GRU(6, 6, batch_first=True)
+            self.head = nn.Linear(6, classes)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
+    ) -> Any:
+        h = self.states(self.embed(input_ids))[0]
+        if attention_mask is not None:
+            h = h * attention_mask.unsqueeze(-1)
+        logits = self.head(h if self.head.out_features == 9 else h.mean(1))
+        found = OrderedDict(logits=logits, hidden_states=(h,))
+        if labels is not None:
+            found["loss"] = logits.mean()
+        return found
+
+
+def test_columns_that_the_model_does_not_take_are_left_out() -> None:
+    ids = torch.arange(24).reshape(8, 3) % 9
+    mask = torch.ones_like(ids)
+    mask[:, 2] = 0
+    table = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "idx": torch.arange(8),
+        "labels": ids[:, 0] % 3,
+    }
+    net = Encoder(3)
+    p = Problem(net, table)
+    assert p.function.output == "logits"
+    assert p.input_shapes == "input_ids 3, attention_mask 3"
+    expected = net(ids, mask)["logits"].detach()
+    assert torch.allclose(p.outputs(p.train), expected)
+    # another model, that says nothing of the kind, gets all or the dictionary
+    assert Rows({"x": ids, "idx": ids}).taken_by(nn.Linear(2, 1)).shapes() == "x 3, idx 3"
+
+
+def test_labels_that_are_the_tokens_themselves_are_shifted() -> None:
+    ids = torch.randint(9, (8, 5), generator=torch.Generator().manual_seed(0))
+    net = Encoder(9)
+    p = Problem(net, {"input_ids": ids, "labels": ids})
+    logits = net(ids)["logits"].detach()
+    expected = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    assert p.task == "labeling"
+    assert p.risk(p.train) == pytest.approx(float(expected), rel=1e-5)
+    assert "shifted by one" in p.remarks["labels"]
+    # of a masked language model, and of pairs, nothing is shifted
+    masked = ids.clone()
+    masked[:, 2] = (ids[:, 2] + 1) % 9
+    for data in ({"input_ids": masked, "labels": ids}, ({"words": ids}, ids)):
+        model = net if "input_ids" in data else Words(net)
+        q = Problem(model, data)
+        assert "shifted" not in q.remarks["labels"]
+    with pytest.raises(InvalidInput, match="shift both by one, or neither"):
+        Problem(net, {"input_ids": ids, "labels": ids}, {"input_ids": masked, "labels": ids})
+
+
+class Words(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, words: Tensor) -> Any:
+        return self.inner(words)

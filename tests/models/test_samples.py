@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import UserDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -264,3 +265,109 @@ def test_inputs_whose_attributes_raise() -> None:
 
     with pytest.raises(InvalidType, match=r"tuple|Odd|numbers"):
         collect(((Odd(), Odd()), Y), "train", limit=5)
+
+
+def test_inputs_without_targets() -> None:
+    for data in (X, X.numpy(), (X,), TensorDataset(X), DataLoader(TensorDataset(X), batch_size=4)):
+        found = collect(data, "train", limit=100)
+        assert not found.labeled
+        assert found.y.shape == (10, 0)
+        assert torch.equal(found.x, X)
+    few = collect(X, "train", limit=4)
+    assert (len(few), few.population, few.y.shape) == (4, 10, (4, 0))
+    assert collect((X, Y), "train", limit=100).labeled
+
+
+class Rowwise:
+    """A table as the datasets library has it: a length, and rows that are dictionaries of lists."""
+
+    def __init__(self, ragged: bool = False) -> None:
+        self.ragged = ragged
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, k: Any) -> dict[str, Any]:
+        length = 3 if not self.ragged else 2 + int(k) % 2
+        return {
+            "input_ids": [int(k) + i for i in range(length)],
+            "text": "words",
+            "label": int(k) % 2,
+        }
+
+
+class Encoding(UserDict):  # type: ignore[type-arg]
+    """What tokenizers return."""
+
+
+class Keyed:
+    """Keys and entries, and no mapping."""
+
+    def __init__(self, **entries: Any) -> None:
+        self.entries = entries
+
+    def keys(self) -> Any:
+        return self.entries.keys()
+
+    def __getitem__(self, key: str) -> Any:
+        return self.entries[key]
+
+
+def test_tables_of_rows() -> None:
+    expected = torch.arange(10)[:, None] + torch.arange(3)
+    for data in (
+        Rowwise(),
+        DataLoader(Rowwise(), batch_size=4),  # type: ignore[arg-type]
+        [Rowwise()[k] for k in range(10)],
+    ):
+        found = collect(data, "train", limit=100)
+        assert found.rows is not None
+        assert [name for name, _ in found.rows.named()] == ["input_ids"]  # text is left out
+        assert torch.equal(found.rows.tensors()[0], expected)
+        assert found.y.tolist() == [k % 2 for k in range(10)]
+    few = collect(Rowwise(), "train", limit=4)
+    assert (len(few), few.population) == (4, 10)
+    with pytest.raises(ShapeMismatch, match=r"input_ids of the train data differs in length.*pad"):
+        collect(Rowwise(ragged=True), "train", limit=100)
+
+
+def test_whole_columns() -> None:
+    entries = {"input_ids": torch.ones(10, 3).long(), "labels": Y}
+    for data in (
+        entries,
+        Encoding(entries),
+        Keyed(**entries),
+        (Encoding({"input_ids": entries["input_ids"]}), Y),
+        (Keyed(input_ids=entries["input_ids"]), Y),
+    ):
+        found = collect(data, "train", limit=6)
+        assert found.rows is not None
+        assert found.rows.shapes() == "input_ids 3"
+        assert (len(found), found.population) == (6, 10)
+
+
+def test_several_targets() -> None:
+    y = {"kind": Y, "size": X[:, :2]}
+    for data in ((X, y), DataLoader(Several(), batch_size=4)):
+        found = collect(data, "train", limit=8)
+        assert found.parts == (("kind", torch.Size([])), ("size", torch.Size([2])))
+        assert found.y.shape == (8, 3)
+        assert (len(found), found.population) == (8, 10)
+    with pytest.raises(ShapeMismatch, match="different numbers of rows"):
+        collect((X, {"kind": Y, "size": X[:3]}), "train", limit=8)
+
+
+class Several(Dataset[Any]):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, k: int) -> Any:
+        return X[k], {"kind": Y[k], "size": X[k, :2]}
+
+
+def test_a_table_of_pandas_is_refused_with_what_to_pass() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "label": [0, 1]})
+    with pytest.raises(InvalidType, match=r"train=\(frame\[features\]\.to_numpy\(\)"):
+        collect(frame, "train", limit=8)
+    assert collect((frame[["a"]], frame["label"]), "train", limit=8).x.shape == (2, 1)

@@ -163,9 +163,7 @@ class Problem:
             self._fix_noise(raw, seed)
         self._probe = self._first_outputs(raw)
         self._reproduces = not raw.labeled and self._has_shape_of_inputs(raw, task)
-        if self._reproduces:
-            raw = replace(raw, y=raw.x)
-        self.task: Task = "combined" if self._heads else task or infer_task(self._probe, raw.y)
+        self.task = self._decide_task(task, raw)
         moved = self._move_classes(raw)
         self.classes = {
             "multiclass": self._probe.shape[-1], "labeling": self._probe.shape[-1], "binary": 2,
@@ -453,7 +451,7 @@ class Problem:
         ready = self._on_model(samples) if placed is None else placed
         y = ready.y
         if self._reproduces and not ready.labeled:
-            y = ready.x
+            y = ready.x.reshape(len(ready), *self._probe.shape[1:])
         elif self._labels_repeat and self.task == "labeling":
             y = next_tokens(y)
         if not self._heads:
@@ -542,6 +540,13 @@ class Problem:
             else "the model draws random numbers that could not be fixed, so its outputs differ "
             "from call to call, or with the other samples of a batch"
         )
+
+    def _decide_task(self, task: Task | None, samples: Samples) -> Task:
+        if self._heads:
+            return "combined"
+        if self._reproduces:
+            return "regression"
+        return task or infer_task(self._probe, samples.y)
 
     def _has_shape_of_inputs(self, samples: Samples, task: Task | None) -> bool:
         """Whether a model without targets is to reproduce its inputs."""

@@ -116,6 +116,9 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
         note = "; ".join(n for n in (whole.note, note) if n)
     elif isinstance(whole, DataLoader):
         x, y, note = _from_loader(whole, name, limit, seed)
+    elif isinstance(whole, _Table):
+        loader: DataLoader[Any] = DataLoader(whole, batch_size=256, collate_fn=list)
+        x, y, note = _from_loader(loader, name, limit, seed)
     elif isinstance(whole, Dataset):
         if not isinstance(whole, IterableDataset) and not _has_length(whole):
             raise InvalidType(
@@ -123,9 +126,6 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
                 "it an IterableDataset"
             )
         x, y, note = _from_loader(DataLoader(whole, batch_size=256), name, limit, seed)
-    elif isinstance(whole, _Table):
-        loader: DataLoader[Any] = DataLoader(whole, batch_size=256, collate_fn=list)
-        x, y, note = _from_loader(loader, name, limit, seed)
     else:
         x, y, note = _from_pair(whole, name, limit, seed)
     total = _count(data) if note else None
@@ -208,7 +208,7 @@ def _count(data: Data) -> int | None:
     if isinstance(data, DataLoader):
         data = data.dataset
     if isinstance(data, tuple | list) and len(data) == 2:
-        return len(data[1])
+        data = data[1]
     columns = as_mapping(data)
     if columns is not None:
         return len(next(iter(columns.values())))
