@@ -52,6 +52,26 @@ def test_the_power_of_a_check_is_said() -> None:
     assert text.count("the promise could be") == 1
 
 
+def test_it_is_never_too_long_for_a_comment() -> None:
+    whole = audit_markdown(examples.audit())
+    assert "too long" not in whole
+    long = examples.audit()
+    rows = [[n, "a word or two"] for n in range(40)]
+    for k in range(60):
+        long.findings[0].table(f"table-{k}", ["n", "words"], rows)
+    text = audit_markdown(long)
+    assert len(text) < 65_536
+    assert "✓ holds" in text
+    assert "a word or two" not in text
+    assert text.endswith("*The rest was too long for a comment; it is in `report.html`.*\n")
+    for k in range(3000):
+        long.findings[1].note(f"Note {k} is of some length, as notes are.")
+    text = audit_markdown(long)
+    assert len(text) < 65_536
+    assert text.startswith("# What theory says about MLP\n\n**One defect")
+    assert text.count("<details>") == text.count("</details>")
+
+
 def test_tables_keep_their_columns_whatever_is_in_them() -> None:
     text = audit_markdown(examples.audit(hostile=True))
     assert "<script" not in re.sub(r"\\<", "", text)

@@ -191,6 +191,7 @@ def test_the_details_of_an_audit() -> None:
     ):
         assert word in text
     assert text.count("The network has a BatchNorm layer.") == 1
+    assert "by-dimension" not in text, "what a table is called inside is not shown"
 
 
 def test_a_sign_is_wavy_where_the_numbers_alone_would_not_do() -> None:

@@ -20,6 +20,7 @@ from torchtheory.report import wording
 from torchtheory.report.audit_parts import (
     OUR_ERROR,
     AreaRow,
+    AuditParts,
     FindingPart,
     Omission,
     Reference,
@@ -34,13 +35,34 @@ from torchtheory.report.results import AuditResult, quantity_table
 
 _ROWS = 40
 
+#: Code hosts refuse a comment of more than 65,536 characters; some are left for what a bot adds.
+_LONGEST = 60_000
+_CUT = "*The rest was too long for a comment; it is in `report.html`.*"
+
 
 def audit_markdown(audit: AuditResult) -> str:
     """The verdict and the table of areas, and the rest in folds: it fits a pull request.
 
+    What would be too long for a comment there is left out and said to be in the page: first the
+    tables, then the claims of findings, then the last folds.
+
     Figures are linked as `figures/FINDING-FIGURE.png`, where `Audit.save` puts them.
     """
     parts = audit_parts(audit)
+    head = _head(parts)
+    folds: list[str] = []
+    for tables, claims in ((True, True), (False, True), (False, False)):
+        folds = _folds(parts, tables=tables, claims=claims)
+        if sum(map(len, [head, *folds])) <= _LONGEST:
+            return "\n\n".join([head, *folds, *([] if tables else [_CUT])]) + "\n"
+    while folds and sum(map(len, [head, *folds])) > _LONGEST:
+        folds.pop()
+    return "\n\n".join([head, *folds, _CUT]) + "\n"
+
+
+def _head(parts: AuditParts) -> str:
+    """What stands outside of folds: title, verdict, table of areas, what was audited."""
+    audit = parts.audit
     blocks = [f"# {inline_text(audit.title)}", f"**{inline_text(audit.verdict)}**"]
     blocks += [
         f"- **✗ {_title(title)}: ${_formula(claim.statement)}$. {OUR_ERROR}**"
@@ -49,40 +71,47 @@ def audit_markdown(audit: AuditResult) -> str:
     if parts.rows:
         blocks.append(_areas(parts.rows))
     blocks.append(inline_text(" · ".join(short_facts(audit))))
+    return "\n\n".join(blocks)
+
+
+def _folds(parts: AuditParts, *, tables: bool, claims: bool) -> list[str]:
+    """Everything else; without the tables or the claims of findings if told."""
+    audit = parts.audit
+    folds = []
     if audit.pictures:
-        blocks += _fold("Pictures", [_picture(name, figure) for name, figure in audit.pictures])
+        folds.append(_fold("Pictures", [_picture(name, f) for name, f in audit.pictures]))
     if audit.facts:
         facts = [f"- {inline_text(k)}: {inline_text(v)}" for k, v in audit.facts.items()]
-        blocks += _fold("What was audited", ["\n".join(facts)])
+        folds.append(_fold("What was audited", ["\n".join(facts)]))
     for area in parts.areas:
         inside = ["\n".join(_assessment(said) for said, _ in area.said_elsewhere)]
         for part in area.findings:
-            inside += _finding(part)
-        blocks += _fold(f"{area.row.mark} {area.row.name}: {area.row.state}", inside)
+            inside += _finding(part, tables=tables, claims=claims)
+        folds.append(_fold(f"{area.row.mark} {area.row.name}: {area.row.state}", inside))
     for heading, omissions in (
         ("What does not apply, and why", parts.inapplicable),
         ("Not done for want of time", parts.undone),
     ):
         if omissions:
-            blocks += _fold(heading, ["\n".join(map(_omission, omissions))])
-    claims = parts.claims
-    counts = f": {wording.tally(claims)}" if claims else ""
-    inside = [f"{wording.counted(len(claims), 'claim')} about the network{counts}."]
+            folds.append(_fold(heading, ["\n".join(map(_omission, omissions))]))
+    about = parts.claims
+    counts = f": {wording.tally(about)}" if about else ""
+    inside = [f"{wording.counted(len(about), 'claim')} about the network{counts}."]
     inside.append(check_words(parts.self_checks))
-    if parts.self_checks:
+    if parts.self_checks and claims:
         inside.append(_claims(parts.self_checks))
     if audit.findings:
         inside.append(table_text(timing_table(audit.findings)))
-    blocks += _fold("How this was checked", inside)
+    folds.append(_fold("How this was checked", inside))
     if parts.references:
-        blocks += _fold("Sources", ["\n".join(map(_reference, parts.references))])
-    return "\n\n".join(blocks) + "\n"
+        folds.append(_fold("Sources", ["\n".join(map(_reference, parts.references))]))
+    return folds
 
 
-def _fold(heading: str, inside: Sequence[str]) -> list[str]:
+def _fold(heading: str, inside: Sequence[str]) -> str:
     """Blocks that open on demand; the heading is ours, no word of it comes from outside."""
     opening = f"<details>\n<summary>{heading}</summary>"
-    return [opening, *(block for block in inside if block), "</details>"]
+    return "\n\n".join([opening, *(block for block in inside if block), "</details>"])
 
 
 def _areas(rows: Sequence[AreaRow]) -> str:
@@ -120,7 +149,7 @@ def _picture(finding: str, figure: Figure) -> str:
     return f"![{inline_text(figure.caption or figure.name)}]({place})"
 
 
-def _finding(part: FindingPart) -> list[str]:
+def _finding(part: FindingPart, *, tables: bool, claims: bool) -> list[str]:
     finding = part.finding
     blocks = [f"### {_title(finding.title)}"]
     said = [f"- {inline_text(s)}" for s in part.sentences]
@@ -130,10 +159,10 @@ def _finding(part: FindingPart) -> list[str]:
         blocks.append("\n".join(said))
     if finding.quantities:
         blocks.append(table_text(quantity_table(finding.quantities)))
-    if part.claims:
+    if part.claims and claims:
         blocks.append(_claims(part.claims))
     blocks += [_picture(finding.name, figure) for figure in part.figures]
-    blocks += [table_text(table) for table in finding.tables]
+    blocks += [table_text(table) for table in finding.tables if tables]
     if finding.notes:
         blocks.append("\n".join(f"- {inline_text(note)}" for note in finding.notes))
     return blocks

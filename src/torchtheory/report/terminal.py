@@ -293,12 +293,12 @@ def _print_finding(part: FindingPart, console: Console) -> None:
     for sentence in finding.advice:
         console.print(marked("→", sentence, "bold"))
     if finding.quantities:
-        console.print(_data(quantity_table(finding.quantities), str))
+        console.print(_data(quantity_table(finding.quantities), str, named=False))
         console.print()
     if part.claims:
         console.print(_claims(part.claims, console.width, True, False, str))
         console.print()
-    _print_rest(finding, console, True, str, tables=True)
+    _print_rest(finding, console, True, str, tables=True, named=False)
 
 
 def _print_assessment(said: Assessment, console: Console) -> None:
@@ -330,18 +330,25 @@ def _print_content(
 
 
 def _print_rest(
-    content: Content, console: Console, verbose: bool, read: Reading, *, tables: bool
+    content: Content,
+    console: Console,
+    verbose: bool,
+    read: Reading,
+    *,
+    tables: bool,
+    named: bool = True,
 ) -> None:
-    """Everything but the claims."""
+    """Everything but the claims; `named`: with the names of tables and figures."""
     for erratum in content.errata:
         console.print(erratum_block(erratum))
     if tables:
         for table in content.tables:
-            console.print(_data(table, read))
+            console.print(_data(table, read, named=named))
             console.print()
     if verbose:
         for figure in content.figures:
-            console.print(marked("▪", f"{figure.name}: {read(figure.caption)}", "dim"))
+            name = figure.name if named else "picture"
+            console.print(marked("▪", f"{name}: {read(figure.caption)}", "dim"))
     for note in content.notes:
         console.print(marked("•", read(note), ""))
 
@@ -439,18 +446,20 @@ def erratum_block(erratum: CounterExample) -> RenderableType:
     return Padding(grid, (0, 0, 1, 0))
 
 
-def _data(table: Table, read: Reading) -> RenderableType:
+def _data(table: Table, read: Reading, *, named: bool = True) -> RenderableType:
     caption = read(table.caption)
     if len(table.rows) > _ROWS:
         caption = f"{caption} (the first {_ROWS} of {len(table.rows):,} rows)".strip()
     title = Text.assemble((table.name, "bold"), f": {caption}" if caption else "")
+    if not named:
+        title = Text(caption)
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for column, numeric in zip(table.columns, wording.numeric_columns(table), strict=True):
         justify: Literal["left", "right"] = "right" if numeric else "left"
         grid.add_column(Text(read(column)), overflow="fold", justify=justify)
     for row in table.rows[:_ROWS]:
         grid.add_row(*[_cell(value, read) for value in row])
-    return Group(title, grid)
+    return Group(title, grid) if title else grid
 
 
 def _cell(value: Cell, read: Reading) -> Text:
