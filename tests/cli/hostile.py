@@ -366,7 +366,10 @@ def _audit(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:
         "--seed": ("3",),
         "--task": ("multiclass", "binary", "regression"),
         "--output": ("0", "y", "\x1b[31m"),
-        "--fail-on-warning": (),
+        "--fail-on": ("never", "violated", "defect", "look"),
+        "--sarif": ("out/logs/a.sarif",),
+        "--junit": ("out/logs/b.xml",),
+        "--details": (),
     }
     bad = {
         "--weights": weights,
@@ -382,6 +385,7 @@ def _audit(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:
         "--limit": _NUMBERS,
         "--seed": _NUMBERS,
         "--only": (),
+        "--fail-on": (),
     }
     line += _options(draw, good, bad)
     if draw.random() < 0.1:
@@ -398,6 +402,7 @@ def _compare(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:
         pair[1] = draw.choice((*NAMES, "good.npz", ".", "pipe.npz", "device.npz", "closed.npz"))
     draw.shuffle(pair)
     good: dict[str, tuple[str, ...]] = {"--verbose": (), "--fail-on-worse": (), "--json": ()}
+    good["--markdown"] = ()
     return ["compare", *pair, *_options(draw, good, {"--out": _NO_FOLDERS})]
 
 

@@ -138,7 +138,8 @@ def test_a_directory_that_cannot_be_written_to_is_refused_before_the_work(
 
 def test_audit_options_that_do_not_go_together(call: Call) -> None:
     assert "--model needs --data" in refused(call("audit", "--model", "a:b"))
-    assert "go with --model" in refused(call("audit", "--weights", "a.pt"))
+    assert "there is no file a.pt" in refused(call("audit", "--weights", "a.pt"))
+    assert "--data goes with --model" in refused(call("audit", "--weights", "a.pt", "--data", "b"))
 
 
 def test_compare_two_checkpoints(call: Call) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from torchtheory.cli.options import Json
 from torchtheory.cli.output import check_directory, console, print_json, print_place
+from torchtheory.core.errors import InvalidInput
 
 DEFAULT_COMPARISON = Path("torchtheory-comparison")
 
@@ -21,7 +22,11 @@ def compare(
         bool, typer.Option(help="Show equal numbers and how it was decided.")
     ] = False,
     fail_on_worse: Annotated[
-        bool, typer.Option("--fail-on-worse", help="Exit with 1 on a new warning or violation.")
+        bool, typer.Option("--fail-on-worse", help="Exit with 1 on a new defect or violation.")
+    ] = False,
+    markdown: Annotated[
+        bool,
+        typer.Option("--markdown", help="Print a table for a pull request, and nothing else."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -32,7 +37,11 @@ def compare(
       torchtheory compare before/ after/
 
       torchtheory compare a/audit.json b/audit.json --fail-on-worse --json
+
+      torchtheory compare before/ after/ --markdown > comment.md
     """
+    if markdown and as_json:
+        raise InvalidInput("--markdown and --json both print on stdout; give one of them")
     from torchtheory.audit.comparison.compare import compare as compare_audits
     from torchtheory.audit.comparison.page import print_comparison
 
@@ -41,6 +50,8 @@ def compare(
     page = found.save(out)
     if as_json:
         print_json(found.to_json())
+    elif markdown:
+        print(found.to_markdown(), end="")
     else:
         print_comparison(found, console(), verbose=verbose)
         print_place(page)

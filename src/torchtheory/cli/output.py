@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from torchtheory.core.errors import FileProblem
+from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text, one_line
 
 if TYPE_CHECKING:
@@ -81,3 +82,19 @@ def check_directory(out: Path) -> None:
         raise FileProblem(f"cannot write to {out}: {error.strerror}") from None
     except ValueError as error:  # a null character
         raise FileProblem(f"cannot write to {out}: {error}") from None
+
+
+def check_file(file: Path) -> None:
+    """Refuse a file that could not be written, before the work for it is done."""
+    check_directory(file.parent)
+    try:
+        folder = file.is_dir()
+    except (OSError, ValueError) as error:
+        raise FileProblem(f"cannot write {file}: {error}") from None
+    if folder or not file.name:
+        raise FileProblem(f"cannot write {file}: it is a directory")
+
+
+def write_file(file: Path, text: str) -> None:
+    """Write a file in one step; the directory is made if needed."""
+    write_together(file.parent, {file.name: text})

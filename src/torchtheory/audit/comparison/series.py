@@ -1,0 +1,295 @@
+"""Several audits on one page: checkpoints of a training, or models to choose from."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchtheory.audit.comparison.recorded import AuditSource, RecordedAudit, read_audit
+from torchtheory.audit.comparison.rows import relative_difference
+from torchtheory.core.console import Console, Grid, Text, box
+from torchtheory.core.diagnosis import Area, Assessment, State
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.figure import COLORS, Figure, draw, label_text
+from torchtheory.core.files import write_together
+from torchtheory.core.foreign_text import json_text
+from torchtheory.core.quantity import Quantity
+from torchtheory.core.record import Table
+from torchtheory.report.html import page
+from torchtheory.report.markdown import inline_text, table_text
+from torchtheory.report.numbers import number_text
+from torchtheory.report.terminal import marked
+from torchtheory.report.wording import counted
+
+#: Most quantities that are drawn, and panels in a row.
+CURVES, COLUMNS = 9, 3
+
+MARKS = {State.DEFECT: "✗", State.LOOK: "!", State.FINE: "✓", State.UNMEASURED: "–"}
+_STYLES = {State.DEFECT: "bold red", State.LOOK: "yellow", State.FINE: "green"}
+
+# Exact numbers that agree to this share differ by rounding only.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One quantity over the audits; None where an audit does not have it."""
+
+    finding: str
+    quantities: tuple[Quantity | None, ...]
+
+    @property
+    def known(self) -> list[tuple[int, Quantity]]:
+        return [(k, q) for k, q in enumerate(self.quantities) if q is not None]
+
+    @property
+    def label(self) -> str:
+        return self.known[-1][1].label
+
+    @property
+    def spread(self) -> float:
+        """How much it varies, from 0 to 1."""
+        values = [q.value for _, q in self.known]
+        return relative_difference(min(values), max(values))
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSeries:
+    """Several audits in an order.
+
+    Attributes:
+        names: what to call each.
+        audits: the audits, read back.
+        links: address of each report relative to the page; empty where there is none.
+    """
+
+    names: list[str]
+    audits: list[RecordedAudit]
+    links: list[str] = field(default_factory=list)
+
+    @property
+    def summary(self) -> list[str]:
+        """The series in a few sentences."""
+        bad = [n for n, a in zip(self.names, self.audits, strict=True) if a.warnings]
+        count = counted(len(self.audits), "audit")
+        if not bad:
+            return [f"{count}; no defect was found in any."]
+        named = ", ".join(bad[:4]) + (f" and {len(bad) - 4} more" if len(bad) > 4 else "")
+        return [f"{count}; there are defects in {len(bad)}: {named}."]
+
+    @property
+    def curves(self) -> list[Curve]:
+        """The main quantities that vary: those that decide about an area first, at most nine."""
+        deciding = {
+            (a.finding, a.number.name)
+            for audit in self.audits
+            for a in audit.diagnosis
+            if a.number is not None
+        }
+        names = dict.fromkeys(
+            (f.name, name)
+            for a in self.audits
+            for f in a.findings.values()
+            for name in f.quantities
+        )
+        found = []
+        for finding, name in names:
+            row = tuple(_quantity(a, finding, name) for a in self.audits)
+            curve = Curve(finding, row)
+            if len(curve.known) >= 2 and curve.spread > _ROUNDING:
+                found.append(((finding, name) not in deciding, -curve.spread, curve))
+        return [c for *_, c in sorted(found, key=lambda entry: entry[:2])][:CURVES]
+
+    def state(self, place: int, area: Area) -> Assessment | None:
+        """What an audit says about an area."""
+        return next((a for a in self.audits[place].diagnosis if a.area is area), None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "summary": self.summary,
+            "audits": [
+                {
+                    "name": name,
+                    "title": audit.title,
+                    "report": self.links[k] if k < len(self.links) else "",
+                    "verdict": audit.verdict,
+                    "seconds": round(audit.seconds, 3),
+                    "diagnosis": [a.to_json() for a in audit.diagnosis],
+                }
+                for k, (name, audit) in enumerate(zip(self.names, self.audits, strict=True))
+            ],
+            "curves": [
+                {
+                    "finding": c.finding,
+                    "name": c.known[-1][1].name,
+                    "label": c.label,
+                    "values": [None if q is None else q.to_json() for q in c.quantities],
+                }
+                for c in self.curves
+            ],
+        }
+
+    def save(self, directory: str | Path) -> Path:
+        """Write `index.html`, `series.md` and `series.json`; returns the page.
+
+        The directory is made if needed; other files in it are left alone.
+        """
+        texts = {
+            "series.json": json_text(self.to_json()),
+            "series.md": series_markdown(self),
+            "index.html": series_page(self),
+        }
+        return write_together(directory, texts) / "index.html"
+
+
+def series(
+    sources: Sequence[AuditSource],
+    *,
+    names: Sequence[str] | None = None,
+    links: Sequence[str] | None = None,
+) -> AuditSeries:
+    """Several audits side by side, in the order given.
+
+    Args:
+        sources: audits, what their `to_json` gives, `audit.json` files, or directories.
+        names: what to call them; their titles unless given.
+        links: address of each one's report, relative to the page.
+
+    >>> made = {"title": "net", "facts": {}, "findings": []}
+    >>> series([made, made], names=["epoch 1", "epoch 2"]).summary
+    ['2 audits; no defect was found in any.']
+    """
+    audits = [read_audit(source) for source in sources]
+    if not audits:
+        raise InvalidInput("a series needs at least one audit")
+    for given, what in ((names, "names"), (links, "links")):
+        if given is not None and len(given) != len(audits):
+            raise ShapeMismatch(f"there are {len(audits)} audits and {len(given)} {what}")
+    return AuditSeries(
+        [str(n) for n in names] if names is not None else [a.title for a in audits],
+        audits,
+        list(links or ()),
+    )
+
+
+def series_page(made: AuditSeries) -> str:
+    """A complete page, without JavaScript or network."""
+    figure = curves_figure(made)
+    return page(
+        "series.html",
+        f"{len(made.audits)} audits",
+        plain_words=True,
+        series=made,
+        areas=list(Area),
+        marks=MARKS,
+        classes={State.DEFECT: "violated", State.LOOK: "vacuous", State.FINE: "holds"},
+        figures=[] if figure is None else [figure],
+        numbers=_numbers(made),
+        rows=60,
+    )
+
+
+def series_markdown(made: AuditSeries) -> str:
+    """The same as Markdown."""
+    rows = tuple(
+        (name, *(_cell(made.state(k, area)) for area in Area)) for k, name in enumerate(made.names)
+    )
+    areas = Table("areas", ("audit", *(a.question for a in Area)), rows)
+    blocks = ["\n".join(inline_text(s) for s in made.summary), table_text(areas)]
+    if numbers := _numbers(made):
+        blocks += [table_text(t) for t in numbers]
+    blocks.append(
+        "\n".join(
+            f"- {inline_text(name)}: {inline_text(audit.verdict)}"
+            for name, audit in zip(made.names, made.audits, strict=True)
+        )
+    )
+    return "\n\n".join(blocks) + "\n"
+
+
+def print_series(made: AuditSeries, console: Console) -> None:
+    """A table of the states, then one sentence about each audit."""
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    grid.add_column("audit", overflow="fold")
+    for area in Area:
+        grid.add_column(Text(str(area), overflow="ellipsis"), justify="center", no_wrap=True)
+    for k, name in enumerate(made.names):
+        states = [
+            said.state if (said := made.state(k, area)) else State.UNMEASURED for area in Area
+        ]
+        grid.add_row(Text(name), *(Text(MARKS[s], style=_STYLES.get(s, "dim")) for s in states))
+    console.print(grid)
+    console.print()
+    for name, audit in zip(made.names, made.audits, strict=True):
+        mark, style = ("!", "bold red") if audit.warnings else ("•", "")
+        console.print(marked(mark, f"{name}: {audit.verdict}", style))
+
+
+def curves_figure(made: AuditSeries) -> Figure | None:
+    """The main quantities over the audits, with their ranges; None where none varies."""
+    curves = made.curves
+    if not curves:
+        return None
+    columns = min(COLUMNS, len(curves))
+    rows = math.ceil(len(curves) / columns)
+    short = [textwrap.shorten(n, 14, placeholder="…") for n in made.names]
+
+    def plot(axes: Any) -> None:
+        panels = [axes] if (rows, columns) == (1, 1) else list(axes.flat)
+        for ax, curve in zip(panels, curves, strict=False):
+            places = [k for k, _ in curve.known]
+            values = [q.value for _, q in curve.known]
+            ends = [
+                [max(0.0, q.value - q.low) for _, q in curve.known],
+                [max(0.0, q.high - q.value) for _, q in curve.known],
+            ]
+            if not all(map(math.isfinite, [*ends[0], *ends[1]])):
+                ends = [[0.0] * len(values)] * 2
+            ax.errorbar(places, values, ends, fmt="o-", color=COLORS[0], markersize=4, capsize=2)
+            ax.set_title(label_text(textwrap.fill(curve.label, 34)), fontsize=8)
+            if min(values) > 0 and max(values) > 100 * min(values):
+                ax.set_yscale("log")
+            ax.set_xlim(-0.5, len(made.names) - 0.5)
+            every = math.ceil(len(short) / 8)
+            ticks = range(0, len(short), every)
+            ax.set_xticks(ticks, [label_text(short[k]) for k in ticks], rotation=30, ha="right",
+                          fontsize=7)  # fmt: skip
+        for ax in panels[len(curves) :]:
+            ax.set_visible(False)
+
+    return draw(
+        "curves",
+        plot,
+        grid=(rows, columns),
+        size=(3.1 * columns + 0.4, 2.4 * rows),
+        caption="The main quantities over the audits; bars are their ranges.",
+    )
+
+
+def _quantity(audit: RecordedAudit, finding: str, name: str) -> Quantity | None:
+    found = audit.findings.get(finding)
+    quantity = None if found is None else found.quantities.get(name)
+    finite = quantity is not None and math.isfinite(quantity.value)
+    return quantity if finite else None
+
+
+def _numbers(made: AuditSeries) -> list[Table]:
+    if not (curves := made.curves):
+        return []
+    rows = tuple((c.label, *(_shown(q) for q in c.quantities)) for c in curves)
+    return [Table("numbers", ("quantity", *made.names), rows)]
+
+
+def _shown(q: Quantity | None) -> str:
+    if q is None:
+        return "–"
+    value = number_text(q.value, 3)
+    return value if q.exact else f"{value} [{number_text(q.low, 3)}, {number_text(q.high, 3)}]"
+
+
+def _cell(said: Assessment | None) -> str:
+    return "–" if said is None else f"{MARKS[said.state]} {said.state}"
