@@ -106,8 +106,9 @@ def test_a_network_trained_on_digits() -> None:
     assert found["test set, exact"][1] == pytest.approx(exact)
     counted = count_parameters_bounds(8970, len(train), delta=share).bits
     assert found["parameters of finite precision"][1] == pytest.approx(counted, abs=1e-3)
-    assert "Of 11 bounds that apply" in report.summary[0]
-    assert "test set, exact" in report.summary[0]
+    ((headline, _),) = report.findings[0].headlines
+    assert "Of 11 bounds that apply" in headline
+    assert "test set, exact" in headline
     assert [f.name for f in report.findings[0].figures] == ["bounds"]
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
@@ -160,7 +161,7 @@ def test_a_regression_has_a_bound_on_large_residuals() -> None:
     assert kinds.count(Verdict.NOT_APPLICABLE) == len(METHODS)
     assert kinds[-1] is Verdict.HOLDS
     assert report.claims[-1].promised == pytest.approx(1 - 0.05 ** (1 / 50))
-    assert "largest of 100 test samples" in report.summary[0]
+    assert "largest of 100 test samples" in report.findings[0].headlines[0][0]
 
 
 @pytest.mark.parametrize("seconds", [1e-9, 0.02])
@@ -302,3 +303,34 @@ def test_methods_are_in_the_catalogue() -> None:
     for method in METHODS:
         record.not_applicable(method.ids, method.statement, "only to look the ids up")
     assert len({m.name for m in METHODS}) == len(METHODS)
+
+
+def test_one_bound_has_one_value() -> None:
+    """The bound of a test set is that of all of it, in the table, the checks and the figure."""
+    train = (halfplane(300)[0], halfplane(300)[1].long())
+    test = (halfplane(200, 3)[0], halfplane(200, 3)[1].long())
+    report = bounds(net(2, 16, 2), train, test, budget=None)
+    values = rows(report)
+    checked = {c.reason.split(":")[0]: c for c in report.self_checks}
+    assert set(checked) == {"test set, exact", "test set, Hoeffding"}
+    for name, claim in checked.items():
+        bound = values[name][1]
+        assert claim.verdict is Verdict.HOLDS
+        assert f"the bound {bound:.4g}" in claim.reason
+    exact, hoeffding = (checked[f"test set, {kind}"].measured for kind in ("exact", "Hoeffding"))
+    assert exact == pytest.approx(0.05 / len(METHODS), rel=1e-4)
+    assert hoeffding is not None
+    assert hoeffding < 0.05 / len(METHODS)
+    (best,) = (q for q in report.findings[0].quantities if q.name == "best-of-all-bounds")
+    assert best.value == min(bound for _, bound, _ in values.values() if bound is not None)
+
+
+def test_what_there_is_no_time_for_is_not_done() -> None:
+    data = halfplane(100)
+    problem = Problem(net(2, 4, 1), data, data, task="binary")
+    found = all_findings()["generalization-bounds"]
+    record = examine(found, problem, confidence=0.95, seed=0, seconds=1e-9, at_most=60.0)
+    (table,) = record.tables
+    assert all(str(row[4]).startswith("not done") for row in table.rows)
+    kinds = {c.verdict for c in record.claims if "larger budget" in c.reason}
+    assert kinds == {Verdict.NOT_DONE}

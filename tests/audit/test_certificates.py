@@ -22,7 +22,7 @@ from torchtheory.audit.findings.certificates import (
     stochastic_test_error,
 )
 from torchtheory.core.claim import Verdict
-from torchtheory.core.diagnosis import Area
+from torchtheory.core.diagnosis import Area, State
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
 from torchtheory.models.problem import Problem
@@ -160,7 +160,10 @@ def test_a_certificate_that_says_something_and_holds() -> None:
     assert claim.interval is not None
     assert claim.interval.low <= claim.promised
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    assert "certifies" in report.summary[0]
+    (said,) = report.findings[0].assessments
+    assert said.state is State.FINE
+    assert said.number is not None
+    assert said.number.value == pytest.approx(claim.promised)
     assert len(report.findings[0].figures) == 1
 
 
@@ -205,8 +208,9 @@ def test_too_little_time_is_said(seconds: float) -> None:
     problem = Problem(net(10, 8, 2), noisy(2000, 0))
     record = examine(all_findings()["pac-bayes"], problem, confidence=0.95, seed=0, seconds=seconds)
     (claim,) = record.claims
-    assert claim.verdict is Verdict.NOT_APPLICABLE
+    assert claim.verdict is Verdict.NOT_DONE
     assert "larger budget" in claim.reason
+    assert not record.complete
 
 
 def test_plans_follow_the_time() -> None:

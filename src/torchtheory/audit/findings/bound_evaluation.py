@@ -129,10 +129,22 @@ class Setting:
         _refuse_other_inputs(self.problem)
         return tuple(self.problem.train.x.shape[1:])
 
-    def inputs(self, constant: bool) -> Tensor:
-        """Training inputs `[n, d]`, with a coordinate 1 for the biases."""
-        flat = self.problem.train.x.flatten(1).double().cpu()
-        return torch.cat([flat, torch.ones_like(flat[:, :1])], 1) if constant else flat
+    def row_norms(self, constant: bool) -> Tensor:
+        """Norms `[n]` of the training inputs, with a coordinate 1 for the biases if asked."""
+        parts = [x.flatten(1).double().square().sum(1) for x, _ in self.problem.train.chunks(512)]
+        return (torch.cat(parts).cpu() + constant).sqrt()
+
+    def longest_column(self, constant: bool) -> float:
+        """The largest norm of a coordinate over the training inputs, the constant one included."""
+        total = torch.zeros(self.axes, dtype=torch.float64)
+        for x, _ in self.problem.train.chunks(512):
+            total += x.flatten(1).double().square().sum(0).cpu()
+        return math.sqrt(max(float(total.max()), self.n if constant else 0.0))
+
+    @property
+    def axes(self) -> int:
+        """Coordinates of an input."""
+        return math.prod(self.shape)
 
 
 # --------------------------------------------------------------------------------- the test set
@@ -273,7 +285,7 @@ def _homogeneous(problem: Problem, also: tuple[type[nn.Module], ...] = ()) -> bo
 def _frobenius(setting: Setting, root: bool) -> Value:
     biases = _homogeneous(setting.problem)
     found = compare_norms(setting.problem.model, setting.shape)
-    linear, _ = linear_bounds(setting.inputs(biases))
+    linear, _ = linear_bounds(setting.row_norms(biases)[:, None])
     unit = frobenius_bound([1.0] * found.depth, linear, depth_factor="root" if root else "peeling")
     return _margin_bound(setting, found.frobenius, unit, "product of Frobenius norms")
 
@@ -299,12 +311,11 @@ def path_norm(setting: Setting) -> Value:
     problem = setting.problem
     biases = _homogeneous(problem, AVERAGE_POOLS + ADAPTIVE_POOLS)
     norm = float(path_norms(problem.model, setting.shape, order=1).max())
-    x = setting.inputs(biases)
     bends = sum(
         isinstance(link.module, nn.ReLU | nn.LeakyReLU) for link in path_links(problem.model)
     )
-    longest = float(x.norm(dim=0).max())
-    unit = 2.0**bends * longest * math.sqrt(2 * math.log(2 * x.shape[1])) / len(x)
+    axes, longest = setting.axes + biases, setting.longest_column(biases)
+    unit = 2.0**bends * longest * math.sqrt(2 * math.log(2 * axes)) / setting.n
     return _margin_bound(setting, norm, unit, "path norm")
 
 
@@ -320,7 +331,7 @@ def lipschitz_cells(setting: Setting) -> Value:
     constant = math.prod(layer.lipschitz for layer in layer_norms(problem.model, setting.shape))
     reach = constant if problem.task == "binary" else math.sqrt(2) * constant
     low, high = _box(problem)
-    axes, classes = math.prod(setting.shape), problem.classes or 2
+    axes, classes = setting.axes, problem.classes or 2
     ramps = [(gamma, float(ramp_loss(setting.margins, gamma).mean())) for gamma in MARGINS]
     best, level = math.inf, 0
     while True:

@@ -152,7 +152,7 @@ def prior_independence(problem: Problem, record: FindingRecord) -> None:
     )
     if trained.p_value < delta:
         says.fails("the trained network in the place of the prior", trained.p_value)
-    record.quantity(
+    p_value = record.quantity(
         "prior-p-value", "p-value of the prior not having seen the training data", found.p_value
     )
     record.table(
@@ -177,6 +177,8 @@ def prior_independence(problem: Problem, record: FindingRecord) -> None:
     record.defect(
         f"The prior has seen the training data: it {what} {here:.1%} of it but {there:.1%} of new "
         f"data (p = {found.p_value:.1e}); a PAC-Bayes bound with this prior is not valid.",
+        number=p_value,
+        usual=f"above {delta:.3g}",
         action="Train the prior on a part of the data that the bound does not use, or take the "
         "random weights training began with. If the prior has not seen the training data, the "
         "test data follow another law.",
@@ -285,12 +287,13 @@ def pac_bayes(problem: Problem, record: FindingRecord) -> None:
         fixed = _rehearse(problem)
         planned = plan(problem, 0.5 * time_left() - fixed)
     if planned is None:
-        record.not_applicable(
+        record.not_done(
             ids,
             statement,
-            f"there were {left:.2g} s for it, too little to train a prior and a posterior even on "
+            "there was too little time to train a prior and a posterior even on "
             f"{LEAST_SAMPLES} samples; give a larger budget",
         )
+        record.complete = False
         return
     certificate = _certificate(problem, record, planned)
     if not certificate.valid:
@@ -409,10 +412,16 @@ def _report(
         "every prediction; the weights given here are "
         + ("where it starts." if problem.prior is not None else "not used: it is trained anew."),
     )
-    record.quantity(
+    number = record.quantity(
         "pac-bayes-bound", "certified error of a stochastic network", bound,
         low=0.0, high=bound, basis=f"true error at most this, confidence {record.confidence:g}",
     )  # fmt: skip
+    if bound < 1:
+        record.fine(
+            f"PAC-Bayes certifies an error of at most {bound:.1%} for a network of this "
+            "architecture that draws its weights anew for every prediction.",
+            number=number, usual="below 1, where a bound says something", figure="certificate",
+        )  # fmt: skip
     if planned.samples < len(problem.train) or planned.epochs < BOUND_EPOCHS:
         record.note(
             f"There was time for {planned.samples} of {len(problem.train)} samples, "
