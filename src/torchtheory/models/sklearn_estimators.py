@@ -5,7 +5,7 @@ r"""Estimators of scikit-learn as networks: the same function, in float64, with 
 | `LinearRegression`, `Ridge`, `Lasso`, `ElasticNet` | one linear layer |
 | `LogisticRegression` | one linear layer; the logits whose softmax or sigmoid is `predict_proba` |
 | `MLPRegressor`, `MLPClassifier` | linear layers and their activation; logits for the classifier |
-| `Pipeline` of `StandardScaler`, `MinMaxScaler`, `PCA` and one of these | what scales comes first, as batch normalization with fixed statistics or as a frozen layer |
+| `Pipeline` of `StandardScaler`, `MinMaxScaler`, `PCA` and one of these | what scales comes first, as batch normalization with its statistics or as a frozen linear layer |
 """  # noqa: E501 - a table has its rows on one line
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ def _linear(weight: Any, bias: Any, *, frozen: bool = False) -> nn.Linear:
 
 def _scaling(mean: Any, scale: Any) -> nn.BatchNorm1d:
     """The layer $x \\mapsto (x - m) / s$: batch normalization with fixed statistics."""
-    layer = nn.BatchNorm1d(len(scale), eps=0.0, affine=False, dtype=torch.float64)
+    # torch wants it positive; added to the square of a scale in float64 it changes nothing
+    layer = nn.BatchNorm1d(len(scale), eps=1e-300, affine=False, dtype=torch.float64)
     assert layer.running_mean is not None
     assert layer.running_var is not None
     layer.running_mean.copy_(_tensor(mean))
@@ -156,7 +157,7 @@ def _standard(step: Any) -> nn.Module:
 def _min_max(step: Any) -> nn.Module:
     if step.clip:
         raise UnsupportedModel("a MinMaxScaler with clip=True is no affine map; set clip=False")
-    return _scaling(-step.min_ / step.scale_, 1 / step.scale_)
+    return _linear(np.diag(step.scale_), step.min_, frozen=True)
 
 
 def _principal(step: Any) -> nn.Module:

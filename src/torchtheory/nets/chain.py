@@ -245,6 +245,8 @@ def _link(
         return Link(str(node.target), modules[str(node.target)])
     if node.target in _FUNCTIONS:
         return Link("", _FUNCTIONS[node.target]())
+    if node.target is F.dropout and node.kwargs.get("training", [*node.args, True, True][2]):
+        return None  # it drops units also in evaluation mode
     if node.target in _LAYER_FUNCTIONS:
         kind, names = _LAYER_FUNCTIONS[node.target]
         given = dict(zip(names, node.args[1:], strict=False))

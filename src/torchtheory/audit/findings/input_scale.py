@@ -19,6 +19,7 @@ from torchtheory.data.columns import NEARLY, common_share
 from torchtheory.data.shift import ColumnShift, column_shift
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.models.targets import IGNORED
 from torchtheory.training.risks import sample_losses
 
 #: A scale so many times larger or smaller, or a shift by so many standard deviations, of half of
@@ -184,6 +185,11 @@ def constant_loss(problem: Problem, samples: Samples) -> float:
     if problem.is_classification:
         shares = torch.bincount(y.reshape(len(y)).long()).double() / len(y)
         return float(torch.special.entr(shares).sum())
+    if problem.task == "labeling":
+        shares = torch.bincount(y[y != IGNORED]).double() / int((y != IGNORED).sum())
+        return float(torch.special.entr(shares).sum())
+    if problem.task != "regression":
+        return 0.0  # none is known, and so no scale is accused
     mean = y.double().mean(0, keepdim=True).to(y).expand_as(y)
     return float(problem.loss(mean, y))
 
@@ -197,7 +203,7 @@ def _other_scale_fits(problem: Problem, record: FindingRecord) -> bool:
     the loss there must be below that of the best constant: dividing the inputs of any other network
     by 255 makes it nearly constant.
     """
-    if not problem.deterministic or len(problem.train) < FEWEST:
+    if not problem.has_loss or not problem.deterministic or len(problem.train) < FEWEST:
         return False
     every = scalings(problem.train.x)
     tried = min(TRIED, problem.affordable(2 * len(every) + 3, share=0.3))
