@@ -16,7 +16,9 @@ from torchtheory.audit.engine.quantities import QuantityTable
 from torchtheory.core.claim import claim, not_done
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import MissingPackage, UnknownName
+from torchtheory.core.lab_manifest import PACKAGE, labs_by_id
 from torchtheory.core.quantity import Quantity
+from torchtheory.labs.engine.registry import listed_labs
 from torchtheory.report.audit_parts import audit_parts
 from torchtheory.report.numbers import number_words
 from torchtheory.report.results import quantity_table, quantity_words
@@ -77,6 +79,9 @@ def test_the_numbers_are_a_table() -> None:
         "finding-1  trace of the Hessian  11.2 million (0 to ∞)",
     ]
     assert repr(table[1:]).count("\n") == 1
+    shown = audit(hostile=True).quantities._repr_html_()
+    assert "<script" not in shown
+    assert "share of dead units&lt;script" in shown
     assert repr(QuantityTable([])) == "no numbers"
     with pytest.raises(UnknownName, match="did you mean 'share'"):
         table["shares"]
@@ -176,6 +181,12 @@ def test_pictures_are_few_and_the_most_serious_first() -> None:
 )
 def test_numbers_of_three_digits(value: float, words: str) -> None:
     assert number_words(value) == words
+
+
+def test_labs_of_an_id_are_those_that_cover_it() -> None:
+    found = {(name, i) for i, names in labs_by_id().items() for name in names}
+    shipped = [lab for lab in listed_labs().values() if lab.module.startswith(f"{PACKAGE}.")]
+    assert found == {(lab.name, i) for lab in shipped for i in lab.covers}
 
 
 def test_a_range_too_narrow_to_see_is_left_out() -> None:

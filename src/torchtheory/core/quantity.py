@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchtheory.core.claim import json_number
+from torchtheory.core.foreign_text import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,19 @@ class Quantity:
     unit: str = ""
     used: int = 0
     population: int = 0
+
+    def __repr__(self) -> str:
+        """Label, value, range, and on how many samples it was measured.
+
+        >>> Quantity("gap", "gap of the errors", 0.25, 0.2, 0.3, "a test", used=8, population=90)
+        gap of the errors: 0.25 [0.2, 0.3] (a test), 8 of 90 samples
+        """
+        said = f"{self.label}: {self.value:.4g} {self.unit}".rstrip()
+        if not self.exact:
+            said += f" [{self.low:.4g}, {self.high:.4g}] ({self.basis})"
+        if self.sampled:
+            said += f", {self.used:,} of {self.population:,} samples"
+        return printable(said)
 
     @property
     def sampled(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -78,14 +79,26 @@ class QuantityTable(Sequence[QuantityRow]):
                 return row
         raise UnknownName("quantity", key, {row.name for row in self.rows})
 
+    def _cells(self) -> list[tuple[str, str, str]]:
+        said = [(r.finding, r.label, quantity_words(r._quantity())) for r in self.rows]
+        return [("finding", "number", "value"), *said]
+
     def __repr__(self) -> str:
         if not self.rows:
             return "no numbers"
-        cells = [("finding", "number", "value")]
-        cells += [(r.finding, r.label, quantity_words(r._quantity())) for r in self.rows]
+        cells = self._cells()
         widths = [max(len(c[k]) for c in cells) for k in (0, 1)]
         lines = (f"{a:{widths[0]}}  {b:{widths[1]}}  {c}".rstrip() for a, b, c in cells)
         return printable("\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        head, *rows = (
+            "".join(f"<td>{html.escape(printable(cell))}</td>" for cell in row)
+            for row in self._cells()
+        )
+        head = head.replace("td>", "th>")
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def to_pandas(self) -> Any:
         """The rows as a `pandas.DataFrame`.
