@@ -53,7 +53,7 @@ def convolutional(pool: bool) -> nn.Sequential:
         return nn.Sequential(
             nn.Conv2d(1, 2, 3),
             nn.ReLU(),
-            nn.MaxPool2d(2) if pool else nn.Identity(),
+            nn.LPPool2d(2, 2) if pool else nn.Identity(),
             nn.Flatten(),
             nn.Linear(2 * (9 if pool else 36), 3),
         )
@@ -142,8 +142,8 @@ def test_a_linear_classifier_has_bounds_that_say_something() -> None:
 
 def test_layers_without_a_theorem_are_named() -> None:
     found = rows(bounds(convolutional(pool=True), images(20), images(10), budget=None))
-    assert "MaxPool2d" in found["growth function"][2]
-    assert "MaxPool2d" in found["path norm and margin"][2]
+    assert "LPPool2d" in found["growth function"][2]
+    assert "LPPool2d" in found["path norm and margin"][2]
     assert found["parameters of finite precision"][1] > 1  # type: ignore[operator]
     plain = rows(bounds(convolutional(pool=False), images(20), images(10), budget=None))
     assert all(bound is not None for _, bound, _ in plain.values())
@@ -191,7 +191,7 @@ def test_counting_is_that_of_dense_networks(widths: tuple[int, ...]) -> None:
 def test_counting_of_a_convolution() -> None:
     size = measure_size(Problem(convolutional(pool=False), images()))
     assert size == NetworkSize((2 * 36,), (20, 20 + 3 * 73), 2)
-    with pytest.raises(UnsupportedModel, match="MaxPool2d"):
+    with pytest.raises(UnsupportedModel, match="LPPool2d"):
         measure_size(Problem(convolutional(pool=True), images()))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.data_overlap import several
+from torchtheory.audit.findings.hypotheses import one_label_per_sample
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.data.shift import balance_shift
@@ -32,6 +33,7 @@ SHOWN = 40
     area="data",
     title="How often each class, or each size of the target, occurs",
     cost="parameters",
+    needs=[one_label_per_sample],
     whole=True,
 )
 def class_balance(problem: Problem, record: FindingRecord) -> None:

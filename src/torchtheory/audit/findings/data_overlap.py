@@ -184,7 +184,7 @@ def _accuse(problem: Problem, record: FindingRecord, copies: Copies, share: Quan
 def _labels(problem: Problem, test: int, train: int) -> tuple[str, str]:
     assert problem.test is not None
     a, b = problem.test.y[test], problem.train.y[train]
-    if a.numel() > 1:
+    if a.numel() != 1:
         return f"{a.numel()} numbers", f"{b.numel()} numbers"
     return f"{float(a):.4g}", f"{float(b):.4g}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.data_overlap import NAMED, several
+from torchtheory.audit.findings.hypotheses import one_label_per_sample
 from torchtheory.audit.findings.input_neighbors import real_inputs
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.data.columns import (
@@ -102,7 +103,7 @@ def features(problem: Problem, record: FindingRecord) -> None:
 def _give_away(problem: Problem, record: FindingRecord) -> bool:
     """Say it if one feature alone tells the label."""
     y = problem.train.y
-    if y[0].numel() != 1:
+    if y[0].numel() != 1 or one_label_per_sample(problem) is not None:
         return False
     labels = y.reshape(len(y)).long() if problem.is_classification else y.reshape(len(y)).double()
     level = alarm_level(record)

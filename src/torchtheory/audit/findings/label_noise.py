@@ -15,7 +15,7 @@ from torch import Tensor
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.data_overlap import NAMED, several
-from torchtheory.audit.findings.hypotheses import deterministic
+from torchtheory.audit.findings.hypotheses import deterministic, one_label_per_sample
 from torchtheory.audit.findings.input_neighbors import (
     COUNT,
     Found,
@@ -56,8 +56,8 @@ BY_HEART, CONTRADICTED = 0.02, 0.02
 
 
 def one_target(problem: Problem) -> str | None:
-    if problem.train.y[0].numel() == 1:
-        return None
+    if (reason := one_label_per_sample(problem)) is not None or problem.train.y[0].numel() == 1:
+        return reason
     return "the targets are vectors, and this is about one label a sample"
 
 
