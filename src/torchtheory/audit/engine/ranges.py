@@ -9,6 +9,7 @@ length of a mean vector. All shrink to a point as $n\to N$.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -18,16 +19,19 @@ from torch import Tensor
 from torchtheory.core.errors import EmptyData
 from torchtheory.core.intervals import Interval
 from torchtheory.core.random import as_generator
+from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 
 #: Groups whose spread stands for that of the samples.
-GROUPS = 32
+GROUPS = 16
 
 #: Draws of the studentized bootstrap.
-_DRAWS = 999
+_DRAWS = 1999
 
-#: Share of the error probability that is kept back, for what laws of large numbers leave out.
-_KEPT_BACK = 0.5
+#: Share of the error probability that is kept back for what laws of large numbers leave out: few
+#: and skewed values, a spread that is itself estimated. With it a range of 95 % holds its promise
+#: also for skewness 5 (the loss of a trained classifier) and a hundred samples.
+_KEPT_BACK = 0.8
 
 
 def part_of(samples: Samples) -> str:
@@ -51,6 +55,30 @@ def grouped(
     return parts, torch.tensor([len(p) for p in parts]).double() / len(samples)
 
 
+def group_losses(
+    problems: Sequence[Problem], samples: Samples, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Mean losses of problems on the same groups of samples, `[k, G]`, and the shares `[G]`."""
+    order = torch.randperm(len(samples), generator=generator)
+    parts = torch.tensor_split(order.to(samples.y.device), min(GROUPS, len(samples)))
+    rows = []
+    with torch.no_grad():
+        for problem in problems:
+            outputs = problem.outputs(samples)
+            rows.append([float(problem.loss(outputs[p], samples.y[p])) for p in parts])
+    shares = torch.tensor([len(p) for p in parts]).double() / len(samples)
+    return torch.tensor(rows).double(), shares
+
+
+def loss_range(
+    problem: Problem, samples: Samples, generator: torch.Generator, confidence: float
+) -> Interval:
+    """The mean loss on all samples there are, from some of them."""
+    (losses,), shares = group_losses([problem], samples, generator)
+    value = float(shares @ losses)
+    return mean_range(losses, len(samples), samples.population, confidence, value=value)
+
+
 def mean_range(
     values: Tensor,
     used: int,
@@ -62,7 +90,7 @@ def mean_range(
     r"""The mean over a population of which `used` samples are known, in equal groups.
 
     Student's interval $\bar x\pm t\,\frac{s}{\sqrt G}\sqrt{1-n/N}$, widened where the studentized
-    bootstrap is wider: it follows the skewness of the values. Half of the error probability is
+    bootstrap is wider: it follows the skewness of the values. A part of the error probability is
     kept back.
 
     Args:

@@ -13,6 +13,7 @@ from torchtheory.audit.findings.hypotheses import (
     deterministic,
     differentiable,
     floating_inputs,
+    has_loss,
     has_parameters,
 )
 from torchtheory.core.errors import UnsupportedModel
@@ -258,7 +259,7 @@ def _output_bias(problem: Problem) -> Tensor | None:
     title="Is the network a global minimum of its loss with weight decay, among all widths?",
     cost="curvature",
     covers=["B-49", "B-50"],
-    needs=[has_parameters, deterministic, differentiable, floating_inputs, two_layers],
+    needs=[has_loss, has_parameters, deterministic, differentiable, floating_inputs, two_layers],
 )
 def global_optimality(problem: Problem, record: FindingRecord) -> None:
     """The weight decay at which scaling gains nothing, the unit worth most there, and the gap."""

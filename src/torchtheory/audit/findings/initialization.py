@@ -9,7 +9,12 @@ import torch
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import grouped, mean_range, part_of
-from torchtheory.audit.findings.hypotheses import deterministic, differentiable, has_parameters
+from torchtheory.audit.findings.hypotheses import (
+    deterministic,
+    differentiable,
+    has_loss,
+    has_parameters,
+)
 from torchtheory.core.errors import NonFinite, TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
@@ -53,7 +58,7 @@ KEPT = (
     title="Gradients by depth at fresh weights, and the scale that keeps their length",
     cost="gradient",
     covers=["L-159"],
-    needs=[has_parameters, deterministic, differentiable],
+    needs=[has_loss, has_parameters, deterministic, differentiable],
 )
 def initialization(problem: Problem, record: FindingRecord) -> None:
     """The layers drawn anew by their own rules, and with all deviations times a common factor."""

@@ -20,6 +20,7 @@ from torchtheory.audit.engine.ranges import (
 from torchtheory.audit.findings.hypotheses import (
     deterministic,
     differentiable,
+    has_loss,
     has_parameters,
     initial_weights,
     one_input,
@@ -67,7 +68,7 @@ FALL = (
     title="Spectrum of the tangent kernel and what it predicts for training",
     cost="gradient",
     covers=["A-55", "A-56"],
-    needs=[has_parameters, deterministic, differentiable],
+    needs=[has_loss, has_parameters, deterministic, differentiable],
 )
 def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
     """Eigenvalues of the kernel at these weights, and of the loss of the linearized network."""

@@ -12,25 +12,25 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import (
     GROUPS,
     grouped,
-    mean_range,
+    loss_range,
     mean_vector_range,
     part_of,
     quotient,
     student,
 )
 from torchtheory.audit.findings.hypotheses import (
-    chain,
     deterministic,
     differentiable,
+    has_loss,
     has_parameters,
 )
 from torchtheory.audit.findings.optimization import (
     FEWEST,
     STILL_FALLING,
     affordable_samples,
-    constant_loss,
     curvature_along,
     eigenvalue_range,
+    losses_beside_constant,
     precise,
     products_in,
     spoken,
@@ -45,7 +45,7 @@ from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.model import unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.symmetries import HiddenLayer, rescalable_layers
+from torchtheory.nets.symmetries import rescalable_layers, unit_products
 from torchtheory.optimization.curvature.operators import gradient, hessian_operator
 
 #: Random vectors and Lanczos steps of the spectrum, at most.
@@ -55,7 +55,7 @@ PROBES, STEPS = 4, 40
 DENSE = 300
 
 #: Gradients that are taken one by one for their noise, and the fewest it is told from.
-GRADIENTS, FEWEST_GRADIENTS = 128, 8
+GRADIENTS, FEWEST_GRADIENTS = 64, 8
 
 #: Eigenvalues of less than this share of the largest count as 0.
 FLAT = 1e-3
@@ -78,7 +78,7 @@ NEGATIVE = r"\lambda_{\min} < 0 \;\Rightarrow\; \tfrac12[L(\theta+tv)+L(\theta-t
     title="What kind of point the weights are, and the spectrum of the Hessian there",
     cost="curvature",
     covers=["L-118", "A-116"],
-    needs=[has_parameters, deterministic, differentiable],
+    needs=[has_loss, has_parameters, deterministic, differentiable],
 )
 def point_reached(problem: Problem, record: FindingRecord) -> None:
     """Both ends of the spectrum by Lanczos, all of it by quadrature, the gradient beside them."""
@@ -176,11 +176,7 @@ def _one_step_gain(
 ) -> Interval | None:
     """What one step of gradient descent can gain, over the loss; None where there is nothing."""
     slope = squared_gradient(problem, record, samples)
-    parts, shares = grouped(samples, record.generator)
-    losses = torch.tensor([problem.risk(part) for part in parts]).double()
-    risk = mean_range(
-        losses, len(samples), samples.population, record.confidence, value=float(shares @ losses)
-    )
+    risk = loss_range(problem, samples, record.generator, record.confidence)
     if slope is None or not risk.estimate > 0:
         return None
     sizes = [(abs(e.low), abs(e.estimate), abs(e.high)) for e in (largest, smallest)]
@@ -405,7 +401,7 @@ def _negative_curvature(
             "L-118",
             NEGATIVE,
             "no two short steps along the eigenvector agree on the curvature there: the loss has a "
-            "kink at these weights, or is flat up to rounding",
+            "kink at these weights, is flat up to rounding, or is computed too coarsely",
         )
         return
     says = record.checks("L-118", NEGATIVE)
@@ -434,7 +430,8 @@ def _saddle(
 ) -> None:
     """The gradient has nothing left to gain: does the direction of negative curvature?"""
     judges = others if len(others) else samples  # those that chose no direction, where there are
-    base, reference = problem.risk(judges), constant_loss(problem, judges, record)
+    own, plain = losses_beside_constant(problem, judges, record)
+    base, most = own.estimate, max(own.high, 0.0 if plain is None else plain.high)
     length = math.sqrt(2 * STATIONARY * max(base, 1e-12) / abs(float(ends.values[-1])))
     lowest = base
     for sign in (1.0, -1.0):
@@ -445,7 +442,7 @@ def _saddle(
                 lowest = min(lowest, problem.at(moved).risk(judges))
             except NonFinite:
                 break
-    share = (base - lowest) / reference.high if reference.high > 0 else 0.0
+    share = (base - lowest) / most if most > 0 else 0.0
     if share <= STILL_FALLING:
         return
     flipped = Interval(
@@ -461,7 +458,7 @@ def _saddle(
     )  # fmt: skip
     record.look(
         "The weights are near a saddle: the gradient is almost 0, but the loss falls by "
-        f"{share:.2g} of that of a constant prediction in a direction of negative curvature"
+        f"{100 * share:.2g} % of that of a constant prediction in a direction of negative curvature"
         f"{part_of(samples)}.",
         number=number,
         usual="below 0.1 at a minimum",
@@ -479,7 +476,7 @@ def _saddle(
     title="How large a batch the gradient's noise asks for",
     cost="gradient",
     covers=["L-136", "L-137"],
-    needs=[has_parameters, deterministic, differentiable],
+    needs=[has_loss, has_parameters, deterministic, differentiable],
 )
 def gradient_noise(problem: Problem, record: FindingRecord) -> None:
     """Gradients of groups of samples: their spread against their mean; and of single samples."""
@@ -604,7 +601,7 @@ def _unbiased(record: FindingRecord, single: Tensor, whole: Tensor) -> None:
     title="What gradient flow conserves between neighboring layers",
     cost="gradient",
     covers=["L-162"],
-    needs=[has_parameters, deterministic, differentiable, chain],
+    needs=[has_loss, has_parameters, deterministic, differentiable],
 )
 def layer_balance(problem: Problem, record: FindingRecord) -> None:
     """For each unit, how fast the weights that enter it and those that leave it would grow."""
@@ -620,21 +617,29 @@ def layer_balance(problem: Problem, record: FindingRecord) -> None:
         return
     problem = problem.in_double_if_possible()
     samples = problem.train.some(min(512, problem.affordable(12)), record.generator)
-    # a symmetry of the function, of frozen weights as well
-    slopes = unflatten(
-        gradient(problem, samples, parameters=problem.parameters), problem.parameters
-    )
-    entering, leaving, balance = [], [], []
-    for layer in layers:
-        rates = [_pairs(problem.parameters, other, layer) for other in (slopes, problem.parameters)]
-        entering.append(rates[0][0])
-        leaving.append(rates[0][1])
-        balance.append((rates[1][1] - rates[1][0]) / (rates[1][1] + rates[1][0]).clamp_min(1e-300))
-    inward, outward, uneven = (torch.cat(parts) for parts in (entering, leaving, balance))
-    size = float(torch.maximum(inward.abs(), outward.abs()).max())
+
+    def rates(chosen: Samples) -> tuple[Tensor, Tensor]:
+        """How fast the squared weights that enter and leave each unit grow, `[units]`."""
+        # a symmetry of the function, of frozen weights as well
+        slopes = unflatten(
+            gradient(problem, chosen, parameters=problem.parameters), problem.parameters
+        )
+        pairs = [unit_products(problem.parameters, slopes, layer) for layer in layers]
+        inward, outward = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        return inward, outward
+
+    inward, outward = rates(samples)
+    # gradients of samples that cancel leave their rounding behind
+    seen = [rates(samples.at(torch.tensor([i]))) for i in range(min(4, len(samples)))]
+    size = max(float(r.abs().max()) for r in (inward, outward, *(r for pair in seen for r in pair)))
     if size == 0:
         record.not_applicable("L-162", statement, "the gradient vanishes: nothing moves")
         return
+    balance = []
+    for layer in layers:
+        entering, leaving = unit_products(problem.parameters, problem.parameters, layer)
+        balance.append((leaving - entering) / (leaving + entering).clamp_min(1e-300))
+    uneven = torch.cat(balance)
     widest = max(layer.units for layer in layers)
     rounding = 1e3 * widest * torch.finfo(inward.dtype).eps
     shifted = float((inward - outward.roll(1)).abs().max()) / size
@@ -642,8 +647,8 @@ def layer_balance(problem: Problem, record: FindingRecord) -> None:
     says.equal(
         float((inward - outward).abs().max()) / size,
         within=rounding,
-        where="largest difference over all units, relative to the largest side: what enters and "
-        "what leaves a unit grow alike under gradient flow",
+        where="largest difference over all units, relative to the largest side, of single samples "
+        "as well: what enters and what leaves a unit grow alike under gradient flow",
     )
     if shifted > rounding:
         says.fails("what leaves the unit before it", shifted)
@@ -663,16 +668,3 @@ def layer_balance(problem: Problem, record: FindingRecord) -> None:
         caption="Squared weights that leave and enter a unit. Gradient flow keeps their "
         "difference, and weight decay drives it to 0.",
     )
-
-
-def _pairs(
-    parameters: dict[str, Tensor], other: dict[str, Tensor], layer: HiddenLayer
-) -> tuple[Tensor, Tensor]:
-    """Inner products of two sets of weights, unit by unit: entering with the bias, and leaving."""
-    name = f"{layer.incoming}.weight"
-    entering = (parameters[name] * other[name]).sum(1)
-    bias = f"{layer.incoming}.bias"
-    if bias in parameters:
-        entering = entering + parameters[bias] * other[bias]
-    name = f"{layer.outgoing}.weight"
-    return entering, (parameters[name] * other[name]).sum(0)

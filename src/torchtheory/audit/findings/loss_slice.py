@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
-from torchtheory.audit.engine.ranges import grouped, mean_range, part_of
-from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
+from torchtheory.audit.engine.ranges import loss_range, part_of
+from torchtheory.audit.findings.hypotheses import deterministic, has_loss, has_parameters
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.models.model import flatten, unflatten
@@ -39,7 +39,7 @@ CONVEX = r"\theta^{(L)}\mapsto L(\theta) \text{ of the last layer's weights is c
     title="The loss on a plane through the weights, along directions scaled like their filters",
     cost="forward",
     covers=["A-53", "A-117"],
-    needs=[has_parameters, deterministic],
+    needs=[has_loss, has_parameters, deterministic],
 )
 def loss_slice_finding(problem: Problem, record: FindingRecord) -> None:
     """Loss values on two grids: of all layers, which is drawn, and of the last, which bends up."""
@@ -79,11 +79,7 @@ def _largest(problem: Problem, record: FindingRecord, plane: LossSlice, samples:
     steps = plane.positions[row], plane.positions[column]
     there = plane.center + steps[0] * plane.directions[0] + steps[1] * plane.directions[1]
     high = problem.at(unflatten(there, problem.trainable))
-    parts, shares = grouped(samples, record.generator)
-    losses = torch.tensor([high.risk(part) for part in parts]).double()
-    found = mean_range(
-        losses, len(samples), samples.population, record.confidence, value=float(shares @ losses)
-    )
+    found = loss_range(high, samples, record.generator, record.confidence)
     record.quantity(
         "loss-on-plane",
         "largest loss on a plane through the weights, where filters change by their own length",

@@ -11,15 +11,22 @@ from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import (
+    group_losses,
     grouped,
     largest_eigenvalue_range,
+    loss_range,
     mean_range,
     part_of,
     quotient,
     spread_over_both,
     student,
 )
-from torchtheory.audit.findings.hypotheses import deterministic, differentiable, has_parameters
+from torchtheory.audit.findings.hypotheses import (
+    deterministic,
+    differentiable,
+    has_loss,
+    has_parameters,
+)
 from torchtheory.core.budget import time_left
 from torchtheory.core.errors import InvalidInput, NonFinite, UnsupportedModel
 from torchtheory.core.figure import COLORS
@@ -46,8 +53,9 @@ PRODUCTS, PASSES = 80, 10
 #: Vectors of the parameters' size that are held at once.
 VECTORS = 48
 
-#: Random vectors of the trace, and how many are too few to tell their spread.
-PROBES, FEW_PROBES = 45, 6
+#: Random vectors of the trace on all samples and on groups of some, where the samples' spread is
+#: larger than that of the vectors; and how many are too few to tell theirs.
+PROBES, GROUP_PROBES, FEW_PROBES = 45, 24, 6
 
 #: Steps of gradient descent that are tried with the user's learning rate, and with 1/λ.
 STEPS, DESCENT = 20, 10
@@ -56,6 +64,10 @@ STEPS, DESCENT = 20, 10
 #: this. It is a share of the loss of a constant prediction, of which training removed what it
 #: could: a network that fits its data has a few per cent of it left in all, a fresh one all of it.
 STILL_FALLING = 0.05
+
+#: A network that keeps more than this share of the loss of a constant prediction explains less than
+#: a twentieth of what there is: it has learned nothing to speak of.
+LEARNED = 0.95
 
 #: Times the stability limit beyond which even a network that flattens on its way is thrown out of
 #: its valley (Lewkowycz et al., 2020: up to 4/λ it may be caught by a flatter one).
@@ -73,7 +85,7 @@ STABLE = r"\eta < 2/\lambda_{\max} \;\Rightarrow\; |1 - \eta\, v^\top \nabla^2 L
     title="Top Hessian eigenvalue, trace and the largest stable step",
     cost="curvature",
     covers=["L-125"],
-    needs=[has_parameters, deterministic, differentiable],
+    needs=[has_loss, has_parameters, deterministic, differentiable],
 )
 def curvature(problem: Problem, record: FindingRecord) -> None:
     """Lanczos and random vectors on the Hessian of the training loss, checked by its gradients."""
@@ -283,7 +295,11 @@ def _trace(
     size = hessian.shape[0]
     complete = len(samples) >= samples.population
     # groups are recorded one by one, which costs about as much again
-    count = min(PROBES, size, products_in(hessian, 0.6 if complete else 0.3))
+    count = min(
+        size,
+        PROBES if complete or size <= PROBES else GROUP_PROBES,
+        products_in(hessian, 0.6 if complete else 0.3),
+    )
     if count < min(size, FEW_PROBES):
         return None
     if complete:
@@ -377,7 +393,7 @@ def _check_limit(
             "L-125",
             STABLE,
             "no two short steps along the top eigenvector agree on the curvature there: the loss "
-            "has a kink at these weights, or is flat up to rounding",
+            "has a kink at these weights, is flat up to rounding, or is computed too coarsely",
         )
         return
     # an eigenvalue that is not known better than that allows no finer test
@@ -439,7 +455,8 @@ def _is_it_finished(
     steps = {1 / sharpness.high}
     if sharpness.low > 0 and len(others):  # λ of all samples is not known: the longest step, too
         steps.add(1 / sharpness.low)
-    reference = constant_loss(problem, samples, record)
+    own, plain = losses_beside_constant(problem, samples, record)
+    reference = own if plain is None or own.estimate > plain.estimate else plain
     changes = []
     for step in sorted(steps):
         _, point = _descend(problem, samples, step, DESCENT)
@@ -467,19 +484,25 @@ def _is_it_finished(
         samples=samples,
     )  # fmt: skip
     usual = f"below {STILL_FALLING:g} at the end of training"
+    removed = f"{100 * share.estimate:.2g} % of the loss of a constant prediction{part_of(samples)}"
     if share.low > STILL_FALLING:
         record.look(
-            f"Training is not at its end: {DESCENT} steps of gradient descent remove "
-            f"{share.estimate:.2g} of the loss of a constant prediction{part_of(samples)}.",
+            f"Training is not at its end: {DESCENT} steps of gradient descent remove {removed}.",
             number=number,
             usual=usual,
             action="Train for longer, or with a larger learning rate.",
         )
+    elif plain is not None and own.high > LEARNED * plain.low:
+        record.look(
+            f"The network fits hardly better than a constant prediction: its loss is "
+            f"{own.estimate:.3g}, that of a constant {plain.estimate:.3g}{part_of(samples)}.",
+            number=number,
+            usual=usual,
+            action="See whether it was trained, and whether its gradients reach all layers.",
+        )
     elif share.estimate <= STILL_FALLING:
         record.fine(
-            f"Training is at its end: {DESCENT} steps of gradient descent remove only "
-            f"{max(share.estimate, 0.0):.2g} of the loss of a constant prediction"
-            f"{part_of(samples)}.",
+            f"Training is at its end: {DESCENT} steps of gradient descent remove only {removed}.",
             number=number,
             usual=usual,
         )
@@ -491,35 +514,28 @@ def _is_it_finished(
         )
 
 
-def constant_loss(problem: Problem, samples: Samples, record: FindingRecord) -> Interval:
-    """The loss of the best constant prediction, or that of the network where it is larger."""
-    parts, shares = grouped(samples, record.generator)
-
-    def mean(losses: list[float]) -> Interval:
-        values = torch.tensor(losses).double()
-        return mean_range(
-            values,
-            len(samples),
-            samples.population,
-            record.confidence,
-            value=float(shares @ values),
-        )
-
-    own = mean([problem.risk(part) for part in parts])
+def losses_beside_constant(
+    problem: Problem, samples: Samples, record: FindingRecord
+) -> tuple[Interval, Interval | None]:
+    """The loss of the network, and of the best constant prediction where that can be made."""
+    own = loss_range(problem, samples, record.generator, record.confidence)
     outputs = _constant(problem, problem.train)
     if outputs is None:
-        return own
+        return own, None
+    parts, shares = grouped(samples, record.generator)
     try:
         with torch.no_grad():
-            plain = mean(
-                [
-                    float(problem.loss(outputs.expand(len(part), *outputs.shape), part.y))
-                    for part in parts
-                ]
-            )
+            losses = [
+                float(problem.loss(outputs.expand(len(part), *outputs.shape), part.y))
+                for part in parts
+            ]
     except Exception:  # a loss of the user's that wants something else
-        return own
-    return max(own, plain, key=lambda found: found.estimate)
+        return own, None
+    values = torch.tensor(losses).double()
+    plain = mean_range(
+        values, len(samples), samples.population, record.confidence, value=float(shares @ values)
+    )
+    return own, plain
 
 
 def _constant(problem: Problem, samples: Samples) -> Tensor | None:
@@ -527,11 +543,12 @@ def _constant(problem: Problem, samples: Samples) -> Tensor | None:
     y = samples.y
     shape = problem.outputs(samples.first(1)).shape[1:]
     like = problem.function.reference()
-    if problem.task == "multiclass":
-        if len(shape) != 1 or y.ndim != 1:
-            return None
-        counts = torch.bincount(y.cpu(), minlength=shape[0])[: shape[0]].to(like)
-        return (counts.clamp_min(0.5) / len(y)).log()
+    if problem.task in ("multiclass", "labeling"):
+        labels = y[y >= 0].cpu()  # positions without a label are below 0
+        counts = torch.bincount(labels, minlength=shape[-1])[: shape[-1]].to(like)
+        return (counts.clamp_min(0.5) / max(1, len(labels))).log().expand(shape)
+    if problem.task not in ("regression", "binary"):
+        return None
     mean = y.to(like).mean(0)
     if problem.task == "binary":
         mean = torch.logit(mean.clamp(0.5 / len(y), 1 - 0.5 / len(y)))
@@ -564,8 +581,8 @@ def _change(
     there = problem.at(point)
 
     def change(chosen: Samples, population: int) -> Interval:
-        parts, shares = grouped(chosen, record.generator)
-        values = torch.tensor([there.risk(p) - problem.risk(p) for p in parts]).double()
+        (after, before), shares = group_losses([there, problem], chosen, record.generator)
+        values = after - before
         return mean_range(
             values, len(chosen), population, record.confidence, value=float(shares @ values)
         )
@@ -675,11 +692,7 @@ def _loss_after(
     if not ours[0] > 0:
         return False
     change = _change(problem, record, point, samples, others)
-    parts, shares = grouped(samples, record.generator)
-    values = torch.tensor([problem.risk(p) for p in parts]).double()
-    now = mean_range(
-        values, len(samples), samples.population, record.confidence, value=float(shares @ values)
-    )
+    now = loss_range(problem, samples, record.generator, record.confidence)
     lowest, highest = max(now.low, 1e-300), max(now.high, 1e-300)
     ends = [1 + c / base for c in (change.low, change.high) for base in (lowest, highest)]
     record.quantity(
