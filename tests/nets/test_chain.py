@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.nets.chain import as_chain
+from torchtheory.nets.chain import as_chain, straight_paths
 
 
 class Custom(nn.Module):
@@ -150,3 +150,21 @@ def test_tracing_leaves_the_model_alone() -> None:
 def test_tracing_follows_the_evaluation_branch() -> None:
     net = Custom(lambda m, x: m.l(x + 1 if m.training else x), l=nn.Linear(2, 2)).train()
     assert kinds(net) == ["Linear"]
+
+
+def test_dropout_counts_as_a_layer_only_where_it_can_be_switched_off() -> None:
+    off = Custom(lambda m, x: F.dropout(m.l(x), 0.5, m.training), l=nn.Linear(2, 2))
+    assert kinds(off) == ["Linear", "Dropout"]
+    for always in (lambda m, x: F.dropout(m.l(x)), lambda m, x: F.dropout(m.l(x), training=True)):
+        with pytest.raises(UnsupportedModel, match="uses dropout, which no layer rule covers"):
+            as_chain(Custom(always, l=nn.Linear(2, 2)))
+
+
+def test_a_layer_with_the_name_of_a_method_of_tensors() -> None:
+    net = Custom(lambda m, x: m.size(m.dim(x)), dim=nn.Linear(2, 3), size=nn.Linear(3, 1))
+    assert [link.name for link in as_chain(net)] == ["dim", "size"]
+    heads = Custom(
+        lambda m, x: torch.cat([m.kind(m.body(x)), m.size(m.body(x))], 1),
+        body=nn.Linear(2, 3), kind=nn.Linear(3, 1), size=nn.Linear(3, 1),
+    )  # fmt: skip
+    assert ["size"] in [[link.name for link in path][-1:] for path in straight_paths(heads)]

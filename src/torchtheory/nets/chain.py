@@ -212,7 +212,7 @@ def _follow(graph: fx.Graph, modules: dict[str, nn.Module], model_name: str) -> 
     for node in graph.nodes:
         if node.op in ("placeholder", "output"):
             continue
-        if node.target in _SIZES or (
+        if _asks_size(node) or (
             node.target is operator.getitem and sizes.issuperset(node.all_input_nodes)
         ):
             sizes.add(node)
@@ -235,6 +235,11 @@ def _follow(graph: fx.Graph, modules: dict[str, nn.Module], model_name: str) -> 
     if result is not current:
         raise UnsupportedModel(f"{model_name} is not a chain of layers: it returns {result}")
     return links
+
+
+def _asks_size(node: fx.Node) -> bool:
+    """Whether it asks a tensor for its size; a module may have the name of such a method."""
+    return node.op != "call_module" and node.target in _SIZES
 
 
 def _link(
@@ -284,7 +289,7 @@ def _runs(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[list[Link]]:
     for node in graph.nodes:
         if node.op in ("placeholder", "output", "get_attr"):
             continue
-        if node.target in _SIZES or (
+        if _asks_size(node) or (
             node.target is operator.getitem and sizes.issuperset(node.all_input_nodes)
         ):
             sizes.add(node)
@@ -299,7 +304,7 @@ def _runs(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[list[Link]]:
         if link is None:
             continue
         before = inputs[0]
-        readers = [u for u in before.users if u.target not in _SIZES]
+        readers = [u for u in before.users if not _asks_size(u)]
         if before in ends and len(readers) == 1:
             path = ends.pop(before)
         else:
