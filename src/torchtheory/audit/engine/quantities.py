@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
@@ -12,6 +13,9 @@ from torchtheory.core.errors import MissingPackage, UnknownName
 from torchtheory.core.foreign_text import printable
 from torchtheory.core.quantity import Quantity
 from torchtheory.report.results import quantity_words
+
+#: Letters of a label that the table shows.
+_LABEL = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,14 @@ class QuantityTable(Sequence[QuantityRow]):
         raise UnknownName("quantity", key, {row.name for row in self.rows})
 
     def _cells(self) -> list[tuple[str, str, str]]:
-        said = [(r.finding, r.label, quantity_words(r._quantity())) for r in self.rows]
+        said = [
+            (
+                r.finding,
+                textwrap.shorten(r.label, _LABEL, placeholder=" …"),
+                quantity_words(r._quantity()),
+            )
+            for r in self.rows
+        ]
         return [("finding", "number", "value"), *said]
 
     def __repr__(self) -> str:
