@@ -40,8 +40,21 @@ def output_range(problem: Problem, record: FindingRecord) -> None:
     $\\log(1+(C-1)/e)$, attained where all of the probability is on the right class.
     """
     outputs = problem.outputs(problem.train)
-    if not loss_takes_logits(problem):
-        record.headline("The loss takes the outputs as they are, not as logits.", 0)
+    logits = loss_takes_logits(problem)
+    record.table(
+        "outputs",
+        ("smallest", "mean", "largest", "the loss takes them as"),
+        [
+            (
+                float(outputs.min()),
+                float(outputs.double().mean()),
+                float(outputs.max()),
+                "logits" if logits else "they are",
+            )
+        ],
+        caption=f"Outputs at {len(outputs):,} training samples.",
+    )
+    if not logits:
         return
     if problem.task == "multiclass":
         if are_probabilities(outputs):
@@ -121,7 +134,7 @@ def constant_outputs(problem: Problem, record: FindingRecord) -> None:
         f"largest standard deviation of an output over the samples, {unit}",
         row_statistic(
             lambda rows: float(rows.std(0, correction=0).max()),
-            _answers(problem, outputs).flatten(1),
+            _answers(problem, outputs).reshape(len(outputs), -1),
             problem.train,
             record.confidence,
         ),

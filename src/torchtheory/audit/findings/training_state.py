@@ -136,15 +136,17 @@ def training_mode(problem: Problem, record: FindingRecord) -> None:
     An audit runs the model in evaluation mode, whatever it was left in.
     """
     left = [m for m in problem.model.modules() if m.training and _differs(m)]
+    number = record.quantity(
+        "layers-in-training-mode", "layers left in training mode that behave differently there",
+        len(left),
+    )  # fmt: skip
     if not left:
-        record.headline("Nothing in the model would behave differently in training mode.", 0)
         return
     kinds = Counter(type(m).__name__ for m in left)
     listed = " and ".join(
         f"{kind} layer" if count == 1 else counted(count, f"{kind} layer")
         for kind, count in kinds.items()
     )
-    number = record.quantity("layers-in-training-mode", "layers in training mode", len(left))
     record.look(
         f"The model was handed over in training mode, in which its {listed} "
         f"{'behaves' if len(left) == 1 else 'behave'} differently from how the model is meant to "
