@@ -16,13 +16,13 @@ from torchtheory.audit.findings.hypotheses import classification, deterministic
 
 
 @tt.finding(
-    "class-balance",
+    "predicted-classes",
     area="generalization",
     title="Are all classes predicted as often as they occur?",
     cost="forward",
     needs=[classification, deterministic],
 )
-def class_balance(problem: tt.Problem, record: tt.audit.FindingRecord) -> None:
+def predicted_classes(problem: tt.Problem, record: tt.audit.FindingRecord) -> None:
     true, classes = problem.train.y, problem.classes or 0
     said = problem.outputs(problem.train).argmax(1)
     rows = [(k, int((said == k).sum()), int((true == k).sum())) for k in range(classes)]
@@ -38,10 +38,10 @@ def main(arguments: list[str] | None = None) -> tt.audit.Audit:
     parser.add_argument("--directory", default="audit-own")
     options = parser.parse_args(arguments)
     net, train, test, _ = digits_example()
-    healthy = tt.audit(net, train, test, only=["class-balance", "risk"])
+    healthy = tt.audit(net, train, test, only=["predicted-classes", "risk"])
     print(*healthy.summary, sep="\n")
     dict(net.named_parameters())["4.bias"].data[3] = -1000
-    report = tt.audit(net, train, test, only=["class-balance", "risk"])
+    report = tt.audit(net, train, test, only=["predicted-classes", "risk"])
     print("\nWithout class 3:", *report.summary, sep="\n")
     print("written to", report.save(options.directory))
     return report

@@ -149,7 +149,8 @@ def estimator() -> tuple[Any, Any, Any, dict[str, Any]]:
     x, y = make_moons(200, noise=0.2, random_state=0)
     names = np.array(["low", "high"])[y]
     model = make_pipeline(
-        StandardScaler(), MLPClassifier((16,), solver="lbfgs", max_iter=60, random_state=0)
+        StandardScaler(),
+        MLPClassifier(hidden_layer_sizes=(16,), solver="lbfgs", max_iter=60, random_state=0),
     ).fit(x[:120], names[:120])
     return model, (x[:120], names[:120]), (x[120:], names[120:]), {}
 

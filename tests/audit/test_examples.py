@@ -47,6 +47,16 @@ SMALL = {
         "--channels=4", "--blocks=1", "--batches=4", "--samples=60", "--budget=3s",
     ],
     "audit_sequences": ["--width=4", "--epochs=1", "--samples=60", "--length=4", "--budget=2s"],
+    "audit_autoencoder": ["--code=2", "--epochs=1", "--samples=60", "--budget=2s"],
+    "audit_token_model": [
+        "--letters=4", "--width=4", "--length=5", "--epochs=1", "--samples=60", "--budget=2s",
+    ],
+    "audit_transformer": [
+        "--width=8", "--layers=1", "--length=4", "--tokens=9", "--steps=2", "--samples=60",
+        "--budget=2s",
+    ],
+    "audit_vit": ["--width=8", "--layers=1", "--epochs=1", "--samples=60", "--budget=2s"],
+    "audit_regression": ["--width=4", "--epochs=5", "--budget=2s"],
     "audit_own_finding": [],
     "bug_hunt": ["--defect=forgotten-activation"],
 }  # fmt: skip
@@ -56,6 +66,7 @@ def test_every_example_is_here() -> None:
     assert {p.stem for p in PLACE.glob("*.py")} == SMALL.keys() | OTHERS
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of a few steps
 @pytest.mark.parametrize("name", SMALL)
 def test_example(
     name: str,
@@ -68,7 +79,8 @@ def test_example(
     load(name, monkeypatch).main(["--directory", str(target), *SMALL[name]])
     said = capsys.readouterr().out
     pages = sorted(target.rglob("report.html"))
-    assert len(pages) == {"audit_sequences": 2, "bug_hunt": 2}.get(name, 1)
+    two = ("audit_sequences", "audit_autoencoder", "audit_regression", "bug_hunt")
+    assert len(pages) == (2 if name in two else 1)
     for page in pages:
         assert page.stat().st_size > 5000
         made = json.loads((page.parent / "audit.json").read_text("utf-8"))

@@ -102,6 +102,15 @@ def test_refused(estimator: Any, error: type[Exception], sentence: str) -> None:
         network_of(estimator.fit(X, TWO))
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_an_output_that_is_no_logit_is_refused() -> None:
+    """As of a regression that was fitted with the loss of Poisson, in versions that have it."""
+    estimator = MLPRegressor(**SMALL).fit(X, VALUES)
+    estimator.out_activation_ = "exp"
+    with pytest.raises(UnsupportedModel, match="fit it with the squared loss"):
+        network_of(estimator)
+
+
 def test_an_estimator_that_is_not_fitted() -> None:
     with pytest.raises(InvalidInput, match="LogisticRegression is not fitted: call fit first"):
         network_of(LogisticRegression())

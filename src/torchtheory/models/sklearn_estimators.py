@@ -194,6 +194,11 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def _perceptron(estimator: Any) -> list[nn.Module]:
+    if estimator.out_activation_ not in ("identity", "logistic", "softmax"):
+        raise UnsupportedModel(
+            f"the outputs of this {_kind(estimator)} are those of its last layer after "
+            f"{estimator.out_activation_!r}, which is not covered; fit it with the squared loss"
+        )
     if estimator.out_activation_ == "logistic" and estimator.n_outputs_ > 1:
         raise UnsupportedModel(
             "an MLPClassifier of several labels per sample is several classifiers; audit it as "
