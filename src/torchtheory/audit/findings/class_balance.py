@@ -18,8 +18,9 @@ from torchtheory.core.intervals import clopper_pearson
 from torchtheory.data.shift import balance_shift
 from torchtheory.models.problem import Problem
 
-#: Distances between two laws of the labels, from 0 to 1, that are worth a look, and too large.
-NOTICEABLE, LARGE = 0.1, 0.2
+#: A distance between two laws of the labels, from 0 to 1, that is worth a look; one that is
+#: certainly larger is a defect.
+NOTICEABLE = 0.1
 
 #: A class with so large a share of the training data makes error rates say little.
 DOMINANT = 0.9
@@ -146,7 +147,7 @@ def _against_test(problem: Problem, record: FindingRecord, n: Tensor) -> None:
             figure="classes",
         )  # fmt: skip
     elif found.p_value < level and found.beyond_chance >= NOTICEABLE:
-        say = record.defect if found.beyond_chance >= LARGE else record.look
+        say = record.defect if distance.low >= NOTICEABLE else record.look
         worst = rows[0]
         say(
             f"The classes are balanced otherwise in the test data: class {worst} makes up "
@@ -195,7 +196,7 @@ def _targets(problem: Problem, record: FindingRecord) -> None:
     )  # fmt: skip
     usual = f"below {NOTICEABLE}"
     if found.pvalue < alarm_level(record) and found.statistic >= NOTICEABLE:
-        say = record.defect if number.low >= LARGE else record.look
+        say = record.defect if number.low >= NOTICEABLE else record.look
         say(
             f"The targets of the test data follow another law: their median is "
             f"{float(torch.as_tensor(test).median()):.3g}, that of the training data "

@@ -34,7 +34,7 @@ FEWEST_MISSED = 7
 FEWEST_RESIDUALS = 20
 
 #: Shares of the error of the best constant that are as good as all of it, and that are much.
-NOTHING, LITTLE = 0.95, 0.5
+NOTHING, LITTLE = 0.9, 0.5
 
 #: An R² on the training data below which a regression fits little.
 EXPLAINED = 0.2

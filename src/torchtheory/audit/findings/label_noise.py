@@ -42,8 +42,9 @@ FEWEST = 50
 TRIED = 500
 PERMUTED = 4000
 
-#: A score of information about labels that might still be this large is not said to be none.
-NONE = 0.2
+#: A score of information about classes, or about numbers, that might still be this large is not
+#: said to be none.
+NONE, NONE_OF_NUMBERS = 0.2, 0.3
 
 #: A network of so much skill on new data has found what neighbors and linear fits do not see.
 KNOWS = 0.25
@@ -93,6 +94,8 @@ def labels(problem: Problem, record: FindingRecord) -> None:
     search, words = _more_telling(problem, by_input, by_feature)
     if problem.is_classification and search.count == COUNT:
         _noise(problem, record, search, words)
+    else:
+        record.fine("Nothing shows that targets were mixed up.", number=record.quantities[0])
 
 
 def target(problem: Problem, samples: Samples) -> Tensor:
@@ -142,9 +145,9 @@ def _score(y: Tensor, around: Tensor) -> float:
 # ------------------------------------------------------------------ do labels follow from inputs?
 
 
-def _says_nothing(found: LabelInformation, level: float) -> bool:
-    """Whether labels are as if they were random, and much more than this would have been seen."""
-    return found.p_value >= level and found.score + 2.6 * found.deviation < NONE
+def _says_nothing(found: LabelInformation, level: float, none: float) -> bool:
+    """Whether labels are as if they were random, and a larger score would have been seen."""
+    return found.p_value >= level and found.score + 2.6 * found.deviation < none
 
 
 def _shuffled(
@@ -181,6 +184,7 @@ def _shuffled(
         "errors, 0 is chance.",
     )
     network = _network_knows(problem, level)
+    none = NONE if problem.is_classification else NONE_OF_NUMBERS
     for name, about, samples in (("training", train, problem.train), ("test", test, problem.test)):
         if not about:
             continue
@@ -191,7 +195,8 @@ def _shuffled(
             basis="two standard deviations by chance",
         )  # fmt: skip
         # a network that predicts new labels knows what neighbors may not see
-        if (network or 0.0) > KNOWS or not all(_says_nothing(i, level) for i in about.values()):
+        random = all(_says_nothing(i, level, none) for i in about.values())
+        if (network or 0.0) > KNOWS or not random:
             continue
         say = record.defect if network == 0.0 else record.look
         say(
@@ -200,7 +205,7 @@ def _shuffled(
             + " do not predict them better than chance"
             + (", nor does the network predict new ones." if network == 0.0 else "."),
             number=number,
-            usual=f"above {NONE}",
+            usual=f"above {none}",
             action=f"Check that inputs and labels of the {name} data are read in the same order.",
         )
         return True
