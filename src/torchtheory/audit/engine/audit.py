@@ -32,7 +32,7 @@ from torchtheory.audit.engine.finding import (
 from torchtheory.audit.engine.quantities import QuantityRow, QuantityTable
 from torchtheory.core import progress
 from torchtheory.core.budget import seconds_of, within
-from torchtheory.core.checks import as_module, open_fraction
+from torchtheory.core.checks import open_fraction
 from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.diagnosis import Area, Assessment, State, diagnose
 from torchtheory.core.errors import UnknownName
@@ -44,6 +44,7 @@ from torchtheory.core.random import as_generator
 from torchtheory.models.model import Initial, process_kept
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.models.samples import Data
+from torchtheory.models.sklearn_estimators import as_network
 from torchtheory.models.untouched import ModelState
 from torchtheory.report.html import audit_fragment, audit_page
 from torchtheory.report.markdown import audit_markdown
@@ -55,6 +56,10 @@ OVERRUN = 3.0
 #: Share of the time for the outputs at all samples, and for the first round of findings. What is
 #: left goes to those that would be better with more of it.
 OUTPUTS, FIRST_ROUND = 0.25, 0.6
+
+#: Fewest samples for gradients: what is said about fewer would be about them alone. A finding for
+#: which these are too many runs out of time, and says so.
+FEWEST = 64
 
 #: A finding is made again only with so many times the time it planned with before.
 WORTHWHILE = 1.5
@@ -182,7 +187,7 @@ class Audit:
 
 
 def audit(
-    model: nn.Module,
+    model: nn.Module | Any,
     train: Data,
     test: Data | None = None,
     *,
@@ -203,11 +208,15 @@ def audit(
     """Everything theory can say about a network.
 
     Args:
-        model: any `nn.Module`, with one input or several. It is not changed.
-        train: what it was trained on: `(x, y)`, a `Dataset` or a `DataLoader`.
+        model: any `nn.Module`, with one input or several, or an estimator of scikit-learn that
+            is a network (a linear model, a perceptron, a pipeline that ends in one). It is not
+            changed.
+        train: what it was trained on: `(x, y)`, a `Dataset` or a `DataLoader`; `x` alone for an
+            autoencoder or a model without targets.
         test: data it has not seen, if there is any.
         loss: mean loss; the task's usual one unless given.
-        task: `regression`, `binary` or `multiclass`; inferred unless given.
+        task: `regression`, `binary`, `multiclass`, `labeling` (a class for every token or pixel)
+            or `unlabeled`; inferred unless given.
         initial: the weights training began with, if you kept them (a state dict or a module of the
             same shape); some findings compare with them.
         confidence: of every statistical statement.
@@ -237,7 +246,8 @@ def audit(
         known = all_findings()
         import_drawing()
     start = time.perf_counter()  # imports do not count
-    before = ModelState(as_module(model))
+    model = as_network(model)
+    before = ModelState(model)
     with process_kept():
         only = [only] if isinstance(only, str) else only
         for name in only or ():
@@ -329,14 +339,14 @@ def _samples_in_time(
         every = problem.affordable(1, share=OUTPUTS)
         shorter = min(1.0, every / (len(problem.train) + tested))
         whole = problem.restricted(
-            math.ceil(shorter * len(problem.train)),
-            max(1, math.ceil(shorter * tested)),
+            max(FEWEST, math.ceil(shorter * len(problem.train))),
+            max(FEWEST, math.ceil(shorter * tested)),
             as_generator(seed),
         )
         # so few that a gradient of the training loss is cheap, and the outputs at the test data
         fewer = whole.restricted(
-            problem.affordable(3, share=0.04),
-            problem.affordable(1, share=0.015),
+            max(FEWEST, problem.affordable(3, share=0.04)),
+            max(FEWEST, problem.affordable(1, share=0.015)),
             as_generator(seed),
         )
     return whole, fewer
@@ -393,6 +403,7 @@ def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> di
     }
     if problem.function.output is not None:
         facts["output"] = f"{problem.function.output!r} of the several the model returns"
+    facts |= problem.remarks
     notes = [s.note for s in (problem.train, problem.test) if s is not None and s.note]
     if notes:
         facts["sub-sampled"] = "; ".join(notes)
