@@ -45,6 +45,7 @@ def test_a_classifier_is_taken_apart() -> None:
     for name in NAMES:
         assert found[name].complete
         assert all(c.verdict == Verdict.HOLDS for c in found[name].claims)
+    assert [c.self_check for name in NAMES[1:] for c in found[name].claims].count(False) == 1
     for name in NAMES[1:]:
         controls = [c.control for c in found[name].claims if c.control is not None]
         assert controls
@@ -61,7 +62,7 @@ def test_patterns_of_a_single_unit_are_two() -> None:
         net[0].bias.fill_(0.0)
     x = torch.linspace(-1, 1, 40)[:, None]
     found = _findings(net, (x, x.abs()))
-    assert _quantity(found["activation-patterns"], "distinct-patterns") == 2
+    assert "2 different activation patterns among 40" in found["activation-patterns"].notes[0]
     assert not found["plane-slice"].figures  # a line holds no plane
 
 

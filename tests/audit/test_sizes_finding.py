@@ -37,6 +37,7 @@ def test_the_memorizer_is_built_and_exact(outputs: int, targets: str) -> None:
     found = _findings(_mlp(5, 16, outputs), (x, y))["memorizer"]
     (claim,) = found.claims
     assert claim.verdict == Verdict.HOLDS
+    assert claim.self_check
     assert claim.control is not None
     assert claim.control.verdict == Verdict.VIOLATED
     needed = next(q.value for q in found.quantities if q.name == "memorizer-parameters")
@@ -64,7 +65,8 @@ def test_a_narrow_network_never_rises_on_some_way() -> None:
     [
         (_mlp(3, 8, 2), "wider"),
         (nn.Sequential(nn.Linear(3, 2), nn.LeakyReLU(), nn.Linear(2, 2)), "plain"),
-        (nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2)), "chains"),
+        (nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2)), "layer '1' is a Tanh"),
+        (nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 2, 3), nn.Flatten()), "Unflatten"),
     ],
 )
 def test_other_networks_get_a_reason(model: nn.Module, why: str) -> None:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
-from torchtheory.audit.findings.hypotheses import chain, deterministic, has_parameters
+from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
 from torchtheory.core.figure import label_text
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
-from torchtheory.nets.symmetries import hidden_layers, log10_equivalent_parameters, permute_units
+from torchtheory.nets.symmetries import hidden_layers, permute_units
+from torchtheory.report.wording import counted
+from torchtheory.robustness.watched_pass import spectral_norm
+
+#: Samples at which outputs are compared.
+CHECKED = 64
+
+#: Relative difference of rows that count as equal: rounding of single precision, many times over.
+EQUAL = 1e-5
+
+AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+NO_UNITS = (
+    "no two dense layers or convolutions stand behind each other with only functions of each unit "
+    "between them, in a straight part of the network and with weights of their own"
+)
 
 
 @finding("layers", area="capacity", title="Layers and parameters", cost="parameters")
@@ -43,6 +57,8 @@ def layers(problem: Problem, record: FindingRecord) -> None:
         )
     n = problem.train.population
     total = problem.function.count
+    if not total:
+        return
     record.quantity("parameters", "parameters", total)
     record.quantity("parameters-per-sample", "parameters for each training sample", total / n)
     record.headline(
@@ -57,13 +73,18 @@ def layers(problem: Problem, record: FindingRecord) -> None:
     title="Permuting hidden units leaves the function unchanged",
     cost="forward",
     covers=["N-23"],
-    needs=[has_parameters, deterministic, chain],
+    needs=[has_parameters, deterministic],
 )
 def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
-    """Permute the units of each hidden layer at random and compare outputs."""
+    """Permute the units or channels of each hidden layer at random and compare outputs."""
     hidden = hidden_layers(problem.model)
-    exponent = log10_equivalent_parameters(hidden)
-    permuted = broken = problem.parameters
+    statement = r"F[P W_\ell, P b_\ell, W_{\ell+1} P^\top](x) = F[W_\ell, b_\ell, W_{\ell+1}](x)"
+    if not hidden:
+        record.not_applicable("N-23", statement, NO_UNITS)
+        return
+    problem = problem.in_double_if_possible()
+    whole = {**problem.function.buffers, **problem.parameters}
+    permuted = broken = whole
     for layer in hidden:
         order = _derangement(layer.units, record.generator)
         permuted = permute_units(permuted, layer, order)
@@ -71,7 +92,7 @@ def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
         half = permute_units(broken, layer, order)
         half[f"{layer.outgoing}.weight"] = broken[f"{layer.outgoing}.weight"]
         broken = half
-    samples = problem.train.first(problem.chunk)
+    samples = problem.train.first(min(CHECKED, problem.chunk))
     outputs = problem.outputs(samples)
     scale = float(outputs.abs().max().clamp_min(torch.finfo(outputs.dtype).tiny))
 
@@ -79,35 +100,116 @@ def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
         return float((problem.at(parameters).outputs(samples) - outputs).abs().max()) / scale
 
     # a sum of m terms in another order: rounding grows at most like m times the unit round-off
-    widest = max(layer.units for layer in hidden)
+    widest = max(problem.parameters[f"{layer.outgoing}.weight"][0].numel() for layer in hidden)
     rounding = 10 * len(hidden) * widest * torch.finfo(outputs.dtype).eps
-    says = record.states(
-        "N-23", r"F[P W_\ell, P b_\ell, W_{\ell+1} P^\top](x) = F[W_\ell, b_\ell, W_{\ell+1}](x)"
-    )
+    says = record.checks("N-23", statement)
     says.equal(
         deviation(permuted),
         within=rounding,
-        where="largest difference of outputs relative to the largest output; the tolerance is "
-        "ten times the rounding error of reordered sums",
+        where=f"units and channels of {counted(len(hidden), 'hidden layer')}; largest difference "
+        "of outputs relative to the largest output; the tolerance is ten times the rounding error "
+        "of reordered sums",
     )
     half_permuted = deviation(broken)
     if half_permuted > rounding:
         says.fails("incoming weights permuted, outgoing ones not", half_permuted)
     else:
         record.note("No control: the outputs do not depend on which hidden unit is which.")
-    units = ", ".join(str(layer.units) for layer in hidden)
-    record.table(
-        "orbit",
-        ("hidden layers", "units", "parameter vectors with this function, at least"),
-        [(len(hidden), units, f"10^{math.floor(exponent)}")],
-        caption="The product of the factorials of the hidden widths.",
-    )
-    if exponent > 0:
-        record.headline(
-            f"At least 10^{math.floor(exponent)} other parameter vectors compute exactly this "
-            "function (permuted hidden units).",
-            0,
+
+
+# ----------------------------------------------------------------------------- units in use
+
+
+@finding(
+    "used-units",
+    area="capacity",
+    title="Are all units in use?",
+    cost="parameters",
+    needs=[has_parameters],
+)
+def used_units(problem: Problem, record: FindingRecord) -> None:
+    """Units with the same weights as another one, or with none, add nothing to the network."""
+    rows: list[tuple[str, str, int, int, int, float]] = []
+    for name, module in problem.model.named_modules():
+        weights = _unit_weights(module)
+        if weights is None or len(weights) < 2:
+            continue
+        copies, empty = _copies(weights)
+        _, n_in = weights.shape
+        spread = float(weights.square().sum() / spectral_norm(weights) ** 2) if n_in else 0.0
+        rows.append((name or "(model)", _kind(module), len(weights), copies, empty, spread))
+    if not rows:
+        record.not_applicable(
+            (), r"w_i \ne w_j \ne 0", "no layer has a weight matrix with two rows or more"
         )
+        return
+    total = sum(row[2] for row in rows)
+    copies, empty = sum(row[3] for row in rows), sum(row[4] for row in rows)
+    record.table(
+        "units",
+        ("layer", "kind", "units", "copies of another", "without weights", "stable rank"),
+        rows,
+        caption="Units of all layers with a weight matrix. A copy has the same incoming weights "
+        "and bias as another unit up to rounding, and training keeps them equal. Stable rank: in "
+        "how many directions the weights are large, squared Frobenius over squared spectral norm.",
+    )
+    share = record.quantity(
+        "units-in-use", "share of units with weights of their own", 1 - (copies + empty) / total
+    )
+    worst = max(rows, key=lambda row: (row[3] + row[4]) / row[2])
+    idle = (worst[3] + worst[4]) / worst[2]
+    usual = "1, or nearly"
+    if idle >= 0.5 and worst[2] >= 4:
+        record.defect(
+            f"In layer {worst[0]}, {worst[3] + worst[4]} of {worst[2]} units are copies of another "
+            "unit or have no weights: they add nothing, and training cannot tell them apart.",
+            number=share,
+            usual=usual,
+            action="Start from random weights, different for each unit, or leave these units out.",
+        )
+    elif copies + empty > 0.02 * total:
+        record.look(
+            f"{copies + empty} of {total} units are copies of another unit or have no weights.",
+            number=share,
+            usual=usual,
+            action="Leave them out: the network computes the same without them.",
+        )
+    else:
+        record.fine(
+            f"Of {total:,} units, {100 * share.value:.3g} % have weights of their own.",
+            number=share,
+            usual=usual,
+        )
+
+
+def _unit_weights(module: nn.Module) -> Tensor | None:
+    """What enters each unit of a layer, weights and bias, one row a unit."""
+    parts: list[Tensor]
+    if isinstance(module, nn.RNNBase):
+        parts = [p for n, p in module.named_parameters() if "_l0" in n and "reverse" not in n]
+    elif isinstance(module, AFFINE) and isinstance(module._parameters.get("weight"), Tensor):
+        parts = [module.weight] + ([] if module.bias is None else [module.bias])
+    else:
+        return None
+    return torch.cat([p.detach().double().reshape(len(p), -1) for p in parts], 1)
+
+
+def _copies(weights: Tensor) -> tuple[int, int]:
+    """How many rows are equal to an earlier one up to rounding, and how many are 0.
+
+    Equal rows have equal inner products with any vector, so they are neighbors in the order of
+    those with a random one; time is linear in the rows.
+    """
+    lengths = weights.norm(dim=1)
+    empty = lengths <= EQUAL * float(lengths.max())
+    kept = weights[~empty]
+    if len(kept) < 2:
+        return 0, int(empty.sum())
+    source = torch.Generator().manual_seed(0)
+    vector = torch.randn(weights.shape[1], generator=source, dtype=torch.float64)
+    ordered = kept[(kept @ vector.to(kept.device)).argsort()]
+    apart = (ordered[1:] - ordered[:-1]).norm(dim=1)
+    return int((apart <= EQUAL * ordered[1:].norm(dim=1)).sum()), int(empty.sum())
 
 
 def _plot_layers(ax: Any, sizes: list[tuple[str, int]]) -> None:

@@ -5,6 +5,9 @@ share their parameters among many units, and several classes are several compari
 $i$ with $k_i$ units and $b_i$ breakpoints of the activation behind it has
 $M_i=mk_ib_i$ polynomials of degree $i$ in the $W_i$ parameters so far, and the
 error of sample $x,y$ is decided by the signs of $f_y-f_j$, $j\ne y$.
+
+A maximum over a window of $k$ entries is decided by the signs of their $k(k-1)/2$ differences,
+polynomials of the degree of the entries: one more layer of counting, without parameters.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ BREAKPOINTS: dict[type[nn.Module], int] = {
     nn.Threshold: 1,
 }
 
+
+MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 
 #: Beyond this dimension the Sauer-Shelah bound is taken in its polynomial form.
 EXACT = 100
@@ -117,15 +122,24 @@ def measure_size(problem: Problem) -> NetworkSize:
     silent = (*PASSING, *REARRANGING, *AVERAGE_POOLS, *ADAPTIVE_POOLS)
     counts: list[int] = []
     breaks: list[int] = []
+
+    def decided_by(signs: int) -> None:
+        """What the signs of so many polynomials decide, behind what was decided before."""
+        if breaks[-1]:
+            counts.append(0)
+            breaks.append(0)
+        breaks[-1] = signs
+
     value = problem.train.x[:1]
     with torch.no_grad(), evaluation_mode(problem.model):
         for link in links:
             module, name = link.module, link.name or type(link.module).__name__
-            known = isinstance(module, (*weighted, *silent)) or type(module) in BREAKPOINTS
+            known = isinstance(module, (*weighted, *silent, *MAX_POOLS))
+            known = known or type(module) in BREAKPOINTS
             if not known or not has_own_forward(module):
                 raise UnsupportedModel(
                     f"layer {name!r} ({type(module).__name__}) is neither linear nor a piecewise "
-                    "linear function of each unit"
+                    "linear function of each unit, nor a maximum over windows"
                 )
             value = module(value)
             if isinstance(module, weighted):
@@ -133,9 +147,11 @@ def measure_size(problem: Problem) -> NetworkSize:
                 counts.append(shifts or sum(p.numel() for p in module.parameters()))
                 breaks.append(0)
             elif type(module) in BREAKPOINTS:
-                if not counts:
-                    continue  # a function of the inputs alone
-                breaks[-1] += value[0].numel() * BREAKPOINTS[type(module)]
+                if counts:  # otherwise a function of the inputs alone
+                    decided_by(value[0].numel() * BREAKPOINTS[type(module)])
+            elif isinstance(module, MAX_POOLS) and counts:
+                entries = _window(module, value.ndim - 2)
+                decided_by(value[0].numel() * entries * (entries - 1) // 2)
     if not counts or breaks[-1]:
         raise UnsupportedModel("counting needs a linear last layer without an activation after it")
     comparisons = 1 if problem.task == "binary" else (problem.classes or 2) - 1
@@ -145,3 +161,10 @@ def measure_size(problem: Problem) -> NetworkSize:
         if isinstance(layer, nn.Linear):
             halfspaces = counts[0]
     return NetworkSize(tuple(breaks[:-1]), tuple(accumulate(counts)), comparisons, halfspaces)
+
+
+def _window(module: nn.Module, dimensions: int) -> int:
+    """Entries of a window of a pooling."""
+    assert isinstance(module, MAX_POOLS)
+    size = module.kernel_size
+    return size**dimensions if isinstance(size, int) else math.prod(size)

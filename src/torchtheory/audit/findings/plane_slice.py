@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
-from torchtheory.audit.findings.regions import EXACT, PASSES, counted, piecewise_linear
+from torchtheory.audit.findings.regions import EXACT, PASSES, piecewise_linear
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLORS
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
@@ -22,6 +22,7 @@ from torchtheory.expressivity.boundary import (
 )
 from torchtheory.expressivity.regions import activation_pattern
 from torchtheory.models.problem import Problem
+from torchtheory.report.wording import counted
 
 #: Cells of a picture, at most.
 CELLS = 4000
@@ -49,7 +50,8 @@ def plane_slice(problem: Problem, record: FindingRecord) -> None:
     plane, corners = made
     found = _arrangement(problem, plane)
     if found is None:
-        record.not_applicable(
+        record.complete = False
+        record.not_done(
             "X-71", CELLWISE, "even a small rectangle has more cells than the time given allows"
         )
         return
@@ -68,7 +70,7 @@ def plane_slice(problem: Problem, record: FindingRecord) -> None:
 
     next_door = torch.tensor([(found.neighbors(int(c)) or [int(c)])[0] for c in cells])
     other = deviation(next_door)
-    says = record.states("X-71", CELLWISE)
+    says = record.checks("X-71", CELLWISE)
     says.equal(
         deviation(cells),
         within=EXACT,

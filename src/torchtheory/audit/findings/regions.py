@@ -21,6 +21,7 @@ from torchtheory.expressivity.pieces import Pieces, affine_pieces
 from torchtheory.expressivity.regions import activation_pattern
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.report.wording import counted
 
 #: Samples whose patterns are compared and segments followed, at most.
 PATTERN_SAMPLES, SEGMENTS = 512, 24
@@ -36,14 +37,6 @@ NEAR = 0.05
 EXACT = 1e4 * ROUNDING
 
 AFFINE = r"f \text{ is affine between neighboring breakpoints}"
-
-
-def counted(number: int, noun: str) -> str:
-    """
-    >>> counted(1, "segment"), counted(24, "segment")
-    ('1 segment', '24 segments')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def piecewise_linear(problem: Problem) -> str | None:
@@ -71,11 +64,7 @@ def activation_patterns(problem: Problem, record: FindingRecord) -> None:
     samples = _watched(problem, record)
     states = _states(problem, samples)
     distinct = _distinct(states)
-    record.quantity(
-        "distinct-patterns",
-        f"different activation patterns among {len(samples)} training samples",
-        distinct,
-    )
+    record.note(f"{distinct} different activation patterns among {len(samples)} training samples.")
     record.quantity("switching-units", "units that can be on or off", states.shape[1])
     x = samples.x.double()
     i, j, alike = _pairs(samples, problem, record.generator)
@@ -92,6 +81,7 @@ def activation_patterns(problem: Problem, record: FindingRecord) -> None:
             f"pattern-distance-{name.replace(' ', '-')}",
             f"share of units in different states at two training samples, {name}",
             share,
+            samples=samples,
         )
     record.table(
         "patterns",
@@ -194,7 +184,7 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
         return
     worst = [_deviation(problem, s.pieces, e, record) for s, e in zip(segments, ends, strict=True)]
     whole, halved = (max(w[k] for w in worst) for k in (0, 1))
-    says = record.states("X-69", AFFINE)
+    says = record.checks("X-69", AFFINE)
     says.equal(
         whole,
         within=EXACT,
@@ -206,13 +196,15 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
     counts = [s.pieces.count / s.share for s in segments]
     _bounded_pieces(problem, record, max(s.pieces.count for s in segments))
     middle = median_interval(counts, record.confidence)
-    finite = math.isfinite(middle.low) and math.isfinite(middle.high)
-    record.quantity(
-        "affine-pieces",
-        "median number of affine pieces between two training samples",
-        middle if finite else middle.estimate,
-        basis="" if finite else f"{counted(len(counts), 'segment')}, too few for an interval",
-    )
+    if math.isfinite(middle.low) and math.isfinite(middle.high):
+        record.quantity(
+            "affine-pieces", "median number of affine pieces between two training samples", middle
+        )
+    else:
+        record.note(
+            f"Too few segments ({len(counts)}) for the range of the number of pieces; give a "
+            "larger budget."
+        )
     if min(s.share for s in segments) < 1:
         record.note(
             f"Only the middle {segments[0].share:.2%} of each segment was followed in the time "
@@ -221,7 +213,7 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
     _near_the_boundary(record, segments)
     record.headline(
         f"On a straight way from one training sample to another the network has about "
-        f"{middle.estimate:,.0f} affine pieces.",
+        f"{middle.estimate:,.0f} affine pieces (median of {counted(len(counts), 'segment')}).",
         0,
     )
     shown = max(segments, key=lambda s: len(s.crossings))

@@ -8,19 +8,15 @@ from typing import Any
 import torch
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
-from torchtheory.audit.findings.hypotheses import (
-    chain,
-    deterministic,
-    differentiable,
-    has_parameters,
-)
+from torchtheory.audit.engine.ranges import part_of
+from torchtheory.audit.findings.hypotheses import deterministic, differentiable, has_parameters
 from torchtheory.core.errors import NotConverged
 from torchtheory.core.figure import COLORS, label_text
-from torchtheory.generalization.flatness.rescaling import rescalable_pairs, rescale_pair
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.nets.symmetries import HiddenLayer, rescalable_layers, rescale_units
 from torchtheory.optimization.curvature.operators import hessian_operator
 
 #: The first of two layers is multiplied by these, the second divided.
@@ -36,25 +32,25 @@ SAMPLES, PRODUCTS = 256, 30
     title="Scaling layers against each other changes the sharpness, not the function",
     cost="curvature",
     covers=["A-68", "B-06"],
-    needs=[has_parameters, deterministic, differentiable, chain],
+    needs=[has_parameters, deterministic, differentiable],
 )
 def rescaling_symmetry(problem: Problem, record: FindingRecord) -> None:
     """Multiply a layer and divide the next: outputs stay, the top Hessian eigenvalue does not."""
     statement = (
         r"f(a W_\ell, a b_\ell, W_{\ell+1} / a) = f(W_\ell, b_\ell, W_{\ell+1}), \quad a > 0"
     )
-    pairs = rescalable_pairs(problem.model)
+    pairs = rescalable_layers(problem.model)
     if not pairs:
         record.not_applicable(
             ["A-68", "B-06"],
             statement,
-            "no two layers follow each other with a positively homogeneous activation (ReLU) "
-            "between them",
+            "no two dense layers, convolutions or batch normalizations follow each other with only "
+            "positively homogeneous functions (ReLU, pooling) between them",
         )
         return
     pair = pairs[0]
     problem = problem.in_double_if_possible()
-    points = {a: rescale_pair(problem.parameters, pair, a) for a in FACTORS}
+    points = {a: _scaled(problem.parameters, pair, a) for a in FACTORS}
     samples = problem.train.some(
         min(SAMPLES, problem.affordable(10 * PRODUCTS * len(FACTORS))), record.generator
     )
@@ -64,11 +60,11 @@ def rescaling_symmetry(problem: Problem, record: FindingRecord) -> None:
     def deviation(parameters: Parameters) -> float:
         return float((problem.at(parameters).outputs(samples) - outputs).abs().max()) / scale
 
-    half = rescale_pair(problem.parameters, pair, 2.0)
+    half = _scaled(problem.parameters, pair, 2.0)
     half[f"{pair.outgoing}.weight"] = problem.parameters[f"{pair.outgoing}.weight"]
     rounding = 1e3 * torch.finfo(outputs.dtype).eps
     broken = deviation(half)
-    says = record.states(["A-68", "B-06"], statement)
+    says = record.checks(["A-68", "B-06"], statement)
     says.equal(
         [deviation(p) for p in points.values()],
         within=rounding,
@@ -83,12 +79,14 @@ def rescaling_symmetry(problem: Problem, record: FindingRecord) -> None:
         record.note("The loss has no direction of positive curvature to speak of here.")
         return
     low, high = min(known.values()), max(known.values())
-    record.quantity(
-        "sharpness-range",
-        f"largest over smallest sharpness of the same function, factors {FACTORS[0]:g} to "
-        f"{FACTORS[-1]:g}",
-        high / low,
-    )
+    if len(samples) == samples.population:
+        record.quantity(
+            "sharpness-range",
+            f"largest over smallest sharpness of the same function, factors {FACTORS[0]:g} to "
+            f"{FACTORS[-1]:g}",
+            high / low,
+            samples=samples,
+        )
     record.figure(
         "sharpness",
         lambda ax: _plot(ax, known, pair.incoming, pair.outgoing),
@@ -97,10 +95,14 @@ def rescaling_symmetry(problem: Problem, record: FindingRecord) -> None:
     )
     record.headline(
         f"Scaling layer {pair.incoming} against layer {pair.outgoing} leaves every output as it is "
-        f"and changes the sharpness {high / low:.2g}-fold: sharpness alone says nothing about "
-        "generalization.",
+        f"and changes the sharpness {high / low:.2g}-fold{part_of(samples)}: sharpness alone says "
+        "nothing about generalization.",
         0,
     )
+
+
+def _scaled(parameters: Parameters, layer: HiddenLayer, factor: float) -> Parameters:
+    return rescale_units(parameters, layer, torch.full((layer.units,), factor))
 
 
 def _sharpness(

@@ -10,86 +10,164 @@ from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import (
-    chain,
     classification,
     deterministic,
     differentiable,
     floating_inputs,
     has_parameters,
 )
-from torchtheory.core.intervals import median_interval
+from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
+from torchtheory.core.intervals import Interval, median_interval
+from torchtheory.core.quantity import Quantity
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.primer.norms import pairwise_distances
 from torchtheory.robustness.lipschitz import jacobian_norms, layer_norms
+from torchtheory.robustness.lipschitz_bound import bounds_about
 from torchtheory.robustness.margin_certificates import boundary_distances, certified_radii
 
-#: Samples attacked for the certified radius.
-ATTACKED = 64
+#: Samples attacked, at most and at least, and the forward passes that costs each.
+ATTACKED, FEWEST, PASSES = 64, 8, 360
+
+#: Points at which Jacobians are taken, half of them samples.
+POINTS = 512
 
 #: What rounding may add to a radius: that of a linear classifier is the distance itself.
 ROUNDING = 1e-3
 
+#: Perturbations that change a class, over the distance between classes: below the first they are
+#: worth a look, below the second a class hangs on what cannot be seen.
+SMALL, TINY = 0.03, 0.001
+
+#: Slopes of a regression, over those between samples, that are worth a look.
+STEEP = 100.0
+
+#: Samples that the attacked ones are compared with.
+COMPARED = 512
+
 
 @finding(
     "lipschitz",
-    area="signals",
-    title="Layer norms and the Lipschitz constant",
+    area="robustness",
+    title="How much the network can amplify a change of its input",
     cost="gradient",
     covers=["L-016"],
-    needs=[has_parameters, deterministic, floating_inputs, chain, differentiable],
+    needs=[has_parameters, deterministic, floating_inputs, differentiable],
 )
 def lipschitz(problem: Problem, record: FindingRecord) -> None:
-    """The product of the layers' Lipschitz constants against the largest Jacobian norm found."""
-    found = layer_norms(problem.model, problem.train.x.shape[1:])
-    weighted = [layer for layer in found if layer.frobenius is not None]
+    """What the layers allow, by the bounds of all operations, against Jacobians at points tried."""
+    points, used = _points(problem, record)
+    center = points.double().mean(0, keepdim=True)
+    bounds = bounds_about(problem.model, center, output=_output(problem))
+    whole = float(bounds.lipschitz()[0])
+    reach = float((points.double() - center).flatten(1).norm(dim=1).max())
+    bound, where = whole, "on the whole space"
+    # attention and products are Lipschitz on balls only, normalizations less so on the whole space
+    nearby = float(bounds.lipschitz(reach * (1 + 1e-9))[0])
+    if nearby < 0.99 * whole:
+        bound, where = nearby, f"on the ball of radius {reach:.3g} about the mean of the data"
+    norms = jacobian_norms(problem, points)
+    largest = float(norms.max())
+    says = record.states("L-016", r"\sup_x \|J_f(x)\|_2 \le \mathrm{Lip}(f)")
+    says.at_most(
+        largest,
+        bound,
+        1e-4,
+        where=f"the bound of all operations {where}, neighboring affine maps multiplied out, "
+        f"against the largest spectral norm of the Jacobian at {len(points)} points: training "
+        "samples and random points between pairs of them",
+    )
+    if 0 < largest < math.inf and 0 < bound < math.inf:  # no layer makes a constant steep
+        scale = 2 * bound / largest
+        if scale < 1e30:
+            says.fails(
+                f"behind a layer that multiplies its inputs by {scale:.3g}, left out of the bound",
+                _norm_behind(problem, points[norms.argmax()][None], scale),
+            )
+    if math.isfinite(bound):
+        record.quantity("lipschitz-bound", f"bound of the Lipschitz constant {where}", bound)
+    median = median_interval(norms.cpu(), record.confidence)
+    middle = record.quantity(
+        "median-amplification", "median amplification at the points tried", median, samples=used
+    )
+    record.note(
+        f"The Lipschitz constant is at least {largest:.3g}, the largest amplification at the "
+        "points tried."
+    )
+    _tabulate_norms(problem, record)
+    values = norms.cpu().numpy()
+    record.figure(
+        "jacobian",
+        lambda ax: _plot(ax, values, bound),
+        caption="How much an input change is amplified: at the points tried, and what the "
+        "layers allow.",
+        size=(5, 2.6),
+    )
+    if largest == 0:
+        record.headline(f"The output does not depend on the input (bound {bound:.3g}).")
+        return
+    record.headline(
+        f"The network amplifies a change of its input by at least {largest:.3g} somewhere, and "
+        + (f"by at most {bound:.3g} {where}" if math.isfinite(bound) else "no bound is known")
+        + (", which says next to nothing." if bound > 1000 * largest else ".")
+    )
+    if not problem.is_classification:
+        _assess_amplification(problem, record, median, middle)
+
+
+def _assess_amplification(
+    problem: Problem, record: FindingRecord, median: Interval, middle: Quantity
+) -> None:
+    """For a regression: slopes relative to how inputs and outputs differ from sample to sample."""
+    half = len(problem.train) // 2
+    x, y = problem.train.x.double(), problem.outputs(problem.train).double()
+    order = torch.randperm(len(x), generator=record.generator).to(x.device)
+    i, j = order[:half], order[half : 2 * half]
+    inputs, outputs = ((z[i] - z[j]).flatten(1).norm(dim=1).median() for z in (x, y))
+    if half < 8 or not float(outputs) > 0:
+        return
+    scale = float(inputs) / float(outputs)
+    said = (
+        f"At the median sample the steepest direction is {middle.value * scale:.3g} times as steep "
+        "as the way from one sample to another."
+    )
+    if median.low * scale > STEEP:
+        record.look(
+            said,
+            number=middle,
+            usual=f"below {STEEP / scale:.2g}, which is {STEEP:g} times as steep",
+            action="Small changes of an input change its prediction much: smooth it (weight decay, "
+            "noise on the inputs), or check that inputs are on one scale.",
+            figure="jacobian",
+        )
+    else:
+        record.fine(said, number=middle, usual=f"below {STEEP / scale:.2g}", figure="jacobian")
+
+
+def _output(problem: Problem) -> int | str | None:
+    """Which of several outputs is meant; several side by side have no bound here."""
+    which = problem.function.output
+    if isinstance(which, tuple):
+        raise UnsupportedModel("the model has several outputs side by side, and this is about one")
+    return which
+
+
+def _tabulate_norms(problem: Problem, record: FindingRecord) -> None:
+    """The norms of the layers, where they are a chain."""
+    try:
+        found = layer_norms(problem.model, problem.train.x.shape[1:])
+    except TorchTheoryError:
+        return
     record.table(
         "layers",
         ("layer", "kind", "spectral norm", "Frobenius norm", "stable rank"),
         [
             (n.name or "(function)", n.kind, n.lipschitz, n.frobenius, n.stable_rank)
-            for n in weighted
+            for n in found
+            if n.frobenius is not None
         ],
         caption="Stable rank: squared Frobenius over squared spectral norm. A convolution's norms "
         "are those of the linear map it applies to its whole input, as a batch sees it.",
-    )
-    product = math.prod(layer.lipschitz for layer in found)
-    points = _points(problem, record)
-    norms = jacobian_norms(problem, points)
-    largest = float(norms.max())
-    says = record.states("L-016", r"\sup_x \|J_f(x)\|_2 \le \prod_\ell \mathrm{Lip}(f_\ell)")
-    says.at_most(
-        largest,
-        product,
-        1e-4,
-        where=f"largest spectral norm of the Jacobian at {len(points)} points: training samples "
-        "and random points between pairs of them",
-    )
-    if 0 < largest < math.inf and 0 < product < math.inf:  # no layer makes a constant steep
-        scale = 2 * product / largest
-        says.fails(
-            f"behind a layer that multiplies its inputs by {scale:.3g}, left out of the product",
-            _norm_behind(problem, points[norms.argmax()][None], scale),
-        )
-    record.quantity("lipschitz-product", "product of the layers' Lipschitz constants", product)
-    record.quantity("largest-amplification", "largest amplification at the points tried", largest)
-    record.quantity(
-        "median-amplification",
-        "median amplification at the points tried",
-        median_interval(norms.cpu(), record.confidence),
-    )
-    values = norms.cpu().numpy()
-    record.figure(
-        "jacobian",
-        lambda ax: _plot(ax, values, product),
-        caption="How much an input change is amplified: at the points tried, and what the "
-        "product of layer norms allows.",
-        size=(5, 2.6),
-    )
-    record.headline(
-        f"The product bound on the Lipschitz constant is {product:.3g}, but the largest "
-        f"amplification found is {largest:.3g} ({product / largest:.3g} times less)."
-        if largest > 0
-        else f"The output does not depend on the input (product bound {product:.3g})."
     )
 
 
@@ -103,21 +181,23 @@ def _norm_behind(problem: Problem, point: Tensor, scale: float) -> float:
     return float(torch.linalg.matrix_norm(jacobian, 2))
 
 
-def _points(problem: Problem, record: FindingRecord, count: int = 256) -> Tensor:
-    x = problem.train.x
-    order = torch.randperm(len(x), generator=record.generator).to(x.device)
-    chosen = x[order[:count]]
-    partner = x[order.flip(0)[: len(chosen)]]
-    weight = torch.rand(len(chosen), generator=record.generator).to(x)
+def _points(problem: Problem, record: FindingRecord) -> tuple[Tensor, Samples]:
+    """Samples and random points between pairs of them, as many as time allows; those samples."""
+    outputs = problem.outputs(problem.train.first(1)).numel()
+    count = min(POINTS, max(2, problem.affordable(3 * outputs + 3))) // 2
+    used = problem.train.some(max(1, count), record.generator)
+    x = used.x[torch.randperm(len(used), generator=record.generator).to(used.x.device)]
+    weight = torch.rand(len(x), generator=record.generator).to(x)
     weight = weight.reshape(-1, *[1] * (x.ndim - 1))
-    return torch.cat([chosen, weight * chosen + (1 - weight) * partner])
+    return torch.cat([x, weight * x + (1 - weight) * x.flip(0)]), used
 
 
-def _plot(ax: Any, values: Any, product: float) -> None:
+def _plot(ax: Any, values: Any, bound: float) -> None:
     ax.hist(values, bins=40, color="#0072B2", label="at the points tried")
-    ax.axvline(product, color="#D55E00", label="product of layer norms")
-    if product > 20 * values.max() > 0:
-        ax.set_xscale("log")
+    if math.isfinite(bound):
+        ax.axvline(bound, color="#D55E00", label="what the layers allow")
+        if bound > 20 * values.max() > 0:
+            ax.set_xscale("log")
     ax.set(xlabel="spectral norm of the Jacobian", ylabel="points")
     ax.legend(loc="upper center")
 
@@ -128,7 +208,7 @@ def _plot(ax: Any, values: Any, product: float) -> None:
     title="How far an input must move to change its class",
     cost="gradient",
     covers=["D-08", "L-016"],
-    needs=[classification, has_parameters, deterministic, floating_inputs, chain, differentiable],
+    needs=[classification, has_parameters, deterministic, floating_inputs, differentiable],
 )
 def certified_radius(problem: Problem, record: FindingRecord) -> None:
     """The perturbation that the margin excludes against the smallest one that a search finds."""
@@ -141,7 +221,6 @@ def certified_radius(problem: Problem, record: FindingRecord) -> None:
     if len(samples) == 0:
         record.not_applicable(["D-08", "L-016"], statement, f"every {name} sample is misclassified")
         return
-    radii = certified_radii(problem, samples)
     distances = boundary_distances(problem, samples)
     found = torch.isfinite(distances)
     if not bool(found.any()):
@@ -152,6 +231,12 @@ def certified_radius(problem: Problem, record: FindingRecord) -> None:
             "certificate with",
         )
         return
+    _assess_distances(problem, record, name, samples, distances)
+    try:
+        radii = certified_radii(problem, samples)
+    except TorchTheoryError as error:
+        record.not_applicable(["D-08", "L-016"], statement, str(error))
+        return
     share = float((radii / distances)[found].median())
     record.states(["D-08", "L-016"], statement).at_least(
         (distances / radii)[found],
@@ -160,33 +245,99 @@ def certified_radius(problem: Problem, record: FindingRecord) -> None:
         where=f"{int(found.sum())} {name} samples; at the median one the radius is {share:.2g} "
         "times the smallest perturbation found",
     )
-    size = float(distances.median())
-    record.quantity(
-        "boundary-distance",
-        "median smallest perturbation found that changes the class",
-        median_interval(distances.cpu(), record.confidence),
-    )
     record.quantity(
         "certified-radius",
         "median certified radius",
         median_interval(radii.cpu(), record.confidence),
+        samples=samples,
     )
     _tabulate_radii(record, name, radii, distances)
     record.headline(
-        f"A perturbation of Euclidean length {size:.3g} is enough to change the class of half of "
-        f"{len(samples)} correctly classified {name} samples; the margins rule out those below "
-        f"{float(radii.median()):.3g} at the median sample"
+        f"A perturbation of Euclidean length {float(distances.median()):.3g} is enough to change "
+        f"the class of half of {len(samples)} correctly classified {name} samples; the margins "
+        f"rule out those below {float(radii.median()):.3g} at the median sample"
         + (", which says next to nothing." if share < 0.01 else ".")
     )
+
+
+def _assess_distances(
+    problem: Problem, record: FindingRecord, name: str, samples: Samples, distances: Tensor
+) -> None:
+    """The smallest perturbations found, against how far apart samples of two classes are."""
+    middle = median_interval(distances.cpu(), record.confidence)
+    record.quantity(
+        "boundary-distance",
+        "median smallest perturbation found that changes the class, at most",
+        middle,
+        samples=samples,
+    )
+    # of every sample to those of other classes at the median, so that one sample more or less
+    # changes nothing
+    others = problem.train.some(COMPARED, record.generator)
+    apart = pairwise_distances(samples.x.flatten(1).double(), others.x.flatten(1).double())
+    different = samples.y.reshape(-1, 1) != others.y.reshape(1, -1)
+    typical = torch.where(different, apart, math.nan).nanmedian(1).values
+    known = typical > 0
+    if not bool(known.any()) or len(samples) < FEWEST:
+        return
+    ratio = median_interval((distances / typical)[known].cpu(), record.confidence)
+    share = record.quantity(
+        "relative-boundary-distance",
+        "median smallest perturbation found that changes the class, over the distance between "
+        "samples of two classes, at most",
+        ratio,
+        samples=samples,
+    )
+    said = (
+        f"Moving an input by {100 * ratio.estimate:.2g} % of the distance between samples of two "
+        f"classes is enough to change the class of half of the {len(samples)} {name} samples tried"
+    )
+    usual = f"above {SMALL:g}"
+    shown = (distances / typical)[known & torch.isfinite(distances)].cpu().numpy()
+    record.figure(
+        "distances",
+        lambda ax: _plot_distances(ax, shown),
+        caption=f"The smallest perturbation found that changes the class of each of {len(shown)} "
+        "samples, over the distance between samples of two classes.",
+        size=(5, 2.6),
+    )
+    if ratio.high < TINY:
+        record.defect(
+            f"{said}: classes hang on changes that cannot be seen.",
+            number=share,
+            usual=usual,
+            action="Check that inputs are on the scale of training; then train with perturbed "
+            "inputs (adversarial training, or noise and weight decay).",
+            figure="distances",
+        )
+    elif ratio.high < SMALL:
+        record.look(
+            f"{said}.",
+            number=share,
+            usual=usual,
+            action="Where inputs may be tampered with or noisy, train with perturbed inputs "
+            "(adversarial training, or noise).",
+            figure="distances",
+        )
+    else:
+        record.fine(f"{said}.", number=share, usual=usual, figure="distances")
+
+
+def _plot_distances(ax: Any, shares: Any) -> None:
+    ax.hist(shares, bins=30, color="#0072B2")
+    ax.axvline(SMALL, color="#D55E00", label="usually above")
+    ax.set(xlabel="perturbation, over the distance between classes", ylabel="samples")
+    ax.set_xlim(left=0)
+    ax.legend()
 
 
 def _correct_samples(problem: Problem, record: FindingRecord) -> tuple[str, Samples]:
     """Some samples that the model classifies correctly, of the test data if there is any."""
     name, samples = ("train", problem.train) if problem.test is None else ("test", problem.test)
     correct = (~problem.errors(samples)).nonzero().flatten().cpu()
-    order = torch.randperm(len(correct), generator=record.generator)[:ATTACKED]
-    chosen = correct[order].to(samples.x.device)
-    return name, Samples(samples.x[chosen], samples.y[chosen])
+    most = max(FEWEST, min(ATTACKED, problem.affordable(PASSES)))
+    order = torch.randperm(len(correct), generator=record.generator)[:most]
+    return name, samples.at(correct[order])
 
 
 def _tabulate_radii(record: FindingRecord, name: str, radii: Tensor, distances: Tensor) -> None:

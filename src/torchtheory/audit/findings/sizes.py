@@ -70,7 +70,7 @@ def _build(problem: Problem, record: FindingRecord) -> None:
     other = y[:1].roll(1, dims=1) if y.shape[1] > 1 else y[:1] + size
     with torch.no_grad():
         contradiction = float((made.network(x[:1]) - other).abs().max()) / size
-    says = record.states("A-30", statement)
+    says = record.checks("A-30", statement)
     says.equal(
         made.residual / size,
         within=ROUNDING * max(1.0, made.condition),
@@ -104,9 +104,7 @@ def width(problem: Problem, record: FindingRecord) -> None:
     enough = minimal_width("continuous on a cube", d, outputs)
     statement = r"\text{a ReLU network of width } \le d \text{ never rises on some way to infinity}"
     if not hidden:
-        record.not_applicable(
-            "X-24", statement, "known of chains of dense layers and ReLUs only, and this is none"
-        )
+        record.not_applicable("X-24", statement, _other_than_dense(problem.model))
         return
     record.table(
         "width",
@@ -151,6 +149,20 @@ def width(problem: Problem, record: FindingRecord) -> None:
         f"No hidden layer is wider than the {d} inputs: no output can have a bounded region where "
         "it is large."
     )
+
+
+def _other_than_dense(model: nn.Module) -> str:
+    """What makes a network none of dense layers and ReLUs, in words."""
+    known = "this is known of networks of dense layers and ReLUs in a row, and "
+    try:
+        links = as_chain(model)
+    except TorchTheoryError as error:
+        return known + str(error)
+    for link in links:
+        if not isinstance(link.module, nn.Linear | nn.ReLU | nn.Flatten | nn.Dropout | nn.Identity):
+            name = f"layer {link.name!r}" if link.name else "a layer"
+            return f"{known}{name} is a {type(link.module).__name__}"
+    return known + "here they do not take turns"
 
 
 def relu_widths(model: nn.Module) -> list[int]:
