@@ -149,9 +149,9 @@ class Wrong:
             self.found.append("a line on stderr that is none of the program's")
         # without a command the help is shown; of several labs each may fail, and others not
         if code == 2 and line.arguments not in ((), ("lab",)):
-            if not lines or (len(lines) > 1 and not line.several_labs):
+            if not lines or (len(lines) > 1 and not line.several):
                 self.found.append(f"{len(lines)} lines on stderr for exit code 2")
-            if out and not line.several_labs:
+            if out and not line.several:
                 self.found.append("output beside exit code 2")
         if line.as_json and code in (0, 1) and out:
             try:
@@ -174,8 +174,9 @@ class CommandLine:
         return "--json" in words[: words.index("--") if "--" in words else None]
 
     @property
-    def several_labs(self) -> bool:
-        return self.arguments[:2] == ("lab", "run")
+    def several(self) -> bool:
+        """Whether it does several things, of which each may fail: labs, checkpoints."""
+        return self.arguments[:2] in (("lab", "run"), ("audit", "--weights"))
 
 
 def workshop(place: Path, seed: int) -> dict[str, list[str]]:
@@ -293,8 +294,8 @@ def command_lines(count: int, seed: int, kinds: dict[str, list[str]]) -> Iterato
     """So many command lines, the same for the same seed."""
     draw = random.Random(seed)
     makers = (
-        [_audit] * 9 + [_compare] * 4 + [_run] * 5 + [_list] * 2 + [_show] * 2 + [_index] * 3
-        + [_errata] * 2 + [_size] * 3 + [_doctor] + [_nonsense] * 2
+        [_audit] * 9 + [_weights] * 3 + [_compare] * 4 + [_run] * 5 + [_list] * 2 + [_show] * 2
+        + [_index] * 3 + [_errata] * 2 + [_size] * 3 + [_doctor] + [_nonsense] * 2
     )  # fmt: skip
     for k in range(count):
         arguments = draw.choice(makers)(draw, kinds)
@@ -392,6 +393,22 @@ def _audit(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:
         places = (*_NO_FOLDERS, "out/" + "deep/" * 60 + "x", "out/a b", "out/\x1b[31m")
         line += ["--out", draw.choice(places)]
     return line
+
+
+def _weights(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:
+    good = ["good.safetensors", "good.pt"]
+    chosen = [draw.choice([*good, *kinds["weights"]]) for _ in range(draw.choice((1, 1, 2, 3)))]
+    line = ["audit", "--weights", *chosen, "--budget", "1s"]
+    options: dict[str, tuple[str, ...]] = {
+        "--fail-on": ("never", "violated", "defect", "look"),
+        "--sarif": ("out/logs/a.sarif",),
+        "--junit": ("out/logs/b.xml",),
+        "--only": ("weight-values", "weight-units"),
+        "--again": (),
+        "--seed": ("3",),
+    }
+    bad = {"--only": (), "--jobs": _NUMBERS, "--budget": _NUMBERS, "--confidence": _NUMBERS}
+    return line + _options(draw, options, bad)
 
 
 def _compare(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:

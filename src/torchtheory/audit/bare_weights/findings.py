@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_low
 
 from torchtheory.audit.bare_weights.figures import draw_heaviest_tail, draw_norms, draw_spectra
 from torchtheory.audit.bare_weights.origins import FEWEST_UNIFORM
@@ -223,7 +223,7 @@ def origin(found: Survey, record: FindingRecord) -> None:
         )
     else:
         record.fine(
-            f"Training left its trace on all of {counted(len(tested), 'layer')}."
+            f"Training left its trace on all {counted(len(tested), 'layer')}."
             if len(tested) > 1
             else "Training left its trace on the layer that is large enough to tell.",
             number=number,
@@ -273,7 +273,7 @@ def spectra(found: Survey, record: FindingRecord) -> None:
         record.quantity(
             "beyond-noise",
             "singular values beyond noise, middle layer",
-            median(beyond),
+            median_low(beyond),
         )
     used = record.quantity(
         "rank-used", "share of its rank that the middle layer uses", median(shares)

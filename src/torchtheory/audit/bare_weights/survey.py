@@ -270,7 +270,7 @@ def survey(checkpoint: Checkpoint, *, seconds: float = math.inf, seed: int = 0) 
         assert matrix is not None  # it was one before
         if not one.too_large and pace * work < left:
             begun = time.perf_counter()
-            one.spectrum = _dense(matrix)
+            one.spectrum = _dense(matrix, one.units)
             if work > 1e8:  # what is shorter tells nothing about the speed
                 pace = 1.5 * (time.perf_counter() - begun) / work
         else:
@@ -351,16 +351,19 @@ def _units(matrix: Tensor, seed: int) -> Units:
     return Units(int(silent.sum()), unread, int(copied.sum()))
 
 
-def _dense(matrix: Tensor) -> Spectrum:
+def _dense(matrix: Tensor, units: Units) -> Spectrum:
     double = matrix.double()
     # through the smaller Gram matrix: four times as fast as a decomposition, and in double
     # precision as accurate as weights in single precision are
     gram = double @ double.T if matrix.shape[0] <= matrix.shape[1] else double.T @ double
     values = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(0)
-    norm, short = float(values[0]), len(values)
+    norm = float(values[0])
     if norm == 0:
         return Spectrum(0.0, 0.0, values)
-    bulk = noise_bulk(values, *matrix.shape) if short >= LEAST_BULK else None
+    # rows and columns of zeros are no noise: they would make the rest look large
+    rows, columns = matrix.shape[0] - units.silent, matrix.shape[1] - units.unread
+    short = min(rows, columns)
+    bulk = noise_bulk(values[:short], rows, columns) if short >= LEAST_BULK else None
     tail = None
     squares = _squares(values)
     if len(squares) >= LEAST_TAIL:

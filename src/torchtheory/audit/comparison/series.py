@@ -104,6 +104,23 @@ class AuditSeries:
                 found.append(((finding, name) not in deciding, -curve.spread, curve))
         return [c for *_, c in sorted(found, key=lambda entry: entry[:2])][:CURVES]
 
+    @property
+    def areas(self) -> list[Area]:
+        """The areas that an audit measured something about."""
+        measured = {
+            a.area
+            for audit in self.audits
+            for a in audit.diagnosis
+            if a.state is not State.UNMEASURED
+        }
+        return [area for area in Area if area in measured]
+
+    @property
+    def silence(self) -> str:
+        """Which areas no audit measured anything about; empty if there is none."""
+        others = [a.question for a in Area if a not in self.areas]
+        return f"Not measured in any: {', '.join(others)}." if others else ""
+
     def state(self, place: int, area: Area) -> Assessment | None:
         """What an audit says about an area."""
         return next((a for a in self.audits[place].diagnosis if a.area is area), None)
@@ -184,7 +201,6 @@ def series_page(made: AuditSeries) -> str:
         f"{len(made.audits)} audits",
         plain_words=True,
         series=made,
-        areas=list(Area),
         marks=MARKS,
         classes={State.DEFECT: "violated", State.LOOK: "vacuous", State.FINE: "holds"},
         figures=[] if figure is None else [figure],
@@ -196,9 +212,10 @@ def series_page(made: AuditSeries) -> str:
 def series_markdown(made: AuditSeries) -> str:
     """The same as Markdown."""
     rows = tuple(
-        (name, *(_cell(made.state(k, area)) for area in Area)) for k, name in enumerate(made.names)
+        (name, *(_cell(made.state(k, area)) for area in made.areas))
+        for k, name in enumerate(made.names)
     )
-    areas = Table("areas", ("audit", *(a.question for a in Area)), rows)
+    areas = Table("areas", ("audit", *(a.question for a in made.areas)), rows, made.silence)
     blocks = ["\n".join(inline_text(s) for s in made.summary), table_text(areas)]
     if numbers := _numbers(made):
         blocks += [table_text(t) for t in numbers]
@@ -214,15 +231,16 @@ def series_markdown(made: AuditSeries) -> str:
 def print_series(made: AuditSeries, console: Console) -> None:
     """A table of the states, then one sentence about each audit."""
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    grid.add_column("audit", overflow="fold")
-    for area in Area:
-        grid.add_column(Text(str(area), overflow="ellipsis"), justify="center", no_wrap=True)
+    grid.add_column("audit", overflow="fold", min_width=14)
+    for area in made.areas:
+        grid.add_column(Text(str(area)), justify="center", overflow="fold", min_width=5)
     for k, name in enumerate(made.names):
-        states = [
-            said.state if (said := made.state(k, area)) else State.UNMEASURED for area in Area
-        ]
+        said = [made.state(k, area) for area in made.areas]
+        states = [State.UNMEASURED if a is None else a.state for a in said]
         grid.add_row(Text(name), *(Text(MARKS[s], style=_STYLES.get(s, "dim")) for s in states))
     console.print(grid)
+    if made.silence:
+        console.print(Text(made.silence, style="dim"))
     console.print()
     for name, audit in zip(made.names, made.audits, strict=True):
         mark, style = ("!", "bold red") if audit.warnings else ("•", "")
