@@ -33,7 +33,7 @@ def test_an_audit_shows_its_verdict_and_areas() -> None:
         "What theory says about MLP",
         "One defect: A quarter of the units is dead.",
     ]
-    assert "✗ defect        Uses its capacity     A quarter of the units is dead." in lines
+    assert "✗ defect        Uses its capacity    A quarter of the units is dead." in lines
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 88
     assert "\x1b" not in repr(audit(hostile=True))
@@ -124,14 +124,14 @@ def test_verdicts() -> None:
     first, second, third = told.findings
     assert told.verdict == "One defect: A quarter of the units is dead."
     second.defect("Gradients vanish.")
-    assert told.verdict == ("Two defects, in signals and gradients and capacity: Gradients vanish.")
+    assert told.verdict == ("Two defects, in signals and capacity: Gradients vanish.")
     first.assessments.clear()
     second.assessments.clear()
     second.look("Gradients shrink.")
-    assert told.verdict == "No defect was found; worth a look: signals and gradients."
+    assert told.verdict == "No defect was found; worth a look: signals."
     third.complete = second.complete = False
     assert told.verdict.startswith("Most of this audit is not done: 2 of 3 findings ran out of")
-    assert told.verdict.endswith("no defect was found; worth a look: signals and gradients.")
+    assert told.verdict.endswith("no defect was found; worth a look: signals.")
     assert audit_parts(told).state is State.LOOK
     second.assessments.clear()
     assert audit_parts(told).state is State.UNMEASURED, "what is mostly undone is not fine"

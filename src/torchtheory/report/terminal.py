@@ -55,8 +55,24 @@ _STATE_STYLES = {
 WIDE = 110
 # Below this width an area's name is broken more often.
 _NARROW = 72
-# Lines of the first screen of an audit, at 80 columns.
+# Lines of the first screen of an audit, at 80 columns, and the cuts that are tried until it fits:
+# most lines of a sentence, a number and an action where something needs a look; then of a sentence
+# and a number where nothing does.
 _SCREEN = 38
+_CUTS = (
+    (9, 9, 9),
+    (9, 3, 2),
+    (9, 3, 1),
+    (9, 2, 1),
+    (5, 2, 1),
+    (4, 2, 1),
+    (3, 2, 1),
+    (2, 2, 1),
+    (2, 1, 1),
+    (2, 0, 1),
+    (1, 0, 1),
+)
+_SERIOUS = (State.DEFECT, State.LOOK)
 _ROWS = 20
 
 #: What turns words into what is shown: formulas of a lab's author, or a user's words as they are.
@@ -179,58 +195,62 @@ def audit_text(audit: AuditResult, width: int = 88) -> str:
 def _first_screen(parts: AuditParts, console: Console) -> RenderableType:
     """Title, verdict, areas and facts, cut until they fit a screen of 80 columns."""
     made: RenderableType = ""
-    for most in (9, 4, 3, 2, 1):
-        made = _screen(parts, console.width, most)
+    for lines in _CUTS:
+        made = _screen(parts, console.width, *lines)
         if len(console.render_lines(made)) <= _SCREEN:
             break
     return made
 
 
-def _screen(parts: AuditParts, width: int, most: int) -> RenderableType:
-    """The first screen; no cell of an area has more than so many lines."""
+def _screen(
+    parts: AuditParts, width: int, serious: int, sentence: int, number: int
+) -> RenderableType:
+    """The first screen, with at most so many lines for each thing that is said; see `_CUTS`."""
     audit = parts.audit
     style = _STATE_STYLES[parts.state]
     blocks: list[RenderableType] = [
         Text(audit.title, style="bold", no_wrap=True, overflow="ellipsis"),
-        Text(_cut(audit.verdict, width, most + 3), style=style),
+        Text(_cut(audit.verdict, width, serious + 3), style=style),
     ]
     for title, claim in parts.broken:
         words = f"{plain_prose(title)}: {plain(claim.statement)}. {OUR_ERROR}"
-        blocks.append(marked("✗", _cut(words, width - 2, most + 2), "bold red"))
-    grid = Grid.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(width=20 if width >= _NARROW else 12)
+        blocks.append(marked("✗", _cut(words, width - 2, serious + 2), "bold red"))
+    states, names = 14, 19 if width >= _NARROW else 12
+    grid = Grid.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    grid.add_column(no_wrap=True, width=states)
+    grid.add_column(width=names)
     grid.add_column(overflow="fold", ratio=1)
-    room = max(20, width - (14 + 2 + 20 + 2 + 2))
+    room = max(20, width - (states + 2 + names + 2))
     for row in parts.rows:
+        lines = (serious, serious) if row.state in _SERIOUS else (sentence, number)
         grid.add_row(
             _word(str(row.state), row.mark, _STATE_STYLES[row.state]),
             Text(row.name),
-            Group(*_said_of(row, room, most)),
+            Group(*_said_of(row, room, *lines)),
         )
     blocks += ["", grid, ""]
     facts = " · ".join(short_facts(audit))
-    blocks.append(Text(_cut(facts, width, min(most, 2)), style="dim"))
+    blocks.append(Text(_cut(facts, width, min(serious, 2)), style="dim"))
     return Group(*blocks)
 
 
-def _said_of(row: AreaRow, room: int, most: int) -> list[Text]:
-    """What was found, the number that decides, and what to do."""
-    serious = row.state in (State.DEFECT, State.LOOK)
-    unmeasured = row.state is State.UNMEASURED
+def _said_of(row: AreaRow, room: int, sentence: int, number: int) -> list[Text]:
+    """What was found, the number that decides, and what to do, in at most so many lines each."""
     said = []
-    # where all is well the number says it, if there is no room for both
-    if serious or not row.number or most > 2:
-        said.append(Text(_cut(row.sentence, room, most), style="dim" if unmeasured else ""))
+    if sentence or not row.number:
+        style = "dim" if row.state is State.UNMEASURED else ""
+        said.append(Text(_cut(row.sentence, room, sentence or 1), style=style))
     if row.number:
-        number = f"{row.number}; usual: {row.usual}" if row.usual else row.number
-        named = f"{row.label}: {number}"
-        # a sentence says what its number is, so the name may give way
-        if not said or len(textwrap.wrap(named, room)) <= min(most, 2):
-            number = named
-        said.append(Text(_cut(number, room, most), style="dim"))
+        words = f"{row.number}; usual: {row.usual}" if row.usual else row.number
+        named = f"{row.label}: {words}"
+        if len(textwrap.wrap(named, room)) <= min(number, 2):
+            words = named
+        elif not said:  # what is cut is the name, never the number
+            words += f"; {row.label}"
+        said.append(Text(_cut(words, room, number), style="dim"))
     if row.action:
-        said.append(Text(_cut(f"→ {row.action}", room, most), style="bold" if serious else ""))
+        style = "bold" if row.state in _SERIOUS else ""
+        said.append(Text(_cut(f"→ {row.action}", room, max(sentence, 1)), style=style))
     return said
 
 

@@ -59,7 +59,7 @@ NOUNS = {
     Area.GENERALIZATION: "generalization",
     Area.CALIBRATION: "calibration",
     Area.TRAINING: "training",
-    Area.SIGNALS: "signals and gradients",
+    Area.SIGNALS: "signals",
     Area.CAPACITY: "capacity",
     Area.ROBUSTNESS: "robustness",
 }
