@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, UnsupportedModel
 from torchtheory.models.model import Parameters
-from torchtheory.nets.chain import straight_paths
+from torchtheory.nets.chain import as_chain, straight_paths
+from torchtheory.nets.layer_features import layer_values
 from torchtheory.nets.symmetries import (
     HiddenLayer,
     canonical_form,
@@ -187,6 +188,16 @@ def test_what_mixes_channels_is_left_out() -> None:
     assert not between(conv, nn.BatchNorm2d(4, track_running_stats=False), nn.Conv2d(4, 2, 3))
     used_twice = nn.Sequential(conv, nn.ReLU(), nn.Conv2d(4, 2, 3), nn.ReLU(), conv)
     assert hidden_layers(used_twice) == []
+
+
+def test_functions_stand_for_layers_in_evaluation_mode() -> None:
+    net = Functional().double()
+    x = torch.randn(3, 1, 8, 8, dtype=torch.float64)
+    value = x
+    for link in as_chain(net):
+        value = link.module(value)
+    assert torch.equal(value, net.eval()(x))
+    assert torch.equal(layer_values(net.train(), x)[-1], value)
 
 
 def test_branches_end_a_path() -> None:

@@ -256,9 +256,9 @@ def _link(
         kind, names = _LAYER_FUNCTIONS[node.target]
         given = dict(zip(names, node.args[1:], strict=False))
         given |= {k: v for k, v in node.kwargs.items() if k in names and v is not None}
-        return (
-            None if any(isinstance(v, fx.Node) for v in given.values()) else Link("", kind(**given))
-        )
+        if any(isinstance(v, fx.Node) for v in given.values()):
+            return None
+        return Link("", kind(**given).eval())  # what was traced ran in evaluation mode
     if node.target in _RESHAPES:
         return Link("", _rearrangement(node, sizes, model_name))
     if node.target in ("mean", torch.mean) and not sizes.intersection(node.all_input_nodes):
