@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import nn
 
 from torchtheory.audit import checkpoints
 from torchtheory.audit.checkpoints import Request
-from torchtheory.audit.comparison.series import curves_figure, series
+from torchtheory.audit.comparison.series import curve_figures, series
 from torchtheory.audit.routine import fails, junit, sarif
 from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area, Assessment, State
@@ -411,14 +412,14 @@ def test_what_varies_is_drawn_with_its_range(tmp_path: Path) -> None:
     (curve,) = made.curves
     assert curve.label == "sharpness"
     assert curve.spread == pytest.approx(1 / 3)
-    figure = curves_figure(made)
-    assert figure is not None
+    (figure,) = curve_figures(made)
     assert figure.svg is not None
+    assert "sharpness" in figure.svg
     page = made.save(tmp_path / "o")
     text = page.read_text("utf-8")
     assert "2 [1.8, 2.2]" in Page(text).words
     assert "://" not in text
-    assert curves_figure(series([measured(1.0), measured(1.0)])) is None
+    assert curve_figures(series([measured(1.0), measured(1.0)])) == []
 
 
 @pytest.mark.draws
@@ -451,3 +452,18 @@ def test_a_table_for_a_pull_request(call: Call) -> None:
     assert call("compare", "o/epoch0", "o/epoch2", "--markdown", "--fail-on-worse").code == 1
     both = call("compare", "o/epoch0", "o/epoch2", "--markdown", "--json")
     assert "give one of them" in refused(both)
+
+
+# ------------------------------------------------------------------------- the example
+
+
+def test_the_example_names_options_that_exist(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    workflow = Path(__file__).parents[2] / "examples/ci/github-actions.yml"
+    lines = [line.strip() for line in workflow.read_text("utf-8").splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith("torchtheory ")]
+    assert {words[1] for words in commands} == {"audit", "compare"}
+    for _, command, *words in commands:
+        shown = call(command, "--help").out
+        for option in (w for w in words if w.startswith("--")):
+            assert f"{option} " in shown, option

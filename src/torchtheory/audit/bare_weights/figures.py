@@ -27,7 +27,7 @@ def draw_norms(layers: Sequence[Matrix], record: FindingRecord) -> None:
         ):
             ax.plot(range(len(shown)), heights, "o-", markersize=4, linewidth=0.8)
             ax.set(xlabel="layer", ylabel=label)
-            ax.set_yscale("log" if min(heights) > 0 else "linear")
+            ax.set_yscale("log" if max(heights) > 20 * min(heights) > 0 else "linear")
             ax.xaxis.get_major_locator().set_params(integer=True)
 
     record.figure(

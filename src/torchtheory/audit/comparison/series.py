@@ -25,11 +25,14 @@ from torchtheory.report.numbers import number_text
 from torchtheory.report.terminal import marked
 from torchtheory.report.wording import counted
 
-#: Most quantities that are drawn, and panels in a row.
-CURVES, COLUMNS = 9, 3
+#: Most quantities that are drawn.
+CURVES = 9
 
 MARKS = {State.DEFECT: "✗", State.LOOK: "!", State.FINE: "✓", State.UNMEASURED: "–"}
 _STYLES = {State.DEFECT: "bold red", State.LOOK: "yellow", State.FINE: "green"}
+
+# Names below a figure.
+_TICKS = 8
 
 # Exact numbers that agree to this share differ by rounding only.
 _ROUNDING = 1e-6
@@ -195,7 +198,6 @@ def series(
 
 def series_page(made: AuditSeries) -> str:
     """A complete page, without JavaScript or network."""
-    figure = curves_figure(made)
     return page(
         "series.html",
         f"{len(made.audits)} audits",
@@ -203,7 +205,7 @@ def series_page(made: AuditSeries) -> str:
         series=made,
         marks=MARKS,
         classes={State.DEFECT: "violated", State.LOOK: "vacuous", State.FINE: "holds"},
-        figures=[] if figure is None else [figure],
+        figures=curve_figures(made),
         numbers=_numbers(made),
         rows=60,
     )
@@ -247,45 +249,34 @@ def print_series(made: AuditSeries, console: Console) -> None:
         console.print(marked(mark, f"{name}: {audit.verdict}", style))
 
 
-def curves_figure(made: AuditSeries) -> Figure | None:
-    """The main quantities over the audits, with their ranges; None where none varies."""
-    curves = made.curves
-    if not curves:
-        return None
-    columns = min(COLUMNS, len(curves))
-    rows = math.ceil(len(curves) / columns)
-    short = [textwrap.shorten(n, 14, placeholder="…") for n in made.names]
+def curve_figures(made: AuditSeries) -> list[Figure]:
+    """The main quantities over the audits, with their ranges, a figure each."""
+    return [_figure(k, curve, made.names) for k, curve in enumerate(made.curves, 1)]
 
-    def plot(axes: Any) -> None:
-        panels = [axes] if (rows, columns) == (1, 1) else list(axes.flat)
-        for ax, curve in zip(panels, curves, strict=False):
-            places = [k for k, _ in curve.known]
-            values = [q.value for _, q in curve.known]
-            ends = [
-                [max(0.0, q.value - q.low) for _, q in curve.known],
-                [max(0.0, q.high - q.value) for _, q in curve.known],
-            ]
-            if not all(map(math.isfinite, [*ends[0], *ends[1]])):
-                ends = [[0.0] * len(values)] * 2
-            ax.errorbar(places, values, ends, fmt="o-", color=COLORS[0], markersize=4, capsize=2)
-            ax.set_title(label_text(textwrap.fill(curve.label, 34)), fontsize=8)
-            if min(values) > 0 and max(values) > 100 * min(values):
-                ax.set_yscale("log")
-            ax.set_xlim(-0.5, len(made.names) - 0.5)
-            every = math.ceil(len(short) / 8)
-            ticks = range(0, len(short), every)
-            ax.set_xticks(ticks, [label_text(short[k]) for k in ticks], rotation=30, ha="right",
-                          fontsize=7)  # fmt: skip
-        for ax in panels[len(curves) :]:
-            ax.set_visible(False)
 
-    return draw(
-        "curves",
-        plot,
-        grid=(rows, columns),
-        size=(3.1 * columns + 0.4, 2.4 * rows),
-        caption="The main quantities over the audits; bars are their ranges.",
-    )
+def _figure(number: int, curve: Curve, names: Sequence[str]) -> Figure:
+    every = math.ceil(len(names) / _TICKS)
+    ticks = range(0, len(names), every)
+    short = [label_text(textwrap.shorten(names[k], 14, placeholder="…")) for k in ticks]
+    places, values = [k for k, _ in curve.known], [q.value for _, q in curve.known]
+    ends = [
+        [max(0.0, q.value - q.low) for _, q in curve.known],
+        [max(0.0, q.high - q.value) for _, q in curve.known],
+    ]
+    ranged = all(map(math.isfinite, [*ends[0], *ends[1]]))
+
+    def plot(ax: Any) -> None:
+        bars = ends if ranged else None
+        ax.errorbar(places, values, bars, fmt="o-", color=COLORS[0], markersize=4, capsize=2)
+        ax.set_title(label_text(textwrap.fill(curve.label, 44)), fontsize=9)
+        if min(values) > 0 and max(values) > 100 * min(values):
+            ax.set_yscale("log")
+        elif all(v == round(v) for v in values):
+            ax.yaxis.get_major_locator().set_params(integer=True)
+        ax.set_xlim(-0.5, len(names) - 0.5)
+        ax.set_xticks(ticks, short, rotation=30, ha="right", fontsize=8)
+
+    return draw(f"curve-{number}", plot, size=(4.2, 2.6))
 
 
 def _quantity(audit: RecordedAudit, finding: str, name: str) -> Quantity | None:
