@@ -19,7 +19,8 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.models.problem import Problem, infer_task
+from torchtheory.models.problem import Problem
+from torchtheory.models.targets import infer_task
 
 
 def data(n: int = 30, d: int = 4) -> tuple[Tensor, Tensor]:

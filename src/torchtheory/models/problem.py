@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +30,9 @@ from torchtheory.models.evaluation import called, depends_on_batch, evaluated, s
 from torchtheory.models.heads import (
     Head,
     Output,
-    WeightedLoss,
     apart,
     check_weights,
     heads_of,
-    side_by_side,
 )
 from torchtheory.models.inputs import Rows
 from torchtheory.models.losses import USUAL_LOSS, refuse_unusable
@@ -47,19 +45,14 @@ from torchtheory.models.model import (
     main_output,
     parameters_from,
 )
+from torchtheory.models.preparation import preparation_of
 from torchtheory.models.samples import Data, Samples, collect
 from torchtheory.models.sklearn_estimators import as_network, class_indices
 from torchtheory.models.targets import (
     IGNORED,
     TASKS,
-    class_dimension,
-    infer_task,
-    next_tokens,
-    targets_for,
 )
 from torchtheory.models.targets import Task as Task
-
-T = TypeVar("T")
 
 #: What the outputs of all samples may take of the memory, which are kept.
 KEPT = 0.25
@@ -149,35 +142,29 @@ class Problem:
         self._kept: dict[int, Tensor] = {}
         self.remarks: dict[str, str] = {}
         gathered = collect(class_indices(model, train), "train", limit=limit, seed=seed)
-        self._labels_repeat = _labels_repeat_inputs(gathered)
         raw = self._on_model(gathered)
         self._input_shape = raw.x.shape[1:]
         other = None
         if test is not None:
             other = collect(class_indices(model, test), "test", limit=limit, seed=seed)
             self._refuse_other_shape(other, "test")  # before the model does in its own words
-        self._heads = self._weighted_heads(raw, output)
+        heads = self._weighted_heads(raw, output)
         if output is None:
             self.function.output = self._main_output(raw)
         if plain_mean:
             self._fix_noise(raw, seed)
-        self._probe = self._first_outputs(raw)
-        self._reproduces = not raw.labeled and self._has_shape_of_inputs(raw, task)
-        self.task = self._decide_task(task, raw)
-        moved = self._move_classes(raw)
-        self.classes = {
-            "multiclass": self._probe.shape[-1], "labeling": self._probe.shape[-1], "binary": 2,
-        }.get(self.task)  # fmt: skip
-        self._remark()
-        self.train = self.prepare(gathered, "train", placed=raw)
+        self._plan = preparation_of(gathered, raw, self._first_outputs(raw), task, heads)
+        self.function.class_dimension = self._plan.moved
+        self.task: Task = self._plan.task
+        self.classes = self._plan.classes
+        self.remarks |= self._plan.remarks()
+        self.train = self._plan.prepared(gathered, raw, "train")
         self.test = None if other is None else self.prepare(other, "test")
-        self.loss: Loss = WeightedLoss(self._heads) if self._heads else USUAL_LOSS[self.task]
-        if loss is not None and self._heads:
-            raise InvalidInput("give loss= or weights of several outputs, not both")
+        self.loss: Loss = self._plan.usual_loss
         if loss is not None:
-            self.loss = loss if moved is None else _of_moved(loss, moved)
-            first = self.train.y[: len(self._probe)]
-            refuse_unusable(self.loss, self._probe, first, plain_mean=plain_mean)
+            self.loss = self._plan.own_loss(loss)
+            probe = self._plan.probe
+            refuse_unusable(self.loss, probe, self.train.y[: len(probe)], plain_mean=plain_mean)
         if plain_mean:
             self._refuse_coupled_samples()
             self._keep_within_memory(seed)
@@ -334,14 +321,14 @@ class Problem:
         other.function = self.function.in_precision(dtype)
         other.train = self.train.in_precision(dtype)
         other.test = None if self.test is None else self.test.in_precision(dtype)
-        other._probe = other._first_outputs(other.train)
+        other._plan = replace(self._plan, probe=other._first_outputs(other.train))
         bytes_before = self.function.reference().element_size()
         wider = max(1, other.function.reference().element_size() // bytes_before)
         other.chunk = max(1, self.chunk // wider)
         other.capacity = self.capacity // wider
         try:
             if self.has_loss:
-                other.loss(other._probe, other.train.y[: len(other._probe)])
+                other.loss(other._plan.probe, other.train.y[: len(other._plan.probe)])
         except Exception as error:
             raise UnsupportedModel(f"the loss cannot be computed in {dtype}") from error
         return other
@@ -436,33 +423,13 @@ class Problem:
         both = torch.cat(counts, 1)
         return both[0], both[1]
 
-    def prepare(self, samples: Samples, name: str, *, placed: Samples | None = None) -> Samples:
+    def prepare(self, samples: Samples, name: str) -> Samples:
         """More samples of this problem: on the model's device, targets as the loss wants them.
 
-        `name` is what to call them in messages; `placed` are the same samples where they are on
-        the model's device already.
+        `name` is what to call them in messages.
         """
         self._refuse_other_shape(samples, name)
-        if self.task == "labeling" and _labels_repeat_inputs(samples) != self._labels_repeat:
-            raise InvalidInput(
-                f"the labels of one of train and {name} are its input_ids and those of the other "
-                "are not; shift both by one, or neither"
-            )
-        ready = self._on_model(samples) if placed is None else placed
-        y = ready.y
-        if self._reproduces and not ready.labeled:
-            y = ready.x.reshape(len(ready), *self._probe.shape[1:])
-        elif self._labels_repeat and self.task == "labeling":
-            y = next_tokens(y)
-        if not self._heads:
-            return replace(ready, y=targets_for(self.task, y, self._probe, name))
-        given = apart(y, samples.parts)
-        columns = [
-            targets_for(h.task, given[str(h.key)], self._probe.new_empty(1, *h.outputs), name)
-            for h in self._heads
-        ]
-        parts = tuple((str(h.key), h.targets) for h in self._heads)
-        return replace(ready, y=side_by_side([c.double() for c in columns]), parts=parts)
+        return self._plan.prepared(samples, self._on_model(samples), name)
 
     def _refuse_other_shape(self, samples: Samples, name: str) -> None:
         if samples.x.shape[1:] != self._input_shape:
@@ -541,70 +508,9 @@ class Problem:
             "from call to call, or with the other samples of a batch"
         )
 
-    def _decide_task(self, task: Task | None, samples: Samples) -> Task:
-        if self._heads:
-            return "combined"
-        if self._reproduces:
-            return "regression"
-        return task or infer_task(self._probe, samples.y)
-
-    def _has_shape_of_inputs(self, samples: Samples, task: Task | None) -> bool:
-        """Whether a model without targets is to reproduce its inputs."""
-        x, outputs = samples.x, self._probe
-        if task not in (None, "regression") or self.several_inputs:
-            return False
-        if not x.is_floating_point() and outputs.shape[1:-1] == x.shape[1:]:
-            raise InvalidInput(
-                "no targets were given: pass train=(x[:, :-1], x[:, 1:]) for a model of the next "
-                "token, train=(x, x) for one that repeats its input, or task='unlabeled'"
-            )
-        flat = outputs.shape[1:] == (math.prod(x.shape[1:]),)
-        return x.is_floating_point() and (flat or outputs.shape[1:] == x.shape[1:])
-
-    def _move_classes(self, samples: Samples) -> int | None:
-        """Outputs of a labeling get their classes last; returns where they were if elsewhere."""
-        if self.task != "labeling":
-            return None
-        dimension = class_dimension(self._probe, samples.y)
-        if dimension is None or dimension == self._probe.ndim - 1:
-            return None
-        self.function = copy.copy(self.function)
-        self.function.class_dimension = dimension
-        self._probe = self._probe.movedim(dimension, -1)
-        return dimension
-
-    def _remark(self) -> None:
-        if self._heads:
-            self.remarks["loss"] = "the weighted sum of " + ", ".join(
-                f"{h.weight:g} times that of {h.key!r} ({h.task})" for h in self._heads
-            )
-        if self._reproduces:
-            self.remarks["targets"] = (
-                "none were given, and the outputs have the shape of the inputs: the inputs are "
-                "to be reproduced, as by an autoencoder"
-            )
-        elif self.task == "unlabeled":
-            self.remarks["targets"] = (
-                "none were given; for what depends on a loss pass train=(x, y), or loss= of the "
-                "outputs"
-            )
-        if self.task != "labeling":
-            return
-        positions = " × ".join(str(s) for s in self._probe.shape[1:-1])
-        self.remarks["labels"] = (
-            f"one at each of {positions} positions, of {self.classes} classes; the loss of a "
-            "sample is the mean over its labeled positions, and ranges assume independent "
-            "samples, not independent positions"
-        )
-        if self._labels_repeat:
-            self.remarks["labels"] += (
-                "; the labels were the input_ids themselves, as for causal language models, and "
-                "were shifted by one, so that the next token is to be predicted"
-            )
-
     def _keep_within_memory(self, seed: int) -> None:
         """As many samples as there is memory for the outputs of."""
-        one = self._probe[0].numel() * self._probe.element_size()
+        one = self._plan.probe[0].numel() * self._plan.probe.element_size()
         tested = 0 if self.test is None else len(self.test)
         share = KEPT * self.memory / (max(1, one) * (len(self.train) + tested))
         if share >= 1:
@@ -616,7 +522,7 @@ class Problem:
 
     def _refuse_coupled_samples(self) -> None:
         """Refuse a model whose output for a sample depends on the others of its batch."""
-        x = self.train.x[: len(self._probe)]
+        x = self.train.x[: len(self._plan.probe)]
         if self.deterministic and depends_on_batch(self.function, x):
             raise UnsupportedModel(
                 "the model's output for a sample depends on the other samples of its batch, also "
@@ -627,24 +533,6 @@ class Problem:
     def _first_outputs(self, samples: Samples) -> Tensor:
         with torch.no_grad(), global_randomness_kept():
             return evaluated(self.function, samples.x[: min(8, len(samples))])
-
-
-def _of_moved(loss: Loss, dimension: int) -> Loss:
-    """A user's loss of outputs in the model's own order of dimensions."""
-    return lambda outputs, y: loss(outputs.movedim(-1, dimension), y)
-
-
-def _labels_repeat_inputs(samples: Samples) -> bool:
-    """Whether the labels are the tokens themselves, as the transformers library wants them.
-
-    Its causal language models shift them by one when they compute their loss.
-    """
-    if samples.rows is None or not isinstance(samples.rows.parts, dict):
-        return False
-    tokens = samples.rows.parts.get("input_ids")
-    if tokens is None or tokens.shape != samples.y.shape or tokens.ndim != 2:
-        return False
-    return bool(((samples.y == tokens) | (samples.y == IGNORED)).all())
 
 
 def _fewer(
