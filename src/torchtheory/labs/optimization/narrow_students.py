@@ -43,9 +43,8 @@ def symmetric(numbers: Tensor, k: int) -> Tensor:
     others = 1 - last
     diagonal, rest, column, row, corner = numbers
     block = rest * torch.outer(others, others) + (diagonal - rest) * torch.diag(others)
-    return (
-        block + column * torch.outer(others, last) + row * torch.outer(last, others) + corner * torch.outer(last, last)
-    )
+    edges: Tensor = column * torch.outer(others, last) + row * torch.outer(last, others)
+    return block + edges + corner * torch.outer(last, last)
 
 
 def descend(start: Tensor, teacher: Tensor) -> Tensor:
