@@ -290,7 +290,7 @@ def test_an_audit_begins_with_the_diagnosis() -> None:
     row = words[words.index("Uses its capacity", start) :]
     assert row.startswith(
         "Uses its capacity ✗ defect A quarter of the units is dead. "
-        "0.25 (0.2 to 0.3), from 512 of 3,088 samples share of dead units below 0.05 "
+        "0.25 (0.2 to 0.3), from 512 of 3,088 samples share of dead units usual: below 0.05 "
         "Use a leaky activation. Robust – not measured"
     )
     for state in State:
