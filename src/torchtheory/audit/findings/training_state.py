@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import torch
+from scipy import special
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
@@ -13,9 +15,12 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import jackknife_range
 from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
 from torchtheory.core.diagnosis import Area
+from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.intervals import Interval
 from torchtheory.core.quantity import Quantity
 from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
+from torchtheory.nets.fresh_weights import drawn_anew
 from torchtheory.nets.initialization_laws import FreshDraw, compare_with_fresh_draws
 from torchtheory.report.wording import counted
 
@@ -25,8 +30,9 @@ CONFIDENCE = 0.999
 #: Share of the parameters whose rule must be known before the network is called untrained.
 KNOWN = 0.5
 
-#: A network that is trained explains more of its loss than this.
-EXPLAINED = 0.1
+#: A network that is trained explains more of its loss than this, and more than networks that are
+#: drawn anew do by chance: so many of them, on so many samples.
+EXPLAINED, DRAWS, SAMPLES = 0.1, 20, 256
 
 #: Groups of samples whose spread gives the range of a number.
 GROUPS = 32
@@ -58,14 +64,15 @@ def untrained(problem: Problem, record: FindingRecord) -> None:
     explained = record.quantity(
         "explained-loss",
         "share of the training loss that the inputs explain",
-        _explained(problem, record.confidence),
+        _explained(problem, problem.train, record.confidence),
         samples=problem.train,
     )
     fresh = _all_fresh(known, sum(d.entries for d in draws))
     same = problem.initial is not None and all(
         torch.equal(p, problem.parameters[k]) for k, p in problem.initial.items()
     )
-    little = explained.high < EXPLAINED
+    limit = _explained_by_chance(problem, record) if fresh else EXPLAINED
+    little = explained.high < limit
     if same and not little:
         record.look(
             "The weights given as those that training began with are the network's own weights.",
@@ -77,7 +84,7 @@ def untrained(problem: Problem, record: FindingRecord) -> None:
         record.defect(
             _accusation(problem, explained, same=same),
             number=explained,
-            usual=f"above {EXPLAINED:g}",
+            usual=f"above {limit:.2g}",
             action="Load the trained weights, and look at what load_state_dict returns: keys that "
             "are missing were left as they were drawn.",
         )
@@ -106,13 +113,29 @@ def _all_fresh(known: list[FreshDraw], entries: int) -> bool:
     return min(d.p_value for d in known) >= (1 - CONFIDENCE) / len(known)
 
 
-def _explained(problem: Problem, confidence: float) -> Interval:
+def _explained_by_chance(problem: Problem, record: FindingRecord) -> float:
+    """What networks whose weights are drawn anew explain at most: the end of a prediction range."""
+    count = min(SAMPLES, problem.affordable(2 * DRAWS))
+    samples = problem.train.some(count, record.generator)
+    found = []
+    for seed in range(DRAWS):
+        try:
+            new = drawn_anew(problem.model, seed)
+        except UnsupportedModel:
+            return EXPLAINED
+        there = problem.at({k: p.detach() for k, p in new.named_parameters()})
+        found.append(_explained(there, samples, record.confidence).estimate)
+    values = torch.tensor(found).double()
+    reach = -float(special.stdtrit(DRAWS - 1, 1 - CONFIDENCE)) * math.sqrt(1 + 1 / DRAWS)
+    return max(EXPLAINED, float(values.mean() + reach * values.std()))
+
+
+def _explained(problem: Problem, samples: Samples, confidence: float) -> Interval:
     """One minus the mean loss over that of the mean output, given for every sample."""
-    outputs, samples = problem.outputs(problem.train), problem.train
+    outputs = problem.outputs(samples)
     constant = outputs.double().mean(0).to(outputs).expand_as(outputs)
-    parts = torch.tensor_split(
-        torch.arange(len(samples), device=outputs.device), min(GROUPS, len(samples))
-    )
+    numbers = torch.arange(len(samples), device=outputs.device)
+    parts = torch.tensor_split(numbers, min(GROUPS, len(samples)))
     shares = torch.tensor([len(p) for p in parts]).double() / len(samples)
     with torch.no_grad():
         own, other = (
