@@ -18,7 +18,7 @@ from torchtheory.optimization.parallel_networks.subnetworks import HalfSquares, 
 def _finding(
     name: str, model: nn.Module, data: tuple[Tensor, Tensor], **more: object
 ) -> FindingRecord:
-    (found,) = tt.audit(model, data, only=[name], **more).findings
+    (found,) = tt.audit(model, data, only=[name], budget=None, **more).findings
     return found
 
 

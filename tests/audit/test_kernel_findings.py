@@ -40,7 +40,7 @@ def test_linear_regression_by_hand() -> None:
     x, _ = _data(20)
     y = x @ torch.tensor([1.0, 2.0, 3.0])
     net = nn.Linear(3, 1, bias=False)
-    report = tt.audit(net, (x, y[:, None]), only=["tangent-kernel"])
+    report = tt.audit(net, (x, y[:, None]), only=["tangent-kernel"], budget=None)
     values = torch.linalg.eigvalsh((x.T @ x).double())
     spectrum = _table(report, "tangent-kernel", "spectrum")
     assert spectrum["largest eigenvalue"] == pytest.approx(float(values[-1]), rel=1e-6)
@@ -57,7 +57,9 @@ def test_every_task(task: str) -> None:
     x, y = _data()
     outputs = 2 if task == "multiclass" else 1
     targets = y if task == "multiclass" else y.float()[:, None]
-    report = tt.audit(_net(3, 8, outputs), (x, targets), task=task, only=["tangent-kernel"])
+    report = tt.audit(
+        _net(3, 8, outputs), (x, targets), task=task, only=["tangent-kernel"], budget=None
+    )
     (check,) = report.self_checks
     assert check.verdict is Verdict.HOLDS
     assert check.control is not None
@@ -79,14 +81,14 @@ class StraightThrough(nn.Module):
 
 
 def test_a_backward_that_is_not_the_derivative_is_caught() -> None:
-    report = tt.audit(StraightThrough(), _data(), only=["tangent-kernel"])
+    report = tt.audit(StraightThrough(), _data(), only=["tangent-kernel"], budget=None)
     assert [c.verdict for c in report.claims] == [Verdict.NOT_APPLICABLE]
     assert "straight-through" in report.claims[0].reason
 
 
 def test_many_samples_are_drawn_from() -> None:
     x, y = _data(ROWS)
-    report = tt.audit(_net(3, 4, 2), (x, y), only=["tangent-kernel"])
+    report = tt.audit(_net(3, 4, 2), (x, y), only=["tangent-kernel"], budget=None)
     assert _table(report, "tangent-kernel", "spectrum")["rows (samples × outputs)"] == ROWS
     (sentence, _), *_ = report.findings[0].headlines
     assert f"(from {ROWS // 2} of {ROWS:,} training samples)" in sentence
@@ -98,7 +100,7 @@ def test_many_samples_are_drawn_from() -> None:
 def test_too_many_outputs() -> None:
     x, _ = _data(4)
     wide = nn.Linear(3, ROWS + 1)
-    report = tt.audit(wide, (x, torch.zeros(4, ROWS + 1)), only=["tangent-kernel"])
+    report = tt.audit(wide, (x, torch.zeros(4, ROWS + 1)), only=["tangent-kernel"], budget=None)
     assert report.claims[0].verdict is Verdict.NOT_APPLICABLE
     assert f"{ROWS + 1} outputs" in report.claims[0].reason
 
@@ -106,29 +108,29 @@ def test_too_many_outputs() -> None:
 def test_frozen_parameters_do_not_count() -> None:
     net = _net(3, 8, 2)
     net[0].requires_grad_(False)
-    report = tt.audit(net, _data(), only=["tangent-kernel"])
+    report = tt.audit(net, _data(), only=["tangent-kernel"], budget=None)
     assert [c.verdict for c in report.self_checks] == [Verdict.HOLDS]
     net.requires_grad_(False)  # as for inference: then all count
-    report = tt.audit(net, _data(), only=["tangent-kernel"])
+    report = tt.audit(net, _data(), only=["tangent-kernel"], budget=None)
     assert [c.verdict for c in report.self_checks] == [Verdict.HOLDS]
 
 
 def test_laziness_needs_the_initial_weights() -> None:
-    report = tt.audit(_net(3, 8, 2), _data(), only=["laziness"])
+    report = tt.audit(_net(3, 8, 2), _data(), only=["laziness"], budget=None)
     assert report.claims[0].verdict is Verdict.NOT_APPLICABLE
     assert "--initial-weights" in report.claims[0].reason
 
 
 def test_laziness_of_a_network_that_did_not_move_and_of_one_that_did() -> None:
     net = _net(3, 8, 2)
-    still = tt.audit(net, _data(), only=["laziness"], initial=net.state_dict())
+    still = tt.audit(net, _data(), only=["laziness"], budget=None, initial=net.state_dict())
     assert _table(still, "laziness", "laziness")["parameters: ‖θ − θ₀‖ / ‖θ₀‖"] == 0
     assert "was lazy" in still.findings[0].headlines[0][0]
     moved = _net(3, 8, 2)
     with torch.no_grad():
         for p in moved.parameters():
             p.mul_(2)
-    report = tt.audit(moved, _data(), only=["laziness"], initial=net)
+    report = tt.audit(moved, _data(), only=["laziness"], budget=None, initial=net)
     assert _table(report, "laziness", "laziness")["parameters: ‖θ − θ₀‖ / ‖θ₀‖"] == pytest.approx(1)
     assert "not lazy" in report.findings[0].headlines[0][0]
     assert all(math.isfinite(v) for v in _table(report, "laziness", "laziness").values())

@@ -67,7 +67,7 @@ def group_losses(
             outputs = problem.outputs(samples)
             rows.append([float(problem.loss(outputs[p], samples.y[p])) for p in parts])
     shares = torch.tensor([len(p) for p in parts]).double() / len(samples)
-    return torch.tensor(rows).double(), shares
+    return torch.tensor(rows, dtype=torch.float64), shares
 
 
 def loss_range(
@@ -301,22 +301,26 @@ def mean_vector_range(
     square, variance = estimates(squares.sum(), total, count)
     some = estimates(squares.sum() - squares, total - 2 * gram.sum(1) + squares, count - 1)
     if used >= population:
-        exact = [float(square), float(over(square, variance))]
-        first, second = (Interval(v, v, v, confidence, used, "all samples") for v in exact)
-        return first, second
+        # the variance rests on how samples fell into groups, though all of them are known
+        whole = population if each == 1 else math.inf
+        around = jackknife_range(float(variance), some[1], used, whole, confidence)
+        length = float(square)
+        known = Interval(length, length, length, confidence, used, "all samples")
+        return known, quotient(known, around)
     centered = gram - gram.mean(0) - gram.mean(1, keepdim=True) + gram.mean()
     beside = centered[~torch.eye(count, dtype=torch.bool)]
     noise = math.sqrt(2 * float(beside.square().mean())) / count * (1 - used / population)
     reach = student(confidence, count - 1) * noise
+    drawn_from = population if each == 1 else math.inf
     found = []
-    for value, without, least in (
-        (square, some[0], reach),
-        (over(square, variance), over(*some), reach / max(float(variance), 1e-300)),
+    for value, without, least, size in (
+        (square, some[0], reach, population),
+        (over(square, variance), over(*some), reach / max(float(variance), 1e-300), drawn_from),
     ):
         if not bool(torch.isfinite(without).all() & torch.isfinite(value)):
             found.append(Interval(math.inf, math.inf, math.inf, confidence, used, "no variance"))
             continue
-        there = jackknife_range(float(value), without, used, population, confidence)
+        there = jackknife_range(float(value), without, used, size, confidence)
         low = min(there.low, there.estimate - least)
         high = max(there.high, there.estimate + least)
         found.append(replace(there, low=max(0.0, low), high=max(0.0, high)))

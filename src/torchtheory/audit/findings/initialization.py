@@ -116,12 +116,14 @@ def _growth(
     seen = growths(samples)
     if len(seen) < TRIED:
         return None
-    draws = mean_range(torch.tensor(seen), TRIED, math.inf, record.confidence)
+    draws = mean_range(torch.tensor(seen, dtype=torch.float64), TRIED, math.inf, record.confidence)
     down, up = draws.estimate - draws.low, draws.high - draws.estimate
     groups = min(GROUPS, len(samples) // LEAST)
     if len(samples) < samples.population:
         parts, _ = grouped(samples, record.generator, groups)
-        means = torch.tensor([math.fsum(growths(part)) / TRIED for part in parts])
+        means = torch.tensor(
+            [math.fsum(growths(part)) / TRIED for part in parts], dtype=torch.float64
+        )
         there = mean_range(means, len(samples), samples.population, record.confidence)
         down = math.hypot(down, there.estimate - there.low)
         up = math.hypot(up, there.high - there.estimate)

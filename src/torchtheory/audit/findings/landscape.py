@@ -216,7 +216,7 @@ def squared_gradient(
         exact = float(g @ g)
         one = Interval(exact, exact, exact, record.confidence, len(samples), "all samples")
         return one, Interval(math.inf, math.inf, math.inf, record.confidence, 0, "")
-    groups = min(GROUPS, problem.memory // (8 * size))
+    groups = min(2 * GROUPS, problem.memory // (8 * size))
     if min(groups, len(samples)) < 3:
         return None
     parts, shares = grouped(samples, record.generator, groups)

@@ -452,9 +452,8 @@ def _is_it_finished(
     others: Samples,
 ) -> None:
     """Ten steps of gradient descent with 1/λ, on a copy: does the loss still fall?"""
-    steps = {1 / sharpness.high}
-    if sharpness.low > 0 and len(others):  # λ of all samples is not known: the longest step, too
-        steps.add(1 / sharpness.low)
+    # λ is known within its range only, and so is the step
+    steps = {1 / value for value in (sharpness.low, sharpness.high) if value > 0}
     own, plain = losses_beside_constant(problem, samples, record)
     reference = own if plain is None or own.estimate > plain.estimate else plain
     changes = []
@@ -480,7 +479,7 @@ def _is_it_finished(
         "of the loss of a constant prediction",
         share.estimate, low=share.low, high=share.high,
         basis=_basis(samples, "the steps on samples that steer them and on others")
-        if len(others) else "all samples, in steps of one length",
+        if len(others) else "all samples, with either end of the range of λ",
         samples=samples,
     )  # fmt: skip
     usual = f"below {STILL_FALLING:g} at the end of training"
@@ -531,7 +530,7 @@ def losses_beside_constant(
             ]
     except Exception:  # a loss of the user's that wants something else
         return own, None
-    values = torch.tensor(losses).double()
+    values = torch.tensor(losses, dtype=torch.float64)
     plain = mean_range(
         values, len(samples), samples.population, record.confidence, value=float(shares @ values)
     )
