@@ -130,7 +130,12 @@ class SymmetricSpace:
         self.scale = self.beta = 0.0
         self.complete = False
         self.V = torch.zeros(self.capacity + 1, self.dimension, dtype=A.dtype, device=A.device)
-        self.AV = torch.zeros_like(self.V[1:]) if images else None
+        # zeros take memory only where they are written to
+        self.AV = (
+            torch.zeros(self.capacity, self.dimension, dtype=A.dtype, device=A.device)
+            if images
+            else None
+        )
         self.H = torch.zeros(self.capacity, self.capacity, dtype=torch.float64)
         # What symmetry predicts for the next column of H, or None where nothing is predicted.
         self.predicted: Tensor | None = None

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchtheory.audit.engine.finding import Hypothesis
+from torchtheory.core.checks import positive_number
 from torchtheory.core.errors import InvalidInput, UnknownName, UnsupportedModel
 from torchtheory.core.intervals import Interval
 from torchtheory.core.naming import check_name, same_function
@@ -66,6 +67,7 @@ class Snapshot:
         learning_rate: of the step just taken; None if it is not known or not one number.
         optimizer: what takes the steps, if the tracker was told.
         confidence: of every interval.
+        first: the problem as it was when tracking began; this one unless given.
         generator: source of randomness, the same for each measurement of a quantity.
         memory: what the quantity itself keeps from one measurement to the next.
         remarks: sentences for the reader, each kept once.
@@ -77,6 +79,7 @@ class Snapshot:
     learning_rate: float | None = None
     optimizer: Optimizer | None = None
     confidence: float = 0.95
+    first: Problem | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
     memory: dict[str, Any] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
@@ -103,10 +106,20 @@ class Snapshot:
     @cached_property
     def kernel(self) -> Tensor:
         """The tangent kernel of the first samples of the probe, summed over outputs."""
-        x = self.probe.x[:KERNEL_SAMPLES]
-        point, trained = self.problem.parameters, list(self.parameters)
+        return self._kernel_of(self.problem)
+
+    @property
+    def first_kernel(self) -> Tensor:
+        """The same when tracking began; computed each time it is asked for."""
+        return self.kernel if self.first is None else self._kernel_of(self.first)
+
+    def _kernel_of(self, problem: Problem) -> Tensor:
         return empirical_ntk(
-            self.problem.function, x, outputs="trace", parameters=point, only=trained
+            problem.function,
+            self.probe.x[:KERNEL_SAMPLES],
+            outputs="trace",
+            parameters={k: p.to(self.probe.x.device) for k, p in problem.parameters.items()},
+            only=list(self.parameters),
         ).detach()
 
     def remark(self, sentence: str) -> None:
@@ -136,6 +149,7 @@ class TrackedQuantity:
         scale: of the panel; `auto` is logarithmic where values span a factor of 30.
         limits: names of readings that are a limit rather than a measurement (drawn dashed).
         needs: hypotheses on the problem.
+        passes: about how many forward passes over the probe it costs, to plan the first time with.
     """
 
     name: str
@@ -144,6 +158,7 @@ class TrackedQuantity:
     scale: Scale = "auto"
     limits: tuple[str, ...] = ()
     needs: tuple[Hypothesis, ...] = ()
+    passes: float = 1.0
 
     def measure(self, at: Snapshot) -> dict[str, Reading]:
         """The readings by name; a single one has the quantity's."""
@@ -162,6 +177,7 @@ def tracked(
     scale: Scale = "auto",
     limits: Sequence[str] = (),
     needs: Sequence[Hypothesis] = (),
+    passes: float = 1.0,
 ) -> Callable[[Callable[[Snapshot], Readings]], Callable[[Snapshot], Readings]]:
     """Register a quantity; arguments as in `TrackedQuantity`.
 
@@ -171,13 +187,16 @@ def tracked(
     >>> _ = _QUANTITIES.pop("number-of-parameters")
     """
     check_name(name, "quantity")
+    positive_number(passes, "passes")
     if scale not in SCALES:
         raise InvalidInput(f"scale must be one of {', '.join(SCALES)}, not {scale!r}")
 
     def register(function: Callable[[Snapshot], Readings]) -> Callable[[Snapshot], Readings]:
         if name in _QUANTITIES and not same_function(_QUANTITIES[name].function, function):
             raise InvalidInput(f"two quantities are named {name!r}")
-        made = TrackedQuantity(name, title or name, function, scale, tuple(limits), tuple(needs))
+        made = TrackedQuantity(
+            name, title or name, function, scale, tuple(limits), tuple(needs), passes
+        )
         _QUANTITIES[name] = made
         return function
 

@@ -80,9 +80,8 @@ class Tracking:
 
     @property
     def overhead(self) -> float:
-        """Share of the time that went into measuring."""
-        total = self.seconds + self.training_seconds
-        return self.seconds / total if total > 0 else 0.0
+        """Time that went into measuring, over the time that went into training."""
+        return self.seconds / self.training_seconds if self.training_seconds > 0 else math.inf
 
     @property
     def summary(self) -> list[str]:
@@ -94,7 +93,8 @@ class Tracking:
         ]
         found.append(
             f"Measured {_times(len(self.steps))} in {self.taken:,} {self.unit}s; measuring took "
-            f"{self.overhead:.1%} of the time."
+            f"{self.seconds:.3g} s beside {self.training_seconds:.3g} s of training"
+            + (f" ({self.overhead:.1%})." if math.isfinite(self.overhead) else ".")
         )
         if self.stopped:
             found.append(self.stopped)

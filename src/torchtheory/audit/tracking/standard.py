@@ -117,6 +117,7 @@ def _mean_loss(at: Snapshot, part: Samples) -> Reading | Interval:
     title="Sharpness",
     limits=["stability limit"],
     needs=[has_parameters, deterministic],
+    passes=60,
 )
 def sharpness(at: Snapshot) -> Readings:
     r"""The top eigenvalue of the Hessian of the loss, and the limit $2/\eta$ of its descent.
@@ -154,7 +155,13 @@ def sharpness(at: Snapshot) -> Readings:
 # ------------------------------------------------------------------------------------ gradients
 
 
-@tracked("gradient-norms", title="Gradient norm by layer", scale="log", needs=[has_parameters])
+@tracked(
+    "gradient-norms",
+    title="Gradient norm by layer",
+    scale="log",
+    needs=[has_parameters],
+    passes=3,
+)
 def gradient_norms(at: Snapshot) -> Readings:
     """Norm of the gradient of the loss on the probe, for each layer and for all together."""
     layers = {name: float(part.norm()) for name, part in at.by_layer(at.gradient).items()}
@@ -166,6 +173,7 @@ def gradient_norms(at: Snapshot) -> Readings:
     title="Gradient noise scale (samples)",
     scale="log",
     needs=[has_parameters, deterministic],
+    passes=50,
 )
 def gradient_noise(at: Snapshot) -> Readings:
     r"""$\operatorname{tr}\Sigma/\|\nabla L\|^2$: the batch at which noise equals signal.
@@ -257,11 +265,13 @@ def _share(part: float, whole: float) -> float:
     title="Drift of the tangent kernel",
     scale="linear",
     needs=[has_parameters, deterministic],
+    passes=60,
 )
 def drift(at: Snapshot) -> Readings:
     r"""$\|\Theta_t-\Theta_0\|_F/\|\Theta_0\|_F$ on the first samples of the probe."""
-    first = at.memory.setdefault("kernel", at.kernel)
-    return kernel_drift(first.to(at.kernel), at.kernel)
+    if "kernel" not in at.memory:
+        at.memory["kernel"] = at.first_kernel
+    return kernel_drift(at.memory["kernel"].to(at.kernel), at.kernel)
 
 
 @tracked(
@@ -269,6 +279,7 @@ def drift(at: Snapshot) -> Readings:
     title="Alignment of the kernel with the targets",
     scale="linear",
     needs=[has_parameters, deterministic],
+    passes=30,
 )
 def alignment(at: Snapshot) -> Readings:
     """The cosine between the tangent kernel and the kernel of the targets."""

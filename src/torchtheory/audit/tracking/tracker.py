@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchtheory.audit.tracking.clock import MeasuringClock
+from torchtheory.audit.tracking.clock import MeasuringClock, Timetable
 from torchtheory.audit.tracking.quantities import (
     KERNEL_SAMPLES,
     Reading,
@@ -63,14 +63,17 @@ def track(
         test: data it does not see, if there is any.
         quantities: names of what to follow, in order; everything that applies unless given. Your
             own join them by `tracked`.
-        every: measure at every so many steps, if there is time for it.
+        every: measure at every so many steps, as far as there is time for it.
         learning_rate: of plain gradient descent, for the limit $2/\eta$ of the sharpness.
         optimizer: instead of `learning_rate`: what takes the steps. Its learning rate and
             momentum are read at each measurement, so it may be scheduled.
-        overhead: measure more rarely where measuring would take more than this share of the time,
-            first of all what costs most; None for no bound. Everything is measured first and last
-            in any case, so that a very short training exceeds it; the result says what it came to.
-            When something is measured depends on the clock then, its value does not.
+        overhead: measuring takes at most this share of the training time (a tenth of a second is
+            allowed in any case); None for no bound, and then everything is measured at once and on
+            time. Where time is short, what costs four times as much is measured half as often. The
+            network at the start is kept and measured when there is time for it; at the end time
+            that was held back is used, and what there is none for is said. Only the first of the
+            quantities is measured at the start and at the end in any case. When something is
+            measured depends on the clock, its value does not.
         probe: everything is measured on at most so many samples of `data` (and of `test`),
             drawn once with `seed`, and evaluated in one go.
         loss: mean loss; the task's usual one unless given.
@@ -153,6 +156,11 @@ class Tracker:
         self.series: dict[str, dict[str, dict[int, Reading]]] = {q.name: {} for q in quantities}
         self.reasons: dict[str, str] = {}
         self._measured: list[int] = []
+        self._timetable = (
+            None
+            if overhead is None
+            else Timetable(self._clock, {q.name: q.passes for q in quantities}, overhead)
+        )
         self._last_read = {q.name: -1 for q in quantities}
         self._remarks: list[str] = []
         self._memories: dict[str, dict[str, Any]] = {q.name: {} for q in quantities}
@@ -174,10 +182,13 @@ class Tracker:
             # in random order: the first samples of a sorted data set are all of one class
             self._problem.train = _shuffled(self._problem.train, seed)
             self._start = {k: p.clone() for k, p in self._problem.parameters.items()}
+            self._begun_with = _frozen(self.optimizer)
             self._drop_what_does_not_apply()
         self._facts = self._describe()
-        self._clock.stop()
-        self._measure(self.quantities)
+        # in any case the first of them, so that there is a beginning
+        self._measure(self.quantities if self._timetable is None else self._leading())
+        if self._timetable is not None:
+            self._clock.reset()
 
     # ------------------------------------------------------------------------------------ use
 
@@ -186,10 +197,10 @@ class Tracker:
         self.steps += 1
         if self.stopped or self.steps % self.every:
             return
-        if self.overhead is None:
+        if self._timetable is None:
             self._measure(self.quantities)
         else:
-            self._measure_what_time_allows()
+            self._measure_some(self._timetable.due(self._active()))
 
     def __call__(self, model: nn.Module, history: object = None) -> None:
         """The same as a callback of `torchtheory.training.fit`, once an epoch."""
@@ -212,7 +223,7 @@ class Tracker:
         return callback_for(self)
 
     def result(self) -> Tracking:
-        """What was found, with a measurement of the network as it is now."""
+        """What was found, with a measurement of the network as it is now, as far as time allows."""
         self.measure_last()
         return Tracking(
             title=type(self.model).__name__,
@@ -220,20 +231,26 @@ class Tracker:
             facts={**self._facts, "quantities": ", ".join(q.name for q in self.quantities)},
             quantities=self.quantities,
             series={q: {k: dict(s) for k, s in found.items()} for q, found in self.series.items()},
-            reasons=dict(self.reasons),
+            reasons={**self.reasons, **self._about_lack_of_time()},
             remarks=(*self._remarks, *self._about_spacing()),
-            steps=tuple(self._measured),
+            steps=tuple(sorted(set(self._measured))),
             taken=self.steps,
             seconds=self._clock.own,
-            training_seconds=self._clock.total - self._clock.own,
+            training_seconds=self._clock.training,
             stopped=self.stopped,
         )
 
     def measure_last(self) -> None:
-        """Measure the network as it is now, whatever it costs, unless this step was measured."""
-        left = [q for q in self.quantities if self._last_read[q.name] != self.steps]
-        if left and not self.stopped:
-            self._measure(left)
+        """Measure the network as it is now, unless this step was: what time was held back for."""
+        left = [name for name in self._active() if self._last_read[name] != self.steps]
+        if self.stopped or not left:
+            return
+        if self._timetable is None or self.steps == 0:  # or there is no training to keep up
+            self._measure([q for q in self.quantities if q.name in left])
+            return
+        now = self._timetable.last(left)
+        now += [q.name for q in self._leading() if q.name in left and q.name not in now]
+        self._measure_some([name for name in now if self._last_read[name] < 0], also_now=now)
 
     def __enter__(self) -> Tracker:
         return self
@@ -249,61 +266,88 @@ class Tracker:
 
     # ------------------------------------------------------------------------------ measuring
 
-    def _measure_what_time_allows(self) -> None:
-        """What has had the least time first, as far as the share stays below the bound.
+    def _leading(self) -> list[TrackedQuantity]:
+        """The first of the quantities that apply."""
+        active = self._active()
+        return [q for q in self.quantities if q.name in active[:1]]
 
-        Where the next in turn is too expensive now, none after it is measured either: so time
-        gathers for it, and nothing starves.
+    def _active(self) -> list[str]:
+        """The quantities that apply and have not failed too often."""
+        return [q.name for q in self.quantities if self._failures.get(q.name, 0) < _FAILURES]
+
+    def _measure_some(self, names: Sequence[str], also_now: Sequence[str] = ()) -> None:
+        """These, at the start if they were not measured yet, and otherwise as they are now.
+
+        `also_now` as they are now in any case, and before the start where there is not time for
+        both: the end of a training says more than its beginning.
         """
-        assert self.overhead is not None
-        active = [q for q in self.quantities if self._failures.get(q.name, 0) < _FAILURES]
-        last = sum(self._clock.costs.get(q.name, 0.0) for q in active)
-        total, spent = self._clock.total + last, self._clock.own + last
-        chosen = []
-        for quantity in sorted(active, key=lambda q: self._clock.served.get(q.name, 0.0)):
-            cost = self._clock.costs.get(quantity.name, 0.0)
-            total, spent = total + cost, spent + cost
-            if spent > self.overhead * total:
-                break
-            chosen.append(quantity)
-        if chosen:
-            self._measure([q for q in self.quantities if q in chosen])
+        assert self._timetable is not None
+        fresh = [n for n in names if self._last_read[n] < 0]
+        now = [n for n in names if n not in fresh] if not also_now else list(also_now)
+        if also_now:
+            room = self._timetable.left - sum(map(self._timetable.cost, now))
+            fresh = [n for n in fresh if (room := room - self._timetable.cost(n)) >= 0]
+        for chosen, at_start in ((fresh, True), (now, False)):
+            if chosen and not self.stopped:
+                self._measure([q for q in self.quantities if q.name in chosen], at_start)
 
-    def _measure(self, quantities: Sequence[TrackedQuantity]) -> None:
+    def _measure(self, quantities: Sequence[TrackedQuantity], at_start: bool = False) -> None:
         self._clock.start()
         try:
             with self._undisturbed():
-                self._take(quantities)
+                if at_start:
+                    self._take_start(quantities)
+                else:
+                    self._take(quantities)
         finally:
             self._clock.stop()
+
+    def _take_start(self, quantities: Sequence[TrackedQuantity]) -> None:
+        """The network as it was when tracking began, from the copy that was made of it."""
+        optimizer, rate = self._begun_with, self.learning_rate
+        if optimizer is None and self.optimizer is not None:  # it came later, from a trainer
+            optimizer = self.optimizer
+        self._read_all(quantities, self._problem, 0, _rate(optimizer, rate), optimizer)
 
     def _take(self, quantities: Sequence[TrackedQuantity]) -> None:
         problem = self._now()
         try:
             problem.function.refuse_non_finite_parameters()
         except NonFinite as error:
-            last = self._measured[-1] if self._measured else 0
+            last = max(self._measured, default=0)
             self.stopped = (
                 f"{error}: training diverged between {self.unit} {last} and {self.unit} "
                 f"{self.steps}, and nothing was measured after that."
             )
             return
+        rate = _rate(self.optimizer, self.learning_rate)
+        self._read_all(quantities, problem, self.steps, rate, self.optimizer)
+
+    def _read_all(
+        self,
+        quantities: Sequence[TrackedQuantity],
+        problem: Problem,
+        step: int,
+        rate: float | None,
+        optimizer: Optimizer | None,
+    ) -> None:
         at = Snapshot(
             problem,
-            self.steps,
+            step,
             self._start,
-            self._rate(),
-            self.optimizer,
+            rate,
+            optimizer,
             self.confidence,
+            first=self._problem,
             remarks=self._remarks,
         )
         for quantity in quantities:
-            self._last_read[quantity.name] = self.steps
+            self._last_read[quantity.name] = step
             if self._failures.get(quantity.name, 0) < _FAILURES:
                 with self._clock.counted(quantity.name):
                     self._read(quantity, at)
-        if self.steps not in self._measured[-1:]:
-            self._measured.append(self.steps)
+        if step not in self._measured:
+            self._measured.append(step)
 
     def _read(self, quantity: TrackedQuantity, at: Snapshot) -> None:
         """One quantity; whatever it raises becomes a reason."""
@@ -339,12 +383,6 @@ class Tracker:
             problem.test = None if problem.test is None else _moved(problem.test, device)
             first.train, first.test = problem.train, problem.test
         return problem
-
-    def _rate(self) -> float | None:
-        if self.optimizer is None:
-            return self.learning_rate
-        rates = {float(group["lr"]) for group in self.optimizer.param_groups}
-        return rates.pop() if len(rates) == 1 else None
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
@@ -388,6 +426,17 @@ class Tracker:
             facts["kernel"] = f"{min(len(train), KERNEL_SAMPLES)} samples of the probe"
         return facts
 
+    def _about_lack_of_time(self) -> dict[str, str]:
+        """Why what applies was never measured."""
+        if self.overhead is None or self.stopped:
+            return {}
+        return {
+            name: f"not measured: there was no time for it within {self.overhead:.0%} of the "
+            "training time; a larger overhead, or None, measures it"
+            for name in self._active()
+            if self._last_read[name] < 0
+        }
+
     def _about_spacing(self) -> list[str]:
         due = 1 + self.steps // self.every
         taken = {
@@ -395,6 +444,7 @@ class Tracker:
             for name, found in self.series.items()
             if found
         }
+        due += self.steps % self.every > 0
         rare = sorted((n, name) for name, n in taken.items() if n < due)
         if not rare or self.overhead is None or self.stopped:
             return []
@@ -403,6 +453,24 @@ class Tracker:
             f"Of {due:,} measurements, some were left out to keep the overhead below "
             f"{self.overhead:.0%} (taken of {some}); overhead=None takes them all."
         ]
+
+
+def _rate(optimizer: Optimizer | None, learning_rate: float | None) -> float | None:
+    """The learning rate, if it is known and one number."""
+    if optimizer is None:
+        return learning_rate
+    rates = {float(group["lr"]) for group in optimizer.param_groups}
+    return rates.pop() if len(rates) == 1 else None
+
+
+def _frozen(optimizer: Optimizer | None) -> Optimizer | None:
+    """The optimizer with its settings of now, which a schedule may change later."""
+    if optimizer is None:
+        return None
+    kept: Optimizer = object.__new__(type(optimizer))
+    kept.__dict__.update(optimizer.__dict__)
+    kept.param_groups = [dict(group) for group in optimizer.param_groups]
+    return kept
 
 
 def _shuffled(samples: Samples, seed: int) -> Samples:
