@@ -11,7 +11,7 @@ import pytest
 
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
-from torchtheory.core.diagnosis import Area, State
+from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.intervals import Interval
 from torchtheory.labs.engine.run import Run
@@ -360,6 +360,15 @@ def test_self_checks_are_no_claims_about_the_network() -> None:
     for f in told.findings:
         f.assessments.clear()
     assert "please report it" in told.verdict
+
+
+def test_an_area_that_nobody_looked_at_is_no_fold() -> None:
+    told = audit()
+    silent = Assessment(Area.ROBUSTNESS, State.UNMEASURED, "Weights alone do not tell.")
+    told.findings[0].assessments.append(silent)
+    page = Page(audit_page(told))
+    assert "Weights alone do not tell." in page.words()
+    assert "robustness" not in page.values("id")
 
 
 def test_sources_name_the_place_and_the_lab() -> None:

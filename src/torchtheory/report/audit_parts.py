@@ -177,7 +177,7 @@ def audit_parts(audit: AuditResult) -> AuditParts:
             (said, f.title)
             for f in audit.findings
             for said in f.assessments
-            if said.area is area and f.area is not area
+            if said.area is area and f.area is not area and said.state is not State.UNMEASURED
         )
         if here or elsewhere:
             areas.append(AreaPart(area, row, here, elsewhere))
@@ -251,7 +251,7 @@ def short_facts(audit: AuditResult) -> list[str]:
     """What was audited, in a line: size, task, data, time."""
     facts = audit.facts
     said = [f"{facts['parameters']} parameters"] if "parameters" in facts else []
-    said += [facts[name] for name in ("task", "samples", "sub-sampled") if name in facts]
+    said += [facts[name] for name in ("audited", "task", "samples", "sub-sampled") if name in facts]
     return [*said, f"took {duration(audit.seconds)}"]
 
 
