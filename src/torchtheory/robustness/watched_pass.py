@@ -35,7 +35,7 @@ Kind = Literal["moves", "selects", "shifts", "matrix", "affine"]
 DENSE = 512
 
 #: Probability with which a bound from products fails, and products that it takes.
-FAILURE, PRODUCTS = 1e-6, 60
+FAILURE, PRODUCTS = 1e-6, 40
 
 #: Numbers that the vectors of such a bound may hold.
 _KEPT = 2**25
@@ -215,7 +215,7 @@ def times(a: Tensor, b: Tensor) -> Tensor:
 def spectral_norm(weight: Tensor) -> float:
     r"""$\|W\|_2$ of a matrix, or above `DENSE` rows and columns an upper bound of it.
 
-    The bound takes 60 products, is above the norm with probability $1-10^{-6}$, and within a few
+    The bound takes 40 products, is above the norm with probability $1-10^{-6}$, and within a few
     percent of it; a decomposition of a matrix of 4096 rows and columns takes a minute.
 
     >>> spectral_norm(torch.diag(torch.tensor([3.0, 4.0])))

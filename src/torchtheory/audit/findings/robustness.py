@@ -56,6 +56,7 @@ COMPARED = 512
 )
 def lipschitz(problem: Problem, record: FindingRecord) -> None:
     """What the layers allow, by the bounds of all operations, against Jacobians at points tried."""
+    problem = _precise(problem)
     points, used = _points(problem, record)
     center = points.double().mean(0, keepdim=True)
     bounds = bounds_about(problem.model, center, output=_output(problem))
@@ -72,7 +73,7 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
     says.at_most(
         largest,
         bound,
-        1e-4,
+        max(1e-4, 100 * torch.finfo(problem.function.reference().dtype).eps),
         where=f"the bound of all operations {where}, neighboring affine maps multiplied out, "
         f"against the largest spectral norm of the Jacobian at {len(points)} points: training "
         "samples and random points between pairs of them",
@@ -144,6 +145,12 @@ def _assess_amplification(
         record.fine(said, number=middle, usual=f"below {STEEP / scale:.2g}", figure="jacobian")
 
 
+def _precise(problem: Problem) -> Problem:
+    """In double precision where the model's own is so low that bounds would be met by rounding."""
+    low = torch.finfo(problem.function.reference().dtype).eps > 1e-6
+    return problem.in_double_if_possible() if low else problem
+
+
 def _output(problem: Problem) -> int | str | None:
     """Which of several outputs is meant; several side by side have no bound here."""
     which = problem.function.output
@@ -212,6 +219,7 @@ def _plot(ax: Any, values: Any, bound: float) -> None:
 )
 def certified_radius(problem: Problem, record: FindingRecord) -> None:
     """The perturbation that the margin excludes against the smallest one that a search finds."""
+    problem = _precise(problem)
     name, samples = _correct_samples(problem, record)
     statement = (
         r"\|\delta\|_2 < r(x) = \min_{c \ne y} \frac{f_y(x) - f_c(x)}{\mathrm{Lip}(f_y - f_c)} "
