@@ -82,7 +82,7 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
     tested = calibration_test(confidence, right, generator=record.generator)
     error = record.quantity(
         "calibration-error",
-        "expected calibration error: mean distance of confidence and accuracy on new data",
+        "expected calibration error",
         calibration_error(confidence, right, level=record.confidence),
         samples=samples,
     )
@@ -224,7 +224,7 @@ def _plot(ax: Any, bins: list[ReliabilityBin], repaired: _Repair | None) -> None
     ax.plot([0, 1], [0, 1], "--", color="0.5", linewidth=1)
     sets = [("as it is", bins, COLORS[0], "o")]
     if repaired is not None and repaired.helps:
-        label = f"temperature {repaired.temperature.value:.2g}"
+        label = f"logits divided by {repaired.temperature.value:.2g}"
         sets.append((label, repaired.bins, COLORS[1], "s"))
     for label, shown, color, mark in sets:
         rates = [b.accuracy for b in shown]

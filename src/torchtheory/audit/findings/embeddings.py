@@ -68,7 +68,7 @@ def embeddings(problem: Problem, record: FindingRecord) -> None:
     further = (samples.population - len(samples)) * most[name]
     number = record.quantity(
         "unused-rows",
-        "share of the rows of an embedding table that no training sample uses, at most",
+        "share of rows never used",
         share,
         low=max(0, unused - further) / total,
         high=share,
@@ -110,7 +110,7 @@ def _rows_of_test(problem: Problem, record: FindingRecord, trained: dict[str, Te
     share = clopper_pearson(int(strange.sum()), len(samples), record.confidence)
     number = record.quantity(
         "test-samples-with-untrained-rows",
-        "share of test samples that use a row which no training sample uses",
+        "test samples that use untrained rows",
         share,
         samples=samples,
     )

@@ -56,7 +56,7 @@ def feature_collapse(problem: Problem, record: FindingRecord) -> None:
     found = row_statistic(_relative_spread, features, samples, record.confidence, most=1.0)
     spread = record.quantity(
         "feature-spread",
-        "spread of the features before the last layer, relative to their size",
+        "spread of the last features, relative to their size",
         found,
         samples=samples,
     )

@@ -102,7 +102,7 @@ def normalization_statistics(problem: Problem, record: FindingRecord) -> None:
     )
     off = record.quantity(
         "statistics-off",
-        "distance of running statistics from those of the data, in the worst layer",
+        "running statistics, distance from those of the data",
         made.estimate,
         low=max(0.0, made.low),
         high=made.high,

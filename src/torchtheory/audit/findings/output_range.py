@@ -71,7 +71,7 @@ def output_range(problem: Problem, record: FindingRecord) -> None:
 
 def _accuse_softmax(problem: Problem, record: FindingRecord, classes: int) -> None:
     least = math.log(1 + (classes - 1) / math.e)
-    number = record.quantity("least-loss", "least loss that these outputs can have", least)
+    number = record.quantity("least-loss", "least loss possible", least)
     record.defect(
         "The model ends with a softmax, and its loss applies another: the training loss, now "
         f"{problem.risk(problem.train):.3g}, cannot fall below {least:.3g}, and gradients are "
@@ -90,7 +90,7 @@ def _accuse_sigmoid(problem: Problem, record: FindingRecord, outputs: Tensor) ->
         return
     share = float(problem.train.y.double().mean())
     least = share * math.log1p(1 / math.e) + (1 - share) * math.log(2)
-    number = record.quantity("least-loss", "least loss that these outputs can have", least)
+    number = record.quantity("least-loss", "least loss possible", least)
     action = (
         "Remove the sigmoid at the end of the model and train again, or train and audit with "
         "loss=nn.BCELoss(); nn.BCEWithLogitsLoss takes logits."
@@ -131,7 +131,7 @@ def constant_outputs(problem: Problem, record: FindingRecord) -> None:
     unit = "in probability" if problem.is_classification else "over that of the targets"
     spread = record.quantity(
         "output-spread",
-        f"largest standard deviation of an output over the samples, {unit}",
+        f"largest deviation of an output, {unit}",
         row_statistic(
             lambda rows: float(rows.std(0, correction=0).max()),
             _answers(problem, outputs).reshape(len(outputs), -1),
@@ -189,7 +189,7 @@ def _classes_predicted(problem: Problem, record: FindingRecord, outputs: Tensor,
         return
     missed = record.quantity(
         "never-predicted",
-        "share of training samples whose class is never predicted",
+        "samples whose class is never predicted",
         clopper_pearson(sum(labels[k] for k in never), n, record.confidence),
         samples=problem.train,
     )

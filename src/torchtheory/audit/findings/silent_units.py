@@ -85,13 +85,13 @@ def units(problem: Problem, record: FindingRecord) -> None:
         return
     silent = record.quantity(
         "silent-units",
-        f"share of units that pass a gradient at fewer than {SELDOM:.0%} of the samples",
+        f"units active at under {SELDOM:.0%} of samples",
         _silent_range(found, samples, record.confidence),
         samples=samples,
     )
     flat = record.quantity(
         "flat-slopes",
-        "share of slopes below a hundredth of the largest",
+        "slopes below a hundredth of the largest",
         _flat_range(watched, samples, record.confidence),
         samples=samples,
     )
@@ -235,8 +235,8 @@ def _assess_units(
         record.headline(f"{count} of {total} hidden units never pass a gradient{part}.", 1)
     if not dead and not saturating:
         record.fine(
-            f"Gradients pass: {silent.value:.0%} of the {total} hidden units seldom let one "
-            f"through{part}.",
+            f"Gradients reach the weights of the hidden units: {1 - silent.value:.0%} of the "
+            f"{total} are active at {SELDOM:.0%} of the samples or more{part}.",
             number=silent,
             usual="fewer than half in every layer",
             figure=figure,

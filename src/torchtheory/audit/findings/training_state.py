@@ -63,7 +63,7 @@ def untrained(problem: Problem, record: FindingRecord) -> None:
     )
     explained = record.quantity(
         "explained-loss",
-        "share of the training loss that the inputs explain",
+        "share of the training loss explained",
         _explained(problem, problem.train, record.confidence),
         samples=problem.train,
     )
