@@ -101,9 +101,8 @@ def empirical_ntk(
                     )
                 if in_parts and not _alike(rows, columns):
                     continue
-            plan = _Plan(
-                rows, columns, (len(x1), len(x1 if x2 is None else x2)), outputs, bytes_of(memory)
-            )
+            samples = (len(x1), len(x1 if x2 is None else x2))
+            plan = _Plan(rows, columns, samples, outputs, bytes_of(memory), symmetric=x2 is None)
             try:
                 return _kernel(plan, x1, x2, file)
             except PathsDiffer:  # which parameters a sample meets depends on its values
@@ -141,7 +140,13 @@ def _kernel(plan: _Plan, x1: Tensor, x2: Tensor | None, file: str | Path | None)
 
 
 class _Plan:
-    """How the work is cut: which groups stay in factors, and sizes of blocks, tiles and ranges."""
+    """How the work is cut: which groups stay in factors, and sizes of blocks, tiles and ranges.
+
+    Features of all samples are kept at once if that can be had: by forming Jacobians late, and for
+    kernels of each output with itself by taking the outputs in turn, which costs a forward pass
+    more for each part. Only where that is not enough the samples are taken in blocks, whose
+    features are computed again for each block they meet.
+    """
 
     def __init__(
         self,
@@ -150,32 +155,45 @@ class _Plan:
         samples: tuple[int, int],
         outputs: Outputs,
         budget: int,
+        *,
+        symmetric: bool = False,
     ) -> None:
         self.rows, self.columns, self.outputs = rows, columns, outputs
         n, m = samples
+        held = n if symmetric else n + m
         classes, item = rows.classes, torch.finfo(rows.dtype).bits // 8
         self.in_factors = [
             group.outer and factors_are_cheaper(one, two, n, m, classes, outputs)
             for group, one, two in zip(rows.groups, rows.sizes, columns.sizes, strict=True)
         ]
-        each, besides = (
-            max(a, b)
-            for a, b in zip(
-                rows.numbers_by_output(self.in_factors),
-                columns.numbers_by_output(self.in_factors),
-                strict=True,
-            )
-        )
+        # a quarter to differentiate in, half to keep features in, the rest for tiles
+        self.keep = budget // 2
+        self.late = [False] * len(self.in_factors)
+        each, besides = self._numbers()
+        if held * item * (besides + classes * each) > self.keep:
+            self.late = [
+                group.outer
+                and not factors
+                and max(n, m) <= max(TILE, TILE**2 // size.positions)  # or formed too often
+                and 2 * size.positions * (size.left + classes * size.right)
+                <= classes * size.jacobian
+                for group, size, factors in zip(
+                    rows.groups, rows.sizes, self.in_factors, strict=True
+                )
+            ]
+            each, besides = self._numbers()
         by_output = max(rows.bytes_by_output, columns.bytes_by_output) + item * each
         by_sample = max(rows.bytes_by_sample, columns.bytes_by_sample)
-        # a quarter to differentiate in, half to keep features in, the rest for tiles
         at_once = (budget // 4 - by_sample) // max(1, by_output)
+        kept_at_once = (self.keep // (item * held) - besides) // max(1, each)
+        if outputs != "full" and kept_at_once >= 1:
+            at_once = min(at_once, kept_at_once)
         self.classes = blocks(classes, max(1, min(classes, at_once)))
         most = max(s.stop - s.start for s in self.classes)
         self.chunk = max(1, (budget // 4) // max(1, by_sample + most * by_output))
-        self.keep = budget // 2
         feature = item * (besides + most * each)
-        self.block = max(1, min(BLOCK, self.keep // max(1, 2 * feature)))
+        fits = held * feature <= self.keep
+        self.block = BLOCK if fits else max(1, min(BLOCK, self.keep // max(1, 2 * feature)))
         positions = max(
             (
                 a.positions * b.positions
@@ -184,13 +202,19 @@ class _Plan:
             ),
             default=1,
         )
-        entries = positions * (most**2 if outputs == "full" else most)
+        entries = positions * {"full": most**2, "diagonal": most, "trace": 1}[outputs]
         # several tiles a side, so that the mirror image of most is saved, but not too thin ones
         thinnest = -(-128 // (most if outputs == "full" else 1))
         several = max(-(-n // 8), thinnest)
         fit = int((budget // 8 / (3 * item * entries)) ** 0.5)
         self.tile = max(1, min(TILE, several, fit))
         self.blocks = (blocks(n, self.block), blocks(m, self.block))
+
+    def _numbers(self) -> tuple[int, int]:
+        """What the features of a sample hold at most, for each output and besides."""
+        kept = [a or b for a, b in zip(self.in_factors, self.late, strict=True)]
+        ours, others = (side.numbers_by_output(kept) for side in (self.rows, self.columns))
+        return max(ours[0], others[0]), max(ours[1], others[1])
 
 
 def _fill(
@@ -209,6 +233,7 @@ def _fill(
         for first, (c1, c2) in enumerate(_class_pairs(plan)):
             left, right = cache.features("rows", i, c1), cache.features("columns", j, c2)
             _fill_block(block, mirror, left, right, plan, c1, c2, symmetric and i == j, first == 0)
+            del left, right  # or they would be held beside the next
         yield i, j
 
 
@@ -241,7 +266,7 @@ def _fill_block(
 ) -> None:
     n, m = block.shape[:2]
     k1, k2 = c1.stop - c1.start, c2.stop - c2.start
-    whole = len(plan.classes) == 1
+    whole = len(plan.classes) == 1 or plan.outputs != "full"  # each tile is symmetric by itself
     for r in blocks(n, plan.tile):
         for s in blocks(m, plan.tile):
             if diagonal_block and whole and s.start < r.start:
@@ -281,6 +306,7 @@ class _FeatureCache:
     def __init__(self, plan: _Plan, x1: Tensor, x2: Tensor, symmetric: bool) -> None:
         self.plan, self.x, self.symmetric = plan, {"rows": x1, "columns": x2}, symmetric
         self._kept: OrderedDict[tuple[str, int, int], list[Features]] = OrderedDict()
+        self._largest = 0
 
     def features(self, side: str, index: int, classes: slice) -> list[Features]:
         if self.symmetric:
@@ -293,16 +319,23 @@ class _FeatureCache:
         where = plan.blocks[0 if side == "rows" else 1][index]
         model = plan.rows if side == "rows" else plan.columns
         x = self.x[side][where]
+        # what is kept makes room before, not after, something takes it
+        size = self._largest
+        while self._kept and size + sum(self._bytes(f) for f in self._kept.values()) > plan.keep:
+            self._kept.popitem(last=False)
         pieces = [
-            model.features(x[part], classes, plan.in_factors, plan.outputs)
+            model.features(x[part], classes, plan.in_factors, plan.late, plan.outputs)
             for part in blocks(len(x), plan.chunk)
         ]
-        made = [first.joined(rest) for first, *rest in zip(*pieces, strict=True)]
-        size = sum(f.bytes for f in made)
-        while (
-            self._kept
-            and size + sum(f.bytes for kept in self._kept.values() for f in kept) > plan.keep
-        ):
-            self._kept.popitem(last=False)
+        made: list[Features] = []
+        while pieces[0]:  # group by group, so that the pieces are freed as they are joined
+            first, *rest = (piece.pop() for piece in pieces)
+            made.append(first.joined(rest) if rest else first)
+        made.reverse()
+        self._largest = max(self._largest, self._bytes(made))
         self._kept[key] = made
         return made
+
+    @staticmethod
+    def _bytes(features: list[Features]) -> int:
+        return sum(f.bytes for f in features)

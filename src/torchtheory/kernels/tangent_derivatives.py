@@ -20,11 +20,12 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.core.random import as_generator
-from torchtheory.kernels.parameter_uses import ParameterUses, Use
+from torchtheory.kernels.parameter_uses import Lookup, ParameterUses, Use
 from torchtheory.kernels.tangent_features import (
     Factors,
     Features,
     Jacobians,
+    LateJacobians,
     Outputs,
     factors_of,
     group_parameters,
@@ -351,21 +352,34 @@ class Derivatives(Differentiable):
         return list(inputs), list(grads), [j.reshape(*j.shape[:2], -1) for j in jacobians]
 
     def features(
-        self, x: Tensor, classes: slice, in_factors: Sequence[bool], outputs: Outputs
+        self,
+        x: Tensor,
+        classes: slice,
+        in_factors: Sequence[bool],
+        late: Sequence[bool],
+        outputs: Outputs,
     ) -> list[Features]:
         """What the kernel of these samples is made of: one entry a group, then the whole ones."""
         inputs, grads, jacobians = self._differentiate(x, classes)
         made: list[Features] = []
-        for group, factors in zip(self.groups, in_factors, strict=True):
+        for group, factors, later in zip(self.groups, in_factors, late, strict=True):
             if factors:
                 made.append(Factors(*factors_of(group, self.uses, inputs, grads), outputs))
+            elif later:
+                use = self.uses[group.places[0][0]]
+                rows = use.rows if isinstance(use, Lookup) else 0
+                parts = factors_of(group, self.uses, inputs, grads)
+                made.append(LateJacobians(*parts, outputs, rows))
             else:
                 made.append(Jacobians(jacobian_of(group, self.uses, inputs, grads), outputs))
         made.extend(Jacobians(j, outputs) for j in jacobians)
         return made
 
     def numbers_by_output(self, in_factors: Sequence[bool]) -> tuple[int, int]:
-        """How many numbers the features of a sample hold: for each output, and besides."""
+        """How many numbers the features of a sample hold: for each output, and besides.
+
+        `in_factors` says of which groups factors are kept rather than Jacobians.
+        """
         each, besides = sum(self.point[k].numel() for k in self.whole), 0
         for size, factors in zip(self.sizes, in_factors, strict=True):
             each += size.positions * size.right if factors else size.jacobian

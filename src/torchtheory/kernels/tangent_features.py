@@ -9,7 +9,9 @@ $$
 
 two Gram matrices multiplied entry by entry (`Factors`), or the product of the Jacobians
 $J_c = \sum_t g_{ct} \tilde a_t^\top$ (`Jacobians`). The first never forms a Jacobian and is
-the cheaper one for few positions t; the number of operations decides.
+the cheaper one for few positions t; the number of operations decides. Where Jacobians are cheaper
+to multiply but too large to keep, their factors are kept and they are formed a piece at a time
+(`LateJacobians`).
 """
 
 from __future__ import annotations
@@ -23,8 +25,12 @@ import torch
 from torch import Tensor
 
 from torchtheory.kernels.parameter_uses import Lookup, OuterUse, Use, outer_sum
+from torchtheory.kernels.tiles import blocks
 
 Outputs = Literal["full", "trace", "diagonal"]
+
+#: Bytes of Jacobians that are formed at a time from the factors kept.
+WORKSPACE = 2**26
 
 
 @dataclass(frozen=True)
@@ -257,3 +263,46 @@ class Jacobians(Features):
             total.baddbmm_(self.values[:, rows], other.values[:, columns].transpose(1, 2))
         else:
             total.addmm_(self.values[rows].flatten(0, 1), other.values[columns].flatten(0, 1).T)
+
+
+class LateJacobians(Features):
+    """Factors of `n` samples whose Jacobians are formed where two are multiplied.
+
+    A few outputs of the weight at a time: the kernel is the sum over them, so that no more than
+    `WORKSPACE` is needed however many parameters there are.
+
+    Args:
+        left: `[n, T, d]`, or whole numbers `[n, T]` that stand for one-hot vectors.
+        right: `[n, C, T, o]`.
+        outputs: what the kernel is taken of.
+        rows: length of the one-hot vectors.
+    """
+
+    def __init__(self, left: Tensor, right: Tensor, outputs: Outputs, rows: int = 0) -> None:
+        self.left, self.right = left.contiguous(), right.contiguous()
+        self.outputs, self.rows = outputs, rows
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.left, self.right
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        self.left = torch.cat([self.left, *(o.left for o in others)])
+        self.right = torch.cat([self.right, *(o.right for o in others)])
+        return self
+
+    def add_to(self, total: Tensor, rows: slice, other: Self, columns: slice) -> None:
+        same = other is self and rows == columns
+        each = sum(
+            features.right[part].shape[0] * features.right.shape[1]
+            for features, part in ((self, rows), *([] if same else [(other, columns)]))
+        )
+        length = self.rows or self.left.shape[2]
+        width = max(1, WORKSPACE // (each * length * self.right.element_size()))
+        for some in blocks(self.right.shape[3], width):
+            one = self._formed(rows, some)
+            two = one if same else other._formed(columns, some)
+            one.add_to(total, slice(None), two, slice(None))
+
+    def _formed(self, samples: slice, some: slice) -> Jacobians:
+        right = self.right[samples][..., some]
+        return Jacobians(outer_sum(right, self.left[samples], self.rows).flatten(2), self.outputs)

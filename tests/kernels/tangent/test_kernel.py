@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from torchtheory.kernels import tangent
+from torchtheory.kernels import tangent, tangent_features
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.tangent_derivatives import Derivatives
 
@@ -327,3 +327,31 @@ def test_what_stands_behind_a_detach_has_no_part_in_the_kernel() -> None:
             return super().forward(x).detach()
 
     assert not empirical_ntk(Nothing(), x, outputs="trace").any()
+
+
+def test_jacobians_formed_late_and_outputs_in_turn_change_nothing(monkeypatch: Any) -> None:
+    """With little memory factors are kept, Jacobians formed in pieces and outputs taken in turn."""
+    torch.manual_seed(0)
+    words = nn.Sequential(nn.Embedding(9, 24), nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 24))
+    net = nn.Sequential(words, nn.Flatten(), nn.Linear(4 * 24, 3)).double()
+    x = torch.randint(0, 9, (7, 4))
+    plans: list[Any] = []
+    made = tangent._Plan.__init__
+
+    def noted(self: Any, *args: Any, **named: Any) -> None:
+        made(self, *args, **named)
+        plans.append(self)
+
+    monkeypatch.setattr(tangent._Plan, "__init__", noted)
+    monkeypatch.setattr(tangent, "factors_are_cheaper", lambda *_: False)
+    monkeypatch.setattr(tangent_features, "WORKSPACE", 3000)
+    for outputs in ("trace", "diagonal", "full"):
+        for other in (None, x[2:]):
+            plenty = empirical_ntk(net, x, other, outputs=outputs, memory="1GiB")  # type: ignore[arg-type]
+            little = empirical_ntk(net, x, other, outputs=outputs, memory=150_000)  # type: ignore[arg-type]
+            torch.testing.assert_close(little, plenty)
+            assert not any(plans[-2].late)
+            assert any(plans[-1].late)
+            assert len(plans[-2].classes) == 1
+    assert len(plans[1].classes) > 1
+    assert len(plans[1].blocks[0]) == 1
