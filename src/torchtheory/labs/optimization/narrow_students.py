@@ -42,7 +42,7 @@ def symmetric(numbers: Tensor, k: int) -> Tensor:
     last[-1] = 1.0
     others = 1 - last
     diagonal, rest, column, row, corner = numbers
-    block = rest * torch.outer(others, others) + (diagonal - rest) * torch.diag(others)
+    block: Tensor = rest * torch.outer(others, others) + (diagonal - rest) * torch.diag(others)
     edges: Tensor = column * torch.outer(others, last) + row * torch.outer(last, others)
     return block + edges + corner * torch.outer(last, last)
 
