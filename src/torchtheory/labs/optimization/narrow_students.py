@@ -41,7 +41,7 @@ def symmetric(numbers: Tensor, k: int) -> Tensor:
     last = torch.zeros(k, dtype=torch.float64)
     last[-1] = 1.0
     others = 1 - last
-    diagonal, rest, column, row, corner = numbers
+    diagonal, rest, column, row, corner = numbers.unbind()
     block: Tensor = rest * torch.outer(others, others) + (diagonal - rest) * torch.diag(others)
     edges: Tensor = column * torch.outer(others, last) + row * torch.outer(last, others)
     return block + edges + corner * torch.outer(last, last)
