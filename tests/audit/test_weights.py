@@ -258,6 +258,19 @@ def test_without_time_it_says_so() -> None:
     assert "not-finite" in [q.name for f in report.findings for q in f.quantities]
 
 
+def test_without_time_to_look_at_all_nothing_is_claimed_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(survey_module, "_LOOKING", 0.0)
+    state = fresh(0).state_dict()
+    report = weights(state, budget=1e-9)
+    assert len(report.undone) == len(report.findings)
+    assert report.warnings == []
+    assert set(states(report).values()) == {State.UNMEASURED}
+    reasons = {c.reason for f in report.findings for c in f.claims}
+    assert reasons == {"no time was left for 11 of 11 tensors; give a larger budget"}
+
+
 def test_buffers_are_no_layers() -> None:
     state = {
         "h.attn.mask": torch.ones(64, 64).tril(),

@@ -104,7 +104,7 @@ def _examined(
         covers=(),
         needs=(),
         whole=True,
-        function=lambda _, record: one.function(found, record),
+        function=lambda _, record: one(found, record),
     )
     nothing = cast(Any, None)  # there is no problem: the survey is what it speaks about
     return examine(finding, nothing, confidence=confidence, seed=seed, seconds=seconds)

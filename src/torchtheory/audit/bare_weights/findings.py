@@ -30,12 +30,25 @@ USUAL_EXPONENTS = (2.0, 6.0)
 
 @dataclass(frozen=True, slots=True)
 class WeightFinding:
-    """A finding about weights alone: as those of an audit, of a survey instead of a problem."""
+    """A finding about weights alone: as those of an audit, of a survey instead of a problem.
+
+    Attributes:
+        name, area, title: as those of any finding.
+        function: fills the record.
+        of_parts: whether it has something to say where only a part of the tensors was looked at.
+    """
 
     name: str
     area: Area
     title: str
     function: Callable[[Survey, FindingRecord], None]
+    of_parts: bool = False
+
+    def __call__(self, found: Survey, record: FindingRecord) -> None:
+        if found.unseen and not self.of_parts:
+            say_unseen(found, record, self.title)
+        else:
+            self.function(found, record)
 
 
 def values(found: Survey, record: FindingRecord) -> None:
@@ -96,7 +109,9 @@ def values(found: Survey, record: FindingRecord) -> None:
     if len(kinds) > 1:
         listed = ", ".join(f"{n} in {kind}" for kind, n in kinds.items())
         record.note(f"The layers are not of one precision: {listed}.")
-    if not broken:
+    if found.unseen:
+        say_unseen(found, record, "Values of the weights")
+    elif not broken:
         record.fine(
             f"All {found.parameters:,} weights are finite numbers.", number=number, usual="0"
         )
@@ -332,7 +347,7 @@ def tails(found: Survey, record: FindingRecord) -> None:
         basis="two standard errors, as if singular values were independent",
     )
     rows = []
-    fits = 0
+    fits = tested = 0
     for m, law in zip(known, laws, strict=True):
         judged = m.spectrum
         assert judged is not None
@@ -343,10 +358,11 @@ def tails(found: Survey, record: FindingRecord) -> None:
         ]
         good = judged.plausible is not None and judged.plausible >= 0.1 and not better
         fits += good
+        tested += judged.plausible is not None
         rows.append(
             (
                 m.name, law.exponent, 2 * law.standard_error, law.tail, judged.plausible,
-                " and ".join(better) or "none", good,
+                " and ".join(better) or "none", good if judged.plausible is not None else None,
             )
         )  # fmt: skip
     record.table(
@@ -357,10 +373,19 @@ def tails(found: Survey, record: FindingRecord) -> None:
         "taken to fit where its p-value is at least 0.1 and neither an exponential nor a lognormal "
         "law is better at 95 %.",
     )
-    record.quantity("heavy-tails", "layers whose tail a power law fits", fits)
+    spectra_tested = counted(tested, "spectrum", "spectra")
+    if tested < len(known):
+        record.complete = False
+        record.not_done(
+            (),
+            r"\text{Power laws of tails}",
+            f"no time was left to test {len(known) - tested} of them; give a larger budget",
+        )
+    else:
+        record.quantity("heavy-tails", "layers whose tail a power law fits", fits)
     record.headline(
-        f"A power law fits the tail of {fits} of {counted(len(known), 'spectrum', 'spectra')}; "
-        f"the middle exponent is {number_text(number.value, 2)}."
+        f"A power law fits the tail of {fits} of {spectra_tested} that were tested; the middle "
+        f"exponent is {number_text(number.value, 2)}."
     )
     low, high = USUAL_EXPONENTS
     record.note(
@@ -487,7 +512,7 @@ def statistics(found: Survey, record: FindingRecord) -> None:
 FINDINGS: tuple[WeightFinding, ...] = (
     WeightFinding("weight-origin", Area.TRAINING, "Has it been trained?", origin),
     WeightFinding("weight-statistics", Area.TRAINING, "Running statistics", statistics),
-    WeightFinding("weight-values", Area.SIGNALS, "The numbers in the weights", values),
+    WeightFinding("weight-values", Area.SIGNALS, "The numbers in the weights", values, True),
     WeightFinding("weight-norms", Area.SIGNALS, "Sizes of the layers", scale),
     WeightFinding("weight-spectra", Area.CAPACITY, "Ranks of the layers", spectra),
     WeightFinding("weight-tails", Area.CAPACITY, "Heavy tails of the spectra", tails),
@@ -521,6 +546,14 @@ def _moved(found: Survey) -> bool:
         if not drawn and len(t.shape) == 1:
             return True
     return False
+
+
+def say_unseen(found: Survey, record: FindingRecord, what: str) -> None:
+    """Say that there was no time to look at some tensors."""
+    record.complete = False
+    total = found.unseen + len(found.tensors)
+    reason = f"no time was left for {found.unseen:,} of {total:,} tensors; give a larger budget"
+    record.not_done((), rf"\text{{{what}}}", reason)
 
 
 def _say_undone(found: Survey, record: FindingRecord, what: str) -> bool:

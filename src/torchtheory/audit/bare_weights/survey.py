@@ -38,8 +38,12 @@ COPY, NOTHING = 1e-4, 1e-6
 #: Singular values below this share of the largest may be nothing but rounding.
 ROUNDING = 1e-6
 
-# Rows with nearly the same projection that are compared with each.
-_NEIGHBORS = 8
+# Directions that rows are projected on, and how many with nearly the same first projection are
+# compared with each.
+_DIRECTIONS, _NEIGHBORS = 4, 8
+
+# Seconds for values, however little time there is.
+_LOOKING = 2.0
 
 # Seconds per multiplication of a dense decomposition, until one was timed.
 _SECONDS = 3e-10
@@ -223,14 +227,14 @@ class Survey:
         matrices: those that are trained and have at least two rows and columns.
         normalizations: for each normalization with running statistics, its tensors by their last
             name.
-        unfinished: whether time ran out before all spectra were known.
+        unseen: how many tensors there was no time to look at.
     """
 
     title: str
     tensors: list[Values]
     matrices: list[Matrix]
     normalizations: dict[str, dict[str, Tensor]]
-    unfinished: bool = False
+    unseen: int = 0
 
     @property
     def parameters(self) -> int:
@@ -250,6 +254,9 @@ def survey(checkpoint: Checkpoint, *, seconds: float = math.inf, seed: int = 0) 
     for name, tensor in progress.track(
         checkpoint.tensors(), "weights", total=len(checkpoint.names)
     ):
+        if time.perf_counter() - start > max(seconds, _LOOKING):
+            found.unseen = len(checkpoint.names) - len(found.tensors)
+            break
         values = _values(name, tensor, checkpoint.is_buffer(name))
         found.tensors.append(values)
         _keep_statistics(found.normalizations, name, tensor)
@@ -263,7 +270,6 @@ def survey(checkpoint: Checkpoint, *, seconds: float = math.inf, seed: int = 0) 
     for one in progress.track(by_size, "spectra"):
         left = seconds - (time.perf_counter() - start)
         if left <= 0:
-            found.unfinished = True
             break
         work = float(one.rows) * one.columns * one.short + one.short**3
         matrix = _as_matrix(checkpoint.read(one.name))
@@ -278,7 +284,6 @@ def survey(checkpoint: Checkpoint, *, seconds: float = math.inf, seed: int = 0) 
     for one in found.matrices:
         if one.spectrum is not None and one.spectrum.tail is not None:
             if time.perf_counter() - start > seconds:
-                found.unfinished = True
                 break
             one.spectrum = _judged(one.spectrum, seed)
     return found
@@ -337,16 +342,25 @@ def _units(matrix: Tensor, seed: int) -> Units:
     columns = torch.linalg.vector_norm(matrix, dim=0)
     usual = float(rows.max()) or 1.0
     silent = rows <= NOTHING * usual
-    direction = gaussian(
-        matrix.shape[1], generator=as_generator(seed), dtype=matrix.dtype, device=matrix.device
+    directions = gaussian(
+        matrix.shape[1],
+        _DIRECTIONS,
+        generator=as_generator(seed),
+        dtype=matrix.dtype,
+        device=matrix.device,
     )
+    places = matrix @ (directions / torch.linalg.vector_norm(directions, dim=0))
     heard = (~silent).nonzero().flatten()
-    order = heard[(matrix[heard] @ direction).argsort()]
+    order = heard[places[heard, 0].argsort()]
     copied = torch.zeros(len(order), dtype=torch.bool)
     for step in range(1, min(_NEIGHBORS, len(order) - 1) + 1):
         one, two = order[:-step], order[step:]
-        apart = torch.linalg.vector_norm(matrix[one] - matrix[two], dim=1)
-        copied[step:] |= apart <= COPY * torch.maximum(rows[one], rows[two])
+        near = COPY * torch.maximum(rows[one], rows[two])
+        # projections are no farther apart than the rows, up to rounding: most pairs end here
+        apart = (places[one] - places[two]).abs().amax(dim=1)
+        close = (apart <= 2 * near).nonzero().flatten()
+        apart = torch.linalg.vector_norm(matrix[one[close]] - matrix[two[close]], dim=1)
+        copied[step + close] |= apart <= near[close]
     unread = int((columns <= NOTHING * float(columns.max())).sum())
     return Units(int(silent.sum()), unread, int(copied.sum()))
 
