@@ -40,9 +40,9 @@ def main(arguments: list[str] | None = None) -> list[tt.audit.Audit]:
         StandardScaler(),
         MLPRegressor(
             hidden_layer_sizes=(options.width,),
-            alpha=1.0,
+            alpha=10.0,
             solver="lbfgs",
-            max_iter=options.epochs,
+            max_iter=20 * options.epochs,
             random_state=0,
         ),
     ).fit(*train)
