@@ -530,7 +530,8 @@ def _record_gradient(
     )
     record.quantity(
         "gradient-noise-scale", "batch at which the gradient's noise equals the gradient",
-        value, low=low, high=high, basis=basis, unit="samples", samples=samples,
+        value, low=low, high=high, unit="samples", samples=samples,
+        basis=f"jackknife over groups, {len(samples):,} of {samples.population:,} samples",
     )  # fmt: skip
     if math.isfinite(high):
         record.advise(

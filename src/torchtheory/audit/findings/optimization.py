@@ -98,19 +98,17 @@ def curvature(problem: Problem, record: FindingRecord) -> None:
     hessian = hessian_operator(problem, samples)
     top = _sharpest(hessian, record)
     sharpness = _sharpness(problem, record, top, samples, others)
-    _record_trace(problem, record, hessian, top, samples)
     if sharpness.estimate <= 0:
         record.not_applicable("L-125", STABLE, "no direction of positive curvature was found")
+        _record_trace(problem, record, hessian, top, samples)
         return
     step = _step_limit(record, sharpness, samples)
-    _check_limit(problem, record, top, samples)
-    if float(top.values[0]) > 0:
-        _slice(problem, record, top, samples)
     record.headline(
         f"The loss curves by {spoken(sharpness)} in its sharpest direction{part_of(samples)}: "
         f"gradient descent with a step above {step.value:.3g} is unstable here.",
         2,
     )
+    # what the first screen says comes before what refines and checks it
     _is_it_finished(problem, record, sharpness, samples, others)
     if problem.learning_rate is None:
         record.advise(
@@ -119,6 +117,10 @@ def curvature(problem: Problem, record: FindingRecord) -> None:
         )
     else:
         _try_learning_rate(problem, record, sharpness, samples, others, problem.learning_rate)
+    _check_limit(problem, record, top, samples)
+    _record_trace(problem, record, hessian, top, samples)
+    if float(top.values[0]) > 0:
+        _slice(problem, record, top, samples)
 
 
 # ------------------------------------------------------------------------------- what is used
