@@ -72,7 +72,7 @@ def copied_columns(x: Tensor, generator: torch.Generator | int = 0) -> list[tupl
     some = _some(rows, generator)
     usable = (common_share(rows, generator) <= NEARLY).nonzero().flatten()
     z = _standardized(some[:, usable])
-    alike = (z.T @ z / len(some)).abs() > 1 - 1e-4
+    alike = (z.T @ z / len(some)).abs() > 1 - 1e-2
     pairs, taken = [], set()
     for i, j in alike.triu(1).nonzero().tolist():
         first, second = int(usable[i]), int(usable[j])
@@ -94,8 +94,10 @@ def _affine_copies(a: Tensor, b: Tensor) -> bool:
     if sign < 0 and len(torch.unique(a)) == 2:
         return False
     spread = pair.double().std(0).clamp(min=1e-300)
+    # a column far from 0 in units of its spread has few digits left of it
     rounding = torch.finfo(a.dtype).eps * (1 + float((pair.double().abs().amax(0) / spread).max()))
-    return float((z[:, 0] - sign * z[:, 1]).abs().max()) <= 16 * rounding
+    apart = float((z[:, 0] - sign * z[:, 1]).abs().max())
+    return rounding < 1e-3 and apart <= 16 * rounding
 
 
 @dataclass(frozen=True, slots=True)

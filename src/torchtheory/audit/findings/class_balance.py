@@ -118,9 +118,13 @@ def _against_test(problem: Problem, record: FindingRecord, n: Tensor) -> None:
             size=(6, 2.4),
         )
     new = ((n == 0) & (m > 0)).nonzero().flatten().tolist()
-    # a class of share p is absent from m samples with probability (1 - p)^m
-    unlikely = (1 - n / n.sum()) ** int(m.sum()) < level / len(n)
-    missing = (unlikely & (m == 0)).nonzero().flatten().tolist()
+    # given how often a class occurs in all, the chance that the test data has none of it
+    every, tested = int((n + m).sum()), int(m.sum())
+    missing = [
+        c
+        for c in (m == 0).nonzero().flatten().tolist()
+        if stats.hypergeom.pmf(0, every, int(n[c]), tested) < level / len(n)
+    ]
     usual = f"below {NOTICEABLE}"
     if int((m > 0).sum()) == 1 and found.p_value < level:
         record.defect(

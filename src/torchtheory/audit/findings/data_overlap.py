@@ -25,8 +25,11 @@ MUCH = 0.01
 #: Samples that are compared with all training samples to find near copies.
 COMPARED = 2000
 
-#: A near copy is closer than the distance that 99 of 100 training samples keep from the rest.
-KEPT = 0.01
+#: A near copy is closer than this part of the distance that training samples usually keep.
+CLOSER = 0.5
+
+#: Fewest samples whose distances are compared.
+FEWEST = 100
 
 #: Distances within the training data come in pairs, so the test that takes them for independent is
 #: asked for so many times more; and so many near copies for each of the training data.
@@ -221,9 +224,9 @@ def _near_copies(problem: Problem, record: FindingRecord) -> Copies | None:
     own = _distances(standardize, problem.train.x, problem.train.x, inside)
     others = _distances(standardize, problem.test.x, problem.train.x, tested)
     positive = own[own > 0]
-    if len(positive) < 20 or len(others) < 20:
+    if len(positive) < FEWEST or len(others) < FEWEST:
         return None
-    within = float(positive.quantile(KEPT))
+    within = CLOSER * float(positive.median())
     here, there = int((others < within).sum()), int((own < within).sum())
     if here * len(own) < TIMES * there * len(others):
         return None

@@ -369,7 +369,7 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
     usual = "above 0, the error of predicting the mean"
     said = f"R² is {train.estimate:.3g} on the training data"
     if train.low <= 0 and len(problem.train) >= FEWEST_RESIDUALS:
-        say = record.defect if train.estimate < 1 - NOTHING else record.look
+        say = record.defect if train.high < EXPLAINED else record.look
         say(
             f"The network has not learned its training data: {said}, no better than the mean of "
             "the targets.",

@@ -9,7 +9,6 @@ from torchtheory.audit.findings.hypotheses import one_label_per_sample
 from torchtheory.audit.findings.input_neighbors import real_inputs
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.data.columns import (
-    NEARLY,
     common_share,
     constant_columns,
     copied_columns,
@@ -19,6 +18,9 @@ from torchtheory.models.problem import Problem
 
 #: A column that the label explains to this share is a copy of it.
 COPY = 0.99
+
+#: In columns of sparse data, one value has at least this share.
+OFTEN = 0.5
 
 #: Fewest samples that prove a column constant: one that is so in nine of ten cases would be the
 #: same in 44 samples with probability 0.01.
@@ -51,7 +53,10 @@ def features(problem: Problem, record: FindingRecord) -> None:
     total = x.shape[1]
     constant = constant_columns(x) if len(x) >= ENOUGH else []
     shares = common_share(x, 0)
-    sparse = int(((shares > NEARLY) & (shares < 1)).sum())
+    rare = (shares > OFTEN) & (shares < 1)
+    usual_values = set(x[:, rare].mode(0).values.tolist())
+    strange = [c for c in constant if float(x[0, c]) not in usual_values]
+    sparse = 0 if strange else int(rare.sum())
     copies = copied_columns(x, 0)
     wasted = (len(constant) + len(copies)) / total
     record.quantity(

@@ -27,14 +27,17 @@ from torchtheory.training.risks import sample_losses
 SCALE, SHIFT = 2.0, 0.5
 SCALE_OF_ONE, SHIFT_OF_ONE = 3.0, 2.0
 
-#: Fewest test samples that are compared with the training data.
-FEWEST = 20
+#: Fewest samples of training and test data that are compared, and that single columns are.
+FEWEST, ENOUGH_FOR_ONE = 20, 100
 
 #: Samples the network is tried on with inputs of another scale.
 TRIED = 512
 
 #: Inputs of this size into a network without normalization are worth a look.
 HUGE = 30.0
+
+#: Pixels in 0..255 are larger than this, and pixels in 0..1 that were divided by 255 smaller.
+LARGE, SMALL = 10.0, 0.02
 
 
 @finding(
@@ -113,23 +116,26 @@ class Scaling:
 
 
 def scalings(x: Tensor) -> list[Scaling]:
-    """What is commonly forgotten before inputs are given to a network."""
+    """What may have been forgotten before inputs of this size were given to a network."""
     flat = x.reshape(len(x), -1)
-    mean, deviation = flat.mean(0), flat.std(0, correction=0)
-    everything = float(flat.std(correction=0))
-    found = [
-        Scaling("divided by 255", 0.0, 255.0),
-        Scaling("multiplied by 255", 0.0, 1 / 255),
-    ]
-    if everything > 0:
-        found.append(
-            Scaling("shifted and scaled to mean 0 and variance 1", float(flat.mean()), everything),
-        )
+    mean, deviation, size = float(flat.mean()), float(flat.std(correction=0)), _size(x)
+    found = []
+    if size > LARGE:
+        found.append(Scaling("divided by 255", 0.0, 255.0))
+    if size < SMALL:
+        found.append(Scaling("multiplied by 255", 0.0, 1 / 255))
+    if deviation > 0 and (not 1 / SCALE < deviation < SCALE or abs(mean) > SHIFT * deviation):
+        found.append(Scaling("shifted and scaled to mean 0 and variance 1", mean, deviation))
+    every = flat.std(0, correction=0)
+    typical = float(every.median())
+    if typical > 0 and (
+        not 1 / SCALE < typical < SCALE or float(flat.mean(0).abs().median()) > SHIFT * typical
+    ):
         found.append(
             Scaling(
                 "shifted and scaled to mean 0 and variance 1 in every feature",
-                mean.reshape(x.shape[1:]),
-                deviation.clamp(min=1e-3 * everything).reshape(x.shape[1:]),
+                flat.mean(0).reshape(x.shape[1:]),
+                every.clamp(min=1e-3 * deviation).reshape(x.shape[1:]),
             )
         )
     return found
@@ -206,6 +212,8 @@ def _other_scale_fits(problem: Problem, record: FindingRecord) -> bool:
     if not problem.has_loss or not problem.deterministic or len(problem.train) < FEWEST:
         return False
     every = scalings(problem.train.x)
+    if not every:
+        return False
     tried = min(TRIED, problem.affordable(2 * len(every) + 3, share=0.3))
     if tried < FEWEST:
         record.note("There was no time to try the network on inputs of other scales.")
@@ -216,7 +224,7 @@ def _other_scale_fits(problem: Problem, record: FindingRecord) -> bool:
         new = problem.test.some(tried, record.generator)
     given = Scaling("as given", 0.0, 1.0)
     found = [_both(problem, samples, new, s) for s in (given, *every)]
-    pairs = [f for f in found if f is not None]
+    pairs = [f for f in found if f is not None]  # the first is that of the inputs as they are
     constant = constant_loss(problem, samples)
     record.table(
         "scales",
@@ -321,7 +329,8 @@ def _test_against_train(problem: Problem, record: FindingRecord) -> bool:
             "source.",
         )
         return True
-    return _single_columns(found, record, level, scale)
+    fewer = min(len(problem.train), len(problem.test))
+    return _single_columns(found, record, level, scale, fewer)
 
 
 def _dense(found: ColumnShift, problem: Problem) -> ColumnShift:
@@ -366,10 +375,13 @@ def _ranges(
 
 
 def _single_columns(
-    found: ColumnShift, record: FindingRecord, level: float, scale: Quantity
+    found: ColumnShift, record: FindingRecord, level: float, scale: Quantity, samples: int
 ) -> bool:
-    """Columns that changed though most did not; each is tested at its part of the level."""
-    part = level / (2 * len(found.columns))
+    """Columns that changed though most did not; each is tested at its part of the level.
+
+    So small a part is far out in the tail, where few samples do not follow the normal law.
+    """
+    part = level / (2 * len(found.columns)) if samples >= ENOUGH_FOR_ONE else 0.0
     by = torch.maximum(found.ratio, 1 / found.ratio)
     scaled = (found.ratio_p_value.to(by.device) < part) & (by >= SCALE_OF_ONE)
     moved = (found.shift_p_value.to(by.device) < part) & (found.shift.abs() >= SHIFT_OF_ONE)
