@@ -12,6 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from torchtheory.cli.audit import TaskChoice
+from torchtheory.models.targets import TASKS
+
 from .calls import MODEL, Call, refused, write_problem
 
 
@@ -140,6 +143,10 @@ def test_audit_options_that_do_not_go_together(call: Call) -> None:
     assert "--model needs --data" in refused(call("audit", "--model", "a:b"))
     assert "there is no file a.pt" in refused(call("audit", "--weights", "a.pt"))
     assert "--data goes with --model" in refused(call("audit", "--weights", "a.pt", "--data", "b"))
+
+
+def test_every_task_can_be_asked_for() -> None:
+    assert [choice.value for choice in TaskChoice] == list(TASKS)
 
 
 def test_compare_two_checkpoints(call: Call) -> None:

@@ -38,6 +38,8 @@ class TaskChoice(StrEnum):
     regression = "regression"
     binary = "binary"
     multiclass = "multiclass"
+    labeling = "labeling"
+    unlabeled = "unlabeled"
 
 
 class FailChoice(StrEnum):
