@@ -430,7 +430,7 @@ def _saddle(
 ) -> None:
     """The gradient has nothing left to gain: does the direction of negative curvature?"""
     judges = others if len(others) else samples  # those that chose no direction, where there are
-    own, plain = losses_beside_constant(problem, judges, record)
+    own, plain, _ = losses_beside_constant(problem, judges, record)
     base, most = own.estimate, max(own.high, 0.0 if plain is None else plain.high)
     length = math.sqrt(2 * STATIONARY * max(base, 1e-12) / abs(float(ends.values[-1])))
     lowest = base

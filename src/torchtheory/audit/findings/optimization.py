@@ -456,7 +456,7 @@ def _is_it_finished(
     """Ten steps of gradient descent with 1/λ, on a copy: does the loss still fall?"""
     # λ is known within its range only, and so is the step
     steps = {1 / value for value in (sharpness.low, sharpness.high) if value > 0}
-    own, plain = losses_beside_constant(problem, samples, record)
+    own, plain, alike = losses_beside_constant(problem, samples, record)
     reference = own if plain is None or own.estimate > plain.estimate else plain
     changes = []
     for step in sorted(steps):
@@ -493,7 +493,7 @@ def _is_it_finished(
             usual=usual,
             action="Train for longer, or with a larger learning rate.",
         )
-    elif plain is not None and own.high > LEARNED * plain.low:
+    elif plain is not None and alike:
         record.look(
             f"The network fits hardly better than a constant prediction: its loss is "
             f"{own.estimate:.3g}, that of a constant {plain.estimate:.3g}{part_of(samples)}.",
@@ -517,13 +517,28 @@ def _is_it_finished(
 
 def losses_beside_constant(
     problem: Problem, samples: Samples, record: FindingRecord
-) -> tuple[Interval, Interval | None]:
-    """The loss of the network, and of the best constant prediction where that can be made."""
-    own = loss_range(problem, samples, record.generator, record.confidence)
+) -> tuple[Interval, Interval | None, bool]:
+    """The loss of the network, that of the best constant prediction, whether the two are alike.
+
+    The second is None where no constant can be told. Alike: beyond doubt the network keeps more
+    than `LEARNED` of the loss of the constant; both are compared on the same samples.
+    """
+    parts, shares = grouped(samples, record.generator)
+
+    def mean(losses: Tensor) -> Interval:
+        return mean_range(
+            losses,
+            len(samples),
+            samples.population,
+            record.confidence,
+            value=float(shares @ losses),
+        )
+
+    here = torch.tensor([problem.risk(part) for part in parts], dtype=torch.float64)
+    own = mean(here)
     outputs = _constant(problem, problem.train)
     if outputs is None:
-        return own, None
-    parts, shares = grouped(samples, record.generator)
+        return own, None, False
     try:
         with torch.no_grad():
             losses = [
@@ -531,12 +546,9 @@ def losses_beside_constant(
                 for part in parts
             ]
     except Exception:  # a loss of the user's that wants something else
-        return own, None
+        return own, None, False
     values = torch.tensor(losses, dtype=torch.float64)
-    plain = mean_range(
-        values, len(samples), samples.population, record.confidence, value=float(shares @ values)
-    )
-    return own, plain
+    return own, mean(values), mean(here - LEARNED * values).low > 0
 
 
 def _constant(problem: Problem, samples: Samples) -> Tensor | None:
