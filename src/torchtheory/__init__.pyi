@@ -27,6 +27,8 @@ from torchtheory import training as training
 from torchtheory.audit.bare_weights.audit import weights as _weights
 from torchtheory.audit.comparison.compare import Comparison as _Comparison
 from torchtheory.audit.comparison.compare import compare as _compare
+from torchtheory.audit.comparison.series import AuditSeries as _AuditSeries
+from torchtheory.audit.comparison.series import series as _series
 from torchtheory.audit.engine.audit import Audit as _Audit
 from torchtheory.audit.engine.audit import audit as _audit
 from torchtheory.audit.engine.finding import FindingRecord as _FindingRecord
@@ -57,6 +59,7 @@ class audit(_Audit):
     def __init__(self) -> None: ...
 
     Audit: TypeAlias = _Audit
+    AuditSeries: TypeAlias = _AuditSeries
     Comparison: TypeAlias = _Comparison
     FindingRecord: TypeAlias = _FindingRecord
     Tracker: TypeAlias = _Tracker
@@ -65,6 +68,7 @@ class audit(_Audit):
     audit = staticmethod(_audit)
     compare = staticmethod(_compare)
     finding = staticmethod(_finding)
+    series = staticmethod(_series)
     track = staticmethod(_track)
     tracked = staticmethod(_tracked)
     weights = staticmethod(_weights)

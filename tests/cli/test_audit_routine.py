@@ -172,8 +172,8 @@ def check_sarif(text: str) -> dict[str, Any]:
     ids = [rule["id"] for rule in driver["rules"]]
     assert len(set(ids)) == len(ids)
     for rule in driver["rules"]:
-        assert rule["shortDescription"]["text"]
-        assert rule["help"]["text"]
+        for part in ("shortDescription", "fullDescription", "help"):
+            assert rule[part]["text"]
     for result in run["results"]:
         assert result["level"] in ("error", "warning")
         assert ids[result["ruleIndex"]] == result["ruleId"]

@@ -1,8 +1,8 @@
 """What theory says about a user's own network.
 
 The module itself can be called: `tt.audit(model, train, test)`. `tt.audit.track` follows
-quantities while a network is trained, `tt.audit.compare` says what changed between two audits, and
-`tt.audit.weights` audits weights alone.
+quantities while a network is trained, `tt.audit.compare` says what changed between two audits,
+`tt.audit.series` shows several side by side, and `tt.audit.weights` audits weights alone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 
 from torchtheory.audit.bare_weights.audit import weights
 from torchtheory.audit.comparison.compare import Comparison, compare
+from torchtheory.audit.comparison.series import AuditSeries, series
 from torchtheory.audit.engine.audit import Audit, audit
 from torchtheory.audit.engine.finding import FindingRecord, all_findings, finding
 from torchtheory.audit.tracking import Tracker, Tracking, track, tracked
 
 __all__ = [
     "Audit",
+    "AuditSeries",
     "Comparison",
     "FindingRecord",
     "Tracker",
@@ -28,6 +30,7 @@ __all__ = [
     "audit",
     "compare",
     "finding",
+    "series",
     "track",
     "tracked",
     "weights",

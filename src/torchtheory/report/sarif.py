@@ -115,6 +115,7 @@ def _rule(finding: ReportedFinding) -> dict[str, Any]:
         "id": finding.name,
         "name": finding.name.title().replace("-", ""),
         "shortDescription": {"text": f"{title}."},
+        "fullDescription": {"text": f"What an audit finds under: {title}."},
         "help": {"text": f"{title}."},
         "defaultConfiguration": {"level": "warning"},
     }
