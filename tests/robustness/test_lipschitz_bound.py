@@ -367,6 +367,20 @@ def test_many_centers_are_those_of_each() -> None:
             torch.testing.assert_close(both.lipschitz(radius), torch.tensor(alone).double())
 
 
+def test_a_function_with_its_arguments_in_another_order() -> None:
+    norm = normalized(2, 4).double().eval().requires_grad_(False)
+
+    def direct(m: Any, x: Tensor) -> Tensor:
+        mean, variance = m.norm.running_mean, m.norm.running_var
+        return torch.batch_norm(
+            x, m.norm.weight, m.norm.bias, mean, variance, False, 0.1, m.norm.eps, False
+        )
+
+    assert lipschitz_bound(Of(direct, norm=norm), (2, 3, 3)) == pytest.approx(
+        float(jacobian_norm(norm, normal(2, 3, 3)))
+    )
+
+
 def test_differences_of_classes() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)).double()

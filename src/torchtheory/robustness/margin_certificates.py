@@ -108,9 +108,9 @@ def boundary_distances(problem: Problem, samples: Samples) -> Tensor:
     Steps to where the nearest linearized boundary to one of the four classes next in score would
     be (Moosavi-Dezfooli et al., DeepFool), and the samples that the model puts in another class,
     give points beyond the boundary; each is pulled back along its segment to where the class
-    changes, and then moved along the boundary towards the sample. Every distance belongs to a point at which the
-    model was run and found to err. It is 0 for a sample that is misclassified already, and
-    infinite where nothing was found.
+    changes, and then moved along the boundary towards the sample. Every distance belongs to a point
+    at which the model was run and found to err. It is 0 for a sample that is misclassified already,
+    and infinite where nothing was found.
 
     Costs about 130 forward passes over the samples and up to 75 backward ones.
 

@@ -24,6 +24,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.nn.functional as F
+
 from torchtheory.robustness.affine_operations import (
     add,
     affine,
@@ -94,7 +97,11 @@ _DECISIONS = {
 
 def apply(watch: Pass, function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """What a torch function does to signals."""
-    name = getattr(function, "__name__", str(function))
+    name, _, overload = getattr(function, "__name__", str(function)).partition(".")
+    if name in ("batch_norm", "instance_norm") and (overload or function is getattr(torch, name)):
+        # torch's own function and an exported one take weight and bias before the statistics
+        x, weight, bias, mean, variance, *rest = args
+        args, function = (x, mean, variance, weight, bias, *rest[:3]), getattr(F, name)
     for signal in signals_in((args, options)):
         signal.current()
     written = name.endswith("_") and not name.endswith("__")
@@ -121,6 +128,10 @@ def _made(
         return args[0]
     if name in ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"):
         return function(among[0].value, *args[1:], **options)
+    if name == "sym_size":  # of an exported program
+        return among[0].shape[args[1]]
+    if name in ("_assert_tensor_metadata", "_assert_async"):
+        return None
     if name in _DECISIONS:
         raise watch.refuse(f"the network decides by the numbers of its input ({name})")
     rule = _RULES.get(name)
