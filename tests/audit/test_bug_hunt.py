@@ -58,13 +58,13 @@ def _accusations(report: tt.audit.Audit, finding: str) -> list[Assessment]:
 
 
 def _healthy(name: str) -> tuple[nn.Module, Any, Any]:
-    """Architectures as torch initializes them, trained for a few steps."""
+    """Architectures as torch initializes them, trained until they know something."""
     (x, y), test = bug_hunt.data(0, 200)
     sequences: Any = _load("audit_sequences")
     if name in ("lstm", "transformer"):
         train, test = sequences.sequences(200, 6), sequences.sequences(200, 6)
         net = sequences.Recurrent(8) if name == "lstm" else sequences.Attention(8, 6)
-        sequences.fit(net, *train, 3)
+        sequences.fit(net, *train, 40)
         return net, train, test
     if name == "tanh":
         net = nn.Sequential(nn.Linear(64, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh())
@@ -72,7 +72,7 @@ def _healthy(name: str) -> tuple[nn.Module, Any, Any]:
     else:
         x, test = x.reshape(-1, 1, 8, 8), (test[0].reshape(-1, 1, 8, 8), test[1])
         net = _load("audit_resnet_fashion").resnet(8, 4)
-    return bug_hunt.fit(net, (x, y), rate=0.02, epochs=2), (x, y), test
+    return bug_hunt.fit(net, (x, y), rate=0.05, epochs=12), (x, y), test
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer", "tanh", "resnet"])
