@@ -13,7 +13,7 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs, has_targets
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
 from torchtheory.models.problem import Problem
-from torchtheory.nets.chain import as_chain
+from torchtheory.nets.chain import Rearrangement, as_chain
 
 #: Samples that the smallest network is really built for; it is solved in cubic time.
 BUILT = 300
@@ -159,9 +159,11 @@ def _other_than_dense(model: nn.Module) -> str:
     except TorchTheoryError as error:
         return known + str(error)
     for link in links:
+        if isinstance(link.module, Rearrangement):
+            return f"{known}this one rearranges its values ({link.module.method})"
         if not isinstance(link.module, nn.Linear | nn.ReLU | nn.Flatten | nn.Dropout | nn.Identity):
-            name = f"layer {link.name!r}" if link.name else "a layer"
-            return f"{known}{name} is a {type(link.module).__name__}"
+            kind = type(link.module).__name__
+            return known + (f"layer {link.name!r} is a {kind}" if link.name else f"one is a {kind}")
     return known + "here they do not take turns"
 
 
