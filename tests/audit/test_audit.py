@@ -192,11 +192,10 @@ def reasons(name: str, finding: str) -> str:
 @pytest.mark.parametrize(
     ("name", "finding", "sentence"),
     [
-        ("residual", "lipschitz", "Residual is not a chain of layers: add does not follow"),
-        ("residual", "permutation-symmetry", "a skip connection, or a branch"),
+        ("residual", "width", "Residual is not a chain of layers: add does not follow"),
+        ("residual", "width", "a skip connection, or a branch"),
         ("regression", "margins", "the task is a regression"),
         ("regression", "certified-radius", "the task is a regression"),
-        ("residual", "certified-radius", "not a chain of layers"),
         ("embedding", "certified-radius", "the inputs are torch.int64"),
         ("regression", "risk", "the squared loss is unbounded"),
         ("no test", "risk", "no test data was given"),
@@ -204,7 +203,7 @@ def reasons(name: str, finding: str) -> str:
         ("bare", "curvature", "the model has no parameters"),
         ("noisy", "risk", "the same input gave two different outputs"),
         ("embedding", "lipschitz", "the inputs are torch.int64"),
-        ("shared", "permutation-symmetry", "no hidden layer between two dense layers"),
+        ("shared", "permutation-symmetry", "no two dense layers or convolutions stand behind"),
         ("mlp", "risk", "the network was fitted to these samples"),
     ],
 )
@@ -227,8 +226,6 @@ def test_standard_models_get_their_claims() -> None:
     assert found["margins"].tables
     assert found["curvature"].claims[0].control is not None
     assert found["permutation-symmetry"].claims[0].control is not None
-    assert "720" not in str(found["permutation-symmetry"].tables[0].rows)
-    assert found["permutation-symmetry"].tables[0].rows[0][2] == "10^4"  # 6! 5! = 86400
 
 
 def test_all_kinds_of_data_give_the_same_audit() -> None:
