@@ -434,6 +434,15 @@ def test_where_statistics_say_nothing(model: nn.Module, reason: str) -> None:
     assert reason in claim.reason
 
 
+def test_batches_too_small_for_statistics_accuse_nobody() -> None:
+    data = blobs()
+    model = trained(normalized(), data)
+    record = made("normalization-statistics", Problem(model, data, chunk=4))
+    assert [c.verdict for c in record.claims] == [Verdict.NOT_DONE]
+    assert said(record) == []
+    assert said(made("normalization-statistics", Problem(model, data))) == []
+
+
 # ------------------------------------------------------------------------------- training mode
 
 

@@ -85,6 +85,12 @@ def normalization_statistics(problem: Problem, record: FindingRecord) -> None:
         else:
             record.not_applicable((), statement, f"{len(samples)} samples are too few")
         return
+    if problem.chunk < LEAST:  # the statistics of a few samples are not those of a batch
+        record.complete = False
+        record.not_done(
+            (), statement, f"batches of {LEAST} samples do not fit into the time or memory there is"
+        )
+        return
     parts, shares = grouped(samples, record.generator, min(GROUPS, len(samples) // LEAST))
     renewed = [with_renewed_statistics(problem, part) for part in parts]
     compared = _compare(problem, renewed, shares)
