@@ -21,6 +21,9 @@ from torchtheory.data.columns import NEARLY, common_share
 #: standardized entry: columns that are nearly always 0 would else outweigh all the others.
 DIMENSIONS, ROWS, LARGEST = 64, 512, 3.0
 
+#: Most rows that scales are taken from.
+SCALED = 5000
+
 #: Permutations of the labels that mean and spread of a score by chance are taken from.
 PERMUTATIONS = 200
 
@@ -36,7 +39,7 @@ def standardizer(train: Tensor, generator: torch.Generator | int = 0) -> Callabl
     typical of their ranges: by their deviations, their few other values would outweigh everything
     else. No entry is larger than 3.
 
-    Cost: two passes over `train`.
+    Cost: two passes over at most 5,000 rows.
 
     >>> x = torch.tensor([[1.0, 1000.0], [2.0, 1000.0], [3.0, 1000.0]])
     >>> standardizer(x)(x)
@@ -47,6 +50,9 @@ def standardizer(train: Tensor, generator: torch.Generator | int = 0) -> Callabl
     if len(train) < 2:
         raise EmptyData(f"a scale needs at least two samples, not {len(train)}")
     flat = train.detach().reshape(len(train), -1)
+    if len(flat) > SCALED:
+        order = torch.randperm(len(flat), generator=as_generator(generator))[:SCALED]
+        flat = flat[order.to(flat.device)]
     center = _in_chunks(flat, lambda rows: rows.double().sum(0)) / len(flat)
     squares = _in_chunks(flat, lambda rows: (rows.double() - center).square().sum(0))
     scale = (squares / (len(flat) - 1)).sqrt()
@@ -73,7 +79,7 @@ def comparable(train: Tensor, generator: torch.Generator | int = 0) -> Callable[
     It standardizes, and takes the leading principal components of 512 rows where there are more
     than 64 columns.
 
-    Cost: two passes over `train`, and the eigenvectors of a matrix of 512 rows.
+    Cost: two passes over at most 5,000 rows, and the eigenvectors of a matrix of 512 rows.
 
     >>> x = torch.randn(100, 3, 10, 10, generator=torch.Generator().manual_seed(0))
     >>> comparable(x)(x).shape

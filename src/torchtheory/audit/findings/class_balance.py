@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
@@ -179,14 +180,22 @@ def _plot(ax: Any, n: Tensor, m: Tensor) -> None:
 def _targets(problem: Problem, record: FindingRecord) -> None:
     """Kolmogorov and Smirnov's distance of the targets' laws."""
     train = problem.train.y.reshape(len(problem.train)).double().cpu().numpy()
-    if len(train) > 1 and train.max() == train.min():
+    kinds = len(np.unique(train))
+    number = record.quantity(
+        "different-targets", "different targets among the training samples", kinds, low=kinds,
+        high=kinds + problem.train.population - len(train), samples=problem.train,
+        basis="every sample that was not looked at may have one of its own",
+    )  # fmt: skip
+    if len(train) > 1 and kinds == 1:
         record.defect(
             f"All {len(train):,} training targets are {train[0]:.3g}: there is nothing to learn.",
+            number=number,
+            usual="several",
             action="Look at how the targets are read.",
         )
         return
     if problem.test is None:
-        record.fine("The targets vary.")
+        record.fine("The targets vary.", number=number, usual="several")
         return
     test = problem.test.y.reshape(len(problem.test)).double().cpu().numpy()
     found = stats.ks_2samp(train, test, method="auto")

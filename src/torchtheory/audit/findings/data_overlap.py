@@ -84,7 +84,7 @@ class Copies:
     "repeated-samples",
     area="data",
     title="Test samples that are training samples, and samples that contradict each other",
-    cost="forward",
+    cost="gradient",  # as long as several passes, and after what is known of the outputs
     whole=True,
 )
 def repeated_samples(problem: Problem, record: FindingRecord) -> None:

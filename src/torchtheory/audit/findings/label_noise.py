@@ -72,7 +72,7 @@ def enough_samples(problem: Problem) -> str | None:
     "labels",
     area="data",
     title="Labels that contradict their neighbors, and whether labels follow from inputs at all",
-    cost="forward",
+    cost="gradient",  # as long as several passes, and after what is known of the outputs
     needs=[one_target, enough_samples, deterministic],
     whole=True,
 )
