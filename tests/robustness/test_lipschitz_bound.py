@@ -418,6 +418,8 @@ class Overwriting(nn.Module):
         (Of(lambda m, x: x.gather(1, x.max(1).indices[:, None])), "could not be followed"),
         (Of(lambda m, x: F.dropout(x, 0.5)), "random"),
         (Of(lambda m, x: torch.ones(1, 2)), "does not depend"),
+        (Of(lambda m, x: x + torch.randn_like(x) * torch.tanh(x)), "draws random numbers"),
+        (Of(lambda m, x: x * torch.rand(3)), "draws random numbers"),
         (nn.Embedding(3, 2), "embedding"),
     ],
 )

@@ -26,7 +26,13 @@ from torchtheory.core.errors import (
     TorchTheoryError,
     UnsupportedModel,
 )
-from torchtheory.models.model import PureFunction, evaluating, main_output, parts_of
+from torchtheory.models.model import (
+    PureFunction,
+    evaluating,
+    global_randomness_kept,
+    main_output,
+    parts_of,
+)
 from torchtheory.models.untouched import copied
 from torchtheory.nets.chain import has_own_forward
 from torchtheory.robustness.composed_layers import COMPOSED
@@ -168,8 +174,11 @@ def bounds_about(
     like = PureFunction(model).reference()
     own = copied(model).double().requires_grad_(False)
     centers = centers.detach().to(device=like.device, dtype=torch.float64)
-    with torch.no_grad(), evaluating(own):
+    with torch.no_grad(), evaluating(own), global_randomness_kept():
+        before = torch.get_rng_state()
         first = _run(own, centers[:1], None, output)
+        if not torch.equal(before, torch.get_rng_state()):
+            raise UnsupportedModel("the network draws random numbers, so it is no one function")
         watch = first[0]
         passes = [first]
         rest = centers[1:]
