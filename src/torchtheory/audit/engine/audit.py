@@ -41,6 +41,7 @@ from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text
 from torchtheory.core.memory import bytes_of
 from torchtheory.core.random import as_generator
+from torchtheory.models.heads import Output
 from torchtheory.models.model import Initial, process_kept
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.models.samples import Data
@@ -201,7 +202,7 @@ def audit(
     memory: str | int = "4GiB",
     learning_rate: float | None = None,
     prior: Initial | None = None,
-    output: int | str | None = None,
+    output: Output | None = None,
     limit: int = 20_000,
     title: str | None = None,
 ) -> Audit:
@@ -229,7 +230,9 @@ def audit(
             want to know what theory says of it.
         prior: a network of the same shape (or its state dict) that a PAC-Bayes bound may start
             from; it must not have seen the training data, and this is tested.
-        output: position or key of the output that is meant, where the model returns several.
+        output: position or key of the output that is meant, where the model returns several; or
+            a weight for each of several, `{"logits": 1.0, "aux": 0.3}`, with targets of the same
+            names.
         limit: most samples used of either set.
         title: what to call the model in the report.
 
@@ -246,6 +249,7 @@ def audit(
         known = all_findings()
         import_drawing()
     start = time.perf_counter()  # imports do not count
+    title = title or type(model).__name__
     model = as_network(model)
     before = ModelState(model)
     with process_kept():
@@ -294,7 +298,7 @@ def audit(
         left = [f.name for f in chosen if f.name not in made]
         facts["interrupted"] = f"before {', '.join(left)}"
     return Audit(
-        title=title or type(model).__name__,
+        title=title,
         facts=facts,
         findings=[made[f.name] for f in chosen if f.name in made],
         seconds=time.perf_counter() - start,
