@@ -337,17 +337,17 @@ def generic_directions(run: Run) -> None:
 def without_bias(run: Run) -> None:
     x = 2 * run.rand(60, 2) - 1
     x = torch.cat([x, -x])
-    theta = 2 * run.randn(30, 2)
+    theta = 2 * run.randn(80, 2)
     one = torch.ones(len(x), dtype=torch.float64)
     bare = torch.tanh(x @ theta.T)
-    biased = torch.tanh(x @ theta.T + run.randn(30))
+    biased = torch.tanh(x @ theta.T + run.randn(80))
     run.refutes(
         "ridges-without-bias",
         r"\operatorname{span}\{\tanh(\theta\cdot x)\} \text{ comes within } \tfrac12 \text{ of the constant } 1",
     ).at_most(
         best_uniform_fit(bare, one).error,
         0.5,
-        where="30 random directions, the best weights by a linear program, on a symmetric sample",
+        where="80 random directions, the best weights by a linear program, on a symmetric sample",
     )
     says = run.states("L-086", r"\text{with biases the constant 1 is met: distance}")
     says.equal(best_uniform_fit(biased, one).error, within=0.01)
