@@ -399,8 +399,8 @@ def test_the_command_line_writes_what_it_has_when_interrupted(
     assert "interrupted; what was finished before is kept" in capsys.readouterr().err
     written = json.loads((tmp_path / "out" / "audit.json").read_text("utf-8"))
     assert written["interrupted"]
-    assert [f["name"] for f in written["findings"]] == ["layers"]
-    assert written["facts"]["interrupted"] == "before interrupting, risk"
+    assert [f["name"] for f in written["findings"]] == ["risk", "layers"]
+    assert written["facts"]["interrupted"] == "before interrupting"
 
 
 class Exits(Head):
