@@ -116,6 +116,26 @@ def test_the_laws_of_initializers(draw: Callable[[Any], Any], shape: tuple[int, 
     assert found >= 9  # one law refuses a fresh matrix with probability 1e-3
 
 
+def test_a_wide_layer_that_learned_without_moving_much() -> None:
+    x, y = digits()
+    for seed in SEEDS:
+        with global_randomness_kept():
+            torch.manual_seed(seed)
+            net = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10))
+            for layer in (net[0], net[2]):
+                nn.init.kaiming_normal_(layer.weight)
+                nn.init.zeros_(layer.bias)
+        assert "looks untrained: all 2 layers" in weights(net).warnings[0]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+        for batch in torch.arange(len(x)).split(64):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[batch].float()), y[batch]).backward()
+            optimizer.step()
+        report = weights(net)
+        assert report.warnings == []
+        assert report.looks == []
+
+
 def test_recurrent_layers_and_half_precision() -> None:
     with global_randomness_kept():
         torch.manual_seed(0)

@@ -23,9 +23,6 @@ from torchtheory.generalization.interpolation.spectral_asymptotics import (
 #: Points at which Marchenko and Pastur's law is inverted.
 _GRID = 4001
 
-#: Times that the variance is estimated from what was not beyond the edge.
-_ROUNDS = 5
-
 
 @dataclass(frozen=True, slots=True)
 class NoiseBulk:
@@ -48,9 +45,10 @@ class NoiseBulk:
 def noise_bulk(values: Tensor, rows: int, columns: int, *, confidence: float = 0.999) -> NoiseBulk:
     r"""How many singular values noise does not explain.
 
-    The variance is that for which the median of the squared values is the law's, which a few large
-    values do not move; those beyond the edge are then left out, and it is estimated again. The edge
-    is $\sigma^2(\mu+q\,s)$ with $\mu=(\sqrt{n-1}+\sqrt p)^2$,
+    The variance is first that for which the median of the squared values is the law's, which a few
+    large values do not move. From there on larger values are taken in, as long as they are inside
+    the edge of the variance that they are a part of. The edge is $\sigma^2(\mu+q\,s)$ with
+    $\mu=(\sqrt{n-1}+\sqrt p)^2$,
     $s=(\sqrt{n-1}+\sqrt p)(\frac1{\sqrt{n-1}}+\frac1{\sqrt p})^{1/3}$ for $n\ge p$ rows and columns
     in either order, and $q$ the quantile of Tracy and Widom's law.
 
@@ -82,15 +80,14 @@ def noise_bulk(values: Tensor, rows: int, columns: int, *, confidence: float = 0
         raise InvalidInput("a matrix of zeros has no bulk")
     edge = tracy_widom_edge(long, short, confidence)
     ratio = short / long
-    middle = _median(ratio)
-    inside, variance = squares, 0.0
-    for _ in range(_ROUNDS):
-        variance = float(inside.quantile(0.5)) / (long * middle)
-        kept = squares[squares <= variance * edge]
-        if len(kept) == len(inside) or len(kept) < 2:
-            break
-        inside = kept
-    found = int((squares > variance * edge).sum())
+    # the median is not moved by a few large values
+    variance = float(squares.quantile(0.5)) / (long * _median(ratio))
+    count = max(1, int((squares <= variance * edge).sum()))
+    # the mean is more exact; a value counts as inside if it is, with its own share of the mean
+    means = squares.cumsum(0) / torch.arange(1, short + 1)
+    while count < short and float(squares[count]) <= edge * float(means[count]) / long:
+        count += 1
+    variance, found = float(means[count - 1]) / long, short - count
     inside = squares[: len(squares) - found]
     distance = 1.0
     if len(inside) and variance > 0:

@@ -201,6 +201,10 @@ def origin(found: Survey, record: FindingRecord) -> None:
         )
         return
     fresh = [m for m in tested if _as_drawn(m)]
+    witnessed = [m for m in fresh if _witnessed(found, m)]
+    untrained = len(fresh) == len(tested) and bool(witnessed) and not _moved(found)
+    if not untrained:
+        fresh = witnessed
     number = record.quantity(
         "as-drawn", "layers that cannot be told from freshly drawn ones", len(fresh)
     )
@@ -218,7 +222,7 @@ def origin(found: Survey, record: FindingRecord) -> None:
         caption="Entries against the laws of usual initializations (Kolmogorov and Smirnov's test "
         "at 99.9 %), and singular values against those of noise.",
     )
-    if len(fresh) == len(tested) and not _moved(found):
+    if untrained:
         record.defect(
             "The network looks untrained: "
             + (f"all {len(fresh)} layers" if len(fresh) > 1 else f"its layer {fresh[0].name}")
@@ -238,9 +242,7 @@ def origin(found: Survey, record: FindingRecord) -> None:
         )
     else:
         record.fine(
-            f"Training left its trace on all {counted(len(tested), 'layer')}."
-            if len(tested) > 1
-            else "Training left its trace on the layer that is large enough to tell.",
+            "No layer looks as it was drawn: training left its trace.",
             number=number,
             usual="0",
         )
@@ -266,7 +268,7 @@ def spectra(found: Survey, record: FindingRecord) -> None:
         caption="Effective rank: the exponential of the entropy of the squared singular values. "
         "Stable rank: squared Frobenius over squared spectral norm. Beyond noise: singular values "
         "larger than those of random entries with the same bulk (Marchenko and Pastur's law with "
-        "Tracy and Widom's fluctuation, at 99.9 %).",
+        "Tracy and Widom's fluctuation, at 99.99 %).",
     )  # fmt: skip
     draw_spectra(known, record)
     record.checks((), r"\|W\|_F^2=\sum_i\sigma_i^2").equal(
@@ -526,26 +528,45 @@ def _as_drawn(m: Matrix) -> bool:
 
 
 def _moved(found: Survey) -> bool:
-    """Whether vectors show that the network was trained: biases beyond where they are drawn,
+    """Whether vectors show that the network was trained: biases that are not as they are drawn,
     scales of normalizations that are not 1, batches that were counted.
     """
     if any(float(k["num_batches_tracked"].sum()) > 0 for k in found.normalizations.values()
            if "num_batches_tracked" in k):  # fmt: skip
         return True
-    bounds = {m.name.rpartition(".")[0]: 1 / math.sqrt(m.columns) for m in found.matrices}
-    for t in found.tensors:
-        if (
-            not t.floating
-            or t.buffer
-            or not t.finite
-            or math.prod(t.shape) != max(t.shape, default=1)
-        ):
-            continue
-        place, _, last = t.name.rpartition(".")
-        drawn = t.constant or (last.startswith("bias") and t.largest <= bounds.get(place, math.inf))
-        if not drawn and len(t.shape) == 1:
-            return True
-    return False
+    bounds = {_place(m.name): 1 / math.sqrt(m.columns) for m in found.matrices}
+    return any(not _fresh_vector(t, bounds.get(_place(t.name))) for t in _vectors(found))
+
+
+def _witnessed(found: Survey, m: Matrix) -> bool:
+    """Whether more than the bulk of its entries says that a layer is as it was drawn.
+
+    A normal law has no ends that training would move weights beyond, so there its bias must be as
+    it was drawn, too: a wide layer can learn much while its entries hardly move.
+    """
+    if m.law is not None and m.law.kind == "uniform":
+        return True
+    own = [t for t in _vectors(found) if _place(t.name) == _place(m.name)]
+    return bool(own) and all(_fresh_vector(t, 1 / math.sqrt(m.columns)) for t in own)
+
+
+def _vectors(found: Survey) -> list[Values]:
+    return [t for t in found.tensors if t.floating and not t.buffer and len(t.shape) == 1]
+
+
+def _place(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _fresh_vector(t: Values, bound: float | None) -> bool:
+    """All the same, or uniform up to the bound as far as the largest and the mean square tell."""
+    if t.constant or not t.finite:
+        return True
+    if bound is None or not t.name.rpartition(".")[2].startswith("bias"):
+        return False
+    size = t.frobenius / math.sqrt(t.count) * math.sqrt(3) / bound
+    # four standard errors of the root of the mean square of uniform numbers, and rounding
+    return t.largest <= 1.01 * bound and abs(size - 1) <= 4 * 0.447 / math.sqrt(t.count) + 0.01
 
 
 def say_unseen(found: Survey, record: FindingRecord, what: str) -> None:

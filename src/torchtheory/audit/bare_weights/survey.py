@@ -32,6 +32,9 @@ LARGEST_DENSE = 2048
 #: Shorter sides have too few singular values for a tail, or for a bulk.
 LEAST_TAIL, LEAST_BULK = 50, 32
 
+#: Confidence that a layer of noise has no singular value beyond it: there are many layers.
+NOISE = 0.9999
+
 #: Rows whose difference is below this share of their size are copies, a smaller norm is none.
 COPY, NOTHING = 1e-4, 1e-6
 
@@ -377,7 +380,9 @@ def _dense(matrix: Tensor, units: Units) -> Spectrum:
     # rows and columns of zeros are no noise: they would make the rest look large
     rows, columns = matrix.shape[0] - units.silent, matrix.shape[1] - units.unread
     short = min(rows, columns)
-    bulk = noise_bulk(values[:short], rows, columns) if short >= LEAST_BULK else None
+    bulk = None
+    if short >= LEAST_BULK:
+        bulk = noise_bulk(values[:short], rows, columns, confidence=NOISE)
     tail = None
     squares = _squares(values)
     if len(squares) >= LEAST_TAIL:
