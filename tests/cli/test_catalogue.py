@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchtheory.core import catalogue
+from torchtheory.core.claim import Claim
 from torchtheory.labs.engine import coverage
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -116,3 +117,35 @@ def test_errata(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(outcome.json["errata"]) == 2
     sentence = f"erratum {other} has no numbers: lab zz-failing did not finish"
     assert outcome.err == f"torchtheory: {sentence}\n"
+
+
+def test_errata_print_at_once_what_is_kept(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, other = "novikoff-fewer-than-floor", "novikoff-fewer-than-ceiling"
+    ran: list[int] = []
+
+    def refuting(run: Run) -> None:
+        ran.append(run.seed)
+        says = run.states("N-08", "x")
+        says.at_most(0, 1)
+        says.fails("b", 2)
+        run.refutes(key, "x").at_most(3, 1)
+
+    forget_labs(monkeypatch)
+    lab("zz-kept", room="nets", covers=["N-08"], title="t", errata=[key])(refuting)
+    claims = (Claim(("N-08",), "x", 1.0, "<=", 2.0),)
+    monkeypatch.setattr(coverage, "kept_numbers", lambda: {"zz-kept": {key: claims}})
+
+    def measured(*options: str) -> list[float]:
+        (erratum,) = call("errata", *options, "--json").json["errata"]
+        return [c["measured"] for c in erratum["counterexamples"]]
+
+    assert measured() == [2.0]
+    assert "measured 2 ≰ promised 1" in call("errata").out
+    assert ran == []
+    assert measured("--run") == [3.0]
+    assert measured("--run") == [3.0], "a finished run is no reason not to"
+    assert ran == [0, 0]
+    # an erratum the lab has learned of since is not known
+    monkeypatch.setattr(coverage, "kept_numbers", lambda: {"zz-kept": {other: claims}})
+    assert measured() == [3.0]
+    assert ran == [0, 0], "its finished run is"

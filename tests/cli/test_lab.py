@@ -39,10 +39,32 @@ def test_lab_show(call: Call) -> None:
     assert all(word in shown.out for word in ("samples", "a whole number", "N-08", "200", "2000"))
     data = call("lab", "show", "perceptron-novikoff", "--json").json
     assert set(data) == {
-        "name", "room", "title", "covers", "errata", "description", "parameters",
+        "name", "room", "title", "covers", "errata", "description", "parameters", "try",
     }  # fmt: skip
-    samples = {"name": "samples", "type": "a whole number", "quick": 200, "full": 2000}
+    samples = {
+        "name": "samples", "type": "a whole number", "quick": 200, "full": 2000, "meaning": "",
+    }  # fmt: skip
     assert samples in data["parameters"]
+    (gap,) = (p for p in data["parameters"] if p["name"] == "gap")
+    assert gap["meaning"].endswith("a hyperplane separates by at least `gap`.")
+    assert data["try"] == [
+        f"torchtheory lab run perceptron-novikoff {options}"
+        for options in ("--set samples=2000", "--seeds 20", "--preset full")
+    ]
+    assert all(command in shown.out for command in data["try"])
+
+
+def test_a_run_says_what_to_try(call: Call) -> None:
+    out = " ".join(call("lab", "run", *SMALL).out.split())
+    command = "try: torchtheory lab run perceptron-novikoff --set samples=2000"
+    assert f"{command} or --seeds 20 or --preset full" in out
+
+
+def test_a_lab_of_the_user_is_tried_with_its_module(call: Call, own_registry: None) -> None:
+    Path("zz_mine.py").write_text(MINE)
+    data = call("lab", "show", "zz-mine", "--module", "zz_mine.py", "--json").json
+    assert data["try"][1] == "torchtheory lab run zz-mine --module zz_mine.py --seeds 20"
+    assert call(*data["try"][1].split()[1:], "--out", "o").code == 0
 
 
 def test_lab_run_at_several_seeds(call: Call) -> None:

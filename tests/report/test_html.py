@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,10 @@ from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.intervals import Interval
+from torchtheory.labs.engine.registry import Lab, _parameters
 from torchtheory.labs.engine.run import Run
 from torchtheory.report.html import audit_fragment, audit_page, index_page, run_fragment, run_page
+from torchtheory.report.lab_parts import suggestions
 from torchtheory.report.markdown import audit_markdown
 
 from .examples import (
@@ -120,6 +124,93 @@ def test_a_page_says_everything() -> None:
     assert "6 claims: 4 hold, 1 vacuous, 1 not applicable" in words
     assert "1 control, violated as it must be" in words
     assert "1 erratum refuted" in words
+
+
+def part(text: str, first: str, last: str) -> str:
+    """The words of a part of a page."""
+    start = text.index(first)
+    return Page(text[start : text.index(last, start) + len(last)]).words()
+
+
+def test_a_lab_page_shows_its_figures_before_all_else() -> None:
+    run = full_run()
+    run.states("N-08", r"\mathbb E x \le 1").at_most(1, 1)
+    text = run_page(run)
+    places = [
+        text.index(mark)
+        for mark in (
+            "<h1>",
+            '<div class="description">',
+            '<p class="outcome">',
+            "<img",
+            "<h2>What is done</h2>",
+            "<h2>Statements</h2>",
+            "<h3>Symbols</h3>",
+            "<h2>What to try</h2>",
+            "<h2>Tables</h2>",
+            "<h2>Where it stands</h2>",
+        )
+    ]
+    assert places == sorted(places)
+    header = part(text, "<header>", "</header>")
+    assert "The number of updates is at most" in header, "one paragraph"
+    assert "Look at updates" not in header, "and no more"
+    cited = part(text, '<ul class="cited">', "</ul>")
+    for i in run.lab.covers:
+        assert f"{i} {catalogue.entry(i).name} {catalogue.entry(i).citation}" in cited
+
+
+def tunable(run: Run, samples: int = 200, widths: tuple[int, ...] = (8, 16)) -> None:
+    """Networks of several widths.
+
+    Args:
+        samples: how many points
+            are drawn.
+    """
+
+
+def tunable_run(**settings: Any) -> Run:
+    parameters = _parameters(tunable, {"samples": 2000}, "tunable")
+    lab = Lab("tunable", "nets", "T", ("N-08",), (), parameters, tunable)
+    return Run(lab=lab, parameters=lab.configure("quick", settings))
+
+
+def test_a_lab_page_says_what_to_try_and_what_parameters_mean() -> None:
+    run = tunable_run(widths="4")
+    words = Page(run_page(run)).words()
+    command = f"torchtheory lab run tunable --module {__name__}"
+    assert f"{command} --set samples=2000 samples 2000 in place of 200" in words
+    assert f"{command} --seeds 20" in words
+    assert f"{command} --preset full" in words
+    assert "samples 200 200 2000 a whole number how many points are drawn." in words
+    assert "widths 4 8, 16 8, 16 whole numbers separated by commas" in words
+    assert "Args" not in words
+    # a run at the value of the other preset is told the first again
+    assert f"{command} --set samples=200 " in Page(run_page(tunable_run(samples=2000))).words()
+    # and the settings work
+    line = suggestions(run.lab, run.parameters)[0].options
+    name, value = line.removeprefix("--set ").split("=")
+    assert run.lab.configure("quick", {name: value})["samples"] == 2000
+
+
+def test_a_lab_no_command_can_find_has_no_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tunable_run()
+    monkeypatch.setattr(tunable, "__module__", "__main__")
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    words = Page(run_page(run)).words()
+    assert "torchtheory lab run" not in words
+    assert "how many points are drawn." in words
+
+
+def test_a_lab_page_defines_what_means_one_thing_only() -> None:
+    run = empty_run()
+    run.states("N-08", r"\mathbb E\|x\|_2\le\lambda_{\max}(A)").at_most(1, 1)
+    text = run_page(run)
+    symbols = part(text, '<dl class="symbols">', "</dl>")
+    assert "expected value" in symbols
+    assert "largest eigenvalue" in symbols
+    assert symbols.count("norm") == 0, "of a vector or of a matrix"
+    assert "Symbols" not in Page(run_page(empty_run())).words()
 
 
 def test_a_page_says_what_the_checks_could_show() -> None:

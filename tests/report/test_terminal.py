@@ -23,6 +23,7 @@ from .examples import (
     HOSTILE,
     SHARE,
     audit,
+    described,
     empty_run,
     failing_run,
     finding,
@@ -68,7 +69,8 @@ def test_a_run_in_short() -> None:
     assert "Margins below 10⁻³ were drawn again." in text
     assert flat(text).endswith(
         "passes: 6 claims: 4 hold, 1 vacuous, 1 not applicable · "
-        "1 control, violated as it must be · 1 erratum refuted"
+        "1 control, violated as it must be · 1 erratum refuted "
+        f"try: torchtheory lab run perceptron-novikoff --module {described.__module__} --seeds 20"
     )
 
 

@@ -18,17 +18,23 @@ def errata(
     out: Annotated[
         Path, typer.Option(help="Directory of finished runs; missing ones are added to it.")
     ] = DEFAULT_RUNS,
+    anew: Annotated[
+        bool, typer.Option("--run", help="Run the labs and compute the numbers anew (minutes).")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Errors of the sources: what is printed, what is right, and a counterexample's numbers.
 
-    The numbers come from the labs' quick runs; those that are not finished yet are run first.
+    The numbers are those of the labs' quick runs, kept with the package; labs whose numbers are
+    not kept are run first.
 
     Examples:
 
       torchtheory errata
 
       torchtheory errata Novikoff --json
+
+      torchtheory errata Novikoff --run
     """
     from torchtheory.labs.engine.coverage import find_errata
     from torchtheory.labs.engine.lists import print_errata
@@ -36,7 +42,7 @@ def errata(
 
     store = RunStore(out)
     check_directory(out)
-    found = find_errata(" ".join(query or ()), store)
+    found = find_errata(" ".join(query or ()), store, anew=anew)
     if as_json:
         print_json({"errata": [e.to_json() for e in found]})
     else:

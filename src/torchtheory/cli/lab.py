@@ -106,13 +106,23 @@ def lab_show(
     from rich.table import Table
     from rich.text import Text
 
-    from torchtheory.labs.engine.registry import find_lab, type_name
+    from torchtheory.labs.engine.registry import find_lab
+    from torchtheory.report.lab_parts import suggestions
+    from torchtheory.report.terminal import docstring_paragraphs
+    from torchtheory.report.wording import shown
 
     _take_up(modules)
     lab = find_lab(name)
+    to_try = suggestions(lab)
     if as_json:
         parameters = [
-            {"name": p.name, "type": type_name(p.type), "quick": p.quick, "full": p.full}
+            {
+                "name": p.name,
+                "type": p.kind,
+                "quick": p.quick,
+                "full": p.full,
+                "meaning": p.meaning,
+            }
             for p in lab.parameters.values()
         ]
         print_json(
@@ -124,6 +134,7 @@ def lab_show(
                 "errata": list(lab.errata),
                 "description": lab.description,
                 "parameters": parameters,
+                "try": [s.command for s in to_try],
             }
         )
         return
@@ -131,18 +142,27 @@ def lab_show(
     terminal.print(f"{lab.name} ({lab.room})", style="bold", markup=False, highlight=False)
     terminal.print(lab.title, markup=False, highlight=False)
     terminal.print()
-    terminal.print(lab.description, markup=False, highlight=False)
-    terminal.print()
+    for paragraph in docstring_paragraphs(lab.description):
+        terminal.print(paragraph, markup=False, highlight=False)
+        terminal.print()
     for i in lab.covers:
         entry = catalogue.entry(i)
         terminal.print(f"  {i}  {entry.name}: {entry.citation}", markup=False, highlight=False)
     if lab.parameters:
-        table = Table("parameter", "is", "quick", "full", box=None, header_style="bold")
+        columns = ["parameter", "takes", "quick", "full"]
+        explained = any(p.meaning for p in lab.parameters.values())
+        table = Table(*columns, *(["meaning"] if explained else []), box=None, header_style="bold")
         for p in lab.parameters.values():
-            row = (p.name, type_name(p.type), _shown(p.quick), _shown(p.full))
-            table.add_row(*map(Text, row))
+            row = [p.name, p.kind, shown(p.quick), shown(p.full)]
+            table.add_row(*map(Text, [*row, *([p.meaning] if explained else [])]))
         terminal.print()
         terminal.print(table)
+    if to_try:
+        terminal.print()
+        terminal.print("What to try", style="bold")
+    for one in to_try:
+        terminal.print(f"  {one.command}", markup=False, highlight=False, soft_wrap=True)
+        terminal.print(f"    {one.purpose}", style="dim", markup=False, highlight=False)
 
 
 @app.command("run")
@@ -280,9 +300,3 @@ def _settings(pairs: Sequence[str]) -> dict[str, str]:
             raise InvalidInput(f"--set takes name=value, not {pair!r}")
         found[name.strip().replace("-", "_")] = value
     return found
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, tuple | list):
-        return ",".join(str(v) for v in value)
-    return str(value)

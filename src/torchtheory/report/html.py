@@ -37,10 +37,12 @@ from torchtheory.report.audit_parts import (
     short_facts,
     timing_table,
 )
+from torchtheory.report.lab_parts import cited_results, parameter_rows, suggestions
 from torchtheory.report.mathml import formula, paragraphs, prose
+from torchtheory.report.notation import Symbol, notation
 from torchtheory.report.numbers import duration, number_html
 from torchtheory.report.plain_math import plain_prose
-from torchtheory.report.results import AuditResult, LabRun, quantity_table
+from torchtheory.report.results import AuditResult, LabRun, LabText, quantity_table
 
 # What a page shows of a long table; the whole of it is in claims.json.
 _ROWS_OF_A_PAGE = 200
@@ -48,7 +50,7 @@ _ROWS_OF_A_CELL = 40
 
 
 def run_page(run: LabRun) -> str:
-    """A complete page on one lab run."""
+    """A complete page on one lab run: its figures first, then the statements, then what to try."""
     return page("run.html", run.lab.title, run=run, rows=_ROWS_OF_A_PAGE)
 
 
@@ -221,8 +223,23 @@ def _environment(plain_words: bool) -> Environment:
         short_facts=short_facts,
         timing_table=timing_table,
         check_words=check_words,
+        lab_text=_lab_text,
+        notation=_notation,
+        suggestions=suggestions,
+        parameter_rows=parameter_rows,
+        cited_results=cited_results,
     )
     return made
+
+
+def _lab_text(lab: LabText) -> tuple[str, str]:
+    """The first paragraph of a lab's description, and the others."""
+    first, *rest = re.split(r"\n\s*\n", lab.description.strip(), maxsplit=1)
+    return first, "".join(rest)
+
+
+def _notation(run: LabRun) -> list[Symbol]:
+    return notation([c.statement for c in [*run.claims, *(e.claim for e in run.errata)]])
 
 
 def _slug(text: str) -> str:

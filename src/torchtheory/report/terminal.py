@@ -34,6 +34,7 @@ from torchtheory.report.audit_parts import (
     check_words,
     short_facts,
 )
+from torchtheory.report.lab_parts import suggestion_line, suggestions
 from torchtheory.report.numbers import duration, number_text
 from torchtheory.report.plain_math import plain, plain_prose
 from torchtheory.report.results import AuditResult, Content, LabRun, quantity_table
@@ -107,7 +108,7 @@ def print_run(run: LabRun, console: Console, verbose: bool = False) -> None:
         settings += [f"{name}={wording.shown(v)}" for name, v in run.parameters.items()]
     console.print(Text(" · ".join([*settings, duration(run.seconds)]), style="dim"))
     if verbose and run.lab.description:
-        for paragraph in _paragraphs(run.lab.description):
+        for paragraph in docstring_paragraphs(run.lab.description):
             console.print()
             console.print(Text(paragraph))
     console.print()
@@ -117,6 +118,8 @@ def print_run(run: LabRun, console: Console, verbose: bool = False) -> None:
         console.print(marked("✗", plain_prose(problem), "bold red"))
     word, style = ("passes", "bold green") if run.passed else ("fails", "bold red")
     console.print(Text.assemble((word, style), f": {wording.summary(run)}"))
+    if line := suggestion_line(suggestions(run.lab, run.parameters)):
+        console.print(Text(f"try: {line}", style="dim"))
 
 
 def print_runs(runs: Sequence[LabRun], console: Console) -> None:
@@ -490,7 +493,7 @@ def _cell(value: Cell, read: Reading) -> Text:
     return Text(number_text(value))
 
 
-def _paragraphs(docstring: str) -> list[str]:
+def docstring_paragraphs(docstring: str) -> list[str]:
     """Paragraphs whose lines are joined, lists whose items keep theirs."""
     found = []
     for block in re.split(r"\n\s*\n", docstring.strip()):

@@ -11,6 +11,7 @@ from torchtheory.core import catalogue, progress
 from torchtheory.core.claim import LARGEST_SLACK, Claim, split_ids
 from torchtheory.core.errors import UnknownName
 from torchtheory.labs.engine.debts import Debts, read_debts
+from torchtheory.labs.engine.errata_numbers import kept_numbers, numbers_of
 from torchtheory.labs.engine.many import Failure, run_many
 from torchtheory.labs.engine.registry import find_lab, listed_labs
 from torchtheory.labs.engine.run import keyed
@@ -216,10 +217,16 @@ class RefutedStatement:
         }
 
 
-def find_errata(query: str, store: RunStore) -> list[RefutedStatement]:
-    """The errata that labs refute, with the numbers of their quick runs in `store`.
+def find_errata(query: str, store: RunStore, *, anew: bool = False) -> list[RefutedStatement]:
+    """The errata that labs refute, with the numbers of their quick runs.
 
-    Labs without a finished run there are run first; an erratum whose lab fails has no numbers.
+    They are those kept with the package. Labs that are not among them, as a user's own, are run
+    first unless their run is in `store`; an erratum whose lab fails has no numbers.
+
+    Args:
+        query: words that all stand in an erratum's text, its id or its source.
+        store: where finished runs are, and new ones are added.
+        anew: run the labs whatever is kept.
     """
     texts = catalogue.errata()
     words = query.lower().split()
@@ -231,16 +238,19 @@ def find_errata(query: str, store: RunStore) -> list[RefutedStatement]:
         everything = " ".join((key, text.id, catalogue.entry(text.id).citation, text.printed, text.correct)).lower()
         return all(word in everything for word in words)
 
-    refuting = [lab for lab in listed_labs().values() if any(matches(k) for k in lab.errata)]
-    with progress.display():
-        chosen = [find_lab(lab.name) for lab in progress.track(refuting, "reading labs")]
-        outcomes = list(run_many(chosen, store))
-    found = []
-    for outcome in outcomes:
-        met = [] if isinstance(outcome, Failure) else outcome.errata
-        for key in outcome.lab.errata:
-            if matches(key):
-                numbers = tuple(e.claim for e in met if e.key == key)
-                found.append(RefutedStatement(texts[key], outcome.lab.name, numbers))
+    matching = {lab.name: [key for key in lab.errata if matches(key)] for lab in listed_labs().values()}
+    numbers: dict[str, Mapping[str, tuple[Claim, ...]]] = {} if anew else dict(kept_numbers())
+    unknown = [name for name, keys in matching.items() if not set(keys) <= set(numbers.get(name, ()))]
+    if unknown:
+        with progress.display():
+            chosen = [find_lab(name) for name in progress.track(unknown, "reading labs")]
+            for outcome in run_many(chosen, store, force=anew):
+                met = [] if isinstance(outcome, Failure) else outcome.errata
+                numbers[outcome.lab.name] = numbers_of(met)
+    found = [
+        RefutedStatement(texts[key], name, numbers[name].get(key, ()))
+        for name, keys in matching.items()
+        for key in keys
+    ]
     place = {i: k for k, i in enumerate(catalogue.entries())}
     return sorted(found, key=lambda e: (place[e.text.id], e.text.key))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +12,9 @@ from torchtheory.core import progress
 from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.foreign_text import one_line
-from torchtheory.core.lab_manifest import PACKAGE
 from torchtheory.core.parallel import Backend, WorkerKilled, run_tasks
 from torchtheory.core.random import as_generator
 from torchtheory.labs.engine.registry import (
-    FILE_MODULE,
     Lab,
     Preset,
     find_lab,
@@ -128,7 +125,7 @@ def _run_beside(
     jobs: int,
     backend: Backend,
 ) -> Iterator[Run | Failure]:
-    tasks = [(lab.name, seed, _place_of(lab)) for lab, seed in waiting]
+    tasks = [(lab.name, seed, lab.place) for lab, seed in waiting]
     work = partial(_work, root=store.root.resolve(), preset=preset, settings=dict(settings or {}))
     jobs = min(jobs, len(tasks))
     for outcome in run_tasks(work, tasks, jobs=jobs, backend=backend, description="labs"):
@@ -154,17 +151,3 @@ def _work(
         take_up(place)
     outcome = _run_here(find_lab(name), RunStore(root), preset, seed, settings)
     return (outcome.sentence, outcome.bad_input) if isinstance(outcome, Failure) else None
-
-
-def _place_of(lab: Lab) -> str | Path | None:
-    """What a worker has to import so that a user's lab is known there as well.
-
-    The script being run and modules made of a file have names that mean nothing in the worker.
-    """
-    module = lab.function.__module__
-    if module.startswith(f"{PACKAGE}."):
-        return None
-    if module != "__main__" and not module.startswith(FILE_MODULE):
-        return module
-    file = getattr(sys.modules[module], "__file__", None)
-    return Path(file).resolve() if file else None

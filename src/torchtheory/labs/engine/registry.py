@@ -21,6 +21,8 @@ import importlib.util
 import inspect
 import math
 import numbers
+import re
+import shlex
 import sys
 import types
 import typing
@@ -61,12 +63,18 @@ LARGEST_COUNT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A lab's parameter: its type and its value in either preset."""
+    """A lab's parameter: its type, its value in either preset, and what its docstring says of it."""
 
     name: str
     type: Any
     quick: Any
     full: Any
+    meaning: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What it takes, as a user would say it."""
+        return type_name(self.type)
 
     def parse(self, text: str) -> Any:
         """The value a command line gives as text."""
@@ -131,8 +139,33 @@ class Lab:
 
     @property
     def description(self) -> str:
-        """The lab's docstring."""
-        return inspect.getdoc(self.function) or ""
+        """The lab's docstring, without the parameters' meanings."""
+        return _read_docstring(self.function)[0]
+
+    @property
+    def place(self) -> str | Path | None:
+        """What to import for it to be known: a user's module or file; None if it ships or has none.
+
+        The script being run and modules made of a file have names that mean nothing elsewhere.
+        """
+        module = self.function.__module__
+        if module.startswith(f"{PACKAGE}."):
+            return None
+        if module != "__main__" and not module.startswith(FILE_MODULE):
+            return module
+        file = getattr(sys.modules.get(module), "__file__", None)
+        return Path(file).resolve() if file else None
+
+    @property
+    def address(self) -> str | None:
+        """What `torchtheory lab run` takes to find it; None for a lab of a notebook."""
+        name = shlex.quote(self.name)
+        if self.function.__module__.startswith(f"{PACKAGE}."):
+            return name
+        if self.place is None:
+            return None
+        module = self.place.name if isinstance(self.place, Path) else self.place
+        return f"{name} --module {shlex.quote(module)}"
 
     def configure(self, preset: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters: the preset's values, then `settings` (text is parsed)."""
@@ -295,6 +328,7 @@ def _parameters(function: Callable[..., object], full: dict[str, Any], name: str
     unknown = set(full) - {p.name for p in rest}
     if unknown:
         raise InvalidInput(f"lab {name}: full sets {sorted(unknown)}, which are no parameters")
+    description, meanings = _read_docstring(function)
     found = {}
     for p in rest:
         if p.default is inspect.Parameter.empty or p.name not in hints:
@@ -304,8 +338,34 @@ def _parameters(function: Callable[..., object], full: dict[str, Any], name: str
                 f"lab {name}: parameter {p.name} cannot be of type {hints[p.name]}; use int, "
                 "float, bool, str, Literal, or tuples, lists and unions of them"
             )
-        found[p.name] = Parameter(p.name, hints[p.name], p.default, full.get(p.name, p.default))
+        meaning = meanings.get(p.name) or _sentence_about(p.name, description)
+        found[p.name] = Parameter(p.name, hints[p.name], p.default, full.get(p.name, p.default), meaning)
     return found
+
+
+def _read_docstring(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
+    """A docstring without its section `Args`, and what that section says of each parameter."""
+    text = inspect.getdoc(function) or ""
+    section = re.search(r"(?m)^Args:[ \t]*\n((?:[ \t]+.*(?:\n|\Z)|[ \t]*\n)*)", text)
+    if section is None:
+        return text, {}
+    lines = inspect.cleandoc("\n" + section[1])
+    items = re.findall(r"(?m)^(\w+):[ \t]*(.*(?:\n[ \t]+.*)*)", lines)
+    rest = f"{text[: section.start()]}{text[section.end() :]}".strip()
+    return rest, {name: " ".join(words.split()) for name, words in items}
+
+
+def _sentence_about(name: str, description: str) -> str:
+    """The first sentence of a description that names a parameter in backticks; empty if none does.
+
+    >>> _sentence_about("gap", "Points are drawn. A plane separates them by `gap`: see Fig. 1. Done.")
+    'A plane separates them by `gap`: see Fig. 1.'
+    """
+    for paragraph in re.split(r"\n\s*\n", description):
+        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(paragraph.split())):
+            if f"`{name}`" in sentence:
+                return sentence
+    return ""
 
 
 def _parse(wanted: Any, text: str) -> Any:
