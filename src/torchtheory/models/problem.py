@@ -334,7 +334,13 @@ class Problem:
         return other
 
     def in_double_if_possible(self) -> Problem:
-        """The same problem in float64, or as it is where the model's code fixes a precision."""
+        """The same problem in float64, or as it is where the model's code fixes a precision.
+
+        Also as it is where weights, a point next to them and a few gradients, about eight vectors,
+        would not fit into the memory.
+        """
+        if self.function.count * 8 * 8 > self.memory:
+            return self
         try:
             return self.in_precision(torch.float64)
         except UnsupportedModel:

@@ -370,8 +370,8 @@ def _shared_out(
     def left(share: float = 1.0) -> float:
         return max(0.0, share * seconds - (time.perf_counter() - start))
 
-    # what the model does on the data comes before everything else
-    first = sorted(chosen, key=lambda f: (not f.whole, COSTS.index(f.cost)))
+    # what the model does on the data comes before everything else, its errors first
+    first = sorted(chosen, key=lambda f: (f.name != "risk", not f.whole, COSTS.index(f.cost)))
     used: dict[str, float] = {}
     for k, found in enumerate(progress.track(first, "findings")):
         share = WEIGHTS[found.cost] / sum(WEIGHTS[f.cost] for f in first[k:])

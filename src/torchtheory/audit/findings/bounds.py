@@ -305,8 +305,9 @@ def _quantities(record: FindingRecord, rows: list[Row]) -> None:
     found = [r.value.bound for r in rows if r.value is not None and not r.method.held_out]
     if found:
         record.quantity(
-            "best-bound", "smallest bound on the error from the training data", min(found)
-        )
+            "best-bound", "smallest bound on the error from the training data", min(found),
+            low=0.0, high=min(found), basis="a bound, the least that there was time for",
+        )  # fmt: skip
     every = [(r.value.bound, r.method.name) for r in rows if r.value is not None]
     if every and min(every)[0] < 1:
         bound, name = min(every)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.input_neighbors import Found, input_neighbors, real_inputs
+from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.quantity import Quantity
 from torchtheory.data.duplicates import equal_rows, row_digests, shared_rows
@@ -180,6 +181,10 @@ def _accuse(problem: Problem, record: FindingRecord, copies: Copies, share: Quan
     usual = "0, or what chance explains"
     if copies.share >= MUCH:
         record.defect(sentence, number=share, usual=usual, action=action)
+        record.look(
+            "The test error says little about new data: much of the test data was seen in training.",
+            number=share, usual=usual, action=action, area=Area.GENERALIZATION,
+        )  # fmt: skip
     else:
         record.look(sentence, number=share, usual=usual, action=action)
 

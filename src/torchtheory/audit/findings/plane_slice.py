@@ -79,14 +79,14 @@ def plane_slice(problem: Problem, record: FindingRecord) -> None:
     )
     if other > EXACT:
         says.fails("the map of a neighboring cell", other)
-    record.quantity("plane-cells", "cells on the rectangle of the picture", len(found))
-    record.quantity("plane-regions", "linear regions there", found.count)
+    # of the rectangle that was drawn, which another audit may draw elsewhere: no quantities
+    rows: list[tuple[str, int]] = [
+        ("cells on the rectangle of the picture", len(found)),
+        ("linear regions there", found.count),
+    ]
     if boundary is not None:
-        record.quantity(
-            "boundary-parts",
-            "connected parts of the decision boundary there",
-            connected_parts(boundary),
-        )
+        rows.append(("connected parts of the decision boundary there", connected_parts(boundary)))
+    record.table("counts", ("what", "how many"), rows)
     whole = found.plane.low == plane.low
     caption = f"{counted(len(found), 'cell')} of the network on "
     caption += "a plane" if whole else "a part of a plane"
