@@ -182,7 +182,7 @@ def _accuse(problem: Problem, record: FindingRecord, copies: Copies, share: Quan
     if copies.share >= MUCH:
         record.defect(sentence, number=share, usual=usual, action=action)
         record.look(
-            "The test error says little about new data: much of the test data was seen in training.",
+            "The test error says little about new data: training saw much of the test data.",
             number=share, usual=usual, action=action, area=Area.GENERALIZATION,
         )  # fmt: skip
     else:
