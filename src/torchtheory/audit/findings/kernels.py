@@ -260,7 +260,7 @@ def _kernel(problem: Problem, samples: Samples, only: list[str] | None = None) -
         samples.x,
         parameters=problem.parameters,
         only=only,
-        memory="1GiB",
+        memory=problem.memory,
     )
 
 

@@ -51,7 +51,7 @@ SAMPLES, FEWEST = 2048, 32
 PRODUCTS, PASSES = 80, 10
 
 #: Vectors of the parameters' size that are held at once.
-VECTORS = 48
+VECTORS = 16
 
 #: Random vectors of the trace on all samples and on groups of some, where the samples' spread is
 #: larger than that of the vectors; and how many are too few to tell theirs.
