@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from torchtheory.labs.engine.registry import labs, listed_labs
 from torchtheory.labs.engine.run import Run
+from torchtheory.report.lab_parts import suggestions
 
 from .calls import Call, false, good, interrupted, raises, refused, register
 
@@ -52,6 +54,18 @@ def test_lab_show(call: Call) -> None:
         for options in ("--set samples=2000", "--seeds 20", "--preset full")
     ]
     assert all(command in shown.out for command in data["try"])
+
+
+def test_what_every_lab_suggests_can_be_given() -> None:
+    unlike = 0
+    for lab in labs().values():
+        for one in suggestions(lab):
+            words = shlex.split(one.command)
+            assert words[:4] == ["torchtheory", "lab", "run", lab.name]
+            if words[4] == "--set":
+                name, _, value = words[5].partition("=")
+                unlike += lab.configure("quick", {name: value}) != lab.configure("quick", {})
+    assert unlike > 0.9 * len(labs())
 
 
 def test_a_run_says_what_to_try(call: Call) -> None:
