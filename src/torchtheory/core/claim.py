@@ -127,6 +127,13 @@ class Claim:
         return Verdict.HOLDS
 
     @property
+    def broken(self) -> bool:
+        """Whether the measurement refutes it, or its control did not fail and it shows nothing."""
+        return self.verdict is Verdict.VIOLATED or (
+            self.control is not None and self.control.verdict is not Verdict.VIOLATED
+        )
+
+    @property
     def accepted(self) -> tuple[float, ...]:
         """The alternatives that the measurement does not exclude; there should be none."""
         if self.relation not in STATISTICAL or self.interval is None:

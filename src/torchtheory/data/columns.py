@@ -72,7 +72,7 @@ def copied_columns(x: Tensor, generator: torch.Generator | int = 0) -> list[tupl
     some = _some(rows, generator)
     usable = (common_share(rows, generator) <= NEARLY).nonzero().flatten()
     z = _standardized(some[:, usable])
-    alike = (z.T @ z / len(some)).abs() > 1 - 1e-2
+    alike = (z.T @ z / len(some)).abs() > 1 - 1e-3  # copies have 1 - 1.3e-4 at least
     pairs, taken = [], set()
     for i, j in alike.triu(1).nonzero().tolist():
         first, second = int(usable[i]), int(usable[j])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -9,11 +10,49 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.core.checks import described
-from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, TorchTheoryError
 from torchtheory.models.targets import IGNORED, Task
 
 #: `loss(outputs, targets)`, the mean over a batch.
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+#: Samples on which a loss is tried.
+TRIED = 64
+
+
+def takes_logits(loss: Loss, task: Task, outputs: Tensor, y: Tensor) -> bool:
+    """Whether a loss makes probabilities of the outputs itself.
+
+    A softmax does not see a number that is added to all logits of a sample, and any other function
+    of probabilities would. With one output, the loss is compared with the logistic loss.
+
+    Args:
+        outputs: of the model, for their shape and kind, `[n, ...]`.
+        y: targets `[n, ...]`.
+
+    >>> y = torch.tensor([0.0, 1.0])
+    >>> takes_logits(F.binary_cross_entropy_with_logits, "binary", torch.zeros(2), y)
+    True
+    >>> takes_logits(F.binary_cross_entropy, "binary", torch.zeros(2), y)
+    False
+    """
+    y = y[:TRIED]
+    draw = torch.Generator().manual_seed(0)
+    shape = (len(y), *outputs.shape[1:])
+    logits = (4 * torch.randn(shape, generator=draw, dtype=torch.float64)).to(outputs)
+    try:
+        with torch.no_grad():
+            here = float(loss(logits, y))
+            if task == "multiclass":
+                there = float(loss(logits + 3, y))
+            else:
+                there = float(F.binary_cross_entropy_with_logits(logits, y))
+    except TorchTheoryError:
+        raise
+    except Exception:  # nn.BCELoss refuses what is no probability
+        return False
+    return math.isclose(here, there, rel_tol=1e-3, abs_tol=1e-6)
 
 
 def labeling_loss(outputs: Tensor, y: Tensor) -> Tensor:

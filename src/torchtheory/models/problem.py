@@ -35,7 +35,7 @@ from torchtheory.models.heads import (
     heads_of,
 )
 from torchtheory.models.inputs import Rows
-from torchtheory.models.losses import USUAL_LOSS, refuse_unusable
+from torchtheory.models.losses import USUAL_LOSS, refuse_unusable, takes_logits
 from torchtheory.models.losses import Loss as Loss
 from torchtheory.models.model import (
     Initial,
@@ -392,7 +392,8 @@ class Problem:
         r"""Classification margins `[n]`.
 
         $f_y(x) - \max_{j \ne y} f_j(x)$ for several classes and
-        $(2y - 1) f(x)$ for one logit; the sample is correct when it is positive.
+        $(2y - 1) (f(x) - c)$ for one output, where $c$ is `decision_level`; the sample is correct
+        when it is positive.
         """
         if not self.is_classification:
             what = {"regression": "a regression", "labeling": "a labeling of positions"}
@@ -402,10 +403,28 @@ class Problem:
             )
         outputs = self.outputs(samples)
         if self.task == "binary":
-            return (2 * samples.y - 1).reshape(len(samples)) * outputs.reshape(len(samples))
+            logits = outputs.reshape(len(samples)) - self.decision_level
+            return (2 * samples.y - 1).reshape(len(samples)) * logits
         own = outputs.gather(1, samples.y[:, None]).squeeze(1)
         others = outputs.scatter(1, samples.y[:, None], float("-inf")).amax(1)
         return own - others
+
+    @cached_property
+    def loss_takes_logits(self) -> bool:
+        """Whether the loss makes probabilities of the outputs itself."""
+        return takes_logits(self.loss, self.task, self._plan.probe, self.train.y)
+
+    @cached_property
+    def decision_level(self) -> float:
+        """Above which output a binary model says class 1: 0 for a logit, 1/2 for a probability.
+
+        It returns probabilities if its loss is one of them and refuses, or takes otherwise, what
+        lies outside [0, 1], as `nn.BCELoss` does.
+        """
+        if self.task != "binary" or self.loss_takes_logits:
+            return 0.0
+        outputs = self.outputs(self.train)
+        return 0.5 if bool(((outputs >= 0) & (outputs <= 1)).all()) else 0.0
 
     def wrong_labels(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """How many of a sample's labels are predicted wrongly, and how many it has, `[n]` each.
@@ -475,8 +494,10 @@ class Problem:
         with global_randomness_kept():
             try:
                 kept = saved_bytes(self.function, x)
-            except Exception:  # no derivative, or no pass of one sample: then none is asked for
-                return 10**12
+            except Exception as error:
+                if "memory" in str(error):  # one sample is too much already
+                    return 1
+                return 10**12  # no derivative, or no pass of one sample: then none is asked for
         # a second derivative keeps about three times what a first one does
         return int(self.memory // (4 * 3 * max(1, kept)))
 

@@ -60,16 +60,16 @@ def network_of(estimator: Any) -> EstimatorNetwork:
     steps = [estimator]
     if _kind(estimator) == "Pipeline":
         steps = [s for _, s in estimator.steps if s is not None and s != "passthrough"]
-    layers: list[nn.Module] = []
-    for step in steps[:-1]:
-        if _kind(step) not in _TRANSFORMS:
-            raise _unsupported(step)
-        layers.append(_TRANSFORMS[_kind(step)](step))
     last = steps[-1]
     if _kind(last) not in _LAYERS:
         raise _unsupported(last)
     if not (hasattr(last, "coef_") or hasattr(last, "coefs_")):
         raise InvalidInput(f"the {_kind(last)} is not fitted: call fit first")
+    layers: list[nn.Module] = []
+    for step in steps[:-1]:
+        if _kind(step) not in _TRANSFORMS:
+            raise _unsupported(step)
+        layers.append(_TRANSFORMS[_kind(step)](step))
     layers += _LAYERS[_kind(last)](last)
     network = EstimatorNetwork(*layers)
     network.classes = getattr(last, "classes_", None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from xml.etree import ElementTree
 
-from torchtheory.core.claim import Verdict
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.foreign_text import one_line
 from torchtheory.report.sarif import ReportedAudit, refuted_sentence
@@ -46,10 +45,7 @@ def _suite(audit: ReportedAudit, failing: Collection[State]) -> ElementTree.Elem
         if looks := [_told(a) for a in here if a.state is State.LOOK and a.state not in failing]:
             ElementTree.SubElement(case, "system-out").text = "\n".join(looks)
     refuted = [
-        _text(refuted_sentence(c))
-        for f in audit.findings.values()
-        for c in f.claims
-        if c.verdict is Verdict.VIOLATED
+        _text(refuted_sentence(c)) for f in audit.findings.values() for c in f.claims if c.broken
     ]
     _fail(_case(suite, audit, PROMISES), "violated", refuted)
     suite.set("tests", str(len(suite)))

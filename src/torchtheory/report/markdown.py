@@ -90,7 +90,7 @@ def _folds(parts: AuditParts, *, tables: bool, claims: bool) -> list[str]:
         folds.append(_fold(f"{area.row.mark} {area.row.name}: {area.row.state}", inside))
     for heading, omissions in (
         ("What does not apply, and why", parts.inapplicable),
-        ("Not done for want of time", parts.undone),
+        ("Not done for lack of time or memory", parts.undone),
     ):
         if omissions:
             folds.append(_fold(heading, ["\n".join(map(_omission, omissions))]))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from torchtheory import __version__
-from torchtheory.core.claim import Claim, Verdict
+from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Assessment, State
 from torchtheory.core.foreign_text import json_text, one_line
 from torchtheory.report.numbers import number_text
@@ -94,9 +94,7 @@ def said_by(finding: ReportedFinding) -> list[tuple[str, str, str]]:
         for a in finding.assessments
         if a.state in _LEVELS
     ]
-    found += [
-        ("error", refuted_sentence(c), "") for c in finding.claims if c.verdict is Verdict.VIOLATED
-    ]
+    found += [("error", refuted_sentence(c), "") for c in finding.claims if c.broken]
     return found
 
 

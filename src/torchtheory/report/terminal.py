@@ -281,7 +281,7 @@ def _print_details(parts: AuditParts, console: Console) -> None:
             _print_finding(part, console)
     for heading, omissions in (
         ("What does not apply, and why", parts.inapplicable),
-        ("Not done for want of time", parts.undone),
+        ("Not done for lack of time or memory", parts.undone),
     ):
         if omissions:
             _rule(console, heading)

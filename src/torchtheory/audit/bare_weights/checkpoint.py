@@ -25,8 +25,8 @@ WeightSource = Mapping[str, Tensor] | nn.Module | str | Path
 #: Ends of names under which networks keep tensors that nobody trains.
 _BUFFERS = re.compile(
     r"(^|[._])(running_mean|running_var|num_batches_tracked|position_ids|token_type_ids|inv_freq|"
-    r"masked_bias|causal_mask|attn_mask|relative_position_index|mask|anchors|anchor_grid|pe|"
-    r"scale|zero_point|ema\w*)$"
+    r"masked_bias|causal_mask|attn_mask|relative_position_index|mask|anchors|anchor_grid|"
+    r"zero_point|ema\w*)$"
 )
 
 # Bytes of a file that are hashed at a time.

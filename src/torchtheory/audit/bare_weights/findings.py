@@ -93,7 +93,7 @@ def values(found: Survey, record: FindingRecord) -> None:
                 "no signal.",
                 number=share,
                 usual="none",
-                action="Look whether the weights were saved and loaded under the right names, and "
+                action="Check whether the weights were saved and loaded under the right names, and "
                 "whether the layer is trained.",
             )
         elif sparse:
@@ -229,7 +229,7 @@ def origin(found: Survey, record: FindingRecord) -> None:
             + " cannot be told from freshly drawn weights.",
             number=number,
             usual="0",
-            action="Look whether this is the checkpoint you meant, and whether the weights were "
+            action="Check whether this is the checkpoint you meant, and whether the weights were "
             "loaded before they were saved.",
         )
     elif fresh:
@@ -238,7 +238,7 @@ def origin(found: Survey, record: FindingRecord) -> None:
             "trained.",
             number=number,
             usual="0, unless layers are frozen on purpose",
-            action="Look whether these layers are used, and whether the optimizer has them.",
+            action="Check whether these layers are used, and whether the optimizer has them.",
         )
     else:
         record.fine(

@@ -48,6 +48,9 @@ _DIRECTIONS, _NEIGHBORS = 4, 8
 # Seconds for values, however little time there is.
 _LOOKING = 2.0
 
+#: Multiplications of a matrix by a vector that its norm takes, about.
+LANCZOS = 200
+
 # Seconds per multiplication of a dense decomposition, until one was timed.
 _SECONDS = 3e-10
 
@@ -282,7 +285,7 @@ def survey(checkpoint: Checkpoint, *, seconds: float = math.inf, seed: int = 0) 
             one.spectrum = _dense(matrix, one.units)
             if work > 1e8:  # what is shorter tells nothing about the speed
                 pace = 1.5 * (time.perf_counter() - begun) / work
-        else:
+        elif pace * LANCZOS * one.rows * one.columns < left:
             one.spectrum = _by_lanczos(matrix, seed)
     for one in found.matrices:
         if one.spectrum is not None and one.spectrum.tail is not None:

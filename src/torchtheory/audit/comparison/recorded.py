@@ -109,10 +109,8 @@ class RecordedAudit:
 
     @property
     def violated(self) -> list[Claim]:
-        """The claims that the measurements refute."""
-        return [
-            c for f in self.findings.values() for c in f.claims if c.verdict is Verdict.VIOLATED
-        ]
+        """The claims that the measurements refute, or whose control did not fail."""
+        return [c for f in self.findings.values() for c in f.claims if c.broken]
 
     def missing(self, name: str) -> str:
         """Why a finding is not among these, in words."""
@@ -273,7 +271,7 @@ def _claim(data: Mapping[str, Any]) -> Claim:
     """A claim whose ids the catalogue of this version need not know."""
     if data["relation"] is not None and data["relation"] not in RELATIONS:
         raise InvalidInput(f"no relation is {data['relation']!r}")
-    interval = data["interval"]
+    interval, control = data["interval"], data.get("control")
     return Claim(
         ids=tuple(i for i in _word(data["id"]).split(", ") if i),
         statement=_word(data["statement"]),
@@ -287,6 +285,7 @@ def _claim(data: Mapping[str, Any]) -> Claim:
         cases=int(data["cases"]),
         undone=data.get("verdict") == Verdict.NOT_DONE,
         self_check=data.get("self_check") is True,
+        control=_claim(control) if isinstance(control, Mapping) else None,
     )
 
 

@@ -33,7 +33,7 @@ from torchtheory.audit.engine.quantities import QuantityRow, QuantityTable
 from torchtheory.core import progress
 from torchtheory.core.budget import seconds_of, within
 from torchtheory.core.checks import open_fraction
-from torchtheory.core.claim import Claim, Verdict
+from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area, Assessment, State, diagnose
 from torchtheory.core.errors import UnknownName
 from torchtheory.core.figure import Figure, import_drawing
@@ -97,13 +97,7 @@ class Audit:
     @property
     def violated(self) -> list[Claim]:
         """The claims that the measurements refute, or whose control did not fail."""
-        return [
-            c
-            for f in self.findings
-            for c in f.claims
-            if c.verdict is Verdict.VIOLATED
-            or (c.control is not None and c.control.verdict is not Verdict.VIOLATED)
-        ]
+        return [c for f in self.findings for c in f.claims if c.broken]
 
     @property
     def undone(self) -> list[FindingRecord]:

@@ -105,7 +105,7 @@ def _judgment(audit: Diagnosed) -> str:
         return f"One defect: {bad[0].sentence}"
     if bad:
         return f"{_NUMBERS[len(bad)].capitalize()} defects, in {_listed(bad)}: {bad[0].sentence}"
-    if any(c.verdict is Verdict.VIOLATED for c in audit.self_checks):
+    if any(c.broken for c in audit.self_checks):
         return "No defect was found, but torchtheory failed a check of its own: please report it."
     if audit.violated:
         return (

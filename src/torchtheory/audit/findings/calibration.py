@@ -15,7 +15,6 @@ from torchtheory.audit.findings.hypotheses import classification, deterministic,
 from torchtheory.audit.findings.output_range import (
     are_log_probabilities,
     are_probabilities,
-    loss_takes_logits,
 )
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLORS
@@ -50,7 +49,7 @@ def probabilities(problem: Problem) -> str | None:
     ):
         return None
     within = bool(((outputs >= 0) & (outputs <= 1)).all())
-    if loss_takes_logits(problem) or (problem.task == "binary" and within):
+    if problem.loss_takes_logits or (problem.task == "binary" and within):
         return None
     return "the loss does not make probabilities of the outputs, and they are none themselves"
 
@@ -134,7 +133,7 @@ def class_logits(problem: Problem, outputs: Tensor, y: Tensor) -> tuple[Tensor, 
         whole = problem.outputs(problem.train)
         return (_log(outputs) if are_probabilities(whole) else outputs.double()), labels
     one = outputs.reshape(-1).double()
-    if not loss_takes_logits(problem):
+    if not problem.loss_takes_logits:
         return torch.stack([_log(1 - one), _log(one)], 1), labels
     return torch.stack([torch.zeros_like(one), one], 1), labels
 

@@ -78,7 +78,8 @@ def _classes(problem: Problem, record: FindingRecord) -> None:
             action="Leave the outputs out, or give samples of these classes.",
         )
     if problem.test is None:
-        record.fine("The training data has no class that outweighs all others.", number=most)
+        if not record.assessments:
+            record.fine("The training data has no class that outweighs all others.", number=most)
         return
     _against_test(problem, record, n)
 
@@ -155,7 +156,7 @@ def _against_test(problem: Problem, record: FindingRecord, n: Tensor) -> None:
         say = record.defect if distance.low >= NOTICEABLE else record.look
         worst = rows[0]
         say(
-            f"The classes are balanced otherwise in the test data: class {worst} makes up "
+            f"The classes have other shares in the test data: class {worst} makes up "
             f"{float(n[worst] / n.sum()):.1%} of the training and {float(m[worst] / m.sum()):.1%} "
             "of the test data.",
             number=distance, usual=usual, figure="classes",

@@ -100,7 +100,7 @@ def repeated_samples(problem: Problem, record: FindingRecord) -> None:
     if problem.is_classification:
         _contradictions(problem, record, groups)
     if problem.test is None:
-        record.note("With test data, it would be looked whether they are training samples.")
+        record.note("With test data, the audit would also check whether they are training samples.")
         return
     found = shared_rows(train, digests_of(problem, problem.test), record.generator)
     copies = Copies(

@@ -68,7 +68,7 @@ def feature_collapse(problem: Problem, record: FindingRecord) -> None:
             "them apart.",
             number=spread,
             usual="above 0.1",
-            action="Look for the layer where inputs stop to matter: dead units, weights of 0, or a "
+            action="Look for the layer where inputs stop mattering: dead units, weights of 0, or a "
             "bias that drowns everything else.",
         )
 

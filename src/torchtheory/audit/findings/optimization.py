@@ -28,7 +28,12 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
 )
 from torchtheory.core.budget import time_left
-from torchtheory.core.errors import InvalidInput, NonFinite, UnsupportedModel
+from torchtheory.core.errors import (
+    InvalidInput,
+    NonFinite,
+    TorchTheoryError,
+    UnsupportedModel,
+)
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval
 from torchtheory.core.quantity import Quantity
@@ -545,6 +550,8 @@ def losses_beside_constant(
                 float(problem.loss(outputs.expand(len(part), *outputs.shape), part.y))
                 for part in parts
             ]
+    except TorchTheoryError:
+        raise
     except Exception:  # a loss of the user's that wants something else
         return own, None, False
     values = torch.tensor(losses, dtype=torch.float64)

@@ -13,7 +13,6 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import part_of
 from torchtheory.audit.engine.row_statistics import row_statistic
 from torchtheory.audit.findings.hypotheses import classification, deterministic
-from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.models.model import global_randomness_kept, tensors_in
 from torchtheory.models.problem import Problem
@@ -22,7 +21,6 @@ from torchtheory.models.problem import Problem
 SAME = 1e-3
 
 #: Samples that the loss is tried on.
-TRIED = 64
 
 
 @finding(
@@ -40,7 +38,7 @@ def output_range(problem: Problem, record: FindingRecord) -> None:
     $\\log(1+(C-1)/e)$, attained where all of the probability is on the right class.
     """
     outputs = problem.outputs(problem.train)
-    logits = loss_takes_logits(problem)
+    logits = problem.loss_takes_logits
     record.table(
         "outputs",
         ("smallest", "mean", "largest", "the loss takes them as"),
@@ -158,7 +156,7 @@ def _answers(problem: Problem, outputs: Tensor) -> Tensor:
     if problem.task == "multiclass" or problem.task == "labeling":
         return outputs.softmax(-1)
     if problem.task == "binary":
-        return outputs.sigmoid()
+        return outputs if problem.decision_level else outputs.sigmoid()
     y = problem.train.y
     scale = float(y.double().std(correction=0)) if y.numel() > 1 and y.is_floating_point() else 0.0
     if not scale > 0:
@@ -169,7 +167,11 @@ def _answers(problem: Problem, outputs: Tensor) -> Tensor:
 def _classes_predicted(problem: Problem, record: FindingRecord, outputs: Tensor, part: str) -> None:
     """Classes that are never predicted although the labels have them, beyond chance."""
     n, y = len(outputs), problem.train.y.reshape(-1).long()
-    chosen = outputs.argmax(1) if problem.task == "multiclass" else outputs.reshape(-1) > 0
+    chosen = (
+        outputs.argmax(1)
+        if problem.task == "multiclass"
+        else outputs.reshape(-1) > problem.decision_level
+    )
     classes = problem.classes or 2
     labels, predicted = (torch.bincount(t.long(), minlength=classes).tolist() for t in (y, chosen))
     record.table(
@@ -233,30 +235,6 @@ def are_log_probabilities(outputs: Tensor) -> bool:
     sizes = outputs.abs().amax(-1).clamp_min(1).double()
     rounding = 8 * outputs.shape[-1] * torch.finfo(outputs.dtype).eps * sizes
     return bool((outputs.double().logsumexp(-1).abs() <= rounding).all())
-
-
-def loss_takes_logits(problem: Problem) -> bool:
-    """Whether the loss makes probabilities of the outputs itself.
-
-    A softmax does not see a number that is added to all logits of a sample, and any other function
-    of probabilities would. With one output, the loss is compared with the logistic loss.
-    """
-    y = problem.train.y[:TRIED]
-    outputs = problem.outputs(problem.train)[: len(y)]
-    draw = torch.Generator().manual_seed(0)
-    logits = (4 * torch.randn(outputs.shape, generator=draw, dtype=torch.float64)).to(outputs)
-    try:
-        with torch.no_grad():
-            here = float(problem.loss(logits, y))
-            if problem.task == "multiclass":
-                there = float(problem.loss(logits + 3, y))
-            else:
-                there = float(torch.nn.functional.binary_cross_entropy_with_logits(logits, y))
-    except TorchTheoryError:
-        raise
-    except Exception:  # nn.BCELoss refuses what is no probability
-        return False
-    return math.isclose(here, there, rel_tol=1e-3, abs_tol=1e-6)
 
 
 def ends_with(problem: Problem, *names: str) -> bool:

@@ -39,6 +39,9 @@ ROUNDING = 1e-3
 #: worth a look, below the second a class hangs on what cannot be seen.
 SMALL, TINY = 0.03, 0.001
 
+#: Pairs of samples whose distances tell how inputs and outputs differ, at most.
+PAIRED = 512
+
 #: Slopes of a regression, over those between samples, that are worth a look.
 STEEP = 100.0
 
@@ -120,12 +123,16 @@ def _assess_amplification(
     problem: Problem, record: FindingRecord, median: Interval, middle: Quantity
 ) -> None:
     """For a regression: slopes relative to how inputs and outputs differ from sample to sample."""
-    half = len(problem.train) // 2
-    x, y = problem.train.x.double(), problem.outputs(problem.train).double()
+    half = min(PAIRED, len(problem.train) // 2)
+    if half < 8:
+        return
+    x, y = problem.train.x, problem.outputs(problem.train)
     order = torch.randperm(len(x), generator=record.generator).to(x.device)
     i, j = order[:half], order[half : 2 * half]
-    inputs, outputs = ((z[i] - z[j]).flatten(1).norm(dim=1).median() for z in (x, y))
-    if half < 8 or not float(outputs) > 0:
+    inputs, outputs = (
+        (z[i].double() - z[j].double()).flatten(1).norm(dim=1).median() for z in (x, y)
+    )
+    if not float(outputs) > 0:
         return
     scale = float(inputs) / float(outputs)
     said = (
@@ -311,7 +318,7 @@ def _assess_distances(
     )
     if ratio.high < TINY:
         record.defect(
-            f"{said}: classes hang on changes that cannot be seen.",
+            f"{said}: classes depend on changes that cannot be seen.",
             number=share,
             usual=usual,
             action="Check that inputs are on the scale of training; then train with perturbed "
