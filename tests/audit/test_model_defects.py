@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import torchtheory as tt
 from torchtheory.audit.engine.finding import FindingRecord, all_findings, examine
 from torchtheory.audit.engine.row_statistics import row_statistic
 from torchtheory.audit.findings.normalization_statistics import RESET_OFF
@@ -521,3 +522,21 @@ def test_rows_that_other_samples_could_use_are_in_the_range() -> None:
     found = number(made("embeddings", part), "unused-rows")
     assert found.low <= whole <= found.high
     assert found.low < found.high
+
+
+def test_probabilities_with_their_own_loss_are_judged_at_one_half() -> None:
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(200, 2, generator=draw)
+    y = (x[:, :1] > 0).float()
+    model = nn.Sequential(nn.Linear(2, 1), nn.Sigmoid())
+    model[0].weight.data = torch.tensor([[8.0, 0.0]])
+    model[0].bias.data.zero_()
+    found = tt.audit(
+        model, (x, y), (x, y), loss=nn.BCELoss(),
+        only=["risk", "output-range", "constant-outputs"], budget=None,
+    )  # fmt: skip
+    numbers = {q.name: q.value for f in found.findings for q in f.quantities}
+    assert numbers["train-error"] == 0.0
+    assert found.warnings == []
+    logits = nn.Sequential(model[0])
+    assert tt.audit(logits, (x, y), only=["risk"], budget=None).warnings == []

@@ -220,7 +220,7 @@ def origin(found: Survey, record: FindingRecord) -> None:
             for m in tested
         ],
         caption="Entries against the laws of usual initializations (Kolmogorov and Smirnov's test "
-        "at 99.9 %), and singular values against those of noise.",
+        "at 99.9%), and singular values against those of noise.",
     )
     if untrained:
         record.defect(
@@ -268,7 +268,7 @@ def spectra(found: Survey, record: FindingRecord) -> None:
         caption="Effective rank: the exponential of the entropy of the squared singular values. "
         "Stable rank: squared Frobenius over squared spectral norm. Beyond noise: singular values "
         "larger than those of random entries with the same bulk (Marchenko and Pastur's law with "
-        "Tracy and Widom's fluctuation, at 99.99 %).",
+        "Tracy and Widom's fluctuation, at 99.99%).",
     )  # fmt: skip
     draw_spectra(known, record)
     record.checks((), r"\|W\|_F^2=\sum_i\sigma_i^2").equal(
@@ -416,9 +416,9 @@ def units(found: Survey, record: FindingRecord) -> None:
     told = f"{worst.units.silent} of {worst.rows} units of {worst.name} have no incoming weights."
     action = "Use a smaller step or another activation; what has died can be cut off."
     if worst.units.silent >= MANY * worst.rows:
-        record.defect(told, number=dead, usual="below 2 %", action=action)
+        record.defect(told, number=dead, usual="below 2%", action=action)
     elif worst.units.silent > SOME * worst.rows:
-        record.look(told, number=dead, usual="below 2 %", action=action)
+        record.look(told, number=dead, usual="below 2%", action=action)
     twin = max(layers, key=lambda m: m.units.copies / m.rows)
     told = f"{twin.units.copies} of {twin.rows} units of {twin.name} are copies of another unit."
     action = "Draw the initial weights at random: equal units have equal gradients and stay equal."
@@ -431,7 +431,7 @@ def units(found: Survey, record: FindingRecord) -> None:
             f"Of {counted(rows, 'unit')}, {silent or 'none'} {_are(silent)} without weights and "
             f"{copies or 'none'} {_are(copies)} copies of another.",
             number=dead,
-            usual="below 2 %",
+            usual="below 2%",
         )
 
 
@@ -638,4 +638,4 @@ def _pass(count: int) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    return f"{100 * share:.2g}%"

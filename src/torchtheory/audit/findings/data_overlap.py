@@ -172,7 +172,7 @@ def _accuse(problem: Problem, record: FindingRecord, copies: Copies, share: Quan
     )
     word = "nearly copies of" if copies.nearly else "also"
     sentence = (
-        f"{len(copies.test):,} of {copies.compared:,} test samples ({100 * copies.share:.3g} %) "
+        f"{len(copies.test):,} of {copies.compared:,} test samples ({100 * copies.share:.3g}%) "
         f"are {word} training samples{rest}."
     )
     action = (

@@ -458,7 +458,7 @@ def _saddle(
     )  # fmt: skip
     record.look(
         "The weights are near a saddle: the gradient is almost 0, but the loss falls by "
-        f"{100 * share:.2g} % of that of a constant prediction in a direction of negative curvature"
+        f"{100 * share:.2g}% of that of a constant prediction in a direction of negative curvature"
         f"{part_of(samples)}.",
         number=number,
         usual="below 0.1 at a minimum",

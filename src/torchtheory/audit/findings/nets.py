@@ -176,7 +176,7 @@ def used_units(problem: Problem, record: FindingRecord) -> None:
         )
     else:
         record.fine(
-            f"Of {total:,} units, {100 * share.value:.3g} % have weights of their own.",
+            f"Of {total:,} units, {100 * share.value:.3g}% have weights of their own.",
             number=share,
             usual=usual,
         )

@@ -490,7 +490,7 @@ def _is_it_finished(
         samples=samples,
     )  # fmt: skip
     usual = f"below {STILL_FALLING:g} at the end of training"
-    removed = f"{100 * share.estimate:.2g} % of the loss of a constant prediction{part_of(samples)}"
+    removed = f"{100 * share.estimate:.2g}% of the loss of a constant prediction{part_of(samples)}"
     if share.low > STILL_FALLING:
         record.look(
             f"Training is not at its end: {DESCENT} steps of gradient descent remove {removed}.",

@@ -304,7 +304,7 @@ def _assess_distances(
         samples=samples,
     )
     said = (
-        f"Moving an input by {100 * ratio.estimate:.2g} % of the distance between samples of two "
+        f"Moving an input by {100 * ratio.estimate:.2g}% of the distance between samples of two "
         f"classes is enough to change the class of half of the {len(samples)} {name} samples tried"
     )
     usual = f"above {SMALL:g}"

@@ -224,7 +224,7 @@ def _assess_units(
             f"saturated{part}: their slope is below a hundredth of its largest value, and "
             "gradients are multiplied by it.",
             number=flat,
-            usual="below 90 % in every layer",
+            usual="below 90% in every layer",
             action="Scale the inputs to mean 0 and variance 1 and the weights to variance 1/fan-in "
             "(nn.init.xavier_normal_), so that what the activation gets is of order 1.",
             figure=figure,
