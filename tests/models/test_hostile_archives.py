@@ -26,10 +26,11 @@ WEIGHTS = "data/weights/model_weights_config.json"
 MOST = 1_500_000_000
 
 READER = """
-import json, os, resource, sys, warnings
+import json, os, sys, warnings
 warnings.simplefilter("ignore")
 import torch
 from torchtheory.core.errors import TorchTheoryError
+from torchtheory.core.memory import resident_memory
 from torchtheory.models.exported import load_exported
 torch.set_num_threads(1)
 for file in sys.argv[1:]:
@@ -46,7 +47,8 @@ for file in sys.argv[1:]:
         print(json.dumps(["fails", str(error)[:300]]), flush=True)
         continue
     print(json.dumps(["runs", y.tolist() if isinstance(y, torch.Tensor) else None]), flush=True)
-print("peak", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+# not ru_maxrss, which begins with that of the process it was started from
+print("peak", resident_memory(peak=True))
 """
 
 Parts = dict[str, Any]
