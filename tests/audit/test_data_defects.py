@@ -198,7 +198,7 @@ def broken(name: str, seed: int) -> tuple[Case, str, str]:
             kept = (y_test < 3) | (torch.arange(300) % 10 == 0)
             return (
                 replace(healthy, test=(x_test[kept], y_test[kept])), "class-balance",
-                "balanced otherwise",
+                "have other shares",
             )  # fmt: skip
         case "shuffled labels":
             mixed = y[torch.randperm(len(y))]

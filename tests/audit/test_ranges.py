@@ -167,3 +167,12 @@ def test_groups_are_a_partition_and_losses_are_theirs() -> None:
     found = loss_range(problem, problem.train, torch.Generator().manual_seed(0), 0.95)
     assert found.low == found.high == pytest.approx(problem.risk(problem.train))
     assert isinstance(some, Samples)
+
+
+def test_the_range_of_a_mean_by_hand() -> None:
+    """Never narrower than the normal range with the finite population's factor, and of its size."""
+    x = torch.linspace(-1, 1, 400).double()
+    found = mean_range(x, 400, 1600, 0.95)
+    error = float(x.std()) * math.sqrt(0.75 / 400)
+    half = (found.high - found.low) / 2
+    assert 1.96 * error < half < 3.5 * error

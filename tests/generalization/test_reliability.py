@@ -149,3 +149,28 @@ def test_what_is_refused(call: object, sentence: str) -> None:
     assert callable(call)
     with pytest.raises(TorchTheoryError, match=sentence):
         call()
+
+
+def test_one_confidence_for_all_is_judged_by_the_mean_gap() -> None:
+    """ECE is at least the mean gap: bins of one confidence cannot hide it."""
+    hits = 0
+    for seed in range(200):
+        right = torch.rand(540, generator=torch.Generator().manual_seed(seed)) < 0.954
+        found = calibration_error(torch.ones(540), right)
+        gap = 1 - float(right.double().mean())
+        assert found.estimate >= gap - 1e-12
+        assert 0 < found.low < gap < found.high
+        hits += found.low <= 0.046 <= found.high
+    # 95 % of 200, less what chance takes once in a thousand times
+    assert hits >= 180
+
+
+def test_the_lower_end_is_a_normal_quantile_of_both_estimates() -> None:
+    """One bin of 400 confident answers, 80 of them wrong in a known order."""
+    right = torch.arange(400) % 5 > 0
+    found = calibration_error(torch.full((400,), 0.9), right, bins=1)
+    share = (320 + 1) / (400 + 2)
+    error = math.sqrt(share * (1 - share) / 400)
+    z = 2.2414027276  # two lower ends share the level: 97.5 %, two-sided
+    assert found.estimate == pytest.approx(0.1)
+    assert found.low == pytest.approx(0.1 - z * error, abs=1e-6)

@@ -109,3 +109,10 @@ def test_what_has_no_tail_is_refused() -> None:
         fit_power_law(torch.ones(100), cutoff=0.0)
     with pytest.raises(InvalidInput, match="fewer than two"):
         fit_power_law(torch.ones(100), cutoff=2.0)
+
+
+def test_the_p_value_is_that_of_a_normal_law() -> None:
+    heavy = pareto(3, 400, 2.5)
+    ratio = power_law_against(heavy, fit_power_law(heavy, 1.0), "exponential")
+    normal = math.erfc(abs(ratio.normalized) / math.sqrt(2))
+    assert ratio.p_value == pytest.approx(normal, rel=1e-9)

@@ -66,6 +66,10 @@ def weights(
     with process_kept(), torch.no_grad(), ExitStack() as stack, progress.display():
         checkpoint = open_checkpoint(source, stack)
         found = survey(checkpoint, seconds=MEASURING * seconds, seed=seed)
+        if not found.unseen and not any(t.floating for t in found.tensors):
+            raise InvalidInput(
+                f"{found.title} holds no floating-point tensor, so there are no weights to audit"
+            )
         made = [
             _examined(
                 one,

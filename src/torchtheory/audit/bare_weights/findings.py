@@ -192,12 +192,16 @@ def scale(found: Survey, record: FindingRecord) -> None:
 
 def origin(found: Survey, record: FindingRecord) -> None:
     """Whether the weights are still as they were drawn."""
-    tested = [m for m in found.matrices if m.values.count >= FEWEST_UNIFORM]
+    tested = [
+        m
+        for m in found.matrices
+        if m.values.count >= FEWEST_UNIFORM and m.values.zeros < m.values.count
+    ]
     if not tested:
         record.not_applicable(
             (),
             r"\text{Weights as they were drawn}",
-            f"no layer has {FEWEST_UNIFORM} weights, too few to tell laws apart",
+            f"no layer has {FEWEST_UNIFORM} weights that are not all 0, too few to tell laws apart",
         )
         return
     fresh = [m for m in tested if _as_drawn(m)]
@@ -332,7 +336,7 @@ def tails(found: Survey, record: FindingRecord) -> None:
             record.not_applicable(
                 (),
                 r"\text{Tails of spectra}",
-                "no layer has 50 singular values, too few for a tail",
+                "no layer has 50 singular values above 0, too few for a tail",
             )
         return
     laws = [law for m in known if (law := m.tail) is not None]

@@ -6,6 +6,7 @@ import hashlib
 import math
 import platform
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,6 +248,8 @@ def audit(
     model = as_network(model)
     before = ModelState(model)
     with process_kept():
+        # of torch about its own speed, which an audit's reader can do nothing about
+        warnings.filterwarnings("ignore", message="There is a performance drop because")
         only = [only] if isinstance(only, str) else only
         for name in only or ():
             if name not in known:

@@ -14,6 +14,7 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.data_overlap import several
 from torchtheory.audit.findings.hypotheses import one_label_per_sample
+from torchtheory.core.diagnosis import Area
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.data.shift import balance_shift
@@ -135,6 +136,11 @@ def _against_test(problem: Problem, record: FindingRecord, n: Tensor) -> None:
             number=distance, usual=usual,
             action="Draw the test data at random from the same source as the training data.",
             figure="classes",
+        )  # fmt: skip
+        record.look(
+            "The test error says little about new data: the test data has one class only.",
+            number=distance, usual=usual, area=Area.GENERALIZATION,
+            action="Draw the test data at random from the same source as the training data.",
         )  # fmt: skip
     elif new and int((n > 0).sum()) > 1 and found.p_value < level:
         record.defect(

@@ -16,6 +16,9 @@ from torchtheory.data.columns import (
 )
 from torchtheory.models.problem import Problem
 
+#: Samples from which on equal columns are no accident.
+FEWEST_ROWS = 32
+
 #: A column that the label explains to this share is a copy of it.
 COPY = 0.99
 
@@ -57,7 +60,8 @@ def features(problem: Problem, record: FindingRecord) -> None:
     usual_values = set(x[:, rare].mode(0).values.tolist())
     strange = [c for c in constant if float(x[0, c]) not in usual_values]
     sparse = 0 if strange else int(rare.sum())
-    copies = copied_columns(x, 0)
+    # of few samples, columns with few values agree by chance
+    copies = copied_columns(x, 0) if len(x) >= FEWEST_ROWS else []
     wasted = (len(constant) + len(copies)) / total
     record.quantity(
         "idle-features", "share of features that are constant or copies of another", wasted

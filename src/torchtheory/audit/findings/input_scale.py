@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
@@ -203,6 +204,20 @@ def constant_loss(problem: Problem, samples: Samples) -> float:
     return float(problem.loss(mean, y))
 
 
+def _statistics_reset(problem: Problem) -> bool:
+    """Whether a batch normalization has the statistics it began with.
+
+    Inputs of another scale may then fit better by accident, and the statistics are to blame.
+    """
+    layers = [m for m in problem.model.modules() if isinstance(m, _BatchNorm)]
+    return any(
+        m.running_mean is not None
+        and m.running_var is not None
+        and bool((m.running_mean == 0).all() and (m.running_var == 1).all())
+        for m in layers
+    )
+
+
 def _other_scale_fits(problem: Problem, record: FindingRecord) -> bool:
     """A trained network fits its data at the scale it was trained on, and nowhere better.
 
@@ -215,7 +230,7 @@ def _other_scale_fits(problem: Problem, record: FindingRecord) -> bool:
     if not problem.has_loss or not problem.deterministic or len(problem.train) < FEWEST:
         return False
     every = scalings(problem.train.x)
-    if not every:
+    if not every or _statistics_reset(problem):
         return False
     tried = min(TRIED, problem.affordable(2 * len(every) + 3, share=0.3))
     if tried < FEWEST:

@@ -70,6 +70,9 @@ STEPS, DESCENT = 20, 10
 #: could: a network that fits its data has a few per cent of it left in all, a fresh one all of it.
 STILL_FALLING = 0.05
 
+#: A range that reaches beyond this share does not tell whether training is at its end.
+VAGUE = 0.25
+
 #: A network that keeps more than this share of the loss of a constant prediction explains less than
 #: a twentieth of what there is: it has learned nothing to speak of.
 LEARNED = 0.95
@@ -506,7 +509,7 @@ def _is_it_finished(
             usual=usual,
             action="See whether it was trained, and whether its gradients reach all layers.",
         )
-    elif share.estimate <= STILL_FALLING:
+    elif share.estimate <= STILL_FALLING and share.high <= VAGUE:
         record.fine(
             f"Training is at its end: {DESCENT} steps of gradient descent remove only {removed}.",
             number=number,

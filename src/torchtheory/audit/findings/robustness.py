@@ -206,8 +206,13 @@ def _points(problem: Problem, record: FindingRecord) -> tuple[Tensor, Samples]:
     return torch.cat([x, weight * x + (1 - weight) * x.flip(0)]), used
 
 
+def _bins(values: Any, most: int) -> int:
+    """One where all values agree up to rounding, which no histogram can divide."""
+    return most if values.max() - values.min() > 1e-6 * abs(values).max() else 1
+
+
 def _plot(ax: Any, values: Any, bound: float) -> None:
-    ax.hist(values, bins=40, color="#0072B2", label="at the points tried")
+    ax.hist(values, bins=_bins(values, 40), color="#0072B2", label="at the points tried")
     if math.isfinite(bound):
         ax.axvline(bound, color="#D55E00", label="what the layers allow")
         if bound > 20 * values.max() > 0:
@@ -339,7 +344,7 @@ def _assess_distances(
 
 
 def _plot_distances(ax: Any, shares: Any) -> None:
-    ax.hist(shares, bins=30, color="#0072B2")
+    ax.hist(shares, bins=_bins(shares, 30), color="#0072B2")
     ax.axvline(SMALL, color="#D55E00", label="usually above")
     ax.set(xlabel="perturbation, over the distance between classes", ylabel="samples")
     ax.set_xlim(left=0)

@@ -124,7 +124,8 @@ def _explained_by_chance(problem: Problem, record: FindingRecord) -> float:
         except UnsupportedModel:
             return EXPLAINED
         there = problem.at({k: p.detach() for k, p in new.named_parameters()})
-        found.append(_explained(there, samples, record.confidence).estimate)
+        # worse than a constant is no better: outputs of another size would widen the range
+        found.append(max(0.0, _explained(there, samples, record.confidence).estimate))
     values = torch.tensor(found).double()
     reach = -float(special.stdtrit(DRAWS - 1, 1 - CONFIDENCE)) * math.sqrt(1 + 1 / DRAWS)
     return max(EXPLAINED, float(values.mean() + reach * values.std()))

@@ -132,7 +132,8 @@ def calibration_error(
     That is the estimate (0 where it is negative); the lower end is a normal quantile below it. The
     usual estimate $\sum_b w_b|g_b|$ has a mean of at least ECE, and the upper end is a quantile
     above that one. With $s_b$ the standard error of a bin the variances are at most
-    $2\sum_b w_b^2s_b^2$ and $\sum_b w_b^2s_b^2$.
+    $2\sum_b w_b^2s_b^2$ and $\sum_b w_b^2s_b^2$. The mean gap of all samples is at most ECE too,
+    whatever the bins: where it is clearly not 0, estimate and lower end do not lie below it.
 
     Args:
         confidence: `[n]` in [0, 1].
@@ -161,7 +162,13 @@ def calibration_error(
         if n > 1:
             one, two = float(gaps[::2].mean()), float(gaps[1::2].mean())
             crossed += weight * (math.copysign(two, one * two) + math.copysign(one, one * two)) / 2
-    low = max(0.0, crossed - quantile * math.sqrt(2 * variance))
+    # two lower ends share the level
+    stricter = _normal((1 + level) / 2)
+    whole = abs(float((right.double() - p.double()).mean()))
+    least = whole - stricter * math.sqrt(variance)
+    if least > 0:
+        crossed = max(crossed, whole)
+    low = max(0.0, crossed - stricter * math.sqrt(2 * variance), least)
     high = min(1.0, plain + quantile * math.sqrt(variance))
     return Interval(
         min(max(crossed, low), high), low, high, level, len(p), "halves of bins against each other"
