@@ -114,8 +114,10 @@ def test_an_output_that_is_no_logit_is_refused() -> None:
 def test_an_estimator_that_is_not_fitted() -> None:
     with pytest.raises(InvalidInput, match="LogisticRegression is not fitted: call fit first"):
         network_of(LogisticRegression())
-    with pytest.raises(InvalidInput, match="StandardScaler is not fitted"):
+    with pytest.raises(InvalidInput, match="Ridge is not fitted"):
         network_of(make_pipeline(StandardScaler(), Ridge()))
+    with pytest.raises(InvalidInput, match="Ridge is not fitted"):
+        network_of(make_pipeline(MinMaxScaler(), Ridge()))
 
 
 def test_other_objects_pass_or_are_refused_as_ever() -> None:

@@ -184,7 +184,7 @@ def test_the_details_of_an_audit() -> None:
         "The loss is β-smooth",
         "→ Lower the learning rate.",
         "What does not apply, and why",
-        "Not done for want of time",
+        "Not done for lack of time or memory",
         "19 claims about the network: 12 hold, 3 vacuous, 3 not applicable, 1 not done.",
         "1 self-check, which holds.",
         "Clopper-Pearson, 1,000 observations",
