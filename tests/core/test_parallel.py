@@ -172,7 +172,9 @@ def test_no_worker_outlives_its_parent(tmp_path: Path, how: str) -> None:
     wait_for(lambda: not any(alive(w) for w in workers))
     assert errors.count("KeyboardInterrupt") == (how == "interrupt")
     if how != "kill":  # then joblib says what it cleared away
-        assert "Warning" not in errors
+        # an interrupt reaches joblib's own tracker too, which may find a semaphore cleared already
+        said = [line for line in errors.splitlines() if "resource_tracker" not in line]
+        assert not [line for line in said if "Warning" in line]
 
 
 def wait_for(condition: Callable[[], object]) -> None:
