@@ -41,8 +41,12 @@ def feature_collapse(problem: Problem, record: FindingRecord) -> None:
     """
     samples = problem.train.some(min(SAMPLES, problem.affordable(2)), record.generator)
     statement = r"\operatorname{Var} h(x) > 0"
-    if len(samples) < 2:
+    if problem.train.population < 2:
         record.not_applicable((), statement, "there is only one training sample")
+        return
+    if len(samples) < 2:
+        record.complete = False
+        record.not_done((), statement, "there was no time to look at two samples")
         return
     place, features = last_features(problem, samples)
     if features is None:
