@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,21 @@ import formulas
 import result_pages
 
 log = logging.getLogger("mkdocs.hooks.torchtheory")
+
+
+def on_startup(**_: Any) -> None:
+    """Copy what the reference is collected from, before anybody looks for it.
+
+    To a type checker `torchtheory.audit` is a class that can be called, and the stub that says so
+    would hide the package of that name.
+    """
+    root = Path(__file__).parents[2]
+    copy = root / "build" / "documented"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(
+        root / "src", copy, ignore=shutil.ignore_patterns("__pycache__", "*.json", "*.toml")
+    )
+    (copy / "torchtheory" / "__init__.pyi").unlink()
 
 
 def on_config(config: Any) -> Any:
