@@ -1,7 +1,7 @@
 # networks
 from .feedforward import mlp as mlp
 from .feedforward import dense as dense
-from .residual import residual_network as residual_network
+from .residual.layers import residual_network as residual_network
 from .graph import GraphNetwork as GraphNetwork
 from .maxout import Maxout as Maxout
 from .autoencoder import LinearAutoencoder as LinearAutoencoder

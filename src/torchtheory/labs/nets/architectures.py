@@ -16,7 +16,7 @@ from torchtheory.nets.activations import ACTIVATIONS, activation
 from torchtheory.nets.feedforward import dense, layer_outputs, mlp
 from torchtheory.nets.graph import GraphNetwork, layered_graph, neuron_graph
 from torchtheory.nets.maxout import Maxout, piecewise_linear_as_maxouts
-from torchtheory.nets.residual import DenselyConnected, ResidualLayer, residual_network
+from torchtheory.nets.residual.layers import DenselyConnected, ResidualLayer, residual_network
 
 
 @lab(

@@ -13,7 +13,7 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.nets.activations import ACTIVATIONS
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.maxout import Maxout, piecewise_linear_as_maxouts
-from torchtheory.nets.residual import DenselyConnected, ResidualLayer, residual_network
+from torchtheory.nets.residual.layers import DenselyConnected, ResidualLayer, residual_network
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Residual networks: shortcuts, their Jacobians, the networks for images, the flow they follow."""
