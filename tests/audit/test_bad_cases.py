@@ -29,14 +29,14 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.core.record import Record
 from torchtheory.models.problem import Problem
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 @pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes most of the time, and is tested elsewhere."""
-    monkeypatch.setattr(Record, "figure", lambda *_, **__: None)
+def own_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings that a test registers are gone after it."""
     monkeypatch.setattr(registry, "_FINDINGS", dict(all_findings()))
 
 

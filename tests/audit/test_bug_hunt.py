@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import audit_resnet_fashion
+import audit_sequences
+import bug_hunt
 import torchtheory as tt
 from torchtheory.core.diagnosis import Assessment, State
-from torchtheory.core.record import Record
 
-PLACE = Path(__file__).parents[2] / "examples"
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, PLACE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-bug_hunt: Any = _load("bug_hunt")
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes most of the time, and is tested with the examples."""
-    monkeypatch.setattr(Record, "figure", lambda *_, **__: None)
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -60,18 +40,17 @@ def _accusations(report: tt.audit.Audit, finding: str) -> list[Assessment]:
 def _healthy(name: str) -> tuple[nn.Module, Any, Any]:
     """Architectures as torch initializes them, trained until they know something."""
     (x, y), test = bug_hunt.data(0, 200)
-    sequences: Any = _load("audit_sequences")
     if name in ("lstm", "transformer"):
-        train, test = sequences.sequences(200, 6), sequences.sequences(200, 6)
-        net = sequences.Recurrent(8) if name == "lstm" else sequences.Attention(8, 6)
-        sequences.fit(net, *train, 40)
+        train, test = audit_sequences.sequences(200, 6), audit_sequences.sequences(200, 6)
+        net = audit_sequences.Recurrent(8) if name == "lstm" else audit_sequences.Attention(8, 6)
+        audit_sequences.fit(net, *train, 40)
         return net, train, test
     if name == "tanh":
         net = nn.Sequential(nn.Linear(64, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh())
         net.append(nn.Linear(20, 10))
     else:
         x, test = x.reshape(-1, 1, 8, 8), (test[0].reshape(-1, 1, 8, 8), test[1])
-        net = _load("audit_resnet_fashion").resnet(8, 4)
+        net = audit_resnet_fashion.resnet(8, 4)
     return bug_hunt.fit(net, (x, y), rate=0.05, epochs=12), (x, y), test
 
 

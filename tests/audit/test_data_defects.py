@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,34 +12,16 @@ import torch
 from sklearn.datasets import load_diabetes
 from torch import Tensor, nn
 
+import bug_hunt
 import torchtheory as tt
 from torchtheory.core.diagnosis import Area, State
-from torchtheory.core.record import Record
 from torchtheory.data.real import split
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 SEEDS = range(5)
 FINDINGS = ["repeated-samples", "features", "input-scale", "class-balance", "labels", "risk"]
 Pair = tuple[Tensor, Tensor]
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        name, Path(__file__).parents[2] / "examples" / f"{name}.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-bug_hunt: Any = _load("bug_hunt")
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes most of the time, and is tested elsewhere."""
-    monkeypatch.setattr(Record, "figure", lambda *_, **__: None)
 
 
 @dataclass(frozen=True)

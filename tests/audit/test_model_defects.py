@@ -20,15 +20,10 @@ from torchtheory.audit.engine.row_statistics import row_statistic
 from torchtheory.audit.findings.normalization_statistics import RESET_OFF
 from torchtheory.core.claim import Verdict
 from torchtheory.core.diagnosis import Area, State
-from torchtheory.core.record import Record
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes most of the time, and is tested with the examples."""
-    monkeypatch.setattr(Record, "figure", lambda *_, **__: None)
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def made(name: str, problem: Problem, seed: int = 0) -> FindingRecord:

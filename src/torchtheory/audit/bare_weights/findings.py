@@ -206,8 +206,9 @@ def origin(found: Survey, record: FindingRecord) -> None:
         return
     fresh = [m for m in tested if _as_drawn(m)]
     witnessed = [m for m in fresh if _witnessed(found, m)]
-    untrained = len(fresh) == len(tested) and bool(witnessed) and not _moved(found)
-    if not untrained:
+    no_trace = len(fresh) == len(tested) and not _moved(found)
+    untrained = no_trace and bool(witnessed)
+    if not no_trace:
         fresh = witnessed
     number = record.quantity(
         "as-drawn", "layers that cannot be told from freshly drawn ones", len(fresh)
@@ -235,6 +236,11 @@ def origin(found: Survey, record: FindingRecord) -> None:
             usual="0",
             action="Check whether this is the checkpoint you meant, and whether the weights were "
             "loaded before they were saved.",
+        )
+    elif no_trace:
+        record.note(
+            "No layer can be told from freshly drawn weights, and no layer has a bias that would "
+            "show more: a wide layer may learn while its weights hardly move."
         )
     elif fresh:
         record.look(

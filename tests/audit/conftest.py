@@ -1,0 +1,11 @@
+"""Shared by the tests of the audit."""
+
+import pytest
+
+from torchtheory.core.record import Record
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of the time, and is tested with the examples."""
+    monkeypatch.setattr(Record, "figure", lambda *_, **__: None)
