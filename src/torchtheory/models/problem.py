@@ -140,6 +140,7 @@ class Problem:
         self.learning_rate = learning_rate
         self.memory = bytes_of(memory)
         self._kept: dict[int, Tensor] = {}
+        self._every: Samples | None = None
         self.remarks: dict[str, str] = {}
         gathered = collect(class_indices(model, train), "train", limit=limit, seed=seed)
         raw = self._on_model(gathered)
@@ -168,8 +169,10 @@ class Problem:
         if plain_mean:
             self._refuse_coupled_samples()
             self._keep_within_memory(seed)
+        #: Bytes that the graph of a second derivative keeps per sample, about.
+        self.graph_bytes = self._graph_bytes()
         #: Samples whose graphs of second derivatives fit into a quarter of the memory.
-        self.capacity = self._affordable_graphs()
+        self.capacity = self.memory // (4 * self.graph_bytes) if self.graph_bytes else 10**12
         self.chunk = max(1, min(chunk, self.capacity))
 
     @property
@@ -193,6 +196,11 @@ class Problem:
     def parameters(self) -> Parameters:
         """The parameters by name, detached: those that the model had when it was given."""
         return self.function.parameters
+
+    @property
+    def every_sample(self) -> Samples:
+        """The training samples as they were before `restricted`, for what asks of inputs alone."""
+        return self.train if self._every is None else self._every
 
     @property
     def trainable(self) -> Parameters:
@@ -304,6 +312,7 @@ class Problem:
         """The same problem on at most so many samples, drawn at random; their notes say so."""
         other = copy.copy(self)
         other._kept = {}
+        other._every = self.every_sample
         other.train = _fewer(self.train, train, "train", generator)
         if self.test is not None:
             other.test = _fewer(self.test, test, "test", generator)
@@ -326,6 +335,7 @@ class Problem:
         wider = max(1, other.function.reference().element_size() // bytes_before)
         other.chunk = max(1, self.chunk // wider)
         other.capacity = self.capacity // wider
+        other.graph_bytes = self.graph_bytes * wider
         try:
             if self.has_loss:
                 other.loss(other._plan.probe, other.train.y[: len(other._plan.probe)])
@@ -488,18 +498,18 @@ class Problem:
         """What the model returns, whatever it is."""
         return called(self.function, lambda t: self.function.call(self.parameters, t), x)
 
-    def _affordable_graphs(self) -> int:
-        """For how many samples a quarter of the memory holds all a backward pass needs."""
+    def _graph_bytes(self) -> int:
+        """What a second derivative keeps per sample: about three times what a first one does.
+
+        0 where there is no derivative, or no pass of one sample: then none is asked for.
+        """
         x = self.train.x[:1]
         with global_randomness_kept():
             try:
-                kept = saved_bytes(self.function, x)
+                return 3 * max(1, saved_bytes(self.function, x))
             except Exception as error:
-                if "memory" in str(error):  # one sample is too much already
-                    return 1
-                return 10**12  # no derivative, or no pass of one sample: then none is asked for
-        # a second derivative keeps about three times what a first one does
-        return int(self.memory // (4 * 3 * max(1, kept)))
+                # one sample is too much already
+                return self.memory // 4 if "memory" in str(error) else 0
 
     def _on_model(self, samples: Samples) -> Samples:
         """Inputs on the model's device, floating ones in its precision."""
