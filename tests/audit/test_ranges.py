@@ -18,6 +18,7 @@ from torchtheory.audit.engine.ranges import (
     mean_vector_range,
     quotient,
     spread_over_both,
+    student,
 )
 from torchtheory.core.errors import EmptyData
 from torchtheory.core.intervals import Interval
@@ -176,3 +177,31 @@ def test_the_range_of_a_mean_by_hand() -> None:
     error = float(x.std()) * math.sqrt(0.75 / 400)
     half = (found.high - found.low) / 2
     assert 1.96 * error < half < 3.5 * error
+
+
+def test_noise_alone_by_hand() -> None:
+    r"""Orthogonal vectors of one length: the jackknife sees no spread, and noise has variance
+    $2\operatorname{tr}\Sigma^2/n^2$.
+    """
+    count, population = 20, 80
+    square, ratio = mean_vector_range(torch.eye(count).double(), 1, population, 0.95)
+    known = count / population
+    # every centered product of two of them is -1/G
+    noise = math.sqrt(2) / count**2 * (1 - known)
+    assert square.estimate == pytest.approx(known / count)
+    assert square.high == pytest.approx(known / count + student(0.95, count - 1) * noise)
+    assert square.low == pytest.approx(
+        max(0.0, known / count - student(0.95, count - 1) * noise), abs=1e-12
+    )
+    assert ratio.estimate == pytest.approx(known / count)  # of variance 1
+
+
+def test_the_error_of_the_squared_length_is_that_of_noise() -> None:
+    """Over many draws without a mean, the estimate varies as the range says."""
+    found = []
+    count = 40
+    for seed in range(400):
+        x = _random(seed, count, 5)
+        found.append(mean_vector_range(x @ x.T, 1, math.inf, 0.95)[0].estimate)
+    spread = float(torch.tensor(found).std())
+    assert spread == pytest.approx(math.sqrt(2 * 5) / count, rel=0.15)  # 3 standard errors

@@ -174,3 +174,17 @@ def test_the_lower_end_is_a_normal_quantile_of_both_estimates() -> None:
     z = 2.2414027276  # two lower ends share the level: 97.5 %, two-sided
     assert found.estimate == pytest.approx(0.1)
     assert found.low == pytest.approx(0.1 - z * error, abs=1e-6)
+
+
+def test_gaps_of_both_signs_are_judged_by_their_halves() -> None:
+    """Half of the answers are surer by 0.2 than they are right, half less: the mean gap is 0."""
+    p = torch.tensor([0.6] * 200 + [0.9] * 200, dtype=torch.float64)
+    right = torch.cat([torch.arange(200) % 5 > 0, torch.arange(200) % 10 > 2])  # 80 % and 70 %
+    found = calibration_error(p, right, bins=2)
+    shares = [(160 + 1) / 202, (140 + 1) / 202]
+    variance = sum(0.25 * s * (1 - s) / 200 for s in shares)
+    z = 2.2414027276  # two lower ends share the level: 97.5 %, two-sided
+    assert found.estimate == pytest.approx(0.2)
+    assert found.low == pytest.approx(0.2 - z * math.sqrt(2 * variance), abs=1e-6)
+    assert found.high == pytest.approx(0.2 + 1.959963985 * math.sqrt(variance), abs=1e-6)
+    assert found.low > 0
