@@ -12,11 +12,11 @@ import pytest
 from latex2mathml.converter import convert_to_element
 
 from torchtheory.core import catalogue
-from torchtheory.core.lab_manifest import lab_sources
 from torchtheory.labs.engine import debts
 from torchtheory.labs.engine.debts import outstanding, paid
 from torchtheory.labs.engine.registry import lab, labs, listed_labs
 from torchtheory.labs.engine.run import Run, run_lab
+from torchtheory.labs.manifest import lab_sources
 
 DEBTS = debts.read_debts()
 

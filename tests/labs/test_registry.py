@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from torchtheory.core.errors import InvalidInput, TorchTheoryError, UnknownName
-from torchtheory.core.lab_manifest import ListedLab, read_decorators
 from torchtheory.labs.engine.registry import Lab, Parameter, find_lab, lab, listed_labs, type_name
 from torchtheory.labs.engine.run import Run
+from torchtheory.labs.manifest import ListedLab, read_decorators
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 

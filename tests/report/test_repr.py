@@ -16,9 +16,9 @@ from torchtheory.audit.engine.quantities import QuantityTable
 from torchtheory.core.claim import claim, not_done
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import MissingPackage, UnknownName
-from torchtheory.core.lab_manifest import PACKAGE, labs_by_id
 from torchtheory.core.quantity import Quantity
 from torchtheory.labs.engine.registry import listed_labs
+from torchtheory.labs.manifest import PACKAGE, labs_by_id
 from torchtheory.report.audit_parts import audit_parts
 from torchtheory.report.numbers import number_words
 from torchtheory.report.results import quantity_table, quantity_words

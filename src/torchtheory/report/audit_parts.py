@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.diagnosis import Area, Assessment, State
+from torchtheory.core.exercises import labs_by_id
 from torchtheory.core.figure import Figure
-from torchtheory.core.lab_manifest import labs_by_id
 from torchtheory.core.record import Table
 from torchtheory.report import wording
 from torchtheory.report.numbers import duration

@@ -42,14 +42,14 @@ from torchtheory.core.errors import (
     UnknownName,
 )
 from torchtheory.core.foreign_text import one_line
-from torchtheory.core.lab_manifest import (
+from torchtheory.core.naming import check_name, same_function
+from torchtheory.labs.manifest import (
     PACKAGE,
     ListedLab,
     lab_modules,
     lab_sources,
     read_decorators,
 )
-from torchtheory.core.naming import check_name, same_function
 
 Preset = Literal["quick", "full"]
 PRESETS: tuple[Preset, ...] = ("quick", "full")

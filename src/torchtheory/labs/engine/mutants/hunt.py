@@ -23,7 +23,6 @@ from rich.text import Text
 import torchtheory
 from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import FileProblem, InvalidInput
-from torchtheory.core.lab_manifest import ListedLab
 from torchtheory.core.parallel import Backend, run_tasks
 from torchtheory.labs.engine.fingerprint import module_fingerprint
 from torchtheory.labs.engine.mutants.mutations import Function, Mutant, mutants_of
@@ -36,6 +35,7 @@ from torchtheory.labs.engine.mutants.trial import (
     try_mutant,
     watch_lab,
 )
+from torchtheory.labs.manifest import ListedLab
 from torchtheory.report.numbers import percent
 
 #: Mutants that nobody can notice, with the reason, in its table `[mutants]` by their ids.
