@@ -1,7 +1,8 @@
 r"""Layers that keep what they are given: residual and densely connected.
 
-Source: Deep Learning (notes), section 2.3. The densely connected architecture is due to Huang,
-Liu, van der Maaten and Weinberger (2017).
+Sources: Deep Learning (notes), section 2.3; Foundations of Deep Learning, section 10.2;
+Mathematical Aspects of Deep Learning, section 1.6.2. The densely connected architecture is due to
+Huang, Liu, van der Maaten and Weinberger (2017).
 """
 
 from __future__ import annotations
@@ -12,13 +13,64 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
+from torchtheory.core.checks import as_module, number_between, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import Activation, as_layer
-from torchtheory.nets.feedforward import drawn_linear
+from torchtheory.nets.feedforward import dense, drawn_linear
 
 Nonlinearity = str | Activation | type[nn.Module] | Callable[..., Any]
+
+
+class Residual(nn.Module):
+    r"""$g(x)=Vx+f(x)$ around any module $f$; $V$ is the identity unless given.
+
+    With the shortcut $V$, $J_g=V+J_f$: gradients pass through $V$ whatever $f$ does, and as well
+    as $V$ is conditioned.
+
+    Args:
+        body: $f$.
+        shortcut: $V$: a matrix `[m, n]`, which stays fixed, or a module (a dense layer, a
+            1 x 1 convolution), which is trained.
+        keep: the probability that $f$ takes part in a training step, for the batch as a whole
+            (stochastic depth, Huang et al. 2016). In evaluation $f$ counts `keep` times.
+        generator: for `keep` below 1.
+
+    >>> g = Residual(nn.Tanh(), 2 * torch.eye(3))
+    >>> bool((g(torch.ones(1, 3)) == 2 + torch.tanh(torch.tensor(1.0))).all())
+    True
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        shortcut: nn.Module | Tensor | None = None,
+        *,
+        keep: float = 1.0,
+        generator: RandomSource = None,
+    ) -> None:
+        super().__init__()
+        self.body = as_module(body, "the body")
+        self.shortcut = _fixed(shortcut) if isinstance(shortcut, Tensor) else shortcut
+        self.keep = number_between(keep, "keep", 0, 1, closed="right")
+        self.generator = as_generator(generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = x if self.shortcut is None else self.shortcut(x)
+        share = 1.0
+        if self.keep < 1:
+            share = self.keep
+            if self.training:
+                draw = torch.rand((), generator=self.generator, device=self.generator.device)
+                share = float(draw < self.keep)
+        change = self.body(x)
+        if change.shape != kept.shape:
+            raise ShapeMismatch(
+                f"the shortcut gives {list(kept.shape)} and the body {list(change.shape)}: only "
+                "tensors of one shape are added; give a shortcut that changes the shape"
+            )
+        out: Tensor = kept + change if share == 1 else kept + share * change
+        return out
 
 
 class ResidualLayer(nn.Module):
@@ -75,22 +127,41 @@ def residual_network(
     depth: int,
     nonlinearity: Nonlinearity = "tanh",
     *,
+    skip: int = 1,
+    keep: float = 1.0,
     generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> nn.Sequential:
-    """`depth` residual layers of one width, one after the other.
+    r"""`depth` residual blocks of one width, one after the other.
 
-    >>> len(residual_network(4, 100))
-    100
+    Args:
+        skip: how many layers a shortcut leaps over. With 1 a block is a `ResidualLayer`; with
+            more it is $x+f(x)$, $f$ being `skip` times affine and $\phi$.
+        keep: the probability that a block takes part in a training step; see `Residual`.
+
+    >>> len(residual_network(4, 100)), len(residual_network(4, 3, skip=2)[0].body)
+    (100, 4)
     """
     whole_number(depth, "depth", least=1)
+    whole_number(skip, "skip", least=1)
     source = as_generator(generator)
-    return nn.Sequential(
-        *(
-            ResidualLayer(width, nonlinearity=nonlinearity, generator=source, dtype=dtype)
-            for _ in range(depth)
-        )
-    )
+
+    def block() -> nn.Module:
+        if skip == 1 and keep == 1:
+            return ResidualLayer(width, nonlinearity=nonlinearity, generator=source, dtype=dtype)
+        layers: list[nn.Module] = []
+        for _ in range(skip):
+            layers.append(drawn_linear(width, width, generator=source, dtype=dtype))
+            layers.append(as_layer(nonlinearity))
+        return Residual(nn.Sequential(*layers), keep=keep, generator=source)
+
+    return nn.Sequential(*(block() for _ in range(depth)))
+
+
+def _fixed(matrix: Tensor) -> nn.Linear:
+    if matrix.ndim != 2:
+        raise ShapeMismatch(f"a shortcut is a matrix [m, n], not {list(matrix.shape)}")
+    return dense(matrix).requires_grad_(False)
 
 
 class DenselyConnected(nn.Module):
