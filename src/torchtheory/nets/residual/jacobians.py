@@ -253,8 +253,12 @@ def block_jacobian(block: nn.Module, x: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------ one run
 
 
-def _run(model: nn.Module, x: Tensor, names: Sequence[str]) -> tuple[list[_Use], Tensor, list[str]]:
+def _run(
+    model: nn.Module, x: Tensor, blocks: Sequence[str] | None
+) -> tuple[list[_Use], Tensor, list[str]]:
     """Every use of the named blocks, what the model returned, and the blocks that do not fit."""
+    as_batch(x)
+    names = block_names(model) if blocks is None else list(blocks)
     modules = dict(model.named_modules())
     for name in names:
         if name not in modules:
