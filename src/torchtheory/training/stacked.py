@@ -4,8 +4,8 @@ A chain of linear layers and elementwise activations is computed feature-first,
 $A_{l+1} = \phi(W_l A_l + b_l)$ with $W_l$ `[K, out, in]` and $A_l$
 `[K, in, batch]`, by one batched product a layer. Networks of different widths are padded with
 zeros to the widest of them: a padded unit feeds zeros forward, and the mask keeps its own weights
-at zero, so that it is exactly inert whatever the activation. Any other networks of one
-architecture are mapped over with `torch.vmap`.
+at zero, so that it is exactly inert whatever the activation. Pruned weights are kept at zero the
+same way. Any other networks of one architecture are mapped over with `torch.vmap`.
 
 On two cores, 64 networks 64-32-10 with batches of 64: a step takes 1.1 ms as a chain and about
 twice that under `vmap`; batch-first products with 10 columns are four times slower than
@@ -26,6 +26,7 @@ from torch.func import functional_call
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.model import Parameters
 from torchtheory.nets.chain import as_chain
+from torchtheory.training.pruning.masks import Masks
 
 #: Activations that act on every entry alone and have nothing to learn.
 ELEMENTWISE = (
@@ -68,7 +69,8 @@ class Stack(Protocol):
 
     Attributes:
         trained: the stacked tensors `[K, ...]` that are trained.
-        masks: for each of them what to multiply its gradient by; None where nothing is padded.
+        masks: for each of them what to multiply its gradient by; None where nothing is padded or
+            pruned.
     """
 
     trained: list[Tensor]
@@ -119,17 +121,24 @@ def layout(model: nn.Module) -> Layout:
     return Layout(tuple(words), sizes, parameters, sum(out for out, _ in sizes))
 
 
-def stack(models: Sequence[nn.Module]) -> Stack:
-    """Stack networks of one kind; the networks themselves are only read."""
+def stack(models: Sequence[nn.Module], pruned: Sequence[Masks | None] | None = None) -> Stack:
+    """Stack networks of one kind; the networks themselves are only read.
+
+    Args:
+        models: the networks.
+        pruned: for each of them which weights stay, by the names of its parameters; the others
+            are 0 from the beginning.
+    """
+    masks = [m or {} for m in pruned] if pruned is not None else [{} for _ in models]
     if layout(models[0]).sizes is None:
-        return StackedModules(models)
-    return StackedChain(models)
+        return StackedModules(models, masks)
+    return StackedChain(models, masks)
 
 
 class StackedChain:
     """Chains of linear layers and elementwise activations, padded to the widest."""
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
+    def __init__(self, models: Sequence[nn.Module], pruned: Sequence[Masks] = ()) -> None:
         self.models = models
         self.links = [link.module for link in as_chain(models[0])]
         rows = [linear_layers(m) for m in models]
@@ -137,11 +146,13 @@ class StackedChain:
         self.biases: list[Tensor | None] = []
         self.trained: list[Tensor] = []
         masks: list[Tensor] = []
-        padded = False
+        partial = False
+        stays = _by_identity(models, pruned)
         for layers in zip(*rows, strict=True):
             out = max(m.out_features for m in layers)
             inputs = max(m.in_features for m in layers)
-            weight, mask = _pad([m.weight for m in layers], (out, inputs))
+            weight, mask = _pad([m.weight for m in layers], (out, inputs), stays)
+            partial = partial or not bool(mask.all())
             self.weights.append(weight)
             if layers[0].weight.requires_grad:
                 self.trained.append(weight.requires_grad_())
@@ -149,13 +160,13 @@ class StackedChain:
             if layers[0].bias is None:
                 self.biases.append(None)
             else:
-                bias, mask_b = _pad([m.bias.unsqueeze(1) for m in layers], (out, 1))
+                bias, mask_b = _pad([m.bias for m in layers], (out, 1), stays)
+                partial = partial or not bool(mask_b.all())
                 self.biases.append(bias)
                 if layers[0].bias.requires_grad:
                     self.trained.append(bias.requires_grad_())
                     masks.append(mask_b)
-            padded = padded or not bool(mask.all())
-        self.masks = masks if padded else None
+        self.masks = masks if partial else None
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._forward(x.flatten(2).mT)
@@ -188,16 +199,24 @@ class StackedChain:
 class StackedModules:
     """Networks of one architecture, whatever it is, mapped over with `torch.vmap`."""
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
+    def __init__(self, models: Sequence[nn.Module], pruned: Sequence[Masks] = ()) -> None:
         self.models = models
-        self.masks: list[Tensor] | None = None
         self.base = copy.deepcopy(models[0]).to("meta")
         self.parameters = _stack_named([dict(m.named_parameters()) for m in models])
         self.buffers = _stack_named([dict(m.named_buffers()) for m in models])
+        for k, stays in enumerate(pruned):
+            for name, mask in stays.items():
+                self.parameters[name][k].masked_fill_(~mask, 0)
+        named = any(pruned)
         self.trained = []
+        masks: list[Tensor] = []
         for name, p in models[0].named_parameters():
             if p.requires_grad:
                 self.trained.append(self.parameters[name].requires_grad_())
+                if named:
+                    rows = [stays.get(name, torch.ones_like(p)).to(p) for stays in pruned]
+                    masks.append(torch.stack(rows))
+        self.masks = masks if named else None
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._forward(x, 0)
@@ -236,15 +255,27 @@ def _affine(weight: Tensor, bias: Tensor | None, a: Tensor) -> Tensor:
     return product.view(networks, out, -1)
 
 
-def _pad(tensors: Sequence[Tensor], shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def _pad(
+    tensors: Sequence[Tensor], shape: tuple[int, int], stays: Sequence[dict[int, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """The parameters as `[K, *shape]`, and 1 where one of them is and stays; biases as columns."""
     padded = tensors[0].new_zeros(len(tensors), *shape)
     mask = torch.zeros_like(padded)
     with torch.no_grad():
         for k, t in enumerate(tensors):
-            rows, columns = t.shape
-            padded[k, :rows, :columns] = t
-            mask[k, :rows, :columns] = 1
+            here = (k, slice(len(t)), slice(t.shape[1] if t.ndim == 2 else 1))
+            kept = stays[k].get(id(t), torch.ones_like(t)).to(t)
+            mask[here] = kept.view(len(t), -1)
+            padded[here] = t.where(kept > 0, 0).view(len(t), -1)
     return padded, mask
+
+
+def _by_identity(models: Sequence[nn.Module], pruned: Sequence[Masks]) -> list[dict[int, Tensor]]:
+    """The masks of each network by the parameters they are for."""
+    return [
+        {id(p): stays[name] for name, p in model.named_parameters() if name in stays}
+        for model, stays in zip(models, pruned or [{}] * len(models), strict=True)
+    ]
 
 
 def _stack_named(all_of_them: Sequence[dict[str, Tensor]]) -> Parameters:

@@ -30,6 +30,9 @@ def stacked_steps(kind: str, parameters: Sequence[Tensor], rates: Tensor, decays
     tensor([[-1., -1., -1.],
             [-2., -2., -2.]])
     """
+    alike = bool((rates == rates[0]).all() and (decays == decays[0]).all())
+    if alike and kind in _FUSED and all(p.is_contiguous() for p in parameters):
+        return _fused(_FUSED[kind], parameters, float(rates[0]), float(decays[0]))
     make = STEPS[kind]
     moves = [
         make(p, _beside(rates, p), _beside(decays, p) if bool(decays.any()) else None)
@@ -96,6 +99,32 @@ STEPS: dict[str, Callable[[Tensor, Tensor, Tensor | None], Move]] = {
     "adam": _adam,
     "adamw": _adamw,
 }
+
+
+#: Optimizers of torch that move a tensor in one pass over it, with one rate for all of its entries.
+_FUSED: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+def _fused(
+    kind: Callable[..., torch.optim.Optimizer],
+    parameters: Sequence[Tensor],
+    rate: float,
+    decay: float,
+) -> Step:
+    """One rate and one decay for all networks: a step is a single pass, several times faster."""
+    optimizer = kind(list(parameters), lr=rate, weight_decay=decay, fused=True)
+
+    def step(gradients: Sequence[Tensor]) -> None:
+        for p, gradient in zip(parameters, gradients, strict=True):
+            p.grad = gradient.contiguous()  # torch's fused step reads memory, whatever the strides
+        optimizer.step()
+        for p in parameters:
+            p.grad = None
+
+    return step
 
 
 def _penalized(g: Tensor, p: Tensor, decay: Tensor | None) -> Tensor:

@@ -1,0 +1,1 @@
+"""Pruning: which weights and units of a network can go, and which sub-networks can be trained."""
