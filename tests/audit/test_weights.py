@@ -23,7 +23,6 @@ from torchtheory.core.diagnosis import Area, State
 from torchtheory.core.errors import (
     EmptyData,
     FileProblem,
-    InvalidInput,
     InvalidType,
     UnknownName,
     UnsupportedModel,
@@ -368,5 +367,3 @@ def test_what_is_no_weights(tmp_path: Path) -> None:
         weights(nn.Linear(3, 3, device="meta"))
     with pytest.raises(UnknownName, match="did you mean 'weight-spectra'"):
         weights(fresh(0), only="weight-spectre")
-    with pytest.raises(InvalidInput, match="strictly between 0 and 1"):
-        weights(fresh(0), confidence=2.0)

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
+from torchtheory.linalg.singular_values import DENSE, spectral_norm
 from torchtheory.models.model import evaluating
 from torchtheory.robustness.lipschitz import layer_norms
 from torchtheory.robustness.lipschitz_bound import bounds_about, lipschitz_bound
 from torchtheory.robustness.maxima import adaptive_windows
-from torchtheory.robustness.watched_pass import DENSE, spectral_norm
 
 
 class Of(nn.Module):

@@ -86,7 +86,6 @@ def run_request(request: Request) -> Audit:
             request.weights,
             only=list(request.only) or None,
             budget=request.budget or "30s",
-            confidence=request.confidence,
             seed=request.seed,
         )
     if request.data is None:

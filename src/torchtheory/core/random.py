@@ -6,6 +6,7 @@ numbers whatever ran before.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,6 +42,15 @@ def as_generator(generator: RandomSource, device: torch.device | str = "cpu") ->
     if not 0 <= generator < 2**63:
         raise InvalidInput(f"a seed is an integer from 0 to 2^63 - 1, not {generator}")
     return torch.Generator(device).manual_seed(generator)
+
+
+def numpy_generator(generator: RandomSource) -> np.random.Generator:
+    """NumPy's generator, with a seed drawn from a generator; the same for the same source.
+
+    >>> int(numpy_generator(3).integers(100)) == int(numpy_generator(3).integers(100))
+    True
+    """
+    return np.random.default_rng(int(torch.randint(2**62, (1,), generator=as_generator(generator))))
 
 
 def gaussian(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, ShapeMismatch
-from torchtheory.core.random import as_generator
+from torchtheory.core.random import numpy_generator
 
 #: Draws of a Monte Carlo test, so that the least p-value is 1/1000.
 DRAWS = 999
@@ -106,9 +106,7 @@ def shared_rows(
     there = [first[test[k]] for k in here]
     if not here:
         return SharedRows(here, there, 1.0)
-    source = np.random.default_rng(
-        int(torch.randint(2**31, (1,), generator=as_generator(generator)))
-    )
+    source = numpy_generator(generator)
     groups = equal_rows([*train, *test])
     if len(groups) > GROUPS:
         groups = [groups[k] for k in source.choice(len(groups), GROUPS, replace=False)]

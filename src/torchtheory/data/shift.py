@@ -11,7 +11,7 @@ from scipy import special
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, ShapeMismatch
-from torchtheory.core.random import as_generator
+from torchtheory.core.random import numpy_generator
 
 #: Draws of a Monte Carlo test, so that the least p-value is 1/1000.
 DRAWS = 999
@@ -56,9 +56,7 @@ def balance_shift(
         raise EmptyData("class balances are compared of samples that are not empty")
     both = a + b
     a, b, both = a[both > 0], b[both > 0], both[both > 0]
-    source = np.random.default_rng(
-        int(torch.randint(2**31, (1,), generator=as_generator(generator)))
-    )
+    source = numpy_generator(generator)
     drawn = source.multivariate_hypergeometric(both, m, size=DRAWS, method="marginals")
     expected = both * m / (n + m)
 

@@ -14,6 +14,12 @@ from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.krylov import RectangularSpace, default_subspace, find_extremal
 from torchtheory.linalg.operators import LinearOperator, apply, effective_tolerance
 
+#: Sides up to which a matrix is decomposed as a whole; beyond, its norm is bounded from products.
+DENSE = 512
+
+#: Probability with which such a bound fails, and products that it takes.
+FAILURE, PRODUCTS = 1e-6, 40
+
 
 @dataclass(frozen=True)
 class SingularResult:
@@ -229,3 +235,21 @@ def operator_norm_upper_bound(
         else:
             high = middle
     return math.sqrt(high)
+
+
+def spectral_norm(weight: Tensor) -> float:
+    r"""$\|W\|_2$ of a matrix, or above `DENSE` rows and columns an upper bound of it.
+
+    The bound takes 40 products, is above the norm with probability $1-10^{-6}$, and within a few
+    percent of it; a decomposition of a matrix of 4096 rows and columns takes a minute.
+
+    >>> spectral_norm(torch.diag(torch.tensor([3.0, 4.0])))
+    4.0
+    """
+    weight = weight.detach().double()
+    if min(weight.shape) == 0:
+        return 0.0
+    if min(weight.shape) <= DENSE:
+        return float(torch.linalg.matrix_norm(weight, 2))
+    operator = LinearOperator.from_matrix(weight)
+    return operator_norm_upper_bound(operator, steps=PRODUCTS, failure_probability=FAILURE)

@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from torchtheory.core.checks import all_finite, as_vector, one_of, whole_number
+from torchtheory.core.checks import all_finite, as_vector, one_of
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.core.random import RandomSource, numpy_generator
 
 #: Fewest values of a tail, and most cutoffs that are tried.
 LEAST, CUTOFFS = 20, 40
+
+#: Samples that a p-value is the rank among.
+DRAWS = 99
 
 Alternative = Literal["exponential", "lognormal"]
 
@@ -58,6 +60,7 @@ def fit_power_law(values: Tensor, cutoff: float | None = None) -> PowerLaw:
 
     Example: the mean logarithm of $1,e,e^2$ is 1, so that the density is $x^{-2}$.
 
+    >>> import torch
     >>> law = fit_power_law(torch.tensor([0.0, 1.0, 2.0]).exp(), cutoff=1.0)
     >>> round(law.exponent, 6), law.tail
     (2.0, 3)
@@ -74,35 +77,31 @@ def fit_power_law(values: Tensor, cutoff: float | None = None) -> PowerLaw:
     return _at(logs, np.array([start]), float(math.log(cutoff)))
 
 
-def power_law_p_value(
-    values: Tensor, law: PowerLaw, *, draws: int = 99, generator: RandomSource = None
-) -> float:
+def power_law_p_value(values: Tensor, law: PowerLaw, *, generator: RandomSource = None) -> float:
     r"""How plausible the law is: the share of samples from it that fit their own law worse.
 
     A sample has the values below the cutoff drawn from those that were given, the others from the
     law; its cutoff and exponent are fitted as those of `values` were. Below 0.1 the law is
     usually given up.
 
-    Cost: `draws` fits.
+    Cost: 99 fits.
 
+    >>> import torch
     >>> even = torch.linspace(0.5, 1.5, 400)         # no power law beyond any cutoff
-    >>> power_law_p_value(even, fit_power_law(even), draws=19)
-    0.05
+    >>> power_law_p_value(even, fit_power_law(even))
+    0.01
     """
-    whole_number(draws, "draws", least=1)
     logs = _logs(values)
-    random = np.random.default_rng(
-        int(torch.randint(2**62, (1,), generator=as_generator(generator)))
-    )
+    random = numpy_generator(generator)
     below, start = logs[: len(logs) - law.tail], math.log(law.cutoff)
     worse = 0
-    for _ in range(draws):
+    for _ in range(DRAWS):
         from_law = random.random(len(logs)) * len(logs) < law.tail
         count = int(from_law.sum()) if len(below) else len(logs)
         tail = start + random.exponential(1 / (law.exponent - 1), count)
         rest = random.choice(below, len(logs) - count) if len(below) else below
         worse += _closest(np.sort(np.concatenate([rest, tail]))).distance >= law.distance
-    return (1 + worse) / (1 + draws)
+    return (1 + worse) / (1 + DRAWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +125,7 @@ def power_law_against(values: Tensor, law: PowerLaw, other: Alternative) -> Like
     law has two parameters and comes arbitrarily near to a power law, so that it is never much less
     likely: there, only a negative ratio says something.
 
+    >>> import torch
     >>> steps = torch.arange(1, 200) / 200
     >>> exponential = 1 - (1 - steps).log()          # its quantiles
     >>> ratio = power_law_against(exponential, fit_power_law(exponential, 1.0), "exponential")

@@ -12,21 +12,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
 from torchtheory.linalg.operators import LinearOperator
-from torchtheory.linalg.singular_values import operator_norm_upper_bound
+from torchtheory.linalg.singular_values import (
+    DENSE,
+    FAILURE,
+    operator_norm_upper_bound,
+    spectral_norm,
+)
 from torchtheory.models.model import PureFunction, evaluation_mode
 from torchtheory.models.problem import Problem
 from torchtheory.nets.chain import Rearrangement, as_chain, has_own_forward
+from torchtheory.nets.convolutional.layer_matrices import CONVOLUTIONS, TRANSPOSED, convolution_map
+from torchtheory.nets.convolutional.spectra import DENSE_ENTRIES, norm_of_map
 from torchtheory.robustness.maxima import windows_of_an_entry
 from torchtheory.robustness.pointwise import SLOPES as _POINTWISE  # noqa: F401
 from torchtheory.robustness.pointwise import pointwise_constant
-from torchtheory.robustness.watched_pass import spectral_norm
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMALIZATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _LINEAR_POOLS = (
     nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
@@ -48,8 +52,10 @@ class LayerNorm:
     Attributes:
         name, kind: of the layer.
         lipschitz: its Lipschitz constant, or an upper bound of it. For a dense layer of up to 512
-            units on one side this is exactly the spectral norm; for larger ones and convolutions
-            it is above it with probability 0.999.
+            units on one side, and for a convolution that is small or has circular padding, this is
+            exactly the spectral norm. For other convolutions it is a bound for certain where one is
+            within 1% of the norm, and else, as for larger dense layers, one that fails with
+            probability 1e-6; `torchtheory.nets.convolutional.spectra.convolution_norm` says which.
         frobenius: Frobenius norm of its linear map; None for a layer without weights.
     """
 
@@ -131,12 +137,13 @@ def _norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float | None
         )
     if isinstance(module, nn.Linear):
         return spectral_norm(module.weight), float(module.weight.double().norm())
-    if isinstance(module, _CONVOLUTIONS):
-        return _convolution_norms(module, x)
+    if isinstance(module, (*CONVOLUTIONS, *TRANSPOSED)):
+        found = convolution_map(module, x.shape[1:])
+        return norm_of_map(found).upper, found.frobenius_norm()
     if isinstance(module, _NORMALIZATIONS):
         return _normalization_norms(module, x, name)
     if isinstance(module, _LINEAR_POOLS):
-        return _action_norm(module, x), None
+        return _action_norm(module, x[:, :1]), None  # every channel by itself, and alike
     if isinstance(module, _MAX_POOLS):
         return _max_pool_constant(module, x), None
     if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm | nn.MultiheadAttention):
@@ -159,42 +166,10 @@ def _action_norm(action: Callable[[Tensor], Tensor], x: Tensor) -> float:
     operator = LinearOperator.from_function(
         action, x.shape[1:], batched=True, dtype=torch.float64, device=x.device
     )
-    return operator_norm_upper_bound(operator, steps=60)
-
-
-def _convolution_norms(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> tuple[float, float]:
-    weight = module.weight.double()
-
-    def action(v: Tensor) -> Tensor:
-        image: Tensor = module._conv_forward(v, weight, None)
-        return image
-
-    if module.padding_mode == "zeros":
-        # Each filter tap stands once in the matrix for every output position whose tap does not
-        # fall on the padding: convolving ones with squared weights counts them.
-        ones = torch.ones_like(x, dtype=torch.float64)
-        frobenius = float(module._conv_forward(ones, weight.square(), None).sum().sqrt())
-    else:
-        # Other paddings repeat inputs, and taps that meet the same one add up in one entry.
-        taps = weight.flatten(2)
-        meetings = torch.ones(1, 1, dtype=torch.float64, device=x.device)
-        for d in range(x.ndim - 2):
-            meetings = torch.kron(meetings, _meetings(module, x, d))
-        products = torch.einsum("oit,oiu->tu", taps, taps)
-        frobenius = float((products * meetings).sum().sqrt())
-    return _action_norm(action, x), frobenius
-
-
-def _meetings(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, dimension: int) -> Tensor:
-    """How often two taps of a filter meet the same input along one dimension, `[k, k]`."""
-    size = x.shape[2 + dimension]
-    both = module._reversed_padding_repeated_twice[::-1][2 * dimension : 2 * dimension + 2]
-    places = torch.arange(size, dtype=torch.float64, device=x.device)[None, None]
-    places = F.pad(places, (both[1], both[0]), mode=module.padding_mode)[0, 0]
-    k, step = module.kernel_size[dimension], module.stride[dimension]
-    reach = module.dilation[dimension] * (k - 1) + 1
-    seen = places.unfold(0, reach, step)[:, :: module.dilation[dimension]]
-    return (seen[:, :, None] == seen[:, None, :]).sum(0).double()
+    if min(operator.shape) <= DENSE and math.prod(operator.shape) <= DENSE_ENTRIES:
+        thin = operator if operator.shape[1] <= DENSE else operator.adjoint
+        return float(torch.linalg.matrix_norm(thin.to_dense(), 2))
+    return operator_norm_upper_bound(operator, steps=60, failure_probability=FAILURE)
 
 
 def _normalization_norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float]:

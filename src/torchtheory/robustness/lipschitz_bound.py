@@ -26,6 +26,7 @@ from torchtheory.core.errors import (
     TorchTheoryError,
     UnsupportedModel,
 )
+from torchtheory.linalg.singular_values import FAILURE
 from torchtheory.models.model import (
     PureFunction,
     evaluating,
@@ -39,7 +40,7 @@ from torchtheory.robustness.composed_layers import COMPOSED
 from torchtheory.robustness.entrywise_operations import slope_bounded
 from torchtheory.robustness.operations import apply
 from torchtheory.robustness.pointwise import SLOPES, pointwise_constant
-from torchtheory.robustness.watched_pass import FAILURE, Node, Pass, Signal, matrix_of, times
+from torchtheory.robustness.watched_pass import Node, Pass, Signal, matrix_of, times
 
 
 @dataclass(frozen=True)

@@ -25,19 +25,21 @@ from torch import Tensor
 from torchtheory.core.budget import check_time
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.linalg.operators import LinearOperator
-from torchtheory.linalg.singular_values import operator_norm_upper_bound
+from torchtheory.linalg.singular_values import (
+    DENSE,
+    FAILURE,
+    PRODUCTS,
+    operator_norm_upper_bound,
+    spectral_norm,
+)
+from torchtheory.nets.convolutional.layer_matrices import ConvolutionMap
+from torchtheory.nets.convolutional.spectra import norm_of_map
 
 #: What an affine step does: move entries about, leave some out, add a constant, apply a matrix to
 #: the last dimension, or anything else.
 Kind = Literal["moves", "selects", "shifts", "matrix", "affine"]
 
-#: Sides up to which a matrix is decomposed as a whole; beyond, its norm is bounded from products.
-DENSE = 512
-
-#: Probability with which a bound from products fails, and products that it takes.
-FAILURE, PRODUCTS = 1e-6, 40
-
-#: Numbers that the vectors of such a bound may hold.
+#: Numbers that the vectors of a bound from products may hold.
 _KEPT = 2**25
 
 
@@ -54,11 +56,20 @@ Rule = Callable[..., Extent]
 
 
 class Step(NamedTuple):
-    """One affine map of a signal."""
+    """One affine map of a signal.
+
+    Attributes:
+        kind, action: what it does, and how.
+        weight: the matrix that it applies to the last dimension.
+        convolution: what it is for every sample, where it is a convolution.
+        padding: mode and numbers of entries around the signal, where it does nothing but pad it.
+    """
 
     kind: Kind
     action: Callable[[Tensor], Tensor]
     weight: Tensor | None = None
+    convolution: ConvolutionMap | None = None
+    padding: tuple[str, tuple[int, ...]] | None = None
 
 
 @dataclass(eq=False)
@@ -140,6 +151,10 @@ class Pass:
         # entries that are left out before a matrix is applied to what stays change no norm
         if steps[-1].kind == "matrix" and all(s.kind == "selects" for s in steps[:-1]):
             found = self._matrix_norm(steps[-1].weight)
+        elif len(steps) == 1 and steps[0].convolution is not None:
+            bounds = norm_of_map(steps[0].convolution)
+            self.random += bounds.failure > 0
+            found = bounds.upper
         else:
             found = self._map_norm(signal)
         self.norms.append(found)
@@ -210,24 +225,6 @@ class Pass:
 def times(a: Tensor, b: Tensor) -> Tensor:
     """Their product, 0 where one of them is 0 and the other infinite."""
     return torch.where((a == 0) | (b == 0), 0.0, a * b)
-
-
-def spectral_norm(weight: Tensor) -> float:
-    r"""$\|W\|_2$ of a matrix, or above `DENSE` rows and columns an upper bound of it.
-
-    The bound takes 40 products, is above the norm with probability $1-10^{-6}$, and within a few
-    percent of it; a decomposition of a matrix of 4096 rows and columns takes a minute.
-
-    >>> spectral_norm(torch.diag(torch.tensor([3.0, 4.0])))
-    4.0
-    """
-    weight = weight.detach().double()
-    if min(weight.shape) == 0:
-        return 0.0
-    if min(weight.shape) <= DENSE:
-        return float(torch.linalg.matrix_norm(weight, 2))
-    operator = LinearOperator.from_matrix(weight)
-    return operator_norm_upper_bound(operator, steps=PRODUCTS, failure_probability=FAILURE)
 
 
 def linear_part(signal: Signal) -> Callable[[Tensor], Tensor]:

@@ -25,13 +25,15 @@ from torchtheory.models.model import process_kept
 #: Share of the time for measuring; the rest is for what is said about it.
 MEASURING = 0.8
 
+#: Of a finding's ranges, of which weights alone need none: nothing is a sample here.
+CONFIDENCE = 0.95
+
 
 def weights(
     source: WeightSource,
     *,
     only: list[str] | str | None = None,
     budget: str | float | None = "30s",
-    confidence: float = 0.95,
     seed: int = 0,
     title: str | None = None,
 ) -> Audit:
@@ -47,7 +49,6 @@ def weights(
         only: names of the findings to make; all unless given.
         budget: time it may take, such as `"30s"`; None for no limit. Values come first, then
             spectra, small layers first; what no time is left for is said.
-        confidence: kept for comparisons with other audits.
         seed: everything random follows from it.
         title: what to call the weights in the report.
 
@@ -56,8 +57,6 @@ def weights(
     >>> report.warnings
     ['layer.weight is nothing but zeros, and passes no signal.']
     """
-    if not (isinstance(confidence, float) and 0 < confidence < 1):
-        raise InvalidInput(f"confidence must lie strictly between 0 and 1, not {confidence!r}")
     seconds = seconds_of(budget)
     chosen = _chosen([only] if isinstance(only, str) else only)
     with process_kept():
@@ -74,7 +73,6 @@ def weights(
             _examined(
                 one,
                 found,
-                confidence=confidence,
                 seed=seed,
                 # what is said takes moments; a late start must not leave the page empty
                 seconds=max(1.0, seconds - (time.perf_counter() - start)),
@@ -83,7 +81,7 @@ def weights(
         ]
     return Audit(
         title=title or found.title,
-        facts=_facts(found, confidence, seed, seconds),
+        facts=_facts(found, seed, seconds),
         findings=made,
         seconds=time.perf_counter() - start,
     )
@@ -97,9 +95,7 @@ def _chosen(only: list[str] | None) -> list[WeightFinding]:
     return [f for f in FINDINGS if not only or f.name in only]
 
 
-def _examined(
-    one: WeightFinding, found: Survey, *, confidence: float, seed: int, seconds: float
-) -> FindingRecord:
+def _examined(one: WeightFinding, found: Survey, *, seed: int, seconds: float) -> FindingRecord:
     finding = Finding(
         name=one.name,
         area=one.area,
@@ -111,17 +107,16 @@ def _examined(
         function=lambda _, record: one(found, record),
     )
     nothing = cast(Any, None)  # there is no problem: the survey is what it speaks about
-    return examine(finding, nothing, confidence=confidence, seed=seed, seconds=seconds)
+    return examine(finding, nothing, confidence=CONFIDENCE, seed=seed, seconds=seconds)
 
 
-def _facts(found: Survey, confidence: float, seed: int, seconds: float) -> dict[str, str]:
+def _facts(found: Survey, seed: int, seconds: float) -> dict[str, str]:
     kinds = sorted({t.dtype for t in found.tensors if t.floating})
     return {
         "audited": "weights alone, without data",
         "parameters": f"{found.parameters:,}",
         "tensors": f"{len(found.tensors):,}, of which {len(found.matrices):,} layers",
         "precision": ", ".join(kinds) or "no real numbers",
-        "confidence": f"{confidence:g}",
         "seed": str(seed),
         "time budget": "none" if seconds == math.inf else f"{seconds:g} s",
         "versions": f"torchtheory {__version__}, torch {torch.__version__}, "

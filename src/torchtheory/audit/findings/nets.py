@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
 from torchtheory.core.figure import label_text
+from torchtheory.linalg.singular_values import spectral_norm
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.nets.symmetries import hidden_layers, permute_units
 from torchtheory.report.wording import counted
-from torchtheory.robustness.watched_pass import spectral_norm
 
 #: Samples at which outputs are compared.
 CHECKED = 64

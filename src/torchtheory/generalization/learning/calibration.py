@@ -31,13 +31,16 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from torchtheory.core.checks import as_matrix, as_vector, open_fraction, whole_number
+from torchtheory.core.checks import as_matrix, as_vector, open_fraction
 from torchtheory.core.errors import EmptyData, InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.random import as_generator
 
 #: Most bins, and samples that a bin should hold before there is a second one.
 BINS, SAMPLES_PER_BIN = 15, 40
+
+#: Sets of answers that a test draws.
+DRAWS = 999
 
 #: Entries drawn at once.
 _AT_ONCE = 2**22
@@ -92,18 +95,20 @@ def predicted_confidence(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 
 
 def reliability_curve(
-    confidence: Tensor, correct: Tensor, *, bins: int | None = None, level: float = 0.95
+    confidence: Tensor, correct: Tensor, *, level: float = 0.95
 ) -> list[ReliabilityBin]:
     """The share that is right at every level of confidence.
+
+    Bins hold equally many samples each; there are up to 15 of them, of at least 40.
 
     Args:
         confidence: `[n]` in [0, 1].
         correct: `[n]` of bool.
-        bins: how many, of equally many samples each; up to 15, of at least 40, unless given.
         level: of the interval of a bin.
 
-    >>> p = torch.tensor([0.6, 0.9, 0.6, 0.9])
-    >>> for b in reliability_curve(p, torch.tensor([True, True, False, True]), bins=2):
+    >>> p = torch.tensor([0.6, 0.9]).repeat(40)
+    >>> right = torch.tensor([True, True, False, True]).repeat(20)
+    >>> for b in reliability_curve(p, right):
     ...     round(b.confidence, 3), b.accuracy.estimate
     (0.6, 0.5)
     (0.9, 1.0)
@@ -113,13 +118,11 @@ def reliability_curve(
         ReliabilityBin(
             float(p[part].mean()), clopper_pearson(int(right[part].sum()), len(part), level)
         )
-        for part in _bins(p, bins)
+        for part in _bins(p)
     ]
 
 
-def calibration_error(
-    confidence: Tensor, correct: Tensor, *, bins: int | None = None, level: float = 0.95
-) -> Interval:
+def calibration_error(confidence: Tensor, correct: Tensor, *, level: float = 0.95) -> Interval:
     r"""The expected calibration error without the bias of its usual estimate, and its interval.
 
     Every bin is cut in halves $A$ and $B$. With the gaps $g^A_b, g^B_b$ measured in them,
@@ -138,7 +141,6 @@ def calibration_error(
     Args:
         confidence: `[n]` in [0, 1].
         correct: `[n]` of bool.
-        bins: see `reliability_curve`.
         level: confidence of the interval.
 
     $O(n\log n)$.
@@ -152,7 +154,7 @@ def calibration_error(
     p, right = _trials(confidence, correct)
     quantile = _normal(level)
     plain = crossed = variance = 0.0
-    for part in _bins(p, bins):
+    for part in _bins(p):
         weight, n = len(part) / len(p), len(part)
         gaps = right[part].double() - p[part].double()
         # a bin where all are right is not free of error: as if one more were right and one wrong
@@ -179,23 +181,19 @@ def calibration_test(
     confidence: Tensor,
     correct: Tensor,
     *,
-    bins: int | None = None,
-    draws: int = 999,
     generator: torch.Generator | int = 0,
 ) -> CalibrationTest:
     r"""Is the classifier calibrated? An exact test, at every sample size.
 
-    If it is, each answer is right with probability its confidence, independently. So many sets of
+    If it is, each answer is right with probability its confidence, independently. 999 sets of
     answers are drawn, and the usual estimate of the calibration error of the given ones takes its
     rank among theirs: $p = (1 + \#\{\text{draws with as large a gap}\})/(1+\text{draws})$.
 
     Args:
         confidence: `[n]` in [0, 1].
         correct: `[n]` of bool.
-        bins: see `reliability_curve`.
-        draws: the smallest p-value there is is 1 / (draws + 1).
 
-    $O(n\cdot\text{draws})$.
+    $O(n)$, a thousand times.
 
     >>> sure = torch.full((1000,), 0.9)
     >>> calibration_test(sure, torch.arange(1000) % 10 < 9).p_value > 0.5
@@ -203,10 +201,9 @@ def calibration_test(
     >>> calibration_test(sure, torch.arange(1000) % 10 < 7).p_value
     0.001
     """
-    whole_number(draws, "draws", least=1)
     p, right = _trials(confidence, correct)
     source = as_generator(generator)
-    parts = _bins(p, bins)
+    parts = _bins(p)
     member = torch.zeros(len(p), len(parts), dtype=torch.float64)
     for k, part in enumerate(parts):
         member[part, k] = 1 / len(p)
@@ -218,14 +215,14 @@ def calibration_test(
     gap = gaps(right)
     drawn = []
     at_once = max(1, _AT_ONCE // len(p))
-    for start in range(0, draws, at_once):
-        count = min(at_once, draws - start)
+    for start in range(0, DRAWS, at_once):
+        count = min(at_once, DRAWS - start)
         uniform = torch.rand(count, len(p), generator=source, dtype=torch.float64)
         drawn.append(gaps(uniform < p))
     null = torch.cat(drawn)
     # sums in another order may differ in their last bits, and ties count
     as_large = int((null >= gap - 1e-12).sum())
-    return CalibrationTest(float(gap), float(null.mean()), (1 + as_large) / (1 + draws))
+    return CalibrationTest(float(gap), float(null.mean()), (1 + as_large) / (1 + DRAWS))
 
 
 def fit_temperature(logits: Tensor, labels: Tensor, *, level: float = 0.95) -> Interval:
@@ -326,10 +323,7 @@ def _trials(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
     return p.clamp(max=1.0), right
 
 
-def _bins(confidence: Tensor, bins: int | None) -> list[Tensor]:
+def _bins(confidence: Tensor) -> list[Tensor]:
     """Numbers of the samples of every bin, in the order of their confidence."""
-    n = len(confidence)
-    if bins is None:
-        bins = max(1, min(BINS, n // SAMPLES_PER_BIN))
-    whole_number(bins, "bins", least=1, most=n)
+    bins = max(1, min(BINS, len(confidence) // SAMPLES_PER_BIN))
     return list(torch.argsort(confidence, stable=True).tensor_split(bins))
