@@ -125,7 +125,7 @@ def test_the_plane_around_trained_weights() -> None:
     found = _findings(net.eval(), (x, y))["loss-slice"]
     with torch.no_grad():
         own = float(nn.functional.cross_entropy(net(x), y))
-    assert _quantity(found, "loss-on-plane") > own
+    assert _quantity(found, "disturbed-loss") > own
     (claim,) = found.claims
     assert claim.verdict == Verdict.HOLDS
     assert claim.control is not None

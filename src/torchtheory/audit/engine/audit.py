@@ -42,6 +42,7 @@ from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text
 from torchtheory.core.memory import bytes_of
 from torchtheory.core.random import as_generator
+from torchtheory.models.derivative import import_differentiation
 from torchtheory.models.heads import Output
 from torchtheory.models.model import Initial, process_kept
 from torchtheory.models.problem import Loss, Problem, Task
@@ -242,7 +243,14 @@ def audit(
     seconds = seconds_of(budget)
     with process_kept():
         known = all_findings()
+        only = [only] if isinstance(only, str) else only
+        for name in only or ():
+            if name not in known:
+                raise UnknownName("finding", name, known)
+        chosen = [f for f in known.values() if only is None or f.name in only]
         import_drawing()
+        if any(f.cost != "parameters" for f in chosen):
+            import_differentiation()
     start = time.perf_counter()  # imports do not count
     title = title or type(model).__name__
     model = as_network(model)
@@ -250,10 +258,6 @@ def audit(
     with process_kept():
         # of torch about its own speed, which an audit's reader can do nothing about
         warnings.filterwarnings("ignore", message="There is a performance drop because")
-        only = [only] if isinstance(only, str) else only
-        for name in only or ():
-            if name not in known:
-                raise UnknownName("finding", name, known)
         problem = Problem(
             model,
             train,
@@ -270,7 +274,6 @@ def audit(
         )
         given = _fingerprint(problem)
         whole, fewer = _samples_in_time(problem, start, seconds, seed)
-        chosen = [f for f in known.values() if only is None or f.name in only]
         made: dict[str, FindingRecord] = {}
         interrupted = False
         with progress.display():

@@ -34,6 +34,7 @@ import torch
 from torchtheory.core import catalogue
 from torchtheory.core.budget import stopped_after, within
 from torchtheory.core.checks import as_function, described
+from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import InvalidInput, OutOfTime, TorchTheoryError
 from torchtheory.core.estimate import Estimate
@@ -122,7 +123,11 @@ class FindingRecord(Record):
     @property
     def sampled(self) -> bool:
         """Whether more time would make it better: it ran out of it, or used a part of the data."""
-        return not self.complete or any(q.sampled for q in self.quantities)
+        return (
+            not self.complete
+            or any(q.sampled for q in self.quantities)
+            or any(c.undone for c in self.claims)
+        )
 
     def __repr__(self) -> str:
         """Title, what it says, its numbers, and what its claims came to."""
@@ -200,6 +205,36 @@ class FindingRecord(Record):
         where = self.area if area is None else Area(area)
         self.assessments.append(
             Assessment(where, state, sentence, number, usual, action, figure, self.name)
+        )
+
+    def not_done(self, id: str | Sequence[str], statement: str, reason: str) -> Claim:
+        """Record that there was no time or memory to check a statement; more would help."""
+        self.complete = False
+        return Record.not_done(self, id, statement, reason)
+
+    def not_applicable(
+        self,
+        id: str | Sequence[str],
+        statement: str,
+        reason: str,
+        *,
+        samples: Samples | None = None,
+    ) -> Claim:
+        """Record that a statement does not apply, and which hypothesis fails.
+
+        Args:
+            samples: those that the reason was seen on, where it is one about the data. Seen on a
+                part of them, it is not known of all: the statement is then not done.
+        """
+        if samples is None or len(samples) >= samples.population:
+            return Record.not_applicable(self, id, statement, reason)
+        # the finding itself has come to its end, on the samples it was given
+        return Record.not_done(
+            self,
+            id,
+            statement,
+            f"on {len(samples):,} of {samples.population:,} samples {reason}; of all of them that "
+            "is not known",
         )
 
     def advise(self, sentence: str) -> None:
@@ -398,7 +433,6 @@ def examine(
         torch.set_grad_enabled(gradients)  # what was stopped may not have put it back
     statement = rf"\text{{{_words(found.title)}}}"
     if late is not None:
-        record.complete = False
         record.not_done(found.covers, statement, late)
     elif reason is not None:
         record.not_applicable(found.covers, statement, reason)

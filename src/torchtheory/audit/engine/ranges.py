@@ -19,6 +19,7 @@ from torch import Tensor
 from torchtheory.core.errors import EmptyData
 from torchtheory.core.intervals import Interval
 from torchtheory.core.random import as_generator
+from torchtheory.generalization.pac_bayes.bernoulli_kl import lower_kl_inverse, upper_kl_inverse
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 
@@ -147,6 +148,24 @@ def _studentized(x: Tensor, confidence: float) -> tuple[float, float]:
     tail = (1 - confidence) * (1 - _KEPT_BACK) / 2
     low, high = (float(t.quantile(q)) for q in (tail, 1 - tail))
     return max(least, high), max(least, -low)
+
+
+def share_range(value: float, used: int, population: float, confidence: float) -> Interval:
+    r"""The mean over a population of numbers between 0 and 1, whatever their law.
+
+    Chernoff's bound: where the mean is $\mu$, $n\,\mathrm{kl}(\bar x\,\|\,\mu)\le\log(2/\delta)$
+    with probability $1-\delta$, also for draws without replacement. It holds where a spread tells
+    nothing, because few samples make most of the mean.
+
+    >>> found = share_range(0.0, 100, 1000, 0.95)
+    >>> found.low, round(found.high, 3)
+    (0.0, 0.036)
+    """
+    if used >= population:
+        return Interval(value, value, value, confidence, used, "all samples")
+    spent = math.log(2 / (1 - confidence)) / used
+    low, high = lower_kl_inverse(value, spent), upper_kl_inverse(value, spent)
+    return Interval(value, low, high, confidence, used, "Chernoff bound")
 
 
 def jackknife_range(

@@ -293,7 +293,6 @@ def pac_bayes(problem: Problem, record: FindingRecord) -> None:
             "there was too little time to train a prior and a posterior even on "
             f"{LEAST_SAMPLES} samples; give a larger budget",
         )
-        record.complete = False
         return
     certificate = _certificate(problem, record, planned)
     if not certificate.valid:

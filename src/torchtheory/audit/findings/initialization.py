@@ -65,7 +65,6 @@ def initialization(problem: Problem, record: FindingRecord) -> None:
     count = min(SAMPLES, problem.affordable(SEARCH * DRAWS + PASSES * (DRAWS + 10 * TRIED)))
     samples = problem.train.some(count, record.generator)
     if len(samples) < min(2 * LEAST, samples.population):
-        record.complete = False
         record.not_done(
             "L-159", KEPT, f"not measured: there was time for fewer than {2 * LEAST} samples"
         )
@@ -93,7 +92,9 @@ def initialization(problem: Problem, record: FindingRecord) -> None:
     )
     _growth_now(problem, record, samples)
     if found.factor is None:
-        record.not_applicable("L-159", KEPT, "no scale of the weights was found that keeps it")
+        record.not_applicable(
+            "L-159", KEPT, "no scale of the weights was found that keeps it", samples=samples
+        )
     else:
         _try(problem, record, samples, found.factor)
     _advise(record, found)

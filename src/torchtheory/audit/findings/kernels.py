@@ -83,7 +83,12 @@ def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
     square = kernel.permute(0, 2, 1, 3).reshape(n * classes, n * classes)
     values = torch.linalg.eigvalsh(square).flip(0).clamp_min(0)
     if float(values[0]) == 0:
-        record.not_applicable(["A-55", "A-56"], FALL, "the outputs do not depend on the parameters")
+        record.not_applicable(
+            ["A-55", "A-56"],
+            FALL,
+            "the outputs do not depend on the parameters",
+            samples=samples,
+        )
         return
     slopes, metric = _loss_derivatives(problem, samples)
     modes = _Modes(square, slopes, metric)
@@ -102,7 +107,6 @@ def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
 
 
 def _too_few(record: FindingRecord, ids: list[str], statement: str) -> None:
-    record.complete = False
     record.not_done(
         ids,
         statement,
@@ -344,7 +348,9 @@ def _decrease(
     direction = unflatten(gradient(problem, samples), problem.trainable)
     dtype = square.dtype
     if promised <= torch.finfo(dtype).eps * float(square.diagonal().mean()):
-        record.not_applicable(["A-55", "A-56"], FALL, "the gradient of the loss vanishes here")
+        record.not_applicable(
+            ["A-55", "A-56"], FALL, "the gradient of the loss vanishes here", samples=samples
+        )
         return
     measured = _fall(problem, samples, direction)
     if measured is None:
@@ -353,6 +359,7 @@ def _decrease(
             FALL,
             "no two short steps along the gradient agree on how fast the loss falls: it has a kink "
             "at these weights, or is flat up to rounding",
+            samples=samples,
         )
         return
     largest = max(direction, key=lambda k: float(direction[k].norm()))
@@ -428,10 +435,11 @@ def laziness(problem: Problem, record: FindingRecord) -> None:
     count = min(COMPARED, problem.affordable(12 * (classes + 1), share=0.4))
     samples = train.some(max(1, count), record.generator)
     if len(samples) < min(FEWEST, samples.population):
-        record.complete = False
-        record.note(
-            "Not measured: how far training left the linear regime. There was time for fewer than "
-            f"{FEWEST} samples."
+        record.not_done(
+            ["A-61", "M-15"],
+            r"f(\theta) \approx f(\theta_0) + Df(\theta_0)(\theta - \theta_0)",
+            "not measured, how far training left the linear regime: there was time for fewer than "
+            f"{FEWEST} samples; give a larger budget",
         )
         return
     targets = samples.y if problem.task == "multiclass" else None

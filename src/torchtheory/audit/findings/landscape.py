@@ -101,7 +101,7 @@ def point_reached(problem: Problem, record: FindingRecord) -> None:
     except NonFinite:
         raise
     except InvalidInput:
-        record.not_applicable("L-118", NEGATIVE, "the loss is flat up to rounding")
+        record.not_applicable("L-118", NEGATIVE, "the loss is flat up to rounding", samples=samples)
         return
     below, least = _spectrum(record, hessian, float(ends.values.abs().max()), samples)
     smallest = _smallest(problem, record, ends, least, samples, others)
@@ -386,13 +386,19 @@ def _negative_curvature(
     resolved: bool,
 ) -> None:
     """The slopes of the loss on both sides, along the two extreme eigenvectors."""
-    if not (falls and resolved):
+    if not falls:
         record.not_applicable(
             "L-118",
             NEGATIVE,
-            "an eigenvalue is negative, but there was no time to find its direction"
-            if falls
-            else "no eigenvalue is negative beyond doubt and a thousandth of the largest",
+            "no eigenvalue is negative beyond doubt and a thousandth of the largest",
+            samples=samples,
+        )
+        return
+    if not resolved:
+        record.not_done(
+            "L-118",
+            NEGATIVE,
+            "an eigenvalue is negative, but there was no time to find its direction",
         )
         return
     below = curvature_along(problem, samples, ends.vectors[:, -1])
@@ -402,6 +408,7 @@ def _negative_curvature(
             NEGATIVE,
             "no two short steps along the eigenvector agree on the curvature there: the loss has a "
             "kink at these weights, is flat up to rounding, or is computed too coarsely",
+            samples=samples,
         )
         return
     says = record.checks("L-118", NEGATIVE)
@@ -491,10 +498,11 @@ def gradient_noise(problem: Problem, record: FindingRecord) -> None:
     if complete or count >= FEWEST:
         found = squared_gradient(problem, record, samples)
     if found is None:
-        record.complete = False
-        record.note(
-            "Not measured: the gradient and its noise. There was time or memory for too few "
-            f"gradients ({min(count, room):,})."
+        record.not_done(
+            "L-136",
+            UNBIASED,
+            "not measured, the gradient and its noise: there was time or memory for too few "
+            "gradients",
         )
     else:
         _record_gradient(record, found, samples)
@@ -505,8 +513,8 @@ def gradient_noise(problem: Problem, record: FindingRecord) -> None:
     single = samples.some(most, record.generator)
     rows = [gradient(problem, single.at(torch.tensor([i]))) for i in range(len(single))]
     g = torch.stack(rows).double().cpu()
-    _unbiased(record, g, gradient(problem, single).cpu())
-    _batches(record, g @ g.T)
+    _unbiased(record, g, gradient(problem, single).cpu(), single)
+    _batches(record, g @ g.T, single)
 
 
 def _record_gradient(
@@ -547,16 +555,20 @@ def _record_gradient(
     )
 
 
+UNBIASED = r"\frac1n\sum_i\nabla L_i=\nabla L"
+
 BATCHES = r"\mathbb E\|\nabla L_B-\nabla L\|^2=\frac{\operatorname{var}}{r}\cdot\frac{n-r}{n-1}"
 
 
-def _batches(record: FindingRecord, gram: Tensor) -> None:
+def _batches(record: FindingRecord, gram: Tensor, samples: Samples) -> None:
     """The mean over all batches of two samples, one by one, beside the formula."""
     n, r = len(gram), 2
     centered = gram - gram.mean(0) - gram.mean(1, keepdim=True) + gram.mean()
     variance = float(centered.diagonal().mean())
     if variance <= 1e-12 * float(gram.diagonal().mean()):
-        record.not_applicable("L-137", BATCHES, "all gradients are equal: there is no noise")
+        record.not_applicable(
+            "L-137", BATCHES, "all gradients are equal: there is no noise", samples=samples
+        )
         return
     one, two = torch.triu_indices(n, n, 1)
     own = centered.diagonal()
@@ -572,18 +584,20 @@ def _batches(record: FindingRecord, gram: Tensor) -> None:
     says.fails("batches drawn with replacement", float(again) / variance)
 
 
-def _unbiased(record: FindingRecord, single: Tensor, whole: Tensor) -> None:
+def _unbiased(record: FindingRecord, single: Tensor, whole: Tensor, samples: Samples) -> None:
     """The gradients of single samples have the gradient of the loss for their mean."""
-    statement = r"\frac1n\sum_i\nabla L_i=\nabla L"
     size = float(single.norm(dim=1).mean())
     # sums over samples in another order
     rounding = 300 * torch.finfo(whole.dtype).eps
-    if size == 0 or rounding > 0.01:
-        why = "all gradients are 0" if size == 0 else f"{whole.dtype} is too coarse to tell"
-        record.not_applicable("L-136", statement, why)
+    if rounding > 0.01:
+        coarse = str(whole.dtype).removeprefix("torch.")
+        record.not_applicable("L-136", UNBIASED, f"{coarse} is too coarse to tell")
+        return
+    if size == 0:
+        record.not_applicable("L-136", UNBIASED, "all gradients are 0", samples=samples)
         return
     error, without = (float((g.mean(0) - whole).norm()) / size for g in (single, single[1:]))
-    says = record.checks("L-136", statement)
+    says = record.checks("L-136", UNBIASED)
     says.equal(
         error,
         within=rounding,
@@ -634,7 +648,9 @@ def layer_balance(problem: Problem, record: FindingRecord) -> None:
     seen = [rates(samples.at(torch.tensor([i]))) for i in range(min(4, len(samples)))]
     size = max(float(r.abs().max()) for r in (inward, outward, *(r for pair in seen for r in pair)))
     if size == 0:
-        record.not_applicable("L-162", statement, "the gradient vanishes: nothing moves")
+        record.not_applicable(
+            "L-162", statement, "the gradient vanishes: nothing moves", samples=samples
+        )
         return
     balance = []
     for layer in layers:

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
-from torchtheory.audit.engine.ranges import loss_range, part_of
+from torchtheory.audit.engine.ranges import group_losses, mean_range, part_of, spread_over_both
 from torchtheory.audit.findings.hypotheses import deterministic, has_loss, has_parameters
-from torchtheory.core.errors import TorchTheoryError
+from torchtheory.core.errors import NonFinite, TorchTheoryError
 from torchtheory.core.figure import COLORS
+from torchtheory.core.random import as_generator
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -22,6 +23,9 @@ from torchtheory.optimization.landscape.slices import LossSlice, loss_slice, ran
 
 #: Points on a side of the plane that is drawn, and samples whose loss it shows.
 SIDE, SLICED = 15, 256
+
+#: Random directions along which the weights are disturbed.
+DISTURBED = 16
 
 #: Fewer samples than this say too little about the others.
 FEWEST = 16
@@ -49,7 +53,6 @@ def loss_slice_finding(problem: Problem, record: FindingRecord) -> None:
     count = min(SLICED, problem.affordable(3 * SIDE**2, 0.7))
     samples = problem.train.some(count, record.generator)
     if len(samples) < min(FEWEST, samples.population):
-        record.complete = False
         record.not_done(
             ["A-53", "A-117"], CONVEX, f"there was time for fewer than {FEWEST} samples"
         )
@@ -60,7 +63,7 @@ def loss_slice_finding(problem: Problem, record: FindingRecord) -> None:
     if not math.isfinite(high):
         record.not_applicable("A-117", CONVEX, "the loss overflows on the plane around the weights")
         return
-    _largest(problem, record, plane, samples)
+    _disturbed(problem, record, samples)
     record.figure(
         "plane",
         lambda ax: _plot_plane(ax, plane, max(low, 1e-12 * max(high, 1e-300))),
@@ -73,20 +76,42 @@ def loss_slice_finding(problem: Problem, record: FindingRecord) -> None:
     _last_layer_bends_up(problem, record, plane, samples)
 
 
-def _largest(problem: Problem, record: FindingRecord, plane: LossSlice, samples: Samples) -> None:
-    """The largest loss on the plane, with the spread of the samples' losses where it is met."""
-    row, column = divmod(int(plane.values.argmax()), SIDE)
-    steps = plane.positions[row], plane.positions[column]
-    there = plane.center + steps[0] * plane.directions[0] + steps[1] * plane.directions[1]
-    high = problem.at(unflatten(there, problem.trainable))
-    found = loss_range(high, samples, record.generator, record.confidence)
+def _disturbed(problem: Problem, record: FindingRecord, samples: Samples) -> None:
+    """The mean loss at random weights as far from these as the edge of the plane.
+
+    Over directions and over samples: one direction, or one plane, tells little of the others.
+    """
+    center = flatten(problem.trainable)
+    rows, shares = [], torch.ones(0)
+    for _ in range(DISTURBED):  # one after the other: each is as large as the network
+        (way,) = random_directions(problem, 1, generator=record.generator)
+        moved = problem.at(unflatten(center + way, problem.trainable))
+        try:
+            # the same groups for all directions
+            row, shares = group_losses([moved], samples, as_generator(0))
+        except NonFinite:
+            record.note("Not measured: the loss at disturbed weights, which overflows.")
+            return
+        rows.append(row[0])
+    losses = torch.stack(rows)
+    value = float((losses @ shares).mean())
+    complete = len(samples) >= samples.population
+    # where all samples are known, the directions are all that is drawn
+    found = (
+        mean_range(losses @ shares, DISTURBED, math.inf, record.confidence)
+        if complete
+        else spread_over_both(
+            losses.T, len(samples), samples.population, record.confidence, value=value
+        )
+    )
     record.quantity(
-        "loss-on-plane",
-        "largest loss on a plane through the weights, where filters change by their own length",
+        "disturbed-loss",
+        "mean loss after a random change of every filter by its own length",
         found.estimate,
-        low=found.low,
+        low=max(0.0, found.low) if float(losses.min()) >= 0 else found.low,
         high=found.high,
-        basis=f"{len(samples):,} of {samples.population:,} samples",
+        basis=f"{DISTURBED} random directions"
+        + ("" if complete else f", {len(samples):,} of {samples.population:,} samples"),
         samples=samples,
     )
 

@@ -80,13 +80,11 @@ def normalization_statistics(problem: Problem, record: FindingRecord) -> None:
     statement = r"\mu_{\text{running}} = \mu_{\text{data}}"
     if len(samples) < 2 * LEAST:
         if len(samples) < samples.population:
-            record.complete = False
             record.not_done((), statement, f"there was time for {len(samples)} samples only")
         else:
             record.not_applicable((), statement, f"{len(samples)} samples are too few")
         return
     if problem.chunk < LEAST:  # the statistics of a few samples are not those of a batch
-        record.complete = False
         record.not_done(
             (), statement, f"batches of {LEAST} samples do not fit into the time or memory there is"
         )

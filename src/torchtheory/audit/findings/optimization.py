@@ -107,7 +107,9 @@ def curvature(problem: Problem, record: FindingRecord) -> None:
     top = _sharpest(hessian, record)
     sharpness = _sharpness(problem, record, top, samples, others)
     if sharpness.estimate <= 0:
-        record.not_applicable("L-125", STABLE, "no direction of positive curvature was found")
+        record.not_applicable(
+            "L-125", STABLE, "no direction of positive curvature was found", samples=samples
+        )
         _record_trace(problem, record, hessian, top, samples)
         return
     step = _step_limit(record, sharpness, samples)
@@ -161,7 +163,6 @@ def affordable_samples(problem: Problem, record: FindingRecord) -> tuple[Samples
 
 def too_few(record: FindingRecord, ids: list[str], statement: str) -> None:
     """Say that nothing was measured, because there was time for too few samples."""
-    record.complete = False
     record.not_done(
         ids,
         statement,
@@ -404,6 +405,7 @@ def _check_limit(
             STABLE,
             "no two short steps along the top eigenvector agree on the curvature there: the loss "
             "has a kink at these weights, is flat up to rounding, or is computed too coarsely",
+            samples=samples,
         )
         return
     # an eigenvalue that is not known better than that allows no finer test

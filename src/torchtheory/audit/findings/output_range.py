@@ -123,7 +123,9 @@ def constant_outputs(problem: Problem, record: FindingRecord) -> None:
     """The spread of the outputs over the training samples, and the classes that are predicted."""
     outputs = problem.outputs(problem.train).double()
     if len(outputs) < 2:
-        record.not_applicable((), r"f(x) \ne f(x')", "there is only one training sample")
+        record.not_applicable(
+            (), r"f(x) \ne f(x')", "there is only one training sample", samples=problem.train
+        )
         return
     part = part_of(problem.train)
     unit = "in probability" if problem.is_classification else "over that of the targets"

@@ -45,12 +45,13 @@ def plane_slice(problem: Problem, record: FindingRecord) -> None:
     """All cells of the network on a rectangle of the plane, each with its affine map."""
     made = _slice(problem, record)
     if made is None:
-        record.not_applicable("X-71", CELLWISE, "no three training samples span a plane")
+        record.not_applicable(
+            "X-71", CELLWISE, "no three training samples span a plane", samples=problem.train
+        )
         return
     plane, corners = made
     found = _arrangement(problem, plane)
     if found is None:
-        record.complete = False
         record.not_done(
             "X-71", CELLWISE, "even a small rectangle has more cells than the time given allows"
         )

@@ -178,9 +178,11 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
     segments, ends = _segments(problem, record)
     if not segments:
         record.not_applicable(
-            "X-69", AFFINE, "all training samples looked at are equal: no way leads from one to "
-            "another"
-        )  # fmt: skip
+            "X-69",
+            AFFINE,
+            "all training samples are equal: no way leads from one to another",
+            samples=problem.train,
+        )
         return
     worst = [_deviation(problem, s.pieces, e, record) for s, e in zip(segments, ends, strict=True)]
     whole, halved = (max(w[k] for w in worst) for k in (0, 1))

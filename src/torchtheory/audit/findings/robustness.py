@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.engine.ranges import part_of, quotient
 from torchtheory.audit.findings.hypotheses import (
     classification,
     deterministic,
@@ -17,8 +18,7 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
 )
 from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
-from torchtheory.core.intervals import Interval, median_interval
-from torchtheory.core.quantity import Quantity
+from torchtheory.core.intervals import median_interval
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.primer.norms import pairwise_distances
@@ -29,8 +29,8 @@ from torchtheory.robustness.margin_certificates import boundary_distances, certi
 #: Samples attacked, at most and at least, and the forward passes that costs each.
 ATTACKED, FEWEST, PASSES = 64, 8, 360
 
-#: Points at which Jacobians are taken, half of them samples.
-POINTS = 512
+#: Points at which Jacobians are taken, at most and at least; half of them samples.
+POINTS, FEWEST_POINTS = 512, 32
 
 #: What rounding may add to a radius: that of a linear classifier is the distance itself.
 ROUNDING = 1e-3
@@ -61,10 +61,10 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
     """What the layers allow, by the bounds of all operations, against Jacobians at points tried."""
     problem = _precise(problem)
     points, used = _points(problem, record)
-    center = points.double().mean(0, keepdim=True)
+    # the ball is that of all the data, whichever points there is time for
+    center, reach = _ball(problem)
     bounds = bounds_about(problem.model, center, output=_output(problem))
     whole = float(bounds.lipschitz()[0])
-    reach = float((points.double() - center).flatten(1).norm(dim=1).max())
     bound, where = whole, "on the whole space"
     # attention and products are Lipschitz on balls only, normalizations less so on the whole space
     nearby = float(bounds.lipschitz(reach * (1 + 1e-9))[0])
@@ -88,15 +88,15 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
                 f"behind a layer that multiplies its inputs by {scale:.3g}, left out of the bound",
                 _norm_behind(problem, points[norms.argmax()][None], scale),
             )
-    if math.isfinite(bound):
-        record.quantity("lipschitz-bound", f"bound of the Lipschitz constant {where}", bound)
-    median = median_interval(norms.cpu(), record.confidence)
-    middle = record.quantity(
-        "median-amplification", "median amplification at the points tried", median, samples=used
-    )
-    record.note(
-        f"The Lipschitz constant is at least {largest:.3g}, the largest amplification at the "
-        "points tried."
+    record.quantity(
+        "lipschitz-constant",
+        f"Lipschitz constant {where}",
+        largest,
+        low=largest,
+        high=max(bound, largest),
+        basis=f"at least the largest amplification at {len(points)} points, at most the bound of "
+        "all operations",
+        samples=used,
     )
     _tabulate_norms(problem, record)
     values = norms.cpu().numpy()
@@ -116,40 +116,58 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
         + (", which says next to nothing." if bound > 1000 * largest else ".")
     )
     if not problem.is_classification:
-        _assess_amplification(problem, record, median, middle)
+        _assess_steepness(problem, record, norms[: len(used)], used)
 
 
-def _assess_amplification(
-    problem: Problem, record: FindingRecord, median: Interval, middle: Quantity
+def _assess_steepness(
+    problem: Problem, record: FindingRecord, norms: Tensor, used: Samples
 ) -> None:
-    """For a regression: slopes relative to how inputs and outputs differ from sample to sample."""
+    """For a regression: slopes relative to how inputs and outputs differ from sample to sample.
+
+    Three medians, whose ranges hold at once.
+    """
     half = min(PAIRED, len(problem.train) // 2)
-    if half < 8:
+    if half < FEWEST:
         return
     x, y = problem.train.x, problem.outputs(problem.train)
     order = torch.randperm(len(x), generator=record.generator).to(x.device)
     i, j = order[:half], order[half : 2 * half]
-    inputs, outputs = (
-        (z[i].double() - z[j].double()).flatten(1).norm(dim=1).median() for z in (x, y)
+    each = 1 - (1 - record.confidence) / 3
+    steepest, inputs, outputs = (
+        median_interval(values.cpu(), each)
+        for values in (
+            norms,
+            *((z[i].double() - z[j].double()).flatten(1).norm(dim=1) for z in (x, y)),
+        )
     )
-    if not float(outputs) > 0:
+    if not outputs.estimate > 0:
         return
-    scale = float(inputs) / float(outputs)
-    said = (
-        f"At the median sample the steepest direction is {middle.value * scale:.3g} times as steep "
-        "as the way from one sample to another."
+    ratio = quotient(steepest, quotient(outputs, inputs))
+    number = record.quantity(
+        "relative-steepness",
+        "steepest slope at the median training sample, over the slope from one sample to another",
+        ratio.estimate,
+        low=ratio.low,
+        high=ratio.high,
+        basis=f"{record.confidence:.4g} order statistics of {len(norms)} slopes and {half} pairs",
+        samples=used,
     )
-    if median.low * scale > STEEP:
+    said = (
+        f"At the median sample the steepest direction is {ratio.estimate:.3g} times as steep as "
+        f"the way from one sample to another{part_of(used)}."
+    )
+    usual = f"below {STEEP:g}"
+    if ratio.low > STEEP:
         record.look(
             said,
-            number=middle,
-            usual=f"below {STEEP / scale:.2g}, which is {STEEP:g} times as steep",
+            number=number,
+            usual=usual,
             action="Small changes of an input change its prediction much: smooth it (weight decay, "
             "noise on the inputs), or check that inputs are on one scale.",
             figure="jacobian",
         )
-    else:
-        record.fine(said, number=middle, usual=f"below {STEEP / scale:.2g}", figure="jacobian")
+    elif ratio.estimate <= STEEP:
+        record.fine(said, number=number, usual=usual, figure="jacobian")
 
 
 def _precise(problem: Problem) -> Problem:
@@ -198,12 +216,24 @@ def _norm_behind(problem: Problem, point: Tensor, scale: float) -> float:
 def _points(problem: Problem, record: FindingRecord) -> tuple[Tensor, Samples]:
     """Samples and random points between pairs of them, as many as time allows; those samples."""
     outputs = problem.outputs(problem.train.first(1)).numel()
-    count = min(POINTS, max(2, problem.affordable(3 * outputs + 3))) // 2
-    used = problem.train.some(max(1, count), record.generator)
+    count = min(POINTS, max(FEWEST_POINTS, problem.affordable(3 * outputs + 3))) // 2
+    used = problem.train.some(count, record.generator)
     x = used.x[torch.randperm(len(used), generator=record.generator).to(used.x.device)]
     weight = torch.rand(len(x), generator=record.generator).to(x)
     weight = weight.reshape(-1, *[1] * (x.ndim - 1))
     return torch.cat([x, weight * x + (1 - weight) * x.flip(0)]), used
+
+
+def _ball(problem: Problem) -> tuple[Tensor, float]:
+    """The mean `[1, ...]` of all inputs that are kept, and the largest distance of one from it."""
+    every = problem.every_sample
+    total = sum(x.double().sum(0, keepdim=True) for x, _ in every.chunks(problem.chunk))
+    center = torch.as_tensor(total) / len(every)
+    reach = max(
+        float((x.double() - center).flatten(1).norm(dim=1).max())
+        for x, _ in every.chunks(problem.chunk)
+    )
+    return center, reach
 
 
 def _bins(values: Any, most: int) -> int:
@@ -239,7 +269,12 @@ def certified_radius(problem: Problem, record: FindingRecord) -> None:
         r"\text{ found}"
     )
     if len(samples) == 0:
-        record.not_applicable(["D-08", "L-016"], statement, f"every {name} sample is misclassified")
+        record.not_applicable(
+            ["D-08", "L-016"],
+            statement,
+            f"every {name} sample is misclassified",
+            samples=problem.train if problem.test is None else problem.test,
+        )
         return
     distances = boundary_distances(problem, samples)
     found = torch.isfinite(distances)
@@ -249,6 +284,7 @@ def certified_radius(problem: Problem, record: FindingRecord) -> None:
             statement,
             "no perturbation was found that changes a class, so there is nothing to compare the "
             "certificate with",
+            samples=samples,
         )
         return
     _assess_distances(problem, record, name, samples, distances)

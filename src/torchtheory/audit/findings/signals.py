@@ -60,7 +60,9 @@ def gradients_by_depth(problem: Problem, record: FindingRecord) -> None:
     _tabulate_signals(problem, record, now, started)
     backward = _ratio(now[0].backward, now[-1].backward)
     if math.isnan(backward):
-        record.not_applicable("A-130", statement, "the gradient at the last layer is 0")
+        record.not_applicable(
+            "A-130", statement, "the gradient at the last layer is 0", samples=samples
+        )
         return
     depth, part = len(now), part_of(samples)
     size = _ratio_range(watched, shares, samples, record, "backward", 0, -1)

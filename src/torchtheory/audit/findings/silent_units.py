@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
-from torchtheory.audit.engine.ranges import grouped, mean_range, part_of
+from torchtheory.audit.engine.ranges import grouped, part_of, share_range
 from torchtheory.audit.findings.hypotheses import deterministic, differentiable, has_parameters
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.figure import COLORS, label_text
@@ -78,7 +77,6 @@ def units(problem: Problem, record: FindingRecord) -> None:
     _silent_units_get_no_gradient(problem, record, samples, found)
     if reason := _too_few(samples, record.confidence):
         if len(samples) < samples.population:
-            record.complete = False
             record.not_done((), statement, f"{reason}; give a larger budget")
         else:
             record.not_applicable((), statement, reason)
@@ -92,7 +90,7 @@ def units(problem: Problem, record: FindingRecord) -> None:
     flat = record.quantity(
         "flat-slopes",
         "slopes below a hundredth of the largest",
-        _flat_range(watched, samples, record.confidence),
+        _flat_range(found, samples, record.confidence),
         samples=samples,
     )
     shown = "units" if len(found) > 1 else ""
@@ -145,11 +143,10 @@ def _silent_range(found: list[WatchedUnits], samples: Samples, confidence: float
     return Interval(share, surely / total, rare / total, confidence, len(samples), COUNTED)
 
 
-def _flat_range(watched: list[list[WatchedUnits]], samples: Samples, confidence: float) -> Interval:
-    total = sum(u.units for u in watched[0])
-    shares = [sum(u.flat * u.units for u in part) / total for part in watched]
-    made = mean_range(torch.tensor(shares), len(samples), samples.population, confidence)
-    return replace(made, low=max(0.0, made.low), high=min(1.0, made.high))
+def _flat_range(found: list[WatchedUnits], samples: Samples, confidence: float) -> Interval:
+    """A few samples, or units, may have most of the flat slopes: the range is one for any law."""
+    share = sum(u.flat * u.units for u in found) / sum(u.units for u in found)
+    return share_range(min(1.0, share), len(samples), samples.population, confidence)
 
 
 def _silent_units_get_no_gradient(
