@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.nets.convolutional.layer_matrices import map_of_arguments
 from torchtheory.robustness.watched_pass import Extent, Kind, Pass, Signal, Step, signals_in
 
 
@@ -119,6 +120,100 @@ def linear(watch: Pass, x: Any, weight: Any, bias: Any = None) -> Any:
     return x.then(step, step.action(x.value))
 
 
+def convolution(
+    watch: Pass,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """One step of known norm, with the padding before it where that is a step of its own."""
+    if not _is_convolution(x, weight, bias):
+        return NotImplemented
+    kernels, shift = watch.double(weight), None if bias is None else watch.double(bias)
+    function = (F.conv1d, F.conv2d, F.conv3d)[x.ndim - 3]
+
+    def alone(v: Tensor) -> Tensor:
+        return function(v, kernels, shift, stride, padding, dilation, groups)
+
+    action: Callable[[Tensor], Tensor] = alone
+    value = alone(x.value)
+    mode, before, after, steps, shape = "zeros", padding, None, x.steps, x.shape
+    last = steps[-1] if steps else None
+    plain = padding == "valid" or (not isinstance(padding, str) and not any(_numbers(padding)))
+    if last is not None and last.padding is not None and plain:
+        named, around = last.padding
+        if len(around) == 2 * (x.ndim - 2) and min(around) >= 0:
+            mode = "zeros" if named == "constant" else named
+            before, after = around[-2::-2], around[::-2]
+            sizes = zip(x.shape[2:], before, after, strict=True)
+            shape = (*x.shape[:2], *(n - b - a for n, b, a in sizes))
+            action, steps = _composed(last.action, alone), steps[:-1]
+    found = map_of_arguments(
+        kernels, shape[1:], stride=stride, padding=before, after=after, dilation=dilation,
+        groups=groups, mode=mode,
+    )  # fmt: skip
+    return Signal(watch, x.node, (*steps, Step("affine", action, convolution=found)), value)
+
+
+def transposed_convolution(
+    watch: Pass,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    if not _is_convolution(x, weight, bias):
+        return NotImplemented
+    kernels, shift = watch.double(weight), None if bias is None else watch.double(bias)
+    function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[x.ndim - 3]
+
+    def action(v: Tensor) -> Tensor:
+        return function(v, kernels, shift, stride, padding, output_padding, groups, dilation)
+
+    found = map_of_arguments(
+        kernels, x.shape[1:], stride=stride, padding=padding, dilation=dilation, groups=groups,
+        transposed=True, output_padding=output_padding,
+    )  # fmt: skip
+    return x.then(Step("affine", action, convolution=found), action(x.value))
+
+
+def pad(watch: Pass, x: Any, around: Any, mode: str = "constant", value: Any = None) -> Any:
+    if not isinstance(x, Signal):
+        return NotImplemented
+
+    def action(v: Tensor) -> Tensor:
+        return F.pad(v, around, mode, value)
+
+    # what is put around it moves nothing
+    step = Step("affine", action, padding=(mode, tuple(around)))
+    return x.then(step, action(x.value))
+
+
+def _is_convolution(x: Any, weight: Any, bias: Any) -> bool:
+    """Of one signal with a dimension of samples, with constant weights."""
+    if not isinstance(x, Signal) or isinstance(weight, Signal) or isinstance(bias, Signal):
+        return False
+    return x.ndim == weight.ndim and x.value.numel() > 0
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _composed(
+    first: Callable[[Tensor], Tensor], then: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    return lambda v: then(first(v))
+
+
 def batch_norm(
     watch: Pass,
     x: Any,
@@ -138,8 +233,20 @@ def batch_norm(
         )
     mean, variance = watch.double(running_mean), watch.double(running_var)
     gamma, beta = (None if t is None else watch.double(t) for t in (weight, bias))
-    step = Step("affine", lambda v: F.batch_norm(v, mean, variance, gamma, beta, False, 0.0, eps))
-    return x.then(step, step.action(x.value))
+
+    def action(v: Tensor) -> Tensor:
+        return F.batch_norm(v, mean, variance, gamma, beta, False, 0.0, eps)
+
+    last = x.steps[-1] if x.steps else None
+    if last is not None and last.convolution is not None:  # it scales the filters
+        scale = (variance + eps).rsqrt() * (1.0 if gamma is None else gamma)
+        step = Step(
+            "affine",
+            _composed(last.action, action),
+            convolution=last.convolution.scaled(scale),
+        )
+        return Signal(watch, x.node, (*x.steps[:-1], step), action(x.value))
+    return x.then(Step("affine", action), action(x.value))
 
 
 def divide(watch: Pass, a: Any, b: Any, **options: Any) -> Any:

@@ -31,13 +31,16 @@ from torchtheory.robustness.affine_operations import (
     add,
     affine,
     batch_norm,
+    convolution,
     divide,
     function_of,
     item,
     join,
     linear,
     masked_fill,
+    pad,
     subtract,
+    transposed_convolution,
 )
 from torchtheory.robustness.entrywise_operations import (
     ACTIVATIONS,
@@ -161,6 +164,13 @@ def _kind(name: str) -> Kind | None:
 
 _RULES: dict[str, Callable[..., Any]] = {
     "linear": linear,
+    "conv1d": convolution,
+    "conv2d": convolution,
+    "conv3d": convolution,
+    "conv_transpose1d": transposed_convolution,
+    "conv_transpose2d": transposed_convolution,
+    "conv_transpose3d": transposed_convolution,
+    "pad": pad,
     "batch_norm": batch_norm,
     "div": divide,
     "divide": divide,

@@ -1,0 +1,1 @@
+"""Convolution as mathematics: operators, matrices, spectra, receptive fields, equivariance."""
