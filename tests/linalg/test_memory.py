@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchtheory.core.memory import peak_of_child
 from torchtheory.linalg.density import spectral_density
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.linalg.krylov import SymmetricSpace, combine_rows, subspace_within
 from torchtheory.linalg.operators import LinearOperator, vectors_within
 from torchtheory.linalg.trace import trace
+
+from ..peak_memory import peak_of_child
 
 # so long that every vector is mapped by itself: the heap of malloc may not reuse what is freed
 LENGTH = 9_000_000

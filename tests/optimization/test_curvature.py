@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.core.memory import peak_of_child
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
@@ -21,6 +20,8 @@ from torchtheory.optimization.curvature.operators import (
     gradient,
     hessian_operator,
 )
+
+from ..peak_memory import peak_of_child
 
 
 class Recurrent(nn.Module):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeVar
 
 from torchtheory.core.errors import FileProblem, InvalidInput
 
@@ -82,9 +78,6 @@ def refuse_too_large(count: int, what: str) -> None:
         raise FileProblem(f"{what} would take {size}, more than this machine has to spare")
 
 
-T = TypeVar("T")
-
-
 def resident_memory(*, peak: bool = False) -> int:
     """Bytes of this process that are in memory now, or the most there were.
 
@@ -100,40 +93,3 @@ def resident_memory(*, peak: bool = False) -> int:
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
-
-
-def peak_of_child(
-    work: Callable[[T, int], object], prepare: Callable[[], T], memory: int, seconds: float = 300.0
-) -> int:
-    """The most bytes a fresh process takes for `work(prepare(), memory)`, above what it began with.
-
-    Both are functions of a module. What `prepare` makes and the imports it needs do not count; a
-    process of its own is needed because the peak of one never falls.
-
-    Raises:
-        MemoryError: if the process did not come to its end in time.
-    """
-    here, there = multiprocessing.get_context("spawn").Pipe(duplex=False)
-    child = multiprocessing.get_context("spawn").Process(
-        target=_report_peak, args=(there, work, prepare, memory)
-    )
-    child.start()
-    there.close()
-    try:
-        if not here.poll(seconds):
-            raise MemoryError(f"the process was not done after {seconds:g} seconds")
-        return int(here.recv())
-    except EOFError:
-        raise MemoryError("the process ended before it said what it took") from None
-    finally:
-        child.kill()
-        child.join()
-
-
-def _report_peak(
-    pipe: Connection, work: Callable[[T, int], object], prepare: Callable[[], T], memory: int
-) -> None:
-    made = prepare()
-    before = resident_memory()
-    work(made, memory)
-    pipe.send(max(0, resident_memory(peak=True) - before))
