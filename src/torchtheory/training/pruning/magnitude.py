@@ -7,6 +7,7 @@ each loses the same share. Source: Mathematical Aspects of Deep Learning, sectio
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -25,6 +26,9 @@ from torchtheory.training.pruning.masks import (
 )
 
 Rule = Literal["magnitude", "magnitude per layer", "random"]
+#: Most magnitudes that are sorted for a threshold.
+SORTED = 4_000_000
+
 RULES: tuple[Rule, ...] = ("magnitude", "magnitude per layer", "random")
 
 
@@ -117,3 +121,20 @@ def _without_smallest(scores: Tensor, share: float) -> Tensor:
     kept = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
     kept[torch.topk(scores, gone, largest=False).indices] = False
     return kept
+
+
+def magnitude_thresholds(weights: Mapping[str, Tensor], shares: Sequence[float]) -> list[float]:
+    """For each share the magnitude up to which weights go, so that about that share does.
+
+    Exact, up to ties, for as many weights as `SORTED`; of more, an evenly spaced part is sorted.
+    Time: one sort for all shares.
+
+    >>> magnitude_thresholds({"w": torch.tensor([0.5, -4.0, 1.0, 2.0])}, [0.25, 0.5])
+    [0.5, 1.0]
+    """
+    total = sum(w.numel() for w in weights.values())
+    step = -(-total // SORTED)
+    parts = [w.detach().reshape(-1)[::step].abs().cpu().double() for w in weights.values()]
+    ordered = torch.cat(parts).sort().values
+    gone = [round(closed_fraction(s, "the share of weights") * len(ordered)) for s in shares]
+    return [float(ordered[k - 1]) if k else -1.0 for k in gone]
