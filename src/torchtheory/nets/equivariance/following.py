@@ -1,0 +1,367 @@
+"""A pass of a network, followed: how a group acts on every tensor, and which layers keep to it.
+
+Functions are seen as torch calls them, and torch's own layers as a whole, so that what a user
+writes in `forward` counts as well as what is a module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from torchtheory.models.evaluation import called
+from torchtheory.models.model import PureFunction
+from torchtheory.nets.equivariance.actions import Element, Group
+from torchtheory.nets.equivariance.functions import relative_defects
+from torchtheory.nets.equivariance.layouts import Layout, act, input_layout, pushed
+from torchtheory.nets.equivariance.reasons import reason_for
+from torchtheory.nets.equivariance.rules import (
+    REARRANGEMENTS,
+    function_of,
+    is_product,
+    is_unit,
+    layout_after,
+    layout_of_product,
+    stride_of,
+)
+
+#: Functions that have better names than torch's.
+_WORDS = {
+    "__getitem__": "indexing",
+    "__rsub__": "sub",
+    "__radd__": "add",
+    "__rmul__": "mul",
+    "__truediv__": "div",
+    "multi_head_attention_forward": "attention",
+    "scaled_dot_product_attention": "attention",
+}
+
+#: These are no layers of their own in a list.
+_SILENT = REARRANGEMENTS | {"clone", "detach", "to", "type_as", "float", "double"}
+
+
+@dataclass(slots=True)
+class LayerDefect:
+    """What a layer does to equivariance.
+
+    Attributes:
+        name: the path of its module in the model; that of the module whose forward calls it, for a
+            function.
+        kind: the class of the module, or the name of the function.
+        introduced: the relative defect of this layer alone, over all inputs, at the worst element.
+        total: the same of its outputs in the network.
+        lost: whether an element that acts on what it reads has no counterpart on what it returns.
+        reason: why it breaks equivariance, a sentence; empty where it does not.
+        followed: whether it is known how the group acts on what it reads and returns.
+    """
+
+    name: str
+    kind: str
+    introduced: float = 0.0
+    total: float = 0.0
+    lost: bool = False
+    reason: str = ""
+    followed: bool = True
+
+    @property
+    def breaks(self) -> bool:
+        """Whether it adds a defect."""
+        return bool(self.reason)
+
+    @property
+    def place(self) -> str:
+        """Its name and kind, as one says them.
+
+        >>> LayerDefect("2", "MaxPool2d").place, LayerDefect("", "add").place
+        ('2 (MaxPool2d)', 'add in forward')
+        """
+        if self.kind[:1].isupper():
+            return f"{self.name} ({self.kind})" if self.name else self.kind
+        return f"{self.kind} in {self.name or 'forward'}"
+
+
+def overall_defect(found: Tensor, wanted: Tensor) -> float:
+    """The relative defect of a batch as a whole: not every axis 0 inside a model is the samples."""
+    return float(relative_defects(found[None], wanted[None])[0])
+
+
+@dataclass(slots=True)
+class Step:
+    """One layer or function in a pass: its defect, and what it returned with its action."""
+
+    defect: LayerDefect
+    shown: bool
+    out: Tensor | None
+    layout: Layout | None
+
+
+@dataclass(slots=True)
+class Call:
+    """A layer or function that is called: how to do that again with other tensors."""
+
+    name: str
+    kind: str
+    module: nn.Module | None
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+    again: Callable[..., Any]
+
+    def tensors(self) -> list[Tensor]:
+        return list(_all_tensors((self.args, self.named)))
+
+    def repeated(self, replace: Callable[[Tensor], Tensor]) -> Any:
+        """What it returns with every tensor replaced."""
+        args, named = _replaced((self.args, self.named), replace)
+        return self.again(*args, **named)
+
+
+class Following(TorchFunctionMode):
+    """Follows data through a pass, and tries every layer on moved inputs.
+
+    Attributes:
+        known: the tensors made of the data, by id, with the action on them; None where that is
+            not known. The tensors are kept, for an id is only good while its object lives.
+        tried: the elements that layers were tried with.
+    """
+
+    def __init__(self, group: Group, rounding: float, trying: bool = True) -> None:
+        super().__init__()
+        self.group, self.rounding, self.trying = group, rounding, trying
+        self.known: dict[int, tuple[Tensor, Layout | None]] = {}
+        self.steps: list[Step] = []
+        self.tried: dict[Element, None] = {}
+        self.path: list[str] = []
+        self.inside = 0
+        self.waiting: list[Call] = []
+
+    def run(self, function: PureFunction, x: Tensor) -> None:
+        """Follow one pass of the model."""
+        self.known[id(x)] = (x, input_layout(self.group, x.shape))
+        with self._hooked(function.model), self:
+            called(function, lambda t: function.call(function.parameters, t), x)
+
+    @contextmanager
+    def _hooked(self, model: nn.Module) -> Iterator[None]:
+        handles = []
+        for path, module in model.named_modules():
+            handles.append(module.register_forward_pre_hook(self._entering(path), with_kwargs=True))
+            handles.append(module.register_forward_hook(self._leaving(), with_kwargs=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _entering(self, path: str) -> Callable[..., None]:
+        def enter(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+            self.path.append(path)
+            if is_unit(module):
+                if self.inside == 0 and self._concerned((args, named)):
+                    kind = type(module).__name__
+                    call = Call(function_of(module), kind, module, args, named, module.forward)
+                    self.waiting.append(self._kept(call))
+                self.inside += 1
+
+        return enter
+
+    def _leaving(self) -> Callable[..., None]:
+        def leave(module: nn.Module, args: Any, named: Any, result: Any) -> None:
+            if is_unit(module):
+                self.inside -= 1
+                if self.inside == 0 and self.waiting:
+                    self._met(self.waiting.pop(), result)
+            self.path.pop()
+
+        return leave
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        named = kwargs or {}
+        if self.inside or not self._concerned((args, named)):
+            return func(*args, **named)
+        name = getattr(func, "__name__", "")
+        said = _WORDS.get(name, name.strip("_"))
+        call = self._kept(Call(name, said, None, args, named, func))
+        result = func(*args, **named)
+        if next(_all_tensors(result), None) is not None:
+            self._met(call, result)
+        elif name in ("__setitem__", "copy_", "__set__"):
+            self._forget(args[0])
+        return result
+
+    def _concerned(self, values: Any) -> bool:
+        return any(id(t) in self.known for t in _all_tensors(values))
+
+    def _kept(self, call: Call) -> Call:
+        """With copies of the data that it reads: it may write to them."""
+        copies: dict[int, Tensor] = {}
+
+        def copy(t: Tensor) -> Tensor:
+            if id(t) not in self.known:
+                return t
+            if id(t) not in copies:
+                copies[id(t)] = t.clone()
+                self.known[id(copies[id(t)])] = (copies[id(t)], self.known[id(t)][1])
+            return copies[id(t)]
+
+        self.inside += 1
+        try:
+            call.args, call.named = _replaced((call.args, call.named), copy)
+        finally:
+            self.inside -= 1
+        return call
+
+    def _forget(self, tensor: Tensor) -> None:
+        self.known[id(tensor)] = (tensor, None)
+
+    def _met(self, call: Call, result: Any) -> None:
+        """A layer was applied: what is the action on what it returned, and does it follow it?"""
+        self.inside += 1
+        try:
+            outs = list(_all_tensors(result))
+            after = self._layouts(call, outs)
+            if len(after) != len(outs):
+                after = [None] * len(outs)
+            for out, layout in zip(outs, after, strict=True):
+                self.known[id(out)] = (out, layout)
+            step = self._step(call, outs[0], after[0]) if outs[0].is_floating_point() else None
+            if step is not None:
+                self.steps.append(step)
+        finally:
+            self.inside -= 1
+
+    def _layouts(self, call: Call, outs: list[Tensor]) -> list[Layout | None]:
+        data = [(t, self.known[id(t)][1]) for t in call.tensors() if id(t) in self.known]
+        unknown: list[Layout | None] = [None] * len(outs)
+        if any(layout is None for _, layout in data):
+            return unknown
+        circular = call.name == "circular" or (
+            call.name == "pad" and "circular" in (*call.args, *call.named.values())
+        )
+        if call.name in REARRANGEMENTS or circular:
+            return self._pushed(call) or unknown
+        if is_product(call.name) and len(call.tensors()) == 2:
+            a, b = call.tensors()
+            pair = (self.known.get(id(t), (t, None))[1] for t in (a, b))
+            return [layout_of_product(a, next(pair), b, next(pair))]
+        stride = stride_of(call.module, call.name, call.args, call.named)
+        dims = call.named.get("dim", _dims(call.args))
+        keep = bool(call.named.get("keepdim", len(call.args) > 2 and call.args[2] is True))
+        found = []
+        for out in outs:
+            # the operand that the others are broadcast to
+            z, layout = max(
+                data, key=lambda d: (d[0].shape == out.shape, d[0].ndim, len(d[1] or ()))
+            )
+            assert layout is not None
+            found.append(layout_after(call.name, stride, z, layout, out, dims, keep))
+        return found
+
+    def _pushed(self, call: Call) -> list[Layout | None]:
+        """The actions on what a rearrangement returns; none where it is not one after all."""
+        # constants that are joined on have places of their own, and indices stay as they are
+        every = [
+            (t, self.known.get(id(t), (t, None))[1])
+            for t in call.tensors()
+            if id(t) in self.known or t.is_floating_point()
+        ]
+        kept = {id(t) for t in call.tensors()} - {id(t) for t, _ in every}
+
+        def run(label: Callable[[Tensor], Tensor]) -> list[Tensor]:
+            made = call.repeated(lambda t: t if id(t) in kept else label(t))
+            return list(_all_tensors(made))
+
+        try:
+            return pushed(every, run)
+        except (RuntimeError, TypeError, IndexError, ValueError):  # it looks at the numbers
+            return []
+
+    def _step(self, call: Call, out: Tensor, layout: Layout | None) -> Step:
+        path = self.path[-1] if self.path else ""
+        defect = LayerDefect(path, call.kind, followed=layout is not None)
+        data = [self.known[id(t)][1] for t in call.tensors() if id(t) in self.known]
+        if layout is None and any(before is None for before in data):
+            shown = False  # the layer where the trail was lost is shown, those behind it are not
+        else:
+            shown = layout is None or call.name not in _SILENT
+        if self.trying and layout is not None:
+            try:
+                self._try(call, out, layout, defect)
+            except RuntimeError:  # it takes no moved inputs: a mask or a size depends on them
+                defect.followed, layout, shown = False, None, True
+                self._forget(out)
+        shown = shown or defect.breaks
+        return Step(defect, shown, out.clone(), layout)
+
+    def _try(self, call: Call, out: Tensor, layout: Layout, defect: LayerDefect) -> None:
+        """The layer alone: on moved inputs, against its moved outputs."""
+        before = [
+            m for t in call.tensors() if id(t) in self.known for m in self.known[id(t)][1] or ()
+        ]
+        elements = dict.fromkeys(
+            e
+            for m in before
+            if m.grid.strides or not m.grid.sizes
+            for e in self.group.steps(m.grid)
+        )
+        worst: tuple[float, Element, Tensor | None] = (0.0, None, None)
+        missing = None
+        for element in elements:
+            if any(m.index(self.group, element) is None for m in before):
+                continue
+            self.tried[element] = None
+            wanted = act(self.group, element, out, layout)
+            if wanted is None:
+                missing = element
+                defect.lost = True
+                continue
+
+            def move(t: Tensor, element: Element = element) -> Tensor:
+                if id(t) not in self.known:
+                    return t
+                moved = act(self.group, element, t, self.known[id(t)][1] or ())
+                assert moved is not None
+                return moved.clone()
+
+            got = next(_all_tensors(call.repeated(move)))
+            size = overall_defect(got, wanted)
+            if size > worst[0]:
+                worst = (size, element, got - wanted)
+        defect.introduced = worst[0]
+        if worst[0] > self.rounding or defect.lost:
+            element = missing if defect.lost else worst[1]
+            defect.reason = reason_for(
+                self.group, element, call.name, call.module, call.tensors(), out, before,
+                layout, worst[2], lost=defect.lost,
+            )  # fmt: skip
+
+
+def _dims(args: tuple[Any, ...]) -> Any:
+    return args[1] if len(args) > 1 and not isinstance(args[1], Tensor) else None
+
+
+def _all_tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, dict):
+        yield from _all_tensors(list(values.values()))
+    elif isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _all_tensors(value)
+
+
+def _replaced(values: Any, replace: Callable[[Tensor], Tensor]) -> Any:
+    """The same with every tensor replaced, in lists, tuples and dictionaries."""
+    if isinstance(values, Tensor):
+        return replace(values)
+    if isinstance(values, dict):
+        return {k: _replaced(v, replace) for k, v in values.items()}
+    if type(values) in (list, tuple):
+        return type(values)(_replaced(v, replace) for v in values)
+    return values

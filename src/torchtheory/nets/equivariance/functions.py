@@ -1,0 +1,92 @@
+"""A model as a function of one input that a group moves, and what is rounding in its outputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.checks import all_finite, as_module, described
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidType,
+    ShapeMismatch,
+    TorchTheoryError,
+    UnsupportedModel,
+)
+from torchtheory.models.evaluation import called, depends_on_batch, evaluated, same_twice
+from torchtheory.models.model import PureFunction, global_randomness_kept, main_output
+from torchtheory.nets.equivariance.actions import Actions, Group
+from torchtheory.nets.equivariance.layouts import input_layout
+
+
+def checked_inputs(x: Tensor, group: Group | Actions) -> Tensor:
+    """Inputs that the group acts on, or a refusal."""
+    if not isinstance(x, Tensor):
+        raise InvalidType(f"x must be a torch tensor of inputs, not {described(x)}")
+    if x.ndim == 0 or len(x) == 0 or x.numel() == 0:
+        raise EmptyData(f"x must hold at least one input, and its shape is {list(x.shape)}")
+    if x.is_floating_point():
+        all_finite(x, "x")
+    if isinstance(group, Group):
+        layout = input_layout(group, x.shape)
+        if group.order(layout[0].grid) < 2:
+            raise ShapeMismatch(
+                f"{group.name} of a grid of {layout[0].grid} are the identity alone: give larger "
+                "inputs"
+            )
+    return x.detach()
+
+
+def exact_function(
+    model: nn.Module | PureFunction, x: Tensor, output: int | str | None = None
+) -> tuple[PureFunction, Tensor, float]:
+    """The model as a function of one input, in double precision where it runs so.
+
+    Returns the function, the inputs in its precision, and what a defect that is rounding alone
+    stays below: of weights that are rounded themselves where they are less precise than the
+    computation (a kernel that is symmetric but for its last digit), else half of the digits.
+
+    Raises:
+        UnsupportedModel: if it is no function of one input: it is random, or couples the samples
+            of a batch.
+    """
+    if isinstance(model, PureFunction):
+        function = model
+    else:
+        function = PureFunction(as_module(model), output=output)
+    like = function.reference()
+    x = x.to(like.device)
+    first = x[:8]
+    with torch.no_grad(), global_randomness_kept():
+        if function is not model and output is None:
+            returned = called(function, lambda t: function.call(function.parameters, t), first)
+            function.output = main_output(returned)
+        evaluated(function, first)
+    if not same_twice(function, first):
+        raise UnsupportedModel(
+            "the model is no function of its input: the same input gave two different outputs"
+        )
+    if depends_on_batch(function, first):
+        raise UnsupportedModel(
+            "the model is no function of one input: its output for a sample depends on the other "
+            "samples of its batch, also in evaluation mode"
+        )
+    own = like.dtype if like.numel() or not x.is_floating_point() else x.dtype
+    half = torch.finfo(own).eps ** 0.5
+    if not x.is_floating_point() or x.dtype == torch.float64:
+        return function, x, half
+    double = function.in_precision(torch.float64)
+    try:
+        with torch.no_grad(), global_randomness_kept():
+            evaluated(double, first.double())
+    except TorchTheoryError:  # its code fixes a precision
+        return function, x, half
+    return double, x.double(), torch.finfo(own).eps ** 0.75
+
+
+def relative_defects(found: Tensor, expected: Tensor) -> Tensor:
+    """The relative defects `[n]` of outputs `[n, ...]` against those that equivariance asks for."""
+    a, b = found.reshape(len(found), -1).double(), expected.reshape(len(found), -1).double()
+    scale = ((a.square().sum(1) + b.square().sum(1)) / 2).sqrt()
+    difference = (a - b).square().sum(1).sqrt()
+    return torch.where(scale > 0, difference / scale.clamp_min(1e-300), torch.zeros_like(scale))
