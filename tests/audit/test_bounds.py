@@ -181,7 +181,7 @@ def test_little_time_is_enough_or_said(seconds: float) -> None:
 def test_counting_is_that_of_dense_networks(widths: tuple[int, ...]) -> None:
     x = torch.randn(20, widths[0], generator=torch.Generator().manual_seed(0))
     size = measure_size(Problem(net(*widths), (x, torch.arange(20) % 2), task="binary"))
-    merely = NetworkSize(size.breaks, size.parameters, size.comparisons)
+    merely = NetworkSize(size.breaks, size.parameters, size.degrees, size.comparisons)
     for m in (5, 100, 10_000):
         assert merely.log2_growth(m) == pytest.approx(log2_network_growth_bound(widths, m))
     assert loss_dimension(merely) == network_vc_bound(widths)
@@ -190,9 +190,41 @@ def test_counting_is_that_of_dense_networks(widths: tuple[int, ...]) -> None:
 
 def test_counting_of_a_convolution() -> None:
     size = measure_size(Problem(convolutional(pool=False), images()))
-    assert size == NetworkSize((2 * 36,), (20, 20 + 3 * 73), 2)
+    assert size == NetworkSize((2 * 36,), (20, 20 + 3 * 73), (1, 2), 2)
     with pytest.raises(UnsupportedModel, match="LPPool2d"):
         measure_size(Problem(convolutional(pool=True), images()))
+
+
+class Shortcut(nn.Module):
+    """x + W2 relu(W1 x)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(torch.relu(self.first(x)))
+
+
+def test_shortcuts_count_by_the_longest_way() -> None:
+    data = (torch.randn(20, 3), torch.arange(20) % 2)
+    block = Shortcut()
+    inside = 3 * 5 + 5 + 5 * 3 + 3
+    size = measure_size(Problem(nn.Sequential(block, nn.ReLU(), nn.Linear(3, 1)), data))
+    assert size == NetworkSize((5, 3), (20, inside, inside + 4), (1, 2, 3), 1)
+    # used twice: the degree grows, the parameters do not
+    size = measure_size(Problem(nn.Sequential(block, block, nn.Linear(3, 1)), data))
+    assert size == NetworkSize((5, 5), (20, inside, inside + 4), (1, 3, 5), 1)
+
+
+def test_cells_of_a_residual_network_and_of_attention() -> None:
+    data = (torch.rand(200, 3), torch.arange(200) % 2)
+    found = evaluation.lipschitz_cells(setting(nn.Sequential(Shortcut(), nn.Linear(3, 1)), data))
+    assert math.isfinite(found.bound)
+    tokens = nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.Unflatten(1, (3, 1)), nn.Linear(1, 4), tokens, nn.Flatten(),
+                          nn.Linear(12, 1)).eval()  # fmt: skip
+    assert math.isfinite(evaluation.lipschitz_cells(setting(model, data)).bound)
 
 
 def absolute_difference(bias: bool) -> nn.Sequential:

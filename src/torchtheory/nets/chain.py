@@ -61,6 +61,9 @@ _RESHAPES: set[Callable[..., Any] | str] = {
     "squeeze", torch.squeeze, "unsqueeze", torch.unsqueeze, "contiguous",
 }  # fmt: skip
 _SIZES: set[Callable[..., Any] | str] = {"size", getattr, "dim"}
+_MOVES: set[Callable[..., Any] | str] = {"permute", "transpose"}
+_SUMS: set[Callable[..., Any] | str] = {operator.add, operator.iadd, torch.add, "add", "add_"}
+_JOINS: set[Callable[..., Any] | str] = {torch.cat, torch.concat}
 
 
 class Rearrangement(nn.Module):
@@ -100,6 +103,59 @@ class Average(nn.Module):
         return x.mean(self.dims, keepdim=self.keepdim)
 
 
+class Transposition(nn.Module):
+    """`x.permute(...)` or `x.transpose(...)`, which leaves no dimension where it was.
+
+    Args:
+        method: its name.
+        dims: what it is given.
+    """
+
+    def __init__(self, method: str, dims: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.method = method
+        self.dims = dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved: Tensor = getattr(x, self.method)(*self.dims)
+        return moved
+
+
+class Sum(nn.Module):
+    """The sum of two values of one network: where a shortcut ends."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+
+class Concatenation(nn.Module):
+    """Values of one network side by side.
+
+    Args:
+        dim: the dimension along which they are joined.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        return torch.cat(parts, self.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation of a network whose data flow may branch.
+
+    Attributes:
+        link: the layer; a `Sum` or a `Concatenation` where branches meet.
+        inputs: the steps whose values it takes, by their position; -1 is the network's input.
+    """
+
+    link: Link
+    inputs: tuple[int, ...]
+
+
 class _Tracer(fx.Tracer):
     """Goes into containers and user modules, stops at layers of `torch.nn` and ours."""
 
@@ -120,6 +176,78 @@ def as_chain(model: nn.Module) -> list[Link]:
     if not list(model.children()):
         return [Link("", model)]
     return _follow(_graph(model), dict(model.named_modules()), type(model).__name__)
+
+
+def as_steps(model: nn.Module) -> list[Step]:
+    """The layers in the order they are applied, with the values that each of them takes.
+
+    As `as_chain`, for networks with shortcuts and branches that sums and concatenations join.
+
+    Raises:
+        UnsupportedModel: if the model cannot be traced, or does something that is no layer.
+
+    >>> class Block(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.inner = nn.Linear(2, 2)
+    ...     def forward(self, x):
+    ...         return x + self.inner(x)
+    >>> [(type(step.link.module).__name__, step.inputs) for step in as_steps(Block())]
+    [('Linear', (-1,)), ('Sum', (-1, 0))]
+    """
+    if not list(model.children()):
+        return [Step(Link("", model), (-1,))]
+    graph, modules, name = _graph(model), dict(model.named_modules()), type(model).__name__
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    if len(inputs) != 1:
+        raise UnsupportedModel(f"{name} has {len(inputs)} inputs, and this is about one")
+    places: dict[fx.Node, int] = {inputs[0]: -1}
+    sizes: set[fx.Node] = set()
+    steps: list[Step] = []
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        if _asks_size(node) or (
+            node.target is operator.getitem and sizes.issuperset(node.all_input_nodes)
+        ):
+            sizes.add(node)
+            continue
+        taken = _operands(node, sizes)
+        link = _joining(node)
+        if link is None and len(taken) == 1:
+            link = _link(node, modules, sizes, name)
+        if link is None or not all(n in places for n in taken):
+            raise UnsupportedModel(
+                f"{name} uses {node.name}{_place(node, modules)}, which no layer rule covers"
+            )
+        places[node] = len(steps)
+        steps.append(Step(link, tuple(places[n] for n in taken)))
+    result = next(n for n in graph.nodes if n.op == "output").args[0]
+    if not isinstance(result, fx.Node) or places.get(result) != len(steps) - 1:
+        raise UnsupportedModel(f"{name} returns something else than its last value")
+    return steps
+
+
+def _operands(node: fx.Node, sizes: set[fx.Node]) -> list[fx.Node]:
+    """The values an operation takes, one as often as it takes it."""
+    flat: list[Any] = []
+    for given in (*node.args, *node.kwargs.values()):
+        flat += given if isinstance(given, tuple | list) else [given]
+    return [a for a in flat if isinstance(a, fx.Node) and a not in sizes]
+
+
+def _joining(node: fx.Node) -> Link | None:
+    """The sum, concatenation or transposition that an operation is, if it is one."""
+    if node.op == "call_module":
+        return None
+    if node.target in _MOVES and not node.kwargs:
+        return Link("", Transposition(str(node.target), tuple(node.args[1:])))
+    if node.target in _SUMS and len(node.args) == 2 and not node.kwargs:
+        return Link("", Sum()) if all(isinstance(a, fx.Node) for a in node.args) else None
+    if node.target in _JOINS and isinstance(node.args[0], tuple | list):
+        dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+        return Link("", Concatenation(dim)) if isinstance(dim, int) and dim else None
+    return None
 
 
 def straight_paths(model: nn.Module) -> list[list[Link]]:

@@ -47,7 +47,7 @@ from torchtheory.kernels.path_kernel import (
 )
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.robustness.lipschitz import layer_norms
+from torchtheory.robustness.lipschitz_bound import bounds_about
 
 #: Margins, in units of the network's norm, that share delta equally.
 MARGINS = tuple(2.0**k for k in range(-64, 65))
@@ -325,19 +325,27 @@ def path_norm(setting: Setting) -> Value:
 def lipschitz_cells(setting: Setting) -> Value:
     """Xu and Mannor: within a cube of the input space the Lipschitz constant limits the loss.
 
-    One event covers all losses in [0, 1], so that the margin may be chosen freely.
+    One event covers all losses in [0, 1], so that the margin may be chosen freely. The constant is
+    that of the differences of two outputs on the ball around the box.
     """
     problem = setting.problem
-    constant = math.prod(layer.lipschitz for layer in layer_norms(problem.model, setting.shape))
-    reach = constant if problem.task == "binary" else math.sqrt(2) * constant
     low, high = _box(problem)
     axes, classes = setting.axes, problem.classes or 2
+    bounds = bounds_about(problem.model, torch.full((1, *setting.shape), (low + high) / 2))
+    radius = Grid(low, high, 1, axes, classes).diameter / 2
+    constant = float(bounds.lipschitz(radius)[0])
+    if not math.isfinite(constant):
+        raise UnsupportedModel(f"no Lipschitz constant is known for inputs in [{low:g}, {high:g}]")
+    reach = constant
+    if problem.task != "binary":
+        reach = float(bounds.class_differences(radius).max())
+    delta = setting.delta - bounds.failure
     ramps = [(gamma, float(ramp_loss(setting.margins, gamma).mean())) for gamma in MARGINS]
     best, level = math.inf, 0
     while True:
         grid = Grid(low, high, 2**level, axes, classes)
         level += 1
-        share = setting.delta / len(BOXES) / (level * (level + 1))
+        share = delta / len(BOXES) / (level * (level + 1))
         rest = robustness_bound(0.0, grid.count, setting.n, share)
         if rest >= best:
             break
