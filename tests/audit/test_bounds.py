@@ -203,7 +203,8 @@ class Shortcut(nn.Module):
         self.first, self.second = nn.Linear(3, 5), nn.Linear(5, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(torch.relu(self.first(x)))
+        inside: Tensor = self.second(torch.relu(self.first(x)))
+        return x + inside
 
 
 def test_shortcuts_count_by_the_longest_way() -> None:
