@@ -1,9 +1,9 @@
-"""Names of labs, findings, tables and figures."""
+"""Names of labs, findings, tables and figures, and how several are listed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torchtheory.core.errors import InvalidInput
 
@@ -12,6 +12,16 @@ def check_name(name: str, kind: str) -> None:
     """Names become file names: refuse anything else."""
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise InvalidInput(f"a {kind} is named by lower-case words and hyphens, not {name!r}")
+
+
+def several(names: Sequence[object], most: int = 5) -> str:
+    """The first of some names or numbers, and how many follow.
+
+    >>> several([3, 5, 8], 2)
+    '3, 5 and 1 more'
+    """
+    first = ", ".join(str(name) for name in names[:most])
+    return first if len(names) <= most else f"{first} and {len(names) - most} more"
 
 
 def same_function(old: Callable[..., object], new: Callable[..., object]) -> bool:

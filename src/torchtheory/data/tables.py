@@ -22,6 +22,7 @@ from torch import Tensor
 from torchtheory.core.checks import number_between
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
 from torchtheory.core.files import existing_file, read_whole
+from torchtheory.core.naming import several
 from torchtheory.core.random import as_generator
 from torchtheory.models.samples import Samples
 
@@ -97,7 +98,7 @@ def load_table(
     names = wanted or [c for c in cells.columns if c.lower() in known]
     if not wanted and len(names) != 1:
         raise InvalidInput(
-            f"say which column of {path} is the target; the columns are {_few(cells.columns)}"
+            f"say which column of {path} is the target; the columns are {several(cells.columns, 8)}"
         )
     for name in names:
         if name not in cells.columns:
@@ -120,7 +121,7 @@ def load_table(
             notes.append(f"{name} became {len(own)} indicators")
     y, classes = _targets(cells, names)
     if classes:
-        notes.append("classes: " + _few([f"{k} = {name}" for k, name in enumerate(classes)], 12))
+        notes.append("classes: " + several([f"{k} = {name}" for k, name in enumerate(classes)], 12))
     x = torch.as_tensor(np.concatenate(blocks, axis=1))
     note = "; ".join(n for n in notes if n)
     chosen = torch.as_tensor(in_test)
@@ -321,7 +322,3 @@ def _test_rows(
         f"{kept} of {count} rows were kept for the test, drawn at random with seed {seed}; audit "
         "with the rows the model was really trained on"
     )
-
-
-def _few(names: Sequence[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

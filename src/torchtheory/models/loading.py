@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
 from torchtheory.core.files import existing_file, read_json
 from torchtheory.core.memory import refuse_too_large
+from torchtheory.core.naming import several
 
 
 def load_model(name: str) -> nn.Module:
@@ -153,7 +154,7 @@ def weights_for(model: nn.Module, path: str | Path) -> dict[str, Tensor]:
     missing, extra = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     if missing or extra:
         parts = [
-            f"{what} {_few(keys)}"
+            f"{what} {several(keys, 3)}"
             for what, keys in (("lacks", missing), ("also has", extra))
             if keys
         ]
@@ -238,8 +239,8 @@ def _read_state_dict(file: Path) -> dict[str, Tensor]:
             return dict(inside[usual[0] if usual else next(iter(inside))])
         if inside:
             raise FileProblem(
-                f"{file} holds several state dicts ({_few(sorted(inside))}): save the one that is "
-                "meant"
+                f"{file} holds several state dicts ({several(sorted(inside), 3)}): save the one "
+                "that is meant"
             )
     raise FileProblem(f"{file} must hold a state dict: names and tensors")
 
@@ -288,7 +289,3 @@ def _without_prefixes(state: dict[str, Tensor], wanted: Iterable[str]) -> dict[s
 
 def _sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -153,7 +153,7 @@ def _laws(module: nn.Module, parameter: Tensor) -> list[Law]:
     if isinstance(module, _RECURRENT):
         return [Law(own, "uniform", 1 / math.sqrt(module.hidden_size))]
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-        return [Law(own, "normal", 1.0), *_small()]
+        return [Law(own, "normal", 1.0), *_SMALL]
     dense = isinstance(module, nn.Linear | nn.Bilinear | _ConvNd)
     attention = isinstance(module, nn.MultiheadAttention)
     if not dense and not attention:
@@ -167,26 +167,33 @@ def _laws(module: nn.Module, parameter: Tensor) -> list[Law]:
     bound = Law(own, "uniform", 1 / math.sqrt(max(1, fan_in)))
     if parameter.ndim < 2:
         return [bound]
-    return [bound, *_rules(max(1, fan_in), max(1, fan_out)), *_small()]
+    return [bound, *usual_laws(max(1, fan_in), max(1, fan_out))]
 
 
-def _rules(fan_in: int, fan_out: int) -> list[Law]:
-    """Those of `nn.init` with the gains of linear layers and of ReLU."""
-    variances = {
-        "kaiming": 2 / fan_in,
-        "kaiming (fan-out)": 2 / fan_out,
-        "lecun": 1 / fan_in,
-        "xavier": 2 / (fan_in + fan_out),
-    }
-    return [
-        law
-        for rule, variance in variances.items()
-        for law in (
-            Law(f"{rule}, normal", "normal", math.sqrt(variance)),
-            Law(f"{rule}, uniform", "uniform", math.sqrt(3 * variance)),
-        )
-    ]
+_SMALL = (
+    Law("the normal law of transformers, of deviation 0.02", "normal", 0.02),
+    Law("a normal law of deviation 0.01", "normal", 0.01),
+)
 
 
-def _small() -> list[Law]:
-    return [Law("normal of deviation 0.02", "normal", 0.02)]
+def usual_laws(fan_in: int, fan_out: int) -> list[Law]:
+    """Those that users draw matrices from, whatever the layer.
+
+    The rules of `nn.init` with the gains of linear layers and of ReLU, and normal laws of a fixed
+    small size.
+
+    >>> usual_laws(8, 4)[1]
+    Law(rule="Kaiming's normal initialization", kind='normal', scale=0.5)
+    """
+    variances = (
+        ("Kaiming", "", 2 / fan_in),
+        ("Kaiming", " by outputs", 2 / fan_out),
+        ("LeCun", "", 1 / fan_in),
+        ("Xavier", "", 2 / (fan_in + fan_out)),
+    )
+    found = []
+    for rule, by, variance in variances:
+        uniform, normal = (f"{rule}'s {kind} initialization{by}" for kind in ("uniform", "normal"))
+        found.append(Law(uniform, "uniform", math.sqrt(3 * variance)))
+        found.append(Law(normal, "normal", math.sqrt(variance)))
+    return [*found, *_SMALL]

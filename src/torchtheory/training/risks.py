@@ -12,6 +12,7 @@ trained on, or was early-stopped by, give a biased one. Sources: notes "Deep Lea
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 
@@ -125,6 +126,64 @@ def sample_losses(problem: Problem, samples: Samples) -> Tensor:
             )
         ]
     return torch.cat(parts)
+
+
+def best_constant(problem: Problem, samples: Samples) -> Tensor | None:
+    """The outputs of one sample that serve all best, where they are plain numbers or classes.
+
+    The mean of the targets, or the logits of the shares of the classes; a class that does not
+    occur counts as half a sample. None where no constant is known.
+
+    >>> y = torch.tensor([[1.0], [1.0], [2.0], [4.0]])
+    >>> p = Problem(nn.Linear(1, 1), (torch.zeros(4, 1), y))
+    >>> best_constant(p, p.train)
+    tensor([2.])
+    """
+    y = samples.y
+    shape = problem.outputs(samples.first(1)).shape[1:]
+    like = problem.function.reference()
+    if problem.task in ("multiclass", "labeling"):
+        labels = y[y >= 0].cpu()  # positions without a label are below 0
+        counts = torch.bincount(labels, minlength=shape[-1])[: shape[-1]].to(like)
+        return (counts.clamp_min(0.5) / max(1, len(labels))).log().expand(shape)
+    if problem.task not in ("regression", "binary"):
+        return None
+    mean = y.to(like).mean(0)
+    if problem.task == "binary":
+        mean = torch.logit(mean.clamp(0.5 / len(y), 1 - 0.5 / len(y)))
+    return mean.expand(shape) if mean.numel() in (1, math.prod(shape)) else None
+
+
+def constant_loss(problem: Problem, samples: Samples) -> float | None:
+    """The loss of the best constant: the entropy of the classes, or that of the mean.
+
+    None where no constant is known.
+
+    >>> p = Problem(nn.Linear(1, 2), (torch.zeros(4, 1), torch.tensor([0, 1, 1, 0])))
+    >>> round(constant_loss(p, p.train), 4)                 # log 2
+    0.6931
+    """
+    y = samples.y
+    if problem.is_classification or problem.task == "labeling":
+        labels = y[y >= 0].long()
+        shares = torch.bincount(labels.flatten()).double() / max(1, labels.numel())
+        return float(torch.special.entr(shares).sum())
+    constant = best_constant(problem, samples)
+    if constant is None:
+        return None
+    with torch.no_grad():
+        return float(problem.loss(constant.expand(len(y), *constant.shape), y))
+
+
+def most_frequent_errors(problem: Problem, samples: Samples) -> int:
+    """How many samples always naming the most frequent class of the training data gets wrong.
+
+    >>> p = Problem(nn.Linear(1, 2), (torch.zeros(4, 1), torch.tensor([0, 1, 1, 1])))
+    >>> most_frequent_errors(p, p.train)
+    1
+    """
+    frequent = torch.mode(problem.train.y.flatten()).values
+    return int((samples.y.flatten() != frequent).sum())
 
 
 def least_empirical_risk(

@@ -13,8 +13,8 @@ from torchtheory.audit.bare_weights.checkpoint import Checkpoint
 from torchtheory.audit.bare_weights.origins import fresh_law
 from torchtheory.core import progress
 from torchtheory.core.errors import TorchTheoryError
-from torchtheory.core.random import as_generator, gaussian
 from torchtheory.generalization.noise_bulk import NoiseBulk, noise_bulk
+from torchtheory.linalg.equal_rows import copied_rows
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.singular_values import operator_norm, operator_norm_upper_bound
 from torchtheory.nets.initialization_laws import Law
@@ -40,10 +40,6 @@ COPY, NOTHING = 1e-4, 1e-6
 
 #: Singular values below this share of the largest may be nothing but rounding.
 ROUNDING = 1e-6
-
-# Directions that rows are projected on, and how many with nearly the same first projection are
-# compared with each.
-_DIRECTIONS, _NEIGHBORS = 4, 8
 
 # Seconds for values, however little time there is.
 _LOOKING = 2.0
@@ -340,33 +336,12 @@ def _keep_statistics(kept: dict[str, dict[str, Tensor]], name: str, tensor: Tens
 
 
 def _units(matrix: Tensor, seed: int) -> Units:
-    """Silent and equal rows. Equal ones are next to each other once they are projected and sorted.
-
-    Cost: a few products of the matrix with a vector.
-    """
+    """Silent and equal rows; a few products of the matrix with a vector."""
     rows = torch.linalg.vector_norm(matrix, dim=1)
     columns = torch.linalg.vector_norm(matrix, dim=0)
-    usual = float(rows.max()) or 1.0
-    silent = rows <= NOTHING * usual
-    directions = gaussian(
-        matrix.shape[1],
-        _DIRECTIONS,
-        generator=as_generator(seed),
-        dtype=matrix.dtype,
-        device=matrix.device,
-    )
-    places = matrix @ (directions / torch.linalg.vector_norm(directions, dim=0))
-    heard = (~silent).nonzero().flatten()
-    order = heard[places[heard, 0].argsort()]
-    copied = torch.zeros(len(order), dtype=torch.bool)
-    for step in range(1, min(_NEIGHBORS, len(order) - 1) + 1):
-        one, two = order[:-step], order[step:]
-        near = COPY * torch.maximum(rows[one], rows[two])
-        # projections are no farther apart than the rows, up to rounding: most pairs end here
-        apart = (places[one] - places[two]).abs().amax(dim=1)
-        close = (apart <= 2 * near).nonzero().flatten()
-        apart = torch.linalg.vector_norm(matrix[one[close]] - matrix[two[close]], dim=1)
-        copied[step + close] |= apart <= near[close]
+    silent = rows <= NOTHING * (float(rows.max()) or 1.0)
+    heard = matrix[~silent] if bool(silent.any()) else matrix
+    copied = copied_rows(heard, COPY, generator=seed)
     unread = int((columns <= NOTHING * float(columns.max())).sum())
     return Units(int(silent.sum()), unread, int(copied.sum()))
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
-from torchtheory.audit.findings.data_overlap import several
 from torchtheory.audit.findings.hypotheses import one_label_per_sample
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
+from torchtheory.core.naming import several
 from torchtheory.data.shift import balance_shift
 from torchtheory.models.problem import Problem
 

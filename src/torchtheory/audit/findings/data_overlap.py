@@ -14,6 +14,7 @@ from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.input_neighbors import Found, input_neighbors, real_inputs
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.core.naming import several
 from torchtheory.core.quantity import Quantity
 from torchtheory.data.duplicates import equal_rows, row_digests, shared_rows
 from torchtheory.data.neighbors import standardizer
@@ -38,16 +39,6 @@ STRICTER, TIMES = 10, 3
 
 #: Rows of a table that names samples.
 NAMED = 20
-
-
-def several(numbers: list[int], most: int = 5) -> str:
-    """The first of some numbers, in words.
-
-    >>> several([3, 5, 8], 2)
-    '3, 5 and 1 more'
-    """
-    first = ", ".join(str(k) for k in numbers[:most])
-    return first if len(numbers) <= most else f"{first} and {len(numbers) - most} more"
 
 
 def digests_of(problem: Problem, samples: Samples) -> list[bytes]:

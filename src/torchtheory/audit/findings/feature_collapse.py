@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
-import torch
-from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
+from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import part_of
 from torchtheory.audit.engine.row_statistics import row_statistic
 from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
-from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Problem
-from torchtheory.models.samples import Samples
+from torchtheory.nets.last_features import last_layer_inputs
 
 #: Samples looked at.
 SAMPLES = 512
@@ -48,8 +41,8 @@ def feature_collapse(problem: Problem, record: FindingRecord) -> None:
         record.complete = False
         record.not_done((), statement, "there was no time to look at two samples")
         return
-    place, features = last_features(problem, samples)
-    if features is None:
+    last = last_layer_inputs(problem, samples)
+    if last is None:
         record.not_applicable(
             (),
             statement,
@@ -57,7 +50,8 @@ def feature_collapse(problem: Problem, record: FindingRecord) -> None:
             "its shape from batch to batch",
         )
         return
-    found = row_statistic(_relative_spread, features, samples, record.confidence, most=1.0)
+    place, features = last
+    found = row_statistic(_relative_spread, features.double(), samples, record.confidence, most=1.0)
     spread = record.quantity(
         "feature-spread",
         "spread of the last features, relative to their size",
@@ -75,49 +69,6 @@ def feature_collapse(problem: Problem, record: FindingRecord) -> None:
             action="Look for the layer where inputs stop mattering: dead units, weights of 0, or a "
             "bias that drowns everything else.",
         )
-
-
-def last_features(problem: Problem, samples: Samples) -> tuple[str, Tensor | None]:
-    """The layer with a weight matrix that ran last, and what went into it, `[n, d]`."""
-    place, parts = "", []
-    with torch.no_grad(), global_randomness_kept(), _inputs_kept(problem.model) as last:
-        for x, _ in samples.chunks(problem.chunk):
-            last.clear()
-            problem.function(problem.parameters, x)
-            if not last:
-                return "", None
-            ((place, rows),) = last.items()
-            if rows.ndim < 2 or len(rows) != len(x):
-                return "", None
-            parts.append(rows.flatten(1).double())
-    if len({p.shape[1] for p in parts}) != 1:
-        return "", None
-    return place, torch.cat(parts)
-
-
-@contextmanager
-def _inputs_kept(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """A dictionary that holds the layer which ran last, and its input."""
-    last: dict[str, Tensor] = {}
-
-    def before(name: str) -> Any:
-        def hook(layer: nn.Module, arguments: Any) -> None:
-            if arguments and isinstance(arguments[0], Tensor):
-                last.clear()
-                last[name] = arguments[0].detach()
-
-        return hook
-
-    handles = [
-        module.register_forward_pre_hook(before(name))
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | nn.Bilinear | _ConvNd)
-    ]
-    try:
-        yield last
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _relative_spread(rows: Tensor) -> float:

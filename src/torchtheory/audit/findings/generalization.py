@@ -25,7 +25,7 @@ from torchtheory.core.intervals import (
 )
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.training.risks import sample_losses
+from torchtheory.training.risks import most_frequent_errors, sample_losses
 
 #: Samples outside the most frequent class without which no fit could be told from chance, 2^-7.
 FEWEST_MISSED = 7
@@ -88,7 +88,7 @@ def _classification_risk(problem: Problem, record: FindingRecord) -> None:
                 if name == "test"
                 else "not valid",
                 problem.risk(samples),
-                _trivial_wrong(problem, samples) / len(wrong),
+                most_frequent_errors(problem, samples) / len(wrong),
             )
         )
     record.table(
@@ -132,12 +132,6 @@ def _classification_risk(problem: Problem, record: FindingRecord) -> None:
         "the network was fitted to these samples; the inequality needs a function fixed before "
         "they were drawn",
     )
-
-
-def _trivial_wrong(problem: Problem, samples: Samples) -> int:
-    """Errors of always naming the most frequent class of the training data."""
-    frequent = torch.mode(problem.train.y.flatten()).values
-    return int((samples.y.flatten() != frequent).sum())
 
 
 def _without_test_data(record: FindingRecord) -> None:
@@ -220,7 +214,7 @@ def _assess_test_error(
     if len(problem.test) > 1:
         losses = mean_interval(sample_losses(problem, problem.test), record.confidence)
         record.quantity("test-loss", "mean loss on new data", losses, samples=problem.test)
-    trivial = _trivial_wrong(problem, problem.test) / len(problem.test)
+    trivial = most_frequent_errors(problem, problem.test) / len(problem.test)
     where = f"between {test.low:.1%} and {test.high:.1%} of new data"
     if test.low > trivial > 0:
         record.defect(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
-from torchtheory.audit.findings.data_overlap import NAMED, several
+from torchtheory.audit.findings.data_overlap import NAMED
 from torchtheory.audit.findings.hypotheses import one_label_per_sample
 from torchtheory.audit.findings.input_neighbors import real_inputs
 from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.core.naming import several
 from torchtheory.data.columns import (
     common_share,
     constant_columns,
@@ -79,7 +80,7 @@ def features(problem: Problem, record: FindingRecord) -> None:
         record.defect(
             f"{len(copies)} of {total} features "
             + (f"is a copy of another: {of[0]}." if len(copies) == 1 else "are copies of others: "
-               f"{', '.join(of[:5])}{' and more' if len(of) > 5 else ''}."),
+               f"{several(of)}."),
             number=record.quantities[0],
             usual="0",
             action="Find out why: a column was joined twice, or is missing; else drop the copies.",

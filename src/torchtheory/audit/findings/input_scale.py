@@ -11,17 +11,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
-from torchtheory.audit.findings.data_overlap import several
 from torchtheory.audit.findings.input_neighbors import real_inputs
 from torchtheory.core.errors import EmptyData, NonFinite
 from torchtheory.core.intervals import mean_interval, median_interval
+from torchtheory.core.naming import several
 from torchtheory.core.quantity import Quantity
 from torchtheory.data.columns import NEARLY, common_share
 from torchtheory.data.shift import ColumnShift, column_shift
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.models.targets import IGNORED
-from torchtheory.training.risks import sample_losses
+from torchtheory.training.risks import constant_loss, sample_losses
 
 #: A scale so many times larger or smaller, or a shift by so many standard deviations, of half of
 #: all columns is a defect; of single columns it takes more.
@@ -189,21 +188,6 @@ def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(flat, target, reduction="none")
 
 
-def constant_loss(problem: Problem, samples: Samples) -> float:
-    """The loss of the best constant output: the entropy of the classes, or that of the mean."""
-    y = samples.y
-    if problem.is_classification:
-        shares = torch.bincount(y.reshape(len(y)).long()).double() / len(y)
-        return float(torch.special.entr(shares).sum())
-    if problem.task == "labeling":
-        shares = torch.bincount(y[y != IGNORED]).double() / int((y != IGNORED).sum())
-        return float(torch.special.entr(shares).sum())
-    if problem.task != "regression":
-        return 0.0  # none is known, and so no scale is accused
-    mean = y.double().mean(0, keepdim=True).to(y).expand_as(y)
-    return float(problem.loss(mean, y))
-
-
 def _statistics_reset(problem: Problem) -> bool:
     """Whether a batch normalization has the statistics it began with.
 
@@ -243,7 +227,9 @@ def _other_scale_fits(problem: Problem, record: FindingRecord) -> bool:
     given = Scaling("as given", 0.0, 1.0)
     found = [_both(problem, samples, new, s) for s in (given, *every)]
     pairs = [f for f in found if f is not None]  # the first is that of the inputs as they are
-    constant = constant_loss(problem, samples)
+    constant = None if found[0] is None else constant_loss(problem, samples)
+    if found[0] is None or constant is None:
+        return False
     record.table(
         "scales",
         ("inputs", "mean loss", "after rescaling the outputs"),
@@ -251,8 +237,6 @@ def _other_scale_fits(problem: Problem, record: FindingRecord) -> bool:
         caption=f"The network on {len(samples)} training samples with inputs of other scales. The "
         f"best constant output has a loss of {constant:.3g}.",
     )
-    if found[0] is None:
-        return False
     (here, here_new), confidence = found[0], 1 - alarm_level(record) / len(found)
     for there, there_new in pairs[1:]:
         before, after = float(here.mended.mean()), float(there.mended.mean())

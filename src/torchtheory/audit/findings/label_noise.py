@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
-from torchtheory.audit.findings.data_overlap import NAMED, several
+from torchtheory.audit.findings.data_overlap import NAMED
 from torchtheory.audit.findings.hypotheses import deterministic, one_label_per_sample
 from torchtheory.audit.findings.input_neighbors import (
     COUNT,
@@ -25,6 +25,7 @@ from torchtheory.audit.findings.input_neighbors import (
     real_inputs,
 )
 from torchtheory.core.intervals import clopper_pearson
+from torchtheory.core.naming import several
 from torchtheory.core.quantity import Quantity
 from torchtheory.data.neighbors import (
     LabelInformation,

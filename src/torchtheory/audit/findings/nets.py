@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
 from torchtheory.core.figure import label_text
+from torchtheory.linalg.equal_rows import copied_rows
 from torchtheory.linalg.singular_values import spectral_norm
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
@@ -195,21 +196,10 @@ def _unit_weights(module: nn.Module) -> Tensor | None:
 
 
 def _copies(weights: Tensor) -> tuple[int, int]:
-    """How many rows are equal to an earlier one up to rounding, and how many are 0.
-
-    Equal rows have equal inner products with any vector, so they are neighbors in the order of
-    those with a random one; time is linear in the rows.
-    """
+    """How many rows are copies of another one, and how many are 0 beside the largest."""
     lengths = weights.norm(dim=1)
     empty = lengths <= EQUAL * float(lengths.max())
-    kept = weights[~empty]
-    if len(kept) < 2:
-        return 0, int(empty.sum())
-    source = torch.Generator().manual_seed(0)
-    vector = torch.randn(weights.shape[1], generator=source, dtype=torch.float64)
-    ordered = kept[(kept @ vector.to(kept.device)).argsort()]
-    apart = (ordered[1:] - ordered[:-1]).norm(dim=1)
-    return int((apart <= EQUAL * ordered[1:].norm(dim=1)).sum()), int(empty.sum())
+    return int(copied_rows(weights[~empty], EQUAL).sum()), int(empty.sum())
 
 
 def _plot_layers(ax: Any, sizes: list[tuple[str, int]]) -> None:
