@@ -161,7 +161,7 @@ class ConvolutionMap:
         if self.transposed:
             full = _BACKWARD[place](x, self.weight, None, stride, 0, 0, self.groups, dilation)
             for d, w in enumerate(self.windows):
-                full = _cut(full, d + 2, w.before, w.size)
+                full = resized(full, d + 2, w.before, w.size)
             return cast(Tensor, full)
         around = [
             side for w in reversed(self.windows) for side in (w.before, max(0, w.end - w.size))
@@ -200,7 +200,7 @@ class ConvolutionMap:
         return replace(self, weight=weight)
 
 
-def _cut(full: Tensor, dim: int, before: int, size: int) -> Tensor:
+def resized(full: Tensor, dim: int, before: int, size: int) -> Tensor:
     """`size` entries along a dimension from `before` on, zeros where there are none."""
     have = full.shape[dim]
     part = full.narrow(dim, before, max(0, min(size, have - before)))
