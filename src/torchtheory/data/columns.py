@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from torchtheory.core.errors import ShapeMismatch
 from torchtheory.core.random import as_generator
+from torchtheory.data.wide_rows import AT_ONCE, rows_within
 
-#: Rows that columns are compared on before all rows are asked.
-ROWS = 1000
+#: Rows that columns are compared on before all rows are asked, and the fewest of them.
+ROWS, FEWEST_ROWS = 1000, 100
 
 #: A column is nearly constant if so large a share of its entries has one value.
 NEARLY = 0.9
@@ -28,7 +30,8 @@ def _table(x: Tensor) -> Tensor:
 
 
 def _some(x: Tensor, generator: torch.Generator | int) -> Tensor:
-    order = torch.randperm(len(x), generator=as_generator(generator))[:ROWS]
+    most = rows_within(ROWS, x.shape[1], least=FEWEST_ROWS)
+    order = torch.randperm(len(x), generator=as_generator(generator))[:most]
     return x[order.to(x.device)]
 
 
@@ -45,6 +48,8 @@ def constant_columns(x: Tensor) -> list[int]:
 
 def common_share(x: Tensor, generator: torch.Generator | int = 0) -> Tensor:
     """Of each column of `x [n, d]` the share `[d]` of its most frequent value, on 1,000 rows.
+
+    Of many columns it is fewer rows, a hundred at least.
 
     >>> common_share(torch.tensor([[1.0, 0.0], [2.0, 0.0], [2.0, 0.0], [3.0, 5.0]]))
     tensor([0.5000, 0.7500])
@@ -121,36 +126,52 @@ def telling_columns(x: Tensor, labels: Tensor, *, level: float = 0.01) -> list[T
     that exceeds `level`. Of numbers: the label is the column in other units, up to 0.1 % of its
     variance.
 
-    Cost: one pass over the data.
+    Cost: one pass over the data, some columns at a time.
 
     >>> x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     >>> found = telling_columns(torch.cat([x, x.argmax(1, keepdim=True).float()], 1), x.argmax(1))
     >>> [(c.column, round(c.explained, 6)) for c in found]
     [(3, 1.0)]
     """
-    rows, y = _table(x).double(), labels.detach().reshape(len(labels))
+    rows, y = _table(x), labels.detach().reshape(len(labels))
     if len(rows) < 3:
         return []
-    z = _standardized(rows)
-    varies = rows.amax(0) > rows.amin(0)
     if labels.is_floating_point():
         if float(y.max()) == float(y.min()) or len(rows) < 8:
             return []
-        share = (_standardized(y[:, None]).T @ z / len(z)).flatten().square()
-        found = (share > 0.999) & varies
-        return [TellingColumn(int(j), min(1.0, float(share[j]))) for j in found.nonzero()]
-    kinds, codes, counts = torch.unique(y, return_inverse=True, return_counts=True)
-    k, n, d = len(kinds), len(rows), rows.shape[1]
-    chance = math.lgamma(k + 1) + math.log(d) - math.lgamma(n + 1)
-    chance += sum(math.lgamma(int(c) + 1) for c in counts)
-    if k < 2 or chance > math.log(level):
-        return []
-    index = codes[:, None].expand(-1, d)
-    low = torch.full((k, d), torch.inf, dtype=rows.dtype, device=rows.device)
+        explained = partial(_copies_of_numbers, y=_standardized(y[:, None]))
+    else:
+        _, codes, counts = torch.unique(y, return_inverse=True, return_counts=True)
+        k, n, d = len(counts), len(rows), rows.shape[1]
+        chance = math.lgamma(k + 1) + math.log(max(1, d)) - math.lgamma(n + 1)
+        chance += sum(math.lgamma(int(c) + 1) for c in counts)
+        if k < 2 or chance > math.log(level):
+            return []
+        explained = partial(_separating, codes=codes, counts=counts)
+    found = []
+    for start in range(0, rows.shape[1], width := max(1, AT_ONCE // len(rows))):
+        block = rows[:, start : start + width].double()
+        telling, share = explained(block, _standardized(block))
+        telling &= block.amax(0) > block.amin(0)
+        found += [
+            TellingColumn(start + int(j), min(1.0, float(share[j]))) for j in telling.nonzero()
+        ]
+    return found
+
+
+def _copies_of_numbers(rows: Tensor, z: Tensor, *, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Which columns are the numbers in other units, and the share of variance explained."""
+    share = (y.T @ z / len(z)).flatten().square()
+    return share > 0.999, share
+
+
+def _separating(rows: Tensor, z: Tensor, *, codes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Which columns have each class in an interval of its own, and the variance explained."""
+    index = codes[:, None].expand_as(rows)
+    low = torch.full((len(counts), rows.shape[1]), torch.inf).to(rows)
     low = low.scatter_reduce(0, index, rows, "amin")
     high = (-torch.full_like(low, torch.inf)).scatter_reduce(0, index, rows, "amax")
     order = low.argsort(0)
-    apart = (high.gather(0, order)[:-1] < low.gather(0, order)[1:]).all(0) & varies
+    apart = (high.gather(0, order)[:-1] < low.gather(0, order)[1:]).all(0)
     mean = torch.zeros_like(low).index_add_(0, codes, z) / counts[:, None]
-    explained = (counts[:, None] * mean.square()).sum(0) / n
-    return [TellingColumn(int(j), min(1.0, float(explained[j]))) for j in apart.nonzero()]
+    return apart, (counts[:, None] * mean.square()).sum(0) / len(rows)

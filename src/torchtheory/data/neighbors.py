@@ -16,12 +16,13 @@ from torch import Tensor
 from torchtheory.core.errors import EmptyData, ShapeMismatch
 from torchtheory.core.random import as_generator
 from torchtheory.data.columns import NEARLY, common_share
+from torchtheory.data.wide_rows import parts, rows_within
 
 #: Dimensions kept, rows that the principal components are those of, and the largest size of a
 #: standardized entry: columns that are nearly always 0 would else outweigh all the others.
 DIMENSIONS, ROWS, LARGEST = 64, 512, 3.0
 
-#: Most rows that scales are taken from.
+#: Most rows that scales are taken from; fewer of many columns.
 SCALED = 5000
 
 #: Permutations of the labels that mean and spread of a score by chance are taken from.
@@ -39,7 +40,7 @@ def standardizer(train: Tensor, generator: torch.Generator | int = 0) -> Callabl
     typical of their ranges: by their deviations, their few other values would outweigh everything
     else. No entry is larger than 3.
 
-    Cost: two passes over at most 5,000 rows.
+    Cost: two passes over at most 5,000 rows, of which no more than 64 MiB are copied.
 
     >>> x = torch.tensor([[1.0, 1000.0], [2.0, 1000.0], [3.0, 1000.0]])
     >>> standardizer(x)(x)
@@ -50,8 +51,9 @@ def standardizer(train: Tensor, generator: torch.Generator | int = 0) -> Callabl
     if len(train) < 2:
         raise EmptyData(f"a scale needs at least two samples, not {len(train)}")
     flat = train.detach().reshape(len(train), -1)
-    if len(flat) > SCALED:
-        order = torch.randperm(len(flat), generator=as_generator(generator))[:SCALED]
+    most = rows_within(SCALED, flat.shape[1], least=2)
+    if len(flat) > most:
+        order = torch.randperm(len(flat), generator=as_generator(generator))[:most]
         flat = flat[order.to(flat.device)]
     center = _in_chunks(flat, lambda rows: rows.double().sum(0)) / len(flat)
     squares = _in_chunks(flat, lambda rows: (rows.double() - center).square().sum(0))
@@ -77,7 +79,7 @@ def comparable(train: Tensor, generator: torch.Generator | int = 0) -> Callable[
     """A map of inputs `[n, ...]` to `[n, p]`, `p` at most 64, in which distances mean something.
 
     It standardizes, and takes the leading principal components of 512 rows where there are more
-    than 64 columns.
+    than 64 columns; of fewer rows where they are wide, so that no more than 64 MiB are copied.
 
     Cost: two passes over at most 5,000 rows, and the eigenvectors of a matrix of 512 rows.
 
@@ -90,23 +92,24 @@ def comparable(train: Tensor, generator: torch.Generator | int = 0) -> Callable[
     columns = train[0].numel()
     if columns <= DIMENSIONS:
         return standardize
-    some = torch.randperm(len(train), generator=source)[:ROWS].to(train.device)
-    z = standardize(train[some])
-    z = z - z.mean(0)
+    most = rows_within(ROWS, columns, least=DIMENSIONS + 1)
+    some = torch.randperm(len(train), generator=source)[:most].to(train.device)
+    z = torch.cat([standardize(part) for part in parts(train[some])])
+    z -= z.mean(0)
     values, vectors = torch.linalg.eigh((z @ z.T).double())
     kept = values > 1e-9 * values[-1]
     vectors, values = vectors[:, kept][:, -DIMENSIONS:], values[kept][-DIMENSIONS:]
     directions = z.T @ (vectors / values.sqrt()).float()
 
     def project(rows: Tensor) -> Tensor:
-        return torch.cat([standardize(part) @ directions for part in torch.split(rows, 1024)])
+        return torch.cat([standardize(part) @ directions for part in parts(rows)])
 
     return project
 
 
 def _in_chunks(flat: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
     total = torch.zeros(flat.shape[1], dtype=torch.float64, device=flat.device)
-    for rows in torch.split(flat, 1024):
+    for rows in parts(flat):
         total += part(rows)
     return total
 

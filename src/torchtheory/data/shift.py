@@ -2,6 +2,7 @@ r"""Do two data sets follow one law? Class balance, and location and scale of ev
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, ShapeMismatch
 from torchtheory.core.random import numpy_generator
+from torchtheory.data.wide_rows import parts
 
 #: Draws of a Monte Carlo test, so that the least p-value is 1/1000.
 DRAWS = 999
@@ -105,7 +107,7 @@ def column_shift(
     that is twice the median of the columns' is valid for all of them at once, however they depend
     on each other.
 
-    Cost: two passes over the data.
+    Cost: two passes over the data, in parts.
 
     >>> x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
     >>> found = column_shift(x[:200], 255 * x[200:])
@@ -119,9 +121,8 @@ def column_shift(
     kinds = int(max(y_one.max(), y_two.max())) + 1
     n_of, m_of = (torch.bincount(y, minlength=kinds) for y in (y_one, y_two))
     both = (n_of > 1) & (m_of > 1)  # of other classes there is nothing to compare
-    one, two = one[both[y_one]], two[both[y_two]]
-    y_one, y_two = y_one[both[y_one]], y_two[both[y_two]]
-    n_of, m_of, m = n_of * both, m_of * both, len(two)
+    n_of, m_of = n_of * both, m_of * both  # samples of the others weigh nothing from here on
+    m = int(m_of.sum())
     if m < 4:
         raise EmptyData("the spread of columns needs two samples of a class in both data sets")
     # all moments are those of the first sample with the class shares of the second
@@ -169,11 +170,18 @@ def _classes(
     )
 
 
+def _parts(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    start = 0
+    for rows in parts(x):
+        yield rows, y[start : start + len(rows)]
+        start += len(rows)
+
+
 def _class_means(x: Tensor, y: Tensor, counts: Tensor) -> Tensor:
     total = torch.zeros(len(counts), x.shape[1], dtype=torch.float64, device=x.device)
-    for rows, of in zip(torch.split(x, 1024), torch.split(y, 1024), strict=True):
+    for rows, of in _parts(x, y):
         total.index_add_(0, of, rows.double())
-    return total / counts.clamp(min=1)[:, None]
+    return torch.where(counts[:, None] > 0, total / counts.clamp(min=1)[:, None], 0.0)
 
 
 def _moments(
@@ -182,7 +190,7 @@ def _moments(
     """Second and fourth moments about the class means, the classes weighted by their shares."""
     second = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
     fourth = torch.zeros_like(second)
-    for rows, of in zip(torch.split(x, 1024), torch.split(y, 1024), strict=True):
+    for rows, of in _parts(x, y):
         square = (rows.double() - means[of]).square()
         second += (share / (counts - 1).clamp(min=1))[of] @ square
         fourth += (share / counts.clamp(min=1))[of] @ square.square()

@@ -18,6 +18,7 @@ from torchtheory.core.naming import several
 from torchtheory.core.quantity import Quantity
 from torchtheory.data.columns import NEARLY, common_share
 from torchtheory.data.shift import ColumnShift, column_shift
+from torchtheory.data.wide_rows import parts, rows_within
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.training.risks import constant_loss, sample_losses
@@ -78,9 +79,7 @@ def input_scale(problem: Problem, record: FindingRecord) -> None:
 def _input_size(problem: Problem, record: FindingRecord) -> Quantity:
     """Root mean square of the entries of an input, over all training samples."""
     train = problem.train
-    squares = torch.cat(
-        [x.reshape(len(x), -1).double().square().mean(1) for x, _ in train.chunks(512)]
-    )
+    squares = torch.cat([rows.double().square().mean(1) for rows in parts(train.x)])
     name, label = "input-size", "root mean square of an input"
     value = float(squares.mean()) ** 0.5
     if len(train) == train.population:
@@ -216,7 +215,8 @@ def _other_scale_fits(problem: Problem, record: FindingRecord) -> bool:
     every = scalings(problem.train.x)
     if not every or _statistics_reset(problem):
         return False
-    tried = min(TRIED, problem.affordable(2 * len(every) + 3, share=0.3))
+    most = rows_within(TRIED, problem.train.x[0].numel(), least=FEWEST)
+    tried = min(most, problem.affordable(2 * len(every) + 3, share=0.3))
     if tried < FEWEST:
         record.note("There was no time to try the network on inputs of other scales.")
         return False
@@ -288,8 +288,7 @@ def _accuse(
 
 
 def _size(x: Tensor) -> float:
-    parts = (x[k : k + 512] for k in range(0, len(x), 512))
-    total = sum(float(part.double().square().sum()) for part in parts)
+    total = sum(float(rows.double().square().sum()) for rows in parts(x))
     return float((total / max(1, x.numel())) ** 0.5)
 
 
@@ -301,7 +300,8 @@ def _test_against_train(problem: Problem, record: FindingRecord) -> bool:
     if len(problem.test) < FEWEST or len(problem.train) < FEWEST:
         record.note(f"Fewer than {FEWEST} samples: the scales of test inputs were not compared.")
         return False
-    some = [s.some(COMPARED, record.generator) for s in (problem.train, problem.test)]
+    most = rows_within(COMPARED, problem.train.x[0].numel(), least=FEWEST)
+    some = [s.some(most, record.generator) for s in (problem.train, problem.test)]
     labels = (some[0].y, some[1].y) if problem.is_classification else None
     try:
         found = column_shift(some[0].x, some[1].x, labels)
