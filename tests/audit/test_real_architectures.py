@@ -142,7 +142,8 @@ def test_what_is_said_of_each_architecture(name: str) -> None:
         assert [c.verdict for c in found[which].claims] == [Verdict.HOLDS]
         assert not found[which].claims[0].self_check
     (control,) = (c.control for c in found["lipschitz"].claims)
-    assert control is None or control.verdict is Verdict.VIOLATED
+    assert control is not None
+    assert control.verdict is Verdict.VIOLATED
     (symmetry,) = found["permutation-symmetry"].claims
     if name in WITHOUT_UNITS:
         assert symmetry.verdict is Verdict.NOT_APPLICABLE
