@@ -6,11 +6,12 @@ import math
 from itertools import combinations
 
 import torch
+from torch import Tensor
 
 from torchtheory.generalization.vc.bounds import growth_radius
 from torchtheory.generalization.vc.growth import growth_thresholds, intervals, log_labelings, thresholds
 from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
-from torchtheory.labs.engine import Run, lab
+from torchtheory.labs.engine import Run, lab, mean_interval
 
 #: Networks of the table: weights, layers of weights, printed VC dimension in millions.
 COLUMNS = {
@@ -22,6 +23,7 @@ COLUMNS = {
     "600³": (1_193_000, 4, 121),
 }
 SAMPLES = 55_000
+ATOMS = 5
 
 
 @lab(
@@ -41,10 +43,40 @@ def vc_entropy(run: Run, trials: int = 400, points: int = 12) -> None:
     """
     entropy(run, trials, points)
     printed_table(run)
+    sizes = range(1, 2 * points + 1)
+    run.curves(
+        "entropy",
+        list(sizes),
+        {
+            "a density": [mean_interval(log_labelings(thresholds, run.rand(60, n, 1))) for n in sizes],
+            "five atoms": [mean_interval(log_labelings(thresholds, atom_samples(run, 60, n))) for n in sizes],
+        },
+        {
+            "a density": [math.log(growth_thresholds(n)) for n in sizes],
+            "five atoms": [entropy_of_atoms(n) for n in sizes],
+        },
+        axes=("points in a sample", "mean of ln(number of labelings)"),
+        caption="Thresholds: measured, and (dashed) the logarithm of the growth function and the exact entropy of "
+        "five atoms, which stays below ln 6 for samples of any size.",
+    )
+
+
+def atom_samples(run: Run, trials: int, n: int) -> Tensor:
+    return torch.randint(ATOMS, (trials, n, 1), generator=run.generator).double()
+
+
+def entropy_of_atoms(n: int) -> float:
+    """E ln(D + 1) for D different ones among n draws, by inclusion and exclusion over those missed."""
+    k = ATOMS
+    shares = [
+        math.comb(k, d) * sum((-1) ** j * math.comb(d, j) * ((d - j) / k) ** n for j in range(d + 1))
+        for d in range(1, k + 1)
+    ]
+    return math.fsum(share * math.log(d + 1) for d, share in enumerate(shares, start=1))
 
 
 def entropy(run: Run, trials: int, n: int) -> None:
-    continuous, atoms = run.rand(trials, n, 1), torch.randint(5, (trials, n, 1), generator=run.generator).double()
+    continuous, atoms = run.rand(trials, n, 1), atom_samples(run, trials, n)
     says = run.states(
         "M-31",
         r"\mathbb E\ln|\mathcal F_z|=\ln S_{\mathcal F}(n) \text{ for thresholds, where } P \text{ has a density}",
@@ -52,18 +84,11 @@ def entropy(run: Run, trials: int, n: int) -> None:
     largest = math.log(growth_thresholds(n))
     says.equal(log_labelings(thresholds, continuous), largest, 1e-12, where=f"{trials} samples of {n} points")
     says.fails("five atoms", log_labelings(thresholds, atoms))
-    # of n draws from K atoms, D are different: inclusion and exclusion over those that are missed
-    k = 5
-    shares = [
-        math.comb(k, d) * sum((-1) ** j * math.comb(d, j) * ((d - j) / k) ** n for j in range(d + 1))
-        for d in range(1, k + 1)
-    ]
-    exact = sum(share * math.log(d + 1) for d, share in enumerate(shares, start=1))
     says = run.states(
         "M-31", r"\mathbb E\ln|\mathcal F_z|=\mathbb E\ln(D+1)<\ln S_{\mathcal F}(n),\ D \text{ different atoms}"
     )
     few = log_labelings(thresholds, atoms)
-    says.mean(few, exact, against=(largest, math.log(k)), confidence=0.9999)
+    says.mean(few, entropy_of_atoms(n), against=(largest, math.log(ATOMS)), confidence=0.9999)
     says.fails(
         "a density in place of the atoms",
         log_labelings(thresholds, run.rand(trials, n, 1) + 1e-3 * run.rand(trials, n, 1)),
