@@ -219,6 +219,8 @@ class Functions(nn.Module):
             return F.max_pool2d(x, 2)
         if self.how == "crop":
             return x[..., 1:-1, 1:-1]
+        if self.how == "write":
+            x[..., 0] = 0
         return x.flatten(1).roll(3, 1).view_as(x)
 
 
@@ -230,6 +232,8 @@ class Functions(nn.Module):
         ("stride", {"indexing in forward": f"keeps one position in 2, which no {RIGHT} fits"}),
         ("pool", {"max_pool2d in forward": f"has stride 2, which does not divide a {RIGHT}"}),
         ("crop", {"indexing in forward": "takes fixed positions"}),
+        ("write", {"writing in forward": "writes to fixed positions"}),
+        ("roll", {}),
     ],
 )  # fmt: skip
 def test_functions_have_reasons_too(how: str, named: dict[str, str]) -> None:
@@ -323,6 +327,7 @@ def test_where_the_trail_is_lost_that_is_said() -> None:
     assert found.unfollowed is not None
     assert found.unfollowed.place == "einsum in 1"
     assert found.first is None
+    assert "no layer before einsum in 1 breaks it" in repr(found)
     assert "is not known" in repr(found)
 
 

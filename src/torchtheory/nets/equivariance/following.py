@@ -33,6 +33,7 @@ from torchtheory.nets.equivariance.rules import (
 #: Functions that have better names than torch's.
 _WORDS = {
     "__getitem__": "indexing",
+    "__setitem__": "writing",
     "__rsub__": "sub",
     "__radd__": "add",
     "__rmul__": "mul",
@@ -187,12 +188,13 @@ class Following(TorchFunctionMode):
             return func(*args, **named)
         name = getattr(func, "__name__", "")
         said = _WORDS.get(name, name.strip("_"))
-        call = self._kept(Call(name, said, None, args, named, func))
+        writes = name in ("__setitem__", "copy_")
+        again = _written(func) if writes else func
+        call = self._kept(Call(name, said, None, args, named, again))
         result = func(*args, **named)
-        if next(_all_tensors(result), None) is not None:
-            self._met(call, result)
-        elif name in ("__setitem__", "copy_", "__set__"):
-            self._forget(args[0])
+        made = args[0] if writes else result
+        if next(_all_tensors(made), None) is not None:
+            self._met(call, made)
         return result
 
     def _concerned(self, values: Any) -> bool:
@@ -340,6 +342,17 @@ class Following(TorchFunctionMode):
                 self.group, element, call.name, call.module, call.tensors(), out, before,
                 layout, worst[2], lost=defect.lost,
             )  # fmt: skip
+
+
+def _written(func: Callable[..., Any]) -> Callable[..., Tensor]:
+    """A function that writes to its first argument, as one that returns what it makes of it."""
+
+    def write(tensor: Tensor, *args: Any, **named: Any) -> Tensor:
+        own = tensor.clone()
+        func(own, *args, **named)
+        return own
+
+    return write
 
 
 def _dims(args: tuple[Any, ...]) -> Any:

@@ -63,7 +63,8 @@ class LayerEquivariance:
     def __repr__(self) -> str:
         lines = [f"Equivariance under {self.group}, layer by layer ({self.inputs} inputs)"]
         if self.first is None:
-            lines[0] += ": no layer breaks it"
+            known = "" if self.unfollowed is None else f" before {self.unfollowed.place}"
+            lines[0] += f": no layer{known} breaks it"
         else:
             lines[0] += f": it ends at {self.first.place}, which {self.first.reason}"
         lines.append(f"  {'layer':32} {'introduced':>10} {'total':>10}")

@@ -59,6 +59,8 @@ def reason_for(
         return "reads the positions one after the other"
     if name in REARRANGEMENTS:
         return "takes fixed positions"
+    if name == "__setitem__":
+        return "writes to fixed positions"
     weight = getattr(module, "weight", None)
     if isinstance(weight, Tensor) and weight.ndim > 0:
         return "has weights that belong to fixed positions"
