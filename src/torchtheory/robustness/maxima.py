@@ -26,7 +26,10 @@ def windows_of_an_entry(kernel: int, stride: int, dilation: int = 1) -> int:
 
 
 def adaptive_windows(size: int, outputs: int) -> int:
-    """The same for a pooling to a given number of outputs: window i is [in/n, (i+1)n/out).
+    r"""The same for a pooling of `size` entries to a given number of outputs.
+
+    Window $i$ goes from $\lfloor i\,n/m\rfloor$ to just before $\lceil (i+1)\,n/m\rceil$ for
+    $n$ entries and $m$ outputs.
 
     >>> adaptive_windows(8, 4), adaptive_windows(7, 4)
     (1, 2)

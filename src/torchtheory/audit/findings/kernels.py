@@ -35,6 +35,8 @@ from torchtheory.kernels.laziness import (
     summed,
 )
 from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -46,6 +48,9 @@ ROWS = 1000
 #: Samples that judge the top eigenvector of the others' kernel: one fold of so many. Fewer samples
 #: than `FEWEST` say too little about the rest.
 FOLDS, FEWEST = 5, 20
+
+#: Residual of its largest eigenvalue, relative to it.
+TOLERANCE = 1e-6
 
 #: Inputs that kernels before and after training are compared on, at most.
 COMPARED = 128
@@ -169,28 +174,41 @@ def _top_of_mean(square: Tensor, samples: Samples, record: FindingRecord) -> Int
 
     It is that of the kernel over the number of samples. With $u$ its eigenvector for some samples,
     $v=J^\top u/\sqrt\lambda$ is the direction in the parameters, and $\|J_iv\|^2=\|\Theta_iu\|^2/
-    \lambda$ for any sample: so each fold judges the direction that the others chose.
+    \lambda$ for any sample: so each fold judges the direction that the others chose. Products with
+    the kernel are all that is needed, some tens for each fold.
     """
     n = len(samples)
     rows = square.shape[0] // n
 
-    def along(chosen: Tensor, judged: Tensor) -> tuple[float, Tensor]:
-        """The mean's largest eigenvalue on some samples, and the form there of others `[k]`."""
-        here = square[chosen][:, chosen]
-        value, vectors = torch.linalg.eigh(here)
-        top, u = float(value[-1]), vectors[:, -1]
-        form = (square[judged][:, chosen] @ u).reshape(-1, rows).square().sum(1)
-        return top / (len(chosen) / rows), form / max(top, 1e-300)
+    def along(judged: Tensor) -> tuple[float, float, Tensor]:
+        """The largest eigenvalue of the other samples' mean, its error, the form of these `[k]`.
 
-    every = torch.arange(n * rows, device=square.device)
-    value, inside = along(every, every)
-    outside = []
+        All samples choose the direction where all are judged.
+        """
+        chosen = torch.ones(n, dtype=torch.bool, device=square.device)
+        if len(judged) < n:
+            chosen[judged] = False
+        kept = chosen.repeat_interleave(rows).to(square)
+        found = top_eigenpairs(
+            LinearOperator(
+                (n * rows, n * rows),
+                lambda v: kept * (square @ (kept * v)),
+                symmetric=True,
+                dtype=square.dtype,
+                device=square.device,
+            ),
+            tolerance=TOLERANCE,
+        )
+        top, count = float(found.values[0]), int(chosen.sum())
+        form = (square @ (kept * found.vectors[:, 0])).reshape(n, rows).square().sum(1)
+        error = float(found.residuals[0])
+        return top / count, error / count, form[judged] / max(top, 1e-300)
+
+    value, error, inside = along(torch.arange(n, device=square.device))
     complete = n >= samples.population
     order = torch.randperm(n, generator=record.generator).to(square.device)
-    for fold in [] if complete else torch.tensor_split(order, FOLDS):
-        judged = (fold[:, None] * rows + torch.arange(rows, device=square.device)).reshape(-1)
-        chosen = every[~torch.isin(every, judged)]
-        outside.append(along(chosen, judged)[1])
+    folds = () if complete else torch.tensor_split(order, FOLDS)
+    outside = [along(fold)[2] for fold in folds]
     return largest_eigenvalue_range(
         value,
         inside.cpu(),
@@ -198,7 +216,7 @@ def _top_of_mean(square: Tensor, samples: Samples, record: FindingRecord) -> Int
         used=n,
         unseen=n,
         population=samples.population,
-        residual=100 * n * torch.finfo(square.dtype).eps * value,
+        residual=error + 100 * n * torch.finfo(square.dtype).eps * value,
         confidence=record.confidence,
         folds=True,
     )

@@ -184,7 +184,10 @@ def used_units(problem: Problem, record: FindingRecord) -> None:
 
 
 def _unit_weights(module: nn.Module) -> Tensor | None:
-    """What enters each unit of a layer, weights and bias, one row a unit."""
+    """What enters each unit of a layer, weights and bias, one row per unit.
+
+    Of a recurrent layer it is one row per gate of a unit, in its first layer and forward only.
+    """
     parts: list[Tensor]
     if isinstance(module, nn.RNNBase):
         parts = [p for n, p in module.named_parameters() if "_l0" in n and "reverse" not in n]
