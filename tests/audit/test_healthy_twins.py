@@ -200,17 +200,17 @@ def test_a_wide_range_does_not_tell_that_training_is_at_its_end(
         optimizer.step()
 
     def found() -> tuple[Any, bool, bool]:
-        report = tt.audit(model, (x, y), only=["curvature"], limit=120, budget=None).findings[0]
+        report = tt.audit(model, (x, y), only=["training-end"], limit=120, budget=None).findings[0]
         (number,) = (q for q in report.quantities if q.name == "loss-still-falling")
         fine = any("Training is at its end" in s for s in sentences(report, State.FINE))
         return number, fine, any("cannot be told from" in n for n in report.notes)
 
-    optimization = importlib.import_module("torchtheory.audit.findings.optimization")
+    training_end = importlib.import_module("torchtheory.audit.findings.training_end")
     number, fine, open_ = found()
-    assert number.value <= optimization.STILL_FALLING
-    assert 0 < number.high <= optimization.VAGUE <= 0.25
+    assert number.value <= training_end.STILL_FALLING
+    assert 0 < number.high <= training_end.VAGUE <= 0.25
     assert (fine, open_) == (True, False)
-    monkeypatch.setattr(optimization, "VAGUE", number.high / 2)
+    monkeypatch.setattr(training_end, "VAGUE", number.high / 2)
     assert found()[1:] == (False, True)
 
 

@@ -164,7 +164,14 @@ def test_a_small_negative_eigenvalue_is_not_overlooked() -> None:
 
 # -- no false alarm, and is training at its end -------------------------------------------------
 
-TRAINING = ["curvature", "point-reached", "gradient-noise", "layer-balance", "tangent-kernel"]
+TRAINING = [
+    "training-end",
+    "curvature",
+    "point-reached",
+    "gradient-noise",
+    "layer-balance",
+    "tangent-kernel",
+]
 
 
 def _problem(task: str, seed: int) -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
@@ -239,7 +246,7 @@ def test_a_saddle_is_worth_a_look() -> None:
     assert "saddle" in look.sentence
     assert look.number is not None
     assert look.number.low <= 1 <= look.number.high  # as far down as up
-    stuck = tt.audit(net, (x, x[:, :1]), only=["curvature"], budget=None).findings[0]
+    stuck = tt.audit(net, (x, x[:, :1]), only=["training-end"], budget=None).findings[0]
     (look,) = stuck.assessments
     assert "constant prediction" in look.sentence
 

@@ -38,6 +38,7 @@ NETWORKS, SEEDS = 5, 10
 
 FINDINGS = (
     "curvature",
+    "training-end",
     "point-reached",
     "gradient-noise",
     "tangent-kernel",

@@ -113,6 +113,76 @@ def draw(
     )
 
 
+class LateFigure(Figure):
+    """A figure that is drawn when it is first looked at: drawing takes a tenth of a second or more.
+
+    What cannot be drawn says so in its place. Where figures are not saved, it is drawn at once.
+
+    >>> late = LateFigure("line", lambda axes: axes.plot([0, 1]), caption="A line.")
+    >>> late.png == draw("line", lambda axes: axes.plot([0, 1])).png
+    True
+    """
+
+    __slots__ = ("_draw", "_made")
+    _draw: Callable[[], Figure] | None
+    _made: Figure | None
+
+    def __init__(
+        self,
+        name: str,
+        plot: Callable[[Any], object],
+        *,
+        caption: str = "",
+        grid: tuple[int, int] = (1, 1),
+        size: tuple[float, float] | None = None,
+    ) -> None:
+        check_name(name, "figure")
+
+        def make() -> Figure:
+            try:
+                return draw(name, plot, caption=caption, grid=grid, size=size)
+            except Exception as error:
+                why = f"not drawn: {one_line(str(error))[:200]}"
+                return draw(name, lambda axes: _say(axes, why), caption=caption)
+
+        values = {"name": name, "caption": caption, "_draw": make, "_made": None}
+        if not _SAVED.get():
+            values |= {
+                "_draw": None,
+                "_made": draw(name, plot, caption=caption, grid=grid, size=size),
+            }
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+
+    @property
+    def svg(self) -> str | None:
+        return self._drawn().svg
+
+    @property
+    def png(self) -> bytes:
+        return self._drawn().png
+
+    def __repr__(self) -> str:
+        return f"Figure({self.name!r}, {self.caption!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Figure, (self.name, self.caption, self.svg, self.png)
+
+    def _drawn(self) -> Figure:
+        if self._made is None:
+            assert self._draw is not None
+            object.__setattr__(self, "_made", self._draw())
+            object.__setattr__(self, "_draw", None)  # lets go of the data
+        assert self._made is not None
+        return self._made
+
+
+def _say(axes: Any, sentence: str) -> None:
+    """A sentence instead of a drawing."""
+    axes.axis("off")
+    axes.text(0.5, 0.5, label_text(sentence), ha="center", va="center", wrap=True)
+
+
 def import_drawing() -> None:
     """Import what drawing needs: seconds that should not count where time is measured."""
     draw("nothing", lambda axes: axes.plot([0, 1]))

@@ -37,7 +37,7 @@ from torchtheory.core.checks import open_fraction
 from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area, Assessment, State, diagnose
 from torchtheory.core.errors import UnknownName
-from torchtheory.core.figure import Figure, import_drawing
+from torchtheory.core.figure import Figure
 from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text
 from torchtheory.core.memory import bytes_of
@@ -66,6 +66,13 @@ FEWEST = 64
 
 #: A finding is made again only with so many times the time it planned with before.
 WORTHWHILE = 1.5
+
+#: Passes over the samples that a finding's time must be enough for: over the training samples,
+#: whose gradients it may take, and over the test samples, whose outputs.
+GRADIENTS, OUTPUTS_EACH = 10, 5
+
+#: The findings that decide an area in little time, in the order they come, before all others.
+DECIDERS = ("risk", "training-end")
 
 
 @dataclass(slots=True)
@@ -180,7 +187,8 @@ class Audit:
         return audit_text(self)
 
     def _repr_html_(self) -> str:
-        return audit_fragment(self)
+        with process_kept():  # the figures are drawn now
+            return audit_fragment(self)
 
 
 def audit(
@@ -248,7 +256,6 @@ def audit(
             if name not in known:
                 raise UnknownName("finding", name, known)
         chosen = [f for f in known.values() if only is None or f.name in only]
-        import_drawing()
         if any(f.cost != "parameters" for f in chosen):
             import_differentiation()
     start = time.perf_counter()  # imports do not count
@@ -281,7 +288,7 @@ def audit(
                 for f, planned, most in _shared_out(chosen, made, start, seconds):
                     again = examine(
                         f,
-                        whole if f.whole else fewer,
+                        whole if f.whole else _enlarged(fewer, whole, planned, seed),
                         confidence=confidence,
                         seed=seed,
                         seconds=planned,
@@ -356,35 +363,68 @@ def _samples_in_time(
     return whole, fewer
 
 
+def _enlarged(fewer: Problem, whole: Problem, planned: float, seed: int) -> Problem:
+    """The problem on more samples, where a finding has so much time that a pass over them is short.
+
+    The samples of a shorter time are among those of a longer one.
+    """
+    passes = planned / fewer.seconds_per_sample if planned < math.inf else math.inf
+    train, tested = len(fewer.train), 0 if fewer.test is None else len(fewer.test)
+    more_train = int(min(len(whole.train), passes / GRADIENTS))
+    more_tested = 0 if whole.test is None else int(min(len(whole.test), passes / OUTPUTS_EACH))
+    if more_train <= train and more_tested <= tested:
+        return fewer
+    return whole.restricted(max(train, more_train), max(tested, more_tested), as_generator(seed))
+
+
 def _shared_out(
     chosen: Sequence[Finding], made: Mapping[str, FindingRecord], start: float, seconds: float
 ) -> Iterator[tuple[Finding, float, float]]:
     """Findings with the time each plans with, and when it is stopped; cheap ones come first.
 
-    In the first round each plans with its share of what those before it have left of the round.
-    What takes longer than it planned with (others may use the machine) has three times that, or a
-    tenth of the whole, before it is stopped. A second round gives the time that is left to the
-    findings that would be better for it, those that were stopped first.
+    In the first round each plans with its share of what those before it have left of the round,
+    and one that decides an area with a tenth of the whole. What takes longer than it planned with
+    (others may use the machine) has three times that, or a tenth of the whole, before it is
+    stopped. Further rounds give the time that is left to the findings that would be better for it,
+    those that were stopped first, until none gains by it.
     """
 
     def left(share: float = 1.0) -> float:
         return max(0.0, share * seconds - (time.perf_counter() - start))
 
     # what the model does on the data comes before everything else, its errors first
-    first = sorted(chosen, key=lambda f: (f.name != "risk", not f.whole, COSTS.index(f.cost)))
+    first = sorted(chosen, key=lambda f: (f.name not in DECIDERS, not f.whole, COSTS.index(f.cost)))
     used: dict[str, float] = {}
     for k, found in enumerate(progress.track(first, "findings")):
         share = WEIGHTS[found.cost] / sum(WEIGHTS[f.cost] for f in first[k:])
-        used[found.name] = planned = left(FIRST_ROUND) * share
+        planned = left(FIRST_ROUND) * share
+        if found.name in DECIDERS and seconds < math.inf:
+            planned = max(planned, seconds / 10)
+        used[found.name] = planned
         yield found, planned, min(left(), max(OVERRUN * planned, seconds / 10))
     if seconds == math.inf:
         return
-    again = sorted((f for f in first if made[f.name].sampled), key=lambda f: made[f.name].complete)
-    for k, found in enumerate(progress.track(again, "more samples")):
-        share = WEIGHTS[found.cost] / sum(WEIGHTS[f.cost] for f in again[k:])
-        planned = left() * share
-        if planned > WORTHWHILE * used[found.name]:
+    again = [f for f in first if made[f.name].sampled]
+    while again:
+        again.sort(key=lambda f: made[f.name].complete)
+        gained: list[Finding] = []
+        for k, found in enumerate(progress.track(again, "more samples")):
+            share = WEIGHTS[found.cost] / sum(WEIGHTS[f.cost] for f in again[k:])
+            planned, before = left() * share, made[found.name]
+            if planned <= WORTHWHILE * used[found.name]:
+                continue
+            used[found.name] = planned
             yield found, planned, left()
+            after = made[found.name]
+            # stopped again, or as good as it gets: more time is better spent on others
+            if after is not before and after.sampled and _measured_on(after) > _measured_on(before):
+                gained.append(found)
+        again = gained
+
+
+def _measured_on(found: FindingRecord) -> int:
+    """How many samples its numbers rest on, all together; -1 for a finding that was stopped."""
+    return sum(q.used for q in found.quantities) if found.complete else -1
 
 
 def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> dict[str, str]:

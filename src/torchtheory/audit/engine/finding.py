@@ -38,6 +38,7 @@ from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import InvalidInput, OutOfTime, TorchTheoryError
 from torchtheory.core.estimate import Estimate
+from torchtheory.core.figure import LateFigure
 from torchtheory.core.foreign_text import printable
 from torchtheory.core.intervals import Interval
 from torchtheory.core.naming import check_name, same_function
@@ -206,6 +207,22 @@ class FindingRecord(Record):
         self.assessments.append(
             Assessment(where, state, sentence, number, usual, action, figure, self.name)
         )
+
+    def figure(
+        self,
+        name: str,
+        plot: Callable[[Any], object],
+        *,
+        caption: str = "",
+        grid: tuple[int, int] = (1, 1),
+        size: tuple[float, float] | None = None,
+    ) -> None:
+        """Record a figure; it is drawn when it is looked at, and takes none of the time there is.
+
+        `plot` must not change what it draws; see `torchtheory.core.figure.draw`.
+        """
+        self._refuse_second(name, [f.name for f in self.figures], "figure")
+        self.figures.append(LateFigure(name, plot, caption=caption, grid=grid, size=size))
 
     def not_done(self, id: str | Sequence[str], statement: str, reason: str) -> Claim:
         """Record that there was no time or memory to check a statement; more would help."""

@@ -18,6 +18,7 @@ from torchtheory.audit.engine.ranges import (
     quotient,
     student,
 )
+from torchtheory.audit.findings.descent import losses_beside_constant
 from torchtheory.audit.findings.hypotheses import (
     deterministic,
     differentiable,
@@ -26,16 +27,15 @@ from torchtheory.audit.findings.hypotheses import (
 )
 from torchtheory.audit.findings.optimization import (
     FEWEST,
-    STILL_FALLING,
     affordable_samples,
     curvature_along,
     eigenvalue_range,
-    losses_beside_constant,
     precise,
     products_in,
     spoken,
     too_few,
 )
+from torchtheory.audit.findings.training_end import STILL_FALLING
 from torchtheory.core.errors import InvalidInput, NonFinite
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval

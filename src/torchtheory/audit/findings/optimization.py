@@ -11,16 +11,15 @@ from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import (
-    group_losses,
     grouped,
     largest_eigenvalue_range,
     loss_range,
     mean_range,
     part_of,
-    quotient,
     spread_over_both,
     student,
 )
+from torchtheory.audit.findings.descent import change_of_loss, descend
 from torchtheory.audit.findings.hypotheses import (
     deterministic,
     differentiable,
@@ -31,7 +30,6 @@ from torchtheory.core.budget import time_left
 from torchtheory.core.errors import (
     InvalidInput,
     NonFinite,
-    TorchTheoryError,
     UnsupportedModel,
 )
 from torchtheory.core.figure import COLORS
@@ -62,20 +60,8 @@ VECTORS = 16
 #: larger than that of the vectors; and how many are too few to tell theirs.
 PROBES, GROUP_PROBES, FEW_PROBES = 45, 24, 6
 
-#: Steps of gradient descent that are tried with the user's learning rate, and with 1/λ.
-STEPS, DESCENT = 20, 10
-
-#: Training is not at its end where ten steps of gradient descent remove more of the loss than
-#: this. It is a share of the loss of a constant prediction, of which training removed what it
-#: could: a network that fits its data has a few per cent of it left in all, a fresh one all of it.
-STILL_FALLING = 0.05
-
-#: A range that reaches beyond this share does not tell whether training is at its end.
-VAGUE = 0.25
-
-#: A network that keeps more than this share of the loss of a constant prediction explains less than
-#: a twentieth of what there is: it has learned nothing to speak of.
-LEARNED = 0.95
+#: Steps of gradient descent that are tried with the user's learning rate.
+STEPS = 20
 
 #: Times the stability limit beyond which even a network that flattens on its way is thrown out of
 #: its valley (Lewkowycz et al., 2020: up to 4/λ it may be caught by a flatter one).
@@ -104,7 +90,7 @@ def curvature(problem: Problem, record: FindingRecord) -> None:
         return
     samples, others = drawn
     hessian = hessian_operator(problem, samples)
-    top = _sharpest(hessian, record)
+    top = sharpest(hessian, record)
     sharpness = _sharpness(problem, record, top, samples, others)
     if sharpness.estimate <= 0:
         record.not_applicable(
@@ -118,8 +104,6 @@ def curvature(problem: Problem, record: FindingRecord) -> None:
         f"gradient descent with a step above {step.value:.3g} is unstable here.",
         2,
     )
-    # what the first screen says comes before what refines and checks it
-    _is_it_finished(problem, record, sharpness, samples, others)
     if problem.learning_rate is None:
         record.advise(
             f"Keep the learning rate of plain gradient descent below {step.value:.3g} near "
@@ -143,15 +127,20 @@ def precise(problem: Problem) -> Problem:
     return problem.in_double_if_possible()
 
 
-def affordable_samples(problem: Problem, record: FindingRecord) -> tuple[Samples, Samples] | None:
-    """As many training samples as the time allows the products to be made with, and others.
+def affordable_samples(
+    problem: Problem, record: FindingRecord, passes: float = PASSES * PRODUCTS
+) -> tuple[Samples, Samples] | None:
+    """As many training samples as the time allows so many passes over, and others.
 
     The others are empty if all samples there are can be used. None where both are too few to say
     anything about the rest.
     """
     train = problem.train
     order = torch.randperm(len(train), generator=record.generator)
-    count = min(SAMPLES, len(train), problem.affordable(PASSES * PRODUCTS))
+    count = problem.affordable(passes)
+    if count < FEWEST <= problem.affordable(passes, share=1.5):
+        count = FEWEST  # a little longer than planned is better than nothing
+    count = min(SAMPLES, len(train), count)
     if count >= train.population:
         return train, train.at(order[:0])
     # a third at least has not chosen the direction of largest curvature, and judges it
@@ -192,13 +181,20 @@ def products_in(hessian: LinearOperator, share: float) -> int:
 # ------------------------------------------------------------------------------ the curvature
 
 
-def _sharpest(hessian: LinearOperator, record: FindingRecord) -> EigenResult:
+def sharpest(
+    hessian: LinearOperator,
+    record: FindingRecord,
+    *,
+    tolerance: float | None = None,
+    most: int = 300,
+) -> EigenResult:
+    """The largest eigenvalue with its vector, as near as the time allows."""
     try:
         return top_eigenpairs(
             hessian,
             1,
-            tolerance=1e-4 if hessian.dtype == torch.float64 else 1e-3,
-            steps=products_in(hessian, 0.5),
+            tolerance=tolerance or (1e-4 if hessian.dtype == torch.float64 else 1e-3),
+            steps=min(most, products_in(hessian, 0.5)),
             generator=record.generator,
         )
     except NonFinite:
@@ -246,11 +242,11 @@ def eigenvalue_range(
     if smallest:
         low, high = -high, -low
     return Interval(
-        sign * found.estimate, low, high, record.confidence, len(samples), _basis(samples)
+        sign * found.estimate, low, high, record.confidence, len(samples), basis_of(samples)
     )
 
 
-def _basis(samples: Samples, more: str = "residual of Lanczos") -> str:
+def basis_of(samples: Samples, more: str = "residual of Lanczos") -> str:
     if len(samples) >= samples.population:
         return more
     return f"{len(samples):,} of {samples.population:,} samples, {more}"
@@ -290,7 +286,7 @@ def _record_trace(
         record.quantity(
             name, label, found.estimate / divisor,
             low=found.low / divisor, high=found.high / divisor,
-            basis=_basis(samples, "random vectors" if found.low < found.high else "all of it"),
+            basis=basis_of(samples, "random vectors" if found.low < found.high else "all of it"),
             samples=samples,
         )  # fmt: skip
 
@@ -453,184 +449,6 @@ def _plot_slice(ax: Any, steps: list[float], losses: list[float], parabola: list
     ax.legend()
 
 
-# ------------------------------------------------------------------------- is training finished
-
-
-def _is_it_finished(
-    problem: Problem,
-    record: FindingRecord,
-    sharpness: Interval,
-    samples: Samples,
-    others: Samples,
-) -> None:
-    """Ten steps of gradient descent with 1/λ, on a copy: does the loss still fall?"""
-    # λ is known within its range only, and so is the step
-    steps = {1 / value for value in (sharpness.low, sharpness.high) if value > 0}
-    own, plain, alike = losses_beside_constant(problem, samples, record)
-    reference = own if plain is None or own.estimate > plain.estimate else plain
-    changes = []
-    for step in sorted(steps):
-        _, point = _descend(problem, samples, step, DESCENT)
-        if point is not None:
-            changes.append(_change(problem, record, point, samples, others))
-    if not changes or not reference.low > 0:
-        return
-    # on samples that did not steer them the steps lower the loss too little, on their own too much
-    fall = Interval(
-        max(0.0, -math.fsum(c.estimate for c in changes) / len(changes)),
-        max(0.0, -max(c.high for c in changes)),
-        max(0.0, -min(c.low for c in changes)),
-        record.confidence,
-        len(samples),
-        "",
-    )
-    share = quotient(fall, reference)
-    number = record.quantity(
-        "loss-still-falling",
-        f"what {DESCENT} steps of gradient descent with step 1 / λ take off the loss, as a share "
-        "of the loss of a constant prediction",
-        share.estimate, low=share.low, high=share.high,
-        basis=_basis(samples, "the steps on samples that steer them and on others")
-        if len(others) else "all samples, with either end of the range of λ",
-        samples=samples,
-    )  # fmt: skip
-    usual = f"below {STILL_FALLING:g} at the end of training"
-    removed = f"{100 * share.estimate:.2g}% of the loss of a constant prediction{part_of(samples)}"
-    if share.low > STILL_FALLING:
-        record.look(
-            f"Training is not at its end: {DESCENT} steps of gradient descent remove {removed}.",
-            number=number,
-            usual=usual,
-            action="Train for longer, or with a larger learning rate.",
-        )
-    elif plain is not None and alike:
-        record.look(
-            f"The network fits hardly better than a constant prediction: its loss is "
-            f"{own.estimate:.3g}, that of a constant {plain.estimate:.3g}{part_of(samples)}.",
-            number=number,
-            usual=usual,
-            action="See whether it was trained, and whether its gradients reach all layers.",
-        )
-    elif share.estimate <= STILL_FALLING and share.high <= VAGUE:
-        record.fine(
-            f"Training is at its end: {DESCENT} steps of gradient descent remove only {removed}.",
-            number=number,
-            usual=usual,
-        )
-    else:
-        record.note(
-            f"Whether training is at its end cannot be told from {len(samples):,} samples: "
-            f"{DESCENT} steps of gradient descent remove {spoken(share)} of the loss of a "
-            "constant prediction."
-        )
-
-
-def losses_beside_constant(
-    problem: Problem, samples: Samples, record: FindingRecord
-) -> tuple[Interval, Interval | None, bool]:
-    """The loss of the network, that of the best constant prediction, whether the two are alike.
-
-    The second is None where no constant can be told. Alike: beyond doubt the network keeps more
-    than `LEARNED` of the loss of the constant; both are compared on the same samples.
-    """
-    parts, shares = grouped(samples, record.generator)
-
-    def mean(losses: Tensor) -> Interval:
-        return mean_range(
-            losses,
-            len(samples),
-            samples.population,
-            record.confidence,
-            value=float(shares @ losses),
-        )
-
-    here = torch.tensor([problem.risk(part) for part in parts], dtype=torch.float64)
-    own = mean(here)
-    outputs = _constant(problem, problem.train)
-    if outputs is None:
-        return own, None, False
-    try:
-        with torch.no_grad():
-            losses = [
-                float(problem.loss(outputs.expand(len(part), *outputs.shape), part.y))
-                for part in parts
-            ]
-    except TorchTheoryError:
-        raise
-    except Exception:  # a loss of the user's that wants something else
-        return own, None, False
-    values = torch.tensor(losses, dtype=torch.float64)
-    return own, mean(values), mean(here - LEARNED * values).low > 0
-
-
-def _constant(problem: Problem, samples: Samples) -> Tensor | None:
-    """The outputs of one sample that serve all best, where they are plain numbers or classes."""
-    y = samples.y
-    shape = problem.outputs(samples.first(1)).shape[1:]
-    like = problem.function.reference()
-    if problem.task in ("multiclass", "labeling"):
-        labels = y[y >= 0].cpu()  # positions without a label are below 0
-        counts = torch.bincount(labels, minlength=shape[-1])[: shape[-1]].to(like)
-        return (counts.clamp_min(0.5) / max(1, len(labels))).log().expand(shape)
-    if problem.task not in ("regression", "binary"):
-        return None
-    mean = y.to(like).mean(0)
-    if problem.task == "binary":
-        mean = torch.logit(mean.clamp(0.5 / len(y), 1 - 0.5 / len(y)))
-    return mean.expand(shape) if mean.numel() in (1, math.prod(shape)) else None
-
-
-def _descend(
-    problem: Problem, samples: Samples, rate: float, count: int
-) -> tuple[list[float], Parameters | None]:
-    """The losses along gradient descent, and the last point; None once they are not finite."""
-    point = dict(problem.trainable)
-    losses = []
-    for k in range(count + 1):
-        try:
-            losses.append(problem.at(point).risk(samples))
-        except NonFinite:
-            losses.append(math.inf)
-        if not math.isfinite(losses[-1]):
-            return losses, None
-        if k < count:
-            step = unflatten(gradient(problem, samples, parameters=point), point)
-            point = {name: p - rate * step[name] for name, p in point.items()}
-    return losses, point
-
-
-def _change(
-    problem: Problem, record: FindingRecord, point: Parameters, samples: Samples, others: Samples
-) -> Interval:
-    """Of the loss on all training data at a point that the samples steered to."""
-    there = problem.at(point)
-
-    def change(chosen: Samples, population: int) -> Interval:
-        (after, before), shares = group_losses([there, problem], chosen, record.generator)
-        values = after - before
-        return mean_range(
-            values, len(chosen), population, record.confidence, value=float(shares @ values)
-        )
-
-    inside = change(samples, samples.population)
-    if not len(others):
-        return inside
-    outside = change(others, samples.population - len(samples))
-    share = len(samples) / samples.population
-    low, middle, high = (
-        share * inside.estimate + (1 - share) * v
-        for v in (outside.low, outside.estimate, outside.high)
-    )
-    return Interval(
-        (middle + inside.estimate) / 2,
-        min(low, inside.low),
-        max(high, inside.high),
-        record.confidence,
-        len(samples),
-        "",
-    )
-
-
 # ------------------------------------------------------------------------ the user's learning rate
 
 
@@ -648,8 +466,8 @@ def _try_learning_rate(
     loss stays near the edge of stability. So the losses decide, not the limit alone.
     """
     limit = 2 / sharpness.estimate
-    ours, point = _descend(problem, samples, rate, STEPS)
-    gentle, _ = _descend(problem, samples, limit / 2, STEPS)
+    ours, point = descend(problem, samples, rate, STEPS)
+    gentle, _ = descend(problem, samples, limit / 2, STEPS)
     over = record.quantity(
         "step-over-limit", "learning rate over the stability limit", rate / limit,
         low=max(0.0, rate * sharpness.low / 2), high=rate * sharpness.high / 2,
@@ -716,14 +534,14 @@ def _loss_after(
         return True
     if not ours[0] > 0:
         return False
-    change = _change(problem, record, point, samples, others)
+    change = change_of_loss(problem, record, point, samples, others)
     now = loss_range(problem, samples, record.generator, record.confidence)
     lowest, highest = max(now.low, 1e-300), max(now.high, 1e-300)
     ends = [1 + c / base for c in (change.low, change.high) for base in (lowest, highest)]
     record.quantity(
         "loss-after-steps", label, 1 + change.estimate / ours[0],
         low=max(0.0, min(ends)), high=max(ends),
-        basis=_basis(samples, "samples that steer the steps and others")
+        basis=basis_of(samples, "samples that steer the steps and others")
         if len(others) else "all samples",
         samples=samples,
     )  # fmt: skip
