@@ -67,6 +67,24 @@ def test_other_dimensions(mode: Any) -> None:
     check(nn.Conv3d(1, 2, (2, 3, 2), padding=1, padding_mode=mode), (1, 3, 4, 3))
 
 
+def test_transposed_convolutions() -> None:
+    torch.manual_seed(3)
+    check(nn.ConvTranspose1d(2, 3, 4, stride=2), (2, 9))
+    check(nn.ConvTranspose2d(4, 2, 3, stride=2, padding=1, groups=2), (4, 5, 4))
+
+
+def test_large_convolutions() -> None:
+    """Beyond a decomposition: exact where circular, from above and close where not."""
+    torch.manual_seed(4)
+    kernel = torch.zeros(4, 4, 3, 3, dtype=torch.float64)
+    kernel[torch.arange(4), torch.arange(4)] = torch.ones(3, 3, dtype=torch.float64)
+    for mode, exact in (("circular", 9.0), ("zeros", (1 + 2 * math.cos(math.pi / 25)) ** 2)):
+        layer = nn.Conv2d(4, 4, 3, padding=1, bias=False, padding_mode=mode, dtype=torch.float64)  # type: ignore[arg-type]
+        layer.weight.data.copy_(kernel)
+        (found,) = layer_norms(nn.Sequential(layer), (4, 24, 24))
+        assert found.lipschitz == pytest.approx(exact, rel=1e-10)
+
+
 def test_dense_layers_and_batch_norm() -> None:
     torch.manual_seed(2)
     check(nn.Linear(5, 3), (5,))

@@ -446,3 +446,35 @@ def test_the_model_is_left_as_it_is() -> None:
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     assert all("forward" not in vars(m) and not m._forward_hooks for m in net.modules())
     assert all(p.requires_grad and p.grad is None for p in net.parameters())
+
+
+def test_convolutions_have_their_norm_for_certain() -> None:
+    """Also behind circular padding, which torch applies by itself, and with a normalization."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 16, 16, dtype=torch.float64)
+    for mode, share in (("circular", 1e-9), ("zeros", 0.02)):
+        conv = nn.Conv2d(3, 16, 3, padding=1, padding_mode=mode)  # type: ignore[arg-type]
+        norm = nn.BatchNorm2d(16)
+        norm.running_var.uniform_(0.3, 2.0)  # type: ignore[union-attr]
+        nn.init.normal_(norm.weight)
+        for net in (nn.Sequential(conv), nn.Sequential(conv, norm)):
+            net.double().eval()
+            bounds = bounds_about(net, x)
+            basis = torch.eye(768, dtype=torch.float64).reshape(-1, 3, 16, 16)
+            with torch.no_grad():
+                matrix = (net(basis) - net(torch.zeros_like(x))).flatten(1)
+            exact = float(torch.linalg.matrix_norm(matrix, 2))
+            assert bounds.failure == 0
+            assert exact * (1 - 1e-9) <= float(bounds.lipschitz()[0]) <= exact * (1 + share)
+
+
+def test_transposed_convolutions() -> None:
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2), nn.BatchNorm2d(6))
+    net.double().eval()
+    x = torch.randn(1, 4, 12, 12, dtype=torch.float64)
+    basis = torch.eye(576, dtype=torch.float64).reshape(-1, 4, 12, 12)
+    with torch.no_grad():
+        matrix = (net(basis) - net(torch.zeros_like(x))).flatten(1)
+    exact = float(torch.linalg.matrix_norm(matrix, 2))
+    assert exact * (1 - 1e-9) <= float(bounds_about(net, x).lipschitz()[0]) <= exact * 1.03
