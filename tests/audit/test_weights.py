@@ -359,7 +359,7 @@ def test_what_is_no_weights(tmp_path: Path) -> None:
     (tmp_path / "bad.safetensors.index.json").write_text(
         '{"weight_map": {"a": "../x.safetensors"}}'
     )
-    with pytest.raises(FileProblem, match=r"no \.safetensors file beside it"):
+    with pytest.raises(FileProblem, match=r"not a \.safetensors file beside it"):
         weights(tmp_path / "bad.safetensors.index.json")
     with pytest.raises(UnsupportedModel, match="no values yet"):
         weights(nn.LazyLinear(3))

@@ -104,7 +104,7 @@ def test_audit_exit_code_one(call: Call) -> None:
         (["--only", "risks"], {}, "did you mean 'risk'"),
         (["--confidence", "2"], {}, "confidence must lie strictly between 0 and 1"),
         (["--task", "clustering"], {}, "--task"),
-        (["--task", "binary"], {}, "one logit a sample"),
+        (["--task", "binary"], {}, "one logit per sample"),
         (["--limit", "0"], {}, "--limit"),
         (["--seed", "99999999999999999999"], {}, "seed"),
         (["--out", "file"], {}, "cannot write to file"),

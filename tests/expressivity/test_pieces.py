@@ -181,7 +181,7 @@ def test_refused_operations(model: nn.Module) -> None:
 
 
 class Score(nn.Module):
-    """One number a point, without a feature dimension."""
+    """One number per point, without a feature dimension."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.softshrink(torch.relu(x.sum(1)).clamp(max=2.0) - 1, 0.5)

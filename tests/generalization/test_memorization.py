@@ -135,7 +135,7 @@ def test_what_cannot_be_memorized_is_refused() -> None:
     with pytest.raises(InvalidInput, match="regression"):
         fit_and_test([nn.Linear(6, 1)], (train[0], train[0][:, :1]))
     two = (train[0], train[1] % 2)
-    with pytest.raises(InvalidInput, match="one logit a class"):
+    with pytest.raises(InvalidInput, match="one logit per class"):
         memorization_test(lambda: nn.Linear(6, 1), two, two)
     with pytest.raises(InvalidType, match="function without arguments"):
         memorization_test(small(), train, test)

@@ -87,7 +87,7 @@ class ReadsWeights(nn.Module):
 
 
 class PerToken(nn.Module):
-    """A dense layer that sees several vectors a row, as rows."""
+    """A dense layer that sees several vectors per row, as rows."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -50,16 +50,16 @@ def test_the_interval_covers_the_error(n: int, gap: float) -> None:
 
 def test_the_estimate_has_no_bias_where_the_usual_one_does() -> None:
     """Of a calibrated classifier: 0 would be right, and the usual estimate is far from it."""
-    usual, mended = [], []
+    usual, corrected = [], []
     for seed in range(200):
         p, right = answers(400, 0.0, seed)
         bins = reliability_curve(p, right)
         usual.append(
             sum(b.samples * abs(b.confidence - b.accuracy.estimate) for b in bins) / len(p)
         )
-        mended.append(calibration_error(p, right).estimate)
+        corrected.append(calibration_error(p, right).estimate)
     assert sum(usual) / 200 > 0.03
-    assert sum(mended) / 200 < 0.015
+    assert sum(corrected) / 200 < 0.015
     clear = [calibration_error(*answers(4000, 0.2, seed)).estimate for seed in range(50)]
     assert sum(clear) / 50 == pytest.approx(0.2, abs=0.005)
 
@@ -132,7 +132,7 @@ def test_confidence_of_the_class_that_is_named() -> None:
     ("call", "sentence"),
     [
         (lambda: fit_temperature(torch.eye(3), torch.arange(3)), "every sample is classified"),
-        (lambda: fit_temperature(torch.zeros(3, 1), torch.zeros(3)), "one column a class"),
+        (lambda: fit_temperature(torch.zeros(3, 1), torch.zeros(3)), "one column per class"),
         (lambda: fit_temperature(torch.eye(3), torch.arange(2)), "3 rows of logits but 2 labels"),
         (lambda: predicted_confidence(torch.eye(2), torch.tensor([0, 2])), "there are 2 classes"),
         (lambda: calibration_error(torch.tensor([1.2]), torch.ones(1)), r"lies in \[0, 1\]"),

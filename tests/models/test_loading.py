@@ -292,7 +292,7 @@ def test_an_index_does_not_choose_other_files(tmp_path: Path, escape: str) -> No
         "pickle": "secret.pt",
         "number": 3,
     }[escape]
-    with pytest.raises(FileProblem, match=r"no \.safetensors file beside it"):
+    with pytest.raises(FileProblem, match=r"not a \.safetensors file beside it"):
         read_weights(sharded(here, {"weight": name}))
 
 
@@ -313,7 +313,7 @@ def test_torchscript_is_refused_as_weights_and_as_a_model(tmp_path: Path) -> Non
         (".safetensors", "holds weights, not a model"),
         (".pkl", "is a pickle, which can run code"),
         (".onnx", "holds operators of ONNX"),
-        (".keras", "is no PyTorch model"),
+        (".keras", "is not a PyTorch model"),
         (".py", "nets:make for nets.py"),
     ],
 )

@@ -218,12 +218,12 @@ def test_unusable_models_are_refused(function: Any, error: type[Exception], sent
         ),
         (lambda x, y: Problem(mlp(1), (x, y), task="multiclass"), ShapeMismatch, r"\[n, classes\]"),
         (lambda x, y: Problem(mlp(), (x, x), task="multiclass"), ShapeMismatch, "one class index"),
-        (lambda x, y: Problem(mlp(), (x, y), task="binary"), ShapeMismatch, "one logit a sample"),
+        (lambda x, y: Problem(mlp(), (x, y), task="binary"), ShapeMismatch, "one logit per sample"),
         (lambda x, y: Problem(mlp(1), (x, y), task="binary"), LabelOutOfRange, "0 and 1, or -1"),
         (
             lambda x, y: Problem(mlp(1), (x, (x > 0)), task="binary"),
             ShapeMismatch,
-            "labels must be one number a sample",
+            "labels must be one number per sample",
         ),
         (lambda x, y: Problem(mlp(), (x, x)), ShapeMismatch, r"shape \[4\] a sample but the model"),
         (

@@ -5,7 +5,7 @@ which the caller needs it. A refusal says what was given and what is needed, and
 that is not obvious. A name is the parameter's, `"x"`, or words, `"the confusion matrix"`.
 
 Tensors keep their dtype and device and come back detached. Numbers may be Python's, numpy's or
-tensors without dimensions, and come back as Python's; True and False are no numbers.
+tensors without dimensions, and come back as Python's; True and False are not numbers.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every class derives from `TorchTheoryError` and from the built-in error a caller would expect,
 so `except ValueError` works as well. The command line prints the sentence and exits with 2.
-`OutOfTime` alone is no error: it is a deadline, and passes every handler of errors.
+`OutOfTime` alone is not an error: it is a deadline, and passes every handler of errors.
 """
 
 from __future__ import annotations

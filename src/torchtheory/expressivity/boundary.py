@@ -138,7 +138,7 @@ def class_cells(arrangement: Arrangement) -> list[tuple[np.ndarray, int, int]]:
 
 
 def _scores(values: Tensor) -> Tensor:
-    """One score a class: a single output is the score of the positive sign against 0."""
+    """One score per class: a single output is the score of the positive sign against 0."""
     return values if values.shape[1] > 1 else torch.cat([values, torch.zeros_like(values)], 1)
 
 

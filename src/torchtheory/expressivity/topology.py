@@ -149,7 +149,7 @@ def region_betti_numbers(
         values = _values(function, points)
     if values.numel() != resolution ** len(box):
         raise ShapeMismatch(
-            f"a region needs one value a point, {resolution ** len(box)} of them, not "
+            f"a region needs one value per point, {resolution ** len(box)} of them, not "
             f"{list(values.shape)}; see decision_betti_numbers"
         )
     return betti_numbers((values >= level).reshape([resolution] * len(box)))

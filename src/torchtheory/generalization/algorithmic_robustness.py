@@ -86,7 +86,7 @@ def samples_for_robustness(
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    r"""The cubes of a box, one copy a class: the usual partition of $X\times Y$.
+    r"""The cubes of a box, one copy per class: the usual partition of $X\times Y$.
 
     Attributes:
         low, high: the box $[\text{low},\text{high}]^d$ that all inputs lie in.
@@ -150,7 +150,7 @@ class Grid:
             labels = y.reshape(len(y), -1)
             if labels.shape[1] != 1:
                 raise ShapeMismatch(
-                    f"a grid with classes needs one label a sample, not {list(labels.shape)}"
+                    f"a grid with classes needs one label per sample, not {list(labels.shape)}"
                 )
             whole = labels.long()
             if not bool(((whole == labels) & (whole >= 0) & (whole < self.classes)).all()):
@@ -258,7 +258,7 @@ def measure_robustness(problem: Problem, partition: Cells, other: Data) -> Measu
     cells = partition(both.x, both.y)
     if not isinstance(cells, Tensor) or cells.shape != (len(both),) or cells.is_floating_point():
         raise ShapeMismatch(
-            f"a partition gives one whole number a pair, [{len(both)}], not {described(cells)}"
+            f"a partition gives one whole number per pair, [{len(both)}], not {described(cells)}"
         )
     losses = sample_losses(problem, both).reshape(len(both))
     m = len(train)

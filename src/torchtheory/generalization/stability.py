@@ -257,8 +257,8 @@ def stability_bound(
     r"""Hardt, Recht and Singer's $\frac{2L^2}n\sum_{t\le T}\eta_t$ for
     $T=1,2,\dots$, convex case.
 
-    It bounds the uniform stability of stochastic gradient descent with one example a step when the
-    loss of every example is convex, $\beta$-smooth and $L$-Lipschitz *as a function of
+    It bounds the uniform stability of stochastic gradient descent with one example per step when
+    the loss of every example is convex, $\beta$-smooth and $L$-Lipschitz *as a function of
     the parameters*, and $\eta_t\le2/\beta$. It is attained by linear losses. For a neural
     network the loss is not convex in the parameters and the number is no guarantee.
 

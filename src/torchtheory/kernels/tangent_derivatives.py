@@ -359,7 +359,7 @@ class Derivatives(Differentiable):
         late: Sequence[bool],
         outputs: Outputs,
     ) -> list[Features]:
-        """What the kernel of these samples is made of: one entry a group, then the whole ones."""
+        """What the kernel of these samples is made of: one entry per group, then the whole ones."""
         inputs, grads, jacobians = self._differentiate(x, classes)
         made: list[Features] = []
         for group, factors, later in zip(self.groups, in_factors, late, strict=True):

@@ -287,7 +287,7 @@ def _shape_of(value: Any) -> Any:
 
 def _refuse_tracing(inputs: object) -> None:
     if isinstance(inputs, torch.fx.Proxy):  # which stands for all of them
-        raise UnsupportedModel("its archive holds operators that are no chain of known layers")
+        raise UnsupportedModel("its archive holds operators that are not a chain of known layers")
 
 
 def _only(union: dict[str, Any]) -> tuple[str, Any]:
@@ -438,7 +438,7 @@ def _parsed(argument: Any, name: str = "") -> Any:
 def _number(number: Any, name: str) -> int | float:
     largest = 2**63 - 1 if name in _FREE else LARGEST_SIZE
     if not isinstance(number, int | float) or (isinstance(number, int) and abs(number) > largest):
-        raise UnsupportedModel("the exported network has an argument that is no size")
+        raise UnsupportedModel("the exported network has an argument that is not a size")
     return number
 
 

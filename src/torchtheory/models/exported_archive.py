@@ -78,7 +78,7 @@ class Archive:
         except FileProblem as error:
             raise self.damaged(error) from None
         if not isinstance(document, dict):
-            raise self.damaged(TypeError(f"{name} is no JSON object"))
+            raise self.damaged(TypeError(f"{name} is not a JSON object"))
         return document
 
     def field(self, document: Any, *keys: str) -> Any:
@@ -138,7 +138,7 @@ class Archive:
         raw = self._parts[path]
         dtype = TYPES[meta["dtype"]]
         flat = torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
-        if dtype is torch.bool:  # a byte that is neither 0 nor 1 is no truth value
+        if dtype is torch.bool:  # a byte that is neither 0 nor 1 is not a truth value
             flat = flat.view(torch.uint8) != 0
         sizes, strides = ([s["as_int"] for s in meta[k]] for k in ("sizes", "strides"))
         if 0 in sizes:

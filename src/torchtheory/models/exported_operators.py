@@ -25,7 +25,7 @@ from torchtheory.core.errors import UnsupportedModel
 Arguments = Mapping[str, Any]
 Check = Callable[[Arguments], bool]
 
-#: Whole numbers beyond this are no sizes; a slice may still end at the largest one there is.
+#: Whole numbers beyond this are not sizes; a slice may still end at the largest one there is.
 LARGEST_SIZE = 2**40
 # Beyond this a kernel, stride or padding only serves to overflow.
 _LARGEST_WINDOW = 2**24
@@ -174,11 +174,11 @@ def _is_plain(function: OpOverload) -> bool:
 
 
 def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of numbers that refuses other things, and results that are no sizes."""
+    """A function of numbers that refuses other things, and results that are not sizes."""
 
     def apply(*numbers: Any) -> Any:
         if not all(isinstance(n, int | float) for n in numbers):
-            raise UnsupportedModel("the exported network computes with sizes that are no numbers")
+            raise UnsupportedModel("the exported network computes with sizes that are not numbers")
         if function is operator.pow and not _is_small_power(*numbers):
             raise UnsupportedModel("the exported network computes a power beyond any size")
         try:

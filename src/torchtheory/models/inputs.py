@@ -20,7 +20,7 @@ Parts = tuple[Tensor, ...] | dict[str, Tensor]
 
 
 class Rows:
-    """A table of inputs: tensors with one row a sample, by position or by name.
+    """A table of inputs: tensors with one row per sample, by position or by name.
 
     >>> rows = Rows({"ids": torch.tensor([[1, 2], [3, 4]]), "weight": torch.ones(2)})
     >>> len(rows), rows.shapes()

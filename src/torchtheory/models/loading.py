@@ -67,7 +67,7 @@ _NO_MODELS = {
     ),
     ".onnx": ("holds operators of ONNX, which PyTorch cannot differentiate", _EXPORT),
     ".py": ("is a file", "give the model as module:factory, such as nets:make for nets.py"),
-    **dict.fromkeys((".h5", ".keras", ".tflite", ".pb"), ("is no PyTorch model", _EXPORT)),
+    **dict.fromkeys((".h5", ".keras", ".tflite", ".pb"), ("is not a PyTorch model", _EXPORT)),
 }
 
 
@@ -199,7 +199,7 @@ def shard_places(file: Path) -> dict[str, Path]:
     for shard in places.values():
         # a name alone: an index from elsewhere must not choose files outside of its directory
         if not (isinstance(shard, str) and re.fullmatch(r"[\w\-. ]+\.safetensors", shard)):
-            raise FileProblem(f"{file} names {shard!r}, which is no .safetensors file beside it")
+            raise FileProblem(f"{file} names {shard!r}, which is not a .safetensors file beside it")
     return {name: file.parent / shard for name, shard in places.items()}
 
 

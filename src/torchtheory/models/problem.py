@@ -71,7 +71,7 @@ class Problem:
         loss: `loss(outputs, targets)` -> the *mean* over the batch; the task's usual one unless
             given (mean squared error, logistic loss, cross-entropy).
         task: `regression`, `binary` (one output, the logit of class 1), `multiclass` (one logit
-            a class), `labeling` (one logit a class at every token or pixel) or `unlabeled`;
+            a class), `labeling` (one logit per class at every token or pixel) or `unlabeled`;
             inferred from targets and outputs unless given. See `torchtheory.models.targets`.
         initial: where training began, if known: a state dict, parameters by name, or a module of
             the same shape.
@@ -252,7 +252,7 @@ class Problem:
 
     @cached_property
     def seconds_per_sample(self) -> float:
-        """Time of a forward pass, a sample, in chunks as large as they are in use."""
+        """Time of a forward pass per sample, in chunks as large as they are in use."""
         taken = math.inf
         with torch.no_grad(), global_randomness_kept():
             for size in (8, self.chunk):

@@ -31,7 +31,7 @@ Data = Any
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and targets with one row a sample.
+    """Inputs and targets with one row per sample.
 
     Attributes:
         x: inputs `[n, ...]`.
@@ -237,7 +237,7 @@ def _from_pair(
     x, y = _inputs(data[0], name), _targets(data[1], name)
     if _is_scalar(x) or _is_scalar(y):
         raise ShapeMismatch(
-            f"x and y of the {name} data must have one row a sample, not be scalars"
+            f"x and y of the {name} data must have one row per sample, not be scalars"
         )
     if len(x) != len(y):
         raise ShapeMismatch(f"the {name} data has {len(x)} inputs but {len(y)} targets")
@@ -258,7 +258,7 @@ def _targets(value: Any, name: str) -> Tensor | Rows:
         str(k): _tensor(_stacked(v), f"target {k} of the {name} data") for k, v in columns.items()
     }
     if any(t.ndim == 0 for t in made.values()):
-        raise ShapeMismatch(f"the targets of the {name} data must have one row a sample")
+        raise ShapeMismatch(f"the targets of the {name} data must have one row per sample")
     return Rows(made)
 
 
@@ -297,7 +297,7 @@ def _from_loader(
                 )
                 raise ShapeMismatch(
                     f"a batch of the {name} data has inputs of shape {shape} and targets "
-                    f"of shape {wanted}; both need one row a sample"
+                    f"of shape {wanted}; both need one row per sample"
                 )
             xs.append(x)
             ys.append(y)

@@ -112,7 +112,7 @@ def _kind(estimator: Any) -> str:
 
 def _unsupported(estimator: Any) -> UnsupportedModel:
     return UnsupportedModel(
-        f"{_kind(estimator)} of scikit-learn is no network with weights that could be audited; "
+        f"{_kind(estimator)} of scikit-learn is not a network with weights that could be audited; "
         f"those that can are {', '.join(_LAYERS)}, also behind {', '.join(_TRANSFORMS)} in a "
         "Pipeline"
     )
@@ -156,7 +156,7 @@ def _standard(step: Any) -> nn.Module:
 
 def _min_max(step: Any) -> nn.Module:
     if step.clip:
-        raise UnsupportedModel("a MinMaxScaler with clip=True is no affine map; set clip=False")
+        raise UnsupportedModel("a MinMaxScaler with clip=True is not an affine map; set clip=False")
     return _linear(np.diag(step.scale_), step.min_, frozen=True)
 
 

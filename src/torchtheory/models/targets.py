@@ -32,9 +32,9 @@ IGNORED = -100
 def infer_task(outputs: Tensor, y: Tensor) -> Task:
     """What kind of problem outputs `[n, ...]` and targets `[m, ...]` belong to.
 
-    No targets (`[m, 0]`): unlabeled. One output a sample and targets in {0, 1} or {-1, 1}: binary.
-    Several outputs a sample and one whole-number target: multi-class. Several outputs at every
-    position and a whole number there: labeling. Otherwise regression.
+    No targets (`[m, 0]`): unlabeled. One output per sample and targets in {0, 1} or {-1, 1}:
+    binary. Several outputs per sample and one whole-number target: multi-class. Several outputs at
+    every position and a whole number there: labeling. Otherwise regression.
 
     >>> infer_task(torch.zeros(4, 1), torch.tensor([0.0, 1.0, 1.0, 0.0]))
     'binary'
@@ -190,10 +190,10 @@ def _refuse_outside(labels: Tensor, classes: int, name: str) -> None:
 def _zero_one(y: Tensor, probe: Tensor, name: str) -> Tensor:
     if probe[0].numel() != 1:
         raise ShapeMismatch(
-            f"a binary model returns one logit a sample, and this one {probe[0].numel()}"
+            f"a binary model returns one logit per sample, and this one {probe[0].numel()}"
         )
     if y[0].numel() != 1:
-        raise ShapeMismatch(f"{name} labels must be one number a sample, not {list(y.shape[1:])}")
+        raise ShapeMismatch(f"{name} labels must be one number per sample, not {list(y.shape[1:])}")
     if not _values_within(y, (0, 1), (-1, 1)):
         raise LabelOutOfRange(f"{name} labels of a binary problem must be 0 and 1, or -1 and +1")
     return (y > 0).to(probe.dtype).reshape(len(y), *probe.shape[1:])

@@ -222,7 +222,7 @@ def _containers(held: list[Any]) -> list[tuple[Container, Container]]:
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
-    """Those of an object that is no part of the language or of torch, which do not change."""
+    """Those of an object that is not a part of the language or of torch, which do not change."""
     if isinstance(value, _NO_OBJECTS):
         return None
     try:

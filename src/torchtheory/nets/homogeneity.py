@@ -212,7 +212,7 @@ def _sides(classes: int, y: Tensor, count: int, like: Tensor) -> tuple[Tensor, T
     if classes == 1 and y.shape == (count, 1):
         y = y[:, 0]
     if y.shape != (count,):
-        raise ShapeMismatch(f"x has {count} rows and y is {list(y.shape)}: one label a row")
+        raise ShapeMismatch(f"x has {count} rows and y is {list(y.shape)}: one label per row")
     if classes == 1:
         sign = y.detach().to(like)
         if bool((sign.abs() != 1).any()):

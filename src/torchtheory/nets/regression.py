@@ -145,7 +145,7 @@ def logistic_regression(
         ridge: $\lambda\ge0$.
         intercept: fit a bias as well.
         method: `newton` (damped, $O(sd^2+d^3)$ an iteration), `gradient` descent, or
-            `stochastic`: one random example a step, in a new order each epoch.
+            `stochastic`: one random example per step, in a new order each epoch.
         step: of the gradient ($1/L$ unless told) or stochastic method ($1/(2L_1)$,
             $L_1=\max\|x\|^2/4+\lambda$, falling as $1/\sqrt{\text{epoch}}$).
         steps: 100 for Newton, 10 000 for the gradient, 100 epochs unless told.

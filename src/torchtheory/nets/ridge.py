@@ -97,7 +97,7 @@ def find_ridge(
         values = function(points)
         if values.shape != (_SAMPLES,):
             raise ShapeMismatch(
-                f"the function must give one number a row, not {list(values.shape)}"
+                f"the function must give one number per row, not {list(values.shape)}"
             )
         (gradients,) = torch.autograd.grad(values.sum(), points)
     _, values, vectors = torch.linalg.svd(gradients, full_matrices=False)

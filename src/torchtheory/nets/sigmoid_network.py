@@ -54,7 +54,7 @@ class SigmoidPerceptron(nn.Module):
         self.beta = nn.Parameter(beta / units**0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One number a row of `x[s, n]`."""
+        """One number per row of `x[s, n]`."""
         return torch.sigmoid(x @ self.w.T) @ self.beta
 
     def gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

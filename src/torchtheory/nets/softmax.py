@@ -31,7 +31,7 @@ def fix_gauge(weights: Tensor) -> Tensor:
     softmax are determined only after such a choice; here the last row becomes 0.
 
     Args:
-        weights: one row a class, `[k, n]`, or biases `[k]`.
+        weights: one row per class, `[k, n]`, or biases `[k]`.
 
     >>> fix_gauge(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
     tensor([[-2., -3.],

@@ -430,7 +430,7 @@ def _with_statistics(model: nn.Module, layers: list[HiddenLayer]) -> Parameters:
 
 
 def _incoming(parameters: Parameters, layer: HiddenLayer) -> Tensor:
-    """Incoming weights and bias of every unit, one row a unit."""
+    """Incoming weights and bias of every unit, one row per unit."""
     weight = parameters[f"{layer.incoming}.weight"].reshape(layer.units, -1)
     bias = parameters.get(f"{layer.incoming}.bias")
     return weight if bias is None else torch.cat([weight, bias.unsqueeze(1)], dim=1)

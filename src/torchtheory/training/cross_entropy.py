@@ -23,7 +23,7 @@ def softmax_regression_loss(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     `F.cross_entropy(x @ theta.T, y)` computes.
 
     Args:
-        theta: one row a class, `[k, n]`.
+        theta: one row per class, `[k, n]`.
         x: samples `[s, n]`.
         y: labels `[s]`, or rows of probabilities `[s, k]`.
 

@@ -30,7 +30,7 @@ class UnitDropout(nn.Module):
     r"""Drops units, each with a probability of its own, in either convention.
 
     `torch.nn.Dropout` has one probability for all and draws from the global generator; this
-    layer has one a unit and a generator of its own.
+    layer has one per unit and a generator of its own.
 
     Args:
         keep: $\pi\in(0,1]$, one number or `[d]` for the last dimension.
@@ -368,7 +368,7 @@ def check_keep(keep: float | Tensor) -> Tensor:
     pi = keep.detach() if isinstance(keep, Tensor) else torch.tensor(keep, dtype=torch.float64)
     if not pi.is_floating_point() or pi.ndim > 1 or not bool(((pi > 0) & (pi <= 1)).all()):
         raise InvalidInput(
-            "a keep probability is a number in (0, 1], one or one a unit, not "
+            "a keep probability is a number in (0, 1], one or one per unit, not "
             f"{described(pi.tolist())}"
         )
     return pi
@@ -383,7 +383,7 @@ def _bernoulli(probability: Tensor, generator: torch.Generator) -> Tensor:
 
 def _units(x: Tensor) -> int:
     if x.ndim != 2 or x.numel() == 0:
-        raise ShapeMismatch(f"units are [s, d], one row a sample, not {list(x.shape)}")
+        raise ShapeMismatch(f"units are [s, d], one row per sample, not {list(x.shape)}")
     return x.shape[1]
 
 

@@ -71,7 +71,7 @@ class Initialization:
     """What `initialize` did.
 
     Attributes:
-        layers: one row a layer that was drawn, in the order of the model.
+        layers: one row per layer that was drawn, in the order of the model.
         untouched: names of the parameters that were left alone (those of normalization layers,
             embeddings, recurrent layers and the like).
     """

@@ -180,7 +180,7 @@ def fit_many(
         `ManyResult`. A network that diverges does not disturb the others; see
         `.diverged`.
 
-    Time of a step: one batched product a layer. Memory: for each network about
+    Time of a step: one batched product per layer. Memory: for each network about
     $(6P + 4Bw)$ numbers with $P$ parameters, $w$ units and batches of
     $B$.
 
@@ -547,7 +547,8 @@ def _each(values: Each, count: int, name: str) -> Tensor:
         found = found.expand(count)
     if found.shape != (count,):
         raise ShapeMismatch(
-            f"{name} must be one number or {count} of them, one a network, not {list(found.shape)}"
+            f"{name} must be one number or {count} of them, one per network, not "
+            f"{list(found.shape)}"
         )
     if not bool(torch.isfinite(found).all()) or bool((found < 0).any()):
         raise InvalidInput(f"{name} must be numbers >= 0")

@@ -52,7 +52,7 @@ def make_optimizer(
                 f"{type(made).__name__}"
             )
         if isinstance(made, torch.optim.LBFGS):
-            raise InvalidInput("LBFGS evaluates the loss many times a step, which fit does not do")
+            raise InvalidInput("LBFGS evaluates the loss many times per step; fit does not do that")
         return made
     if optimizer not in OPTIMIZERS:
         raise UnknownName("optimizer", str(optimizer), OPTIMIZERS)

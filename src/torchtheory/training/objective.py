@@ -30,7 +30,7 @@ def training_criterion(
         return lambda outputs, y, _: on_labels(outputs, y)
     if problem.task != "multiclass":
         raise InvalidInput(
-            f"distillation is for classifiers with one logit a class, and this is a "
+            f"distillation is for classifiers with one logit per class, and this is a "
             f"{problem.task} problem"
         )
     temperature, weight = distillation.temperature, distillation.weight

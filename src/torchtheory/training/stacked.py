@@ -2,7 +2,7 @@ r"""Many networks as one: their parameters stacked along a leading axis of lengt
 
 A chain of linear layers and elementwise activations is computed feature-first,
 $A_{l+1} = \phi(W_l A_l + b_l)$ with $W_l$ `[K, out, in]` and $A_l$
-`[K, in, batch]`, by one batched product a layer. Networks of different widths are padded with
+`[K, in, batch]`, by one batched product per layer. Networks of different widths are padded with
 zeros to the widest of them: a padded unit feeds zeros forward, and the mask keeps its own weights
 at zero, so that it is exactly inert whatever the activation. Pruned weights are kept at zero the
 same way. Any other networks of one architecture are mapped over with `torch.vmap`.

@@ -79,7 +79,7 @@ class Recurrent(nn.Module):
 
 
 class Cells(nn.Module):
-    """A cell written out over time: every parameter is used once a step."""
+    """A cell written out over time: every parameter is used once per step."""
 
     def __init__(self, kind: type[nn.RNNCellBase]) -> None:
         super().__init__()

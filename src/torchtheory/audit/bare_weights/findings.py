@@ -66,7 +66,7 @@ def values(found: Survey, record: FindingRecord) -> None:
         record.assessments.append(Assessment(area, State.UNMEASURED, needs, finding=record.name))
     record.quantity("parameters", "parameters", found.parameters)
     bad = sum(t.nans + t.infinite for t in weights)
-    number = record.quantity("not-finite", "weights that are no finite numbers", bad)
+    number = record.quantity("not-finite", "weights that are not finite numbers", bad)
     broken = [t for t in weights if not t.finite]
     if broken:
         record.defect(

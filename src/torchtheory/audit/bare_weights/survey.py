@@ -160,7 +160,7 @@ class Matrix:
 
     @property
     def is_table(self) -> bool:
-        """Whether it looks like an embedding, whose rows are no units."""
+        """Whether it looks like an embedding, whose rows are not units."""
         last = self.name.lower()
         named = any(part in last for part in ("emb", "wte", "wpe", "token"))
         return named or (self.rows >= 1000 and self.rows >= 8 * self.columns)
@@ -355,7 +355,7 @@ def _dense(matrix: Tensor, units: Units) -> Spectrum:
     norm = float(values[0])
     if norm == 0:
         return Spectrum(0.0, 0.0, values)
-    # rows and columns of zeros are no noise: they would make the rest look large
+    # rows and columns of zeros are not noise: they would make the rest look large
     rows, columns = matrix.shape[0] - units.silent, matrix.shape[1] - units.unread
     short = min(rows, columns)
     bulk = None

@@ -63,7 +63,7 @@ def probabilities(problem: Problem) -> str | None:
     whole=True,
 )
 def calibration(problem: Problem, record: FindingRecord) -> None:
-    """Confidence against accuracy on the test data, and the temperature that mends a gap."""
+    """Confidence against accuracy on the test data, and the temperature that closes a gap."""
     assert problem.test is not None
     samples = problem.test
     statement = r"P(\hat y = y \mid \hat p) = \hat p"
@@ -107,8 +107,8 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
         "test samples"
     )
     # a temperature that lowers the loss on samples it was not fitted to settles what bins may not
-    mended = repaired is not None and repaired.clearly
-    if tested.p_value > SIGNIFICANT or (error.low < SMALL and not mended):
+    fixed = repaired is not None and repaired.clearly
+    if tested.p_value > SIGNIFICANT or (error.low < SMALL and not fixed):
         record.fine(
             f"{sentence}{'' if tested.p_value > 0.05 else ', a small gap'}.",
             number=error,
@@ -200,7 +200,7 @@ def _repair(logits: Tensor, labels: Tensor, record: FindingRecord) -> _Repair | 
 def _action(repaired: _Repair | None) -> str:
     if repaired is None or not repaired.helps:
         return (
-            "No single temperature mends it: fit probabilities to held-out data, as by isotonic "
+            "No single temperature fixes it: fit probabilities to held-out data, as by isotonic "
             "regression."
         )
     t = repaired.temperature

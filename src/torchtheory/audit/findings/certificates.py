@@ -120,7 +120,7 @@ def compare_losses(
 
 
 def _losses(problem: Problem, samples: Samples) -> Tensor:
-    """Minus the margin, or the squared residual: one number a sample."""
+    """Minus the margin, or the squared residual: one number per sample."""
     if problem.is_classification:
         return -problem.margins(samples).double().cpu()
     residuals = (problem.outputs(samples) - samples.y).double().cpu()
@@ -238,7 +238,7 @@ def plan(problem: Problem, seconds: float) -> Plan | None:
 
 
 def _seconds_per_step_sample(problem: Problem) -> float:
-    """Time of a training step, a sample: a gradient of the loss, and as much again."""
+    """Time of a training step per sample: a gradient of the loss, and as much again."""
     few = problem.train.first(64)
     return 2 * seconds_taken(lambda: gradient(problem, few)) / len(few)
 

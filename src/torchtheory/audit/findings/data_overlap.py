@@ -200,7 +200,7 @@ def _errors_apart(problem: Problem, record: FindingRecord, copies: Copies) -> st
     if len(other) == 0:
         return ", so nothing is known about new data"
     exact = clopper_pearson(int(other.sum()), len(other), record.confidence)
-    record.quantity("error-without-copies", "error rate on test samples that are no copies", exact)
+    record.quantity("error-without-copies", "error rate on test samples that are not copies", exact)
     return (
         f"; the error is {float(own.double().mean()):.1%} on them and {exact.estimate:.1%} on the "
         "others"

@@ -162,7 +162,7 @@ def _table(
         ("weights of", "parameters", "degree", "largest departure from a power"),
         [row("all trained", theta, whole), *(row(k, v, parts[k]) for k, v in layers.items())],
         caption="The outputs where these weights are scaled by ½, 2 and 3 and the others kept, in "
-        "evaluation mode. None: the outputs are no power of the scale. 0: the scale does not "
+        "evaluation mode. None: the outputs are not a power of the scale. 0: the scale does not "
         "matter.",
     )
 
@@ -197,7 +197,7 @@ def _power_law(
 def _what_breaks(
     problem: Problem, function: PureFunction, x: Tensor, theta: list[str], tolerance: float
 ) -> str:
-    reason = "the outputs are no power of the scale of the weights"
+    reason = "the outputs are not a power of the scale of the weights"
     biases = [k for k in theta if k.rsplit(".", 1)[-1] == "bias"]
 
     def without(zero: list[str]) -> float | None:
@@ -233,7 +233,7 @@ def _what_breaks(
 
 
 def two_layers(problem: Problem) -> str | None:
-    """Why the network is no sum of hidden units under weight decay, or None."""
+    """Why the network is not a sum of hidden units under weight decay, or None."""
     try:
         units = split_hidden_units(problem.model, keep_output_bias=False)
     except UnsupportedModel as error:
@@ -292,7 +292,7 @@ def global_optimality(problem: Problem, record: FindingRecord) -> None:
         raise UnsupportedModel("the network does more than its layers say, in a hook perhaps")
 
     def loss(z: Tensor) -> Tensor:
-        # an output bias is no weight of a unit: it is kept, as a part of the loss
+        # an output bias is not a weight of a unit: it is kept, as a part of the loss
         return problem.loss((z + shift).reshape(outputs.shape), train.y).reshape(())
 
     value, G = value_and_descent(loss, Z)
@@ -393,7 +393,7 @@ def _with_further_unit(
         float(larger.objective(x, loss, strength)) / before - 1,
         0.0,
         where=f"relative change of the objective with one unit more, λ = {strength:.3g}: the "
-        "network is no global minimum, and no local one either once it has a unit to spare",
+        "network is not a global minimum, nor a local one once it has a unit to spare",
     )
     says.fails(
         "the same unit with its outgoing weights turned round, which is worth nothing",

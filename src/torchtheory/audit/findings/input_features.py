@@ -17,7 +17,7 @@ from torchtheory.data.columns import (
 )
 from torchtheory.models.problem import Problem
 
-#: Samples from which on equal columns are no accident.
+#: Samples from which on equal columns are not an accident.
 FEWEST_ROWS = 32
 
 #: A column that the label explains to this share is a copy of it.
@@ -37,8 +37,8 @@ def table_of_numbers(problem: Problem) -> str | None:
         return reason
     if problem.train.x.ndim != 2:
         return (
-            "the inputs are no table with a column for each feature: pixels and time steps may be "
-            "constant or equal"
+            "the inputs are not a table with a column for each feature: pixels and time steps may "
+            "be constant or equal"
         )
     return None
 

@@ -150,13 +150,13 @@ class Fit:
     Attributes:
         scaling: of the inputs.
         losses: of every sample; cross-entropy, or the loss of a regression.
-        mended: the same with the outputs of a classifier divided by the number that serves it best,
-            so that larger inputs are not better only because they make outputs larger.
+        rescaled: the same with the outputs of a classifier divided by the number that serves it
+            best, so that larger inputs are not better only because they make outputs larger.
     """
 
     scaling: Scaling
     losses: Tensor
-    mended: Tensor
+    rescaled: Tensor
 
 
 #: Numbers that the outputs of a classifier are divided by.
@@ -164,7 +164,7 @@ TEMPERATURES = tuple(2.0**k for k in range(-10, 13))
 
 
 def _fit(problem: Problem, samples: Samples, scaling: Scaling) -> Fit | None:
-    """None where the outputs are no numbers."""
+    """None where the outputs are not numbers."""
     scaled = scaling.of(samples)
     try:
         if not problem.is_classification:
@@ -175,8 +175,8 @@ def _fit(problem: Problem, samples: Samples, scaling: Scaling) -> Fit | None:
         return None
     y = samples.y.cpu()
     tried = [cross_entropy(outputs / t, y) for t in TEMPERATURES]
-    mended = min(tried, key=lambda losses: float(losses.mean()))
-    return Fit(scaling, cross_entropy(outputs, y), mended)
+    rescaled = min(tried, key=lambda losses: float(losses.mean()))
+    return Fit(scaling, cross_entropy(outputs, y), rescaled)
 
 
 def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
@@ -233,18 +233,18 @@ def _other_scale_fits(problem: Problem, record: FindingRecord) -> bool:
     record.table(
         "scales",
         ("inputs", "mean loss", "after rescaling the outputs"),
-        [(f.scaling.words, float(f.losses.mean()), float(f.mended.mean())) for f, _ in pairs],
+        [(f.scaling.words, float(f.losses.mean()), float(f.rescaled.mean())) for f, _ in pairs],
         caption=f"The network on {len(samples)} training samples with inputs of other scales. The "
         f"best constant output has a loss of {constant:.3g}.",
     )
     (here, here_new), confidence = found[0], 1 - alarm_level(record) / len(found)
     for there, there_new in pairs[1:]:
-        before, after = float(here.mended.mean()), float(there.mended.mean())
-        gain = here.mended - there.mended
+        before, after = float(here.rescaled.mean()), float(there.rescaled.mean())
+        gain = here.rescaled - there.rescaled
         if here_new is not None and there_new is not None:
-            gain = torch.cat([gain, here_new.mended - there_new.mended])
+            gain = torch.cat([gain, here_new.rescaled - there_new.rescaled])
         if after < min(before / 2, constant) and mean_interval(gain, confidence).low > 0:
-            _accuse(record, "training", here.mended, there.mended, there.scaling, samples)
+            _accuse(record, "training", here.rescaled, there.rescaled, there.scaling, samples)
             return True
     if (
         _size(samples.x) > HUGE
@@ -264,7 +264,7 @@ def _other_scale_fits(problem: Problem, record: FindingRecord) -> bool:
 def _both(
     problem: Problem, samples: Samples, new: Samples | None, scaling: Scaling
 ) -> tuple[Fit, Fit | None] | None:
-    """On training and on test samples; None where outputs are no numbers."""
+    """On training and on test samples; None where outputs are not numbers."""
     one = _fit(problem, samples, scaling)
     two = None if new is None else _fit(problem, new, scaling)
     return None if one is None or (new is not None and two is None) else (one, two)

@@ -492,7 +492,7 @@ def laziness(problem: Problem, record: FindingRecord) -> None:
         + (
             ": kernel regression describes it."
             if lazy
-            else ": kernel regression is no model of it."
+            else ": kernel regression is not a model of it."
             if busy
             else "."
         )
@@ -532,7 +532,7 @@ def _drift(found: Laziness, samples: Samples, confidence: float) -> Interval:
     r"""$\|\Theta-\Theta_0\|_F/\|\Theta_0\|_F$ on all samples, from the kernels of some.
 
     The squared norm of a kernel of $N$ samples is a mean over pairs, of which $1/N$ are pairs of a
-    sample with itself: more of them among a few samples, which is mended.
+    sample with itself: more of them among a few samples, which is corrected for.
     """
     before, after = (k.double() for k in found.kernels)
     sizes = [

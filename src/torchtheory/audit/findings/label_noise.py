@@ -61,7 +61,7 @@ BY_HEART, CONTRADICTED = 0.02, 0.02
 def one_target(problem: Problem) -> str | None:
     if (reason := one_label_per_sample(problem)) is not None or problem.train.y[0].numel() == 1:
         return reason
-    return "the targets are vectors, and this is about one label a sample"
+    return "the targets are vectors, and this is about one label per sample"
 
 
 def enough_samples(problem: Problem) -> str | None:
@@ -308,7 +308,7 @@ def _noise(problem: Problem, record: FindingRecord, search: InputNeighbors, word
     names = _table(problem, record, votes, words)
     found = clopper_pearson(int(bad.sum()), q, 1 - 2 * alarm_level(record))
     usual = f"below {CONTRADICTED}"
-    action = "Look at the samples in the table and mend their labels, or stop training earlier."
+    action = "Look at the samples in the table and fix their labels, or stop training earlier."
     if tested is not None:
         there, m = int(tested.learned.sum()), len(tested.samples)
         p_value = stats.hypergeom.sf(learned - 1, q + m, learned + there, q)

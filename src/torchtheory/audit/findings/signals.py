@@ -212,7 +212,7 @@ def _tabulate_signals(
         "signals",
         ("layer", "outputs", "gradient", "gradient at the start", "fan-in × mean square weight"),
         rows,
-        caption="Outputs: root mean square over units; gradient: its length, a sample. For "
+        caption="Outputs: root mean square over units; gradient: its length per sample. For "
         "independent weights, ReLU layers keep the size of a signal where the last column is 2, "
         "and tanh layers where it is 1.",
     )

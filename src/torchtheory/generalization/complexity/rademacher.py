@@ -32,7 +32,7 @@ def finite_class(values: Tensor, *, absolute: bool = False) -> Supremum:
     r"""The class of the functions with values $f(z_i)$ in the rows of `values[h, m]`.
 
     Args:
-        values: one function a row. A loss class has losses in it.
+        values: one function per row. A loss class has losses in it.
         absolute: take $\sup_f|\frac1m\sum_i\sigma_if(z_i)|$ instead, as some texts do; it
             is the complexity of $\mathcal F\cup-\mathcal F$.
 

@@ -82,7 +82,7 @@ def feature_curve(
         )
     if y.shape != phi.shape[:2] or y_test.shape != phi_test.shape[:2]:
         raise ShapeMismatch(
-            f"there must be one target a sample, [r, m] and [r, t] (y is {list(y.shape)}, phi is "
+            f"there must be one target per sample, [r, m] and [r, t] (y is {list(y.shape)}, phi is "
             f"{list(phi.shape)}, y_test is {list(y_test.shape)}, phi_test is {list(phi_test.shape)}"
             ")"
         )

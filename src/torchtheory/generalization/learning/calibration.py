@@ -301,7 +301,9 @@ def _checked(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     if len(y) != len(z):
         raise ShapeMismatch(f"there are {len(z)} rows of logits but {len(y)} labels")
     if z.shape[1] < 2:
-        raise ShapeMismatch("logits have one column a class, at least two; of one take (0, logit)")
+        raise ShapeMismatch(
+            "logits have one column per class, at least two; of one take (0, logit)"
+        )
     if int(y.min()) < 0 or int(y.max()) >= z.shape[1]:
         raise LabelOutOfRange(
             f"labels run from {int(y.min())} to {int(y.max())}, but there are {z.shape[1]} classes"

@@ -302,7 +302,7 @@ def memorization_test(
     one share are so at all larger ones.
 
     Args:
-        make_network: builds the network, one logit a class; called once a seed.
+        make_network: builds the network, one logit per class; called once per seed.
         train, test: classification data. The test labels stay as they are.
         shares: probabilities with which a training label is drawn anew from all classes, see
             `corrupted_labels`.
@@ -334,8 +334,8 @@ def memorization_test(
     problem = Problem(initial[0], samples, held_out, limit=sys.maxsize)
     if problem.task != "multiclass" or problem.classes is None:
         raise InvalidInput(
-            f"the experiment is for networks with one logit a class, and this is a {problem.task} "
-            "problem"
+            f"the experiment is for networks with one logit per class, and this is a "
+            f"{problem.task} problem"
         )
     x, y, classes = problem.train.x, problem.train.y, problem.classes
     assert problem.test is not None
@@ -431,7 +431,7 @@ def _can_be_stacked(net: nn.Module) -> bool:
 
 
 def _margins(outputs: Tensor, y: Tensor) -> Tensor:
-    """Of outputs `[n, classes]` or one logit a sample, as `Problem.margins` has them."""
+    """Of outputs `[n, classes]` or one logit per sample, as `Problem.margins` has them."""
     if not bool(torch.isfinite(outputs).all()):
         raise NonFinite(
             "the outputs of a trained network contain NaN or infinity: it diverged ("
@@ -452,5 +452,5 @@ def _one_each(values: Each, count: int, name: str) -> list[float]:
     if found.ndim == 0:
         found = found.expand(count)
     if found.shape != (count,):
-        raise ShapeMismatch(f"{name} must be one number or {count} of them, one a network")
+        raise ShapeMismatch(f"{name} must be one number or {count} of them, one per network")
     return [float(v) for v in found]

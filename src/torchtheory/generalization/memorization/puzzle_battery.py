@@ -85,7 +85,7 @@ def puzzle_curve(
         item: `weight decay`, `initial scale`, `label noise`, `width` or `batch size`.
         levels: the values to try. Label noise is fitted with the squared distance to the unit
             vector of the (noisy) label, the others with the usual loss.
-        make_network: builds a network of a width, one logit a class.
+        make_network: builds a network of a width, one logit per class.
         train, test: classification data; test labels stay as they are.
         width: where another item is varied.
         seeds: of the initial weights (and of the noise).
@@ -133,7 +133,7 @@ def puzzle_curve(
     else:
         problem = Problem(plain[0], train, test, limit=sys.maxsize)
         if problem.task != "multiclass" or problem.classes is None:
-            raise InvalidInput("label noise is for networks with one logit a class")
+            raise InvalidInput("label noise is for networks with one logit per class")
         y, classes = problem.train.y, problem.classes
         common["labels"] = torch.stack(
             [noisy_labels(y, classes, level, seed=seed) for level, seed in cases]

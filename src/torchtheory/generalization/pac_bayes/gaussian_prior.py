@@ -148,7 +148,7 @@ def _gradient(tensor: Tensor) -> Tensor:
 
 
 class GaussianPrior:
-    r"""$N(\theta_0,\operatorname{diag}\lambda)$ with one variance a parameter tensor.
+    r"""$N(\theta_0,\operatorname{diag}\lambda)$ with one variance per parameter tensor.
 
     Args:
         center: $\theta_0$ by the parameter's name.

@@ -104,7 +104,7 @@ def gibbs_risk(
 def mistakes(outputs: Tensor, y: Tensor) -> Tensor:
     """Which samples are misclassified, `[n]` of bool.
 
-    One output a sample is the logit of class 1 (an output of 0 is wrong for either label);
+    One output per sample is the logit of class 1 (an output of 0 is wrong for either label);
     several are the logits of the classes (a tie for the largest is wrong). NaN is wrong.
 
     >>> mistakes(torch.tensor([[2.0], [-1.0], [0.0]]), torch.tensor([1.0, 1.0, 0.0]))
@@ -114,7 +114,7 @@ def mistakes(outputs: Tensor, y: Tensor) -> Tensor:
     if outputs.numel() == n:
         return ~((2 * y.reshape(n) - 1) * outputs.reshape(n) > 0)
     if outputs.ndim != 2:
-        raise ShapeMismatch(f"the model returns {list(outputs.shape)}, not one logit a class")
+        raise ShapeMismatch(f"the model returns {list(outputs.shape)}, not one logit per class")
     own = outputs.gather(1, y.reshape(n, 1)).squeeze(1)
     others = outputs.scatter(1, y.reshape(n, 1), float("-inf")).amax(1)
     return ~(own > others)

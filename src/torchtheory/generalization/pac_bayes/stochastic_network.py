@@ -124,7 +124,7 @@ class StochasticNetwork(nn.Module):
 
         Args:
             x: a batch.
-            noise: `local`, one draw a row where layers allow it, for twice the products;
+            noise: `local`, one draw per row where layers allow it, for twice the products;
                 `weights`, one draw of all weights for the whole batch; `mixed`, local in dense
                 layers of at most 16 outputs, where it is cheap, and drawn weights elsewhere;
                 `none`, the network of the means.

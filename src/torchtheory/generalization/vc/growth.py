@@ -2,7 +2,7 @@ r"""What a class of classifiers says on finitely many points, and how fast that 
 
 The restriction of a class to $z_1,\dots,z_n$ is the set
 $\mathcal F_z=\{(f(z_1),\dots,f(z_n)):f\in\mathcal F\}\subset\{\pm1\}^n$, here a matrix
-`[count, n]` with one labeling a row, and $S_{\mathcal F}(n)=\sup_z|\mathcal F_z|$ is the
+`[count, n]` with one labeling per row, and $S_{\mathcal F}(n)=\sup_z|\mathcal F_z|$ is the
 growth function. A class is given by its restriction, a function from points to that matrix.
 Sources: Foundations of Deep Learning, section 8.3; Mathematical Aspects of Deep Learning, 1.2.1.
 """

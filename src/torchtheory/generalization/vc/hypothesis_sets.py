@@ -1,6 +1,6 @@
 r"""Finite hypothesis sets: all decisions $\pm1$ a class makes on finitely many points.
 
-A set is a matrix `[h, k]`, one function a row.
+A set is a matrix `[h, k]`, one function per row.
 """
 
 from __future__ import annotations

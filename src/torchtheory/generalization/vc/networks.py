@@ -138,8 +138,8 @@ def anthony_bartlett_vc_bound(
     _check_size(parameters, layers)
     if units < layers or pieces < 1 or degree < 0:
         raise InvalidInput(
-            f"there is at least one unit a layer, one piece and a degree >= 0 (units = {units!r}, "
-            f"layers = {layers!r}, pieces = {pieces!r}, degree = {degree!r})"
+            f"there is at least one unit per layer, one piece and a degree >= 0 "
+            f"(units = {units!r}, layers = {layers!r}, pieces = {pieces!r}, degree = {degree!r})"
         )
     first = (
         2 * parameters * layers * math.log2(4 * parameters * layers * pieces * units / math.log(2))

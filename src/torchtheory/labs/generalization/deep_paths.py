@@ -161,7 +161,7 @@ def number_and_activity(run: Run, points: int) -> None:
 
 
 def windows_that_overlap(run: Run, points: int) -> None:
-    """One mask a unit is enough for windows that are apart, and not for overlapping ones."""
+    """One mask per unit is enough for windows that are apart, and not for overlapping ones."""
 
     def with_unit_masks(stride: int) -> tuple[Tensor, Tensor]:
         first, second = run.randn(6, 4), run.randn(6 // stride if stride == 2 else 5)

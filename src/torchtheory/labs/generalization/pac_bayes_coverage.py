@@ -88,7 +88,7 @@ def pac_bayes_coverage(run: Run, problems: int = 400, samples: int = 60, certifi
 
 @dataclass(frozen=True)
 class Judged:
-    """Stochastic classifiers, one a sample: what bounds them, their risk, and that on the sample."""
+    """Stochastic classifiers, one per sample: what bounds them, their risk, and that on the sample."""
 
     empirical: Tensor
     risk: Tensor

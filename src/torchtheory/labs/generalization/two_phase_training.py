@@ -222,7 +222,7 @@ def share_changed(before: list[Tensor], after: list[Tensor]) -> float:
 
 @dataclass
 class Curve:
-    """Test accuracies, one entry a seed."""
+    """Test accuracies, one entry per seed."""
 
     name: str
     train_size: int

@@ -241,7 +241,7 @@ def minimizer(run: Run, samples: int, dimension: int, epochs: int) -> dict[str, 
     wild = logistic_regression(x, y, method="stochastic", steps=2, step=100.0, generator=run.generator)
     says = run.states(
         "N-21",
-        r"\text{SGD, one example a step, lowers the loss: the excess } \ell(w_t)-\ell(w^\star)"
+        r"\text{SGD, one example per step, lowers the loss: the excess } \ell(w_t)-\ell(w^\star)"
         r"\text{ at the end is below that at the start}",
     )
     says.below(stochastic.losses[-1] - newton.losses[-1], newton.losses[0] - newton.losses[-1])

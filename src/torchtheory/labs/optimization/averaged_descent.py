@@ -146,7 +146,7 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
 
 
 def real_problem(run: Run, trials: int) -> None:
-    """Logistic regression with inputs of norm 1, one example a step."""
+    """Logistic regression with inputs of norm 1, one example per step."""
     x = run.randn(50, 3)
     x = x / x.norm(dim=1, keepdim=True)
     y = torch.sign(x[:, 0] + 0.3 * run.randn(50))

@@ -206,5 +206,5 @@ def interpolation(run: Run) -> None:
     says.at_least(
         ((end - goal).norm(dim=1) / goal.norm()).max(),
         1e-6,
-        where="least squares without noise, η = 1, one example a step, the worst of 20 runs",
+        where="least squares without noise, η = 1, one example per step, the worst of 20 runs",
     )

@@ -153,7 +153,7 @@ def chains(run: Run, width: int) -> None:
 
 
 def printed_recursion(run: Run) -> None:
-    """One unit a layer, where a quotient of values can at least be formed."""
+    """One unit per layer, where a quotient of values can at least be formed."""
     net = mlp([1, 1, 1, 1], "tanh", output="tanh", generator=run.generator)
     x, y = 1 + run.rand(1, 1), run.randn(1, 1)
     found = backpropagate(net, x, y, half_square)

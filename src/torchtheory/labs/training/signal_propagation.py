@@ -103,7 +103,7 @@ def measure_all(run: Run, width: int, depth: int, networks: int) -> Signal:
         ]
     )  # [depth, schemes, networks, width, width]
     kinds = [activation(name) for name in NAMES]
-    # the activations stand side by side as columns: one product a layer for all of them
+    # the activations stand side by side as columns: one product per layer for all of them
     x = run.randn(len(SCHEMES), networks, width, len(NAMES))
     value = x / x.square().mean(-2, keepdim=True).sqrt()
     forward, slopes = [], []

@@ -227,7 +227,7 @@ def _worst_chord(
 ) -> Chord:
     here, there = values(x), values(y)
     if here.ndim != 1:
-        raise ShapeMismatch(f"the function must give one value a point, not {list(here.shape)}")
+        raise ShapeMismatch(f"the function must give one value per point, not {list(here.shape)}")
     best: Chord | None = None
     unit = 100 * torch.finfo(x.dtype).eps
     for weight in weights:

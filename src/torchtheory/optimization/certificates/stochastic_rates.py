@@ -75,7 +75,7 @@ class StepBudget:
     $$
 
     Attributes:
-        before, progress, noise: `[K, ...]`, one row a step.
+        before, progress, noise: `[K, ...]`, one row per step.
     """
 
     before: Tensor

@@ -92,7 +92,7 @@ def saga_direction(
     Args:
         loss: of one example, broadcasting.
         examples: tensors with the $n$ examples in front, `[n, *]` each.
-        indices: `[..., K, 1]`, one example a step; the runs in front.
+        indices: `[..., K, 1]`, one example per step; the runs in front.
         start: `[..., p]`, where the gradients are first computed.
 
     >>> from torchtheory.optimization.descent.iterates import last_iterate

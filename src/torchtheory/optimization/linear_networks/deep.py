@@ -84,7 +84,7 @@ def deep_linear_gradients(layers: Sequence[Tensor], covariances: Covariances) ->
     r"""Gradient of the risk in each layer,
     $2(W_L\cdots W_{\ell+1})^\top(P\Sigma_{xx}-\Sigma_{yx})(W_{\ell-1}\cdots W_1)^\top$.
 
-    $P$ is the whole product. Cost: two products a layer.
+    $P$ is the whole product. Cost: two products per layer.
 
     >>> one = torch.ones(1, 1)
     >>> deep_linear_gradients([2 * one, 3 * one], Covariances(one, one, one))

@@ -188,7 +188,7 @@ def three_valued_matrices(rows: int, columns: int, kurtosis: float) -> tuple[Ten
 
 
 def per_layer(values: PerLayer, depth: int, name: str) -> list[float]:
-    """One finite number a layer, from one for all or from a list or vector.
+    """One finite number per layer, from one for all or from a list or vector.
 
     >>> per_layer(2.0, 3, "deviations")
     [2.0, 2.0, 2.0]
