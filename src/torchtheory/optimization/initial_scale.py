@@ -9,6 +9,7 @@ would make it 1 is found and tried. Source: Foundations of Deep Learning, sectio
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,9 @@ SAMPLES = 256
 
 #: Factors on the deviations among which the right one is sought.
 SMALLEST_FACTOR, LARGEST_FACTOR = 0.02, 50.0
+
+#: Draws are kept where so many times their size fits into the memory.
+KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class InitializationReport:
     the draws. Above 0 gradients explode on their way back, below 0 they vanish.
 
     Attributes:
-        layers: one row a layer.
+        layers: one row per layer.
         growth: at a fresh initialization.
         growth_now: at the weights the problem has.
         growth_predicted: of the recursion of second moments; None where it does not apply.
@@ -113,30 +117,33 @@ def initialization_report(
     """
     samples = _samples(problem, samples, draws, seed)
     notes: list[str] = []
-    fresh, models = _draws(problem, draws, seed, notes)
-    signals = [_signals(problem, samples, point) for point in fresh]
+    fresh = _Draws(problem, draws, seed, notes)
+    signals = [_signals(problem, samples, point) for point in fresh.points()]
     names = [s.layer for s in signals[0]]
     measured, growth = _lengths(signals), _mean_growth(signals)
-    matrices = {name: _matrices_of(name, fresh[0]) for name in names}
+    shapes = {k: p.shape for k, p in problem.parameters.items()}
+    matrices = {name: _matrices_of(name, shapes) for name in names}
     scaled = {k for group in matrices.values() for k in group}
     factor = _factor(problem, samples, fresh, scaled, growth, notes)
     repaired = None
     if factor is not None:
         repaired = _scaled(problem, samples, fresh, scaled, factor)
-    outputs = [fresh[0][matrices[name][0]].shape[0] for name in names]
+    outputs = [shapes[matrices[name][0]][0] for name in names]
     predicted = None
     if len(matrices) < len(names):
         notes.append("No prediction: layers share weights, which it takes to be independent.")
     else:
-        predicted = _predicted(models, samples, measured[-1], outputs, notes)
+        predicted = _predicted(fresh.models(), samples, measured[-1], outputs, notes)
     now = _lengths([_signals(problem, samples, problem.parameters)])
     then = None if repaired is None else _lengths(repaired)
+    squares = [
+        {name: float(point[own[0]].double().square().mean()) for name, own in matrices.items()}
+        for point in fresh.points()
+    ]
     rows = []
     for k, name in enumerate(names):
-        first = matrices[name][0]
-        shape = fresh[0][first].shape
-        squares = [float(p[first].double().square().mean()) for p in fresh]
-        deviation = math.sqrt(math.fsum(squares) / len(squares))
+        shape = shapes[matrices[name][0]]
+        deviation = math.sqrt(math.fsum(s[name] for s in squares) / len(squares))
         rows.append(
             LayerScale(
                 layer=name,
@@ -190,9 +197,10 @@ def fresh_growths(
     True
     """
     samples, notes = _samples(problem, samples, draws, seed), list[str]()
-    fresh, _ = _draws(problem, draws, seed, notes)
-    names = {s.layer for s in _signals(problem, samples, fresh[0])}
-    scaled = {k for name in names for k in _matrices_of(name, fresh[0])}
+    fresh = _Draws(problem, draws, seed, notes)
+    names = {s.layer for s in _signals(problem, samples, next(fresh.points()))}
+    shapes = {k: p.shape for k, p in problem.parameters.items()}
+    scaled = {k for name in names for k in _matrices_of(name, shapes)}
     return [
         _growth(_lengths([found])) for found in _scaled(problem, samples, fresh, scaled, factor)
     ]
@@ -212,29 +220,55 @@ def _signals(problem: Problem, samples: Samples, point: Parameters) -> list[Laye
         return watch_signals(problem, samples, point)
 
 
-def _draws(
-    problem: Problem, draws: int, seed: int, notes: list[str]
-) -> tuple[list[Parameters], list[nn.Module]]:
-    """Fresh parameters, and the models that hold them (none where only the start is known)."""
-    try:
-        models = [drawn_anew(problem.model, seed + k) for k in range(draws)]
-    except TorchTheoryError as error:
-        if problem.initial is None:
-            raise UnsupportedModel(
-                f"no fresh weights can be drawn ({error}), and the problem has no initial weights "
-                "either: give it initial=..."
-            ) from None
-        notes.append("The weights training began with stand for a fresh initialization.")
-        return [{**problem.parameters, **problem.initial}], []
-    known = problem.parameters
-    return [{**known, **parameters_from(problem.model, m)} for m in models], list(models)
+class _Draws:
+    """Fresh weights of a network, by a seed each; drawn again each time where many are too large.
+
+    Where none can be drawn, the weights that training began with stand for them.
+    """
+
+    def __init__(self, problem: Problem, draws: int, seed: int, notes: list[str]) -> None:
+        self._problem, self._seeds = problem, range(seed, seed + draws)
+        self._known: list[nn.Module] | None = None
+        self._start: Parameters | None = None
+        parameters = problem.parameters.values()
+        size = draws * sum(p.numel() * p.element_size() for p in parameters)
+        try:
+            if KEPT * size <= problem.memory:
+                self._known = [self._draw(s) for s in self._seeds]
+            else:
+                self._draw(seed)
+        except TorchTheoryError as error:
+            if problem.initial is None:
+                raise UnsupportedModel(
+                    f"no fresh weights can be drawn ({error}), and the problem has no initial "
+                    "weights either: give it initial=..."
+                ) from None
+            notes.append("The weights training began with stand for a fresh initialization.")
+            self._start = {**problem.parameters, **problem.initial}
+
+    def _draw(self, seed: int) -> nn.Module:
+        return drawn_anew(self._problem.model, seed)
+
+    def models(self) -> Iterator[nn.Module]:
+        """The networks that hold them; none where only the start is known."""
+        if self._start is not None:
+            return iter(())
+        return (self._draw(s) for s in self._seeds) if self._known is None else iter(self._known)
+
+    def points(self) -> Iterator[Parameters]:
+        """The parameters of each."""
+        if self._start is not None:
+            yield self._start
+            return
+        for model in self.models():
+            yield {**self._problem.parameters, **parameters_from(self._problem.model, model)}
 
 
-def _matrices_of(layer: str, parameters: Parameters) -> list[str]:
+def _matrices_of(layer: str, shapes: Mapping[str, torch.Size]) -> list[str]:
     """Its weights; several in recurrent layers and attention, more in layers inside it."""
-    own = [k for k in parameters if k == layer or k.startswith(f"{layer}.")]
+    own = [k for k in shapes if k == layer or k.startswith(f"{layer}.")]
     # a matrix may be made of a vector, which then is the weight
-    return [k for k in own if parameters[k].ndim > 1] or own
+    return [k for k in own if len(shapes[k]) > 1] or own
 
 
 def _lengths(signals: list[list[LayerSignal]]) -> list[float]:
@@ -263,16 +297,19 @@ def _mean_growth(signals: list[list[LayerSignal]]) -> float:
 
 
 def _scaled(
-    problem: Problem, samples: Samples, fresh: list[Parameters], names: set[str], factor: float
+    problem: Problem, samples: Samples, fresh: _Draws, names: set[str], factor: float
 ) -> list[list[LayerSignal]]:
-    points = [{k: factor * p if k in names else p for k, p in point.items()} for point in fresh]
-    return [_signals(problem, samples, point) for point in points]
+    def at(point: Parameters) -> list[LayerSignal]:
+        scaled = {k: factor * p if k in names else p for k, p in point.items()}
+        return _signals(problem, samples, scaled)
+
+    return [at(point) for point in fresh.points()]
 
 
 def _factor(
     problem: Problem,
     samples: Samples,
-    fresh: list[Parameters],
+    fresh: _Draws,
     names: set[str],
     here: float,
     notes: list[str],
@@ -300,7 +337,7 @@ def _factor(
 
 
 def _predicted(
-    models: list[nn.Module], samples: Samples, last: float, outputs: list[int], notes: list[str]
+    models: Iterator[nn.Module], samples: Samples, last: float, outputs: list[int], notes: list[str]
 ) -> list[float] | None:
     """Lengths by layer from the recursion of second moments, given that in the output."""
     try:
