@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torchtheory.core.checks import all_finite, as_module, described, whole_number, whole_numbers
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.model import evaluation_mode, global_randomness_kept, one_output
 from torchtheory.models.untouched import copied
 from torchtheory.nets.chain import Link, as_chain, has_own_forward
 from torchtheory.nets.convolutional.layer_matrices import CONVOLUTIONS
@@ -287,6 +287,58 @@ def _disturbed(model: nn.Module, inputs: Tensor) -> tuple[list[str], list[tuple[
         seen.append(values.isnan().reshape(len(inputs), -1).any(1))
     shapes = [tuple(out.shape[1:]) for out in outputs.values()]
     return list(outputs), shapes, torch.stack(seen, 1) if seen else torch.zeros(len(inputs), 0)
+
+
+def forgets_places(
+    model: nn.Module, x: Tensor, layer: str, *, output: int | str | None = None
+) -> bool:
+    """Whether what follows a layer is blind to where its outputs stand, as an average over all is.
+
+    The outputs of the layer are turned around along every dimension, and the model's output must
+    not change beyond rounding. Then nothing that is further apart than the receptive field of the
+    layer is seen together: the model sees which parts there are, and not how they are arranged.
+
+    Args:
+        model: any module; it runs in double precision and in evaluation mode, as a copy.
+        x: inputs `[n, channels, ...]`.
+        layer: name of the layer, as `dependence` lists it.
+        output: which of several outputs of the model is meant.
+
+    >>> net = nn.Sequential(nn.Conv1d(1, 2, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    >>> x = torch.randn(2, 1, 9)
+    >>> forgets_places(net, x, "0"), forgets_places(net[:1], x, "0")
+    (True, False)
+    """
+    own = copied(as_module(model)).double()
+    name, use = _numbered(layer, dict(own.named_modules()))
+    calls = 0
+
+    def turn(module: nn.Module, inputs: Any, made: Tensor) -> Tensor | None:
+        nonlocal calls
+        calls += 1
+        return made.flip(tuple(range(2, made.ndim))) if calls == use else None
+
+    point = all_finite(x.detach().double(), "x")
+    with torch.no_grad(), evaluation_mode(own):
+        plain = one_output(own(point.clone()), output)
+        handle = own.get_submodule(name).register_forward_hook(turn)
+        try:
+            turned = one_output(own(point.clone()), output)
+        finally:
+            handle.remove()
+    scale = float(plain.abs().max())
+    return bool(((turned - plain).abs() <= 1e-9 * scale).all())
+
+
+def _numbered(layer: str, modules: dict[str, nn.Module]) -> tuple[str, int]:
+    """The module of a name of `layer_outputs`, and at which of its uses."""
+    if layer in modules:
+        return layer, 1
+    name, _, count = layer.rpartition(" (")
+    name = "" if (name or layer) == "(model)" else name
+    if name not in modules or not (count[:-1].isdigit() or layer == "(model)"):
+        raise InvalidInput(f"no layer is named {layer!r}")
+    return name, int(count[:-1]) if count[:-1].isdigit() else 1
 
 
 # -- effectively -----------------------------------------------------------------------------------
