@@ -278,6 +278,46 @@ def test_positions_end_the_equivariance_of_attention(token: bool) -> None:
     }
 
 
+class Set(nn.Module):
+    """Functions of sets in ways that move positions about."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.weight = nn.Parameter(draw(5, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "attention by sums over indices":
+            weights = torch.einsum("nid,njd->nij", x, x).softmax(-1)
+            return torch.einsum("nij,njd->nid", weights, x)
+        if self.how == "all pairs":
+            return (x[:, :, None] - x[:, None]).square().sum(-1).exp().mean(2)
+        if self.how == "sorted":
+            return x.sort(1).values.flatten(1) @ self.weight.flatten()[:, None]
+        if self.how == "largest":
+            return x[..., 0].topk(2, 1).values
+        if self.how == "centered":
+            return x - x.mean(1, keepdim=True)
+        return torch.einsum("ntd,td->nd", x, self.weight)
+
+
+@pytest.mark.parametrize(
+    ("how", "breaks"),
+    [
+        ("attention by sums over indices", False),
+        ("all pairs", False),
+        ("sorted", False),
+        ("largest", False),
+        ("centered", False),
+        ("weighted by position", True),
+    ],
+)
+def test_functions_of_sets(how: str, breaks: bool) -> None:
+    x = draw(3, 5, 4)
+    assert bool(reasons(Set(how), "permutations", x)) == breaks
+    assert measure_equivariance(Set(how), "permutations", x).exact != breaks
+
+
 class Patches(nn.Module):
     def __init__(self, positions: bool) -> None:
         super().__init__()
@@ -317,7 +357,7 @@ def test_other_ways_to_depend_on_the_order() -> None:
 
 class Strange(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.einsum("nchw,ndhw->ncd", x, x).relu()
+        return torch.fft.fft(x).abs()
 
 
 def test_where_the_trail_is_lost_that_is_said() -> None:
@@ -325,9 +365,9 @@ def test_where_the_trail_is_lost_that_is_said() -> None:
         nn.Sequential(conv(1, 2), Strange()), "translations", draw(2, 1, 4, 4)
     )
     assert found.unfollowed is not None
-    assert found.unfollowed.place == "einsum in 1"
+    assert found.unfollowed.place == "fft_fft in 1"
     assert found.first is None
-    assert "no layer before einsum in 1 breaks it" in repr(found)
+    assert "no layer before fft_fft in 1 breaks it" in repr(found)
     assert "is not known" in repr(found)
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -22,10 +23,14 @@ from torchtheory.nets.equivariance.layouts import Layout, act, input_layout, pus
 from torchtheory.nets.equivariance.reasons import reason_for
 from torchtheory.nets.equivariance.rules import (
     REARRANGEMENTS,
+    axis_of_sort,
     function_of,
     is_product,
+    is_understood,
     is_unit,
+    joined_layouts,
     layout_after,
+    layout_of_einsum,
     layout_of_product,
     stride_of,
 )
@@ -88,6 +93,8 @@ class LayerDefect:
 
 def overall_defect(found: Tensor, wanted: Tensor) -> float:
     """The relative defect of a batch as a whole: not every axis 0 inside a model is the samples."""
+    if found.is_complex():
+        found, wanted = torch.view_as_real(found), torch.view_as_real(wanted)
     return float(relative_defects(found[None], wanted[None])[0])
 
 
@@ -232,9 +239,8 @@ class Following(TorchFunctionMode):
                 after = [None] * len(outs)
             for out, layout in zip(outs, after, strict=True):
                 self.known[id(out)] = (out, layout)
-            step = self._step(call, outs[0], after[0]) if outs[0].is_floating_point() else None
-            if step is not None:
-                self.steps.append(step)
+            if outs[0].is_floating_point() or outs[0].is_complex():
+                self.steps.append(self._step(call, outs[0], after[0]))
         finally:
             self.inside -= 1
 
@@ -252,11 +258,19 @@ class Following(TorchFunctionMode):
             a, b = call.tensors()
             pair = (self.known.get(id(t), (t, None))[1] for t in (a, b))
             return [layout_of_product(a, next(pair), b, next(pair))]
+        if call.name == "einsum" and call.args and isinstance(call.args[0], str):
+            operands = [(t, self.known.get(id(t), (t, None))[1]) for t in call.tensors()]
+            return [layout_of_einsum(call.args[0], operands)]
+        if (axis := axis_of_sort(call.name, call.args, call.named)) is not None:
+            return self._sorted(data, axis) + [None] * (len(outs) - 1)
         stride = stride_of(call.module, call.name, call.args, call.named)
         dims = call.named.get("dim", _dims(call.args))
         keep = bool(call.named.get("keepdim", len(call.args) > 2 and call.args[2] is True))
-        found = []
+        found: list[Layout | None] = []
         for out in outs:
+            if len(data) > 1 and _is_broadcast([z for z, _ in data], out):
+                found.append(joined_layouts(data, out.ndim))
+                continue
             # the operand that the others are broadcast to
             z, layout = max(
                 data, key=lambda d: (d[0].shape == out.shape, d[0].ndim, len(d[1] or ()))
@@ -264,6 +278,14 @@ class Following(TorchFunctionMode):
             assert layout is not None
             found.append(layout_after(call.name, stride, z, layout, out, dims, keep))
         return found
+
+    @staticmethod
+    def _sorted(data: list[tuple[Tensor, Layout | None]], axis: int) -> list[Layout | None]:
+        """Sorted along all that moves, nothing is left that does."""
+        z, layout = data[0]
+        along = axis % z.ndim
+        left = [m for m in layout or () if m.axes != (along,)]
+        return [None if any(along in m.axes for m in left) else tuple(left)]
 
     def _pushed(self, call: Call) -> list[Layout | None]:
         """The actions on what a rearrangement returns; none where it is not one after all."""
@@ -295,8 +317,12 @@ class Following(TorchFunctionMode):
         if self.trying and layout is not None:
             try:
                 self._try(call, out, layout, defect)
+                understood = not defect.breaks or is_understood(call.name, call.module)
             except RuntimeError:  # it takes no moved inputs: a mask or a size depends on them
-                defect.followed, layout, shown = False, None, True
+                understood = False
+            if not understood:
+                defect = LayerDefect(path, call.kind, followed=False)
+                layout, shown = None, True
                 self._forget(out)
         shown = shown or defect.breaks
         return Step(defect, shown, out.clone(), layout)
@@ -353,6 +379,15 @@ def _written(func: Callable[..., Any]) -> Callable[..., Tensor]:
         return own
 
     return write
+
+
+def _is_broadcast(operands: list[Tensor], out: Tensor) -> bool:
+    """Whether the output has the shape that the operands are broadcast to."""
+    longest = max(z.ndim for z in operands)
+    shapes = [[1] * (longest - z.ndim) + list(z.shape) for z in operands]
+    largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    fits = all(a in (1, b) for shape in shapes for a, b in zip(shape, largest, strict=True))
+    return fits and largest == list(out.shape)
 
 
 def _dims(args: tuple[Any, ...]) -> Any:

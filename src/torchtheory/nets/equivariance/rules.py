@@ -22,7 +22,23 @@ REARRANGEMENTS = set(
 
 _REDUCTIONS = set("mean sum amax amin logsumexp prod std var norm max min median".split())
 
+#: Sorted values do not depend on where they were; where the axis is given, by position.
+_SORTS = {"sort": 1, "msort": 9, "topk": 2}
+
 _PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "mm"}
+
+#: Functions of which it is known that outputs belong to the positions of the inputs: if one of them
+#: does not follow a group, that is its own doing. Others may have moved positions elsewhere.
+_POSITIONWISE = set(
+    """
+    add add_ sub sub_ mul mul_ div div_ pow __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__
+    __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__ __pow__ subtract multiply divide
+    true_divide rsub maximum minimum lerp addcmul where masked_fill masked_fill_ softmax log_softmax
+    layer_norm batch_norm instance_norm group_norm rms_norm scaled_dot_product_attention
+    multi_head_attention_forward cumsum cumprod dropout embedding one_hot linear bilinear
+    __setitem__ copy_ einsum
+    """.split()
+)
 
 #: What maps a grid to another one; the stride is the step of the window.
 _WINDOWS = {
@@ -158,6 +174,67 @@ def layout_of_product(
             if axes not in [m.axes for m in found]:
                 found.append(Moved(axes, moved.grid, moved.place, moved.rest))
     return tuple(found)
+
+
+def joined_layouts(operands: Sequence[tuple[Tensor, Layout | None]], dimensions: int) -> Layout:
+    """The action on what operands are broadcast to: all that moves in one of them moves.
+
+    Args:
+        operands: the tensors and the actions on them.
+        dimensions: of the output.
+    """
+    found: list[Moved] = []
+    for z, layout in operands:
+        for moved in layout or ():
+            axes = tuple(a + dimensions - z.ndim for a in moved.axes)
+            if not {a for m in found for a in m.axes} & set(axes):
+                found.append(Moved(axes, moved.grid, moved.place, moved.rest))
+    return tuple(found)
+
+
+def layout_of_einsum(
+    equation: str, operands: Sequence[tuple[Tensor, Layout | None]]
+) -> Layout | None:
+    """The action on a sum over indices: that of every index which stays.
+
+    Args:
+        equation: such as `"nid,njd->nij"`; others than with an arrow are not read.
+        operands: the tensors and the actions on them, None for constants.
+    """
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow or "." in equation or len(terms) != len(operands):
+        return None
+    found: list[Moved] = []
+    for letters, (_, layout) in zip(terms, operands, strict=True):
+        for moved in layout or ():
+            names = [letters[a] for a in moved.axes]
+            if not any(name in right for name in names):
+                continue
+            if not all(name in right for name in names):
+                return None
+            axes = tuple(right.index(name) for name in names)
+            if axes not in [m.axes for m in found]:
+                found.append(Moved(axes, moved.grid, moved.place, moved.rest))
+    return tuple(found)
+
+
+def axis_of_sort(name: str, args: Sequence[Any], named: Any) -> int | None:
+    """The axis along which a function sorts; None for other functions."""
+    if name not in _SORTS:
+        return None
+    at = _SORTS[name]
+    given = named.get("dim", args[at] if len(args) > at else 0 if name == "msort" else -1)
+    return int(given)
+
+
+def is_understood(name: str, module: nn.Module | None) -> bool:
+    """Whether a function that does not follow a group can be blamed for that."""
+    return (
+        module is not None
+        or bool(window_kind(name))
+        or name in _POSITIONWISE | _PRODUCTS | _REDUCTIONS | REARRANGEMENTS
+    )
 
 
 def is_product(name: str) -> bool:
