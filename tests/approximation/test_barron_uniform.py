@@ -52,6 +52,17 @@ def test_supremum_against_a_fine_grid(dimension: int) -> None:
     assert found.ball_low <= found.ball_high <= found.cube
 
 
+@pytest.mark.parametrize("seed", [15, 17, 56, 57])
+def test_no_point_of_the_ball_exceeds_the_upper_number(seed: int) -> None:
+    """Drawn so that the worst point is where a coordinate's share ends, not at a threshold."""
+    for d in (2, 3):
+        waves = additive_waves(d)
+        steps = draw_steps(waves, 30, generator=seed)
+        x = ball_points(20_000, d, generator=seed)
+        found = additive_sup_error(steps, waves)
+        assert float((steps(x).mean(1) - waves(x)).abs().max()) <= found.ball_high + 1e-9
+
+
 def test_more_parts_close_the_gap() -> None:
     waves = additive_waves(6)
     steps = draw_steps(waves, 300, generator=1)

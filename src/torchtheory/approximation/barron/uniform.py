@@ -77,8 +77,8 @@ def additive_extremes(
 
     Between two thresholds a coordinate's error $D_j$ is a constant minus a wave: its extrema are at
     the thresholds, from both sides, at the ends and where the wave turns. Over the ball the sum
-    is maximized by dynamic programming over shares of $r^2$ in `parts` equal parts; rounding the
-    shares up and down gives the two numbers.
+    is maximized by dynamic programming over shares of $r^2$ in `parts` equal parts, which are
+    further ends; rounding what a point takes up and down gives the two numbers.
 
     Args:
         steps: from `draw_steps` of the target.
@@ -121,6 +121,7 @@ def additive_extremes(
                 float(frequencies[wave, j].sum()),
                 float(target.phases[wave].sum()),
                 radius,
+                parts,
             )
         )
     return _sup(errors, radius, parts), _sup([(at, -v) for at, v in errors], radius, parts)
@@ -142,9 +143,12 @@ def _candidates(
     frequency: float,
     phase: float,
     radius: float,
+    parts: int,
 ) -> tuple[Tensor, Tensor]:
     """Points of one axis where the error may be extreme, and its values there, minus that at 0."""
-    ends = places.new_tensor([-radius, 0.0, radius])
+    # where the share of the ball that is left to an axis ends it may be extreme as well
+    shares = radius * (torch.arange(1, parts + 1).to(places) / parts).sqrt()
+    ends = torch.cat([-shares, shares.new_zeros(1), shares])
     turns = places.new_zeros(0)
     if frequency:
         k = torch.arange(

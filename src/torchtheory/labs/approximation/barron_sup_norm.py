@@ -24,9 +24,9 @@ IDS = ["L-101", "A-104"]
     room="approximation",
     covers=["L-101", "A-104"],
     title="Barron's theorem in the sup norm: n^(-1/2), times √d on a cube and d^(1/4) on a ball",
-    full={"seeds": 80, "parts": 256},
+    full={"seeds": 80, "parts": 512},
 )
-def barron_sup_norm(run: Run, seeds: int = 16, parts: int = 96) -> None:
+def barron_sup_norm(run: Run, seeds: int = 16, parts: int = 192) -> None:
     """The largest error of a network of random steps, exactly, for sums of waves along the axes.
 
     All targets have Barron's constant 1, in 1 to 32 dimensions. The largest error falls with
@@ -141,8 +141,9 @@ def in_dimensions(run: Run, found: dict[int, list[list[Sides]]], seeds: int, par
     says = run.states(IDS, r"C_f=1: \quad\mathbb E\sup_{[-1,1]^d}(f_n-f)\sim\sqrt d")
     says.slope(exponents(on_cube), 0.5, 0.03, against=(0.25, 0.0, 1.0))
     says.fails("waves along one axis only", mean_interval(flat))
+    # and 0.05 on the ball, whose points have short coordinates only in many dimensions
     says = run.states(IDS, r"C_f=1: \quad\mathbb E\sup_{B_1}(f_n-f)\sim d^{1/4}")
-    says.slope(exponents(on_ball), 0.25, 0.03, against=(0.5, 0.0))
+    says.slope(exponents(on_ball), 0.25, 0.05, against=(0.5, 0.0))
     says.fails("the cube around the ball", exponents(on_cube))
 
     def worst(d: int) -> list[float]:
