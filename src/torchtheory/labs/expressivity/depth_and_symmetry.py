@@ -33,6 +33,10 @@ def depth_and_symmetry(run: Run, folds: int = 5, targets: int = 3, parameters: i
     depth j and not without folds, folds remove at least nine tenths of it for the function of most
     axes and less for the generic one, and the parameters that an exact network needs fall with j.
     Look at the error against depth.
+
+    Args:
+        targets: random functions for each number of folds.
+        parameters: of every network that is fitted, whatever its depth.
     """
     whole_number(folds, "folds", least=2)
     whole_number(targets, "targets", least=2)

@@ -41,6 +41,10 @@ def folding_regions(run: Run, depth: int = 3, networks: int = 4) -> None:
     Montúfar's lower bound on the *largest* number of regions. Random weights of the same shape
     have far fewer, and no network has more than the product of Zaslavsky's counts. Look at the
     figure: the pattern of the last layer repeats, mirrored, in every cell of the folding.
+
+    Args:
+        depth: folding layers at most.
+        networks: random networks whose regions are counted for comparison.
     """
     shapes = [(2, 4, k) for k in range(1, depth + 1)] + [(2, 6, 2)]
     seed = int(torch.randint(0, 2**31, (), generator=run.generator))

@@ -37,6 +37,10 @@ def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
     the n + 1, and composed zigzags reach the product of the widths. Counting a ReLU as doubling
     and a sum as adding gives the coarser bound 2^L times the product; spread evenly over L layers
     it is largest at an average width of e/2, where real networks have very few pieces.
+
+    Args:
+        networks: random networks of each shape.
+        width: hidden units of the shallow networks, which have one piece more.
     """
     shallow = [_shallow(run, width) for _ in range(networks)]
     counted = [affine_pieces(net, -_far(net), _far(net)) for net in shallow]
@@ -149,6 +153,10 @@ def depth_floor(run: Run, steps: int = 150, widths: list[int] | None = None) -> 
     and its error compared with the floor. Networks of one and two hidden layers are trained on x²;
     their largest error, exact from their pieces, is compared with the floor of their architecture
     and with the higher floor of the pieces they really have.
+
+    Args:
+        steps: training steps of each network that is fitted to the square.
+        widths: of the hidden layers; 2, 4 and 8 unless given.
     """
     sizes = widths or [2, 4, 8]
     best = []

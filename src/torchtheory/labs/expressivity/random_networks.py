@@ -43,6 +43,10 @@ def random_regions(run: Run, units: int = 16, networks: int = 6) -> None:
     here it is large, so that the square stands for the plane: the last rows of the table have
     biases as large as the square, where depth leaves fewer regions still. Look at the cells in the
     middle of the square.
+
+    Args:
+        units: in all hidden layers together: a multiple of 4, at least 16.
+        networks: random networks for each depth.
     """
     whole_number(networks, "networks", least=3)
     if units < 16 or units % 4:
@@ -161,6 +165,11 @@ def trajectory_length(run: Run, sigma: float = 2.0, networks: int = 7, trials: i
     coin that does not know how fast its pre-activation moves. The figure sends a circle through
     networks with variance 4/n and no, three and ten hidden layers: the length and the number of
     turns grow with depth.
+
+    Args:
+        sigma: standard deviation that the weights are scaled by.
+        trials: pairs of networks with the same normal numbers.
+        corners: of the polygon that stands for the circle.
     """
     curve = circle(corners)
     widths = [2, 12, 12, 12]

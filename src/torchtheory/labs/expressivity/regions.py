@@ -40,6 +40,10 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
     two hidden layers is then taken apart: its affine map on every cell is compared with the
     network, its cells along a line with the pieces along that line. The picture shows every cell
     and the decision boundary, both exact.
+
+    Args:
+        width: of both hidden layers of the network that is taken apart.
+        steps: training steps before its regions are listed.
     """
     sizes = [(3, 2), (4, 2), (5, 2), (8, 2), (4, 3), (3, 3), (6, 3)]
     drawn = [(run.randn(m, n), run.randn(m)) for m, n in sizes]

@@ -35,6 +35,9 @@ def sawtooth(run: Run, times: int = 8) -> None:
     compared with 0 and 1 (they are exact in floating point), its integral with 1/2. The same
     function as one hidden layer needs a unit for every piece: the number of units that any depth
     needs for K^L pieces is compared with the zigzags that reach it.
+
+    Args:
+        times: how often the tent map is composed with itself, at most.
     """
     sizes = range(1, times + 1)
     nets = {k: sawtooth_network(k) for k in sizes}
@@ -142,6 +145,10 @@ def telgarsky_separation(run: Run, networks: int = 3, steps: int = 60) -> None:
     compared with the bound that their own number of pieces certifies; so are functions that follow
     some of the teeth exactly, and errors on points with alternating labels. The composed tent has
     no error at all.
+
+    Args:
+        networks: trained networks of each shape.
+        steps: training steps of each.
     """
     p = 6
     target = sawtooth_network(p)

@@ -38,6 +38,11 @@ def algorithmic_robustness(run: Run, samples: int = 1000, trials: int = 200, del
     losses go up, after the sample is seen, in the cells that came up too rarely. The gap is within
     the bound, and far outside where the cells are chosen after the sample.
     Last its price: a grid has exponentially many cells. Look at the samples needed by dimension.
+
+    Args:
+        samples: size of a sample.
+        trials: samples that the bound is tried on.
+        delta: probability with which the bound may fail.
     """
     if samples < 100 or trials < 50 or not 0 < delta < 1:
         raise InvalidInput("take at least 100 samples, 50 trials and delta between 0 and 1")

@@ -58,6 +58,12 @@ def bayes_risk(run: Run, points: int = 8, laws: int = 40, sample: int = 100, tri
     risk is estimated by test sets: the intervals keep their promise for a function fitted to other
     data, and break it on the very sample the function was fitted to. Look at the two clouds of
     errors in the figure: only one of them is centered.
+
+    Args:
+        points: of the input space, 2 to 12, so that all functions can be listed.
+        laws: random laws of inputs and labels.
+        sample: size of a fresh sample.
+        trials: samples by which the coverage of intervals is counted.
     """
     if not 2 <= points <= 12 or laws < 2 or sample < 10 or trials < 100:
         raise InvalidInput("take 2 to 12 points, 2 laws, samples of 10 and 100 trials or more")

@@ -53,6 +53,11 @@ def bias_variance_of_least_squares(
     Gaussian designs, and what gradient descent makes of it. Last the curves of bias and variance
     by number of parameters, simulated beside their exact values. Look at the pole of the variance
     at p = n, and at gradient descent stopped early, which does not have it.
+
+    Args:
+        noise: standard deviation of the targets' noise.
+        trials: draws that bias and variance are averaged over.
+        step: from one number of parameters to the next on the curve.
     """
     if samples < 8 or dimension < 2 * samples or trials < 20 or step < 1 or noise <= 0:
         raise InvalidInput("take at least 8 samples, twice as many dimensions, 20 trials, step 1 and some noise")

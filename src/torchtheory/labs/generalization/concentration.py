@@ -35,6 +35,10 @@ def concentration_inequalities(run: Run, trials: int = 4000, size: int = 60) -> 
     it is Hoeffding's inequality. Matrix Bernstein: the largest eigenvalue of a sum of fixed
     symmetric matrices with random signs; one dimension gives the scalar inequality. Look at the
     figure: both bounds fall with the tails, and give away a good deal.
+
+    Args:
+        trials: independent draws whose deviations are counted.
+        size: observations in a draw.
     """
     if trials < 500 or size < 20:
         raise InvalidInput("take at least 500 trials and samples of 20")

@@ -48,6 +48,12 @@ def covering_numbers(run: Run, samples: int = 8, classes: int = 2, points: int =
     dimension there is the dimension of a manifold: one for the circle, two for sphere and torus.
     Two statements fail as they are printed, at a class of one function and at distances near 1.
     Look at the profile in the figure: the area under a root of its logarithm is the bound.
+
+    Args:
+        samples: points that the functions are compared on.
+        classes: random classes of functions.
+        points: of each set whose dimension is read off its covering numbers.
+        line: points on a line, for Haussler's bound.
     """
     whole_number(samples, "samples", least=4)
     whole_number(classes, "classes", least=1)
@@ -249,6 +255,11 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
     the covers of the sample, the same with Haussler's bound in place of the covers, and last a
     constant times the root of V/m. Each is at most the next. Look at the figure for where each
     falls below 1, which is where it begins to say something.
+
+    Args:
+        trials: samples of each size.
+        sizes: how many sizes there are: 25, 50, 100 and so on.
+        grid: points that thresholds are distinguished by.
     """
     whole_number(trials, "trials", least=20)
     whole_number(sizes, "sizes", least=4)

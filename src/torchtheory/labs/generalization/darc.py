@@ -39,6 +39,10 @@ def darc_regularizer(run: Run, batches: int = 50, samples: int = 8) -> None:
     number is added to all logits, which cross-entropy does not notice. Where logits may be chosen
     freely, cross-entropy with DARC1 has a minimum in closed form; look at the figure for the size
     of outputs it leads to, whatever the data.
+
+    Args:
+        batches: random batches that the bound is checked on.
+        samples: in a batch, 2 to 16, so that all signs can be listed.
     """
     if batches < 2 or not 2 <= samples <= 16:
         raise InvalidInput("take 2 batches or more, of 2 to 16 samples")

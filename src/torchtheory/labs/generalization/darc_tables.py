@@ -74,6 +74,13 @@ def darc_tables(
     alone. (The source's outputs are 7 to 13 times smaller with DARC1, after up to a thousand times
     as many steps: those of base networks grow with the logarithm of time.) The controls are
     networks without DARC1, and a strength at which the best logits are all 0.
+
+    Args:
+        data: `digits`, `mnist` or `cifar10`; the last two are read from files.
+        trials: trainings with and without the penalty.
+        epochs: of a training.
+        samples: that the networks are trained on.
+        width: of the network that is trained.
     """
     if trials < 3 or epochs < 1 or samples < 50 or width < 2:
         raise InvalidInput("take 3 trials, 1 epoch, 50 samples and a width of 2, or more")

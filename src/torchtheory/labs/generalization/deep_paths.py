@@ -78,6 +78,12 @@ def deep_path_representation(
     a mask for every connection; one for every unit is not enough, and the control shows it. The
     table names the paths that made one output. Look at the figure for a trained network: part of
     the paths is open for an input, and a smaller part makes most of its output.
+
+    Args:
+        points: inputs at which the sum over paths is compared with the output.
+        width: of the hidden layers.
+        epochs: of the training along which paths are watched.
+        learning_rate: of that training.
     """
     if points < 2 or width < 2 or epochs < 1:
         raise InvalidInput("take 2 points, a width of 2 and 1 epoch, or more")

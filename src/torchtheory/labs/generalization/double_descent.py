@@ -34,6 +34,11 @@ def double_descent(run: Run, samples: int = 40, trials: int = 16, largest: int =
     complexity of an algorithm, the largest sample it still fits: for least squares with noisy
     labels it is the number of features, and with clean linear labels it has no limit. Look at the
     two curves of the figure.
+
+    Args:
+        samples: of a training set: the risk peaks at as many features.
+        trials: random features and training sets that the risk is averaged over.
+        largest: most features, at least ten times the samples.
     """
     if samples < 20 or trials < 5 or largest < 10 * samples:
         raise InvalidInput("take 20 samples, 5 trials and ten times as many features, or more")
@@ -154,6 +159,13 @@ def width_and_test_error(
     decay or early stopping. From some width on the networks reproduce the training labels, wrong
     ones included; the test error of much wider ones is no larger than at that width. Look at where
     the training error reaches 0, and at what the test error does from there on.
+
+    Args:
+        samples: digits that are trained on, 50 to 1500.
+        widths: hidden units of the networks, three numbers or more.
+        seeds: trainings of each width.
+        epochs: of a training.
+        label_noise: share of the training labels that are replaced at random.
     """
     if len(widths) < 3 or seeds < 2 or samples < 50 or samples > 1500:
         raise InvalidInput("take three widths, two seeds and 50 to 1500 digits")
@@ -225,6 +237,10 @@ def polynomial_regression(run: Run, repetitions: int = 10, samples: int = 20) ->
     by the singular values that count as 0, here those below max(m, p) ε σ₁. Where interpolation
     sets in is found with Legendre polynomials, which span the same space. Look at the semi-log
     panel on the left.
+
+    Args:
+        repetitions: draws of the noise.
+        samples: of the cubic with noise.
     """
     if repetitions < 5 or samples < 10:
         raise InvalidInput("take at least 5 repetitions and 10 samples")

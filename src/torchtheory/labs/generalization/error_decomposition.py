@@ -41,6 +41,11 @@ def error_decomposition(run: Run, sample: int = 30, trials: int = 150, sizes: tu
     empirical risk are found exactly by dynamic programming, and a greedy search stands for a real
     optimizer. Approximation, estimation and search add up to the excess risk. Look at the
     bottom of the total in the figure: it moves to wider networks as the sample grows.
+
+    Args:
+        sample: size of the samples for the nested classes.
+        trials: samples of each size.
+        sizes: of the samples that networks are fitted to.
     """
     if sample < 2 or trials < 20 or len(sizes) < 2 or min(sizes) < 20:
         raise InvalidInput("take samples of 2, 20 trials and two sizes of 20 or more")

@@ -45,6 +45,9 @@ def losses_with_exponential_tail(run: Run, trials: int = 20) -> None:
     smoothness of losses; their tails; the support vector machine and its KKT conditions; and that
     a separable sample leaves the exponential risk without a critical point. Look at the table: the
     logistic loss passes everything, the exponential is not smooth, the hinge has no tail at all.
+
+    Args:
+        trials: random samples whose separability is decided.
     """
     whole_number(trials, "trials", least=5)
     separability(run, trials)

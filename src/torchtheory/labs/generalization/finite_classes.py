@@ -40,6 +40,11 @@ def finite_class_bounds(run: Run, functions: int = 1000, sample: int = 50, trial
     finds its own. The union bound covers it. Then the excess risk of the minimizer, classes with
     weights, and the concentration of the worst gap. All risks are exact sums. Look at the two
     histograms.
+
+    Args:
+        functions: in the class, of which the data choose one.
+        sample: size of a sample.
+        trials: samples in which the bounds may fail.
     """
     if functions < 20 or sample < 10 or trials < 200:
         raise InvalidInput("take 20 functions, samples of 10 and 200 trials or more")

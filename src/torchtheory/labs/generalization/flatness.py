@@ -58,6 +58,12 @@ def flatness_and_rescaling(
     largest eigenvalue passes any target. Measures relative to each parameter's size stay as well.
     Last the linear classifier, where robustness of the parameters does bound the margin. Look at
     the valley that narrows in the figure while the generalization gap does not move.
+
+    Args:
+        samples: that the network is trained on.
+        hidden: units of the network.
+        epochs: of its training.
+        target: sharpness that rescaling is to reach.
     """
     if samples < 10 or hidden < 2 or epochs < 1 or target <= 0:
         raise InvalidInput("take at least 10 samples, 2 hidden units, 1 epoch and a target above 0")

@@ -32,6 +32,10 @@ def squared_loss_gap_decomposition(run: Run, sample: int = 20, population: int =
     and with the kernel the parts agree. Replacing the cosines by 1 gives the bound; it holds also
     where the largest eigenvalue is negative, and two hidden units that cancel each other make it
     as bad as one likes while the gap stays. Look at the figure: gap and bound during training.
+
+    Args:
+        population: points of the law, over which the risk is exact.
+        epochs: of the training that is watched.
     """
     if sample < 4 or population < 8 or epochs < 10:
         raise InvalidInput("take 4 samples, a population of 8 and 10 epochs, or more")

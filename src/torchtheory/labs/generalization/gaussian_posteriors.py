@@ -44,6 +44,11 @@ def gaussian_posteriors(run: Run, draws: int = 20_000, samples: int = 400, epoch
     probe: noise is turned up until a network of digits errs, once for true labels and once for
     random ones, and the noise it bears is turned into a bound. Look at where the two curves leave
     the ground.
+
+    Args:
+        draws: of Gaussian weights for the averages.
+        samples: digits that the network is trained on.
+        epochs: of its training.
     """
     if draws < 1000 or samples < 100 or epochs < 1:
         raise InvalidInput("take 1000 draws, 100 samples and 1 epoch or more")

@@ -48,6 +48,11 @@ def growth_function(run: Run, points: int = 8, draws: int = 8, classes: int = 15
     Sauer-Shelah lemma: for the classes above, for boxes, and for random finite classes whose VC
     dimension is found by exhaustion. Look at the figure: below its VC dimension a class grows like
     2ⁿ, beyond it like a polynomial.
+
+    Args:
+        points: that labelings are counted on, 5 to 16.
+        draws: random placements of the points.
+        classes: random classes of functions.
     """
     if not 5 <= points <= 16 or draws < 3 or classes < 5:
         raise InvalidInput("take 5 to 16 points, at least 3 draws and 5 classes")

@@ -40,6 +40,11 @@ def logistic_regression_to_hard_margin(run: Run, samples: int = 30, dimension: i
     bound on the residual, the gradient as a combination of support vectors, and the validation
     loss that grows while the error does not. Look at the logarithmic axes: the loss is down by
     seven powers of ten when the direction has gained one digit.
+
+    Args:
+        samples: of the separable data.
+        dimension: of the inputs.
+        steps: of gradient descent.
     """
     whole_number(samples, "samples", least=10)
     whole_number(dimension, "dimension", least=2)

@@ -43,6 +43,11 @@ def closest_interpolant_lab(run: Run, samples: int = 12, dimension: int = 40, st
     start (the one of least norm if the start is 0). The same for stochastic gradient descent,
     which may keep a constant step because every example is fitted exactly in the end. Look at the
     picture of Figure 11.2: three starts, three ends on one line, all paths at right angles to it.
+
+    Args:
+        samples: fewer than the dimension, so that many interpolants exist.
+        dimension: of the inputs, and so of the parameters.
+        steps: of gradient descent.
     """
     whole_number(samples, "samples", least=3)
     whole_number(dimension, "dimension", least=samples + 2)
@@ -221,6 +226,10 @@ def ridge_and_early_stopping(run: Run, samples: int = 30, dimension: int = 12) -
     1-(1-ηλ)^k of the way along each eigenvector; ridge λ/(λ+μ) of it. Matching them gives
     k = 1/(ημ). Look at the two filters: they agree at both ends of the spectrum and differ by at
     most 30 % in between, which is what "equals" means here.
+
+    Args:
+        samples: rows of the design.
+        dimension: columns of the design, of singular values that differ by a factor of about 50.
     """
     whole_number(dimension, "dimension", least=3)
     whole_number(samples, "samples", least=3)

@@ -37,6 +37,10 @@ def kernel_ridge_regimes(run: Run, sizes: tuple[int, ...] = (10, 40, 160, 640), 
     Then three interpolators of noisy points on a line as the sample grows: an average with a
     singular kernel, whose noise dies out slowly; the broken line, which keeps two thirds of it;
     and the polynomial through all points, which blows it up. Look at the three pictures.
+
+    Args:
+        sizes: numbers of samples, three or more.
+        designs: random designs of each size.
     """
     if len(sizes) < 3 or min(sizes) < 4 or designs < 5:
         raise InvalidInput("take three sizes of at least 4 and 5 designs")

@@ -27,6 +27,12 @@ def linear_memorization(
     large as one likes have the same training and test predictions, up to an error one chooses. With
     enough test rows no direction is left, and the statement is false. Look at the errors in the
     figure: flat on the given test points, and growing with the norm on others.
+
+    Args:
+        samples: that are memorized.
+        features: more than samples, so that directions remain in which weights are free.
+        outputs: of the linear model.
+        distance: from the true weights at which the errors are still zero.
     """
     if samples < 5 or features <= samples or outputs < 1 or distance <= 0:
         raise InvalidInput("take at least 5 samples, more features than samples, and a distance")

@@ -47,6 +47,11 @@ def minimum_norm_regression(run: Run, samples: int = 200, noises: int = 3000, de
     pole at d = m, and the eigenvalues to Marchenko and Pastur's law. With a single sample of signs
     the variance is the Frobenius norm of the second moment: adding copies of a feature raises it,
     adding new ones lowers it. Look at the three descents of the last figure.
+
+    Args:
+        samples: of a design.
+        noises: draws of the noise for a given design.
+        designs: random designs.
     """
     if samples < 40 or noises < 100 or designs < 2:
         raise InvalidInput("take at least 40 samples, 100 draws of the noise and 2 designs")
@@ -237,6 +242,11 @@ def benign_overfitting(
     the formula, which is right up to constants. With eigenvalues that decay just fast enough to be
     summed the variance tends to 0 as the sample grows, although every fit interpolates its noise;
     with faster decay it does not. Look at the two families in the figure.
+
+    Args:
+        sizes: numbers of samples, three or more.
+        dimension: of the inputs, at least ten times the largest sample.
+        designs: random designs of each size.
     """
     if len(sizes) < 3 or min(sizes) < 5 or dimension < 10 * max(sizes) or designs < 2:
         raise InvalidInput("take three sizes of 5 or more, ten times as many dimensions, 2 designs")

@@ -26,6 +26,9 @@ def neuron_complexity(run: Run, samples: int = 12) -> None:
     The lemma on linear classes and the contraction lemma give Lip(φ) W D/√m. A tanh of small weights
     is nearly linear and comes within a hundredth of it; a ReLU sees half of the signs. Then depth: the
     bound that knows the spectral norms does not grow with it, and falls more slowly with the sample.
+
+    Args:
+        samples: for which all signs are listed.
     """
     one_layer(run, samples)
     depth(run)

@@ -50,6 +50,12 @@ def no_free_lunch(run: Run, points: int = 8, samples: int = 4, horizon: int = 20
     fall slowly to zero, a law on which learning is slower for every sample size; and why the rates
     must fall to zero, which the source forgets to ask. Look at how the curves of the learners
     cross in the figure: what one gains on some targets it loses on others.
+
+    Args:
+        points: of the input space, 3 to 12, so that all targets can be listed.
+        samples: that a learner is shown, 1 to 6.
+        horizon: largest sample size in the part on slow rates.
+        labelings: random targets of that part.
     """
     if not 3 <= points <= 12 or not 1 <= samples <= 6 or horizon < 10 or labelings < 1:
         raise InvalidInput("take 3 to 12 points, 1 to 6 samples, a horizon of 10 or more")

@@ -51,6 +51,11 @@ def norm_bounded_networks(run: Run, samples: int = 8, draws: int = 80, steps: in
     theorem bounds it from above. Look at the figure: what training
     reaches does not grow with depth while the bound doubles with each layer, and a bound above the
     largest value of the functions is empty.
+
+    Args:
+        samples: for which complexities are computed.
+        draws: of signs for the averages.
+        steps: of the ascent that looks for the supremum.
     """
     whole_number(samples, "samples", least=4)
     whole_number(draws, "draws", least=50)
@@ -232,6 +237,10 @@ def margin_bounds(run: Run, samples: int = 1000, trials: int = 100) -> None:
     in all but a share δ of the samples; where the complexity is left out, interpolation of pure
     noise in high dimension breaks it. Look at the trade-off in γ, and at what deep networks make of
     the bound.
+
+    Args:
+        samples: size of a sample.
+        trials: samples in which the bounds may fail.
     """
     whole_number(samples, "samples", least=100)
     whole_number(trials, "trials", least=50)

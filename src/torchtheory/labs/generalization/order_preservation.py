@@ -43,6 +43,12 @@ def order_preservation_lab(
     its cosines by 1 makes it a valid bound that does not; random numbers have no correlation. The
     confidence interval of the rank correlation is checked on normal pairs, whose correlation is
     known. Look at the figure: gap against three measures.
+
+    Args:
+        repeats: trainings of each kind of network.
+        epochs: of a training.
+        population: points of the law, over which the risk is exact.
+        trials: samples by which the coverage of an interval is counted.
     """
     if repeats < 1 or epochs < 1 or population < 20 or trials < 50:
         raise InvalidInput("take 1 repeat, 1 epoch, a population of 20 and 50 trials, or more")

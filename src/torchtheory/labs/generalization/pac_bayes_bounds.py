@@ -51,6 +51,10 @@ def pac_bayes_bounds(run: Run, laws: int = 200, trials: int = 20_000) -> None:
     inequality. Then the bounds themselves are compared: the one the lectures print, the one their
     proof gives, Maurer's, the inverted kl, and Catoni's, whose best temperature is the inverted kl
     again. Look at how much the same information is worth in each form when errors are few.
+
+    Args:
+        laws: random pairs of laws whose divergence is taken.
+        trials: samples in which the bounds may fail.
     """
     if laws < 10 or trials < 1000:
         raise InvalidInput("take 10 laws and 1000 trials or more")

@@ -64,6 +64,11 @@ def pac_bayes_certificate(
     Unless `epochs` says otherwise, a column is given 6 to 24 of them. Each finished column is
     kept in the directory `keep`, and a run that was stopped takes it from there. Look at the
     bound beside the test error.
+
+    Args:
+        sgd_epochs: epochs of ordinary training before the posterior is trained.
+        batch: samples per step.
+        digit_epochs: epochs on the small digits.
     """
     if min(sgd_epochs, batch, digit_epochs) < 1 or epochs < 0:
         raise InvalidInput("epochs and batch must be at least 1 (or epochs=0: each column's own)")

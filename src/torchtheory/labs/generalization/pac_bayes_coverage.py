@@ -36,6 +36,12 @@ def pac_bayes_coverage(run: Run, problems: int = 400, samples: int = 60, certifi
     scales and all. The same check with a prior centered at what the very sample taught it fails
     almost always. Look at the distance of the dots from the diagonal: above it, the bound is
     broken.
+
+    Args:
+        problems: samples in which the bound may fail.
+        samples: in each of them.
+        certified: problems for which a whole certificate is made.
+        epochs: of training each certified posterior.
     """
     if problems < 50 or samples < 20 or certified < 1 or epochs < 1:
         raise InvalidInput("take 50 problems, 20 samples, 1 certified and 1 epoch or more")

@@ -35,6 +35,10 @@ def parameter_counting(run: Run, samples: int = 10, cells: int = 12) -> None:
     labels, with d + 2m of them. Then the curse of dimensionality: the number of parameters for
     Lipschitz functions of as many variables as an image has pixels, and why it is a lower bound: a
     Lipschitz function can vanish at all points of a grid. Look at the second panel.
+
+    Args:
+        samples: that networks shatter, 3 to 14.
+        cells: of the grid in the part on the curse of dimension, 4 to 64.
     """
     if not 3 <= samples <= 14 or not 4 <= cells <= 64:
         raise InvalidInput("take 3 to 14 samples and 4 to 64 cells")

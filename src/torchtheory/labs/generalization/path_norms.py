@@ -44,6 +44,11 @@ def path_norm_in_one_pass(run: Run, networks: int = 100, width: int = 30, deepes
     and with the filter alone the inequality fails. Rescaling units changes the products and not
     the path norm. Look at the figure: with depth the products leave the path norm, and the
     outputs, behind.
+
+    Args:
+        networks: random networks.
+        width: of their hidden layers.
+        deepest: number of layers at most.
     """
     if networks < 10 or width < 2 or deepest < 2:
         raise InvalidInput("take 10 networks, a width of 2 and a depth of 2, or more")
@@ -244,6 +249,11 @@ def path_norm_and_angle(run: Run, width: int = 30, epochs: int = 20, learning_ra
     and the path norm comes back from any input whose output is not 0. The identity does not bound
     the path norm: dividing by a small cosine gives a large one. Look at the figure: in a network
     trained on handwritten digits the cosines are a small fraction of 1, before and after.
+
+    Args:
+        width: of the hidden layers.
+        epochs: of the training.
+        learning_rate: of the training.
     """
     if width < 2 or epochs < 1:
         raise InvalidInput("take a width of 2 and 1 epoch, or more")

@@ -60,6 +60,17 @@ def generalization_puzzle(
     well. (v) Networks wider than needed to fit have a lower test error than those that just do.
     All with intervals over seeds; what was not observed fails its claim and says so in the table.
     Look at the panels: dashed is the training error, solid the test error.
+
+    Args:
+        images: `digits`, or `mnist` from files.
+        samples: that are trained on.
+        tests: samples that the error is measured on.
+        width: hidden units where the width is not what varies.
+        seeds: trainings of each kind.
+        epochs: of a training.
+        widths: hidden units on the curve over widths.
+        noises: shares of random labels; 0.2 and 1 among them.
+        batch_sizes: on a further curve of which nothing is claimed; none unless given.
     """
     if samples < 50 or tests < 150 or seeds < 3 or epochs < 10 or len(widths) < 3:
         raise InvalidInput("take 50 samples, 150 tests, 3 seeds, 10 epochs, 3 widths, or more")

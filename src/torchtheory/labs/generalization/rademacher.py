@@ -42,6 +42,11 @@ def rademacher_complexity(run: Run, samples: int = 10, classes: int = 20, draws:
     two for linear ones, which orthonormal points attain. Last, the complexity of a random sample
     stays near its mean. Look at the figure for how thresholds and linear functions leave noise
     unfitted as the sample grows, while the class of all labelings fits it forever.
+
+    Args:
+        samples: for which all signs are listed.
+        classes: random classes of functions.
+        draws: of signs for the Monte Carlo estimate.
     """
     whole_number(samples, "samples", least=4)
     whole_number(classes, "classes", least=2)
@@ -276,6 +281,10 @@ def contraction(run: Run, samples: int = 8, classes: int = 40) -> None:
     function does at 0. With absolute values inside the supremum it may double, and the function
     must vanish at 0. Look at the figure: the ratio stays below 1, and comes near it for the
     functions that are close to linear.
+
+    Args:
+        samples: for which all signs are listed.
+        classes: random classes of functions.
     """
     whole_number(samples, "samples", least=3)
     whole_number(classes, "classes", least=10)

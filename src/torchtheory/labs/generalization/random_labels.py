@@ -79,6 +79,15 @@ def random_labels(
     alone is vacuous: for true labels too it is at least the gap on random ones. The exact
     decomposition of the gap of the squared loss tells them apart. Look at the curves of the loss,
     and at the test error by the share of random labels.
+
+    Args:
+        images: `digits`, or `mnist` from files.
+        samples: that are trained on.
+        tests: samples that the error is measured on.
+        width: hidden units.
+        seeds: trainings of each kind.
+        epochs: of a training.
+        draws: of random labels by which the complexity is estimated.
     """
     if samples < 50 or tests < 150 or width < 8 or seeds < 3 or epochs < 10 or draws < 5:
         raise InvalidInput("take 50 samples, 150 tests, width 8, 3 seeds, 10 epochs and 5 draws, or more")

@@ -25,6 +25,10 @@ def ridge(run: Run, trials: int = 2000, designs: int = 400) -> None:
     without a penalty the variance is the share of parameters in the samples. Then designs with more
     and more Gaussian features: the smallest eigenvalue that is not 0 collapses where the features are
     as many as the samples, and a small penalty keeps the matrix well conditioned. Look at the peak.
+
+    Args:
+        trials: draws of the noise against the closed form.
+        designs: random designs.
     """
     closed_form(run, trials)
     conditioning(run, designs)

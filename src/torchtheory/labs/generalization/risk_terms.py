@@ -35,6 +35,11 @@ def risk_terms(
     second group has a sign only if the function compared with belongs to the class: with the best
     of *all* functions, as the text introduces it, the conclusion fails. Look at how the three
     groups change with the sample, and at the risk that tends to the best of the class.
+
+    Args:
+        largest: sample size up to which all samples are listed.
+        sizes: of the samples that are drawn.
+        trials: samples of each of these sizes.
     """
     if largest < 2 or len(sizes) < 3 or trials < 20:
         raise InvalidInput("take samples of 2 or more, three sizes and 20 trials")

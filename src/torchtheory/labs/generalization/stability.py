@@ -36,6 +36,11 @@ def uniform_stability(run: Run, samples: int = 24, trials: int = 300, delta: flo
     which has no stability at all. Then the bound on the gap: over many samples of a known law it
     fails no more often than promised, and a memorizing rule with ridge regression's stability put
     in breaks it every time. Look at the slopes in the figure: a β of 1/√m is not enough.
+
+    Args:
+        samples: size of a sample.
+        trials: samples in which the bound may fail.
+        delta: probability with which it may.
     """
     if samples < 4 or trials < 50 or not 0 < delta < 1:
         raise InvalidInput("take at least 4 samples, 50 trials and delta between 0 and 1")

@@ -24,6 +24,10 @@ def step_decay_stability(run: Run, sizes: tuple[int, ...] = (10, 20, 40, 80), tr
     Two runs see the same examples but for one. With steps c/t the sum of the steps is a logarithm, so
     the distance of the runs falls like log n / n; with a constant step ten passes move them by the
     same amount however large the sample is. Look at the two slopes.
+
+    Args:
+        sizes: numbers of samples.
+        trials: random choices of the examples for each size.
     """
     passes, c = 10, 0.5
 

@@ -44,6 +44,11 @@ def symmetrization_proof(run: Run, laws: int = 4, trials: int = 600, samples: in
     bound that holds with probability 1 - δ: the exact probability of failure on small samples, and
     a simulation on larger ones with a class of 2^`atoms` functions. Look at the table for how much
     each step of the proof gives away.
+
+    Args:
+        laws: random laws for which the gaps are exact.
+        trials: samples in which the bounds may fail.
+        samples: size of each.
     """
     whole_number(laws, "laws", least=2)
     whole_number(trials, "trials", least=200)

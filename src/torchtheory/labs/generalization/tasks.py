@@ -41,6 +41,10 @@ def tasks_as_prediction(run: Run, length: int = 6, draws: int = 50_000) -> None:
     next symbol add up to the entropy, the least surprisal of the whole word. Last, real images:
     the lower half of a digit predicted from the upper. Look at what the prediction gets right and
     where it is gray: a mean of several possible digits.
+
+    Args:
+        length: of the words of bits, 3 to 10.
+        draws: for the conditional means.
     """
     if not 3 <= length <= 10 or draws < 1000:
         raise InvalidInput("take words of 3 to 10 bits and 1000 draws or more")

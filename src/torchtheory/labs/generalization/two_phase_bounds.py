@@ -54,6 +54,13 @@ def two_phase_bounds_lab(
     case is one path and a fair coin as label: there the printed pairing of the norms fails with
     certainty, and the printed second constant too often, by an exact binomial tail. Look at the
     figure: the gap and the two pairings of the norms for the coin.
+
+    Args:
+        population: points of the law, over which the risk is exact.
+        fresh: samples that the values are trained on once gates are frozen.
+        redraws: of these samples.
+        tosses: samples of tosses of a coin in the part on constants.
+        delta: probability with which a bound may fail.
     """
     if population < 10 or fresh < 10 or redraws < 5 or tosses < 100 or not 0 < delta < 1:
         raise InvalidInput("take 10 points, 10 fresh samples, 5 redraws, 100 tosses or more")

@@ -37,6 +37,11 @@ def two_phase_margins_lab(run: Run, trials: int = 20, samples: int = 4000, delta
     is at most radius times root mean square feature times the root of the sample size. Over
     redraws the bound is kept, with numbers below 1; with weights longer than was fixed beforehand
     it is not. Look at the table: what a grid of margins and radii buys.
+
+    Args:
+        trials: samples in which the bound may fail.
+        samples: size of each.
+        delta: probability with which it may.
     """
     if trials < 10 or samples < 100 or not 0 < delta < 1:
         raise InvalidInput("take 10 trials and 100 samples or more, and delta in (0, 1)")

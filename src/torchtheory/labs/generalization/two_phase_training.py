@@ -56,6 +56,15 @@ def two_phase_training_lab(
     the source: the accuracy of two-phase training over that of ordinary training (as many steps as
     both phases together), against the share of the data that the gates have seen. Look at the
     figure: how early the curve is near 1, and where the gates of an untrained network would be.
+
+    Args:
+        data: `digits`, or `mnist` from files.
+        samples: that are trained on.
+        seeds: trainings of each kind.
+        epochs: of a training.
+        batch: samples per step.
+        learning_rate: of the training.
+        shares: of the data after which the gates are frozen, in (0, 1].
     """
     if seeds < 2 or not shares or not all(0 < s <= 1 for s in shares):
         raise InvalidInput("take 2 seeds or more, and shares of the data in (0, 1]")

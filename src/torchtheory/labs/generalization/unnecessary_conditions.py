@@ -55,6 +55,11 @@ def unnecessary_conditions(run: Run, samples: int = 60, epochs: int = 150, delta
     minimum as sharp as wanted, in a class that shatters. So every bound says nothing, and the gap
     is small: each condition is sufficient, and none is necessary. Then the reason: the gap is a
     function of law, sample and f alone. Look at the flat line under the rising ones.
+
+    Args:
+        samples: that the network is trained on.
+        epochs: of its training.
+        delta: probability with which a bound may fail.
     """
     if samples < 20 or epochs < 1 or not 0 < delta < 1:
         raise InvalidInput("take at least 20 samples, 1 epoch, and delta between 0 and 1")

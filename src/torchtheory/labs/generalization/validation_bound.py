@@ -34,6 +34,11 @@ def validation_set_bound(run: Run, samples: int = 200, models: int = 100, trials
     inequality is as good as Bernstein's, and the exact binomial quantile is better than both.
     A variance estimated on the same set is not covered by the proposition, and the control shows
     it. Look at the table for your own numbers.
+
+    Args:
+        samples: in a validation set.
+        models: that are judged by it.
+        trials: validation sets in which the bounds may fail.
     """
     if samples < 50 or models < 2 or trials < 200:
         raise InvalidInput("take 50 samples, 2 models and 200 trials or more")

@@ -56,6 +56,11 @@ def vc_dimension(run: Run, dimension: int = 8, draws: int = 6, hidden: int = 10)
     weights for all 2ⁿ labelings of n points. Above them stands a bound with every constant, from
     counting the sign patterns of polynomials; the orders of the literature are compared with each
     other, since their constants are not stated. Look at the gap between the two curves.
+
+    Args:
+        dimension: of the space of half-spaces, at most.
+        draws: random placements of the points.
+        hidden: units of the networks, and points that they shatter.
     """
     if not 1 <= dimension <= 14 or draws < 2 or not 2 <= hidden <= 14:
         raise InvalidInput("take dimensions 1 to 14, 2 draws or more and 2 to 14 hidden units")

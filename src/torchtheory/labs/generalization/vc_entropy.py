@@ -40,6 +40,10 @@ def vc_entropy(run: Run, trials: int = 400, points: int = 12) -> None:
     one. With a density both are the same here; where points repeat, the entropy is smaller, and is
     known exactly. Then the VC dimensions printed for networks on MNIST: what their bound says about
     an error rate, and which of their sizes they follow.
+
+    Args:
+        trials: samples that the entropy is averaged over.
+        points: in a sample.
     """
     entropy(run, trials, points)
     printed_table(run)

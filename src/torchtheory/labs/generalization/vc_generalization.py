@@ -42,6 +42,10 @@ def vc_generalization_bounds(run: Run, trials: int = 500, sizes: tuple[int, ...]
     of all functions, charged as if its VC dimension were 2, breaks them. The bound "up to a
     constant" is calibrated: the table has the least constant that covers. Look at the figure: all
     curves fall like n^(-1/2), at very different heights.
+
+    Args:
+        trials: samples of each size.
+        sizes: of the samples.
     """
     if trials < 100 or not sizes or min(sizes) < 50 or max(sizes) < 200:
         raise InvalidInput("take at least 100 trials and samples of 50 or more, one of 200 or more")

@@ -35,6 +35,12 @@ def width_choice_lab(run: Run, seeds: int = 24, samples: int = 300, noise: float
     closed form for the least width is compared with a list of all, and the constant in front of
     the rate is seen to grow exponentially with the dimension for a bounded target. Look at the
     figure: the two errors and their sum.
+
+    Args:
+        seeds: trainings of each width.
+        samples: that are trained on, at least twice the largest width.
+        noise: standard deviation of the targets' noise.
+        points: that the total error is measured on.
     """
     if seeds < 4 or samples < 2 * max(WIDTHS) or points < samples or noise <= 0:
         raise InvalidInput("take 4 seeds, 256 samples and as many points, and noise, or more")

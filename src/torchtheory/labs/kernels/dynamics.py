@@ -91,6 +91,12 @@ def kernel_gradient_flow(
     against linear algebra: the interpolant closest to the start. Gradient descent and the heavy
     ball have closed forms as well, exact below and above their limits of stability. Look at how
     the directions of large eigenvalue are learned first, and at what 1 % around the limit does.
+
+    Args:
+        samples: training points on [-2, 2], and as many test points.
+        features: random features, whose products are the kernel.
+        steps: of gradient descent.
+        momentum: of the descent with momentum.
     """
     model = FeatureModel(2 * run.randn(features), run.randn(features))
     x = torch.linspace(-2, 2, samples, dtype=torch.float64)

@@ -38,6 +38,10 @@ def feature_map_separation(run: Run, points: int = 40, trials: int = 10) -> None
     hulls meet, so no line separates them; the features of the circle of radius r lie in the plane
     u + v = r², and the largest margin is 3/√8. Look at the separating plane pulled back to the
     input space, where it is the circle of radius √(5/2), and at what noise does to it.
+
+    Args:
+        points: of the two rings.
+        trials: rings with noise.
     """
     whole_number(points, "points", least=8)
     whole_number(trials, "trials", least=2)

@@ -66,6 +66,14 @@ def finite_against_infinite_width(
     with a finite network trained by Adam. On so few digits neither side wins by much, and that is
     what is claimed. The reason the source gives for the finite network's advantage, that a frozen
     kernel cannot learn features, is shown where features matter: the product of two of many signs.
+
+    Args:
+        train: digits that are trained on.
+        test: digits that the error is measured on.
+        width: of the dense networks.
+        channels: of the convolutional ones.
+        steps: of training.
+        pooling: also a convolutional network with pooling, of which nothing is claimed.
     """
     whole_number(train, "train", least=50)
     whole_number(test, "test", least=50)

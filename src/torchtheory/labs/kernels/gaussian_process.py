@@ -32,6 +32,9 @@ def gaussian_process_draws(run: Run, draws: int = 20_000) -> None:
     almost the same value, points five lengthscales apart have nothing to do with each other, and
     the kernel decides how smooth a draw is. Observed values leave a Gaussian process again. Look
     at the draws of three kernels, and at what four observations do to them.
+
+    Args:
+        draws: of the process.
     """
     whole_number(draws, "draws", least=1000)
     moments(run, draws)

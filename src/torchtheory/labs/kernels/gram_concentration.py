@@ -55,6 +55,14 @@ def gram_matrix_concentration(
     and the logistic unit, the last over many networks. Look at how far ★ is from what happens, at
     the width it would take for it to say anything, and at the printed version of the theorem,
     which counts data points where it has to count hidden units.
+
+    Args:
+        points: inputs on the unit sphere, between which the kernel is taken.
+        dimension: of the inputs.
+        width: hidden units of the network.
+        draws: networks in which the bounds may fail.
+        delta: probability with which they may.
+        pairs: random symmetric matrices for Weyl's inequality.
     """
     whole_number(points, "points", least=2)
     whole_number(draws, "draws", least=50)

@@ -73,6 +73,10 @@ def nngp_recursion(run: Run, networks: int = 20_000, widths: tuple[int, ...] = (
     at any width and only the fourth moment is not Gaussian, by the factor 1 + 5/n for ReLU; with
     two, the covariance of narrow networks is off by a multiple of 1/n, and that of a single
     network by 1/√n. Look at the right panel for these rates.
+
+    Args:
+        networks: random networks that covariances are averaged over.
+        widths: of their hidden layers.
     """
     whole_number(networks, "networks", least=2000)
     x = pair_at(0.5)
@@ -322,6 +326,11 @@ def tangent_kernel_recursion(run: Run, width: int = 512, networks: int = 10, dep
     coincide, for a network they do not. Distinct inputs have a positive definite kernel, which is
     why wide networks can fit anything; look at the table for how the smallest eigenvalue depends
     on depth.
+
+    Args:
+        width: of the finite networks.
+        networks: that are averaged over.
+        depth: of the recursion on the diagonal.
     """
     whole_number(width, "width", least=16)
     whole_number(networks, "networks", least=8)

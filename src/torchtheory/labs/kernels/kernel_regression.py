@@ -58,6 +58,10 @@ def kernel_least_squares_lab(run: Run, samples: int = 16, features: int = 40) ->
     features than points or more. With more, infinitely many parameters have no loss: the formula
     is the shortest of them, and gradient descent from zero ends there. Look at the interpolants of
     noisy data by three kernels, and at the leave-one-out error, which comes without a single refit.
+
+    Args:
+        samples: training points.
+        features: at least twice as many as samples.
     """
     whole_number(samples, "samples", least=8)
     whole_number(features, "features", least=2 * samples)

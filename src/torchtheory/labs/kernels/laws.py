@@ -97,6 +97,13 @@ def law_of_a_trained_model(
     starts with one kernel and learns with another, and its final variance is neither kernel's
     posterior. Look at the last figure: thin lines are trained networks, the thick line and the
     band are the mean and two standard deviations in closed form.
+
+    Args:
+        features: random features of the linear model.
+        members: draws of its start.
+        networks: wide networks in the ensemble.
+        width: of these networks.
+        epochs: of their training.
     """
     x = torch.tensor([-1.8, -1.0, 0.1, 0.9, 1.7], dtype=torch.float64)[:, None]
     y = torch.tensor([0.6, -0.5, 0.2, 0.7, -0.3], dtype=torch.float64)

@@ -66,6 +66,13 @@ def linearization_gap_against_width(
     however many parameters there are, which is also why a rate in the number of parameters alone
     cannot be right. Look at both axes: the same points against the width and against the number
     of parameters.
+
+    Args:
+        widths: of the hidden layers, three or more.
+        bottleneck: units of the second layer in the control.
+        seeds: networks of each width.
+        steps: of gradient descent.
+        learning_rate: of gradient descent.
     """
     whole_number(seeds, "seeds", least=2)
     whole_number(steps, "steps", least=1)
@@ -307,6 +314,11 @@ def parameters_barely_move(
     width does not keep a network where it is. The source gives neither the points nor the
     parametrization; here it is the NTK parametrization, in which one learning rate suits all
     widths. There are 2^`doublings` steps.
+
+    Args:
+        widths: of the networks, two or more.
+        seeds: networks of each width.
+        learning_rate: of gradient descent.
     """
     whole_number(seeds, "seeds", least=1)
     whole_number(len(widths), "the number of widths", least=2)

@@ -47,6 +47,12 @@ def linearized_network(
     worst weights at distance `radius`. Look at how the worst direction follows the bound with
     slope -1/2 while a random one is far below it, and at the kink of ReLU, which has no
     $\beta$ and breaks both.
+
+    Args:
+        dimension: of the inputs.
+        samples: inputs.
+        widths: of the hidden layer.
+        draws: networks of each width.
     """
     whole_number(dimension, "dimension", least=2)
     whole_number(samples, "samples", least=1)

@@ -37,6 +37,12 @@ def deep_path_kernel_lab(
     of the kernel too. The kernel sees which units fire together and nothing of their weights: it
     does not change with the last layer, nor when units are rescaled. In the figure, the kernel of
     random networks falls with the angle of the inputs, the faster the deeper.
+
+    Args:
+        points: inputs between which the kernel is taken.
+        networks: random networks.
+        width: of the hidden layers.
+        sampled: paths that are drawn where there are too many to list.
     """
     if points < 3 or networks < 20 or width < 2 or sampled < 1000:
         raise InvalidInput("take 3 points, 20 networks, a width of 2 and 1000 paths, or more")

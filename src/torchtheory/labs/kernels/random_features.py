@@ -36,6 +36,11 @@ def random_feature_kernel(run: Run, dimension: int = 3, draws: int = 24, largest
     gradient step moves the function by exactly what the kernel says; with the hidden layer trained
     as well, neither is true. Look at the kernel as a function of the angle, for few and many
     features.
+
+    Args:
+        dimension: of the inputs.
+        draws: of the features for each number of them.
+        largest: most features; their number is doubled from 16 on.
     """
     whole_number(dimension, "dimension", least=1)
     whole_number(draws, "draws", least=5)

@@ -72,6 +72,12 @@ def tangent_kernel_dynamics(
     risk of least squares falls at least as fast as the smallest eigenvalue on the way promises.
     With the kernel of infinite width everything is known beforehand; look at how networks
     approach that prediction like one over the square root of their width.
+
+    Args:
+        hidden: units of the small network.
+        samples: that it is trained on.
+        widths: of the networks that are compared with the closed form.
+        networks: of each of these widths.
     """
     inputs = run.randn(samples, 2)
     net = _small_network(run, hidden)

@@ -43,6 +43,12 @@ def tangent_kernel_of_a_network(
     training: the kernel of the linearized network does not move at all, that of the network does,
     the less the wider it is (unless a layer stays narrow). Look at the spectrum, split by layers,
     and at the drift against the width.
+
+    Args:
+        samples: inputs between which the kernel is taken.
+        widths: of the networks whose kernel is watched, three or more.
+        seeds: networks of each width.
+        steps: of training.
     """
     whole_number(samples, "samples", least=4)
     whole_number(len(widths), "the number of widths", least=3)

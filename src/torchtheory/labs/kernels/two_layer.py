@@ -53,6 +53,13 @@ def two_layer_relu_kernel(
     step; then the width grows, and H becomes x·x'(π - angle)/2π, in closed form and as a power
     series with positive coefficients. Look at the golden values 1/6, 1/2, 0, 0, at the rate
     m^(-1/2) at which the finite kernel arrives, and at how slowly the series converges at z = 1.
+
+    Args:
+        points: inputs on the unit sphere.
+        dimension: of the inputs.
+        width: hidden units.
+        draws: networks that initial outputs are averaged over.
+        widest: most units of the sampled kernel.
     """
     whole_number(points, "points", least=3)
     whole_number(dimension, "dimension", least=2)
@@ -270,6 +277,13 @@ def kernel_complexity_of_labels(
     which more and more are replaced by coin flips, and for linear targets, where it is at most
     2|β|/√n. It is a measure of complexity and not a bound on the classification error: look at
     the erratum, where it is near 0 while more than a quarter of fresh points is classified wrongly.
+
+    Args:
+        samples: digits whose labels are judged.
+        shuffles: random labelings for comparison.
+        dimension: of the inputs for linear targets.
+        sizes: numbers of points for linear targets.
+        trials: draws of these points for each size.
     """
     whole_number(samples, "samples", least=20)
     whole_number(shuffles, "shuffles", least=5)

@@ -61,6 +61,14 @@ def wide_network_convergence(
     converges geometrically before it has moved by √(m/n). Each step is measured. Look at the
     measured risk below the predicted line, at the distance that shrinks with the width, and at
     what happens under the initialization that the source prints.
+
+    Args:
+        samples: that are trained on.
+        dimension: of the inputs.
+        widths: of the hidden layer, three or more.
+        draws: networks of each width.
+        trials: draws by which dependent features are counted.
+        steps: of gradient descent.
     """
     whole_number(samples, "samples", least=2)
     whole_number(draws, "draws", least=4)

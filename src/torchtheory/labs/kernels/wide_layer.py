@@ -36,6 +36,10 @@ def wide_layer_fits_anything(run: Run, samples: int = 60, draws: int = 10) -> No
     labels, and on the straight line to that solution the risk falls like (1 - t)². The networks
     are an ordinary dense one, a deep one and a convolutional one. Look at the rank after every
     layer, and at what happens with one unit too few or with a polynomial activation.
+
+    Args:
+        samples: digits that are fitted.
+        draws: of the weights.
     """
     whole_number(samples, "samples", least=10)
     whole_number(draws, "draws", least=1)

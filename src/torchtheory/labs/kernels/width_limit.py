@@ -60,6 +60,11 @@ def tangent_kernel_width_limit(
     n. Trained by gradient descent, wide networks follow the closed form with the frozen limit
     kernel, ever closer like 1/√n; divided once more by √n they learn features and do not. Look at
     the right panel: outputs on test points over time, dots for the network, lines for the limit.
+
+    Args:
+        widths: of the hidden layers: three or more, of 16 units or more.
+        networks: of each width.
+        trained: width of the wide network that is trained.
     """
     whole_number(networks, "networks", least=12)
     whole_number(trained, "trained", least=64)

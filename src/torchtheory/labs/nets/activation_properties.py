@@ -37,6 +37,9 @@ def activation_properties(run: Run, units: int = 200, samples: int = 12) -> None
     derivatives), Lipschitz constants from quotients, degrees and pieces from fits. The control
     adds a tiny ripple, 0.01 sin 5x, and looks whether the inspector notices. Polynomials are also
     told apart by what they can do: `units` of them never span more than degree + 1 functions.
+
+    Args:
+        samples: points at which the rank of random units is taken.
     """
     rows = list(ACTIVATIONS.values())
     found = {row.name: inspect_activation(row) for row in rows}

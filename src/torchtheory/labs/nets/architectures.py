@@ -33,6 +33,10 @@ def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 
     [1−c, 1+c] only, so through `depth` layers they keep at least (1−c)^depth of their size; those
     of the plain stack shrink at least like c^depth. The picture shows both, layer by layer. A
     densely connected network with its shortcuts set to 0 is the plain network.
+
+    Args:
+        width: of the layers.
+        samples: random inputs.
     """
     x = run.randn(samples, width)
     rows = list(ACTIVATIONS.values())
@@ -151,6 +155,10 @@ def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
     of single neurons (drawn below, Figure 1.1 of the source). Shortcut edges turn it into the
     residual and the densely connected network. On a random graph the gradients are compared with
     difference quotients, and the values do not depend on the topological order that was taken.
+
+    Args:
+        samples: random inputs.
+        vertices: of the random graph.
     """
     x = run.randn(samples, 3)
     net = mlp([3, 4, 6, 1], "tanh", generator=run.generator)
@@ -213,6 +221,11 @@ def maxout(run: Run, samples: int = 500, features: int = 4, pieces: int = 5) -> 
     Convexity is tested on random segments. A continuous piecewise linear function on the line is
     split into a convex and a concave part, each of which is one maxout unit: the picture shows
     the function and the two.
+
+    Args:
+        samples: random inputs.
+        features: of an input.
+        pieces: affine maps per unit.
     """
     x = run.randn(samples, features)
     w, b = run.randn(features), run.randn(1)

@@ -37,6 +37,13 @@ def linear_autoencoder(
     weights reaches the closed-form loss. On the digits of scikit-learn the optimum equals its
     TruncatedSVD, and equals its PCA only after centering. The picture shows the loss against the
     code's length next to the bound, and digits rebuilt from few numbers.
+
+    Args:
+        samples: random inputs.
+        features: of an input.
+        code: width of the code.
+        steps: of gradient descent.
+        digits_used: digits in the part on real data.
     """
     x = run.randn(samples, features) * torch.linspace(2, 0.3, features).double()
     net = LinearAutoencoder(features, code, generator=run.generator)

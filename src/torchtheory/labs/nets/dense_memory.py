@@ -49,6 +49,12 @@ def dense_associative_memory(
     order n² and n³ patterns, the exponential a number exponential in n; at a high load they also have
     more minima that nobody stored. With continuous states
     the exponential's update is one step of attention, and Ramsauer's energy falls along it.
+
+    Args:
+        n: neurons.
+        trials: random memories.
+        sizes: numbers of neurons over which capacities grow.
+        dim: dimension of the continuous memory.
     """
     # the second power is Hebb's rule
     stored = run.signs(6, 10)

@@ -35,6 +35,11 @@ def shift_equivariance(run: Run, size: int = 12, inputs: int = 6, channels: int 
     With global pooling behind circular convolutions the logits do not change at all. In networks
     with a padded, strided or flattened layer in one place that layer is named, and in the circular
     twin none is.
+
+    Args:
+        size: length of the signals.
+        inputs: random signals.
+        channels: of the convolutions.
     """
     lemma(run, size, inputs, channels)
     border_formula(run, size, inputs)
@@ -227,6 +232,12 @@ def equivariant_networks(run: Run, size: int = 8, units: int = 12, inputs: int =
     which attains the distance. Zeros at the border single out a position, and subsampling turns
     positions into channels: both fit what circular networks cannot. Twins that are trained, with
     zeros and on the ring, end on the two sides of the distance.
+
+    Args:
+        size: length of the signals.
+        units: of the dense network.
+        inputs: random signals.
+        steps: of training.
     """
     base = run.randn(inputs, 1, size)
     x = torch.cat([base.roll(k, 2) for k in range(size)])

@@ -39,6 +39,10 @@ def dense_networks(run: Run, samples: int = 200, hypotheses: int = 20) -> None:
     of parameters is P(N), 53 for the network of Figure 1.1. Signs and largest outputs turn
     functions into classifiers. Last, a small network fits a curve that no single generalized
     linear model can; a linear network of the same size is the control.
+
+    Args:
+        samples: random inputs.
+        hypotheses: random networks of the hypothesis set.
     """
     widths = ((3, 4, 6, 1), (2, 1), (5, 5, 5, 5, 3))
     x = {n: run.randn(samples, n) for n in (2, 3, 5)}
@@ -171,6 +175,9 @@ def bias_removal(run: Run, samples: int = 100) -> None:
     The printed construction supposes that the carrying unit stays 1, i.e. ϱ(1) = 1. For every
     activation of the table it is compared with the original network, next to the general
     version, which divides by the constant that really arrives. The table lists both errors.
+
+    Args:
+        samples: random inputs.
     """
     x = run.randn(samples, 3)
     rows = []

@@ -45,6 +45,11 @@ def framelets(run: Run, d: int = 30, n: int = 7, signals: int = 4) -> None:
     frames with canonical duals gives the signal back. A signal's own singular vectors make the
     coefficients diagonal: look at the three matrices of coefficients of one sum of waves. What is
     lost by keeping few of them stays below a bound that waves on the filters' own circle meet.
+
+    Args:
+        d: length of the signals.
+        n: length of a window.
+        signals: random signals.
     """
     x = run.randn(signals, d)
     identities(run, x, n)

@@ -40,6 +40,12 @@ def hopfield_dynamics(run: Run, small: int = 9, n: int = 80, starts: int = 40, p
     after every update. All weights are whole numbers, so that energies and ties are exact. Each
     hypothesis is then broken in turn: symmetry, the sign of the diagonal, one neuron at a time.
     Last, patterns are stored by Hebb's rule and the field is split into pattern and cross-talk.
+
+    Args:
+        small: neurons where all states are listed.
+        n: neurons otherwise.
+        starts: random states that descend.
+        patterns: that are stored.
     """
     states = all_states(small)
     upper = torch.randint(-4, 5, (small, small), generator=run.generator).double().triu(1)
@@ -238,6 +244,11 @@ def hopfield_recall(run: Run, draws: int = 150, flips: int = 6, threshold: float
     uncorrelated come back. Ten, one of each digit, do not: digits resemble one another, Hebb's
     rule adds up what they share, and the network ends in mixtures that were never stored. The same
     ten come back from a memory with a steeper energy.
+
+    Args:
+        draws: noisy copies of each digit.
+        flips: pixels that are turned over.
+        threshold: of gray above which a pixel is on.
     """
     gray, labels = digits(torch.float64)
     images = torch.where(gray > threshold, 1.0, -1.0).double()

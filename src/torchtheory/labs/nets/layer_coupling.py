@@ -34,6 +34,11 @@ def layer_coupling(run: Run, depth: int = 6, repeats: int = 200, steps: int = 80
     a sample's output depends on its batch: its noise falls like 1/B, while layer normalization has
     none. Look at the noise, and at the test error of the same network trained with either at
     several batch sizes on the 8 × 8 digits (the lectures' table speaks of larger data).
+
+    Args:
+        depth: of the chain of scalar layers.
+        repeats: batches that a sample is put into.
+        steps: of training on digits.
     """
     whole_number(depth, "depth", least=3)
     whole_number(repeats, "repeats", least=30)

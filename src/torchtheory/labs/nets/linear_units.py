@@ -31,6 +31,10 @@ def linear_networks(run: Run, samples: int = 200, trials: int = 200) -> None:
     for α+β = 1; its matrix is read off the unit vectors. Linear layers pass, a ReLU fails with a
     counterexample. A chain of linear layers collapses to a product of matrices whose rank is at
     most the smallest width. The picture shows the rank against the width of the bottleneck.
+
+    Args:
+        samples: random inputs.
+        trials: random combinations for the superposition.
     """
     n, m = 6, 4
     x, theta, b = run.randn(samples, n), run.randn(n), run.randn(1)
@@ -148,6 +152,10 @@ def ridge_functions(run: Run, samples: int = 200, features: int = 5) -> None:
     For every activation the invariance, the gradient's length |φ'|·‖θ‖ and the direction of
     learning are checked; the test that finds the direction of an unknown ridge function looks at
     the singular values of its gradients. Sums of two units fail all of it.
+
+    Args:
+        samples: random inputs.
+        features: of an input.
     """
     theta = run.randn(features)
     x = run.randn(samples, features)

@@ -39,6 +39,10 @@ def normalization(run: Run, samples: int = 40, features: int = 6) -> None:
     as γ w/‖w‖_Σ, it folds away in evaluation mode, and without γ a one-unit network has only two
     shapes left. Layer normalization does the like sample by sample, whatever else is in the batch.
     Look at the three curves that coincide, and at what γ does to them.
+
+    Args:
+        samples: rows that are normalized.
+        features: columns.
     """
     whole_number(samples, "samples", least=4)
     whole_number(features, "features", least=2)

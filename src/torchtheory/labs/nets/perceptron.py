@@ -41,6 +41,10 @@ def perceptron_novikoff(run: Run, samples: int = 200, dimension: int = 10, gap: 
     Then the two lemmas at every step of `trials` runs, and Novikoff's bound with the best margin
     of each sample. Look at how the two lemmas squeeze the trajectory, and at how far from the
     bound typical samples stay while the unit vectors attain it.
+
+    Args:
+        samples: of the separable data.
+        dimension: of the inputs.
     """
     whole_number(samples, "samples", least=20)
     whole_number(dimension, "dimension", least=2)

@@ -47,6 +47,13 @@ def regression(
     Logistic regression: the loss is convex and max‖x‖²/4-smooth, and Newton, gradient descent and
     SGD agree on its minimizer. On data that a hyperplane separates there is none: the loss goes
     to 0, the weights to infinity, and their direction to that of the largest margin.
+
+    Args:
+        samples: of the data.
+        dimension: of the inputs.
+        trials: random samples for which the minimizer may not exist.
+        steps: of descent where the minimizer is at infinity.
+        epochs: of stochastic gradient descent.
     """
     whole_number(samples, "samples", least=10)
     whole_number(dimension, "dimension", least=2)

@@ -34,6 +34,10 @@ def separating_coordinates(run: Run, samples: int = 120, steps: int = 150) -> No
     network is trained on the rings: the sample is tested after every layer, and is separable by
     the last hidden one. The source's figure gives no data; the rings stand in for it. The picture
     shows the rings, their polar coordinates, and the two features the network made of them.
+
+    Args:
+        samples: points of the rings.
+        steps: of training.
     """
     x, y = rings(run, samples, noise=0.15)
     polar = polar_coordinates(x)
@@ -108,6 +112,12 @@ def sigmoid_perceptron(run: Run, samples: int = 60, units: int = 8, epochs: int 
     Without biases f(x) + f(−x) is the constant Σβ, whatever the weights: an even function such as
     x² is out of reach (its error cannot fall below that of the best constant), while a constant
     feature appended to the input repairs it. The picture shows both fits.
+
+    Args:
+        samples: of the data.
+        units: hidden units.
+        epochs: of stochastic gradient descent.
+        rate: its step.
     """
     features = 4
     net = SigmoidPerceptron(features, units, generator=run.generator)

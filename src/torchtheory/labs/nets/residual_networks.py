@@ -44,6 +44,11 @@ def residual_jacobians(run: Run, depth: int = 20, width: int = 12, samples: int 
     ends are attained by bodies that work along the shortcut or against it. Through the whole stack
     the range opens like (1 ± ε)^L: near the identity only while εL is small. A projection V in
     place of the identity keeps σ_min(V) - ‖J_f‖ instead. Look at how the plain stack collapses.
+
+    Args:
+        depth: blocks.
+        width: of a block.
+        samples: inputs at which Jacobians are taken.
     """
     whole_number(depth, "depth", least=2)
     x = run.randn(samples, width)
@@ -206,6 +211,10 @@ def resnet_family(run: Run, size: int = 64, deepest: int = 50) -> None:
     negative, and both ways through a block end in one shape. The errors on ImageNet are printed
     data, not measured here: they fall with the depth of the residual networks. The picture is the
     34-layer network of the lectures.
+
+    Args:
+        size: side of the image that goes through the networks.
+        deepest: layers of the deepest network that is run.
     """
     with torch.device("meta"):
         made = {d: resnet(d) for d in STAGES}
@@ -285,6 +294,11 @@ def dense_blocks(run: Run, layers: int = 6, growth: int = 4, size: int = 6) -> N
     A plain block that is to end with as many feature maps has to compute all of them again in
     every layer. The last layer of a dense block reads the input directly: with the layers between
     set to zero its gradient is still that of one layer, and the plain chain's is 0.
+
+    Args:
+        layers: of the block.
+        growth: channels that each layer adds.
+        size: side of the images.
     """
     start = 2 * growth
     block = DenseBlock(start, layers, growth, generator=run.generator).double()

@@ -40,6 +40,12 @@ def linear_separability(
     shrinks with every point; random directions measure how much of it is left. XOR is the
     smallest sample nobody separates: all four points carry the same weight in its certificate,
     the perceptron never ends on it, and two ReLU units fit it exactly.
+
+    Args:
+        samples: points of each data set.
+        dimension: of the points.
+        trials: random data sets.
+        directions: random directions by which the version space is measured.
     """
     whole_number(samples, "samples", least=20)
     whole_number(dimension, "dimension", least=1)

@@ -25,6 +25,11 @@ def softmax(run: Run, samples: int = 500, classes: int = 7, features: int = 4) -
     overflows. Fixing the last class's weights to 0 removes the freedom. For two classes the
     first probability is the sigmoid of the difference; the printed derivation has a wrong line,
     which the picture shows next to the truth.
+
+    Args:
+        samples: random rows of logits.
+        classes: in a row.
+        features: of an input.
     """
     z = run.randn(samples, classes) * torch.logspace(-2, 3, samples).double().unsqueeze(1)
     p = torch.softmax(z, 1)

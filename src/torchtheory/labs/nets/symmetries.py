@@ -46,6 +46,10 @@ def network_symmetries(run: Run, samples: int = 100, width: int = 8) -> None:
     out that two networks are the same. Rescaling leaves ReLU networks alone and changes tanh
     networks. The picture shows the loss along a line between two equivalent networks: equal at
     both ends, and not in between.
+
+    Args:
+        samples: random inputs.
+        width: of the first hidden layer.
     """
     x = run.randn(samples, 3)
     sizes = [3, width, width - 1, 2]
@@ -200,6 +204,9 @@ def sigmoid_tanh(run: Run, samples: int = 200) -> None:
     Networks of several depths, with and without biases, activations at the ends and dropout in
     between, are converted to the other activation and back. Swapping the activation without
     touching the weights is the control. Without an output bias the constant costs one more unit.
+
+    Args:
+        samples: random inputs.
     """
     x = run.randn(samples, 4)
     directions: tuple[tuple[Literal["tanh", "sigmoid"], str], ...]

@@ -33,6 +33,10 @@ def u_net(run: Run, signals: int = 600, epochs: int = 14, image_epochs: int = 0)
     signals with the same spectrum, where no estimator can beat it. With `image_epochs` also from
     handwritten digits: look at the pictures, and at the table, where the best linear map that knows
     where a digit stands beats them all, as a convolution cannot know it.
+
+    Args:
+        signals: that are denoised.
+        epochs: of training.
     """
     identity(run)
     rows = one_dimensional(run, signals, epochs)

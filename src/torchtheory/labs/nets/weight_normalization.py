@@ -33,6 +33,10 @@ def weight_normalization(run: Run, samples: int = 4000, steps: int = 60) -> None
     can only lengthen v, by exactly η²‖∇‖² a step. On centered, white inputs weight normalization
     is batch normalization, up to the sampling error of the batch. Look at the arrows: the
     projected one is tangent to the circle.
+
+    Args:
+        samples: random inputs in the comparison with batch normalization.
+        steps: of gradient descent.
     """
     whole_number(samples, "samples", least=100)
     n, units = 5, 3

@@ -54,6 +54,11 @@ def averaged_descent(run: Run, trials: int = 300, longest: int = 400, steps: int
     1/K, at a rate that a linear equation gives, where the last iterate has stopped; without noise
     at the solution it is the other way round. All of that is computed in exact expectations. Look
     at which of the two curves wins, with noise and without.
+
+    Args:
+        trials: runs that gaps are averaged over.
+        longest: run of the convex part, in steps.
+        steps: of the part on Polyak and Ruppert's averages.
     """
     gaps = convex_rate(run, trials, longest)
     real_problem(run, trials)

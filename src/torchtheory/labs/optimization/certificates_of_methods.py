@@ -47,6 +47,11 @@ def certificates_of_methods(run: Run, size: int = 6, steps: int = 60, trials: in
     for quadratics: on a strongly convex function made of three parabolas the same tuning runs in a
     circle, and the certificate says so. Then nine faults are planted in the assumptions, and the
     certificate has to name each.
+
+    Args:
+        size: of the quadratics.
+        steps: of a run.
+        trials: runs of the stochastic methods.
     """
     shown = [*momentum(run, size, steps), *stochastic(run, size, steps, trials)]
     faults(run, size)

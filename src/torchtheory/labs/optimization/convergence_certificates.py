@@ -52,6 +52,12 @@ def convergence_certificates(run: Run, samples: int = 60, features: int = 6, ste
     loss are convex, and the gap falls like 1/k; Rosenbrock's function and a tanh network are
     neither, and still some gradient is small. In the controls an assumption is broken, and the
     promise with it. Look at how far below its promise each run stays.
+
+    Args:
+        samples: of the data.
+        features: of an input.
+        steps: of gradient descent.
+        width: hidden units in the part without convexity.
     """
     x = run.randn(samples, features)
     y = torch.sign(x[:, 0] + run.randn(samples))

@@ -23,6 +23,10 @@ def convex_stationary_points(run: Run, trials: int = 400, longest: int = 512) ->
     Where a function is convex every stationary point has the least value, and the gradient at the
     k-th iterate is bounded by the distance of the start. A strongly convex function lets the steps
     fall like 1/k, and the gap then falls like 1/k as well. Look at the last slope.
+
+    Args:
+        trials: runs with noise.
+        longest: run, in steps.
     """
     one_value(run)
     gradient_rate(run)

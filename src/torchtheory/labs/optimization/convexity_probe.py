@@ -40,6 +40,11 @@ def convexity_probe(run: Run, dim: int = 5, pairs: int = 400, width: int = 3) ->
     counterexample where it finds one: for the loss of a two-layer network in its weights, two
     sets of weights whose mean is worse than both are on average. Then directions: whichever
     makes an angle below a right one with the negative gradient decreases the function at first.
+
+    Args:
+        dim: dimension of the inputs.
+        pairs: of points between which chords are drawn.
+        width: of the network that is probed.
     """
     verdicts(run, dim, pairs, width)
     sets(run, dim, pairs)

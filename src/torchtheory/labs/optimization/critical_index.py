@@ -35,6 +35,12 @@ def critical_index(run: Run, spins: int = 20, starts: int = 150, network_starts:
     Index and energy rise together, along a curve that random matrix theory gives: Wigner's
     semicircle, shifted by the energy. Then the same for the loss of a small network with random
     labels. Look at the dots beside the curve, which was not fitted.
+
+    Args:
+        spins: of the spherical spin glass.
+        starts: of the search for its critical points.
+        network_starts: of the search on the network's loss.
+        hidden: units of that network.
     """
     glass = SphericalSpinGlass.random(spins, 3, generator=run.generator)
     found = critical_points_of_glass(glass, on_the_way(run, glass, starts))

@@ -70,6 +70,10 @@ def critical_point_catalogue(run: Run, starts: int = 50, width: int = 2) -> None
     shape of Figure 4.2, with plateaus and saddles but no other minima, a path that never rises
     leads from everywhere to a global minimum; gradient descent may still stop on a plateau. Look at
     both curves, and at where gradient descent ends on them.
+
+    Args:
+        starts: of descent on the curve.
+        width: of the two-layer network.
     """
     probes = [probe(run, x) for _, x, _ in LETTERS]
     says = run.states("B-28", r"\text{all eight points of Figure 4.1 get their label}")

@@ -56,6 +56,11 @@ def deep_linear_landscape(run: Run, samples: int = 50, starts: int = 4, steps: i
     Kawaguchi's theorem: a saddle whose middle layers have full rank has a negative eigenvalue, one
     whose middle layers have not may have none. Look at the figure: points on the line 0 above the
     optimum are the degenerate saddles.
+
+    Args:
+        samples: of the data.
+        starts: of the searches.
+        steps: of gradient descent, at most.
     """
     x, y, values = regression(run, samples, 4, torch.tensor([5.0, 2.5, 1.0]).double())
     moments = Covariances.from_samples(x, y)

@@ -65,6 +65,13 @@ def deep_matrix_sensing(
     each one's left singular vectors are the next one's right. Look at the upper right panel, where
     each of the singular values has as many curves as there are factors, and at the last one: of a
     matrix of rank one some entries are shown, and from a small start more factors find the others.
+
+    Args:
+        size: of the matrices.
+        depth: factors.
+        draws: of measurements for the expectation.
+        until: the time to which the flow is followed.
+        steps: of descent in the part on completion.
     """
     target = run.randn(size, size)
     loose = [run.randn(size, size) / math.sqrt(size) for _ in range(depth)]

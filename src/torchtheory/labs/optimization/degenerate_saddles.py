@@ -53,6 +53,11 @@ def degenerate_saddles(run: Run, starts: int = 100, steps: int = 600, scales: in
     and ε^-(L-2) for L > 2. In networks of two layers every random start reaches the optimum; on
     the way the loss pauses at the levels of saddles. Look at the escape times, and at the steps of
     the loss of a deeper network.
+
+    Args:
+        starts: of descent in the two-layer network.
+        steps: of descent.
+        scales: how many distances from the saddle descents start at.
     """
     derivatives(run)
     times = escapes(run, scales)

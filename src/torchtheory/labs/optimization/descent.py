@@ -38,6 +38,12 @@ def descent(run: Run, starts: int = 100, samples: int = 60, features: int = 8, s
     by a definite amount; and added up, that bounds the time to a point with a small gradient (lab
     polyak-lojasiewicz has what follows where the gradient controls the gap). Look at the three
     regimes of the step, and at how many iterates the bound allows beside how many it took.
+
+    Args:
+        starts: random starts.
+        samples: of the logistic regression.
+        features: of an input.
+        steps: of descent.
     """
     quadratic_regimes(run, features)
     smoothness(run, samples, features)

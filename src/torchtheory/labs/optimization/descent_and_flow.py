@@ -40,6 +40,10 @@ def descent_and_flow(run: Run, side: int = 4, width: int = 3) -> None:
     method, and stays within a distance proportional to η over any fixed time. Where the flow ends
     the gradient is 0, and the Hessian says what kind of point it is, unless it is singular: x³ and
     x⁴ look the same to it at 0. Look at the paths: one goal on the left, four on the right.
+
+    Args:
+        side: starts along each side of the grid.
+        width: of the network in the part on critical points.
     """
     flows = paths(run, side)
     energy(run, flows)

@@ -44,6 +44,11 @@ def double_well(run: Run, trials: int = 400, steps: int = 500, noise: float = 4.
     smallest noise leaves it, after a time that grows with the logarithm of one over its size. Look
     at the eight runs (the source's Figure 1.3, whose function is not given), and at the
     probability of reaching the global minimum from every start.
+
+    Args:
+        trials: runs with noise.
+        steps: of a run.
+        grid: starts from -1.9 to 1.9.
     """
     left, top, right = stationary_points()
     points_of_rest(run, (left, top, right))

@@ -38,6 +38,10 @@ def edge_of_stability(run: Run, steps: int = 900, starts: int = 40) -> None:
     one. On a small network the sharpness usually rises as it learns, until it passes 2/η, and then
     hovers there while the loss goes on falling: an observation, which is shown and not judged. Look
     at the curves beside their dashed limits.
+
+    Args:
+        steps: of gradient descent on the network.
+        starts: in the part on a product of two numbers.
     """
     limits_of_sgd(run)
     displacement(run)

@@ -46,6 +46,12 @@ def depth_of_factorization(
     large ones come first and the others wait. Look at the four panels, where gradient descent on
     the factors lies on the curves of that equation, and a mode is learned only when the one before
     has long been done.
+
+    Args:
+        size: of the matrix.
+        until: the time to which the flow is followed.
+        small: size of the start.
+        step: of gradient descent.
     """
     velocities(run, size)
     flows(run, size, until)

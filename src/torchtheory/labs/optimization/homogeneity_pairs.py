@@ -44,6 +44,10 @@ def homogeneity_pairs(
     decay always has degree 2. What happens otherwise is computed: with a penalty of higher degree
     copies of a network make any function free, with one of lower degree the cost is not convex,
     and a penalty that forgets a layer bounds nothing. Look at the cost of splitting a unit.
+
+    Args:
+        depths: of the networks whose degree is measured.
+        copies: numbers of copies of a unit, two or more of them.
     """
     if min(depths) < 1 or len(copies) < 2 or min(copies) < 1:
         raise InvalidInput("depths are from 1 on, and at least two numbers of copies are needed")

@@ -47,6 +47,11 @@ def induced_regularizer(
     by a dual certificate. It is homogeneous, convex and a norm, and needs no more units than Z has
     entries; with linear units it is the nuclear norm. Look at its unit ball: the convex hull of
     what single units can say.
+
+    Args:
+        samples: of a data set, three or more.
+        trials: random data sets.
+        grids: numbers of directions by which the norm is approached.
     """
     if samples < 3 or trials < 2 or len(grids) < 2 or min(grids) < 5:
         raise InvalidInput("take 3 samples, 2 trials and 2 grids of 5 directions or more")

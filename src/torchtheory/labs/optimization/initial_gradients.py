@@ -51,6 +51,12 @@ def gradient_norms(run: Run, draws: int = 6000, networks: int = 250, width: int 
     the two terms grow like (σ⁴d(d+2))ᴸ and (σ²d)ᴸ: σ = 1/√d keeps them, up to a factor (1+2/d)ᴸ.
     The report on a deep ReLU network finds torch's default too small and √(2/n) right. Look at the
     fans of curves that one step of σ opens.
+
+    Args:
+        draws: networks that moments are averaged over.
+        networks: of each depth.
+        width: of their layers.
+        deepest: most layers.
     """
     gradient_map(run)
     every_network(run)

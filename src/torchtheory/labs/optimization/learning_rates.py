@@ -42,6 +42,10 @@ def learning_rates(run: Run, trials: int = 400, horizon: int = 200) -> None:
     stops at a definite variance; a geometric one does not forget its start. Without noise at the
     solution a constant step converges all the same: the conditions are not necessary. Look at
     where each of the three schedules ends.
+
+    Args:
+        trials: runs with noise; some claims take ten times as many.
+        horizon: steps of a run.
     """
     conditions(run)
     spread = noisy_quadratic(run, trials, horizon)

@@ -37,6 +37,10 @@ def constant_step(run: Run, trials: int = 100, steps: int = 300) -> None:
     equation gives. On an inconsistent system the distance to the solution stays above a definite
     floor; on a consistent one it goes to 0 geometrically, whatever the exercise concludes. Look at
     the two curves of the right panel, which share everything but the targets.
+
+    Args:
+        trials: runs that the last iterates are averaged over.
+        steps: of a run.
     """
     plateau = last_iterates(run, trials, steps)
     errors = consistent_or_not(run, steps)

@@ -50,6 +50,13 @@ def loss_landscape_slices(
     parameters, along two random directions with filters as long as its own, at four scales. In a
     plane of the last layer the loss is convex and has one minimum; in a plane of all layers it has
     several. Look at how ordinary the last panel looks beside the first.
+
+    Args:
+        grid: points per side of a slice.
+        samples: that the network is trained on.
+        width: hidden units.
+        coarse: half the side of the widest slice.
+        planes: slices in which valleys are looked for.
     """
     if (grid - 1) % (2 * ZOOM):
         grid += 2 * ZOOM - (grid - 1) % (2 * ZOOM)  # so that the grids of all zooms share points

@@ -30,6 +30,11 @@ def losses_and_risks(run: Run, classes: int = 5, trials: int = 300, samples: int
     risk of a fixed model is the risk on average over samples, exactly, which is seen by going
     through all samples of a law with few outcomes; once the model is chosen on the sample it is
     too small. Look at the two columns of the table.
+
+    Args:
+        classes: of the distributions.
+        trials: random draws.
+        samples: in a sample where all samples are listed.
     """
     values(run)
     gibbs(run, classes, trials)

@@ -54,6 +54,12 @@ def low_loss_paths(
     leg can raise the loss, by an amount that is bounded through the distance of neighbors, which
     shrinks as the network grows. Look at the straight path beside it, which does not get lower.
     Then a path from a bad start is rescaled in its last layer until the loss falls all the way.
+
+    Args:
+        widths: of the hidden layer.
+        repeats: pairs of minima for each width.
+        samples: that are fitted.
+        count: points on a path.
     """
     x = run.randn(samples, 2)
     y = torch.sin(2 * x[:, :1]) + x[:, 1:].square() / 2

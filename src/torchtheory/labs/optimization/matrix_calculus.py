@@ -30,6 +30,9 @@ def matrix_calculus(run: Run, trials: int = 8) -> None:
     """Each row of the table gives a number as a function of a matrix, and its gradient. Both are
     evaluated at random matrices of random shapes; the gradient is compared with automatic
     differentiation, and with a difference quotient along a random direction. Look at the table.
+
+    Args:
+        trials: random shapes for each derivative.
     """
     table = matrix_derivatives()
     errors = {name: verify_derivative(name, trials=trials, generator=run.generator) for name in table}

@@ -34,6 +34,13 @@ def matrix_factorization_optimum(
     gradient descent from random starts. Every choice of p left singular vectors is a critical
     point, and all but the leading one are saddles. Look at the ladder of their losses, and at
     gradient descent, which pauses where it has found only the first few directions.
+
+    Args:
+        rows: of the matrix.
+        columns: of the matrix.
+        rank: inner width of the two factors.
+        sweeps: of alternating least squares.
+        steps: of gradient descent.
     """
     # singular values well apart, so that no two critical values coincide
     left, _ = torch.linalg.qr(run.randn(rows, columns))

@@ -42,6 +42,10 @@ def moment_rules(run: Run, draws: int = 10_000, depth: int = 5) -> None:
     sampled through several layers of unequal widths. Look at how the relative fourth moment grows
     with depth for each kurtosis: that is why a deep network's signal is random although its mean
     is kept.
+
+    Args:
+        draws: random matrices that moments are averaged over.
+        depth: layers that a signal goes through.
     """
     jacobian(run)
     norm_of_a_sum(run)

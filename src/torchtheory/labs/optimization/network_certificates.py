@@ -60,6 +60,12 @@ def network_optimality_certificates(
     two and three units stop in local minima; the fourth is certified. With more units than
     outputs a path leads from random weights to a global minimum without going up. Look at the
     curve of the polar problem: units are worth adding where it rises above λ.
+
+    Args:
+        samples: of a data set, three or more.
+        strength: of the weight decay.
+        starts: trainings.
+        steps: of each.
     """
     if samples < 3 or strength <= 0:
         raise InvalidInput("take at least 3 samples and a positive strength")

@@ -58,6 +58,13 @@ def polyak_lojasiewicz(
     which is convex. The rate 1 - μ/L belongs to the step 1/L, not to half of it. For a network that
     can fit its data μ comes from the smallest eigenvalue of its tangent kernel on the way. Look at
     the two functions, and at how close the slowest run comes to its bound.
+
+    Args:
+        starts: random starts.
+        steps: of gradient descent.
+        width: of the wide network.
+        samples: of the least squares.
+        features: of an input.
     """
     squares = deficient_squares(run, samples, features)
     constants(run, squares, starts)

@@ -39,6 +39,11 @@ def quadratic_descent_lab(run: Run, size: int = 6, steps: int = 60, samples: int
     2/(λmax + λmin), at which the two ends of the spectrum are equally slow; and the condition
     number decides how slow, until a preconditioner makes it 1. Look at the contours before and
     after preconditioning, and at the rate as a function of the step.
+
+    Args:
+        size: dimension of the quadratic.
+        steps: of descent.
+        samples: of the regression.
     """
     spectrum = torch.logspace(-1, 1, size, dtype=torch.float64)
     basis, _ = torch.linalg.qr(run.randn(size, size))

@@ -27,6 +27,10 @@ def regularized_training_problem(run: Run, rows: int = 8, columns: int = 6) -> N
     regression, where the solution is least squares shrunk along the eigenvectors of the inputs,
     and the best factorization with orthonormal columns, principal component analysis. Look at how
     far random subspaces stay behind the leading one.
+
+    Args:
+        rows: of the matrix.
+        columns: of the matrix.
     """
     network_derivatives(run)
     ridge_regression(run)

@@ -44,6 +44,11 @@ def second_order_models(run: Run, size: int = 6, samples: int = 60, width: int =
     cheaper, and how far that is from the Hessian decides whether it converges. With 1/η times
     the identity it is gradient descent. Look at the models drawn over the function, and at what
     each kind of curvature buys on a badly scaled regression.
+
+    Args:
+        size: dimension of the quadratic and of the inputs.
+        samples: of the regression.
+        width: of the network.
     """
     newton(run, size)
     indefinite(run)

@@ -48,6 +48,11 @@ def softmax_gradients(run: Run, networks: int = 2000, width: int = 8, deepest: i
     2d(dσ²)ᴸ⁻¹‖x‖² in equal widths. With depth it grows like (σ²d)ᴸ, half as fast as for the
     squared loss: σ = 1/√d is right again. Look at the lengths of the signal going forward and of
     the error coming back.
+
+    Args:
+        networks: random networks of each depth.
+        width: of their layers.
+        deepest: most layers.
     """
     gradient_map(run)
     curves = bounded(run, networks, width, deepest)

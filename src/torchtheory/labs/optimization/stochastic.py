@@ -43,6 +43,9 @@ def stochastic(run: Run, trials: int = 400) -> None:
     A larger batch makes the best step longer and the progress of it better, but not without end:
     beyond the noise scale of the gradient little is left to gain. Look at the batch sizes where the
     two variances part, and where progress has reached a half.
+
+    Args:
+        trials: batches of each size.
     """
     unbiased(run)
     variances = batch_variance(run, trials)

@@ -52,6 +52,10 @@ def stochastic_rates(run: Run, trials: int = 120, longest: int = 320) -> None:
     With a step of order 1/√K the mean squared gradient over K iterates stays below σ√(2LΔ/K), on
     logistic regression and on a loss that is not convex; an iterate drawn at random has the same
     mean. Look at how closely the measured means follow their bounds over the range of K.
+
+    Args:
+        trials: runs.
+        longest: run, in steps.
     """
     every_sequence(run)
     noise_of_a_network(run)

@@ -71,6 +71,13 @@ def two_layer_linear_landscape(
     The points are written down and their gradients, values and Hessians measured; others are
     searched for by solving ∇R = 0 from random starts, and each must lie on one of the levels. Look
     at the ladder of levels and at gradient descent, which slows down where it passes one.
+
+    Args:
+        samples: of the data.
+        inputs: dimension of an input.
+        width: of the hidden layer.
+        starts: of the searches and descents.
+        steps: of descent.
     """
     outputs = 4
     x, y, values = regression(run, samples, inputs, 8 * 0.45 ** torch.arange(outputs).double())

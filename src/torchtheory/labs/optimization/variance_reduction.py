@@ -25,6 +25,9 @@ def variance_reduction(run: Run, trials: int = 30) -> None:
 
     Correcting each gradient by one that is known from an older point keeps the mean and removes the
     variance. Look at the two lines that go on falling: their logarithm is linear in the step.
+
+    Args:
+        trials: runs of each method.
     """
     n, d = 12, 3
     x, y = run.randn(n, d), run.randn(n)

@@ -46,6 +46,13 @@ def weight_decay_factorization(
     pair is the column that is missing: appended one by one, the columns build the solution.
     Look at the lower bound that the certificate computes without knowing the solution, and at how
     it meets the objective.
+
+    Args:
+        rows: of the matrix.
+        columns: of the matrix.
+        strength: of the weight decay.
+        starts: random factors that descent begins with.
+        steps: of descent.
     """
     left, _ = torch.linalg.qr(run.randn(rows, columns))
     right, _ = torch.linalg.qr(run.randn(columns, columns))

@@ -56,6 +56,10 @@ def primer_derivatives(run: Run, size: int = 8, sweeps: int = 300) -> None:
     least squares, of matrix factorization and of nonlinear least squares and its Hessian are
     compared with quotients and with automatic differentiation, and Hessian-vector products with
     differences of gradients. Each formula has a control that leaves something out.
+
+    Args:
+        size: dimension of the vectors.
+        sweeps: of alternating least squares in the part on factorization.
     """
     limits(run)
     chains(run, size)

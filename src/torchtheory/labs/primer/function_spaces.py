@@ -36,6 +36,10 @@ def primer_function_spaces(run: Run, pairs: int = 2000, panels: int = 48) -> Non
     double integral and compared with closed forms, on the whole line with the Fourier side. A
     rational is constructed between any two numbers. The figure shows that half a derivative is
     what a jump lacks.
+
+    Args:
+        pairs: of numbers between which a rational one is found.
+        panels: of the quadrature of the Slobodeckij norm.
     """
     matrices_of_a_rank(run)
     transforms(run)

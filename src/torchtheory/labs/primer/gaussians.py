@@ -28,6 +28,10 @@ def primer_gaussians(run: Run, samples: int = 20_000, points: int = 201) -> None
     moments and characteristic function are compared with those of N(Aμ+b, AΣAᵀ), at a confidence
     shared among all comparisons of a claim. Noise of random signs with the same mean and
     covariance has the right moments and the wrong characteristic function: it is not Gaussian.
+
+    Args:
+        samples: of each Gaussian.
+        points: of the grid that moments are integrated on.
     """
     moments(run, points)
     law = random_law(run, 3)

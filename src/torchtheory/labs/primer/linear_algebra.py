@@ -30,6 +30,10 @@ def primer_linear_algebra(run: Run, trials: int = 200, size: int = 12) -> None:
     there again, with their coefficients. Products of random matrices are compared with the triple
     sum that defines them and with each other: they distribute, associate and have two-sided
     inverses, and they do not commute.
+
+    Args:
+        trials: random cases.
+        size: dimension of the vectors.
     """
     V, W = INDEPENDENT, DEPENDENT
     c, e = torch.tensor([0.5, 1.0]).double(), torch.tensor([1.0, 0.5]).double()

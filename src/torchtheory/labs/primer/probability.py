@@ -49,6 +49,11 @@ def primer_probability(run: Run, largest: int = 4, families: int = 100, samples:
     events. The sum of two dice is a random variable for the power set and not for the trivial
     σ-algebra. Densities are integrated and distribution functions differentiated; expectations
     are computed from values and from tails. Fractions make the finite cases exact.
+
+    Args:
+        largest: most points of the sets that families generate algebras on.
+        families: random families of sets.
+        samples: for the expectations.
     """
     algebras(run, largest, families)
     measures(run)

@@ -46,6 +46,11 @@ def primer_smoothness(run: Run, samples: int = 200, dim: int = 6, width: int = 1
     above. Where the constants are known (linear and quadratic functions, least squares, logistic
     regression) the measured ones reach them. An L-smooth function lies between two parabolas at
     every point, and grows at most quadratically from its minimum, without a remainder.
+
+    Args:
+        samples: points at which slopes are sampled.
+        dim: dimension of the inputs.
+        width: of the network.
     """
     lipschitz(run, samples, dim, width)
     smoothness(run, samples, dim)

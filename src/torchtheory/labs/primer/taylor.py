@@ -55,6 +55,11 @@ def primer_taylor(run: Run, width: int = 12, inputs: int = 6, pairs: int = 8) ->
     found by bisection, for functions of one variable and along segments through a random network;
     the integral forms are computed by Gauss quadrature. The integral remainder of second order is
     printed with the wrong weight in the source, and the errata run its counterexample.
+
+    Args:
+        width: of the network.
+        inputs: dimension of its input.
+        pairs: of points for the mean value theorems.
     """
     taylor(run)
     mean_values(run)

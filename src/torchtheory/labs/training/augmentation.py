@@ -36,6 +36,10 @@ def augmentation(run: Run, length: int = 9, samples: int = 400, epochs: int = 15
     shift out, or leaving the identity out, breaks that. Drawing a copy on the fly has the
     same expected loss as training on all copies. Then networks are trained on `samples` digits,
     with and without shifts by one pixel drawn on the fly, and tested on shifted digits.
+
+    Args:
+        epochs: of a training.
+        repeats: trainings with and without augmentation.
     """
     group = [Shift(0, k, 1, length, cyclic=True) for k in range(1, length)]
     x, y = run.randn(5, length), run.randn(5)

@@ -52,6 +52,12 @@ def backpropagation(run: Run, depth: int = 10, width: int = 16, graphs: int = 4,
     says. Cost, by counted operations: the way back is two forward passes, whatever the number of
     parameters; forward differentiation pays once for every parameter. Look at the errors of a deep
     network as a heat map, and at how the three ways to differentiate scale.
+
+    Args:
+        depth: layers of the deep network.
+        width: of its layers.
+        graphs: random graphs.
+        units: of each graph.
     """
     chains(run, width)
     printed_recursion(run)

@@ -49,6 +49,13 @@ def distillation(
     trained on digits, and the same small student three times: on a few labels, on the
     teacher's most likely classes for many inputs made by mixing unlabeled digits, and on its
     tempered probabilities for them. Look at the curves: the soft student follows the teacher.
+
+    Args:
+        repeats: trainings of each kind.
+        labeled: digits with labels.
+        points: made inputs that the teacher labels.
+        epochs: of a training.
+        temperatures: of the teacher's answers.
     """
     loss_and_gradient(run)
     high_temperature(run)

@@ -52,6 +52,11 @@ def dropout(run: Run, units: int = 9, draws: int = 4000, samples: int = 12) -> N
     as soon as a nonlinearity follows the mask. Before the last layer, with the squared loss,
     dropout adds p/(1-p) Σ‖W_j‖² â_j², to the last digit. Look at the penalty by unit, and at the
     Monte-Carlo mean approaching the exact one.
+
+    Args:
+        units: of a layer, few enough to list all masks.
+        draws: of masks.
+        samples: of the regression.
     """
     whole_number(units, "units", least=3)
     whole_number(draws, "draws", least=100)

@@ -20,6 +20,9 @@ def dropout_low_rank(run: Run, width: int = 8) -> None:
 
     Among all networks of one width that compute the same matrix, the penalty of dropout is least
     where all units carry the same load, and there it is the squared nuclear norm over the width.
+
+    Args:
+        width: of the factors.
     """
     d = 4
     z = run.randn(3, d) @ torch.diag(torch.tensor([2.0, 1.0, 0.5, 0.1]).double())

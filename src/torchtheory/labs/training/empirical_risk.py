@@ -57,6 +57,11 @@ def empirical_risk_lab(run: Run, trials: int = 100, dimension: int = 6, samples:
     Training a linear model with the trainer reaches the normal equations. What is left of
     the risk falls apart into noise, approximation, estimation and optimization error: stop the
     training after two epochs and look at the table.
+
+    Args:
+        trials: validation sets of each size.
+        dimension: of the inputs.
+        samples: of the least squares.
     """
     law = Law(run.randn(dimension), 0.5, 0.7)
     sizes, spread = validation_risk(run, law, trials)

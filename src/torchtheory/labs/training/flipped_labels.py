@@ -35,6 +35,13 @@ def flipped_labels(
     labels are right there is little to gain. Look at the curves: with flips the accuracy falls again
     after some fifteen epochs, and less so with smoothed labels. How much they save depends on the
     training: with steps three times as long, hardly anything.
+
+    Args:
+        networks: trainings of each kind.
+        epochs: of a training.
+        tested: digits that the accuracy is measured on.
+        smoothing: share of a label that is spread over all classes.
+        flipped: share of the training labels that are wrong.
     """
     whole_number(networks, "networks", least=4)
     whole_number(epochs, "epochs", least=20)

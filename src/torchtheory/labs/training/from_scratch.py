@@ -58,6 +58,12 @@ def mlp_from_scratch(run: Run, samples: int = 1000, width: int = 40, steps: int 
     run is that of a correct layer at a rate 2000 times smaller, and 500 of its steps are a quarter
     of an intended one. Look at the two curves, and at the two decision boundaries beside the best
     possible one.
+
+    Args:
+        samples: of each class.
+        width: of both hidden layers.
+        steps: of gradient descent.
+        rate: its step.
     """
     cross_entropies(run)
     layer_classes(run)

@@ -42,6 +42,9 @@ def initialization(run: Run, width: int = 60, trials: int = 600, depth: int = 40
     difference between forward and backward, He makes up for ReLU's lost half, and orthogonal
     weights keep every single length, exactly, through `depth` layers. The same initializers
     applied to a whole network, convolutions with groups included, are torch's own.
+
+    Args:
+        width: of the layers that are drawn.
     """
     whole_number(width, "width", least=4)
     whole_number(trials, "trials", least=30)

@@ -35,6 +35,12 @@ def label_smoothing(run: Run, smoothing: float = 0.1, samples: int = 500, epochs
     logits finds both, for the uniform matrix and for random ones. Smoothing with Π is the mean
     loss over labels that are confused according to Π. Then a network is trained on digits with
     and without smoothing: look at the gap, which settles in one case and grows in the other.
+
+    Args:
+        smoothing: share of a label that is spread over all classes.
+        samples: digits that are trained on.
+        epochs: of a training.
+        trials: labels that are drawn.
     """
     classes = 10
     matrices = [uniform_confusion(k, e) for k in (2, 3, classes) for e in (0.01, smoothing, 0.5)]

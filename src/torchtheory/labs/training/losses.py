@@ -62,6 +62,11 @@ def losses(run: Run, steps: int = 120, hidden: int = 20, samples: int = 300) -> 
     same network is trained on digits with each of them, with clean labels and with two fifths of
     the labels drawn at random. Look at the curves of all twelve, and at which of them survive
     noisy labels.
+
+    Args:
+        steps: of training on digits.
+        hidden: units of the network.
+        samples: random outputs and labels.
     """
     outputs = 2 * run.randn(samples, 4)
     labels = torch.randint(0, 4, (samples,), generator=run.generator)

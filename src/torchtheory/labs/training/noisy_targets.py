@@ -27,6 +27,9 @@ def noisy_targets(run: Run, trials: int = 10_000) -> None:
     learn the noise: gradient descent fits a direction of the data in a time that is inversely
     proportional to its eigenvalue, and the signal lies in the directions of the large ones. Look at
     the times at which half of a direction is learned.
+
+    Args:
+        trials: draws of the noise.
     """
     moments(run, trials)
     times(run)

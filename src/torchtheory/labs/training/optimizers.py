@@ -37,6 +37,9 @@ def optimizers(run: Run, dimension: int = 40, steps: int = 200) -> None:
     corrects Adam's averages. Then what momentum buys: on a convex quadratic of `dimension`
     variables Nesterov stays below 2L‖θ⁰-θ*‖²/(T+1)², and gradient descent does not. Look at the
     two curves, and at the first steps of Adam with and without its correction.
+
+    Args:
+        steps: of a run.
     """
     wavy, start = rough_function(run, 6)
     nesterov_forms(run, wavy, start)

@@ -54,6 +54,13 @@ def pruning(
     the table report it, and only what is certain at the stated confidence is claimed, that masks
     of small weights beat random ones where few weights are left. Last, sub-networks are found that
     classify with weights no one trained.
+
+    Args:
+        width: of the hidden layers.
+        epochs: of a training.
+        seeds: trainings of each kind.
+        sparsities: shares of the weights that are taken out.
+        rewind: epoch to whose weights a ticket is set back.
     """
     exact(run)
     units(run)

@@ -39,6 +39,10 @@ def weight_decay_and_early_stopping(run: Run, samples: int = 60, dimension: int 
     logistic loss. Stopped gradient descent multiplies by 1-(1-ηλ)^t. At t = 1/(ημ) the two agree
     for λ far below and far above μ; in between they differ by up to 30 %. Look at the two curves
     of factors, and at the two paths through the plane.
+
+    Args:
+        samples: rows of the design.
+        dimension: columns of the design.
     """
     whole_number(dimension, "dimension", least=3)
     whole_number(samples, "samples", least=dimension + 2)

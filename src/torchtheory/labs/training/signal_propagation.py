@@ -50,6 +50,9 @@ def signal_propagation(run: Run, width: int = 40, depth: int = 20, networks: int
     recursion. For ReLU the factor a layer is nσ²/2 exactly: 1 for He, ½ for LeCun and Xavier. Look
     at the panels: lines are predicted, dots are measured, and only the flat lines can be trained
     deep.
+
+    Args:
+        width: of the layers.
     """
     whole_number(width, "width", least=8)
     whole_number(depth, "depth", least=5)

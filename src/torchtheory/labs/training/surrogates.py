@@ -45,6 +45,10 @@ def surrogate_losses(run: Run, samples: int = 300, laws: int = 200) -> None:
     of logistic risk forces a small excess of error, by an explicit function. Over affine functions
     it does not: one far point turns the minimizer round. Last, the two losses for densities, whose
     risks are a distance to the truth: the squared L2 distance and the Kullback-Leibler divergence.
+
+    Args:
+        samples: random points.
+        laws: random laws.
     """
     zero_one_and_quadratic(run, samples)
     surrogate(run, laws)

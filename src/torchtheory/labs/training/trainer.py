@@ -36,6 +36,11 @@ def trainer(run: Run, dimension: int = 6, samples: int = 120, repeats: int = 6) 
     layers against each other changes the penalty and not the function. Early stopping keeps
     the best validation epoch. Look at the curves: validation turns up where the training
     loss still falls.
+
+    Args:
+        dimension: of the inputs.
+        samples: of the data.
+        repeats: trainings with early stopping.
     """
     law = Law(run.randn(dimension), 0.5, 0.7)
     weight_decay(run, law, samples)
