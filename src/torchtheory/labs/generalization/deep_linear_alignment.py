@@ -60,6 +60,11 @@ def deep_linear_alignment(run: Run, samples: int = 8, width: int = 4, level: flo
     conserved, so that balanced layers stay aligned, and with the exponential loss any layers
     become so, as fast as they grow; their product turns to the hard margin. Look at the second
     panel: a diagonal linear network, also of three factors, goes elsewhere.
+
+    Args:
+        samples: of the data that gradient flow is followed on.
+        width: of the layers.
+        level: minus the logarithm of the risk at which the flow ends.
     """
     whole_number(samples, "samples", least=2)
     whole_number(width, "width", least=2)

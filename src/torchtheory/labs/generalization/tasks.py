@@ -44,7 +44,7 @@ def tasks_as_prediction(run: Run, length: int = 6, draws: int = 50_000) -> None:
 
     Args:
         length: of the words of bits, 3 to 10.
-        draws: for the conditional means.
+        draws: by which the risk of each task is estimated.
     """
     if not 3 <= length <= 10 or draws < 1000:
         raise InvalidInput("take words of 3 to 10 bits and 1000 draws or more")
