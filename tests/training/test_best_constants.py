@@ -1,0 +1,80 @@
+"""The constant that serves best, its loss, and the errors of the most frequent class."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.models.problem import Problem
+from torchtheory.training.risks import best_constant, constant_loss, most_frequent_errors
+
+
+def targets(kind: str) -> tuple[Tensor, int]:
+    """Targets and how many outputs a model of them has."""
+    draw = torch.Generator().manual_seed(0)
+    if kind == "regression":
+        return torch.randn(50, 3, generator=draw) + 2, 3
+    if kind == "binary":
+        return (torch.rand(50, 1, generator=draw) < 0.2).float(), 1
+    return torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 50, True, generator=draw), 3
+
+
+@pytest.mark.parametrize("kind", ["regression", "binary", "multiclass"])
+def test_no_other_constant_has_a_smaller_loss(kind: str) -> None:
+    y, outputs = targets(kind)
+    problem = Problem(nn.Linear(2, outputs), (torch.zeros(50, 2), y))
+    assert problem.task == kind
+    found = best_constant(problem, problem.train)
+    assert found is not None
+    assert found.shape == (outputs,)
+
+    def loss(constant: Tensor) -> float:
+        return float(problem.loss(constant.expand(50, outputs), problem.train.y))
+
+    least = constant_loss(problem, problem.train)
+    assert least is not None
+    assert loss(found) == pytest.approx(least, rel=1e-5)
+    for seed in range(20):
+        other = 0.3 * torch.randn(outputs, generator=torch.Generator().manual_seed(seed))
+        assert loss(found + other) >= least - 1e-6
+
+
+def test_entropies_by_hand() -> None:
+    y = torch.tensor([0, 0, 0, 1])
+    problem = Problem(nn.Linear(2, 2), (torch.zeros(4, 2), y))
+    entropy = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
+    assert constant_loss(problem, problem.train) == pytest.approx(entropy)
+    test = Problem(nn.Linear(2, 2), (torch.zeros(4, 2), y), (torch.zeros(3, 2), 1 - y[1:]))
+    assert test.test is not None
+    assert most_frequent_errors(test, test.train) == 1
+    assert most_frequent_errors(test, test.test) == 2  # of the training data's class
+
+
+def test_classes_that_do_not_occur_and_positions_without_a_label() -> None:
+    y = torch.tensor([[0, 1, -100], [0, 0, -100]])
+    problem = Problem(nn.Linear(4, 3), (torch.zeros(2, 3, 4), y), task="labeling")
+    found = best_constant(problem, problem.train)
+    assert found is not None
+    assert found.shape == (3, 3)
+    assert torch.allclose(found[0].exp(), torch.tensor([0.75, 0.25, 0.125]))
+    expected = F.cross_entropy(torch.tensor([0.75, 0.25]).log().expand(4, 2), y[y >= 0])
+    assert constant_loss(problem, problem.train) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_labels_all_alike_have_a_finite_logit() -> None:
+    problem = Problem(nn.Linear(2, 1), (torch.zeros(20, 2), torch.ones(20, 1)), task="binary")
+    found: Any = best_constant(problem, problem.train)
+    assert float(found) == pytest.approx(math.log(39))  # half a sample of the other class
+    assert constant_loss(problem, problem.train) == 0.0
+
+
+def test_where_no_constant_is_known() -> None:
+    problem = Problem(nn.Linear(2, 3), torch.zeros(20, 2))  # a generator, say
+    assert problem.task == "unlabeled"
+    assert best_constant(problem, problem.train) is None
+    assert constant_loss(problem, problem.train) is None
