@@ -35,9 +35,18 @@ METHODS: tuple[Method, ...] = ("auto", "direct", "fft", "toeplitz")
 #: Outputs per block of the direct sum: enough rows for a fast product, few enough to waste little.
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 16, 64
 
-#: What N log2 N of a transform costs in multiplications of the direct sum, and what any call of
-#: it costs at least; `benchmarks/convolutional.py --only fft` measures where the two meet.
-_TRANSFORM_COST, _TRANSFORM_START = 7.0, 1e5
+#: torch's layers write down all windows (places times taps): faster for few, slower for many.
+_WINDOWS_ON_LINE, _WINDOWS_IN_PLANE = 2**17, 2**20
+
+#: Pieces shorter than this are transformed no faster.
+_SHORTEST_TRANSFORM = 128
+
+#: Microseconds per call, and nanoseconds per window, multiplication, place and N log2 N of a
+#: transform, as `benchmarks/convolutional.py --only fft` measured them. Only ratios matter, and
+#: they move little between processors and precisions.
+_CALL, _WINDOW_NS = 12.0, 0.5
+_BLOCK_CALL, _BLOCK_PLACE_NS, _BLOCK_TAP_NS = 35.0, 1.7, 0.05
+_TRANSFORM_CALL, _TRANSFORM_NS, _TRANSFORM_PLANE_NS = 40.0, 0.45, 0.9
 
 
 def convolve(f: Tensor, h: Tensor, *, mode: Mode = "full", method: Method = "auto") -> Tensor:
@@ -54,7 +63,7 @@ def convolve(f: Tensor, h: Tensor, *, mode: Mode = "full", method: Method = "aut
         method: `direct` is the sum; `fft` multiplies transforms, of zero-padded pieces, so that
             nothing is wound round; `toeplitz` multiplies by the sparse matrix (written down by
             `layer_matrices.toeplitz_matrix`); `auto` is `direct`
-            or `fft`, whichever a count of operations calls faster. The entries of `direct` err
+            or `fft`, whichever a count of operations says is faster. The entries of `direct` err
             relatively to $\sum_t|h[t]f[u-t]|$; those of `fft` all by some
             $\varepsilon\log N\,\|f\|_2\|h\|_2$, also where the result is small.
 
@@ -80,17 +89,13 @@ def convolve(f: Tensor, h: Tensor, *, mode: Mode = "full", method: Method = "aut
     if mode == "circular":
         h = wound(h, sizes)
     if method == "auto":
-        method = fastest_method(sizes, h.shape, mode=mode)
+        signals = math.prod(f.shape[: -h.ndim])
+        method = fastest_method(sizes, h.shape, mode=mode, signals=signals)
     if method == "toeplitz":
         matrix = _toeplitz(h, sizes, mode)
         flat = f.reshape(-1, math.prod(sizes))
         product: Tensor = torch.sparse.mm(matrix, flat.T).T
         return product.reshape(*f.shape[: -h.ndim], *_places(sizes, h.shape, mode))
-    if method == "fft" and mode == "circular":
-        axes = tuple(range(-h.ndim, 0))
-        spectrum = torch.fft.rfftn(f, dim=axes) * torch.fft.rfftn(h, sizes, dim=axes)
-        back: Tensor = torch.fft.irfftn(spectrum, sizes, dim=axes)
-        return back
     extended = _extended(f, h.shape, mode)
     if method == "direct":
         return _valid_sum(extended, h)
@@ -136,7 +141,7 @@ def flip(h: Tensor) -> Tensor:
     >>> flip(torch.tensor([1.0, 2.0, 3.0])).tolist()
     [3.0, 2.0, 1.0]
     """
-    return _kernel(h).flip(tuple(range(h.ndim)))
+    return _turned(_kernel(h))
 
 
 def index_range(
@@ -203,28 +208,33 @@ def binomial_kernel(
 
 
 def fastest_method(
-    sizes: Sequence[int], taps: Sequence[int], *, mode: Mode = "full"
+    sizes: Sequence[int], taps: Sequence[int], *, mode: Mode = "full", signals: int = 1
 ) -> Literal["direct", "fft"]:
-    """What `method="auto"` chooses: the method with fewer operations, one signal at a time.
+    """What `method="auto"` chooses, from counts of operations and what one of each costs.
 
-    The count of the direct sum is exact; that of the transforms has one measured constant.
+    Args:
+        sizes: of the signal, one number per axis of the kernel.
+        taps: of the kernel.
+        mode: as for `convolve`.
+        signals: how many of them there are.
 
     >>> fastest_method([1000], [5]), fastest_method([100_000], [1000])
     ('direct', 'fft')
     """
     places = _places(sizes, taps, mode)
-    lengths = [p + m - 1 for p, m in zip(places, taps, strict=True)]
-    block = _block(taps[-1])
-    direct = math.prod(places) * math.prod(taps[:-1]) * (block + taps[-1] - 1)
-    if mode == "circular":
-        points = math.prod(sizes)
-    elif len(taps) == 1:
+    windows = math.prod(places) * math.prod(taps)
+    direct = _CALL + signals * windows * _WINDOW_NS / 1000
+    if len(taps) == 1:
+        if windows > _WINDOWS_ON_LINE:
+            each = _BLOCK_PLACE_NS + _BLOCK_TAP_NS * (_block(taps[0]) + taps[0] - 1)
+            direct = _BLOCK_CALL + signals * places[0] * each / 1000
         n = _transform_length(places[0], taps[0])
-        points = n * (1 + math.ceil(places[0] / (n - taps[0] + 1)))
+        pieces = 1 + signals * math.ceil(places[0] / (n - taps[0] + 1))
+        work = pieces * n * math.log2(n) * _TRANSFORM_NS
     else:
-        points = math.prod(next_fast_len(s, True) for s in lengths)
-    transform = _TRANSFORM_COST * points * math.log2(points + 1) + _TRANSFORM_START
-    return "direct" if direct <= transform else "fft"
+        n = math.prod(next_fast_len(p + m - 1, True) for p, m in zip(places, taps, strict=True))
+        work = (1 + signals) / 2 * n * math.log2(n + 1) * _TRANSFORM_PLANE_NS
+    return "direct" if direct <= _TRANSFORM_CALL + work / 1000 else "fft"
 
 
 def wound(h: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -263,16 +273,18 @@ def _extended(f: Tensor, taps: Sequence[int], mode: Mode) -> Tensor:
 
 
 def _valid_sum(f: Tensor, h: Tensor) -> Tensor:
-    if h.ndim == 1:
+    lead, places = f.shape[: -h.ndim], _places(f.shape[-h.ndim :], h.shape, "valid")
+    if h.ndim == 1 and places[0] * len(h) > _WINDOWS_ON_LINE:
         return _valid_line(f, h)
-    rows = f.shape[-2] - h.shape[0] + 1
-    total = None
-    for place, row in enumerate(flip(h)):
-        # flipped in both axes: the line's own flip is taken back
-        part = _valid_line(f.narrow(-2, place, rows), row.flip(0))
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+    batch, kernel = f.reshape(-1, 1, *f.shape[-h.ndim :]), _turned(h)[None, None]
+    if h.ndim == 1:
+        return F.conv1d(batch, kernel).reshape(*lead, *places)
+    rows = max(1, _WINDOWS_IN_PLANE // (places[1] * h.numel()))
+    bands = [
+        F.conv2d(batch.narrow(2, first, min(rows, places[0] - first) + len(h) - 1), kernel)
+        for first in range(0, places[0], rows)
+    ]
+    return torch.cat(bands, 2).reshape(*lead, *places)
 
 
 def _valid_line(f: Tensor, h: Tensor) -> Tensor:
@@ -306,17 +318,22 @@ def _valid_by_transform(f: Tensor, h: Tensor) -> Tensor:
     return whole
 
 
+def _turned(h: Tensor) -> Tensor:
+    return h.flip(tuple(range(h.ndim)))
+
+
 def _block(taps: int) -> int:
     return min(max(taps, _SMALLEST_BLOCK), _LARGEST_BLOCK)
 
 
 def _transform_length(places: int, taps: int) -> int:
     """The power of 2 with which pieces of that length cost least, the kernel's own among them."""
-    shortest, longest = (2 * taps - 1).bit_length(), (places + taps - 2).bit_length()
+    shortest = max(_SHORTEST_TRANSFORM, 2 * taps - 1).bit_length()
+    longest = max(1, places + taps - 2).bit_length()
     lengths = [1 << k for k in range(min(shortest, longest), longest + 1)]
 
     def cost(n: int) -> float:
-        return (1 + math.ceil(places / (n - taps + 1))) * n * math.log2(n + 1)
+        return (1 + math.ceil(places / (n - taps + 1))) * n * math.log2(n)
 
     return min(lengths, key=cost)
 
@@ -327,7 +344,7 @@ def _toeplitz(h: Tensor, sizes: Sequence[int], mode: Mode) -> Tensor:
         before = {"full": m - 1, "same": m - 1 - (m - 1) // 2, "valid": 0, "circular": m - 1}[mode]
         padding = "circular" if mode == "circular" else "zeros"
         windows.append(Windows(n, count, m, before=before, padding=padding))
-    return matrix_of_map(ConvolutionMap(flip(h)[None, None], 1, tuple(windows)))
+    return matrix_of_map(ConvolutionMap(_turned(h)[None, None], 1, tuple(windows)))
 
 
 def _places(sizes: Sequence[int], taps: Sequence[int], mode: Mode) -> tuple[int, ...]:
