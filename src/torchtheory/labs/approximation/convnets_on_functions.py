@@ -254,7 +254,8 @@ def missed_by_map(bumps: Bumps, grid: CellGrid) -> Tensor:
 def equivariant(run: Run, bumps: Bumps, grids: list[CellGrid]) -> dict[str, Curve]:
     """The map max(G*ξ - t, 0): errors, shifts of the grid, other shifts."""
     promised, found, off = [], [], []
-    whole, half, gaps, bounds, multiplied = [], [], [], [], []
+    whole, half, gaps, bounds, multiplied, steep, near = [], [], [], [], [], [], []
+    high = Bumps(torch.full((1,), 8.0).double(), torch.full((1, 2), -0.5).double(), torch.full((1,), 0.8).double())
     for grid in grids:
         net = blur_threshold_convnet(grid, BLUR, LEVEL)
         nodes = nodes_of(grid)
@@ -285,6 +286,11 @@ def equivariant(run: Run, bumps: Bumps, grids: list[CellGrid]) -> dict[str, Curv
         # the output times the first coordinate: as continuous, but not equivariant
         wrong = left * x[:, 0] - right * (x[:, 0] - more[0])
         multiplied.append(float((wrong.square().sum(1).sqrt() * fine.scale).max()))
+        # a wide and high bump, of which the blur and the threshold leave nearly all
+        still, gone = (net(discretize(b, grid, nodes=nodes)) for b in (high, high.moved(more)))
+        apart = step_image(gone, grid)(x) - step_image(still, grid)(x - more)
+        steep.append(float(apart.square().sum().sqrt() * fine.scale))
+        near.append(float(missed_by_map(high, grid) + missed_by_map(high.moved(more), grid)))
     says = run.states(
         "X-80", r"\|f(\xi)-\Phi(\xi)\|\le\tfrac\lambda\pi(\|\nabla\xi\|+\|\nabla G\xi\|),\ f(\xi)=\max(G*\xi-t,0)"
     )
@@ -300,8 +306,9 @@ def equivariant(run: Run, bumps: Bumps, grids: list[CellGrid]) -> dict[str, Curv
         r"\|\Phi(\xi(\cdot-\tau))-\Phi(\xi)(\cdot-\tau)\|\le\tfrac{2\lambda}\pi"
         r"(\|\nabla\xi\|+\|\nabla G\xi\|) \text{ for the others}",
     )
-    says.at_most(gaps, bounds)
-    says.fails("the output times x₁: not equivariant", multiplied)
+    says.at_most([*gaps, *steep], [*bounds, *near])
+    # on coarse grids the promise is wide enough for it
+    says.fails("the output times x₁, which is not equivariant, on fine grids", multiplied[2:], promised=bounds[2:])
     return {"max(G*ξ - t, 0)": (promised, found), "gap for half a cell": (bounds, gaps)}
 
 

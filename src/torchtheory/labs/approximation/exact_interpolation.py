@@ -92,9 +92,10 @@ def exact(run: Run, rows: Rows) -> None:
             f"the activation is a polynomial: the best output weights for {m} squares",
             left / max(scale),
         )
-    says = run.states("A-29, A-30", r"A \text{ is invertible: } \kappa(A)<1/\epsilon")
-    says.below([a.condition for row in rows for a in (row[3], row[4])], 1 / EPSILON)
-    says.fails("squares instead: a matrix of rank 3", float(torch.linalg.cond(squares)))
+    says = run.states("A-29, A-30", r"A \text{ is invertible: } \operatorname{rank}A=m, \text{ up to rounding}")
+    matrices = [a.matrix for row in rows for a in (row[3], row[4])]
+    says.equal([int(torch.linalg.matrix_rank(a)) for a in matrices], [len(a) for a in matrices])
+    says.fails("squares instead: a matrix of rank 3", int(torch.linalg.matrix_rank(squares)), promised=m)
 
 
 def any_labels(run: Run, m: int) -> None:

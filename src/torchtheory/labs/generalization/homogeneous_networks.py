@@ -501,7 +501,7 @@ def stationarity(
     )
     says.at_most(
         [end / begin for begin, end in last.values()],
-        0.5,
+        0.4,
         where="; ".join(f"{k}: {b:.3f} to {e:.4f}" for k, (b, e) in last.items()),
     )
     says.fails("the first layer frozen", stuck[1] / stuck[0])

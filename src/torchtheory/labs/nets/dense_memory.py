@@ -142,11 +142,11 @@ def dense_associative_memory(
     }
     says = run.states(
         "N-19",
-        r"F(z)=z^3 \text{ at load } 1\ (7 \text{ times } 0.138):\ \text{one update repairs three "
-        r"quarters of the flipped bits (upper end of a 99 \% interval of what is left)}",
+        r"F(z)=z^3 \text{ at load } 1\ (7 \text{ times } 0.138):\ \text{one update repairs seven "
+        r"eighths of the flipped bits (upper end of a 99 \% interval of what is left)}",
     )
     says.at_most(
-        left[3].high, round(0.1 * n) / n / 4, where=f"n = s = {n}, a tenth of the bits flipped, {trials} memories"
+        left[3].high, round(0.1 * n) / n / 8, where=f"n = s = {n}, a tenth of the bits flipped, {trials} memories"
     )
     says.fails("F(z) = z^2", left[2].high)
     bits = 20

@@ -103,10 +103,13 @@ def characteristic(run: Run, trials: int, size: int) -> None:
         [e.geometric for spectrum in found.values() for e in spectrum],
         [e.algebraic for spectrum in found.values() for e in spectrum],
     )
+    # λ and -λ have one square, whose eigenvectors are those of both
+    mirrored = [rotation, torch.diag(torch.tensor([1.0, -1.0])).double(), torch.eye(2).double().flip(0)]
+    squares = [eigenvalues(A @ A)[0].geometric for A in mirrored]
     says.fails(
-        "the two are exchanged",
-        [e.algebraic for spectrum in found.values() for e in spectrum],
-        promised=[e.geometric for spectrum in found.values() for e in spectrum],
+        "eigenvectors of A² to the eigenvalue λ², where -λ is an eigenvalue of A as well",
+        squares,
+        promised=[eigenvalues(A)[0].algebraic for A in mirrored],
     )
     plane = found["identity of R²"]
     run.refutes(
