@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +13,12 @@ from torch import Tensor, nn
 
 import torchtheory as tt
 from torchtheory.audit.engine.audit import Audit
+from torchtheory.audit.engine.ranges import largest_eigenvalue_range
+from torchtheory.audit.findings import kernels
 from torchtheory.audit.findings.kernels import ROWS
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import InvalidInput
+from torchtheory.models.samples import Samples
 
 
 def _data(n: int = 60, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -139,3 +144,42 @@ def test_laziness_of_a_network_that_did_not_move_and_of_one_that_did() -> None:
 def test_initial_weights_of_another_network_are_refused() -> None:
     with pytest.raises(InvalidInput, match="another architecture"):
         tt.audit(_net(3, 8, 2), _data(), initial=_net(3, 8, 8, 2))
+
+
+@pytest.mark.parametrize("population", [24, 100])
+def test_the_top_of_a_kernel_is_that_of_dense_eigenvectors(population: int) -> None:
+    """All samples, and folds that judge the direction of the others."""
+    n, rows = 24, 2
+    draw = torch.Generator().manual_seed(0)
+    jacobian = torch.randn(n * rows, 9, generator=draw, dtype=torch.float64)
+    jacobian[:, 0] *= 3
+    square = jacobian @ jacobian.T
+    samples = Samples(torch.zeros(n, 1), torch.zeros(n), total=population)
+
+    def record() -> Any:
+        return SimpleNamespace(generator=torch.Generator().manual_seed(7), confidence=0.95)
+
+    found = kernels._top_of_mean(square, samples, record())
+    value, vectors = torch.linalg.eigh(square)
+    top = float(value[-1]) / n
+    if population == n:
+        assert (found.low, found.estimate) == (pytest.approx(top), pytest.approx(top))
+        assert top < found.high < top * (1 + 1e-5)
+        return
+    order = torch.randperm(n, generator=record().generator)
+    outside = []
+    for fold in torch.tensor_split(order, kernels.FOLDS):
+        others = torch.tensor([k for k in range(n * rows) if k // rows not in fold.tolist()])
+        judged = (fold[:, None] * rows + torch.arange(rows)).flatten()
+        value, vectors = torch.linalg.eigh(jacobian[others].T @ jacobian[others])
+        form = (jacobian[judged] @ vectors[:, -1]).square()
+        outside.append(form.reshape(-1, rows).sum(1))
+    value, vectors = torch.linalg.eigh(jacobian.T @ jacobian)
+    expected = largest_eigenvalue_range(
+        top,
+        (jacobian @ vectors[:, -1]).square().reshape(n, rows).sum(1),
+        torch.cat(outside),
+        used=n, unseen=n, population=population, residual=0.0, confidence=0.95, folds=True,
+    )  # fmt: skip
+    for name in ("low", "estimate", "high"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-4), name

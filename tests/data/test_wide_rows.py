@@ -77,3 +77,13 @@ def test_of_wide_rows_only_some_are_copied(monkeypatch: pytest.MonkeyPatch) -> N
     assert float(z.square().mean()) == pytest.approx(1, abs=0.1)  # one scale, from 40 rows
     assert comparable(x)(x).shape == (500, 64)
     assert common_share(x.flatten(1)).shape == (300,)
+
+
+def test_a_class_of_one_sample_does_not_hide_what_varies() -> None:
+    """Its values are so large that all others would be rounding beside their sum."""
+    x, y = normal(200, 2), normal(80, 2, seed=1)
+    classes = torch.zeros(200).long()
+    x[100:], classes[100:] = 1e7, 5
+    found = column_shift(x, y, (classes, torch.zeros(80).long()))
+    assert found.columns.tolist() == [0, 1]
+    assert bool((found.shift.abs() < 1).all())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torchtheory.core.random import as_generator, gaussian
 from torchtheory.linalg.equal_rows import copied_rows
 
 
@@ -30,3 +31,19 @@ def test_few_rows_and_none() -> None:
     assert copied_rows(torch.zeros(0, 3), 1e-5).shape == (0,)
     assert copied_rows(torch.ones(1, 3), 1e-5).tolist() == [False]
     assert int(copied_rows(torch.ones(20, 3), 1e-5).sum()) == 19
+
+
+def test_copies_in_a_row_count_each() -> None:
+    """The third is a copy of the second, though too far from the first."""
+    rows = torch.tensor([[100.0, 0.0], [100.09, 0.0], [100.18, 0.0]], dtype=torch.float64)
+    assert int(copied_rows(rows, 1e-3).sum()) == 2
+
+
+def test_a_row_between_two_copies_hides_neither() -> None:
+    """Its projection lies between theirs, and it is far from both."""
+    first = gaussian(3, 4, generator=as_generator(0), dtype=torch.float64)[:, 0]
+    first = first / first.norm()
+    across = torch.linalg.svd(first[None]).Vh[1]  # orthogonal to the first direction
+    row = 5 * first
+    rows = torch.stack([row, row + 1e-6 * first, row + 0.5e-6 * first + 2 * across])
+    assert copied_rows(rows, 1e-5).tolist() in ([True, False, False], [False, True, False])
