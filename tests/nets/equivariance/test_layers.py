@@ -360,6 +360,15 @@ class Strange(nn.Module):
         return torch.fft.fft(x).abs()
 
 
+def test_parametrized_and_exported_layers_are_followed() -> None:
+    normed = nn.utils.parametrizations.weight_norm(conv(1, 2, "zeros"))
+    assert reasons(nn.Sequential(normed)) == {"0 (Conv2d)": "pads the border with zeros"}
+    x = draw(3, 1, 8, 8)
+    program = torch.export.export(twin(second=conv(4, 4, "zeros")).eval(), (x,)).module()
+    assert reasons(program, x=x) == {"conv2d in forward": "pads the border with zeros"}
+    assert reasons(torch.export.export(twin().eval(), (x,)).module(), x=x) == {}
+
+
 def test_where_the_trail_is_lost_that_is_said() -> None:
     found = equivariance_by_layer(
         nn.Sequential(conv(1, 2), Strange()), "translations", draw(2, 1, 4, 4)

@@ -281,6 +281,14 @@ def test_a_model_whose_code_fixes_a_precision_is_measured_in_it() -> None:
     assert found.exact
 
 
+def test_low_precision_is_followed_in_double() -> None:
+    net, x = convolution().bfloat16(), draw(2, 1, 4, 4)
+    assert measure_equivariance(net, "translations", x).exact
+    assert measure_equivariance(net, "translations", x.bfloat16()).exact
+    broken = convolution("zeros").bfloat16()
+    assert not measure_equivariance(broken, "translations", x).exact
+
+
 class Single(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float32:

@@ -32,7 +32,8 @@ OFTEN = 0.1
 #: Sides from which on a pixel is a small step: at 24 it is 4 % of the image.
 LARGE = 24
 
-#: Images that layers are tried on, and the forward passes that takes.
+#: Images that layers are tried on, and the forward passes that takes. Their activations are kept
+#: about four times, in double precision.
 LAYERS_SEE, LAYER_PASSES = 4, 60
 
 STATEMENT = (
@@ -201,8 +202,10 @@ def _moved(group: Group, element: Element, x: Tensor) -> Tensor:
 
 def _layers(problem: Problem, record: FindingRecord, samples: Samples) -> LayerEquivariance | None:
     """Which layer breaks equivariance under circular shifts, where there is time to see."""
-    x = samples.x[:LAYERS_SEE]
-    if problem.affordable(LAYER_PASSES) < len(x) or problem.function.count * 24 > problem.memory:
+    # capacity is for what takes twelve times the activations, of a quarter of the memory
+    x = samples.x[: min(LAYERS_SEE, problem.capacity)]
+    too_large = problem.function.count * 24 > problem.memory or len(x) == 0
+    if too_large or problem.affordable(LAYER_PASSES) < len(x):
         record.not_done("M-68", STATEMENT, "there was no time or memory to look at the layers")
         return None
     try:

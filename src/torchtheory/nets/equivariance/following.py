@@ -29,6 +29,7 @@ from torchtheory.nets.equivariance.rules import (
     is_understood,
     is_unit,
     joined_layouts,
+    kind_of,
     layout_after,
     layout_of_einsum,
     layout_of_product,
@@ -170,7 +171,7 @@ class Following(TorchFunctionMode):
             self.path.append(path)
             if is_unit(module):
                 if self.inside == 0 and self._concerned((args, named)):
-                    kind = type(module).__name__
+                    kind = kind_of(module)
                     call = Call(function_of(module), kind, module, args, named, module.forward)
                     self.waiting.append(self._kept(call))
                 self.inside += 1
@@ -193,7 +194,7 @@ class Following(TorchFunctionMode):
         named = kwargs or {}
         if self.inside or not self._concerned((args, named)):
             return func(*args, **named)
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "").partition(".")[0]  # conv2d.default of an exported one
         said = _WORDS.get(name, name.strip("_"))
         writes = name in ("__setitem__", "copy_")
         again = _written(func) if writes else func

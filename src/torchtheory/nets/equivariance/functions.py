@@ -56,6 +56,8 @@ def exact_function(
         function = PureFunction(as_module(model), output=output)
     like = function.reference()
     x = x.to(like.device)
+    if x.is_floating_point() and like.numel():
+        x = x.to(like.dtype)
     first = x[:8]
     with torch.no_grad(), global_randomness_kept():
         if function is not model and output is None:

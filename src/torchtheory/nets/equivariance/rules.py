@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from torchtheory.nets.equivariance.actions import Grid
 from torchtheory.nets.equivariance.layouts import Layout, Moved
@@ -244,7 +245,19 @@ def is_product(name: str) -> bool:
 
 def is_unit(module: nn.Module) -> bool:
     """Whether a module is looked at as one layer: one of torch's own without modules inside."""
-    return type(module).__module__.startswith("torch.nn.modules") and not list(module.children())
+    inside = {name for name, _ in module.named_children()} - {"parametrizations"}
+    return _own_class(module).__module__.startswith("torch.nn.modules") and not inside
+
+
+def kind_of(module: nn.Module) -> str:
+    """The name of its class; of a layer with a parametrized weight, that of the layer."""
+    return _own_class(module).__name__
+
+
+def _own_class(module: nn.Module) -> type:
+    kind = type(module)
+    # torch makes a class of its own for a layer with a parametrized weight
+    return kind.__mro__[1] if is_parametrized(module) else kind
 
 
 #: The function that a module of torch's stands for, where the name tells it.
@@ -267,7 +280,7 @@ _MODULES = {
 
 def function_of(module: nn.Module) -> str:
     """The name of the function that a module of torch's stands for."""
-    name = type(module).__name__.removeprefix("Lazy")
+    name = kind_of(module).removeprefix("Lazy")
     if name.endswith(("Pad1d", "Pad2d", "Pad3d")) and name not in _MODULES:
         return "pad"
     return _MODULES.get(name, name)
