@@ -76,6 +76,12 @@ def betti_numbers_lab(run: Run, depth: int = 6, networks: int = 6, resolution: i
     ⌊(n+3)/2⌋. In the plane, folding gives 4^(m-1) islands with 4 units a layer; one hidden layer
     stays below twice the number of cells of its lines. Look at the two curves against the number
     of units, and at a trained classifier whose region has a hole.
+
+    Args:
+        depth: deepest network whose regions are counted on a line and in the plane.
+        networks: random networks at each depth.
+        resolution: points per side of the grid on which shapes are counted.
+        epochs: epochs of the network that is trained on a ring.
     """
     whole_number(depth, "depth", least=3)
     shapes(run, resolution)

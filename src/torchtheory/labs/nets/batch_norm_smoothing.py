@@ -46,6 +46,10 @@ def batch_norm_smoothing_lab(run: Run, batch: int = 12, cases: int = 6) -> None:
     at every normalization of networks that are trained: a dense one and a small ResNet9 on the
     8 × 8 digits. How much each projection takes away is in the table and the picture. The source
     takes the gradient at the batch; it belongs at the normalized batch.
+
+    Args:
+        batch: samples in a batch.
+        cases: random cases that the formulas are checked on.
     """
     formulas(run, batch, cases)
     found = real_losses(run)
@@ -183,6 +187,12 @@ def batch_norm_speed(
     Then the same dense network with and without it, from the same weights, each at the best of
     several learning rates: the loss of the plain one after all epochs is reached by the normalized
     one in a fraction of them.
+
+    Args:
+        samples: digits that are trained on.
+        seeds: trainings of each kind.
+        epochs: of a training.
+        rates: learning rates that are tried; each kind counts at its best.
     """
     the_block(run)
     x, y = digits()

@@ -31,6 +31,11 @@ def gradients_with_depth(run: Run, depth: int = 20, width: int = 128, networks: 
     it gains √2, and only 2/n keeps it. With a shortcut the factor is (1 + nσ²/2)^(1/2) instead:
     nothing vanishes, and the gradient explodes unless the weights shrink with the depth. Look at
     how flat the last one is.
+
+    Args:
+        depth: layers.
+        width: of each.
+        networks: random networks of each kind.
     """
     products(run)
     x = run.randn(4, width)

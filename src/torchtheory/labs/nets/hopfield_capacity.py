@@ -36,6 +36,11 @@ def hopfield_capacity_lab(
     state the dynamics ends in stays close to the pattern up to a load of about 0.138 and then
     leaves it, the sharper the larger the network. The unit of every interval is a network: its
     bits and patterns are not independent of one another.
+
+    Args:
+        sizes: numbers of neurons.
+        loads: numbers of patterns per neuron on the grid up to 0.2.
+        trials: memories of each size and load.
     """
     special = (0.08, 0.11, 0.138, 0.17, 0.2)
     grid = sorted({round(0.2 * (k + 1) / loads, 6) for k in range(loads)} | set(special))

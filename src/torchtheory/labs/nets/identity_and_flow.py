@@ -33,6 +33,10 @@ def identity_layers(run: Run, layers: int = 6, samples: int = 2000) -> None:
     needed there. Other activations do it up to an error: of order h² by central differences, of
     order h from one side. So a deeper architecture contains the shallower one only where it is
     wide enough, on a bounded domain, and for smooth activations in the limit.
+
+    Args:
+        layers: that are added.
+        samples: inputs in the box.
     """
     box = [(-1.0, 1.0)] * 3
     x = 2 * run.rand(samples, 3) - 1
@@ -106,6 +110,11 @@ def residual_flow(
     length 1 on the equation of a given residual network returns the network, layer by layer. Its
     right-hand side is a function of the layer before, and not of the pre-activation, as printed.
     Look at how the paths approach the solution.
+
+    Args:
+        depths: numbers of residual layers.
+        samples: random inputs.
+        width: of the layers.
     """
     time = 2.0
     field = turning_field(run, width)

@@ -51,6 +51,12 @@ def stability(
     for parameters fixed in advance, negative after training (in the slides' sign), equal in
     expectation to the change of the loss at the exchanged example, and at most the stability.
     Look at how the three curves lie below the bound.
+
+    Args:
+        samples: in a sample, of which one is exchanged.
+        dimension: of the inputs.
+        steps: of stochastic gradient descent.
+        rate: of the first step; step t has this over the root of t.
     """
     law = unit_ball_law(run, dimension)
     etas = [rate / math.sqrt(t + 1) for t in range(steps)]

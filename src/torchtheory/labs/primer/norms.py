@@ -51,6 +51,10 @@ def primer_norms(run: Run, trials: int = 10_000, axiom_trials: int = 200) -> Non
     is stretched exactly as much. For other p the power method gives a lower bound, compared with
     a fine scan of the circle. The figure shows unit balls, their images and the ball they just
     fit into.
+
+    Args:
+        trials: random vectors.
+        axiom_trials: random cases for each axiom.
     """
     axioms_of_norms(run, axiom_trials)
     equivalence(run, trials)

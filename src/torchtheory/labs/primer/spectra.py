@@ -40,6 +40,10 @@ def primer_spectra(run: Run, trials: int = 20, size: int = 6) -> None:
     order follow from them for symmetric matrices. The decomposition into rotation or reflection,
     scaling, and again rotation or reflection is checked factor by factor and drawn. Six statements
     of the source are false as printed; each has its counterexample here.
+
+    Args:
+        trials: random matrices.
+        size: of a matrix.
     """
     characteristic(run, trials, size)
     traces(run, trials, size)
