@@ -170,6 +170,7 @@ def trajectory_length(run: Run, sigma: float = 2.0, networks: int = 7, trials: i
         sigma: standard deviation that the weights are scaled by.
         trials: pairs of networks with the same normal numbers.
         corners: of the polygon that stands for the circle.
+        networks: random networks of each depth in the figure.
     """
     curve = circle(corners)
     widths = [2, 12, 12, 12]

@@ -34,6 +34,7 @@ def squared_loss_gap_decomposition(run: Run, sample: int = 20, population: int =
     as bad as one likes while the gap stays. Look at the figure: gap and bound during training.
 
     Args:
+        sample: training samples.
         population: points of the law, over which the risk is exact.
         epochs: of the training that is watched.
     """

@@ -83,6 +83,9 @@ def homogeneous_margin(run: Run, level: float = 60.0) -> None:
     networks, ReLU on four vertices of a tetrahedron and squared ReLU on exclusive or: the
     normalized margin never falls once the sample is separated, and the weights approach the
     conditions of Karush, Kuhn and Tucker. Look at the control, a tanh network whose margin falls.
+
+    Args:
+        level: minus the logarithm of the risk at which the flow ends.
     """
     number_between(level, "level", 10, math.inf, closed="neither")
     degrees(run)

@@ -132,6 +132,12 @@ def depth_and_shortcuts(
     architecture contains the shallow one: a shallow network made deeper by identity layers, which
     no training found, does better than the deep one that was trained. So it is the optimization
     that fails, and it is the optimization that the shortcut repairs.
+
+    Args:
+        depths: numbers of hidden layers.
+        seeds: trainings of each kind.
+        epochs: of a training.
+        samples: digits that are trained on.
     """
     x, y = digits()
     chosen = torch.randperm(len(x), generator=run.generator)[:samples]

@@ -31,6 +31,9 @@ def narrow_students(run: Run, teachers: int = 8) -> None:
     the function and makes each of them a saddle. Then units z^k: they span a space of a known dimension,
     and from that width on the outer weights alone, in which the loss is convex, lead down to 0 from every
     start. Look at the least eigenvalues before and after the split.
+
+    Args:
+        teachers: hidden units of the teacher, and of the student.
     """
     stuck(run, teachers)
     spans(run)
