@@ -73,9 +73,9 @@ def test_gradients_go_to_the_maximum_or_to_all() -> None:
 def test_averages_are_convolutions_that_are_subsampled(dims: int) -> None:
     x = random(2, 3, *(8, 9, 7)[:dims])
     for size, stride in ((2, 2), (3, 2), (2, 1), (1, 2)):
-        layer = average_as_convolution(3, size, stride, dimensions=dims).double()
+        layer = average_as_convolution(3, size, stride, dimensions=dims, dtype=torch.float64)
         torch.testing.assert_close(average_pool(x, size, stride), layer(x).detach())
-        every = average_as_convolution(3, size, 1, dimensions=dims).double()
+        every = average_as_convolution(3, size, 1, dimensions=dims, dtype=torch.float64)
         torch.testing.assert_close(subsample(every(x).detach(), stride), layer(x).detach())
 
 

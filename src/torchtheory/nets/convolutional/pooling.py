@@ -87,7 +87,12 @@ def subsample(x: Tensor, stride: int) -> Tensor:
 
 
 def average_as_convolution(
-    channels: int, size: int, stride: int | None = None, *, dimensions: int = 2
+    channels: int,
+    size: int,
+    stride: int | None = None,
+    *,
+    dimensions: int = 2,
+    dtype: torch.dtype | None = None,
 ) -> nn.Conv1d | nn.Conv2d | nn.Conv3d:
     r"""Average pooling as the layer that it is: even filters $r^{-d}$, one per channel.
 
@@ -99,7 +104,7 @@ def average_as_convolution(
     count = whole_number(channels, "channels", least=1)
     r = whole_number(size, "size", least=1)
     dims = whole_number(dimensions, "dimensions", least=1, most=3)
-    kernels = torch.full((count, 1, *[r] * dims), float(r) ** -dims)
+    kernels = torch.full((count, 1, *[r] * dims), float(r) ** -dims, dtype=dtype)
     return convolution_layer(kernels, stride=stride or r, groups=count)
 
 
