@@ -432,7 +432,7 @@ def methods(run: Run, cases: int, length: int, taps: int) -> None:
             axes[0], modes, ("full: $n+m-1$ rows", "valid: $n-m+1$ rows", "circular: $n$ rows"),
             strict=True,
         ):  # fmt: skip
-            shown = ax.imshow(toeplitz_matrix(h, 20, mode), cmap="Blues", vmin=0)
+            shown = ax.imshow(toeplitz_matrix(h, 20, mode).numpy(), cmap="Blues", vmin=0)
             ax.set(title=title, xlabel="place of the signal", ylabel="place of the result" if mode == "full" else "")
             ax.set(xticks=range(0, 20, 5), yticks=range(0, len(toeplitz_matrix(h, 20, mode)), 5))
             ax.grid(False)
@@ -700,7 +700,7 @@ def group_convolution(run: Run, cases: int = 10, largest: int = 4) -> None:
 
     def tables(axes: Any) -> None:
         for ax, group in zip(axes[0], shown, strict=True):
-            ax.imshow(group.left_division.T, cmap="tab10", vmin=0, vmax=9)
+            ax.imshow(group.left_division.T.numpy(), cmap="tab10", vmin=0, vmax=9)
             ax.set(title=f"{group.name}{'' if group.is_abelian else ', not commutative'}", xlabel="$j$", ylabel="$i$")
             ax.grid(False)
 

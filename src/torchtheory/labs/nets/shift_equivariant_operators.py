@@ -209,11 +209,11 @@ def fourier(run: Run, sizes: tuple[int, ...], cases: int) -> None:
         names = ("on a circle", "zeros at the border", "weights that vary with the place")
         for column, (name, matrix) in enumerate(zip(names, (circulant, border, scaled), strict=True)):
             share = off_diagonal_after_fourier(matrix) / float(matrix.norm())
-            axes[0][column].imshow(matrix, cmap="Blues")
+            axes[0][column].imshow(matrix.numpy(), cmap="Blues")
             axes[0][column].set(title=name, xlabel="place of the signal", ylabel="place of the result")
             turned = torch.fft.ifft(torch.fft.fft(matrix, dim=0, norm="ortho"), dim=1, norm="ortho")
             size = torch.fft.fftshift(turned.abs())
-            shown = axes[1][column].imshow(size.clamp(min=1e-6).log10(), cmap="viridis", vmin=-6, vmax=0)
+            shown = axes[1][column].imshow(size.clamp(min=1e-6).log10().numpy(), cmap="viridis", vmin=-6, vmax=0)
             axes[1][column].set(
                 title=f"off the diagonal: {100 * share:.2g} %" if share > 1e-12 else "off the diagonal: nothing",
                 xlabel="frequency",

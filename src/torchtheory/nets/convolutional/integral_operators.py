@@ -67,8 +67,8 @@ class Approximation:
         values: one for each place that was asked for.
         error: of the same shape. A bound is one on $|\text{value}-\text{integral}|$, apart from
             the rounding of the sum, if what the caller said of the integrand is true. An estimate
-            is the change since half as many panels: at least the error wherever halving the
-            panels at least halves the error, and no more than a hint elsewhere.
+            is the change since half as many panels: at least the error wherever those are at
+            least twice as wrong, and no more than a hint elsewhere.
         is_bound: which of the two.
     """
 
@@ -161,7 +161,7 @@ def integral_operator(kernel: Kernel, u: Tensor, low: float, high: float, panels
     """
     as_function(kernel, "kernel")
     places = _places(u)
-    nodes, spacing = midpoints(low, high, panels)
+    nodes, spacing = _nodes(low, high, panels, places)
     refuse_too_large(16 * len(places) * len(nodes), "the matrix of this operator")
     return _kernel_values(kernel, places, nodes) * spacing
 
@@ -208,7 +208,7 @@ def integrate_against(
     places = _places(u)
 
     def once(count: int) -> Tensor:
-        nodes, spacing = midpoints(low, high, count)
+        nodes, spacing = _nodes(low, high, count, places)
         return _summed(kernel, _values(f, nodes, "f"), places, nodes) * spacing
 
     values = once(whole_number(panels, "panels", least=2))
@@ -216,7 +216,7 @@ def integrate_against(
         return _estimated(values, once(panels // 2))
     spacing = (high - low) / panels
     bound = midpoint_error_bound(spacing, roughness)
-    return Approximation(values, bound.expand(values.shape).clone(), True)
+    return Approximation(values, bound.to(places).expand(values.shape).clone(), True)
 
 
 def fourier_transform_at(
@@ -281,14 +281,14 @@ def fourier_transform_at(
     nonnegative_number(tail, "tail")
 
     def once(count: int) -> Tensor:
-        nodes, spacing = midpoints(low, high, count)
+        nodes, spacing = _nodes(low, high, count, places)
         weights = _values(f, nodes, "f") * spacing * factor
         return _summed(lambda v, t: torch.exp(-1j * rate * v * t), weights, places, nodes)
 
     values = once(whole_number(panels, "panels", least=2))
     if roughness is None:
         return _estimated(values, once(panels // 2))
-    nodes, spacing = midpoints(low, high, panels)
+    nodes, spacing = _nodes(low, high, panels, places)
     order, size = _checked_roughness(roughness)
     frequencies = places * rate / (2 * math.pi)
     if order == 1:
@@ -297,7 +297,7 @@ def fourier_transform_at(
         variation = size + 2 * math.pi * frequencies.abs() * mass
         bound = variation * spacing / 2 + tail
     else:
-        ends = _values(f, torch.tensor([low, high], dtype=torch.float64), "f").abs().sum()
+        ends = _values(f, places.new_tensor([low, high]), "f").abs().sum()
         bound = midpoint_error_bound(spacing, (order, size), turns=frequencies * spacing)
         bound = bound + tail + float(ends) * spacing / 2
     return Approximation(values, bound * factor, True)
@@ -352,7 +352,7 @@ def convolve_functions(
     points = _points(u)
 
     def once(count: int) -> Tensor:
-        lines, steps = zip(*(midpoints(a, b, count) for a, b in corners), strict=True)
+        lines, steps = zip(*(_nodes(a, b, count, points) for a, b in corners), strict=True)
         nodes = torch.cartesian_prod(*lines)
         weights = _values(f, nodes, "f", len(nodes)) * math.prod(steps)
         sums = []
@@ -380,6 +380,11 @@ def convolve_functions(
 
 
 # -- what they share -------------------------------------------------------------------------------
+
+
+def _nodes(low: float, high: float, panels: int, like: Tensor) -> tuple[Tensor, float]:
+    nodes, spacing = midpoints(low, high, panels)
+    return nodes.to(like.device), spacing
 
 
 def _estimated(values: Tensor, coarser: Tensor) -> Approximation:
