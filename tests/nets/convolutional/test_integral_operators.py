@@ -176,6 +176,28 @@ def test_what_lies_outside_is_in_the_bound() -> None:
     assert float(gap.max()) > float(made.error.min()) / 3
 
 
+def test_the_bounds_are_the_formulas() -> None:
+    u = torch.tensor([0.0, 0.3, -2.0], dtype=torch.float64)
+    half, panels, tail = 0.8, 16, 0.05
+    step = 2 * half / panels
+    smooth = fourier_transform_at(
+        bell, u, -half, half, convention="ordinary", panels=panels, roughness=(2, 8.0), tail=tail
+    )
+    ends = 2 * math.exp(-math.pi * half**2)
+    inner = midpoint_error_bound(step, (2, 8.0), turns=u * step)
+    assert torch.allclose(smooth.error, inner + tail + ends * step / 2, rtol=1e-12)
+    rough = fourier_transform_at(
+        box, u, -half, half, convention="angular", panels=panels, roughness=(1, 2.0), tail=tail
+    )
+    mass = 1.0 + step  # ten nodes inside the box, and the error of that sum
+    assert torch.allclose(rough.error, (2 + u.abs() * mass) * step / 2 + tail, rtol=1e-12)
+    plane = convolve_functions(
+        lambda x: x[:, 0], lambda x: x[:, 1], torch.zeros(1, 2), (0.0, 0.0), (1.0, 3.0), panels=10,
+        roughness=(2.0, 5.0),
+    )  # fmt: skip
+    assert float(plane.error) == pytest.approx(3 / 24 * (0.01 * 2 + 0.09 * 5))
+
+
 def test_beyond_one_turn_a_panel_there_is_no_bound() -> None:
     u = torch.tensor([0.0, 9.9, 10.1], dtype=torch.float64)
     made = fourier_transform_at(
