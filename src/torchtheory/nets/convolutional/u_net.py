@@ -32,17 +32,23 @@ from torchtheory.nets.convolutional.framelets import dual_frame
 Skips = Literal["concatenate", "detail", "none"]
 SKIPS: tuple[Skips, ...] = ("concatenate", "detail", "none")
 
+#: The initial weights of the last layer, in those of He.
+LAST = 0.1
+
 
 class UNet(nn.Module):
-    """A U-net for periodic signals `[n, channels, length]` or images `[n, channels, h, w]`.
+    """A U-net for signals `[n, channels, length]` or images `[n, channels, h, w]`.
 
     Args:
         channels: of each level, the finest first; one level halves the resolution once.
         inputs, outputs: channels of what comes in and goes out, at the same resolution.
         dims: 1 for signals, 2 for images.
-        kernel: size of every convolution, odd; signals are continued periodically.
+        kernel: size of every convolution, odd.
+        periodic: whether signals are continued periodically, or by zeros, which tell a network
+            where the edges are.
         skips: see the module.
-        generator: generator or seed of the initial weights (He's).
+        generator: generator or seed of the initial weights: He's, the last layer's a tenth of
+            them. A network that begins near 0 learns several times faster.
 
     >>> net = UNet([4, 8], dims=2)
     >>> net(torch.zeros(3, 1, 8, 12)).shape
@@ -57,6 +63,7 @@ class UNet(nn.Module):
         outputs: int = 1,
         dims: int = 1,
         kernel: int = 3,
+        periodic: bool = True,
         skips: Skips = "concatenate",
         generator: RandomSource = None,
         dtype: torch.dtype = torch.float32,
@@ -71,9 +78,10 @@ class UNet(nn.Module):
         after = [whole_number(outputs, "outputs", least=1), *widths[:-1]]
         joined = 2 if skips == "concatenate" else 1
         kind = nn.Conv1d if dims == 1 else nn.Conv2d
+        padding: Literal["circular", "zeros"] = "circular" if periodic else "zeros"
 
         def layer(m: int, n: int) -> nn.Module:
-            return kind(m, n, kernel, padding="same", padding_mode="circular", dtype=dtype)
+            return kind(m, n, kernel, padding="same", padding_mode=padding, dtype=dtype)
 
         with global_randomness_kept():  # the layers' own draws, which are replaced
             self.down = nn.ModuleList(layer(m, n) for m, n in zip(before, widths, strict=True))
@@ -87,6 +95,8 @@ class UNet(nn.Module):
                 nn.init.kaiming_normal_(p, nonlinearity="relu", generator=source)
             else:
                 nn.init.zeros_(p)
+        with torch.no_grad():
+            self.up[0].weight.mul_(LAST)  # type: ignore[operator]
 
     def forward(self, x: Tensor) -> Tensor:
         self._refuse_other_sizes(x)
