@@ -44,8 +44,9 @@ def batch_norm_smoothing_lab(run: Run, batch: int = 12, cases: int = 6) -> None:
     The gradient loses its mean and its component along the normalized batch, and is multiplied by
     γ/σ; the Hessian gets terms of its own from the curvature of the normalization. Then the same
     at every normalization of networks that are trained: a dense one and a small ResNet9 on the
-    8 × 8 digits. How much each projection takes away is in the table and the picture. The source
-    takes the gradient at the batch; it belongs at the normalized batch.
+    8 × 8 digits. There the projections take away a few percent, and gradients get longer, not
+    shorter, since γ is larger than σ: smoothing is no more than the formula says. The source takes
+    the gradient at the batch; it belongs at the normalized batch.
 
     Args:
         batch: samples in a batch.
@@ -67,8 +68,8 @@ def batch_norm_smoothing_lab(run: Run, batch: int = 12, cases: int = 6) -> None:
     run.figure(
         "shares",
         lambda axes: plot_shares(axes, found),
-        caption="Left: what is left of the squared gradient, and what goes along 1 and along the normalized batch. "
-        "Right: lengths of the gradients before and after each normalization.",
+        caption="Left: what the projections take of the squared gradient. Right: lengths of the gradients in the "
+        "inputs of each normalization (before) and in its outputs (after).",
         grid=(1, 2),
         size=(10.5, 3.4),
     )
@@ -388,14 +389,12 @@ def plot_shares(axes: Any, found: dict[str, list[LayerSmoothing]]) -> None:
     left, right = axes[0]
     layers = [(f"{name}\n{s.layer}", s) for name, some in found.items() for s in some]
     labels = [label for label, _ in layers]
-    rest = [1 - s.mean_share - s.own_share for _, s in layers]
     means, own = [s.mean_share for _, s in layers], [s.own_share for _, s in layers]
     places = range(len(layers))
-    left.bar(places, rest, color=COLORS[0], label="left over")
-    left.bar(places, means, bottom=rest, color=COLORS[1], label="along 1")
-    left.bar(places, own, bottom=[a + b for a, b in zip(rest, means, strict=True)], color=COLORS[2], label="along B̂")
+    left.bar(places, means, color=COLORS[1], label="along 1")
+    left.bar(places, own, bottom=means, color=COLORS[2], label="along the normalized batch")
     left.set(ylabel="share of γ²/s² ‖G‖²", title="what the projection takes")
-    left.legend(loc="lower right")
+    left.legend(loc="upper left")
     right.semilogy(places, [s.after for _, s in layers], "o", color=COLORS[0], label="after the normalization")
     right.semilogy(places, [s.before for _, s in layers], "s", color=COLORS[1], label="before it")
     right.set(ylabel="length of the gradient", title="gradients")

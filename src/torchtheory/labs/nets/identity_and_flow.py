@@ -162,7 +162,7 @@ def residual_flow(
     run.refutes("residual-field-of-preactivations", r"h(\ell,\Phi^{(\ell)})=\varrho(\Phi^{(\ell)})").equal(
         gap(wrong[-1], layers[-1]), within=1e-6, where="Euler's steps for the printed h against the network"
     )
-    paths = {d: path_of(nets[d], x[:3]) for d in (depths[0], depths[1], depths[-1])}
+    paths = {d: path_of(nets[d], x[:3]) for d in depths[:3]}
     run.figure(
         "flow",
         lambda axes: plot_flow(axes, paths, field, x[:3], time, depths, errors),
@@ -222,7 +222,8 @@ def plot_flow(
     left, right = axes[0]
     solution: Tensor = odeint(field, x, torch.linspace(0, time, 100).double(), rtol=1e-9, atol=1e-9)
     for k in range(x.shape[0]):
-        left.plot(solution[:, k, 0], solution[:, k, 1], "k--", lw=1, label="solution" if k == 0 else None)
+        label = "solution" if k == 0 else None
+        left.plot(solution[:, k, 0], solution[:, k, 1], "k--", lw=1, zorder=5, label=label)
     for color, (depth, path) in zip(COLORS, paths.items(), strict=False):
         for k in range(path.shape[1]):
             label = f"L = {depth}" if k == 0 else None

@@ -475,10 +475,12 @@ def plot_profiles(axes: Any, profiles: dict[str, JacobianProfile], norms: list[f
         lowest, highest = (t.numpy() for t in reversed(ends(profile)))
         right.fill_between(places, np.maximum(lowest, 1e-30), highest, color=color, alpha=0.3)
         right.semilogy(places, highest, color=color, label=name)
-    left.plot(range(1, len(norms) + 1), [1 - n for n in norms], "k--", lw=0.8, label="1 ± ‖J_f‖")
+    left.plot(range(1, len(norms) + 1), [1 - n for n in norms], "k--", lw=0.8, label=r"$1\pm\|J_f\|$")
     left.plot(range(1, len(norms) + 1), [1 + n for n in norms], "k--", lw=0.8)
     left.set(xlabel="block", ylabel="singular values", title="one by one")
-    right.set(xlabel="blocks so far", title="all together")
+    right.set(xlabel="blocks so far", title="all together", ylim=(1e-25, 100))
+    for panel in (left, right):
+        panel.xaxis.get_major_locator().set_params(integer=True)
     left.legend(loc="center right")
     right.legend(loc="lower left")
 
