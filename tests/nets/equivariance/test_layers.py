@@ -85,6 +85,11 @@ def test_the_circular_twin_is_not_accused() -> None:
             {"act": nn.MaxPool2d(2)},
             {"act (MaxPool2d)": "has stride 2, which does not divide a shift by (0, 1)"},
         ),
+        (
+            {"second": conv(4, 4, "zeros", stride=2)},
+            {"second (Conv2d)": "has stride 2, which does not divide a shift by (0, 1), and pads "
+             "the border with zeros"},
+        ),
         ({"act": nn.MaxPool2d(3, 1, 1)}, {"act (MaxPool2d)": "pads the border"}),
         ({"act": nn.AvgPool2d(2, 1)}, {"act (AvgPool2d)": DROPS}),
         (

@@ -333,12 +333,8 @@ class Following(TorchFunctionMode):
         before = [
             m for t in call.tensors() if id(t) in self.known for m in self.known[id(t)][1] or ()
         ]
-        elements = dict.fromkeys(
-            e
-            for m in before
-            if m.grid.strides or not m.grid.sizes
-            for e in self.group.steps(m.grid)
-        )
+        # those of the outputs as well: behind a stride, none of the others may be left
+        elements = dict.fromkeys(e for m in (*before, *layout) for e in self.group.steps(m.grid))
         worst: tuple[float, Element, Tensor | None] = (0.0, None, None)
         missing = None
         for element in elements:
@@ -363,12 +359,18 @@ class Following(TorchFunctionMode):
             if size > worst[0]:
                 worst = (size, element, got - wanted)
         defect.introduced = worst[0]
-        if worst[0] > self.rounding or defect.lost:
-            element = missing if defect.lost else worst[1]
-            defect.reason = reason_for(
-                self.group, element, call.name, call.module, call.tensors(), out, before,
-                layout, worst[2], lost=defect.lost,
-            )  # fmt: skip
+        reasons = [
+            reason_for(
+                self.group, element, call.name, call.module, call.tensors(), out, before, layout,
+                difference,
+            )
+            for element, difference, met in (
+                (missing, None, defect.lost),
+                (worst[1], worst[2], worst[0] > self.rounding),
+            )
+            if met
+        ]  # fmt: skip
+        defect.reason = ", and ".join(dict.fromkeys(reasons))
 
 
 def _written(func: Callable[..., Any]) -> Callable[..., Tensor]:

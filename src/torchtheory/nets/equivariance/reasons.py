@@ -28,8 +28,6 @@ def reason_for(
     before: Sequence[Moved],
     layout: Layout,
     difference: Tensor | None,
-    *,
-    lost: bool,
 ) -> str:
     """What a layer does that breaks equivariance, to follow its name in a sentence.
 
@@ -37,11 +35,11 @@ def reason_for(
         group, element: under which it breaks.
         name, module, tensors: the function, its module if it is one, and what it reads.
         out, before, layout: what it returns, and the actions on what it reads and returns.
-        difference: between what it returns for moved inputs and what it should.
-        lost: whether the element has no counterpart on the outputs.
+        difference: between what it returns for moved inputs and what it should; None where the
+            element has no counterpart on the outputs.
     """
     kind = window_kind(name)
-    if lost:
+    if difference is None:
         return _lost(group, element, name, out, before, layout)
     turned = isinstance(group, GridGroup) and (element[0] or element[1])
     if kind == "conv" and turned:
@@ -87,10 +85,10 @@ def _lost(
 
 
 def _grids(
-    kind: str, module: nn.Module | None, before: Moved, after: Moved, difference: Tensor | None
+    kind: str, module: nn.Module | None, before: Moved, after: Moved, difference: Tensor
 ) -> str:
     """Of convolutions, poolings and paddings."""
-    border = difference is not None and at_border(difference, after)
+    border = at_border(difference, after)
     if kind == "pad":
         return "pads the border" + (" with zeros" if border else "")
     steps = [b / a for a, b in zip(before.grid.strides, after.grid.strides, strict=True)]
