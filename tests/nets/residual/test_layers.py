@@ -13,7 +13,12 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.nets.activations import ACTIVATIONS
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.maxout import Maxout, piecewise_linear_as_maxouts
-from torchtheory.nets.residual.layers import DenselyConnected, ResidualLayer, residual_network
+from torchtheory.nets.residual.layers import (
+    DenselyConnected,
+    Residual,
+    ResidualLayer,
+    residual_network,
+)
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -136,3 +141,48 @@ def test_piecewise_linear_refuses() -> None:
         piecewise_linear_as_maxouts(torch.tensor([1.0, 1.0]), torch.zeros(2), 0, 0)
     with pytest.raises(ShapeMismatch):
         piecewise_linear_as_maxouts(torch.tensor([1.0]), torch.zeros(2), 0, 0)
+
+
+def test_residual_around_any_module() -> None:
+    x = randn(5, 3)
+    body = nn.Sequential(dense(randn(3, 3, seed=1)), nn.Tanh())
+    torch.testing.assert_close(Residual(body)(x), x + body(x))
+    v = randn(2, 3, seed=2)
+    tall = nn.Sequential(dense(randn(2, 3, seed=3)), nn.Tanh())
+    fixed = Residual(tall, v)
+    torch.testing.assert_close(fixed(x), x @ v.T + tall(x))
+    assert not any(p.requires_grad for p in fixed.shortcut.parameters())
+    learned = Residual(tall, dense(v))
+    torch.testing.assert_close(learned(x), fixed(x))
+    assert all(p.requires_grad for p in learned.parameters())
+
+
+def test_layers_left_out_at_random() -> None:
+    x = randn(2, 3)
+    net = residual_network(3, 1, "tanh", keep=0.5, generator=0)
+    change = net[0].body(x)
+    torch.testing.assert_close(net.eval()(x), x + 0.5 * change)
+    net.train()
+    taken = [bool((net(x) != x).any()) for _ in range(200)]
+    assert 60 < sum(taken) < 140  # 7 standard deviations around 100 would be 50 and 150
+
+
+def test_shortcuts_over_several_layers() -> None:
+    net = residual_network(3, 2, "tanh", skip=2, generator=0)
+    x = randn(4, 3)
+    value = x
+    for block in net:
+        value = value + block.body(value)
+    torch.testing.assert_close(net(x), value)
+
+
+def test_residual_refuses() -> None:
+    with pytest.raises(ShapeMismatch):
+        Residual(nn.Linear(3, 2).double())(randn(1, 3))
+    with pytest.raises(ShapeMismatch):
+        Residual(nn.Identity(), torch.ones(3))
+    for keep in (0.0, 1.5):
+        with pytest.raises(InvalidInput):
+            Residual(nn.Identity(), keep=keep)
+    with pytest.raises(InvalidInput):
+        residual_network(3, 2, skip=0)

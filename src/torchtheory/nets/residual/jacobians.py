@@ -257,7 +257,8 @@ def _run(
     model: nn.Module, x: Tensor, blocks: Sequence[str] | None
 ) -> tuple[list[_Use], Tensor, list[str]]:
     """Every use of the named blocks, what the model returned, and the blocks that do not fit."""
-    as_batch(x)
+    if not isinstance(x, Tensor) or x.is_floating_point():
+        as_batch(x)  # whole numbers, such as tokens, have nothing to check
     names = block_names(model) if blocks is None else list(blocks)
     modules = dict(model.named_modules())
     for name in names:

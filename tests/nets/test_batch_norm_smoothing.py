@@ -1,0 +1,128 @@
+"""Derivatives under batch normalization, against autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
+from torchtheory.nets.batch_norm_smoothing import (
+    batch_norm_gradient,
+    batch_norm_gradient_norm,
+    batch_norm_jacobian,
+    batch_norm_second_derivative,
+    batch_norm_smoothing,
+)
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3),
+        nn.BatchNorm2d(3),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(12, 4),
+        nn.BatchNorm1d(4, affine=False),
+        nn.ReLU(inplace=True),
+        nn.Linear(4, 2),
+    ).double()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 9), st.sampled_from([0.0, 1e-5, 0.7]))
+def test_formulas_against_autograd(seed: int, m: int, eps: float) -> None:
+    b, target, v = randn(m, seed=seed), randn(m, seed=seed + 1), randn(m, seed=seed + 2)
+    gamma, beta = -1.3, 0.4
+
+    def normalized(t: Tensor) -> Tensor:
+        deviation = (t.var(correction=0) + eps).sqrt()
+        return gamma * (t - t.mean()) / deviation + beta
+
+    def loss(z: Tensor) -> Tensor:
+        return torch.logsumexp(z * target, 0) + (z**3).sum()
+
+    place = normalized(b)
+    G = torch.func.grad(loss)(place)
+    H = torch.func.hessian(loss)(place)
+    wanted = torch.func.grad(lambda t: loss(normalized(t)))(b)
+    # in the smallest batches the deviation may be tiny and everything large
+    size = 1 + float(wanted.abs().max())
+    jacobian = torch.func.jacrev(normalized)(b)
+    torch.testing.assert_close(batch_norm_jacobian(b, gamma, eps=eps), jacobian)
+    found = batch_norm_gradient(G, b, gamma, eps=eps)
+    torch.testing.assert_close(found / size, wanted / size, atol=1e-7, rtol=1e-6)
+    norm = batch_norm_gradient_norm(G, b, gamma, eps=eps)
+    torch.testing.assert_close(
+        norm / size**2, wanted.square().sum() / size**2, atol=1e-7, rtol=1e-6
+    )
+    twice = torch.func.hessian(lambda t: loss(normalized(t)))(b) @ v
+    second = batch_norm_second_derivative(lambda t: H @ t, G, b, v, gamma, eps=eps)
+    size = 1 + float(twice.abs().max())
+    torch.testing.assert_close(second / size, twice / size, atol=1e-7, rtol=1e-6)
+
+
+def test_units_are_normalized_for_themselves() -> None:
+    b, G = randn(3, 8), randn(3, 8, seed=1)
+    gamma = torch.tensor([1.0, -2.0, 0.5]).double()
+    together = batch_norm_gradient(G, b, gamma, eps=0.1)
+    alone = [batch_norm_gradient(G[i], b[i], gamma[i], eps=0.1) for i in range(3)]
+    torch.testing.assert_close(together, torch.stack(alone))
+
+
+def test_a_network_layer_by_layer() -> None:
+    net = network()
+    net.eval()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    x, y = randn(10, 1, 4, 4), torch.arange(10) % 2
+    found = batch_norm_smoothing(net, (x, y))
+    assert [s.layer for s in found] == ["1", "5"]
+    assert [(s.units, s.values) for s in found] == [(3, 40), (4, 10)]
+    for s in found:
+        assert s.before == pytest.approx(s.predicted, rel=1e-9)
+        assert s.curvature == pytest.approx(s.predicted_curvature, rel=1e-7, abs=1e-12)
+        assert s.before <= s.bound * (1 + 1e-12)
+        assert s.before**2 == pytest.approx((1 - s.mean_share - s.own_share) * s.bound**2)
+        assert s.reduction == pytest.approx(s.before / s.after)
+    assert not net.training
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+def test_gradient_before_the_first_layer_by_hand() -> None:
+    net = network().train()
+    x, y = randn(10, 1, 4, 4), randn(10, 2, seed=3)
+    (first, _) = batch_norm_smoothing(net, (x, y))
+    entered = net[0](x).detach().requires_grad_()
+    (wanted,) = torch.autograd.grad(nn.functional.mse_loss(net[1:](entered), y), entered)
+    assert first.before == pytest.approx(float(wanted.norm()))
+    (only,) = batch_norm_smoothing(net, (x, y), names=["5"])
+    assert only.layer == "5"
+
+
+def test_refused() -> None:
+    x, y = randn(6, 2), randn(6, 1)
+    with pytest.raises(UnsupportedModel):
+        batch_norm_smoothing(nn.Linear(2, 1).double(), (x, y))
+    net = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1)).double()
+    with pytest.raises(InvalidInput):
+        batch_norm_smoothing(net, (x[:1], y[:1]))
+    with pytest.raises(InvalidInput):
+        batch_norm_smoothing(net, (x, y), loss=lambda a, b: a - b)
+    shared = nn.BatchNorm1d(2)
+    twice = nn.Sequential(shared, shared, nn.Linear(2, 1)).double()
+    with pytest.raises(UnsupportedModel, match="twice"):
+        batch_norm_smoothing(twice, (x, y))
+    with pytest.raises(InvalidInput):
+        batch_norm_jacobian(torch.ones(4))
+    with pytest.raises(ShapeMismatch):
+        batch_norm_jacobian(torch.ones(1))
+    with pytest.raises(ShapeMismatch):
+        batch_norm_gradient(torch.ones(3), torch.ones(4))
