@@ -137,8 +137,8 @@ def zero_padding(run: Run, side: int, channels: int, layers: int) -> None:
     run.figure(
         "spectrum",
         lambda axes: plot_spectrum(axes, exact[0], low, high, torus, symbol_norms(circle, shape)),
-        caption="Left: all singular values of a layer with zero padding, their bounds from a larger torus, and those of "
-        "the same layer with circular padding. Right: the norm of the circular layer's block at each frequency.",
+        caption="Left: all singular values of a layer with zero padding, their bounds from a larger torus, and those "
+        "of the same layer with circular padding. Right: the norm of the circular layer's block at each frequency.",
         grid=(1, 2),
         size=(10, 3.4),
     )
@@ -177,8 +177,8 @@ def plot_spectrum(axes: Any, exact: Tensor, low: Tensor, high: Tensor, torus: Te
     left.plot(places, torus.numpy(), color=COLORS[1], linestyle=":", label="circular padding")
     left.set(xlabel="place in order", ylabel="singular value", ylim=(0, None))
     left.legend()
-    half = len(norms) / 2
-    picture = right.imshow(norms.numpy(), cmap="viridis", extent=(-half, half, half, -half))
+    low_end, high_end = -(len(norms) // 2) - 0.5, len(norms) - len(norms) // 2 - 0.5
+    picture = right.imshow(norms.numpy(), cmap="viridis", extent=(low_end, high_end, high_end, low_end))
     right.grid(False)
     right.set(xlabel="horizontal frequency", ylabel="vertical frequency")
     right.figure.colorbar(picture, ax=right, label="norm of the block")

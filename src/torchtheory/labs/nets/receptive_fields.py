@@ -24,7 +24,7 @@ from torchtheory.nets.convolutional.receptive_fields import (
     title="Fields grow with depth, what is looked at with its root",
     full={"networks": 100, "draws": 200, "channels": 64},
 )
-def fields(run: Run, networks: int = 8, draws: int = 24, channels: int = 24) -> None:
+def fields(run: Run, networks: int = 8, draws: int = 30, channels: int = 24) -> None:
     """The recursion against the support of gradients and against what units depend on in fact.
 
     Random chains of convolutions and pools, with strides and dilations. Then where squared
@@ -80,22 +80,26 @@ def variances(run: Run, draws: int, channels: int) -> None:
     for depth in run.track(depths, "depths"):
         length = 2 * depth + 5
         nets = [linear_chain(depth, channels) for _ in range(2)]
-        fields_of: dict[str, list[Tensor]] = {"even": [], "ends": []}
-        for _ in range(draws):
-            for net, kind in zip(nets, ("even", "ends"), strict=True):
-                draw(run, net, even=kind == "even")
-                x = torch.zeros(1, channels, length, dtype=torch.float64)
-                fields_of[kind].append(effective_receptive_field(net, x, generator=run.generator).energy)
         places = torch.arange(length, dtype=torch.float64) - length // 2
-        found[depth] = [float((e * places.square()).sum()) / depth for e in fields_of["even"]]
-        ends[depth] = [float((e * places.square()).sum()) / depth for e in fields_of["ends"]]
-        energies[depth] = torch.stack(fields_of["even"]).mean(0)
+        profiles = []
+        for net, kept in zip(nets, (found, ends), strict=True):
+            totals, spreads = [], []
+            for _ in range(draws):
+                draw(run, net, even=kept is found)
+                x = torch.zeros(1, channels, length, dtype=torch.float64)
+                seen = effective_receptive_field(net, x, generator=run.generator)
+                totals.append(seen.total)
+                spreads.append(float((seen.energy * places.square()).sum()) / depth)
+                profiles.append(seen.energy)
+            kept[depth] = of_the_mean(totals, spreads)
+        energies[depth] = torch.stack(profiles[:draws]).mean(0)
         promised = receptive_fields(nets[0], 1)[-1].deviation
         assert promised is not None
         per_layer = promised[0] ** 2 / depth
         says = run.states(
             "M-80",
-            r"\mathbb E\operatorname{Var}=\tfrac1{12}\sum_\ell\delta_\ell^2(k_\ell^2-1)j_{\ell-1}^2:\ \text{per layer}",
+            r"\operatorname{Var}\text{ of }\mathbb E|\nabla y|^2"
+            r"=\tfrac1{12}\sum_\ell\delta_\ell^2(k_\ell^2-1)j_{\ell-1}^2\text{, per layer}",
         )
         says.mean(
             found[depth],
@@ -124,9 +128,16 @@ def variances(run: Run, draws: int, channels: int) -> None:
     run.figure(
         "profiles",
         lambda ax: plot_profiles(ax, energies),
-        caption="Where the squared gradient of the middle unit comes from, places over half of the field: the deeper the "
-        "chain, the smaller the part of the field that is looked at.",
+        caption="Where the squared gradient of the middle unit comes from, places over half of the field: the deeper "
+        "the chain, the smaller the part of the field that is looked at.",
     )
+
+
+def of_the_mean(totals: list[float], spreads: list[float]) -> list[float]:
+    """Values with the mean of all gradients' variance, and its spread: a ratio of two means."""
+    weights = [t * len(totals) / sum(totals) for t in totals]
+    ratio = sum(w * s for w, s in zip(weights, spreads, strict=True)) / len(spreads)
+    return [ratio + w * (s - ratio) for w, s in zip(weights, spreads, strict=True)]
 
 
 class Widened(nn.Module):
@@ -190,7 +201,12 @@ def plot_profiles(ax: Any, energies: dict[int, Tensor]) -> None:
         half = len(energy) // 2
         places = (torch.arange(len(energy)) - half) / (depth + 0.5)
         ax.plot(
-            places.numpy(), (energy / energy.max()).numpy(), "o-", color=color, markersize=3, label=f"{depth} layers"
+            places.numpy(),
+            (energy / energy.max()).numpy(),
+            "o-",
+            color=color,
+            markersize=3,
+            label=f"{depth} layer{'s' * (depth > 1)}",
         )
     ax.set(xlim=(-1.2, 1.2), xlabel="place, over half of the field", ylabel="squared gradient, over its largest")
-    ax.legend()
+    ax.legend(loc="upper left")

@@ -11,7 +11,7 @@ included: what a unit depends on turns into NaN with it, and nothing else does (
 
 *Effectively.* The squared gradient of a unit, as a distribution over places, is far from even: in
 the middle there are many ways from the input to the unit, at the rim one. Behind layers with
-independent weights its variance is in the mean $\frac1{12}\sum_\ell
+independent weights the mean of it over all weights has the variance $\frac1{12}\sum_\ell
 \delta_\ell^2(k_\ell^2-1)\,j_{\ell-1}^2$ along each dimension, so its width grows like the root of
 the depth where the field itself grows like the depth (Luo et al., 2016).
 
@@ -352,11 +352,13 @@ class EffectiveField:
         layer: its name.
         energy: `[n_1, ..., n_d]`, adding up to 1.
         samples: inputs that it is the mean of.
+        total: what was divided by, the squared length of the gradient, mean over samples.
     """
 
     layer: str
     energy: Tensor
     samples: int
+    total: float = 1.0
 
     @property
     def center(self) -> tuple[float, ...]:
@@ -445,7 +447,7 @@ def effective_receptive_field(
             f"the unit in the middle of layer {name!r} has no gradient at these inputs, so it has "
             "no effective field"
         )
-    return EffectiveField(name, energy / total, len(x))
+    return EffectiveField(name, energy / total, len(x), total / (probes * len(x)))
 
 
 def _chosen(outputs: dict[str, Tensor], layer: str | None, ndim: int) -> tuple[str, Tensor]:
