@@ -2,10 +2,10 @@
 
 import pytest
 
-from torchtheory.core.record import Record
+from torchtheory.audit.engine.finding import FindingRecord
 
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of the time, and is tested with the examples."""
-    monkeypatch.setattr(Record, "figure", lambda *_, **__: None)
+    monkeypatch.setattr(FindingRecord, "figure", lambda *_, **__: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from torchtheory.core.figure import draw, figures_not_saved
+from torchtheory.core.figure import LateFigure, draw, figures_not_saved
 
 pytestmark = pytest.mark.draws
 
@@ -105,3 +106,28 @@ def test_a_broken_formula_is_met_in_either_case(place: str) -> None:
         draw("f", broken)
     with figures_not_saved(), pytest.raises(ValueError, match="frac"):
         draw("f", broken)
+
+
+def test_a_late_figure_is_drawn_when_it_is_looked_at() -> None:
+    drawn = []
+    late = LateFigure("line", lambda axes: drawn.append(axes.plot([0, 1])), caption="A line.")
+    assert (late.to_json()["caption"], drawn) == ("A line.", [])
+    assert late.png == draw("line", lambda axes: axes.plot([0, 1])).png
+    assert late.svg is not None
+    assert len(drawn) == 1  # once for both
+    again = pickle.loads(pickle.dumps(late))
+    assert (again.png, again.name) == (late.png, "line")
+    with figures_not_saved():
+        assert LateFigure("line", lambda axes: drawn.append(axes)).png == b""
+    assert len(drawn) == 2  # at once, so that what is wrong with it comes up
+
+
+def test_a_late_figure_that_cannot_be_drawn_says_so() -> None:
+    def broken(axes: Any) -> None:
+        raise ValueError("no $points")
+
+    late = LateFigure("line", broken)
+    assert late.svg is not None
+    assert "not drawn: no " in late.svg
+    with figures_not_saved(), pytest.raises(ValueError, match="points"):
+        LateFigure("line", broken)

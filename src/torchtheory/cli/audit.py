@@ -117,7 +117,10 @@ def audit(
         ),
     ] = FailChoice.violated,
     sarif: Annotated[
-        Path | None, typer.Option(help="Also write SARIF 2.1.0 to this file, for code hosts.")
+        Path | None,
+        typer.Option(
+            help="Also write SARIF 2.1.0 to this file, for code hosts; its directory is made."
+        ),
     ] = None,
     junit: Annotated[
         Path | None, typer.Option(help="Also write JUnit XML to this file, a test for each area.")

@@ -27,3 +27,22 @@ def several(names: Sequence[object], most: int = 5) -> str:
 def same_function(old: Callable[..., object], new: Callable[..., object]) -> bool:
     """Whether one is the other defined again, as when a notebook's cell is run twice."""
     return (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
+
+
+#: Operations whose names in torch are no words.
+_OPERATIONS = {
+    "getitem": "indexing",
+    "setitem": "writing into a tensor",
+    "multi_head_attention_forward": "attention",
+    "scaled_dot_product_attention": "attention",
+}
+
+
+def operation_words(name: str) -> str:
+    """What to call an operation of torch in a sentence.
+
+    >>> operation_words("getitem_3"), operation_words("__getitem__"), operation_words("relu_1")
+    ('indexing', 'indexing', 'relu_1')
+    """
+    plain = re.sub(r"_\d+$", "", name).strip("_")
+    return _OPERATIONS.get(plain, name)

@@ -8,6 +8,9 @@ from typing import Any
 from torchtheory.core.claim import json_number
 from torchtheory.core.foreign_text import printable
 
+#: Relative rounding of a sum in single precision.
+ROUNDING = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -58,8 +61,22 @@ class Quantity:
         return self.low == self.value == self.high
 
     def differs_from(self, other: Quantity) -> bool:
-        """Whether the two ranges have no number in common."""
-        return self.high < other.low or other.high < self.low
+        """Whether the two ranges have no number in common, rounding aside.
+
+        Counts have no rounding; other numbers are sums that a larger batch adds in another order.
+
+        >>> one, two = (Quantity("a", "a", v, v, v, "exact") for v in (0.7631, 0.7631 + 1e-8))
+        >>> one.differs_from(two)
+        False
+        >>> one, two = (Quantity("a", "a", v, v, v, "exact") for v in (10_000_001, 10_000_002))
+        >>> one.differs_from(two)
+        True
+        """
+        gap = max(self.low - other.high, other.low - self.high)
+        if not gap > 0:
+            return False
+        counts = all(q.exact and float(q.value).is_integer() for q in (self, other))
+        return counts or gap > ROUNDING * max(abs(self.value), abs(other.value))
 
     def to_json(self) -> dict[str, Any]:
         numbers = {k: json_number(getattr(self, k)) for k in ("value", "low", "high")}

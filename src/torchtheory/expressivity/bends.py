@@ -31,6 +31,7 @@ from torchtheory.core.errors import (
     TorchTheoryError,
     UnsupportedModel,
 )
+from torchtheory.core.naming import operation_words
 from torchtheory.models.model import PureFunction, global_randomness_kept, tensors_in
 
 _LIVE = "_depends_on_the_input"
@@ -127,7 +128,7 @@ class BendWatch(TorchFunctionMode):
             if name.strip("_").endswith(("div", "divide")) and divisor is live[0]:
                 self.refuse(f"{name} by something that depends on the input is not affine")
         elif name not in _JOINT:
-            self.refuse(f"{name} is not piecewise linear")
+            self.refuse(f"{operation_words(name)} is not piecewise linear")
         return _mark(func(*args, **named))
 
     def refuse(self, why: str) -> None:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.naming import operation_words
 from torchtheory.models.model import evaluation_mode
 from torchtheory.models.untouched import private_copy
 
@@ -218,7 +219,8 @@ def as_steps(model: nn.Module) -> list[Step]:
             link = _link(node, modules, sizes, name)
         if link is None or not all(n in places for n in taken):
             raise UnsupportedModel(
-                f"{name} uses {node.name}{_place(node, modules)}, which no layer rule covers"
+                f"{name} uses {operation_words(node.name)}{_place(node, modules)}, which no layer "
+                "rule covers"
             )
         places[node] = len(steps)
         steps.append(Step(link, tuple(places[n] for n in taken)))
@@ -355,7 +357,8 @@ def _follow(graph: fx.Graph, modules: dict[str, nn.Module], model_name: str) -> 
         link = _link(node, modules, sizes, model_name)
         if link is None:
             raise UnsupportedModel(
-                f"{model_name} uses {node.name}{_place(node, modules)}, which no layer rule covers"
+                f"{model_name} uses {operation_words(node.name)}{_place(node, modules)}, which no "
+                "layer rule covers"
             )
         links.append(link)
         current = node

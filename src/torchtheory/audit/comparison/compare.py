@@ -52,9 +52,7 @@ from torchtheory.core.diagnosis import State
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text
-
-#: Exact numbers that agree to this share of their size differ by rounding only.
-ROUNDING = 1e-6
+from torchtheory.core.quantity import ROUNDING
 
 # What of the facts says which data was used, and how.
 _DATA = ("task", "samples", "input", "output", "audited")

@@ -15,6 +15,7 @@ from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
 from torchtheory.core.files import existing_file, kind_of, read_json
 from torchtheory.core.intervals import Interval
+from torchtheory.core.naming import several
 from torchtheory.core.quantity import Quantity
 
 #: Where an audit can be read from.
@@ -151,8 +152,16 @@ def _file(path: Path) -> Path:
     if kind_of(path) != "directory":
         return existing_file(path)
     if kind_of(path / "audit.json") == "nothing":
-        raise FileProblem(f"there is no audit.json in {path}; torchtheory audit writes one")
+        raise FileProblem(f"there is no audit.json in {path}; {_where_else(path)}")
     return existing_file(path / "audit.json")
+
+
+def _where_else(path: Path) -> str:
+    """Which directories below hold an audit, as those of several checkpoints do."""
+    below = sorted(p.parent.name for p in path.glob("*/audit.json"))
+    if not below:
+        return "torchtheory audit writes one"
+    return f"there are audits in its directories {several(below)}: give one of these"
 
 
 def _audit(data: Any, file: Path | None) -> RecordedAudit:

@@ -172,10 +172,10 @@ def _value(q: Quantity, row: QuantityChange) -> tuple[str, str]:
         digits = min(6, enough_digits(100 * a, 100 * b, 3))
         ends = (f"{number_text(100 * end, 3)} %" for end in (q.low, q.high))
         return f"{number_text(100 * q.value, digits)} %", "" if q.exact else f"[{', '.join(ends)}]"
-    return with_error(q, enough_digits(a, b) if row.beyond_error else 4)
+    return with_error(q, enough_digits(a, b, 3) if row.beyond_error else 3)
 
 
-def with_error(q: Quantity, digits: int = 4) -> tuple[str, str]:
+def with_error(q: Quantity, digits: int = 3) -> tuple[str, str]:
     """A number with its error, and its range where that is not the same to both sides.
 
     >>> with_error(Quantity("x", "x", 0.2513, 0.2411, 0.2615, "two standard errors"))

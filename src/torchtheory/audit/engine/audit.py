@@ -434,8 +434,9 @@ def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> di
     facts = {
         "model": type(problem.model).__name__,
         "parameters": f"{problem.function.count:,}",
-        "task": problem.task
-        + (f", {problem.classes} classes" if problem.task == "multiclass" else ""),
+        "task": f"classification, {problem.classes} classes"
+        if problem.task == "multiclass"
+        else problem.task,
         "samples": sizes,
         "input": problem.input_shapes,
         "precision": str(problem.function.reference().dtype).removeprefix("torch."),

@@ -47,6 +47,7 @@ from torchtheory.kernels.path_kernel import (
 )
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.report.wording import counted
 from torchtheory.robustness.lipschitz_bound import bounds_about
 
 #: Margins, in units of the network's norm, that share delta equally.
@@ -158,16 +159,20 @@ def _validated(setting: Setting) -> tuple[float, ValidationBounds, int]:
     return wrong / n, validation_bounds(wrong, n, 1, setting.delta), n
 
 
+def _only(n: int) -> str:
+    return f"there {'is' if n == 1 else 'are'} only {counted(n, 'test sample')}"
+
+
 def exact_test_set(setting: Setting) -> Value:
     """Clopper and Pearson's bound from the test set."""
     rate, found, n = _validated(setting)
-    return Value(rate, found.exact, f"there are only {n} test samples")
+    return Value(rate, found.exact, _only(n))
 
 
 def hoeffding_test_set(setting: Setting) -> Value:
     """Hoeffding's bound from the test set."""
     rate, found, n = _validated(setting)
-    return Value(rate, found.hoeffding, f"there are only {n} test samples")
+    return Value(rate, found.hoeffding, _only(n))
 
 
 # ------------------------------------------------------------------------- counting and dimension

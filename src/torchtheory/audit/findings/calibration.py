@@ -29,6 +29,7 @@ from torchtheory.generalization.learning.calibration import (
     reliability_curve,
 )
 from torchtheory.models.problem import Problem
+from torchtheory.report.wording import counted
 from torchtheory.training.risks import split_indices
 
 #: Test samples below which nothing is said.
@@ -68,7 +69,8 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
     samples = problem.test
     statement = r"P(\hat y = y \mid \hat p) = \hat p"
     if len(samples) < LEAST:
-        reason = f"{len(samples)} test samples are too few; it takes {LEAST}"
+        are = "is" if len(samples) == 1 else "are"
+        reason = f"{counted(len(samples), 'test sample')} {are} too few; it takes {LEAST}"
         if len(samples) < samples.population:
             record.not_done((), statement, f"{reason}, and a larger budget")
         else:

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.input_neighbors import real_inputs
+from torchtheory.core.diagnosis import Area
 from torchtheory.core.errors import EmptyData, NonFinite
 from torchtheory.core.intervals import mean_interval, median_interval
 from torchtheory.core.naming import several
@@ -323,6 +324,7 @@ def _test_against_train(problem: Problem, record: FindingRecord) -> bool:
             action="Prepare training and test inputs in the same way: the same division by 255, "
             "the same mean and standard deviation.",
         )
+        _doubt_test_error(record, scale, f"between {1 / SCALE:g} and {SCALE:g}")
         return True
     if 2 * float(found.shift_p_value.median()) < level and shift.value >= SHIFT:
         record.defect(
@@ -333,9 +335,21 @@ def _test_against_train(problem: Problem, record: FindingRecord) -> bool:
             action="Prepare training and test inputs in the same way, and draw both from the same "
             "source.",
         )
+        _doubt_test_error(record, shift, f"below {SHIFT:g}")
         return True
     fewer = min(len(problem.train), len(problem.test))
     return _single_columns(found, record, level, scale, fewer)
+
+
+def _doubt_test_error(record: FindingRecord, number: Quantity, usual: str) -> None:
+    record.look(
+        "The test error says little about new data: the test inputs are not like those of "
+        "training.",
+        number=number,
+        usual=usual,
+        action="Prepare training and test inputs in the same way, and audit again.",
+        area=Area.GENERALIZATION,
+    )
 
 
 def _dense(found: ColumnShift, problem: Problem) -> ColumnShift:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from scipy import stats
+from scipy import optimize, stats
 from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
@@ -47,6 +47,9 @@ PERMUTED = 4000
 #: A score of information about classes, or about numbers, that might still be this large is not
 #: said to be none.
 NONE, NONE_OF_NUMBERS = 0.2, 0.3
+
+#: A renaming of classes is one if it takes off this share of the errors on test labels.
+RENAMED = 0.1
 
 #: A network of so much skill on new data has found what neighbors and linear fits do not see.
 KNOWS = 0.25
@@ -91,7 +94,7 @@ def labels(problem: Problem, record: FindingRecord) -> None:
             (), r"y \not\perp x", "the inputs have no distances, and no last dense layer was seen"
         )
         return
-    if _shuffled(problem, record, by_input, by_feature):
+    if _renamed(problem, record) or _shuffled(problem, record, by_input, by_feature):
         return
     search, words = _more_telling(problem, by_input, by_feature)
     if problem.is_classification and search.count == COUNT:
@@ -214,6 +217,48 @@ def _shuffled(
         )
         return True
     return False
+
+
+def _renamed(problem: Problem, record: FindingRecord) -> bool:
+    """Say so if test labels follow from the predictions once classes have other names.
+
+    One half of the test data tells which name each class has, the other half whether it serves.
+    """
+    test = problem.test
+    if test is None or not problem.is_classification or len(test) < FEWEST:
+        return False
+    y, right = target(problem, test).cpu(), ~problem.errors(test).cpu()
+    outputs = problem.outputs(test).cpu()
+    if problem.task == "binary":
+        said, classes = torch.where(right, y, 1 - y), 2
+    else:
+        said, classes = outputs.argmax(1), outputs.shape[1]
+    order = torch.randperm(len(y), generator=record.generator)
+    one, two = order[: len(y) // 2], order[len(y) // 2 :]
+    counts = torch.bincount(said[one] * classes + y[one], minlength=classes**2)
+    _, names = optimize.linear_sum_assignment(-counts.reshape(classes, classes).numpy())
+    called = torch.as_tensor(names)[said[two]] == y[two]
+    better, worse = int((called & ~right[two]).sum()), int((right[two] & ~called).sum())
+    gained = (better - worse) / len(two)
+    by_chance = float(stats.binom.sf(better - 1, better + worse, 0.5)) if better else 1.0
+    if by_chance >= alarm_level(record) or gained < RENAMED or float(called.double().mean()) < 0.5:
+        return False
+    own = clopper_pearson(int((~right).sum()), len(y), record.confidence)
+    number = record.quantity(
+        "test-labels-missed", "share of test labels that the network does not predict", own,
+        samples=test,
+    )  # fmt: skip
+    other = [f"{i} is called {int(k)}" for i, k in enumerate(names) if i != int(k)]
+    wrong = 1 - float(called.double().mean())
+    record.defect(
+        f"The test labels look renamed: a consistent renaming of the classes explains them "
+        f"({several(other, 3)}). The network errs on {own.estimate:.1%} of them as they are, and "
+        f"on {wrong:.1%} with these names.",
+        number=number,
+        usual="the error of training, and a little more",
+        action="Number the classes of training and test data by the same list of names.",
+    )
+    return True
 
 
 def _informative(about: Mapping[str, LabelInformation], least: float) -> bool:
