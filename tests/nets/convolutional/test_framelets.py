@@ -123,6 +123,13 @@ def test_bases_are_orthonormal_and_known() -> None:
     assert torch.allclose(haar[:, 0], torch.full((4,), 0.5, dtype=torch.float64))
     assert torch.allclose(haar[:, 1], torch.tensor([0.5, 0.5, -0.5, -0.5], dtype=torch.float64))
     assert not torch.equal(random_basis(3, 0), random_basis(3, 1))
+    # Gram and Schmidt's of a normal matrix: what is left is triangular with a positive diagonal
+    left = random_basis(7, 3).T @ signal(7, 3, 7)
+    assert torch.allclose(left, left.triu(), atol=1e-12)
+    assert float(left.diagonal().min()) > 0
+    made = framelet(cosine_basis(6), haar_basis(4))
+    assert torch.equal(made.pooling, cosine_basis(6))
+    assert torch.equal(made.filters, haar_basis(4))
 
 
 def test_own_singular_vectors() -> None:
@@ -132,6 +139,7 @@ def test_own_singular_vectors() -> None:
     values = np.linalg.svd(hankel(x, 6).numpy(), compute_uv=False)
     assert np.allclose(c.numpy(), np.diag(values), atol=1e-11)
     assert torch.allclose(made.decode(c), x, atol=1e-11)
+    assert bool((made.filters.amax(0) > -made.filters.amin(0)).all())
     for rank in range(1, 6):
         part = svd_framelet(x, 6, rank)
         lost = float((x - part.decode(part.encode(x))).norm())

@@ -134,6 +134,9 @@ def svd_framelet(x: Tensor, n: int, rank: int | None = None) -> Framelet:
     left, _, right = torch.linalg.svd(hankel(x, n), full_matrices=False)
     kept = n if rank is None else whole_number(rank, "rank", least=1, most=n)
     u, v = left[:, :kept], right[:kept].T
+    # a pair of singular vectors has no sign of its own: the largest entry of a filter is positive
+    signs = v.gather(0, v.abs().argmax(0, keepdim=True)).sign()
+    u, v = u * signs, v * signs
     return Framelet(u, v, u, v)
 
 
@@ -188,7 +191,7 @@ def haar_basis(d: int, dtype: torch.dtype = torch.float64) -> Tensor:
 def random_basis(
     d: int, generator: RandomSource = None, dtype: torch.dtype = torch.float64
 ) -> Tensor:
-    """A uniformly random orthonormal basis, `[d, d]`.
+    """A uniformly random orthonormal basis, `[d, d]`: that of Gram and Schmidt for a normal matrix.
 
     >>> u = random_basis(5)
     >>> bool(torch.allclose(u.T @ u, torch.eye(5, dtype=torch.float64)))
