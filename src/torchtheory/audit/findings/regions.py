@@ -198,16 +198,18 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
     counts = [s.pieces.count / s.share for s in segments]
     _bounded_pieces(problem, record, max(s.pieces.count for s in segments))
     middle = median_interval(counts, record.confidence)
-    if math.isfinite(middle.low) and math.isfinite(middle.high):
+    followed = min(s.share for s in segments)
+    # of the rest of a segment nothing is known: the middle may bend more, or less
+    if followed == 1 and math.isfinite(middle.low) and math.isfinite(middle.high):
         record.quantity(
             "affine-pieces", "median number of affine pieces between two training samples", middle
         )
-    else:
+    elif followed == 1:
         record.note(
             f"Too few segments ({len(counts)}) for the range of the number of pieces; give a "
             "larger budget."
         )
-    if min(s.share for s in segments) < 1:
+    if followed < 1:
         record.note(
             f"Only the middle {segments[0].share:.2%} of each segment was followed in the time "
             "given; numbers are those of whole segments at the same density."
@@ -215,7 +217,9 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
     _near_the_boundary(record, segments)
     record.headline(
         f"On a straight way from one training sample to another the network has about "
-        f"{middle.estimate:,.0f} affine pieces (median of {counted(len(counts), 'segment')}).",
+        f"{middle.estimate:,.0f} affine pieces (median of {counted(len(counts), 'segment')}"
+        + ("" if followed == 1 else ", if all of it is like its middle")
+        + ").",
         0,
     )
     shown = max(segments, key=lambda s: len(s.crossings))
