@@ -73,9 +73,9 @@ def test_a_wide_regression_learns_without_leaving_the_law_of_its_draw(seed: int)
 def test_test_labels_are_not_blamed_for_shuffled_training_labels(seed: int) -> None:
     """Sixty labels of two classes are too few to be called shuffled, and tell nothing of others."""
     draw = torch.Generator().manual_seed(seed)
-    y = torch.randint(0, 2, (460,), generator=draw)
-    x = torch.randn(460, 8, generator=draw) + 2 * y[:, None]
-    (x, test), (y, of_test) = x.split((60, 400)), y.split((60, 400))
+    y = torch.randint(0, 2, (1060,), generator=draw)
+    x = torch.randn(1060, 8, generator=draw) + 2 * y[:, None]
+    (x, test), (y, of_test) = x.split((60, 1000)), y.split((60, 1000))
 
     def said(y: Tensor, of_test: Tensor) -> list[str]:
         torch.manual_seed(seed)
@@ -84,7 +84,7 @@ def test_test_labels_are_not_blamed_for_shuffled_training_labels(seed: int) -> N
 
     mixed = y[torch.randperm(60, generator=draw)]
     assert not any("The test labels" in s for s in said(mixed, of_test))
-    wrong = of_test[torch.randperm(400, generator=draw)]
+    wrong = of_test[torch.randperm(1000, generator=draw)]
     assert "The test labels look shuffled" in said(y, wrong)[0]
     assert said(y, of_test) == []
 
