@@ -31,7 +31,12 @@ from torch import Tensor, nn
 from torchtheory.core.checks import all_finite, as_module, described, whole_number, whole_numbers
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.models.model import evaluation_mode, global_randomness_kept, one_output
+from torchtheory.models.model import (
+    PureFunction,
+    evaluation_mode,
+    global_randomness_kept,
+    one_output,
+)
 from torchtheory.models.untouched import copied
 from torchtheory.nets.chain import Link, as_chain, has_own_forward
 from torchtheory.nets.convolutional.layer_matrices import CONVOLUTIONS
@@ -50,7 +55,7 @@ _PLACE_BY_PLACE = (
 )  # fmt: skip
 
 #: Entries of one batch of inputs, at most.
-_AT_ONCE = 2**24
+_AT_ONCE = 2**19
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +207,7 @@ def dependence(model: nn.Module, example: Tensor | Sequence[int]) -> list[Depend
     [('0', ((3, 5),)), ('1', ((3, 5),)), ('2', ((2, 6),))]
     """
     own = copied(as_module(model)).double()
-    x = _example(example)
+    x = _example(example).to(PureFunction(own).reference().device)
     places = tuple(x.shape[1:])
     names, shapes, calm = _disturbed(own, x[None])
     if bool(calm.any()):
