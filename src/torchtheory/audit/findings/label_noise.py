@@ -94,7 +94,7 @@ def labels(problem: Problem, record: FindingRecord) -> None:
             (), r"y \not\perp x", "the inputs have no distances, and no last dense layer was seen"
         )
         return
-    if _renamed(problem, record) or _shuffled(problem, record, by_input, by_feature):
+    if _shuffled(problem, record, by_input, by_feature):
         return
     search, words = _more_telling(problem, by_input, by_feature)
     if problem.is_classification and search.count == COUNT:
@@ -161,7 +161,7 @@ def _shuffled(
     by_input: InputNeighbors | None,
     by_feature: InputNeighbors | None,
 ) -> bool:
-    """Say so if training or test labels have nothing to do with the inputs."""
+    """Say so if training or test labels have nothing to do with the inputs, or other names."""
     level, y = alarm_level(record), target(problem, problem.train)
     train: dict[str, LabelInformation] = {}
     if by_input is not None:  # features would have the labels they were trained with
@@ -170,6 +170,10 @@ def _shuffled(
             y[found.samples], found.index[:, 0], y, found.samples, record.generator
         )
         train["training labels by a linear fit"] = linear_information(by_input.rows["train"], y)
+    none = NONE if problem.is_classification else NONE_OF_NUMBERS
+    # a network that learned shuffled labels may be wrong on others in any way
+    if (not train or _informative(train, none)) and _renamed(problem, record):
+        return True
     test: dict[str, LabelInformation] = {}
     if problem.test is not None and len(problem.test) >= FEWEST:
         of_test = target(problem, problem.test)
@@ -189,7 +193,6 @@ def _shuffled(
         "errors, 0 is chance.",
     )
     network = _network_knows(problem, level)
-    none = NONE if problem.is_classification else NONE_OF_NUMBERS
     for name, about, samples in (("training", train, problem.train), ("test", test, problem.test)):
         if not about:
             continue
@@ -241,7 +244,9 @@ def _renamed(problem: Problem, record: FindingRecord) -> bool:
     better, worse = int((called & ~right[two]).sum()), int((right[two] & ~called).sum())
     gained = (better - worse) / len(two)
     by_chance = float(stats.binom.sf(better - 1, better + worse, 0.5)) if better else 1.0
-    if by_chance >= alarm_level(record) or gained < RENAMED or float(called.double().mean()) < 0.5:
+    missed, left = (1 - float(r.double().mean()) for r in (right[two], called))
+    # names that are wrong explain most errors; what chance gains leaves most of them
+    if by_chance >= alarm_level(record) or gained < RENAMED or left > missed / 2:
         return False
     own = clopper_pearson(int((~right).sum()), len(y), record.confidence)
     number = record.quantity(
