@@ -1,0 +1,1 @@
+"""Recurrent networks: cells, prefix scans, linear recurrences, gradients through time."""
