@@ -189,7 +189,7 @@ def named_layers(run: Run, size: int, inputs: int, channels: int) -> None:
 
 
 def pictures(run: Run, size: int, inputs: int, channels: int) -> None:
-    x = run.randn(inputs, 1, size, size)
+    x = run.randn(min(inputs, 6), 1, size, size)  # every shift of every input
     padded = nn.Sequential(convolution(1, channels, "zeros"), nn.ReLU(), convolution(channels, channels, "zeros"))
     by_shift = measure_equivariance(padded, "translations", x, elements=size**2, generator=run.seed)
     net = nn.Sequential(
