@@ -31,7 +31,7 @@ from torchtheory.nets.convolutional.spectra import (
     room="nets",
     covers=["N-61", "A-128"],
     title="Singular values of a convolution layer, frequency by frequency",
-    full={"side": 24, "channels": 8, "layers": 20},
+    full={"side": 18, "channels": 4, "layers": 10},
 )
 def convolution_spectra(run: Run, side: int = 12, channels: int = 4, layers: int = 4) -> None:
     """Blocks of the Fourier transform against decompositions of the whole matrix.

@@ -22,9 +22,9 @@ from torchtheory.nets.convolutional.receptive_fields import (
     room="nets",
     covers=["M-80", "N-64"],
     title="Fields grow with depth, what is looked at with its root",
-    full={"networks": 100, "draws": 200, "channels": 64},
+    full={"networks": 50, "draws": 100, "channels": 64},
 )
-def fields(run: Run, networks: int = 8, draws: int = 30, channels: int = 24) -> None:
+def fields(run: Run, networks: int = 8, draws: int = 30, channels: int = 32) -> None:
     """The recursion against the support of gradients and against what units depend on in fact.
 
     Random chains of convolutions and pools, with strides and dilations. Then where squared
@@ -73,7 +73,7 @@ def by_hand(run: Run) -> None:
 
 
 def variances(run: Run, draws: int, channels: int) -> None:
-    depths = (1, 2, 4, 8, 16)
+    depths = (1, 2, 4, 8, 12)
     found: dict[int, list[float]] = {}
     ends: dict[int, list[float]] = {}
     energies = {}
@@ -105,7 +105,7 @@ def variances(run: Run, draws: int, channels: int) -> None:
             found[depth],
             per_layer,
             0.02,
-            against=(0.5, 0.85),
+            against=(1 / 3, 1.0),
             where=f"{depth} linear layers of 3 taps and {channels} channels with independent weights",
         )
         says.fails("weights at the ends of each filter only", ends[depth])
