@@ -3,21 +3,26 @@ from .feedforward import mlp as mlp
 from .feedforward import dense as dense
 from .residual.layers import residual_network as residual_network
 from .graph import GraphNetwork as GraphNetwork
-from .maxout import Maxout as Maxout
 from .autoencoder import LinearAutoencoder as LinearAutoencoder
-from .feedforward import layer_outputs as layer_outputs
 from .feedforward import parameter_count as parameter_count
 
 # activations
 from .activations import activation as activation
-from .activations import as_layer as as_layer
 from .activation_properties import inspect_activation as inspect_activation
 
 # what a network does
 from .chain import as_chain as as_chain
-from .linear_networks import collapse_linear as collapse_linear
 from .watching import watch_units as watch_units
 from .watching import watch_signals as watch_signals
+
+from .residual.jacobians import jacobian_profile as jacobian_profile
+
+# convolutions and what they commute with
+from .equivariance.measure import measure_equivariance as measure_equivariance
+from .equivariance.layers import equivariance_by_layer as equivariance_by_layer
+from .convolutional.shift_equivariant import is_convolution as is_convolution
+from .convolutional.spectra import convolution_singular_values as convolution_singular_values
+from .convolutional.receptive_fields import receptive_fields as receptive_fields
 
 # symmetries
 from .homogeneity import measure_homogeneity as measure_homogeneity
@@ -31,12 +36,10 @@ from .perceptron import perceptron_fit as perceptron_fit
 from .separability import separate as separate
 from .separability import max_margin as max_margin
 from .dichotomies import count_dichotomies as count_dichotomies
-from .dichotomies import cover_count as cover_count
 
 # associative memories
 from .hopfield import Hopfield as Hopfield
 from .hopfield import hebbian as hebbian
-from .hopfield_capacity import capacity_sweep as capacity_sweep
 
 # regression
 from .regression import least_squares as least_squares

@@ -23,12 +23,10 @@ from .named_optimizers import OPTIMIZERS as OPTIMIZERS
 from .named_optimizers import make_optimizer as make_optimizer
 from .momentum import HeavyBall as HeavyBall
 from .momentum import Nesterov as Nesterov
-from .schedules import robbins_monro as robbins_monro
 
 # initialization and signals
 from .initialization import initialize as initialize
 from .initialization import weight_variance as weight_variance
-from .initialization import draw_weight as draw_weight
 from .signal_propagation import predict_signal_of as predict_signal_of
 from .signal_propagation import measure_signal as measure_signal
 
@@ -41,3 +39,7 @@ from .augmentation import augmented as augmented
 
 # distillation
 from .distillation import distill as distill
+
+# pruning
+from .pruning.magnitude import prune as prune
+from .pruning.lottery import lottery_tickets as lottery_tickets

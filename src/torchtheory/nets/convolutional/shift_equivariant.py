@@ -94,6 +94,20 @@ class ConvolutionTest:
     def __bool__(self) -> bool:
         return self.kind == "convolution"
 
+    def __repr__(self) -> str:
+        seen = "the whole matrix" if self.is_exact else "random signals"
+        lines = [f"{self.kind}: {self.reason}"]
+        if self.kernel is not None:
+            lines.append(f"  kernel: {list(self.kernel.shape)}, .kernel has it")
+        lines.append(
+            f"  does not commute with shifts by {self.commutator:.2g}, differs from the convolution "
+            f"by {self.residual:.2g}, from one with zeros outside by {self.toeplitz_residual:.2g}"
+        )
+        lines.append(
+            f"  not linear by {self.nonlinearity:.2g}, offset {self.offset:.2g}; seen on {seen}"
+        )
+        return "\n".join(lines)
+
 
 def is_convolution(
     operator: Operator,
