@@ -131,6 +131,11 @@ def test_tickets(iterative: bool, rewind: int) -> None:
     fit(alone, data(), epochs=3 - rewind, batch_size=16, learning_rate=0.02, seed=1)
     x, y = data(60, 1)
     assert float((alone(x).argmax(1) != y).double().mean()) == float(found.measures["ticket"][2, 1])
+    for kind in KINDS:
+        row = found.measures[kind][1]
+        assert found.mean(kind, 1).estimate == pytest.approx(float(row.mean()))
+        gained = float((row - found.measures["ticket"][1]).mean())
+        assert found.advantage(kind, 1).estimate == pytest.approx(gained)
     ticket = found.ticket(2, 1)
     assert all(bool((ticket.get_parameter(k)[~m] == 0).all()) for k, m in masks.items())
     assert torch.equal(ticket.get_parameter("0.bias"), start.get_parameter("0.bias"))
@@ -203,7 +208,7 @@ def test_a_subnetwork_that_was_never_trained() -> None:
     before = ModelState(net)
     x = data(120)[0]
     y = (x[:, 0] > x[:, 1]).long()
-    found = find_untrained_subnetwork(net, (x, y), keep=0.5, epochs=25)
+    found = find_untrained_subnetwork(net, (x, y), keep=0.5, epochs=25, validation=(x[:50], y[:50]))
     assert before.changes(net) == []
     for name, p in found.network.named_parameters():
         own = net.get_parameter(name)
@@ -213,6 +218,8 @@ def test_a_subnetwork_that_was_never_trained() -> None:
     before_it = float((net(x).argmax(1) != y).double().mean())
     assert wrong < 0.5 * before_it
     assert found.history.train_errors[-1] < 0.2
+    judged = float((found.network(x[:50]).argmax(1) != y[:50]).double().mean())
+    assert found.history.validation_errors[-1] == pytest.approx(judged)
 
 
 def test_subnetworks_of_several_as_if_alone() -> None:
