@@ -22,7 +22,7 @@ from torchtheory.training import fit_many
     room="nets",
     covers=["A-130"],
     title="Gradients through L layers are products of L factors: they vanish, explode, or the shortcut holds them",
-    full={"depth": 60, "width": 512, "networks": 20},
+    full={"depth": 40, "width": 256, "networks": 12},
 )
 def gradients_with_depth(run: Run, depth: int = 20, width: int = 128, networks: int = 8) -> None:
     """A chain of scalar weights first, where the gradient in each is the product of the others.
