@@ -418,7 +418,7 @@ def test_a_finding_of_ones_own() -> None:
     net[4].bias.data[1] = -100  # type: ignore[index,operator,union-attr]
     found = tt.audit(net, train, only=["zz-dead-units"])
     assert found.verdict.startswith("No defect was found, but a promise of theory is not what was")
-    assert found.findings[0].headlines == [("1 outputs never fire.", 1)]
+    assert found.findings[0].headlines == ["1 outputs never fire."]
     assert len(found.violated) == 1
     assert "zz-dead-units" in all_findings()
 

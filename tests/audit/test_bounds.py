@@ -106,7 +106,7 @@ def test_a_network_trained_on_digits() -> None:
     assert found["test set, exact"][1] == pytest.approx(exact)
     counted = count_parameters_bounds(8970, len(train), delta=share).bits
     assert found["parameters of finite precision"][1] == pytest.approx(counted, abs=1e-3)
-    ((headline, _),) = report.findings[0].headlines
+    (headline,) = report.findings[0].headlines
     assert "Of 11 bounds that apply" in headline
     assert "test set, exact" in headline
     assert [f.name for f in report.findings[0].figures] == ["bounds"]
@@ -161,7 +161,7 @@ def test_a_regression_has_a_bound_on_large_residuals() -> None:
     assert kinds.count(Verdict.NOT_APPLICABLE) == len(METHODS)
     assert kinds[-1] is Verdict.HOLDS
     assert report.claims[-1].promised == pytest.approx(1 - 0.05 ** (1 / 50))
-    assert "largest of 100 test samples" in report.findings[0].headlines[0][0]
+    assert "largest of 100 test samples" in report.findings[0].headlines[0]
 
 
 @pytest.mark.parametrize("seconds", [1e-9, 0.02])

@@ -157,7 +157,7 @@ def test_an_optimum_is_certified_and_its_weight_decay_recovered() -> None:
     found = _finding("global-optimality", net, data)
     assert _quantity(found, "implied-weight-decay") == pytest.approx(0.02, rel=1e-4)
     assert _quantity(found, "optimality-gap") < 1e-4
-    assert "global minimum" in found.headlines[0][0]
+    assert "global minimum" in found.headlines[0]
 
 
 def test_other_weights_are_not_certified() -> None:
@@ -170,7 +170,7 @@ def test_other_weights_are_not_certified() -> None:
     assert better.control.verdict is Verdict.VIOLATED
     (bound,) = [c for c in found.claims if c.ids == ("B-49",)]
     assert bound.verdict is Verdict.HOLDS
-    assert not any("global minimum" in sentence for sentence, _ in found.headlines)
+    assert not any("global minimum" in sentence for sentence in found.headlines)
 
 
 def test_output_biases_are_kept() -> None:
@@ -181,7 +181,7 @@ def test_output_biases_are_kept() -> None:
         shifted[2].bias.fill_(3.0)
     found = _finding("global-optimality", shifted, (x, y + 3))
     assert _quantity(found, "optimality-gap") < 1e-4
-    assert "with this output bias" in found.headlines[0][0]
+    assert "with this output bias" in found.headlines[0]
 
 
 @pytest.mark.parametrize(

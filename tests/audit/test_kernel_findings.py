@@ -95,7 +95,7 @@ def test_many_samples_are_drawn_from() -> None:
     x, y = _data(ROWS)
     report = tt.audit(_net(3, 4, 2), (x, y), only=["tangent-kernel"], budget=None)
     assert _table(report, "tangent-kernel", "spectrum")["rows (samples × outputs)"] == ROWS
-    (sentence, _), *_ = report.findings[0].headlines
+    sentence, *_ = report.findings[0].headlines
     assert f"(from {ROWS // 2} of {ROWS:,} training samples)" in sentence
     # what a part of the samples cannot tell is not told
     assert "fast-share" not in [q.name for q in report.findings[0].quantities]
@@ -130,14 +130,14 @@ def test_laziness_of_a_network_that_did_not_move_and_of_one_that_did() -> None:
     net = _net(3, 8, 2)
     still = tt.audit(net, _data(), only=["laziness"], budget=None, initial=net.state_dict())
     assert _table(still, "laziness", "laziness")["parameters: ‖θ − θ₀‖ / ‖θ₀‖"] == 0
-    assert "was lazy" in still.findings[0].headlines[0][0]
+    assert "was lazy" in still.findings[0].headlines[0]
     moved = _net(3, 8, 2)
     with torch.no_grad():
         for p in moved.parameters():
             p.mul_(2)
     report = tt.audit(moved, _data(), only=["laziness"], budget=None, initial=net)
     assert _table(report, "laziness", "laziness")["parameters: ‖θ − θ₀‖ / ‖θ₀‖"] == pytest.approx(1)
-    assert "not lazy" in report.findings[0].headlines[0][0]
+    assert "not lazy" in report.findings[0].headlines[0]
     assert all(math.isfinite(v) for v in _table(report, "laziness", "laziness").values())
 
 

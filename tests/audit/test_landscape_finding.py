@@ -68,7 +68,7 @@ def test_index_of_a_saddle_and_of_a_minimum() -> None:
     assert _quantity(found, "negative-directions") == pytest.approx(0.5, abs=0.26)
     assert _quantity(found, "one-step-gain") == 0
     assert found.claims[0].verdict == Verdict.HOLDS
-    assert "stationary point:" in found.headlines[0][0]
+    assert "stationary point:" in found.headlines[0]
     line = nn.Linear(1, 1).double()
     nn.init.ones_(line.weight)
     nn.init.zeros_(line.bias)
@@ -109,7 +109,7 @@ def test_a_network_that_fits_everything_is_at_a_stationary_point() -> None:
     nn.init.ones_(line.weight)
     nn.init.zeros_(line.bias)
     found = _findings(line, (x, x))["point-reached"]
-    assert "are a stationary point" in found.headlines[0][0]
+    assert "are a stationary point" in found.headlines[0]
 
 
 def test_the_plane_around_trained_weights() -> None:
@@ -275,8 +275,7 @@ def test_what_was_sub_sampled_is_in_the_sentence() -> None:
         net, data, only=["curvature", "point-reached", "gradient-noise"], limit=120, budget=None
     )
     for found in report.findings:
-        sentences = [s for s, _ in found.headlines]
-        assert any("of 300 training samples)" in s for s in sentences)
+        assert any("of 300 training samples)" in s for s in found.headlines)
         sampled = [q for q in found.quantities if q.sampled]
         assert sampled
         assert all(q.low < q.high and q.population == 300 for q in sampled)

@@ -192,4 +192,4 @@ def test_models_without_straight_parts_and_other_tasks() -> None:
 
 def test_in_an_audit() -> None:
     report = tt.audit(needed(40), points(400, 0), points(1000, 1), only=["pruning"])
-    assert "can go" in report.findings[0].headlines[0][0]
+    assert "can go" in report.findings[0].headlines[0]

@@ -106,7 +106,7 @@ def test_one_output_per_place() -> None:
     x, _ = _data(1, 8, 8)
     found = _finding(net, (x, torch.zeros(len(x), 8, 8).long()))
     assert found.assessments == []
-    assert "places of their own" in found.headlines[0][0]
+    assert "places of their own" in found.headlines[0]
 
 
 def test_where_it_does_not_apply() -> None:

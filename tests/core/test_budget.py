@@ -61,12 +61,13 @@ def test_what_was_recorded_before_the_end_of_the_time_is_kept() -> None:
     problem = Problem(Slow(3, 2), _data())
     made = examine(all_findings()["endless"], problem, confidence=0.95, seed=0, seconds=0.2)
     assert not made.complete
-    assert made.headlines == [("It began.", 1)]
+    assert made.headlines == ["It began."]
     assert "for want of time" in made.claims[0].reason
     assert made.seconds < 1
 
 
 def test_an_audit_keeps_its_time_and_says_what_it_left_out() -> None:
+    audit(nn.Linear(3, 2), _data(), only=["risk"])  # what is imported once is not counted
     start = time.perf_counter()
     report = audit(Slow(3, 2), _data(), budget=3)
     assert time.perf_counter() - start < 12  # a step of a finding may end after its time

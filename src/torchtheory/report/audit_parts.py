@@ -200,7 +200,7 @@ _UNMEASURED = (Verdict.NOT_APPLICABLE, Verdict.NOT_DONE)
 def _finding_part(finding: AuditFinding, above: set[int]) -> FindingPart:
     assessed = [a.sentence for a in finding.assessments]
     # what an assessment says already is not said again
-    sentences = [s for s, _ in finding.headlines if s not in assessed]
+    sentences = [s for s in finding.headlines if s not in assessed]
     claims = [c for c in finding.claims if not c.self_check and c.verdict not in _UNMEASURED]
     figures = [f for f in finding.figures if id(f) not in above]
     return FindingPart(

@@ -387,7 +387,6 @@ def tails(found: Survey, record: FindingRecord) -> None:
     )
     spectra_tested = counted(tested, "spectrum", "spectra")
     if tested < len(known):
-        record.complete = False
         record.not_done(
             (),
             r"\text{Power laws of tails}",
@@ -581,7 +580,6 @@ def _fresh_vector(t: Values, bound: float | None) -> bool:
 
 def say_unseen(found: Survey, record: FindingRecord, what: str) -> None:
     """Say that there was no time to look at some tensors."""
-    record.complete = False
     total = found.unseen + len(found.tensors)
     reason = f"no time was left for {found.unseen:,} of {total:,} tensors; give a larger budget"
     record.not_done((), rf"\text{{{what}}}", reason)
@@ -597,7 +595,6 @@ def _say_undone(found: Survey, record: FindingRecord, what: str) -> bool:
             "largest was computed."
         )
     if late:
-        record.complete = False
         record.not_done(
             (),
             rf"\text{{{what}}}",

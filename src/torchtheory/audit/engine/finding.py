@@ -90,7 +90,7 @@ class FindingRecord(Record):
         name, title, area, cost: of the finding.
         confidence: of every statistical statement.
         generator: source of randomness.
-        headlines: what it says in a sentence each, with their importance.
+        headlines: what it says, in a sentence each.
         assessments: what it says about areas, for the first screen of the report.
         advice: what else to do, in sentences.
         quantities: the numbers it found, with their errors.
@@ -104,7 +104,7 @@ class FindingRecord(Record):
     cost: Cost = field(kw_only=True)
     confidence: float = 0.95
     generator: torch.Generator = field(default_factory=torch.Generator)
-    headlines: list[tuple[str, int]] = field(default_factory=list)
+    headlines: list[str] = field(default_factory=list)
     assessments: list[Assessment] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
     quantities: list[Quantity] = field(default_factory=list)
@@ -135,16 +135,16 @@ class FindingRecord(Record):
         lines = [self.title + ("" if self.complete else " (not complete: out of time)")]
         lines += [f"  {a!r}" for a in self.assessments]
         assessed = {a.sentence for a in self.assessments}
-        lines += [f"  {s}" for s, _ in self.headlines if s not in assessed]
+        lines += [f"  {s}" for s in self.headlines if s not in assessed]
         lines += [f"  {q.label}: {quantity_words(q)}" for q in self.quantities]
         about = [c for c in self.claims if not c.self_check]
         if about:
             lines.append(f"  {counted(len(about), 'claim')}: {tally(about)}")
         return printable("\n".join(lines))
 
-    def headline(self, sentence: str, importance: int = 1) -> None:
+    def headline(self, sentence: str) -> None:
         """Say what was found in a sentence, at the top of the finding."""
-        self.headlines.append((sentence, importance))
+        self.headlines.append(sentence)
 
     def defect(
         self,
@@ -333,7 +333,7 @@ class FindingRecord(Record):
             "cost": self.cost,
             "seconds": round(self.seconds, 3),
             "complete": self.complete,
-            "headlines": [sentence for sentence, _ in self.headlines],
+            "headlines": list(self.headlines),
             "assessments": [a.to_json() for a in self.assessments],
             "warnings": self.warnings,
             "advice": list(self.advice),

@@ -338,7 +338,6 @@ def _headline(record: FindingRecord, rows: list[Row], measured: Interval | None)
         record.headline(
             f"Every generalization bound that applies ({len(found)}) is vacuous: it promises an "
             f"error of at most {bound:.2g} or more{said}.",
-            2,
         )
         return
     alone = ""
@@ -351,7 +350,6 @@ def _headline(record: FindingRecord, rows: list[Row], measured: Interval | None)
     record.headline(
         f"Of {len(found)} bounds that apply {vacuous} are vacuous; the best ({best.method.name}) "
         f"promises an error of at most {bound:.1%}{said}.{alone}",
-        2,
     )
 
 

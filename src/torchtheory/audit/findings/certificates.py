@@ -436,7 +436,6 @@ def _report(
         f"architecture{said}."
         if bound < 1
         else f"The PAC-Bayes certificate is {why.rstrip('; ')}.",
-        2,
     )
     record.figure(
         "certificate",

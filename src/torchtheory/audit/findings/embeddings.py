@@ -88,7 +88,7 @@ def embeddings(problem: Problem, record: FindingRecord) -> None:
         )
     else:
         record.headline(
-            f"The training data uses {1 - share:.0%} of the rows of the table {name}{part}.", 0
+            f"The training data uses {1 - share:.0%} of the rows of the table {name}{part}."
         )
     if problem.test is not None and len(samples) == samples.population:
         _rows_of_test(problem, record, used)

@@ -124,7 +124,6 @@ def _classification_risk(problem: Problem, record: FindingRecord) -> None:
             f"It misclassifies {train.estimate:.2%} of the training and {test.estimate:.2%} of "
             f"the test data; with {record.confidence:.0%} confidence the true error lies between "
             f"{test.low:.2%} and {test.high:.2%}.",
-            3,
         )
     record.not_applicable(
         "M-29",
@@ -322,7 +321,7 @@ def _regression_risk(problem: Problem, record: FindingRecord) -> None:
         r"|\hat R_S(f) - R(f)| \le (b - a) \sqrt{\log(2/\delta) / (2n)}",
         "the squared loss is unbounded, and the inequality needs losses in an interval [a, b]",
     )
-    record.headline("; ".join(f"{r[0]} mean squared error {r[2]:.4g}" for r in rows) + ".", 3)
+    record.headline("; ".join(f"{r[0]} mean squared error {r[2]:.4g}" for r in rows) + ".")
 
 
 def explained_share(problem: Problem, samples: Samples, confidence: float) -> Interval | None:
@@ -507,7 +506,6 @@ def margins(problem: Problem, record: FindingRecord) -> None:
     record.headline(
         f"The smallest training margin is {rows[0][1]:.3g} and the median {rows[0][4]:.3g} "
         "(in units of the outputs).",
-        0,
     )
 
 

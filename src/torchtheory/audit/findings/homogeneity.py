@@ -349,13 +349,11 @@ def global_optimality(problem: Problem, record: FindingRecord) -> None:
         record.headline(
             f"With weight decay {strength:.2g} the network is proved to be at a global minimum up "
             f"to {max(gap, 1e-12):.1g} of its objective: no {rivals} is better by more.",
-            2,
         )
     elif gap < 1:
         record.headline(
             f"With weight decay {strength:.2g} no {rivals} is better by more than {gap:.0%} of "
             "this objective.",
-            1,
         )
 
 

@@ -117,7 +117,7 @@ def point_reached(problem: Problem, record: FindingRecord) -> None:
     stationary = gain is None or gain.high <= STATIONARY
     if falls and resolved and stationary:
         _saddle(problem, record, ends, largest, smallest, samples, others)
-    record.headline(_point_in_words(gain, smallest, falls, below, samples), 1)
+    record.headline(_point_in_words(gain, smallest, falls, below, samples))
 
 
 def _point_in_words(
@@ -551,7 +551,6 @@ def _record_gradient(
         f"The gradient of the training loss has norm "
         f"{math.sqrt(square.estimate):.2g}{part_of(samples)}: it stands out of the noise of "
         f"batches of {known} samples.",
-        0,
     )
 
 

@@ -90,7 +90,6 @@ def _assess_pairs(problem: Problem, record: FindingRecord, bend: Quantity) -> No
         record.headline(
             "The network bends: half way between two samples its output is typically "
             f"{bend.value:.2g} of its size away from the straight line.",
-            0,
         )
 
 

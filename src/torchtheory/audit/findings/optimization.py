@@ -102,7 +102,6 @@ def curvature(problem: Problem, record: FindingRecord) -> None:
     record.headline(
         f"The loss curves by {spoken(sharpness)} in its sharpest direction{part_of(samples)}: "
         f"gradient descent with a step above {step.value:.3g} is unstable here.",
-        2,
     )
     if problem.learning_rate is None:
         record.advise(
@@ -505,7 +504,6 @@ def _try_learning_rate(
         record.headline(
             f"The learning rate {rate:g} is {times}, but {STEPS} steps did not raise the loss "
             "beyond doubt: training moves along the edge of stability.",
-            2,
         )
     else:
         record.fine(

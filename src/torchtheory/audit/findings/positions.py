@@ -75,7 +75,6 @@ def position_errors(problem: Problem, record: FindingRecord) -> None:
         f"It errs at {train.estimate:.1%} of the labels of a training sample and at "
         f"{test.estimate:.1%} of those of a test sample; with {record.confidence:.0%} confidence "
         f"at {test.low:.1%} to {test.high:.1%} of a new one's.",
-        3,
     )
     _against_the_most_frequent(problem, record, shares["test"], common)
     _gap(record, train, test)

@@ -220,7 +220,6 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
         f"{middle.estimate:,.0f} affine pieces (median of {counted(len(counts), 'segment')}"
         + ("" if followed == 1 else ", if all of it is like its middle")
         + ").",
-        0,
     )
     shown = max(segments, key=lambda s: len(s.crossings))
     record.figure(

@@ -97,7 +97,6 @@ def rescaling_symmetry(problem: Problem, record: FindingRecord) -> None:
         f"Scaling layer {pair.incoming} against layer {pair.outgoing} leaves every output as it is "
         f"and changes the sharpness {high / low:.2g}-fold{part_of(samples)}: sharpness alone says "
         "nothing about generalization.",
-        0,
     )
 
 

@@ -88,7 +88,7 @@ def gradients_by_depth(problem: Problem, record: FindingRecord) -> None:
         samples=samples,
     )
     sentence = _in_words(backward, depth, part)
-    record.headline(sentence, 2)
+    record.headline(sentence)
     record.figure(
         "depth",
         lambda axes: _plot_depth(axes, now, started),

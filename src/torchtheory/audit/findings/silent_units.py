@@ -229,7 +229,7 @@ def _assess_units(
     total = sum(u.units for u in found)
     count = sum(int(u.silent.sum()) for u in found)
     if count:
-        record.headline(f"{count} of {total} hidden units never pass a gradient{part}.", 1)
+        record.headline(f"{count} of {total} hidden units never pass a gradient{part}.")
     if not dead and not saturating:
         record.fine(
             f"Gradients reach the weights of the hidden units: {1 - silent.value:.0%} of the "

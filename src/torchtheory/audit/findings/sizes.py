@@ -52,7 +52,6 @@ def memorizer(problem: Problem, record: FindingRecord) -> None:
         record.headline(
             f"{needed:,} parameters are enough to fit any labels of these {n:,} samples; this "
             f"network has {own:,}. That it fits its training data says nothing by itself.",
-            0,
         )
 
 
