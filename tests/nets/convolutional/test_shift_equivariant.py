@@ -154,6 +154,7 @@ def test_the_reasons() -> None:
         found = is_convolution(layer(module), shape)  # type: ignore[arg-type]
         assert found.kind == kind, (module, found)
         assert words in found.reason
+        assert "nan" not in repr(found)
         assert not found
     columns = is_convolution(lambda x: x * torch.linspace(1, 2, 5)[:, None], (1, 5, 4))
     assert columns.kind == "not shift-equivariant"
@@ -179,6 +180,42 @@ def test_functions() -> None:
     assert made
     assert made.kernel is not None
     assert made.kernel.tolist() == [[[2.0, 1.0, 0.0, 0.0]]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float32, 1e-30), (torch.float32, 1e30), (torch.float64, 1e-200)]
+)
+def test_tiny_and_huge_maps(dtype: torch.dtype, size: float) -> None:
+    diagonal = size * torch.arange(4, dtype=dtype).diag()
+    assert is_convolution(diagonal).kind == "not shift-equivariant"
+    ring_shift = size * torch.eye(4, dtype=dtype).roll(1, 0)
+    found = is_convolution(ring_shift)
+    assert found
+    assert found.kernel is not None
+    assert torch.equal(found.kernel, ring_shift[:, 0])
+    assert is_convolution(lambda x: size * x.abs(), 4, dtype=dtype).kind == "not linear"
+    moved = is_convolution(lambda x: size * (x + torch.arange(4)), 4, dtype=dtype)
+    assert moved.kind == "affine"
+
+
+def test_numbers_that_depend_on_the_place_are_told_from_a_bias() -> None:
+    slope = 1e-3 * torch.arange(5)
+    assert is_convolution(lambda x: x + slope, 5).kind == "affine"
+    assert is_convolution(lambda x: x + 1e-3, 5).kind == "convolution plus a constant"
+
+
+def test_the_commutator_is_the_largest_over_the_axes() -> None:
+    # it commutes with shifts of the rows, and not of the columns
+    matrix = torch.eye(3, dtype=torch.float64).kron(torch.tensor([1.0, -1.0]).double().diag())
+    assert commutator_norm(matrix, (1, 3, 2)) == pytest.approx(math.sqrt(6 * 4))
+    matrix = torch.tensor([1.0, -1.0]).double().diag().kron(torch.eye(3, dtype=torch.float64))
+    assert commutator_norm(matrix, (1, 2, 3)) == pytest.approx(math.sqrt(6 * 4))
+
+
+def test_maps_that_write_to_their_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_convolution(lambda x: x.mul_(2), 6)
+    monkeypatch.setattr(shift_equivariant, "_LARGEST_MATRIX", 1)
+    assert is_convolution(lambda x: x.mul_(2), 6)
 
 
 def test_large_maps_are_tried_on_random_signals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +288,10 @@ def test_channels_of_a_matrix() -> None:
         (lambda: is_convolution(torch.eye(3), dtype=torch.int64), "dtype must be"),
         (lambda: nearest_convolution(torch.tensor([[math.nan]])), "must be finite"),
         (lambda: circulant_eigenvalues(torch.ones(2, 2, 2)), "a kernel is real"),
+        (lambda: circulant_eigenvalues(torch.ones(0)), "a kernel is real"),
+        (lambda: circulant_eigenvalues(torch.ones(3).half()), "a kernel is real"),
+        (lambda: circulant_eigenvalues(torch.tensor([math.nan])), "must be finite"),
+        (lambda: is_convolution(nn.Linear(16, 16).bfloat16(), 16), "copy.deepcopy(module).float()"),
     ],
 )
 def test_bad_input_is_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]
