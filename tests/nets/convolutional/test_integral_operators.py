@@ -145,6 +145,34 @@ def test_conventions_and_the_bell(convention: Convention) -> None:
     assert float((made.values - exact).abs().max()) < 1e-11
 
 
+def test_the_factors_of_the_conventions() -> None:
+    """A box of length 1 has the integral 1, and what is in front of it is in front of the bound."""
+    zero = torch.zeros(1, dtype=torch.float64)
+    factors: dict[Convention, float] = {
+        "ordinary": 1.0,
+        "angular": 1.0,
+        "unitary": 0.3989422804014327,
+        "synthesis": 0.15915494309189535,
+    }
+    for convention, factor in factors.items():
+        made = fourier_transform_at(
+            box, zero, -1.0, 1.0, convention=convention, panels=8, roughness=(1, 2.0)
+        )
+        assert float(made.values.real) == pytest.approx(factor)
+        assert float(made.error) == pytest.approx(0.25 * factor)
+        smooth = fourier_transform_at(
+            bell, zero, -1.0, 1.0, convention=convention, panels=8, roughness=(2, 8.0)
+        )
+        bound = 0.0625 / 12 * 8 + 0.25 * math.exp(-math.pi)
+        assert float(smooth.error) == pytest.approx(bound * factor)
+
+
+def test_kernels_of_true_and_false_are_exact() -> None:
+    made = integral_operator(lambda u, t: t < u, torch.ones(1), 0.0, 1.0, 10)
+    assert made.dtype == torch.float64
+    assert float(made.sum()) == pytest.approx(1.0, rel=1e-14)
+
+
 def test_the_bell_is_its_own_transform_only_with_two_pi() -> None:
     def gap(convention: Convention) -> float:
         made = fourier_transform_at(bell, U, -6.0, 6.0, convention=convention, panels=400)
@@ -278,6 +306,25 @@ def test_the_plane() -> None:
         (lambda: midpoint_error_bound(0.1, (1, 1.0), turns=U), "Poisson"),
         (lambda: convolve_functions(bell, bell, U, (0.0, 0.0), (1.0, 1.0)), "points [k, 2]"),
         (lambda: convolve_functions(bell, bell, U, (0.0, 0.0), 1.0), "two pairs"),
+        (
+            lambda: convolve_functions(
+                bell, bell, U[:0, None].expand(0, 2), (0.0, 0.0), (1.0, 1.0)
+            ),
+            "at least one",
+        ),
+        (
+            lambda: convolve_functions(
+                lambda x: x[:, 0],
+                lambda x: x[:, 1],
+                torch.zeros(1, 2),
+                (0.0, 0.0),
+                (1.0, 1.0),
+                panels=2,
+                roughness=3.0,  # type: ignore[arg-type]
+            ),
+            "two numbers",
+        ),
+        (lambda: midpoint_error_bound(0.1, (2, 1.0), turns=[0.5]), "turns must be"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_input_is_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]

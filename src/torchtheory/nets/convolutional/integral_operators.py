@@ -134,6 +134,8 @@ def midpoint_error_bound(
             "the terms of Poisson's formula have no finite sum for p = 1; take the variation of "
             "the whole integrand, oscillating factor included, and no turns"
         )
+    if not isinstance(turns, Tensor) or turns.is_complex():
+        raise InvalidType(f"turns must be a tensor of real numbers, not {described(turns)}")
     turn = turns.detach().double().abs()
     inside = turn.clamp(max=1 - 1e-12).cpu().numpy()
     others = torch.as_tensor(zeta(order, 1 + inside) + zeta(order, 1 - inside)).to(turn)
@@ -365,12 +367,12 @@ def convolve_functions(
     values = once(whole_number(panels, "panels", least=2))
     if roughness is None:
         return _estimated(values, once(panels // 2))
-    curvatures = [nonnegative_number(m, "a bound of the roughness") for m in roughness]
-    if len(curvatures) != 2:
+    if not isinstance(roughness, Sequence) or len(roughness) != 2:
         raise ShapeMismatch(
             "in the plane the roughness is two numbers, one second derivative along each axis, not "
             f"{described(roughness)}"
         )
+    curvatures = [nonnegative_number(m, "a bound of the roughness") for m in roughness]
     sides = [b - a for a, b in corners]
     bound = sum(
         math.prod(sides) / 24 * (side / panels) ** 2 * m
@@ -402,7 +404,9 @@ def _kernel_values(kernel: Kernel, u: Tensor, t: Tensor) -> Tensor:
             f"the kernel gives the shape {list(found.shape)} for u [{len(u)}, 1] and t "
             f"[1, {len(t)}]; [{len(u)}, {len(t)}] is needed"
         ) from None
-    return all_finite(found, "the kernel")
+    # a kernel of whole numbers or of True and False times a float would be float32
+    exact = found if found.is_floating_point() or found.is_complex() else found.double()
+    return all_finite(exact, "the kernel")
 
 
 def _summed(kernel: Kernel, weights: Tensor, u: Tensor, nodes: Tensor) -> Tensor:
@@ -437,8 +441,10 @@ def _places(u: Tensor) -> Tensor:
 
 
 def _points(u: Tensor) -> Tensor:
-    if not isinstance(u, Tensor) or u.is_complex() or u.ndim != 2 or u.shape[1:] != (2,):
-        raise ShapeMismatch(f"in the plane u must be points [k, 2], not {described(u)}")
+    if not isinstance(u, Tensor) or u.is_complex() or u.shape[1:] != (2,) or len(u) == 0:
+        raise ShapeMismatch(
+            f"in the plane u must be points [k, 2], at least one, not {described(u)}"
+        )
     return all_finite(u.detach().double(), "u")
 
 
