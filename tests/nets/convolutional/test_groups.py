@@ -178,6 +178,12 @@ def test_images_are_functions_on_a_torus() -> None:
     assert torch.allclose(group_convolve(batch, b, group)[0], made, atol=1e-13)
 
 
+def test_no_function_at_all_is_convolved() -> None:
+    for group in (cyclic_group(3), symmetric_group(3)):
+        made = group_convolve(ones(group.order)[None][:0], ones(group.order), group)
+        assert made.shape == (0, group.order)
+
+
 def test_gradients_pass() -> None:
     group = dihedral_group(3)
     a, b = draw(group, 1).requires_grad_(), draw(group, 2).requires_grad_()
@@ -196,6 +202,8 @@ def ones(n: int) -> Tensor:
         (lambda: finite_group([[1, 2, 0], [2, 0, 1], [0, 1, 2]][::-1]), "neutral"),
         (lambda: finite_group(torch.ones(2, 2)), "whole numbers"),
         (lambda: finite_group([[0, 1]]), "square"),
+        (lambda: finite_group([[0, 1], [1]]), "square"),
+        (lambda: finite_group(None), "whole numbers"),  # type: ignore[arg-type]
         (lambda: finite_group(torch.zeros(0, 0).long()), "at least one element"),
         # a loop of order 5 that is not associative
         (

@@ -105,7 +105,12 @@ def finite_group(
         ...
     torchtheory.core.errors.InvalidInput: this is no group: row 1 of the table holds 1 twice
     """
-    made = torch.as_tensor(table)
+    try:
+        made = torch.as_tensor(table)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidType(
+            f"a table is square and holds whole numbers, and this is {described(table)}"
+        ) from None
     if made.is_floating_point() or made.is_complex() or made.dtype == torch.bool:
         raise InvalidType(f"a table holds whole numbers, not {described(made)}")
     if made.ndim != 2 or made.shape[0] != made.shape[1]:
@@ -216,7 +221,7 @@ def group_convolve(a: Tensor, b: Tensor, group: FiniteGroup, *, method: Method =
         )
     if method == "auto":
         method = "fft" if group.cyclic_orders else "sum"
-    if method == "sum":
+    if method == "sum" or not a.numel():  # torch does not transform an empty batch
         return a @ b[group.left_division.to(b.device)]
     if method == "fft":
         if not group.cyclic_orders:
