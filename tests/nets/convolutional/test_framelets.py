@@ -78,6 +78,8 @@ def test_rank_of_waves_by_hand() -> None:
     assert hankel_rank(wave(3) + wave(7) + wave(11), 8) == 6
     assert hankel_rank(wave(3) + wave(7) + wave(11), 5) == 5
     assert hankel_rank(wave(3.5), 8) == 8
+    assert hankel_rank(wave(3) + 1e-9 * wave(7), 8) == 4
+    assert hankel_rank(wave(3) + 1e-9 * wave(7), 8, tolerance=1e-6) == 2
     assert hankel_rank(torch.zeros(d, dtype=torch.float64), 8) == 0
     # with as many columns as rows, the singular values are the moduli of the transform
     x = signal(d)
@@ -171,6 +173,17 @@ def test_what_does_not_fit_is_refused() -> None:
         made.encode(signal(4))
     with pytest.raises(ShapeMismatch):
         made.decode(signal(4))
+    with pytest.raises(InvalidType, match="signals must be torch"):
+        made.encode(signal(5).float())
+    with pytest.raises(InvalidType, match="coefficients must be torch"):
+        made.decode(made.encode(signal(5)).float())
+    with pytest.raises(InvalidType, match="filters must be torch"):
+        framelet(torch.eye(5, dtype=torch.float64), torch.eye(2))
+    with pytest.raises(InvalidType, match="float32 or float64"):
+        hankel_rank(torch.ones(4).half(), 2)
+    for values in (hankel_singular_values(signal(5, 0, 2), 2), torch.ones(0)):
+        with pytest.raises(InvalidInput):
+            truncation_bound(values, 0)
     with pytest.raises(InvalidInput, match="power of 2"):
         haar_basis(6)
     with pytest.raises(ShapeMismatch):

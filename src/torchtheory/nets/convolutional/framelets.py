@@ -23,8 +23,8 @@ import torch
 from scipy import fft
 from torch import Tensor
 
-from torchtheory.core.checks import as_matrix, described, whole_number
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.checks import as_matrix, as_vector, described, whole_number
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.convolutional.hankel import from_hankel, hankel
 
@@ -52,6 +52,7 @@ class Framelet:
         """
         if not isinstance(x, Tensor) or x.shape[-1:] != self.pooling.shape[:1]:
             raise ShapeMismatch(f"signals must be [..., {len(self.pooling)}], not {described(x)}")
+        _refuse_other_kind(x, self.pooling, "signals")
         return self.pooling.T @ (hankel(x, len(self.filters)) @ self.filters)
 
     def decode(self, coefficients: Tensor) -> Tensor:
@@ -62,6 +63,7 @@ class Framelet:
                 f"coefficients must be [..., {wanted[0]}, {wanted[1]}], not "
                 f"{described(coefficients)}"
             )
+        _refuse_other_kind(coefficients, self.pooling, "coefficients")
         return from_hankel(self.dual_pooling @ coefficients @ self.dual_filters.T)
 
 
@@ -82,6 +84,7 @@ def framelet(pooling: Tensor, filters: Tensor) -> Framelet:
         raise ShapeMismatch(
             f"filters of length {len(filters)} do not fit on a circle of {len(pooling)}"
         )
+    _refuse_other_kind(filters, pooling, "filters")
     return Framelet(
         pooling, filters, dual_frame(pooling, "pooling"), dual_frame(filters, "filters")
     )
@@ -150,9 +153,18 @@ def truncation_bound(singular_values: Tensor, rank: int) -> float:
     >>> truncation_bound(torch.tensor([9.0, 3.0, 4.0, 0.0]), 1)
     2.5
     """
+    singular_values = as_vector(singular_values, "the singular values")
     n = len(singular_values)
     rank = whole_number(rank, "rank", least=0, most=n)
     return float((singular_values[rank:].square().sum() / n).sqrt())
+
+
+def _refuse_other_kind(value: Tensor, pooling: Tensor, name: str) -> None:
+    if value.dtype != pooling.dtype or value.device != pooling.device:
+        raise InvalidType(
+            f"{name} must be {pooling.dtype} on {pooling.device}, as the pooling is, not "
+            f"{value.dtype} on {value.device}"
+        )
 
 
 # ----------------------------------------------------------------------------------------- bases

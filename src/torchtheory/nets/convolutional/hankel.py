@@ -88,7 +88,10 @@ def hankel_singular_values(x: Tensor, n: int) -> Tensor:
     >>> hankel_singular_values(torch.ones(4), 4).round().tolist()
     [4.0, 0.0, 0.0, 0.0]
     """
-    values: Tensor = torch.linalg.svdvals(hankel(x, n))
+    made = hankel(x, n)
+    if made.dtype not in (torch.float32, torch.float64):
+        raise InvalidType(f"singular values are those of float32 or float64, not {described(x)}")
+    values: Tensor = torch.linalg.svdvals(made)
     return values
 
 
