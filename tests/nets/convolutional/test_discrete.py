@@ -255,6 +255,9 @@ def test_the_faster_method_is_chosen() -> None:
         (lambda: index_range(3, 0), "taps must be a whole number"),
         (lambda: index_range(3, 2, signal_start=0.5), "signal_start must be"),  # type: ignore[arg-type]
         (lambda: binomial_kernel(0), "taps must be"),
+        (lambda: fastest_method([3], [5], mode="valid"), "fits inside"),
+        (lambda: fastest_method([3, 3], [2]), "as many of the kernel"),
+        (lambda: fastest_method([3], [0]), "from 1 on"),
     ],
 )
 def test_bad_input_is_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]

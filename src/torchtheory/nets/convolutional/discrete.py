@@ -221,6 +221,15 @@ def fastest_method(
     >>> fastest_method([1000], [5]), fastest_method([100_000], [1000])
     ('direct', 'fft')
     """
+    one_of(mode, "mode", MODES)
+    if len(sizes) != len(taps) or len(taps) not in (1, 2):
+        raise ShapeMismatch(
+            f"one size or two of the signal and as many of the kernel, not {list(sizes)} and "
+            f"{list(taps)}"
+        )
+    if min(*sizes, *taps) < 1:
+        raise EmptyData(f"sizes are from 1 on, not {list(sizes)} and {list(taps)}")
+    _refuse_long_kernel(sizes, taps, mode)
     places = _places(sizes, taps, mode)
     windows = math.prod(places) * math.prod(taps)
     direct = _CALL + signals * windows * _WINDOW_NS / 1000
