@@ -12,20 +12,30 @@ from torch.nn.utils import prune as torch_prune
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
+    InvalidType,
     ShapeMismatch,
     UnknownName,
     UnsupportedModel,
 )
+from torchtheory.core.intervals import mean_interval
 from torchtheory.models.untouched import ModelState
+from torchtheory.nets.fresh_weights import drawn_anew
 from torchtheory.training.many_networks import fit_many, mlp_family
 from torchtheory.training.pruning.lottery import KINDS, Recipe, lottery_tickets
 from torchtheory.training.pruning.magnitude import magnitude_masks
-from torchtheory.training.pruning.masks import Masks, masked, prunable_weights, sparsity
+from torchtheory.training.pruning.masks import (
+    Masks,
+    masked,
+    prunable_weights,
+    random_masks,
+    sparsity,
+)
 from torchtheory.training.pruning.untrained import (
     ScoredNetwork,
     find_untrained_subnetwork,
     find_untrained_subnetworks,
 )
+from torchtheory.training.seeds import derived_seed
 from torchtheory.training.trainer import fit
 
 
@@ -149,6 +159,52 @@ def test_tickets(iterative: bool, rewind: int) -> None:
         assert 0 < float(moved.detach().abs().max()) < 1
 
 
+@pytest.mark.parametrize("iterative", [True, False])
+def test_every_kind_is_what_its_name_says(iterative: bool) -> None:
+    """Losses of a regression, trained one by one: no two networks have the same by chance."""
+    x = data()[0]
+    train, test = (x, x[:, :1] * x[:, 1:2]), (data(30, 1)[0], data(30, 1)[0][:, :1])
+    net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    recipe = Recipe(epochs=2, batch_size=16, learning_rate=0.02)
+    found = lottery_tickets(
+        net, train, test, sparsities=[0.4, 0.7], seeds=[3, 8], iterative=iterative, recipe=recipe
+    )
+
+    def trained(start: nn.Module, masks: Masks, seed: int) -> tuple[nn.Module, float]:
+        alone = by_torch(start, masks)
+        fit(alone, train, epochs=2, batch_size=16, learning_rate=0.02, seed=seed)
+        for name in masks:
+            layer, _, part = name.rpartition(".")
+            torch_prune.remove(alone.get_submodule(layer), part)
+        return alone, float(nn.functional.mse_loss(alone(test[0]), test[1]).detach())
+
+    draws = torch.Generator().manual_seed(derived_seed(3, "random masks"))
+    for k, seed in enumerate((3, 8)):
+        start = drawn_anew(net, seed)
+        dense, loss = trained(start, {}, seed)
+        assert loss == pytest.approx(float(found.dense[k]), rel=1e-6)
+        first = magnitude_masks(dense, 0.4)
+        assert all(torch.equal(first[name], found.masks[0][k][name]) for name in first)
+        ticket, loss = trained(start, first, seed)
+        assert loss == pytest.approx(float(found.measures["ticket"][0, k]), rel=1e-6)
+        pruned, within = (ticket, first) if iterative else (dense, None)
+        second = magnitude_masks(pruned, 0.7, within=within)
+        assert all(torch.equal(second[name], found.masks[1][k][name]) for name in second)
+        stranger = drawn_anew(net, derived_seed(seed, "other initial weights"))
+        loss = trained(stranger, second, seed)[1]
+        assert loss == pytest.approx(float(found.measures["other initial weights"][1, k]), rel=1e-6)
+        loss = trained(start, random_masks(found.masks[0][k], draws), seed)[1]
+        assert loss == pytest.approx(float(found.measures["random mask"][0, k]), rel=1e-6)
+    gained = found.measures["random mask"][1] - found.measures["ticket"][1]
+    expected = mean_interval(gained, 0.8)
+    assert found.advantage("random mask", 1, 0.8).low == pytest.approx(expected.low)
+    assert found.mean("ticket", 1, 0.8).high == pytest.approx(
+        mean_interval(found.measures["ticket"][1], 0.8).high
+    )
+    with pytest.raises(UnknownName, match="random mask"):
+        found.advantage("random", 0)
+
+
 def test_tickets_of_a_regression_are_measured_by_their_loss() -> None:
     x = data()[0]
     found = lottery_tickets(
@@ -171,9 +227,13 @@ def test_sweeps_that_make_no_sense_are_refused() -> None:
         {"sparsities": []},
         {"sparsities": [1.0]},
         {"rewind": 10},
+        {"seeds": [1, 1]},
+        {"recipe": Recipe(epochs=0)},
     ):
         with pytest.raises(InvalidInput):
             lottery_tickets(net, data(), data(), **{**sweep, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match="list of shares"):
+        lottery_tickets(net, data(), data(), sparsities=0.5)  # type: ignore[arg-type]
     with pytest.raises(EmptyData, match="two seeds"):
         lottery_tickets(net, data(), data(), sparsities=[0.5], seeds=[0])
     with pytest.raises(UnsupportedModel, match="Dropout"):
@@ -222,6 +282,25 @@ def test_a_subnetwork_that_was_never_trained() -> None:
     assert found.history.validation_errors[-1] == pytest.approx(judged)
 
 
+def test_how_much_is_kept() -> None:
+    net = mlp_family(5, [20], 2, dtype=torch.float64)[0]
+    masks = ScoredNetwork(net, keep=0.3).masks()
+    assert [int(m.sum()) for m in masks.values()] == [30, 12]
+    # something is left of every layer
+    assert [int(m.sum()) for m in ScoredNetwork(net, keep=0.001).masks().values()] == [1, 1]
+
+
+def test_subnetworks_with_shared_weights() -> None:
+    torch.manual_seed(0)
+    tied = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7, bias=False))
+    tied[1].weight = tied[0].weight
+    words = torch.arange(40) % 7
+    found = find_untrained_subnetwork(tied, (words, words), keep=0.5, epochs=2)
+    assert list(found.masks) == ["0.weight"]
+    scored = ScoredNetwork(tied, keep=0.5)
+    assert torch.equal(scored(words), masked(tied, scored.masks())(words))
+
+
 def test_subnetworks_of_several_as_if_alone() -> None:
     networks = mlp_family(5, [20], 2, seeds=[0, 1], dtype=torch.float64)
     both = find_untrained_subnetworks(networks, data(), epochs=2, seeds=[3, 4])
@@ -229,5 +308,7 @@ def test_subnetworks_of_several_as_if_alone() -> None:
     assert all(torch.equal(both[1].masks[k], alone.masks[k]) for k in alone.masks)
     with pytest.raises(EmptyData):
         find_untrained_subnetworks([], data())
+    with pytest.raises(ShapeMismatch, match="seeds"):
+        find_untrained_subnetworks(networks, data(), seeds=[1])
     with pytest.raises(InvalidInput):
         find_untrained_subnetwork(networks[0], data(), keep=0.0)

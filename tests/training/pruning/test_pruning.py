@@ -12,15 +12,17 @@ from torch import Tensor, nn
 from torch.nn.utils import prune as torch_prune
 
 from torchtheory.core.errors import (
+    EmptyData,
     InvalidInput,
     InvalidType,
+    NonFinite,
     ShapeMismatch,
     UnknownName,
     UnsupportedModel,
 )
 from torchtheory.models.untouched import ModelState
 from torchtheory.nets.symmetries import HiddenLayer, hidden_layers
-from torchtheory.training.pruning.magnitude import magnitude_masks, prune
+from torchtheory.training.pruning.magnitude import magnitude_masks, magnitude_thresholds, prune
 from torchtheory.training.pruning.masks import (
     masked,
     prunable_weights,
@@ -145,6 +147,54 @@ def test_what_is_no_weight_is_left_alone() -> None:
         prune(nn.BatchNorm1d(3), 0.5)
 
 
+def test_per_layer_rounds_never_bring_a_weight_back_either() -> None:
+    first = magnitude_masks(network(0), 0.6, per_layer=True)
+    second = magnitude_masks(network(1), 0.8, per_layer=True, within=first)
+    assert all(not bool((second[k] & ~first[k]).any()) for k in first)
+    with pytest.raises(InvalidInput, match="weight went before"):
+        magnitude_masks(network(1), 0.3, per_layer=True, within=first)
+    bias = {**first, "0.bias": torch.arange(9) > 3}
+    for per_layer in (True, False):
+        later = magnitude_masks(network(1), 0.8, per_layer=per_layer, within=bias)
+        assert torch.equal(later["0.bias"], bias["0.bias"])
+
+
+def test_what_torch_has_pruned_or_normalized() -> None:
+    net = network()
+    torch_prune.l1_unstructured(net[0], "weight", 0.5)
+    pruned = prune(net, 0.5)
+    x = torch.ones(1, 6)
+    pruned.network(x)
+    weights = [pruned.network[k].weight for k in (0, 2, 4)]  # type: ignore[index]
+    zeros = sum(int((w == 0).sum()) for w in weights) / sum(w.numel() for w in weights)
+    assert zeros == pytest.approx(0.5, abs=0.01)
+    assert pruned.sparsity == pytest.approx(zeros)
+    with pytest.warns(FutureWarning):
+        old = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 2))
+    assert list(prunable_weights(old)) == ["2.weight"]
+    spectral = nn.Sequential(nn.utils.spectral_norm(nn.Linear(3, 4)), nn.Linear(4, 2))
+    assert list(prunable_weights(spectral)) == ["1.weight"]
+    with pytest.raises(UnsupportedModel, match="lazy"):
+        prune(nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2)), 0.5)
+    with pytest.raises(EmptyData):
+        magnitude_thresholds({}, [0.5])
+
+
+def test_recurrent_and_shared_weights() -> None:
+    net = nn.Sequential(nn.Embedding(7, 4), nn.LSTM(4, 5))
+    pruned = prune(net, 0.5)
+    assert set(pruned.masks) == {"0.weight", "1.weight_ih_l0", "1.weight_hh_l0"}
+    twin = nn.Sequential(nn.Embedding(7, 4), nn.LSTM(4, 5))
+    twin.load_state_dict(pruned.network.state_dict())
+    words = torch.arange(6).view(3, 2)
+    assert torch.equal(pruned.network(words)[0], twin(words)[0])
+    tied = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7, bias=False))
+    tied[1].weight = tied[0].weight
+    smaller = prune(tied, 0.5)
+    assert list(smaller.masks) == ["0.weight"]
+    assert smaller.network[1].weight is smaller.network[0].weight  # type: ignore[index]
+
+
 def test_masks_that_do_not_fit_are_refused() -> None:
     net = network()
     with pytest.raises(UnknownName, match="parameter"):
@@ -221,6 +271,52 @@ def test_scores_find_units_that_do_nothing() -> None:
     assert torch.allclose(pruned(x), net(x), rtol=1e-12, atol=1e-12)
 
 
+def test_scores_by_hand() -> None:
+    net = nn.Sequential(nn.Linear(1, 2, bias=False), nn.Identity(), nn.Linear(2, 2, bias=False))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[1.0], [2.0]]))
+        net[2].weight.copy_(torch.tensor([[3.0, 1.0], [4.0, 0.0]]))
+    # root mean squares of (1, 7) are 5, times 1 and 2; outgoing weights have norms 5 and 1
+    (scores,) = unit_scores(net, torch.tensor([[1.0], [7.0]])).values()
+    assert scores.tolist() == pytest.approx([25.0, 10.0])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_scores_behind_a_batch_normalization(training: bool) -> None:
+    """Its own numbers are the incoming ones, and its running statistics are used."""
+    net = images().train(training)
+    first = hidden_layers(net)[0]
+    norm, outgoing = net[1], net[4]
+    sizes = (norm.weight.square() + norm.bias.square()).sqrt()
+    leaving = outgoing.weight.transpose(0, 1).flatten(1).norm(dim=1)
+    assert torch.allclose(unit_scores(net)[first], sizes * leaving)
+    x = torch.randn(5, 2, 8, 8, dtype=torch.float64)
+    a = copy.deepcopy(net).eval()[:4](x)
+    given_x = a.square().mean((0, 2, 3)).sqrt()
+    assert torch.allclose(unit_scores(net, x)[first], given_x * leaving)
+    assert net.training == training
+
+
+class Rescaled(nn.Module):
+    def __init__(self, by_size: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.by_size = nn.Linear(5, 8), nn.Linear(8, 8), by_size
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second(torch.sigmoid(self.first(x)))
+        if self.by_size:
+            out: Tensor = self.head(y) / self.first.out_features
+            return out
+        return nn.functional.linear(torch.tanh(y), self.first.weight.t())
+
+
+@pytest.mark.parametrize("by_size", [True, False])
+def test_layers_that_are_used_in_other_ways_are_refused(by_size: bool) -> None:
+    with pytest.raises(UnsupportedModel, match="in other ways"):
+        prune_units(Rescaled(by_size), 0.5, torch.randn(9, 5))
+
+
 def test_scores_do_not_depend_on_the_scale_of_a_unit() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     other = copy.deepcopy(net)
@@ -240,6 +336,19 @@ def test_units_that_do_not_exist_are_refused() -> None:
     for stay in (torch.tensor([0, 9]), torch.tensor([2, 1]), torch.tensor([]), torch.tensor([0.5])):
         with pytest.raises(InvalidInput):
             remove_units(net, {layer: stay})
+    for stay in (torch.arange(9) > 3, torch.tensor([0, 3], dtype=torch.uint8)):
+        with pytest.raises(InvalidInput, match="int64"):
+            remove_units(net, {layer: stay})
+    with pytest.raises(InvalidType):
+        prune_units(None, 0.5)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedModel, match="lazy"):
+        prune_units(nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2)), 0.5)
+    with pytest.raises(UnsupportedModel, match="RuntimeError on inputs"):
+        prune_units(net, 0.5, torch.ones(3, 5))
+    broken = network()
+    broken[0].weight.data[2, 1] = torch.nan
+    with pytest.raises(NonFinite):
+        prune_units(broken, 0.5)
     with pytest.raises(InvalidInput, match="none of"):
         remove_units(net, {HiddenLayer("0", "4", 9): torch.tensor([0])})
     with pytest.raises(InvalidInput):

@@ -13,14 +13,14 @@ All networks of a round are trained as one batch (`fit_many`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import number_between, whole_number, whole_numbers
-from torchtheory.core.errors import EmptyData, InvalidInput
+from torchtheory.core.checks import described, number_between, one_of, whole_number, whole_numbers
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.progress import track
 from torchtheory.models.samples import Data
@@ -95,7 +95,7 @@ class Tickets:
 
     def mean(self, kind: str, s: int, confidence: float = 0.95) -> Interval:
         """The mean over seeds of one kind at the s-th sparsity."""
-        return mean_interval(self.measures[kind][s], confidence)
+        return mean_interval(self.measures[one_of(kind, "kind", self.measures)][s], confidence)
 
     def advantage(self, over: str, s: int, confidence: float = 0.95) -> Interval:
         """By how much the ticket errs less than a control, seed by seed: mean and interval.
@@ -106,7 +106,8 @@ class Tickets:
         >>> round(found.advantage("random mask", 0).estimate, 3)
         0.2
         """
-        return mean_interval(self.measures[over][s] - self.measures["ticket"][s], confidence)
+        others = self.measures[one_of(over, "kind", self.measures)]
+        return mean_interval(others[s] - self.measures["ticket"][s], confidence)
 
 
 def lottery_tickets(
@@ -148,12 +149,17 @@ def lottery_tickets(
     ([0.5, 0.75], torch.Size([2, 2]))
     """
     recipe = recipe or Recipe()
+    whole_number(recipe.epochs, "the recipe's epochs", least=1)
+    if not isinstance(sparsities, Iterable):
+        raise InvalidType(f"sparsities are a list of shares, not {described(sparsities)}")
     shares = [number_between(s, "a sparsity", 0, 1, closed="left") for s in sparsities]
     if not shares or any(b <= a for a, b in itertools.pairwise(shares)):
         raise InvalidInput(f"sparsities must increase, at least one, not {list(sparsities)}")
     numbers = whole_numbers(list(seeds), "seeds", least=0)
     if len(numbers) < 2:
         raise EmptyData("error bars need at least two seeds")
+    if len(set(numbers)) < len(numbers):
+        raise InvalidInput(f"a seed that is given twice says nothing new: {list(seeds)}")
     whole_number(rewind, "rewind", least=0, most=recipe.epochs - 1)
     others = [derived_seed(s, "other initial weights") for s in numbers]
     first = [drawn_anew(model, s) for s in (*numbers, *others)]

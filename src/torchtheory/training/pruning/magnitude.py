@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import all_finite, closed_fraction, one_of
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.errors import EmptyData, InvalidInput
 from torchtheory.core.random import RandomSource
 from torchtheory.training.pruning.masks import (
     Masks,
@@ -85,7 +85,8 @@ def magnitude_masks(
         model: any module.
         share: of all its weights that go, rounded to a number; per layer of each layer's.
         per_layer: whether each layer loses its share, instead of all together.
-        within: masks of an earlier round; what went there goes first, and never comes back.
+        within: masks of an earlier round; what went there goes first, and never comes back. Masks
+            of other parameters, such as biases, are handed on.
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Linear(1, 2, bias=False))
     >>> _ = net[0].weight.data.fill_(1.0), net[1].weight.data.fill_(-2.0)
@@ -96,24 +97,31 @@ def magnitude_masks(
     """
     closed_fraction(share, "the share of weights")
     scores = {k: all_finite(w, k).abs() for k, w in prunable_weights(model).items()}
+    handed_on: dict[str, Tensor] = {}
     if within is not None:
         gone = checked_masks(model, within)
-        before = sum(int((~m).sum()) for k, m in gone.items() if k in scores)
-        total = sum(s.numel() for s in scores.values())
-        if not per_layer and round(share * total) < before:
-            raise InvalidInput(
-                f"{before} of {total} weights went before, more than a share of {share:g}"
-            )
+        handed_on = {k: m for k, m in gone.items() if k not in scores}
+        before = {k: int((~gone[k]).sum()) if k in gone else 0 for k in scores}
+        total = {k: s.numel() for k, s in scores.items()}
+        if not per_layer:
+            before, total = {"": sum(before.values())}, {"": sum(total.values())}
+        for k, count in before.items():
+            if round(share * total[k]) < count:
+                raise InvalidInput(
+                    f"{count} of {total[k]} weights{f' of {k}' * bool(k)} went before, more than a "
+                    f"share of {share:g}"
+                )
         # below every magnitude, so that these are the first to go
         scores = {k: s.masked_fill(~gone[k], -1.0) if k in gone else s for k, s in scores.items()}
     if per_layer:
-        return {k: _without_smallest(s.reshape(-1), share).view(s.shape) for k, s in scores.items()}
+        own = {k: _without_smallest(s.reshape(-1), share).view(s.shape) for k, s in scores.items()}
+        return own | handed_on
     flat = torch.cat([s.reshape(-1).to("cpu", torch.float64) for s in scores.values()])
     parts = torch.split(_without_smallest(flat, share), [s.numel() for s in scores.values()])
     return {
         k: part.view(s.shape).to(s.device)
         for (k, s), part in zip(scores.items(), parts, strict=True)
-    }
+    } | handed_on
 
 
 def _without_smallest(scores: Tensor, share: float) -> Tensor:
@@ -133,6 +141,8 @@ def magnitude_thresholds(weights: Mapping[str, Tensor], shares: Sequence[float])
     [0.5, 1.0]
     """
     total = sum(w.numel() for w in weights.values())
+    if not total:
+        raise EmptyData("there is no weight to find a threshold of")
     step = -(-total // SORTED)
     parts = [w.detach().reshape(-1)[::step].abs().cpu().double() for w in weights.values()]
     ordered = torch.cat(parts).sort().values

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from torchtheory.core.checks import as_module, described
 from torchtheory.core.errors import InvalidType, ShapeMismatch, UnknownName, UnsupportedModel
@@ -29,8 +32,9 @@ def prunable_weights(model: nn.Module) -> dict[str, Tensor]:
     """The weights that pruning is about, by name: parameters with two dimensions or more.
 
     Biases and the scales of normalizations stay, as usual: they are few, and their size says
-    nothing about their use. What a parametrization computes a weight from is left out; a parameter
-    that layers share stands under its first name.
+    nothing about their use. What a parametrization, or an older hook for weight or spectral
+    normalization, computes a weight from is left out; a parameter that layers share stands under
+    its first name. Weights that `torch.nn.utils.prune` has masked are 0 already.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1))
     >>> list(prunable_weights(net))
@@ -42,14 +46,34 @@ def prunable_weights(model: nn.Module) -> dict[str, Tensor]:
         if isinstance(m, _NORMALIZATIONS)
         for p in m.parameters(recurse=False)
     }
+    scales |= {
+        id(p)
+        for m in model.modules()
+        for hook in m._forward_pre_hooks.values()
+        if isinstance(hook, WeightNorm | SpectralNorm)
+        for name, p in m.named_parameters(recurse=False)
+        if name.rpartition("_")[0] == hook.name
+    }
+    for name, p in model.named_parameters():
+        if isinstance(p, UninitializedParameter):
+            raise UnsupportedModel(
+                f"{name} is a lazy tensor without values; run the model once on a batch first"
+            )
+    buffers = dict(model.named_buffers())
     found = {
-        name: p.detach()
+        name: _without_pruned(name, p.detach(), buffers)
         for name, p in model.named_parameters()
         if p.ndim > 1 and id(p) not in scales and "parametrizations" not in name.split(".")
     }
     if not found:
         raise UnsupportedModel(f"{type(model).__name__} has no weight that could be pruned")
     return found
+
+
+def _without_pruned(name: str, weight: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
+    """A weight as torch's own pruning leaves it: kept as `weight_orig` beside a `weight_mask`."""
+    mask = buffers.get(f"{name.removesuffix('_orig')}_mask") if name.endswith("_orig") else None
+    return weight if mask is None else weight * mask
 
 
 def checked_masks(model: nn.Module, masks: Masks) -> dict[str, Tensor]:

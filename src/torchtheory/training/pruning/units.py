@@ -15,13 +15,23 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
-from torchtheory.core.checks import described, number_between
-from torchtheory.core.errors import InvalidInput, InvalidType, UnsupportedModel
+from torchtheory.core.checks import all_finite, as_module, described, number_between
+from torchtheory.core.errors import (
+    InvalidInput,
+    InvalidType,
+    TorchTheoryError,
+    UnsupportedModel,
+)
+from torchtheory.core.foreign_text import one_line
 from torchtheory.models.model import evaluation_mode, global_randomness_kept
 from torchtheory.models.untouched import copied
 from torchtheory.nets.symmetries import HiddenLayer, hidden_layers
 from torchtheory.training.pruning.masks import masked
+
+#: Inputs on which the smaller network is compared with the masked one.
+_COMPARED = 64
 
 KeptUnits = Mapping[HiddenLayer, Tensor]
 """Which units stay, by hidden layer: their numbers in increasing order."""
@@ -53,7 +63,12 @@ def prune_units(model: nn.Module, share: float, x: Tensor | None = None) -> Prun
         model: a module whose hidden layers `hidden_layers` finds: chains, and the straight parts
             of other networks.
         share: of each layer's units, from 0 to below 1; the number that go is rounded.
-        x: inputs `[n, ...]` to measure contributions on; weights alone decide without.
+        x: inputs `[n, ...]` to measure contributions on; weights alone decide without. On them it
+            is also seen whether the network uses a layer in other ways than by calling it (its
+            size, or its weights in a function), which no one can see from outside.
+
+    Raises:
+        UnsupportedModel: if there is no such layer, or if it is used in other ways.
 
     >>> net = nn.Sequential(nn.Linear(2, 8), nn.Sigmoid(), nn.Linear(8, 1))
     >>> pruned = prune_units(net, 0.5)
@@ -63,9 +78,15 @@ def prune_units(model: nn.Module, share: float, x: Tensor | None = None) -> Prun
     >>> bool(torch.allclose(pruned.network(x), pruned.masked(x), atol=1e-6))
     True
     """
-    kept = largest_units(unit_scores(model, x), share)
+    scores = unit_scores(model, x)
+    for layer, score in scores.items():
+        all_finite(score, f"what the units behind {layer.incoming} contribute")
+    kept = largest_units(scores, share)
     masks = unit_masks(model, kept)
-    return PrunedUnits(remove_units(model, kept), masked(model, masks), masks, dict(kept))
+    pruned = PrunedUnits(remove_units(model, kept), masked(model, masks), masks, dict(kept))
+    if x is not None:
+        _refuse_other_uses(pruned, x[:_COMPARED])
+    return pruned
 
 
 def unit_scores(model: nn.Module, x: Tensor | None = None) -> dict[HiddenLayer, Tensor]:
@@ -86,7 +107,7 @@ def unit_scores(model: nn.Module, x: Tensor | None = None) -> dict[HiddenLayer, 
     >>> [s.tolist() for s in unit_scores(net, torch.ones(5, 1)).values()]
     [[6.0, 0.0]]
     """
-    layers = hidden_layers(model)
+    layers = hidden_layers(_with_values(model))
     if not layers:
         raise UnsupportedModel(
             "the network has no hidden layer between two dense layers or convolutions whose units "
@@ -122,7 +143,7 @@ def largest_units(scores: Mapping[HiddenLayer, Tensor], share: float) -> dict[Hi
 
 def unit_masks(model: nn.Module, kept: KeptUnits) -> dict[str, Tensor]:
     """Masks of every weight into and out of the units that go, of their biases and scales."""
-    parameters = dict(model.named_parameters())
+    parameters = dict(as_module(model).named_parameters())
     masks: dict[str, Tensor] = {}
 
     def mask(name: str) -> Tensor:
@@ -197,15 +218,16 @@ def _set_size(module: nn.Module, names: tuple[str, ...], size: int) -> None:
 def _checked(model: nn.Module, kept: KeptUnits) -> dict[HiddenLayer, Tensor]:
     if not isinstance(kept, Mapping):
         raise InvalidType(f"the units that stay are given by hidden layer, not {described(kept)}")
-    known = hidden_layers(model)
+    known = hidden_layers(_with_values(model))
     for layer, stay in kept.items():
         if layer not in known:
             raise InvalidInput(f"{layer} is none of the {len(known)} hidden layers of the model")
-        rising = isinstance(stay, Tensor) and stay.ndim == 1 and not stay.is_floating_point()
+        numbers = isinstance(stay, Tensor) and stay.dtype in (torch.int32, torch.int64)
+        rising = numbers and stay.ndim == 1
         if not rising or not len(stay) or bool((stay.diff() <= 0).any()):
             raise InvalidInput(
                 f"the units that stay behind layer {layer.incoming!r} must be numbers in "
-                f"increasing order, at least one, not {described(stay)}"
+                f"increasing order (int64), at least one, not {described(stay)}"
             )
         if int(stay[0]) < 0 or int(stay[-1]) >= layer.units:
             raise InvalidInput(
@@ -213,6 +235,55 @@ def _checked(model: nn.Module, kept: KeptUnits) -> dict[HiddenLayer, Tensor]:
                 f"{int(stay[-1])}"
             )
     return {layer: stay.cpu() for layer, stay in kept.items()}
+
+
+def _with_values(model: nn.Module) -> nn.Module:
+    for name, p in as_module(model).named_parameters():
+        if isinstance(p, UninitializedParameter):
+            raise UnsupportedModel(
+                f"{name} is a lazy tensor without values; run the model once on a batch first"
+            )
+    return model
+
+
+def _run(model: nn.Module, x: Tensor) -> object:
+    try:
+        return model(x)
+    except TorchTheoryError:
+        raise
+    except Exception as error:
+        raise UnsupportedModel(
+            f"the network raised {type(error).__name__} on inputs {described(x)}: "
+            f"{one_line(str(error))[:300]}"
+        ) from error
+
+
+def _refuse_other_uses(pruned: PrunedUnits, x: Tensor) -> None:
+    """Refuse networks that compute something else once the units are away."""
+    smaller, same = pruned.network, pruned.masked
+    with torch.no_grad(), global_randomness_kept(), evaluation_mode(same):
+        wanted, again = _run(same, x), _run(same, x)
+    if not isinstance(wanted, Tensor) or not isinstance(again, Tensor):
+        return
+    if not wanted.is_floating_point():
+        return
+    if not torch.equal(wanted, again):  # drawn at random, or not finite: nothing to compare
+        return
+    why = (
+        "its forward pass uses the size or the weights of a layer in other ways than by calling it"
+    )
+    try:
+        with torch.no_grad(), global_randomness_kept(), evaluation_mode(smaller):
+            found = smaller(x)
+    except Exception as error:
+        raise UnsupportedModel(
+            f"without some units the network raises {type(error).__name__}: {why}"
+        ) from error
+    level = torch.finfo(wanted.dtype).eps ** 0.5 * float(wanted.abs().max())
+    if found.shape != wanted.shape or float((found - wanted).abs().max()) > level:
+        raise UnsupportedModel(
+            f"without some units the network is not the one in which their weights are 0: {why}"
+        )
 
 
 def _incoming_sizes(model: nn.Module, layers: list[HiddenLayer]) -> list[Tensor]:
@@ -251,7 +322,7 @@ def _activations(model: nn.Module, layers: list[HiddenLayer], x: Tensor) -> list
     for layer in layers:
         watch(layer)
     with torch.no_grad(), evaluation_mode(watched), global_randomness_kept():
-        watched(x)
+        _run(watched, x)
     missing = [layer.outgoing for layer in layers if layer.outgoing not in seen]
     if missing:
         raise UnsupportedModel(f"layer {missing[0]} was not used on the inputs")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchtheory.core.checks import number_between
-from torchtheory.core.errors import EmptyData
+from torchtheory.core.errors import EmptyData, ShapeMismatch
 from torchtheory.models.samples import Data
 from torchtheory.models.untouched import copied
 from torchtheory.training.history import History
@@ -30,7 +30,7 @@ class ScoredNetwork(nn.Module):
 
     Args:
         model: the network; a copy is used.
-        keep: share of each layer's weights that stay.
+        keep: share of each layer's weights that stay, one at least.
         seed: of the initial scores, uniform like torch's initial weights of a layer.
 
     >>> net = ScoredNetwork(nn.Linear(4, 2), keep=0.5)
@@ -43,7 +43,13 @@ class ScoredNetwork(nn.Module):
         self.keep = number_between(keep, "the share that is kept", 0, 1, closed="right")
         weights = prunable_weights(model)
         self.fixed = copied(model).requires_grad_(False)
-        self.names = tuple(weights)
+        # a weight that layers share is replaced under all of its names
+        first = {id(p): name for name, p in self.fixed.named_parameters()}
+        shared: dict[str, list[str]] = {name: [] for name in weights}
+        for name, p in self.fixed.named_parameters(remove_duplicate=False):
+            if first[id(p)] in shared:
+                shared[first[id(p)]].append(name)
+        self.names = {name: tuple(names) for name, names in shared.items()}
         source = derived_generator(seed, "scores")
         scores = []
         for w in weights.values():
@@ -54,10 +60,10 @@ class ScoredNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         frozen = dict(self.fixed.named_parameters())
-        used = {
-            name: frozen[name] * _straight_through(s, self.keep)
-            for name, s in zip(self.names, self.scores, strict=True)
-        }
+        used = {}
+        for (name, names), s in zip(self.names.items(), self.scores, strict=True):
+            weight = frozen[name] * _straight_through(s, self.keep)
+            used.update(dict.fromkeys(names, weight))
         out: Tensor = functional_call(self.fixed, used, (x,))
         return out
 
@@ -134,6 +140,8 @@ def find_untrained_subnetworks(
     if not models:
         raise EmptyData("there is no network to search")
     numbers = list(range(len(models))) if seeds is None else list(seeds)
+    if len(numbers) != len(models):
+        raise ShapeMismatch(f"there are {len(models)} networks but {len(numbers)} seeds")
     scored = [ScoredNetwork(m, keep, s) for m, s in zip(models, numbers, strict=True)]
     result = fit_many(
         scored,
@@ -155,7 +163,7 @@ def find_untrained_subnetworks(
 def _straight_through(scores: Tensor, keep: float) -> Tensor:
     """1 where a score is among the largest of its layer, with the gradient of the scores."""
     flat = scores.detach().reshape(-1)
-    gone = round((1 - keep) * len(flat))
+    gone = min(round((1 - keep) * len(flat)), len(flat) - 1)
     # the position of a score in the sorted order; not in place, so that vmap can map over it
     rank = flat.argsort(stable=True).argsort()
     mask = (rank >= gone).to(scores.dtype).view(scores.shape)
