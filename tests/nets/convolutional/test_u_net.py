@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch, UnknownName
+from torchtheory.core.errors import EmptyData, FileProblem, InvalidInput, ShapeMismatch, UnknownName
 from torchtheory.nets.convolutional.framelets import cosine_basis
 from torchtheory.nets.convolutional.u_net import SKIPS, Skips, UNet, framelet_u_net
 from torchtheory.nets.convolutional.wiener import wiener_convolution, wiener_filter
@@ -58,6 +58,18 @@ def test_shapes_seeds_and_gradients(skips: Skips, dims: int) -> None:
     assert all(float(p.grad.abs().max()) > 0 for n, p in net.named_parameters() if "weight" in n)
 
 
+def test_initial_weights_are_those_of_he_and_a_tenth_of_them_in_the_last_layer() -> None:
+    net = UNet([64, 64], inputs=16, outputs=64)
+    for name, p in net.named_parameters():
+        if p.ndim == 1:
+            assert not bool(p.any())
+            continue
+        he = (2 / (p.shape[1] * 3)) ** 0.5
+        # thousands of normal numbers: their deviation is known to a few hundredths
+        expected = 0.1 * he if name == "up.0.weight" else he
+        assert float(p.detach().std()) == pytest.approx(expected, rel=0.1)
+
+
 def test_unpooling_is_the_pseudo_inverse() -> None:
     net = UNet([2], dims=2, dtype=torch.float64)
     x, y = drawn(1, 1, 4, 4), drawn(1, 1, 2, 2)
@@ -81,6 +93,15 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     for x in (torch.zeros(1, 1, 10), torch.zeros(1, 2, 8), torch.zeros(1, 8), torch.zeros(1, 1, 0)):
         with pytest.raises(ShapeMismatch, match="4 divides"):
             net(x)
+    with pytest.raises(ShapeMismatch, match="4 divides"):
+        net([1.0])
+    wide = UNet([3, 4], kernel=7)
+    assert wide(torch.zeros(1, 1, 12)).shape == (1, 1, 12)
+    with pytest.raises(ShapeMismatch, match="lengths of 12"):
+        wide(torch.zeros(1, 1, 8))
+    assert UNet([3, 4], kernel=7, periodic=False)(torch.zeros(1, 1, 8)).shape == (1, 1, 8)
+    with pytest.raises(FileProblem, match="GiB"):
+        framelet_u_net(cosine_basis(5), 6, dims=2)
     for wrong in ({"kernel": 4}, {"dims": 3}, {"channels": []}):
         with pytest.raises(InvalidInput):
             UNet(**{"channels": [2], **wrong})  # type: ignore[arg-type]

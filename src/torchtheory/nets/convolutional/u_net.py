@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import as_matrix, described, one_of, whole_number, whole_numbers
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.memory import refuse_too_large
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.nets.convolutional.framelets import dual_frame
@@ -74,6 +75,7 @@ class UNet(nn.Module):
         if whole_number(kernel, "kernel", least=1) % 2 == 0:
             raise InvalidInput(f"kernel must be odd, so that it has a middle, not {kernel}")
         self.skips = one_of(skips, "skips", SKIPS)
+        self.periodic = bool(periodic)
         before = [whole_number(inputs, "inputs", least=1), *widths[:-1]]
         after = [whole_number(outputs, "outputs", least=1), *widths[:-1]]
         joined = 2 if skips == "concatenate" else 1
@@ -130,11 +132,17 @@ class UNet(nn.Module):
     def _refuse_other_sizes(self, x: Tensor) -> None:
         blocks = 2 ** len(self.down)
         wanted = self.down[0].in_channels
-        fits = x.ndim == self.dims + 2 and x.shape[1] == wanted
+        fits = isinstance(x, Tensor) and x.ndim == self.dims + 2 and x.shape[1] == wanted
         if not fits or any(s == 0 or s % blocks for s in x.shape[2:]):
             raise ShapeMismatch(
                 f"inputs must be [n, {wanted}{', length' * self.dims}] with lengths that "
                 f"{blocks} divides, not {described(x)}"
+            )
+        margin = self.down[0].kernel_size[0] // 2  # type: ignore[index]
+        if self.periodic and any(s // blocks < margin for s in x.shape[2:]):
+            raise ShapeMismatch(
+                f"on the coarsest level a periodic signal needs {margin} places at least, lengths "
+                f"of {blocks * margin}, or it would be wound round more than once: {described(x)}"
             )
 
 
@@ -159,6 +167,7 @@ def framelet_u_net(filters: Tensor, levels: int, *, dims: int = 1, skips: Skips 
     """
     filters = as_matrix(filters, "filters")
     whole_number(levels, "levels", least=1)
+    whole_number(dims, "dims", least=1, most=2)
     one_of(skips, "skips", SKIPS[1:])
     n, q = filters.shape
     dual = dual_frame(filters, "filters")
@@ -167,6 +176,8 @@ def framelet_u_net(filters: Tensor, levels: int, *, dims: int = 1, skips: Skips 
         analysis, synthesis = _products(analysis), _products(synthesis)
     paired = [torch.cat([part, -part]) for part in (analysis, synthesis)]
     widths = [(2 * q**dims) ** (level + 1) for level in range(levels)]
+    count = widths[-1] ** 2 + 2 * sum(a * b for a, b in zip([1, *widths[:-1]], widths, strict=True))
+    refuse_too_large(count * n**dims * filters.element_size(), "the weights of this U-net")
     net = UNet(widths, dims=dims, kernel=n, skips=skips, dtype=filters.dtype)
     with torch.no_grad():
         for p in net.parameters():
