@@ -172,3 +172,47 @@ def test_refused() -> None:
         gradient_profile(nn.Sequential(net[0]), randn(1, 2)).rate  # noqa: B018
     with pytest.raises(UnsupportedModel):
         jacobian_profile(nn.Sequential(nn.Embedding(3, 2)), torch.tensor([[0], [1]]), blocks=["0"])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_blocks_that_work_in_place_are_measured_where_they_started(first: bool) -> None:
+    def made(inplace: bool) -> nn.Sequential:
+        layer = dense(randn(3, 3), randn(3, seed=1))
+        act = nn.SiLU(inplace=inplace)
+        return nn.Sequential(act, layer) if first else nn.Sequential(layer, act)
+
+    x = randn(2, 3, seed=2)
+    here, there = jacobian_profile(made(True), x), jacobian_profile(made(False), x)
+    assert here.blocks == there.blocks
+    assert here.largest is not None
+    assert there.largest is not None
+    assert torch.equal(here.largest, there.largest)
+    sums = [gradient_profile(made(i), x, loss=torch.sum).gradients for i in (True, False)]
+    assert torch.equal(*sums)
+
+
+def test_an_input_that_is_changed_after_its_block_is_kept() -> None:
+    class Added(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Tanh()
+
+        def forward(self, x: Tensor) -> Tensor:
+            change = self.inner(x)
+            x += change
+            return x
+
+    x = randn(2, 3)
+    (block,) = jacobian_profile(Added(), x, blocks=["inner"]).blocks
+    assert block.change == pytest.approx(float((x.tanh() - x).norm() / x.norm()))
+    assert block.largest == pytest.approx(float((1 - x.tanh() ** 2).max()))
+
+
+def test_a_module_in_two_containers_has_its_first_name() -> None:
+    act, layer = nn.Tanh(), dense(randn(3, 3), randn(3, seed=1))
+    net = nn.Sequential(nn.Sequential(layer, act), nn.Sequential(layer, act))
+    assert block_names(net) == ["0.0", "0.1"]
+    found = jacobian_profile(net, randn(2, 3, seed=2))
+    assert [b.name for b in found.blocks] == ["0.0", "0.1", "0.0 (2)", "0.1 (2)"]
+    assert found.largest is not None
+    assert len(jacobian_profile(net, randn(1, 3), blocks=["1.1"])) == 2

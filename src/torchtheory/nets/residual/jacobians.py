@@ -146,8 +146,12 @@ def block_names(model: nn.Module) -> list[str]:
     ['0', '1.0', '1.1', '2']
     """
     found: list[str] = []
+    seen: set[nn.Module] = set()
 
     def walk(module: nn.Module, name: str) -> None:
+        if module in seen:  # used in several places, it has the name of the first
+            return
+        seen.add(module)
         opened = not name or type(module) in (nn.Sequential, nn.ModuleList)
         if not opened or next(module.children(), None) is None:
             found.append(name)
@@ -260,16 +264,22 @@ def _run(
     if not isinstance(x, Tensor) or x.is_floating_point():
         as_batch(x)  # whole numbers, such as tokens, have nothing to check
     names = block_names(model) if blocks is None else list(blocks)
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))
     for name in names:
         if name not in modules:
             raise UnknownName("block", name, modules)
     uses: list[_Use] = []
     unfit: set[str] = set()
+    waiting: list[list[Any]] = []
+
+    def keep(module: nn.Module, inputs: tuple[Any, ...], named: Any) -> None:
+        # copies: the block, or what adds to its input later, may work in place
+        given = [*inputs, *named.values()]
+        waiting.append([v.detach().clone() if isinstance(v, Tensor) else v for v in given])
 
     def recorder(name: str) -> Callable[..., Any]:
         def record(module: nn.Module, inputs: tuple[Any, ...], named: Any, output: Any) -> Any:
-            given = [*inputs, *named.values()]
+            given = waiting.pop()
             tensors = [v for v in (*given, output) if isinstance(v, Tensor)]
             fits = len(given) == 1 and len(tensors) == 2
             if not fits or not all(t.is_floating_point() and t.ndim for t in tensors):
@@ -288,8 +298,8 @@ def _run(
     entered = x.detach().clone()
     if entered.is_floating_point():
         entered.requires_grad_()
-    with _hooks(modules, names, recorder):
-        outputs = one_output(model(entered))
+    with _hooks(modules, names, keep, recorder):
+        outputs = one_output(model(entered.clone()))  # a leaf cannot be changed in place
     ran = {id(u.module) for u in uses}
     skipped = [n for n in names if n in unfit or id(modules[n]) not in ran]
     if blocks is not None and skipped:
@@ -305,12 +315,15 @@ def _run(
 
 @contextmanager
 def _hooks(
-    modules: dict[str, nn.Module], names: Sequence[str], recorder: Callable[[str], Any]
+    modules: dict[str, nn.Module],
+    names: Sequence[str],
+    keep: Callable[..., None],
+    recorder: Callable[[str], Any],
 ) -> Iterator[None]:
-    handles = [
-        modules[n].register_forward_hook(recorder(n), with_kwargs=True)
-        for n in dict.fromkeys(names)
-    ]
+    handles = []
+    for module, name in {modules[n]: n for n in reversed(names)}.items():
+        handles.append(module.register_forward_pre_hook(keep, with_kwargs=True))
+        handles.append(module.register_forward_hook(recorder(name), with_kwargs=True))
     try:
         yield
     finally:
