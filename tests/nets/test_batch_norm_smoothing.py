@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import (
+    InvalidInput,
+    NonFinite,
+    ShapeMismatch,
+    UnknownName,
+    UnsupportedModel,
+)
 from torchtheory.nets.batch_norm_smoothing import (
     batch_norm_gradient,
     batch_norm_gradient_norm,
@@ -126,3 +132,28 @@ def test_refused() -> None:
         batch_norm_jacobian(torch.ones(1))
     with pytest.raises(ShapeMismatch):
         batch_norm_gradient(torch.ones(3), torch.ones(4))
+
+
+def test_equal_values_are_refused_also_where_their_mean_is_rounded() -> None:
+    for b in (torch.full((7,), 0.1), torch.full((3,), 1e8)):
+        with pytest.raises(InvalidInput, match="constant"):
+            batch_norm_jacobian(b)
+        assert batch_norm_jacobian(b, eps=1e-5).isfinite().all()
+    with pytest.raises(InvalidInput, match="floating-point"):
+        batch_norm_jacobian(torch.arange(3))
+    with pytest.raises(NonFinite):
+        batch_norm_jacobian(torch.tensor([1.0, float("nan")]))
+
+
+def test_batches_and_names_that_do_not_fit_are_refused() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1)).double()
+    x = randn(8, 2)
+    with pytest.raises(ShapeMismatch, match="outputs are"):
+        batch_norm_smoothing(net, (x, x[:, 0]))  # [8] and [8, 1] would be compared all with all
+    with pytest.raises(InvalidInput, match="pair"):
+        batch_norm_smoothing(net, x)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="tensor"):
+        batch_norm_smoothing(net, (x, [1.0] * 8))  # type: ignore[arg-type]
+    with pytest.raises(UnknownName):
+        batch_norm_smoothing(net, (x, x[:, :1]), names=["0", "1"])
+    assert len(batch_norm_smoothing(net, (x, x[:, :1]), names="0")) == 1

@@ -32,7 +32,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchtheory.core.checks import as_batch, as_module, nonnegative_number
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import (
+    InvalidInput,
+    NonFinite,
+    ShapeMismatch,
+    UnknownName,
+    UnsupportedModel,
+)
 from torchtheory.models.model import evaluation_mode, one_output
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -54,10 +60,16 @@ class NormalizedBatch:
     def of(cls, b: Tensor, eps: float = 0.0) -> NormalizedBatch:
         """Normalize `b[..., m]` along its last dimension."""
         nonnegative_number(eps, "eps")
+        if not isinstance(b, Tensor) or not b.is_floating_point():
+            raise InvalidInput("a batch is a tensor of floating-point numbers")
         if b.ndim < 1 or b.shape[-1] < 2:
             raise ShapeMismatch(f"a batch has at least two values, not {list(b.shape)}")
+        if not bool(b.isfinite().all()):
+            raise NonFinite("the batch has values that are not finite")
         variance = b.var(-1, correction=0)
-        if not bool((variance + eps > 0).all()):
+        # equal values have a mean that rounding may put beside them, and so a variance
+        constant = (variance == 0) | (b.amax(-1) == b.amin(-1))
+        if eps == 0 and bool(constant.any()):
             raise InvalidInput("a unit is constant on the batch, so it cannot be normalized")
         deviation = (variance + eps).sqrt()
         return cls(deviation, (b - b.mean(-1, keepdim=True)) / deviation[..., None])
@@ -238,13 +250,17 @@ def batch_norm_smoothing(
     ('1', True, True)
     """
     as_module(model)
-    x, y = batch
+    x, y = _pair(batch)
     as_batch(x)
     if len(x) < 2:
         raise InvalidInput("one sample has no batch statistics: give at least two")
     layers = {n: m for n, m in model.named_modules() if isinstance(m, _BatchNorm)}
     if names is not None:
-        layers = {n: m for n, m in layers.items() if n in names}
+        wanted = [names] if isinstance(names, str) else list(names)
+        for name in wanted:
+            if name not in layers:
+                raise UnknownName("batch normalization layer", name, layers)
+        layers = {n: m for n, m in layers.items() if n in wanted}
     if not layers:
         raise UnsupportedModel(f"{type(model).__name__} has no such batch normalization layer")
     kept: dict[str, tuple[Tensor, Tensor]] = {}
@@ -285,10 +301,22 @@ def batch_norm_smoothing(
         return [_measure(name, layers[name], value.reshape(()), *kept[name]) for name in layers]
 
 
+def _pair(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise InvalidInput("a batch is a pair (x, y)")
+    if not isinstance(batch[1], Tensor):
+        raise InvalidInput(f"y must be a tensor, not {type(batch[1]).__name__}")
+    return batch[0], batch[1]
+
+
 def _usual_loss(y: Tensor) -> Loss:
-    if y.is_floating_point():
-        return nn.functional.mse_loss
-    return nn.functional.cross_entropy
+    return _squared_error if y.is_floating_point() else nn.functional.cross_entropy
+
+
+def _squared_error(outputs: Tensor, y: Tensor) -> Tensor:
+    if outputs.shape != y.shape:  # torch would compare every output with every target
+        raise ShapeMismatch(f"y is {list(y.shape)} and the outputs are {list(outputs.shape)}")
+    return nn.functional.mse_loss(outputs, y)
 
 
 def _measure(
