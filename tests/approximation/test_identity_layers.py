@@ -60,3 +60,20 @@ def test_refused() -> None:
         deepen_on_box(mlp([1, 3, 1], nn.GELU), 1, (0, 1))
     with pytest.raises(UnsupportedModel):
         deepen_on_box(net.float(), 1, [(0, 1), (0, 1)], activation="tanh")
+
+
+@pytest.mark.parametrize("layer", [nn.LeakyReLU(-1.0), nn.ELU(-1.0)])
+def test_activations_that_fall_for_their_parameter_are_refused(layer: nn.Module) -> None:
+    net = nn.Sequential(nn.Linear(1, 1), layer, nn.Linear(1, 1)).double()
+    with pytest.raises(UnsupportedModel, match="increasing"):
+        deepen_on_box(net, 1, (-1, 1))
+
+
+@pytest.mark.parametrize("beta", [1.0, -1.0])
+def test_the_step_of_softplus_at_its_threshold_is_in_the_range(beta: float) -> None:
+    net = nn.Sequential(nn.Linear(1, 1), nn.Softplus(beta, 0.0), nn.Linear(1, 1)).double()
+    for p, value in zip(net.parameters(), (1.0, 0.0, 1.0, 0.0), strict=True):
+        p.data.fill_(value)
+    made = deepen_on_box(net, 2, (-0.5, 0.5))
+    x = torch.linspace(-0.5, 0.5, 101).double().unsqueeze(1)
+    assert gap(made.network, net, x) <= made.bound < 1e-12

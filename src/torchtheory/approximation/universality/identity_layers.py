@@ -16,6 +16,7 @@ Deep Learning, section 1.6.2.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -159,22 +160,39 @@ def _by_differences(
     return Deepened(chain(made, added), error, box)
 
 
+def _increases(layer: nn.Module) -> bool:
+    """Whether the activation increases, which some do for some of their parameters only."""
+    if isinstance(layer, nn.LeakyReLU):
+        return layer.negative_slope >= 0
+    if isinstance(layer, nn.ELU):
+        return layer.alpha >= 0
+    return isinstance(layer, _INCREASING)
+
+
+def _drop(layer: nn.Module) -> float:
+    """How far an increasing activation falls anyway: torch's softplus is x past a threshold."""
+    if not isinstance(layer, nn.Softplus):
+        return 0.0
+    return math.log1p(math.exp(-layer.threshold)) / abs(layer.beta)
+
+
 def _ranges(
     maps: list[tuple[Tensor, Tensor]], between: list[nn.Module], box: Box
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The outputs lie between the first two; the third bounds the sums of their terms' sizes."""
-    odd = next((m for m in between if not isinstance(m, _INCREASING)), None)
+    odd = next((m for m in between if not _increases(m)), None)
     if odd is not None:
         raise UnsupportedModel(
             f"the range of a network is followed through increasing activations, and "
-            f"{type(odd).__name__} is not known as one"
+            f"{odd} is not known as one"
         )
     ends = torch.tensor(box).to(maps[0][0]).T
     low, high = ends[0], ends[1]
     size = low
     for i, (weight, bias) in enumerate(maps):
         if i:
-            low, high = between[i - 1](low), between[i - 1](high)
+            layer = between[i - 1]
+            low, high = layer(low) - _drop(layer), layer(high) + _drop(layer)
         size = weight.abs() @ torch.maximum(low.abs(), high.abs()) + bias.abs()
         positive, negative = weight.clamp(min=0), weight.clamp(max=0)
         low, high = (
