@@ -301,13 +301,15 @@ def _gains(
         last = _joined(states[-1])
         leaves = [part for state in states for part in _parts(state)]
         total = torch.zeros(len(states), len(x), dtype=torch.float64, device=x.device)
+        sent = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for _ in range(probes):
             probe = gaussian(*last.shape, generator=source, dtype=last.dtype, device=last.device)
             found = torch.autograd.grad((last * probe).sum(), leaves, retain_graph=True)
             squares = torch.stack([g.double().square().sum(1) for g in found])
             total += squares.reshape(len(states), -1, len(x)).sum(1)
-    gains = (total / probes / last.shape[1]).sqrt().flip(0).T
-    gains[:, 0] = 1.0  # known: the identity
+            sent += probe.double().square().sum(1)
+    # over what was sent and not over its mean: so it never exceeds the spectral norm
+    gains = (total / sent).sqrt().flip(0).T
     hidden = torch.stack([cell.visible(s) for s in states], 1).detach()
     return gains, hidden
 

@@ -1,0 +1,213 @@
+"""How far back in time the gradients of a recurrent network reach."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.engine.ranges import mean_range, part_of
+from torchtheory.audit.findings.hypotheses import deterministic, has_parameters, one_input
+from torchtheory.core.figure import COLORS
+from torchtheory.core.intervals import Interval
+from torchtheory.core.quantity import Quantity
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
+from torchtheory.nets.recurrent.gradients import LayerMemory, recurrent_gradients
+
+#: Samples looked at, and the forward passes that each costs.
+SAMPLES, PASSES = 32, 60
+
+#: A change of the state of which less is left has no say in what is learned.
+SHARE = 0.01
+
+#: Gradients that reach over a smaller part of the sequence are worth a look.
+SMALL_PART = 0.5
+
+#: Sequences with fewer steps have no memory to speak of.
+FEWEST_STEPS = 8
+
+#: A change that grows more is a defect: the same e to the sixth as over the depth of a network.
+LARGE_GROWTH = math.exp(6)
+
+STATEMENT = r"\|\partial z_T/\partial z_{T-k}\|_2 \le (\alpha\,\sigma_1(U))^k"
+
+
+def recurrent(problem: Problem) -> str | None:
+    """Why there is no recurrent layer to speak of, or None."""
+    if any(isinstance(m, nn.RNN | nn.LSTM | nn.GRU) for m in problem.model.modules()):
+        return None
+    return "the model has no recurrent layer (nn.RNN, nn.LSTM, nn.GRU)"
+
+
+@finding(
+    "recurrent-memory",
+    area="signals",
+    title="How far back in time gradients reach",
+    cost="gradient",
+    covers=["N-71"],
+    needs=[has_parameters, one_input, recurrent, deterministic],
+)
+def recurrent_memory(problem: Problem, record: FindingRecord) -> None:
+    """What is left of a small change of a recurrent layer's state after so many steps.
+
+    Layers stand on top of each other, so that gradients reach as far back as in the layer where
+    they reach the furthest.
+    """
+    samples = problem.train.some(min(SAMPLES, problem.affordable(PASSES)), record.generator)
+    memories = recurrent_gradients(problem.model, samples.x, generator=record.generator)
+    _bounds(record, memories)
+    memories = [m for m in memories if len(m.gains) == len(samples)]
+    if not memories:
+        record.headline("Its recurrent layers do not run along the samples; nothing was measured.")
+        return
+    steps = max(m.steps for m in memories)
+    record.table(
+        "layers",
+        ("layer", "kind", "units", "steps", f"reach to {SHARE:.0%}", "left over all steps"),
+        [
+            (
+                m.name,
+                m.kind,
+                m.units,
+                m.steps,
+                float(m.reach(SHARE).double().mean()),
+                float(m.gains[:, -1].mean()),
+            )
+            for m in memories
+        ],
+        caption="Steps after which 1 % of a small change of the state is left, and what is left "
+        "of it at the last step (root mean square over directions); means over samples.",
+    )
+    if steps < FEWEST_STEPS:
+        record.headline(f"Its sequences have {steps} steps: too few to ask for memory.")
+        return
+    record.figure(
+        "memory",
+        lambda ax: _plot(ax, memories),
+        caption="What is left of a small change of the state after k steps, mean of "
+        f"{len(samples)} samples; where gradients certainly vanish, their bound dashed.",
+    )
+    if len(samples) < 2:
+        record.headline("There was time for one sample only; see the figure.")
+        return
+    _assess(record, memories, samples)
+
+
+def _bounds(record: FindingRecord, memories: list[LayerMemory]) -> None:
+    """The bound for layers without gates, where it decays."""
+    for memory in memories:
+        if memory.factor is None:
+            reason = f"layer {memory.name} has gates: no bound by its weights alone is known"
+            record.not_applicable("N-71", STATEMENT, reason)
+        elif memory.factor >= 1:
+            reason = (
+                f"the matrix of layer {memory.name} has the norm {memory.factor:.3g}, not below "
+                "1: the bound does not fall with the lag"
+            )
+            record.not_applicable("N-71", STATEMENT, reason)
+        else:
+            lags = torch.arange(memory.steps, dtype=torch.float64)
+            record.states("N-71", STATEMENT).at_most(
+                memory.gains.amax(0).cpu(),
+                memory.factor**lags,
+                within=1e-4,
+                where=f"layer {memory.name}, every lag, the samples that were looked at",
+            )
+
+
+def _assess(record: FindingRecord, memories: list[LayerMemory], samples: Samples) -> None:
+    furthest = torch.stack([m.reach(SHARE).cpu() for m in memories]).amax(0).double()
+    longest = max(m.steps for m in memories) - 1
+    reach = record.quantity(
+        "gradient-reach",
+        f"steps after which {SHARE:.0%} of a change of the state is left",
+        _range(furthest, record.confidence, low=0.0, high=float(longest)),
+        samples=samples,
+        unit="steps",
+    )
+    tops = torch.stack([m.gains.amax(1).cpu() for m in memories]).amax(0).log()
+    logs = _range(tops, record.confidence)
+    growth = record.quantity(
+        "gradient-growth",
+        "largest factor by which a change of the state grows",
+        replace(
+            logs,
+            estimate=_exp(logs.estimate),
+            low=_exp(logs.low),
+            high=_exp(logs.high),
+        ),
+        samples=samples,
+    )
+    if logs.low > math.log(LARGE_GROWTH):
+        record.defect(
+            f"A small change of the state grows by a factor of {growth.value:.2g} over the "
+            "sequence: gradients explode.",
+            number=growth,
+            usual=f"below {LARGE_GROWTH:.0f}",
+            action="Clip gradients, start from an orthogonal recurrent matrix, or use a gated "
+            "layer.",
+            figure="memory",
+        )
+        return
+    _assess_reach(record, memories, reach, longest, part_of(samples))
+
+
+def _assess_reach(
+    record: FindingRecord, memories: list[LayerMemory], reach: Quantity, longest: int, part: str
+) -> None:
+    usual = f"above {SMALL_PART * longest:.0f} of {longest}, if what matters is that far back"
+    certified = [m.certified_reach(SHARE) for m in memories]
+    if reach.high < SMALL_PART * longest:
+        known = [c for c in certified if c is not None]
+        sure = (
+            f"; the norm of its weights alone allows {max(known):.0f}"
+            if len(known) == len(certified)
+            else ""
+        )
+        record.look(
+            f"Gradients reach back {reach.value:.0f} of {longest} steps, to where {SHARE:.0%} of "
+            f"a change is left{sure}{part}.",
+            number=reach,
+            usual=usual,
+            action="If the answer depends on earlier steps, use an LSTM with forget biases of 1 "
+            "or more, an orthogonal recurrent matrix, or attention; if not, shorter sequences do.",
+            figure="memory",
+        )
+        return
+    words = "all" if reach.value >= longest - 0.5 else f"{reach.value:.0f} of"
+    record.fine(
+        f"Gradients reach back {words} {longest} steps{part}.",
+        number=reach,
+        usual=usual,
+        figure="memory",
+    )
+
+
+def _range(
+    values: Tensor, confidence: float, low: float = -math.inf, high: float = math.inf
+) -> Interval:
+    # as of independent draws, also where all samples were looked at: directions are random
+    found = mean_range(values, len(values), math.inf, confidence)
+    return replace(found, low=max(low, found.low), high=min(high, found.high))
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(700.0, value))
+
+
+def _plot(ax: Any, memories: list[LayerMemory]) -> None:
+    for k, memory in enumerate(memories[: len(COLORS)]):
+        lags = range(memory.steps)
+        mean = memory.gains.cpu().log().mean(0).exp().clamp(min=1e-12)
+        ax.semilogy(lags, mean, color=COLORS[k], label=f"{memory.name} ({memory.kind})")
+        if memory.factor is not None and memory.factor < 1:
+            bound = [max(1e-12, memory.factor**lag) for lag in lags]
+            ax.semilogy(lags, bound, "--", lw=1, color=COLORS[k])
+    ax.axhline(SHARE, color="0.6", lw=0.8)
+    ax.set(xlabel="steps back", ylabel="what is left of a change")
+    ax.legend()
