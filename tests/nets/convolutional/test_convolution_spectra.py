@@ -242,3 +242,26 @@ def test_what_is_cyclic() -> None:
         (nn.Conv1d(1, 1, 3), 7, False),
     ):
         assert convolution_map(layer, (1, size)).cyclic is expected
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+@pytest.mark.parametrize(("stride", "padding", "size"), [(3, 1, 3), (2, 2, 2), (3, 2, 3)])
+def test_one_window_that_reflects_is_no_torus(
+    mode: Any, stride: int, padding: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window as large as the image shifts like one of a torus, and meets other places."""
+    if mode == "reflect" and padding >= size:
+        return
+    layer = nn.Conv1d(
+        2, 3, 3, stride, padding, dilation=2, bias=False, padding_mode=mode, dtype=torch.float64
+    )
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(3, 2, 3, generator=torch.Generator().manual_seed(0)))
+    largest = float(decomposed(layer, (2, size))[0])
+    found = convolution_norm(layer, (2, size))
+    assert found.exact
+    assert found.upper == pytest.approx(largest, rel=1e-9)
+    monkeypatch.setattr(spectra, "DENSE", 0)
+    certain = convolution_norm(layer, (2, size), certain=True)
+    assert certain.lower <= largest * (1 + 1e-9)
+    assert largest <= certain.upper * (1 + 1e-9)
