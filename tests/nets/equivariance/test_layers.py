@@ -375,6 +375,63 @@ def test_parametrized_and_exported_layers_are_followed() -> None:
     assert reasons(torch.export.export(twin().eval(), (x,)).module(), x=x) == {}
 
 
+class Written(nn.Module):
+    """A function of signals, behind a circular convolution."""
+
+    def __init__(self, how: Any) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(2, 4, 3, padding=1, padding_mode="circular")
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.how(self.first(x))
+        return made
+
+
+ENCODES = "adds numbers that belong to fixed positions (a position encoding, say)"
+HALVES = "keeps one position in 2, which no shift by 1 fits"
+JOINS = "joins numbers that belong to fixed positions (coordinates, say)"
+
+
+def steps_beside(y: Tensor) -> Tensor:
+    return torch.arange(8, dtype=torch.float64).expand(len(y), 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        # whether dimensions stay comes in different places
+        (lambda y: y.std(1, True), {}),
+        (lambda y: y / y.var(1, False, True), {}),
+        (lambda y: y.norm(2, 1), {}),
+        # a part of a signal
+        (lambda y: y[..., ::2], {"indexing in forward": HALVES}),
+        (lambda y: y[..., 1:-1], {"indexing in forward": "takes fixed positions"}),
+        # constants that take on the type or shape of the data
+        (lambda y: y + torch.arange(8).to(y), {"add in forward": ENCODES}),
+        (lambda y: y + torch.arange(8).type_as(y), {"add in forward": ENCODES}),
+        (lambda y: y + torch.arange(8).double().expand_as(y), {"add in forward": ENCODES}),
+        (lambda y: y + torch.ones(8).to(y), {}),
+        # what stands beside the data as a channel
+        (lambda y: torch.cat([y, steps_beside(y)], 1), {"cat in forward": JOINS}),
+        (lambda y: torch.cat([y, y.new_ones(len(y), 1, 8)], 1), {}),
+        (lambda y: torch.cat([torch.ones(len(y), 1, 8).double(), y], 1).mean(2), {}),
+        (lambda y: torch.cat([y.mean(2, keepdim=True).expand(-1, -1, 8), y], 1), {}),
+    ],
+)  # fmt: skip
+def test_functions_of_signals(how: Any, named: dict[str, str]) -> None:
+    found = equivariance_by_layer(Written(how), "translations", draw(3, 2, 8))
+    assert {layer.place: layer.reason for layer in found.breaking} == named
+    assert found.unfollowed is None
+
+
+def test_the_largest_of_a_volume_is_followed() -> None:
+    net = nn.Sequential(nn.AdaptiveMaxPool3d(1), nn.Flatten())
+    found = equivariance_by_layer(net, "translations", draw(2, 1, 3, 4, 3))
+    assert found.unfollowed is None
+    assert found.first is None
+
+
 def test_where_the_trail_is_lost_that_is_said() -> None:
     found = equivariance_by_layer(
         nn.Sequential(conv(1, 2), Strange()), "translations", draw(2, 1, 4, 4)

@@ -22,6 +22,7 @@ from torchtheory.nets.equivariance.functions import relative_defects
 from torchtheory.nets.equivariance.layouts import Layout, act, input_layout, pushed
 from torchtheory.nets.equivariance.reasons import reason_for
 from torchtheory.nets.equivariance.rules import (
+    JOINS,
     REARRANGEMENTS,
     axis_of_sort,
     function_of,
@@ -47,6 +48,9 @@ _WORDS = {
     "multi_head_attention_forward": "attention",
     "scaled_dot_product_attention": "attention",
 }
+
+#: These make something of their first argument that is like the second, whose numbers are not read.
+_LIKE = {"to", "type_as", "expand_as", "view_as", "reshape_as"}
 
 #: These are no layers of their own in a list.
 _SILENT = REARRANGEMENTS | {"clone", "detach", "to", "type_as", "float", "double"}
@@ -195,6 +199,8 @@ class Following(TorchFunctionMode):
         if self.inside or not self._concerned((args, named)):
             return func(*args, **named)
         name = getattr(func, "__name__", "").partition(".")[0]  # conv2d.default of an exported one
+        if name in _LIKE and not self._concerned(args[:1]):
+            return func(*args, **named)  # a constant that takes on the type or shape of the data
         said = _WORDS.get(name, name.strip("_"))
         writes = name in ("__setitem__", "copy_")
         again = _written(func) if writes else func
@@ -253,6 +259,8 @@ class Following(TorchFunctionMode):
         circular = call.name == "circular" or (
             call.name == "pad" and "circular" in (*call.args, *call.named.values())
         )
+        if call.name in JOINS and (beside := self._beside(call, data)):
+            return [beside]
         if call.name in REARRANGEMENTS or circular:
             return self._pushed(call) or unknown
         if is_product(call.name) and len(call.tensors()) == 2:
@@ -266,7 +274,6 @@ class Following(TorchFunctionMode):
             return self._sorted(data, axis) + [None] * (len(outs) - 1)
         stride = stride_of(call.module, call.name, call.args, call.named)
         dims = call.named.get("dim", _dims(call.args))
-        keep = bool(call.named.get("keepdim", len(call.args) > 2 and call.args[2] is True))
         found: list[Layout | None] = []
         for out in outs:
             if len(data) > 1 and _is_broadcast([z for z, _ in data], out):
@@ -277,8 +284,22 @@ class Following(TorchFunctionMode):
                 data, key=lambda d: (d[0].shape == out.shape, d[0].ndim, len(d[1] or ()))
             )
             assert layout is not None
-            found.append(layout_after(call.name, stride, z, layout, out, dims, keep))
+            found.append(layout_after(call.name, stride, z, layout, out, dims))
         return found
+
+    @staticmethod
+    def _beside(call: Call, data: list[tuple[Tensor, Layout | None]]) -> Layout | None:
+        """The action on data with what does not move beside it, as channels: that on the data."""
+        moving = [layout for _, layout in data if layout]
+        still = len(moving) < len(call.tensors())
+        if not (still and moving):
+            return None
+        axis = int(call.named.get("dim", call.args[1] if len(call.args) > 1 else 0))
+        places = [[(m.axes, m.grid) for m in layout] for layout in moving]
+        own = all(m.place is None for layout in moving for m in layout)
+        alike = own and all(p == places[0] for p in places)
+        apart = all(axis % data[0][0].ndim not in axes for axes, _ in places[0])
+        return moving[0] if alike and apart else None
 
     @staticmethod
     def _sorted(data: list[tuple[Tensor, Layout | None]], axis: int) -> list[Layout | None]:

@@ -65,7 +65,8 @@ class Moved:
             along = (rest % self.grid.sizes[axis]).reshape(tuple(sizes)).movedim(axis, 0)
             rest = rest.div(self.grid.sizes[axis], rounding_mode="floor")
             gaps = set(along.diff(dim=0).flatten().tolist())
-            if bool((along != along.flatten(1)[:, :1].reshape(-1, *[1] * (len(sizes) - 1))).any()):
+            lines = along.reshape(len(along), -1)  # a grid of one axis has lines of one place
+            if bool((lines != lines[:, :1]).any()):
                 return None
             if len(gaps) > 1 or min(gaps, default=1) < 1:
                 return None

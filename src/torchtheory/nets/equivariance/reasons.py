@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchtheory.nets.equivariance.actions import Element, GridGroup, Group
 from torchtheory.nets.equivariance.layouts import Layout, Moved
-from torchtheory.nets.equivariance.rules import REARRANGEMENTS, window_kind
+from torchtheory.nets.equivariance.rules import JOINS, REARRANGEMENTS, window_kind
 
 _SUMS = set("add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__".split())
 _FACTORS = set("mul mul_ __mul__ __rmul__ __imul__ div div_ __truediv__ __itruediv__".split())
@@ -55,6 +55,8 @@ def reason_for(
         return f"{verb} numbers that belong to fixed positions (a position encoding, say)"
     if name == "recurrent":
         return "reads the positions one after the other"
+    if name in JOINS:
+        return "joins numbers that belong to fixed positions (coordinates, say)"
     if name in REARRANGEMENTS:
         return "takes fixed positions"
     if name == "__setitem__":

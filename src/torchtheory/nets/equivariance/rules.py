@@ -21,6 +21,9 @@ REARRANGEMENTS = set(
     """.split()
 )
 
+#: Those that join tensors along an axis which they have.
+JOINS = {"cat", "concat", "concatenate"}
+
 _REDUCTIONS = set("mean sum amax amin logsumexp prod std var norm max min median".split())
 
 #: Sorted values do not depend on where they were; where the axis is given, by position.
@@ -77,7 +80,7 @@ def stride_of(module: nn.Module | None, name: str, args: Sequence[Any], named: A
 
 
 def layout_after(
-    name: str, stride: Any, z: Tensor, layout: Layout, out: Tensor, dims: Any, keepdim: bool
+    name: str, stride: Any, z: Tensor, layout: Layout, out: Tensor, dims: Any
 ) -> Layout | None:
     """The action that the outputs of a layer are to have, or None where that is not known.
 
@@ -86,11 +89,11 @@ def layout_after(
         stride: of a convolution or pooling.
         z, layout: what the layer reads, and the action on it.
         out: what it returns.
-        dims, keepdim: of a reduction.
+        dims: of a reduction.
     """
     found: list[Moved] = []
     for moved in layout:
-        after = _moved_after(name, stride, z, moved, out, dims, keepdim)
+        after = _moved_after(name, stride, z, moved, out, dims)
         if after is None:
             return None
         found += after
@@ -98,10 +101,11 @@ def layout_after(
 
 
 def _moved_after(
-    name: str, stride: Any, z: Tensor, moved: Moved, out: Tensor, dims: Any, keepdim: bool
+    name: str, stride: Any, z: Tensor, moved: Moved, out: Tensor, dims: Any
 ) -> list[Moved] | None:
     if name in _REDUCTIONS and (dims is not None or out.ndim < z.ndim):
-        return _reduced(z, moved, dims, keepdim)
+        # whether dimensions stay is read off: functions take that in different places
+        return _reduced(z, moved, dims, out.ndim == z.ndim)
     kind = window_kind(name)
     if kind and out.ndim == z.ndim:
         return _windowed(kind, stride, moved, z, out)
@@ -270,7 +274,8 @@ _MODULES = {
     "LPPool1d": "lp_pool1d", "LPPool2d": "lp_pool2d",
     "AdaptiveAvgPool1d": "adaptive_avg_pool1d", "AdaptiveAvgPool2d": "adaptive_avg_pool2d",
     "AdaptiveAvgPool3d": "adaptive_avg_pool3d", "AdaptiveMaxPool1d": "adaptive_max_pool1d",
-    "AdaptiveMaxPool2d": "adaptive_max_pool2d", "Linear": "linear", "Bilinear": "bilinear",
+    "AdaptiveMaxPool2d": "adaptive_max_pool2d", "AdaptiveMaxPool3d": "adaptive_max_pool3d",
+    "LPPool3d": "lp_pool3d", "Linear": "linear", "Bilinear": "bilinear",
     "Embedding": "embedding", "Upsample": "interpolate", "PixelShuffle": "pixel_shuffle",
     "PixelUnshuffle": "pixel_unshuffle", "Flatten": "flatten", "Unflatten": "unflatten",
     "CircularPad1d": "circular", "CircularPad2d": "circular", "CircularPad3d": "circular",
