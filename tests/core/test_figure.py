@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import xml.etree.ElementTree as ElementTree
@@ -131,3 +132,12 @@ def test_a_late_figure_that_cannot_be_drawn_says_so() -> None:
     assert "not drawn: no " in late.svg
     with figures_not_saved(), pytest.raises(ValueError, match="points"):
         LateFigure("line", broken)
+
+
+def test_a_late_figure_equals_its_copies() -> None:
+    late = LateFigure("line", lambda axes: axes.plot([0, 1]), caption="A line.")
+    for other in (copy.copy(late), copy.deepcopy(late), pickle.loads(pickle.dumps(late))):
+        assert late == other
+        assert other == late
+        assert hash(late) == hash(other)
+    assert late != draw("line", lambda axes: axes.plot([0, 2]), caption="A line.")

@@ -165,16 +165,26 @@ class LateFigure(Figure):
     def __repr__(self) -> str:
         return f"Figure({self.name!r}, {self.caption!r})"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Figure) and _content(self) == _content(other)
+
+    def __hash__(self) -> int:
+        return hash(_content(self))
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Figure, (self.name, self.caption, self.svg, self.png)
 
     def _drawn(self) -> Figure:
-        if self._made is None:
-            assert self._draw is not None
-            object.__setattr__(self, "_made", self._draw())
+        make = self._draw  # read first: another thread may be drawing it
+        if self._made is None and make is not None:
+            object.__setattr__(self, "_made", make())
             object.__setattr__(self, "_draw", None)  # lets go of the data
         assert self._made is not None
         return self._made
+
+
+def _content(figure: Figure) -> tuple[str, str, str | None, bytes]:
+    return figure.name, figure.caption, figure.svg, figure.png
 
 
 def _say(axes: Any, sentence: str) -> None:
