@@ -244,8 +244,10 @@ def _said_of(row: AreaRow, room: int, sentence: int, number: int) -> list[Text]:
         style = "dim" if row.state is State.UNMEASURED else ""
         said.append(Text(_cut(row.sentence, room, sentence or 1), style=style))
     if row.number:
-        words = f"{row.number}; usual: {row.usual}" if row.usual else row.number
-        words = _named(row.label, words, room, min(number, 2))
+        usual = f"{row.number}; usual: {row.usual}" if row.usual else row.number
+        words = _named(row.label, usual, room, min(number, 2))
+        if words == usual:  # a number without a name says less than one beside nothing
+            words = _named(row.label, row.number, room, min(number, 2))
         said.append(Text(_cut(words, room, number), style="dim"))
     if row.action:
         style = "bold" if row.state in _SERIOUS else ""

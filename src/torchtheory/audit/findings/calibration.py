@@ -111,10 +111,13 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
     # a temperature that lowers the loss on samples it was not fitted to settles what bins may not
     fixed = repaired is not None and repaired.clearly
     if tested.p_value > SIGNIFICANT or (error.low < SMALL and not fixed):
+        said_of_gap = "" if tested.p_value > 0.05 else ", a small gap"
+        if error.low >= SMALL:
+            said_of_gap = ", a gap that may be chance"
         record.fine(
-            f"{sentence}{'' if tested.p_value > 0.05 else ', a small gap'}.",
+            f"{sentence}{said_of_gap}.",
             number=error,
-            usual=f"below {SMALL:g}",
+            usual=f"below {SMALL:g}" + (", but for chance" if error.low >= SMALL else ""),
             figure="reliability",
         )
         return

@@ -254,7 +254,7 @@ def _renamed(problem: Problem, record: FindingRecord) -> bool:
         samples=test,
     )  # fmt: skip
     other = [f"{i} is called {int(k)}" for i, k in enumerate(names) if i != int(k)]
-    wrong = 1 - float(called.double().mean())
+    wrong = float((torch.as_tensor(names)[said] != y).double().mean())
     record.defect(
         f"The test labels look renamed: a consistent renaming of the classes explains them "
         f"({several(other, 3)}). The network errs on {own.estimate:.1%} of them as they are, and "

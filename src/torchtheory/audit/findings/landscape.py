@@ -128,7 +128,13 @@ def _point_in_words(
         + (" or less)" if below else ")")
         if falls
         else "no direction of negative curvature was found"
+        if smallest.estimate >= 0
+        else "whether it falls on both sides in some direction cannot be told"
     )
+    if gain is not None and gain.low <= STATIONARY and not gain.high <= 1:  # more than all of it
+        return (
+            f"Whether the weights are a stationary point cannot be told{part_of(samples)}; {sign}."
+        )
     if gain is None:
         kind = "a stationary point: the gradient is 0"
     elif gain.high <= STATIONARY:

@@ -101,14 +101,18 @@ def curvature(problem: Problem, record: FindingRecord) -> None:
     step = _step_limit(record, sharpness, samples)
     record.headline(
         f"The loss curves by {spoken(sharpness)} in its sharpest direction{part_of(samples)}: "
-        f"gradient descent with a step above {step.value:.3g} is unstable here.",
+        + (
+            f"gradient descent with a step above {step.high:.3g} is unstable here."
+            if math.isfinite(step.high)
+            else "too few samples to tell which steps of gradient descent are stable here."
+        )
     )
-    if problem.learning_rate is None:
+    if problem.learning_rate is None and math.isfinite(step.high):
         record.advise(
-            f"Keep the learning rate of plain gradient descent below {step.value:.3g} near "
+            f"Keep the learning rate of plain gradient descent below {step.low:.3g} near "
             "these weights; with heavy-ball momentum β the limit is (1 + β) times that."
         )
-    else:
+    elif problem.learning_rate is not None:
         _try_learning_rate(problem, record, sharpness, samples, others, problem.learning_rate)
     _check_limit(problem, record, top, samples)
     _record_trace(problem, record, hessian, top, samples)

@@ -308,10 +308,9 @@ def _assess(
             usual=f"below {MANY_WEIGHTS:.0%}",
             figure=figure,
         )
-    can = f"{low:.0%} of the weights can go" if low else "that any weights can go was not shown"
-    cannot = f"that {high:.0%} cannot was" if not low else f"{high:.0%} cannot"
-    sentence = can if high >= 1 else f"{can}, {cannot}"
-    record.headline(f"{sentence[0].upper()}{sentence[1:]}.")
+    can = f"{low:.0%} of the weights can go" if low else "It was not shown that any weights can go"
+    cannot = f"{high:.0%} cannot" if low else f"but that {high:.0%} of them cannot"
+    record.headline(f"{can}." if high >= 1 else f"{can}, {cannot}.")
 
 
 def _plot(ax: Any, weights: Sequence[Removal], units: Sequence[Removal]) -> None:

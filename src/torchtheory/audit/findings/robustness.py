@@ -375,8 +375,12 @@ def _assess_distances(
             "(adversarial training, or noise).",
             figure="distances",
         )
-    else:
+    elif ratio.estimate >= SMALL:
         record.fine(f"{said}.", number=share, usual=usual, figure="distances")
+    else:
+        record.note(
+            f"{said}; whether that is less than usual ({usual}) cannot be told from so few samples."
+        )
 
 
 def _plot_distances(ax: Any, shares: Any) -> None:

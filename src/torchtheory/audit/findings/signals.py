@@ -87,8 +87,6 @@ def gradients_by_depth(problem: Problem, record: FindingRecord) -> None:
         _ratio_range(watched, shares, samples, record, "forward", -1, 0),
         samples=samples,
     )
-    sentence = _in_words(backward, depth, part)
-    record.headline(sentence)
     record.figure(
         "depth",
         lambda axes: _plot_depth(axes, now, started),
@@ -100,6 +98,16 @@ def gradients_by_depth(problem: Problem, record: FindingRecord) -> None:
     bad = _assess_depth(record, ratio, forward, depth, samples)
     if started is not None:
         bad |= _assess_start(problem, record, started, ratio)
+    if not bad and backward > 0 and not _within(ratio):
+        record.not_done(
+            "A-130",
+            statement,
+            f"{len(samples):,} of {samples.population:,} samples do not tell how gradients change "
+            "with depth; give a larger budget",
+        )
+        return
+    sentence = _in_words(backward, depth, part)
+    record.headline(sentence)
     if not bad and backward > 0:
         record.fine(sentence, number=ratio, usual=USUAL_RATIO, figure="depth")
 
@@ -237,6 +245,12 @@ def _assess_depth(
         figure="depth",
     )
     return True
+
+
+def _within(ratio: Quantity) -> bool:
+    """Whether all of its range is usual; that of a few samples reaches anywhere."""
+    usual = math.exp(DEPTH_SCALES)
+    return not ratio.sampled or 1 / usual <= ratio.low <= ratio.high <= usual
 
 
 def _lost(low: float, high: float, what: str) -> list[str]:
