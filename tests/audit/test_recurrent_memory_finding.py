@@ -63,7 +63,7 @@ def test_vanishing_is_certified_where_the_norm_is_below_one() -> None:
     (said,) = found.assessments
     assert said.state is State.LOOK
     assert "reach back" in said.sentence
-    assert "weights alone allows 7" in said.sentence
+    assert "weights alone allows 6" in said.sentence
     assert said.number is not None
     assert said.number.value <= 7
     (claim,) = found.claims

@@ -165,7 +165,7 @@ def _assess_reach(
     if reach.high < SMALL_PART * longest:
         known = [c for c in certified if c is not None]
         sure = (
-            f"; the norm of its weights alone allows {max(known):.0f}"
+            f"; the norm of its weights alone allows {math.floor(max(known))}"
             if len(known) == len(certified)
             else ""
         )
