@@ -242,6 +242,17 @@ def test_units_inside_a_residual_block() -> None:
     assert not torch.allclose(pruned.network(x), net(x))
 
 
+def test_every_weight_of_a_removed_unit_is_masked() -> None:
+    net = images()
+    masks = unit_masks(net, {hidden_layers(net)[0]: torch.tensor([0, 2, 3, 5])})
+    assert set(masks) == {"0.weight", "0.bias", "1.weight", "1.bias", "4.weight"}
+    stays = torch.tensor([True, False, True, True, False, True])
+    for name, mask in masks.items():
+        rows = mask.transpose(0, 1) if name == "4.weight" else mask
+        assert torch.equal(rows.reshape(6, -1).all(1), stays)
+        assert torch.equal(rows.reshape(6, -1).any(1), stays)
+
+
 def test_incoming_weights_of_zero_are_not_enough() -> None:
     """A sigmoid of 0 is 1/2: it is the outgoing weights that make a unit go."""
     net = images()
