@@ -115,3 +115,49 @@ def test_where_it_does_not_apply() -> None:
     assert [c.verdict for c in found.claims] == [Verdict.NOT_APPLICABLE]
     assert "no convolution layer" in str(found.claims[0].reason)
     assert found.assessments == []
+
+
+class Positions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(1, 6, 24, 24))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table.expand(len(x), -1, -1, -1)
+
+
+class Written(nn.Module):
+    """A bag of patches whose end is written as functions, in several ways."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.body, self.head = how, _bag(), nn.Linear(6, 3)
+        self.side, self.positions = nn.Conv2d(6, 2, 5, padding=2), Positions()
+
+    def forward(self, x: Tensor) -> object:
+        if self.how == "precision":
+            x = x.float()
+        if self.how == "noise":
+            x = x + 0.1 * torch.randn(1, dtype=x.dtype)
+        z = self.body(x)
+        if self.how == "positions":
+            z = z + self.positions(x)
+        if self.how == "mean":
+            return z.mean((2, 3))[:, :3]
+        logits = self.head(z.mean((2, 3)))
+        if self.how == "tuple":
+            return logits, self.side(z)
+        return {"logits": logits, "side": self.side(z)} if self.how == "dict" else logits
+
+
+@pytest.mark.parametrize("how", ["mean", "positions", "tuple", "dict", "noise", "precision"])
+def test_what_follows_may_be_written_in_other_ways(how: str) -> None:
+    """Outputs are the model's, not those of its last module."""
+    torch.manual_seed(0)
+    model, state = Written(how), torch.get_rng_state()
+    found = _finding(model, _data(1, 24, 24))
+    assert torch.equal(torch.get_rng_state(), state)
+    (said,) = found.assessments
+    assert said.state is State.LOOK
+    assert "sees 5 × 5 of 24 × 24 places" in said.sentence
+    assert "joins all places alike" in said.sentence

@@ -27,6 +27,7 @@ from torchtheory.nets.convolutional.receptive_fields import (
     dependence,
     effective_receptive_field,
     forgets_places,
+    reaches_output,
 )
 
 #: Samples whose gradients are looked at, one by one, and the forward passes that each costs.
@@ -80,8 +81,19 @@ def receptive_field(problem: Problem, record: FindingRecord) -> None:
         )
         return
     fields = dependence(problem.model, example)
-    spatial = [f for f in fields if len(f.shape) == example.ndim and math.prod(f.shape[1:]) > 1]
-    if not spatial:
+    # a layer that gives positions depends on no place; what goes to other outputs does not count
+    last = next(
+        (
+            f
+            for f in reversed(fields)
+            if len(f.shape) == example.ndim
+            and math.prod(f.shape[1:]) > 1
+            and f.box is not None
+            and _reaches(problem, f)
+        ),
+        None,
+    )
+    if last is None:
         record.not_applicable(
             "M-80", STATEMENT, "no layer's output has several places along the input's dimensions"
         )
@@ -93,7 +105,6 @@ def receptive_field(problem: Problem, record: FindingRecord) -> None:
         caption=f"Places of the input ({_by(places)}) that a unit depends on, whatever the weights "
         "are; padding is not counted.",
     )
-    last = spatial[-1]
     part = min(s / n for s, n in zip(last.size, places, strict=True))
     number = record.quantity(
         "receptive-field",
@@ -101,7 +112,7 @@ def receptive_field(problem: Problem, record: FindingRecord) -> None:
         part,
     )
     seen = _effective(problem, record, last)
-    _assess(problem, record, last, fields[-1], number, seen)
+    _assess(problem, record, last, number, seen)
 
 
 def _effective(problem: Problem, record: FindingRecord, last: Dependence) -> EffectiveField | None:
@@ -153,7 +164,6 @@ def _assess(
     problem: Problem,
     record: FindingRecord,
     last: Dependence,
-    end: Dependence,
     number: Quantity,
     seen: EffectiveField | None,
 ) -> None:
@@ -164,7 +174,7 @@ def _assess(
     if last.whole:
         record.fine(f"{sees}: the whole input.", number=number, figure=figure)
         return
-    if end is last or len(end.shape) == len(last.shape):
+    if _has_places(problem, last.places):
         record.headline(f"{sees}; outputs have places of their own, so each sees that much.")
         return
     if number.value >= SMALL_PART or not _forgets(problem, last):
@@ -184,6 +194,25 @@ def _assess(
         "or dilation before the last pooling; if texture does, nothing is to be done.",
         figure=figure,
     )
+
+
+def _has_places(problem: Problem, places: tuple[int, ...]) -> bool:
+    """Whether the outputs still are images: `[channels, ...]`, or one number per place."""
+    with torch.no_grad():
+        shape = tuple(problem.function(problem.parameters, problem.train.x[:1]).shape[1:])
+    alone = len(places) > 1 and shape == places
+    return alone or (len(shape) == 1 + len(places) and math.prod(shape[1:]) > 1)
+
+
+def _reaches(problem: Problem, layer: Dependence) -> bool:
+    """Whether the output that is meant is computed from the layer."""
+    which = problem.function.output
+    if isinstance(which, tuple):
+        return True
+    try:
+        return reaches_output(problem.model, problem.train.x[:1], layer.name, output=which)
+    except TorchTheoryError:
+        return True
 
 
 def _forgets(problem: Problem, last: Dependence) -> bool:

@@ -21,7 +21,7 @@ Sources: the lectures, section 10.1.3; the notes, section 4.2. Neither prints th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torchtheory.core.checks import all_finite, as_module, described, whole_number, whole_numbers
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.models.evaluation import called
 from torchtheory.models.model import (
     PureFunction,
     evaluation_mode,
@@ -195,8 +196,8 @@ def dependence(model: nn.Module, example: Tensor | Sequence[int]) -> list[Depend
     both ends of the field along each dimension. Layers are the modules without children.
 
     Args:
-        model: any module with one image or sequence as its input; it runs in double precision and
-            in evaluation mode, as a copy.
+        model: any module with one image or sequence as its input; it runs in evaluation mode and,
+            where its code allows that, in double precision, as a copy.
         example: an input `[channels, ...]` without the batch dimension, or its shape.
 
     Cost: at most `layers * log2(n) + 2` passes of one input for each end and dimension of n places,
@@ -206,8 +207,7 @@ def dependence(model: nn.Module, example: Tensor | Sequence[int]) -> list[Depend
     >>> [(d.name, d.box) for d in dependence(net, (1, 9))]
     [('0', ((3, 5),)), ('1', ((3, 5),)), ('2', ((2, 6),))]
     """
-    own = copied(as_module(model)).double()
-    x = _example(example).to(PureFunction(own).reference().device)
+    own, x = _precise(model, _example(example))
     places = tuple(x.shape[1:])
     names, shapes, calm = _disturbed(own, x[None])
     if bool(calm.any()):
@@ -229,6 +229,23 @@ def dependence(model: nn.Module, example: Tensor | Sequence[int]) -> list[Depend
         Dependence(name, shape, tuple(box) if bool(known) else None, places)
         for name, shape, box, known in zip(names, shapes, ends, reached, strict=True)
     ]
+
+
+def _precise(model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
+    """A copy of the model and an input `[channels, ...]`: in double precision where that runs."""
+    own = copied(as_module(model))
+    like = PureFunction(own).reference()
+    double, point = copied(own).double(), x.double().to(like.device)
+    try:
+        with torch.no_grad(), global_randomness_kept(), evaluation_mode(double):
+            double(point[None].clone())
+    except Exception:  # its code fixes a precision
+        point = x.to(like)
+        function = PureFunction(own)
+        with torch.no_grad(), global_randomness_kept(), evaluation_mode(own):
+            called(function, lambda t: own(t.clone()), point[None])
+        return own, point
+    return double, point
 
 
 def _example(example: Tensor | Sequence[int]) -> Tensor:
@@ -300,11 +317,13 @@ def forgets_places(
     """Whether what follows a layer is blind to where its outputs stand, as an average over all is.
 
     The outputs of the layer are turned around along every dimension, and the model's output must
-    not change beyond rounding. Then nothing that is further apart than the receptive field of the
-    layer is seen together: the model sees which parts there are, and not how they are arranged.
+    not change beyond rounding, with the same random numbers where it draws some. Then nothing that
+    is further apart than the receptive field of the layer is seen together: the model sees which
+    parts there are, and not how they are arranged.
 
     Args:
-        model: any module; it runs in double precision and in evaluation mode, as a copy.
+        model: any module; it runs in double precision, where its code allows that, and in
+            evaluation mode, as a copy.
         x: inputs `[n, channels, ...]`.
         layer: name of the layer, as `dependence` lists it.
         output: which of several outputs of the model is meant.
@@ -314,25 +333,59 @@ def forgets_places(
     >>> forgets_places(net, x, "0"), forgets_places(net[:1], x, "0")
     (True, False)
     """
-    own = copied(as_module(model)).double()
+    plain, turned = _with_other_places(
+        model, x, layer, output, lambda made: made.flip(tuple(range(2, made.ndim)))
+    )
+    rounding = 1e-9 if plain.dtype == torch.float64 else torch.finfo(plain.dtype).eps ** 0.5
+    scale = float(plain.abs().max())
+    return bool(((turned - plain).abs() <= rounding * scale).all())
+
+
+def reaches_output(
+    model: nn.Module, x: Tensor, layer: str, *, output: int | str | None = None
+) -> bool:
+    """Whether the model's output is computed from what a layer gives out: NaN in it arrives.
+
+    Args:
+        model, x, layer, output: as for `forgets_places`.
+
+    >>> net = nn.Sequential(nn.Conv1d(1, 2, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    >>> reaches_output(net, torch.randn(2, 1, 9), "0")
+    True
+    """
+    _, changed = _with_other_places(
+        model, x, layer, output, lambda made: torch.full_like(made, math.nan)
+    )
+    return bool(changed.isnan().any())
+
+
+def _with_other_places(
+    model: nn.Module,
+    x: Tensor,
+    layer: str,
+    output: int | str | None,
+    change: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """The model's output, and the one with what a layer gives out changed."""
+    own, first = _precise(model, all_finite(x.detach(), "x")[0])
     name, use = _numbered(layer, dict(own.named_modules()))
     calls = 0
 
-    def turn(module: nn.Module, inputs: Any, made: Tensor) -> Tensor | None:
+    def hook(module: nn.Module, inputs: Any, made: Tensor) -> Tensor | None:
         nonlocal calls
         calls += 1
-        return made.flip(tuple(range(2, made.ndim))) if calls == use else None
+        return change(made) if calls == use else None
 
-    point = all_finite(x.detach().double(), "x")
-    with torch.no_grad(), evaluation_mode(own):
-        plain = one_output(own(point.clone()), output)
-        handle = own.get_submodule(name).register_forward_hook(turn)
-        try:
-            turned = one_output(own(point.clone()), output)
-        finally:
-            handle.remove()
-    scale = float(plain.abs().max())
-    return bool(((turned - plain).abs() <= 1e-9 * scale).all())
+    def run() -> Tensor:
+        with torch.no_grad(), global_randomness_kept(), evaluation_mode(own):
+            return one_output(own(x.detach().to(first).clone()), output)
+
+    plain = run()
+    handle = own.get_submodule(name).register_forward_hook(hook)
+    try:
+        return plain, run()
+    finally:
+        handle.remove()
 
 
 def _numbered(layer: str, modules: dict[str, nn.Module]) -> tuple[str, int]:
