@@ -265,3 +265,27 @@ def test_one_window_that_reflects_is_no_torus(
     certain = convolution_norm(layer, (2, size), certain=True)
     assert certain.lower <= largest * (1 + 1e-9)
     assert largest <= certain.upper * (1 + 1e-9)
+
+
+def test_certain_bounds_where_they_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases in which a torus that is too small, or a padding's norm that is, would be seen."""
+    monkeypatch.setattr(spectra, "DENSE", 0)
+    # a torus of four places would join the padding on the left with the last pixel
+    layer = convolution_layer(torch.ones(1, 1, 3, dtype=torch.float64), stride=2, padding=1)
+    found = convolution_norm(layer, (1, 4), certain=True)
+    assert found.upper >= math.sqrt(2.5 + math.sqrt(1.25)) * (1 - 1e-12)
+    # the pixel at the edge three times: the padding alone
+    layer = convolution_layer(
+        torch.ones(1, 1, 1, dtype=torch.float64), padding=2, padding_mode="replicate"
+    )
+    found = convolution_norm(layer, (1, 5), certain=True)
+    assert found.upper == pytest.approx(math.sqrt(3), rel=1e-12)
+    assert found.lower == pytest.approx(math.sqrt(3), rel=1e-3)
+
+
+def test_all_singular_values_where_interlacing_is_met() -> None:
+    """One difference of two places lacks one row of the torus, whose values are 2 and 0."""
+    kernel = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64)
+    low, high = singular_value_bounds(convolution_layer(kernel), (1, 2))
+    assert low.tolist() == pytest.approx([math.sqrt(2)])
+    assert high.tolist() == pytest.approx([math.sqrt(2)])

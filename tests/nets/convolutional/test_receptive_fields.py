@@ -239,3 +239,11 @@ def test_a_network_of_nan_is_refused() -> None:
         dependence(net, (1, 5))
     with pytest.raises(InvalidInput, match="must be finite"):
         dependence(nn.Sequential(nn.ReLU()), torch.full((1, 5), math.nan))
+
+
+def test_padding_behind_a_stride_counts_its_jump() -> None:
+    """The first unit behind a stride of 2 and another padding begins 1 + 2 places outside."""
+    net = nn.Sequential(nn.Conv1d(1, 1, 3, stride=2, padding=1), nn.Conv1d(1, 1, 3, padding=1))
+    first, second = receptive_fields(net, 1)
+    assert (first.start, first.size, first.jump) == ((-1,), (3,), (2,))
+    assert (second.start, second.size, second.jump) == ((-3,), (7,), (2,))
