@@ -153,6 +153,11 @@ def test_per_layer_rounds_never_bring_a_weight_back_either() -> None:
     assert all(not bool((second[k] & ~first[k]).any()) for k in first)
     with pytest.raises(InvalidInput, match="weight went before"):
         magnitude_masks(network(1), 0.3, per_layer=True, within=first)
+    # with no more to go, exactly those go that went before, however large they are now
+    for per_layer in (True, False):
+        earlier = magnitude_masks(network(0), 0.6, per_layer=per_layer)
+        again = magnitude_masks(network(1), 0.6, per_layer=per_layer, within=earlier)
+        assert all(torch.equal(again[k], earlier[k]) for k in earlier)
     bias = {**first, "0.bias": torch.arange(9) > 3}
     for per_layer in (True, False):
         later = magnitude_masks(network(1), 0.8, per_layer=per_layer, within=bias)
