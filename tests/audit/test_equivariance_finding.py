@@ -263,3 +263,24 @@ def test_they_are_part_of_an_audit() -> None:
     assert report.warnings == []
     assert report.violated == []
     assert any("A shift by one pixel" in a.sentence for a in report.diagnosis)
+
+
+class Noisy(nn.Module):
+    """It draws noise of its own in every pass, one number for each pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1, padding_mode="circular")
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = 0.1 * torch.randn(x.shape[1:], dtype=x.dtype)
+        made: Tensor = self.head(F.relu(self.conv(x + noise)).mean((2, 3)))
+        return made
+
+
+def test_noise_is_no_position_encoding() -> None:
+    torch.manual_seed(0)
+    found = made("shifted-images", Problem(Noisy(), stripes(40, 0, phase=False)))
+    assert not any("position encoding" in c.reason for c in found.claims)
+    assert not any("Equivariance ends" in s for s in found.headlines)

@@ -238,3 +238,10 @@ def test_other_refusals() -> None:
         convolution_layer(torch.ones(3, 1, 2), padding_mode="mirror")
     with pytest.raises(TorchTheoryError, match="more than this machine has to spare"):
         layer_matrix(nn.Conv2d(64, 64, 7, padding=3), (64, 2048, 2048))
+
+
+def test_shapes_that_are_none_and_complex_weights_are_refused() -> None:
+    with pytest.raises(TorchTheoryError, match="shape of one input"):
+        convolution_map(nn.Conv2d(2, 3, 3), 8)  # type: ignore[arg-type]
+    with pytest.raises(TorchTheoryError, match="complex"):
+        convolution_map(nn.Conv2d(2, 3, 3, dtype=torch.complex64), (2, 8, 8))

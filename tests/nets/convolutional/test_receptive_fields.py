@@ -247,3 +247,17 @@ def test_padding_behind_a_stride_counts_its_jump() -> None:
     first, second = receptive_fields(net, 1)
     assert (first.start, first.size, first.jump) == ((-1,), (3,), (2,))
     assert (second.start, second.size, second.jump) == ((-3,), (7,), (2,))
+
+
+def test_the_squared_length_of_a_gradient_does_not_grow_with_probes() -> None:
+    """Three taps of 1 have a gradient of squared length 3, whatever signs are drawn."""
+    net = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1, bias=False))
+    net[0].weight.data.fill_(1.0)
+    for probes in (1, 4):
+        found = effective_receptive_field(net, torch.zeros(2, 1, 7), probes=probes, generator=0)
+        assert found.total == pytest.approx(3.0)
+
+
+def test_inputs_that_do_not_fit_are_said_in_a_sentence() -> None:
+    with pytest.raises(UnsupportedModel, match="the model raised RuntimeError on inputs of shape"):
+        effective_receptive_field(nn.Conv2d(2, 3, 3), torch.zeros(2, 5, 8, 8))

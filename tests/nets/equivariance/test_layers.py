@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.nets.equivariance.actions import Actions, translations
 from torchtheory.nets.equivariance.layers import equivariance_by_layer
 from torchtheory.nets.equivariance.measure import measure_equivariance
@@ -476,3 +476,16 @@ def test_it_draws() -> None:
 def test_actions_of_ones_own_have_no_layers() -> None:
     with pytest.raises(InvalidInput, match="groups that move positions"):
         equivariance_by_layer(twin(), Actions([1], lambda g, x: x), draw(2, 1, 4, 4))
+
+
+@pytest.mark.parametrize("axes", [(7,), (0, 1), ("a",)])
+def test_axes_that_are_none_are_refused(axes: Any) -> None:
+    with pytest.raises(ShapeMismatch, match="give axes that it has"):
+        equivariance_by_layer(nn.ReLU(), translations(axes=axes), draw(2, 1, 4, 4))
+
+
+def test_a_transposed_convolution_that_tiles_is_not_accused() -> None:
+    net = nn.Sequential(nn.ConvTranspose2d(1, 2, 2, stride=2), conv(2, 1))
+    found = equivariance_by_layer(net, "translations", draw(2, 1, 4, 4))
+    assert found.first is None
+    assert found.unfollowed is None

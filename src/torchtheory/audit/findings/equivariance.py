@@ -202,6 +202,11 @@ def _moved(group: Group, element: Element, x: Tensor) -> Tensor:
 
 def _layers(problem: Problem, record: FindingRecord, samples: Samples) -> LayerEquivariance | None:
     """Which layer breaks equivariance under circular shifts, where there is time to see."""
+    if problem.draws_random_numbers:  # what is drawn once would be taken for a position encoding
+        record.not_applicable(
+            "M-68", STATEMENT, "the model draws random numbers, of which each position has its own"
+        )
+        return None
     # capacity is for what takes twelve times the activations, of a quarter of the memory
     x = samples.x[: min(LAYERS_SEE, problem.capacity)]
     too_large = problem.function.count * 24 > problem.memory or len(x) == 0

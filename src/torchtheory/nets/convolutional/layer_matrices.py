@@ -275,6 +275,13 @@ def map_of_arguments(
         transposed: whether it is a transposed convolution.
         mode: what is outside of the image, one of `PADDINGS`.
     """
+    if not isinstance(input_shape, Sequence):
+        raise InvalidType(
+            f"input_shape must be the shape of one input, [channels, ...], not "
+            f"{described(input_shape)}"
+        )
+    if weight.is_complex():
+        raise UnsupportedModel("the weights are complex, and these maps are of real numbers")
     shape = whole_numbers(tuple(input_shape), "input_shape", least=1)
     dims = weight.ndim - 2
     if dims not in (1, 2, 3):

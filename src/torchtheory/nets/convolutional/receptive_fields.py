@@ -486,7 +486,7 @@ def effective_receptive_field(
     random = as_generator(generator, x.device)
     point = all_finite(x.detach(), "x").clone().requires_grad_()
     with torch.enable_grad(), global_randomness_kept():
-        outputs = layer_outputs(model, point)
+        outputs = called(PureFunction(model), lambda t: layer_outputs(model, t), point)
         name, out = _chosen(outputs, layer, x.ndim)
         middle = out
         for d in range(2, out.ndim):

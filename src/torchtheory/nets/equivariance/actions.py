@@ -148,6 +148,14 @@ class GridGroup(Group):
 
     def axes_of(self, shape: Sequence[int]) -> list[tuple[int, ...]]:
         axes = tuple(range(2, len(shape))) if self.axes is None else self.axes
+        if any(
+            not isinstance(a, int) or not -len(shape) <= a < len(shape) or a % len(shape) == 0
+            for a in axes
+        ):
+            raise ShapeMismatch(
+                f"{self.name} move the axes {list(axes)} of x, and its shape is {list(shape)}: "
+                "give axes that it has, not that of the samples"
+            )
         axes = tuple(a % len(shape) for a in axes) if len(shape) > 1 else ()
         if not axes:
             raise ShapeMismatch(
