@@ -260,3 +260,12 @@ def test_jacobians_of_a_layer_that_torch_cannot_map() -> None:
         slopes = torch.where(h > 0, 1.0, net[1].weight)
         jacobian = net[2].weight @ torch.diag(slopes) @ net[0].weight
         assert torch.isclose(norm, torch.linalg.matrix_norm(jacobian, 2))
+
+
+def test_a_normalization_with_negative_factors() -> None:
+    """A factor of -5 stretches by 5."""
+    norm = nn.BatchNorm1d(2, eps=0.0)
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor([-5.0, 2.0]))
+    (found,) = layer_norms(nn.Sequential(norm), (2,))
+    assert found.lipschitz == pytest.approx(5.0)
