@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torchtheory as tt
+from torchtheory.audit.comparison.compare import compare
 from torchtheory.audit.findings import landscape, optimization, robustness
 from torchtheory.core.diagnosis import State
 from torchtheory.core.intervals import Interval
@@ -120,3 +121,13 @@ def test_a_number_on_the_first_screen_has_a_name() -> None:
         number = _said_of(row, room, 3, least)[1].plain
         assert number.startswith("median")
         assert "0.159 (0.129 to 0.189)" in number
+
+
+def test_a_comparison_speaks_in_sentences_and_titles() -> None:
+    short = tt.audit(network(), blobs(), only=["layers"])
+    longer = tt.audit(network(), blobs(), only=["layers", "input-scale"])
+    found = compare(short, longer)
+    words = repr(found)
+    assert words.splitlines()[: len(found.summary)] == found.summary
+    assert "Inputs of the scale that the network was trained on" in words
+    assert "input-scale" not in words

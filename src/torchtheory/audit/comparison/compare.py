@@ -51,14 +51,14 @@ from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.diagnosis import State
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.files import write_together
-from torchtheory.core.foreign_text import json_text
+from torchtheory.core.foreign_text import json_text, printable
 from torchtheory.core.quantity import ROUNDING
 
 # What of the facts says which data was used, and how.
 _DATA = ("task", "samples", "input", "output", "audited")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """What changed between two audits.
 
@@ -88,6 +88,10 @@ class Comparison:
     confidence: float
     areas: list[AreaChange] = field(default_factory=list)
     looks: list[WarningChange] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """Its sentences, one on a line."""
+        return "\n".join(printable(sentence) for sentence in (*self.summary, *self.cautions))
 
     @property
     def changed(self) -> list[QuantityChange]:

@@ -234,8 +234,8 @@ def _gaps(comparison: Comparison) -> list[str]:
     for name, side in ((one, "first"), (two, "second")):
         only = [g for g in comparison.gaps if only_in(g) == side]
         if only:
-            titles = ", ".join(g.finding for g in only[:4])
-            more = f" and {len(only) - 4} more" if len(only) > 4 else ""
+            titles = ", ".join(f"“{g.title}”" for g in only[:2])
+            more = f" and {len(only) - 2} more" if len(only) > 2 else ""
             reasons = {g.reason for g in only}
             why = f" ({reasons.pop()})" if len(reasons) == 1 and "" not in reasons else ""
             parts.append(f"only {name} has {titles}{more} in full{why}")
