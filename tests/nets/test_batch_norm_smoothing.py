@@ -157,3 +157,16 @@ def test_batches_and_names_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UnknownName):
         batch_norm_smoothing(net, (x, x[:, :1]), names=["0", "1"])
     assert len(batch_norm_smoothing(net, (x, x[:, :1]), names="0")) == 1
+
+
+def test_scale_and_outer_curvature_are_what_they_are_called() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(3)).double()
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([1.0, -2.0, 9.0]))  # the mean is not the median
+    x = randn(8, 3)
+    (found,) = batch_norm_smoothing(
+        net, (x, 5 * randn(8, 3, seed=1)), lambda a, b: (a - b).pow(2).sum()
+    )
+    scales = torch.tensor([1.0, 2.0, 9.0]) / (x.var(0, correction=0) + 1e-5).sqrt()
+    assert found.scale == pytest.approx(float(scales.median()))
+    assert found.curvature_after == pytest.approx(2.0)  # of a sum of squares, in every direction
