@@ -174,3 +174,9 @@ def test_refused() -> None:
         DenseBlock(3, 2, 2)(randn(1, 4, 5, 5))
     with pytest.raises(ShapeMismatch):
         DenseBlock(3, 2, 2, kernel=2)
+
+
+def test_the_dense_layer_is_uniform_within_one_over_the_root_of_its_inputs() -> None:
+    layer = resnet9(width=8).get_submodule("classifier")
+    reach = 64**-0.5
+    assert 0.95 * reach < float(layer.get_parameter("weight").abs().max()) <= reach
