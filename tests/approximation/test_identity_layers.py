@@ -43,6 +43,14 @@ def test_smooth_layers_stay_within_their_bound(name: str, central: bool) -> None
     assert affine_layers(made.network)[0][2][0].shape == (2 * units, 2 * units)
 
 
+def test_the_bound_is_met() -> None:
+    net = nn.Sequential(nn.Linear(2, 1)).double()
+    made = deepen_on_box(net, 1, [(-1, 1), (-1, 1)], activation="tanh", step=0.01, bias=0.3,
+                         central=False)  # fmt: skip
+    side = torch.linspace(-1, 1, 41).double()
+    assert made.bound / 1.2 < gap(made.network, net, torch.cartesian_prod(side, side)) <= made.bound
+
+
 def test_the_network_given_stays_as_it_was() -> None:
     net = mlp([1, 2, 1], "tanh", generator=0)
     before = [p.detach().clone() for p in net.parameters()]

@@ -124,3 +124,20 @@ def test_permutation_matrices_exactly() -> None:
     assert not is_permutation_matrix(torch.tensor([[2.0, -1.0], [-1.0, 2.0]]))
     assert not is_permutation_matrix(torch.ones(1, 2))
     assert not is_permutation_matrix(torch.ones(3))
+
+
+class ReadsItsWeight(nn.Module):
+    """The second layer's matrix once more, behind the back of the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(x))
+        again: Tensor = hidden @ self.first.weight @ self.first.weight.t()
+        return again + self.second(hidden)
+
+
+def test_layers_whose_weights_are_used_elsewhere_have_no_free_units() -> None:
+    assert hidden_layers(ReadsItsWeight()) == []

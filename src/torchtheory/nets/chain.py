@@ -286,6 +286,27 @@ def straight_paths(model: nn.Module) -> list[list[Link]]:
     return _runs(graph, dict(model.named_modules())) + known
 
 
+def parameters_read(model: nn.Module) -> set[str]:
+    """Parameters that a forward pass uses by itself, and not through the layer they belong to.
+
+    >>> class Tied(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = nn.Linear(2, 3)
+    ...     def forward(self, x):
+    ...         return self.layer(x) @ self.layer.weight
+    >>> parameters_read(Tied())
+    {'layer.weight'}
+    """
+    if _is_plain_sequential(model) and not any(list(m.children()) for m in model.children()):
+        return set()
+    try:
+        nodes = _graph(model).nodes
+    except UnsupportedModel:
+        return set()
+    return {str(node.target) for node in nodes if node.op == "get_attr"}
+
+
 def _graph(model: nn.Module) -> fx.Graph:
     try:
         return trace(model, _Tracer())

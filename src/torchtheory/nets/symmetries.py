@@ -31,7 +31,14 @@ from torchtheory.models.model import Parameters
 from torchtheory.models.untouched import copied
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.activations import Pointwise
-from torchtheory.nets.chain import Average, Link, Rearrangement, has_own_forward, straight_paths
+from torchtheory.nets.chain import (
+    Average,
+    Link,
+    Rearrangement,
+    has_own_forward,
+    parameters_read,
+    straight_paths,
+)
 from torchtheory.primer.norms import pairwise_distances
 
 _POINTWISE = (
@@ -124,7 +131,10 @@ def rescalable_layers(model: nn.Module) -> list[HiddenLayer]:
 def _all_between(model: nn.Module) -> list[_Between]:
     paths = straight_paths(model)
     uses = Counter(id(link.module) for path in paths for link in path)
-    owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    named = list(model.named_parameters(remove_duplicate=False))
+    owners = Counter(id(p) for _, p in named)
+    apart = parameters_read(model)
+    owners.update(id(p) for name, p in named if name in apart)
 
     def usual(layer: nn.Module) -> bool:
         """Whether its weights stand under their own names and are nobody else's."""

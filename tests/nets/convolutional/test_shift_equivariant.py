@@ -171,6 +171,8 @@ def test_functions() -> None:
     assert is_convolution(lambda x: x + torch.arange(5), 5).kind == "affine"
     assert is_convolution(lambda x: 0 * x, 5)
     assert is_convolution(torch.sin, 5).kind == "not linear"
+    # only signals of several sizes tell
+    assert is_convolution(lambda x: x.where(x.abs() <= 10, 0), 8).kind == "not linear"
     weight = torch.tensor([[[1.0, 2.0]]])
     made = is_convolution(
         lambda x: nn.functional.conv1d(nn.functional.pad(x, (1, 0), mode="circular"), weight),

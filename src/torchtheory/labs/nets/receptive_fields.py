@@ -209,4 +209,4 @@ def plot_profiles(ax: Any, energies: dict[int, Tensor]) -> None:
             label=f"{depth} layer{'s' * (depth > 1)}",
         )
     ax.set(xlim=(-1.2, 1.2), xlabel="place, over half of the field", ylabel="squared gradient, over its largest")
-    ax.legend(loc="upper left")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
