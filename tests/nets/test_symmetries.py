@@ -136,7 +136,7 @@ class ReadsItsWeight(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.relu(self.first(x))
         again: Tensor = hidden @ self.first.weight @ self.first.weight.t()
-        return again + self.second(hidden)
+        return torch.add(again, self.second(hidden))
 
 
 def test_layers_whose_weights_are_used_elsewhere_have_no_free_units() -> None:
