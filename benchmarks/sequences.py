@@ -8,7 +8,7 @@
 Every result and gradient is compared with the loop's before it is timed. Times are the shortest of
 several runs on one thread, in milliseconds.
 
-    python benchmarks/recurrent.py
+    python benchmarks/sequences.py
 """
 
 from __future__ import annotations
