@@ -40,7 +40,7 @@ _VECTORS = 5
 
 #: Bytes of a graph that the caches of processors hold a good part of. Twice as fast as one graph of
 #: everything for a small convolutional network, whose layers read and write more than they compute.
-_CACHED = 2**25
+_CACHED = 2**26
 
 #: Samples at least, so that the cost of calls does not matter.
 _FEWEST = 64
