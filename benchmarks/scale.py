@@ -113,7 +113,8 @@ def naive_hessian(given: Case) -> dict[str, Any]:
             T[i, j] = w @ q
             w = w - T[i, j] * q
         basis.append(w / w.norm())
-    values = torch.linalg.eigvalsh((T + T.T) / 2).flip(0)[:EIGENVALUES]
+    # the loop fills the upper triangle of a symmetric matrix
+    values = torch.linalg.eigvalsh(T, UPLO="U").flip(0)[:EIGENVALUES]
     return {"eigenvalues": [float(f"{v:.4g}") for v in values], "products": PRODUCTS}
 
 
