@@ -327,10 +327,12 @@ class Rescaled(nn.Module):
         return nn.functional.linear(torch.tanh(y), self.first.weight.t())
 
 
-@pytest.mark.parametrize("by_size", [True, False])
-def test_layers_that_are_used_in_other_ways_are_refused(by_size: bool) -> None:
-    with pytest.raises(UnsupportedModel, match="in other ways"):
-        prune_units(Rescaled(by_size), 0.5, torch.randn(9, 5))
+def test_layers_that_are_used_in_other_ways_are_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="in other ways"):  # the width of a layer is read
+        prune_units(Rescaled(True), 0.5, torch.randn(9, 5))
+    for x in (None, torch.randn(9, 5)):  # its weight is
+        with pytest.raises(UnsupportedModel, match="no hidden layer"):
+            prune_units(Rescaled(False), 0.5, x)
 
 
 def test_scores_do_not_depend_on_the_scale_of_a_unit() -> None:
