@@ -207,10 +207,10 @@ def test_a_wide_range_does_not_tell_that_training_is_at_its_end(
 
     training_end = importlib.import_module("torchtheory.audit.findings.training_end")
     number, fine, open_ = found()
-    assert number.value <= training_end.STILL_FALLING
-    assert 0 < number.high <= training_end.VAGUE <= 0.25
+    assert 0 < number.high <= training_end.STILL_FALLING <= 0.1
     assert (fine, open_) == (True, False)
-    monkeypatch.setattr(training_end, "VAGUE", number.high / 2)
+    between = (number.low + number.high) / 2
+    monkeypatch.setattr(training_end, "STILL_FALLING", between)
     assert found()[1:] == (False, True)
 
 

@@ -208,7 +208,7 @@ class Truth:
         tangent = then + (before @ moved).reshape(then.shape)
         gap, change = (now - tangent).norm(), (now - then).norm()
         drift = (kernels[1] - kernels[0]).norm() / kernels[0].norm()
-        fall = max(0.0, risk - self.descended(1 / top)) / max(risk, self.constant_loss())
+        fall = max(0.0, risk - self.descended(1 / (2 * top))) / max(risk, self.constant_loss())
         return {
             "sharpness": top,
             "step-limit": 2 / top,

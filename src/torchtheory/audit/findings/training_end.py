@@ -6,6 +6,7 @@ It is the cheap answer: a few products with the Hessian give the step, and ten s
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import part_of, quotient
@@ -35,7 +36,8 @@ from torchtheory.optimization.curvature.operators import hessian_operator
 #: a tenth too short or too long changes little.
 PRODUCTS, TOLERANCE = 20, 0.05
 
-#: Steps of gradient descent with 1/λ.
+#: Steps of gradient descent with 1/(2λ). With 1/λ the curvature of a fresh network grows beyond
+#: what the step allows on its way, and what the loss falls by depends on the last digits of λ.
 DESCENT = 10
 
 #: Training is not at its end where ten steps of gradient descent remove more of the loss than
@@ -43,11 +45,9 @@ DESCENT = 10
 #: could: a network that fits its data has a few per cent of it left in all, a fresh one all of it.
 STILL_FALLING = 0.05
 
-#: A range that reaches beyond this share does not tell whether training is at its end.
-VAGUE = 0.25
-
 FALL = (
-    r"L(\theta) - L(\theta_{10}), \quad \theta_{k+1} = \theta_k - \tfrac1\lambda\nabla L(\theta_k)"
+    r"L(\theta) - L(\theta_{10}), \quad \theta_{k+1} = \theta_k"
+    r" - \tfrac1{2\lambda}\nabla L(\theta_k)"
 )
 
 
@@ -61,8 +61,8 @@ FALL = (
 def training_end(problem: Problem, record: FindingRecord) -> None:
     """The largest eigenvalue of the Hessian gives a step; ten such steps lower the loss, or not."""
     problem = precise(problem)
-    # twice ten steps of a gradient and a pass, and as much as a few products for the ranges
-    drawn = affordable_samples(problem, record, passes=PASSES * (PRODUCTS + 4) + 8 * DESCENT)
+    # three times ten steps of a gradient and a pass, and as much as a few products for the ranges
+    drawn = affordable_samples(problem, record, passes=PASSES * (PRODUCTS + 4) + 12 * DESCENT)
     if drawn is None:
         too_few(record, [], FALL)
         return
@@ -87,9 +87,10 @@ def _still_falling(
     samples: Samples,
     others: Samples,
 ) -> None:
-    """Ten steps of gradient descent with 1/λ, on a copy: does the loss still fall?"""
+    """Ten steps of gradient descent with 1/(2λ), on a copy: does the loss still fall?"""
     # λ is known within its range only, and so is the step
-    steps = {1 / value for value in (sharpness.low, sharpness.high) if value > 0}
+    ends = (sharpness.low, sharpness.estimate, sharpness.high)
+    steps = {1 / (2 * value) for value in ends if value > 0}
     own, plain, alike = losses_beside_constant(problem, samples, record)
     reference = own if plain is None or own.estimate > plain.estimate else plain
     changes = []
@@ -109,9 +110,12 @@ def _still_falling(
         "",
     )
     share = quotient(fall, reference)
+    # no more than the loss can go, where losses are at least 0
+    most = quotient(own, reference).high if own.low >= 0 else math.inf
+    share = replace(share, high=min(share.high, most), estimate=min(share.estimate, most))
     number = record.quantity(
         "loss-still-falling",
-        f"what {DESCENT} steps of gradient descent with step 1 / λ take off the loss, as a share "
+        f"what {DESCENT} steps of gradient descent with step 1 / (2λ) take off the loss, as a share "
         "of the loss of a constant prediction",
         share.estimate, low=share.low, high=share.high,
         basis=basis_of(samples, "the steps on samples that steer them and on others")
@@ -135,7 +139,7 @@ def _still_falling(
             usual=usual,
             action="See whether it was trained, and whether its gradients reach all layers.",
         )
-    elif share.estimate <= STILL_FALLING and share.high <= VAGUE:
+    elif share.high <= STILL_FALLING:
         record.fine(
             f"Training is at its end: {DESCENT} steps of gradient descent remove only {removed}.",
             number=number,

@@ -91,24 +91,21 @@ def conditioning(run: Run) -> None:
     deltas = [10.0**-k for k in range(1, 7)]
     unit = torch.eye(2).double()
 
-    def conditions(lower: float | None) -> list[float]:
-        return [
-            diagonalize(torch.tensor([[0.9, 1.0 if lower is None else d], [d, 0.9]]).double(), unit).condition
-            for d in deltas
-        ]
+    def conditions(second: float) -> list[float]:
+        return [diagonalize(torch.tensor([[0.9, 1.0], [d, second]]).double(), unit).condition for d in deltas]
 
-    near = conditions(None)
+    near, apart = conditions(0.9), conditions(0.5)
     says = run.states("N-76", r"\kappa(P)=\delta^{-1/2}\text{ at the distance }\delta\text{ from a Jordan block}")
     says.slope(deltas, near, -0.5, 0.01, against=(-1.0, -0.25, 0.0))
-    says.fails("symmetric matrices", deltas, [c * (1 + 1e-6 * k) for k, c in enumerate(conditions(0.0))])
+    says.fails("eigenvalues 0.9 and 0.5 in place of one twice", deltas, apart)
     run.curves(
         "condition",
         deltas,
-        {"near a Jordan block": near, "symmetric": conditions(0.0)},
+        {"eigenvalue 0.9 twice": near, "eigenvalues 0.9 and 0.5": apart},
         {r"$\delta^{-1/2}$": [d**-0.5 for d in deltas]},
         axes=("distance δ", "condition number of the basis"),
         log="xy",
-        caption="What eigenvectors of ((0.9, 1), (δ, 0.9)) do to rounding errors, and those of a symmetric matrix.",
+        caption="What eigenvectors of ((0.9, 1), (δ, 0.9)) do to rounding errors, and those of ((0.9, 1), (δ, 0.5)).",
     )
 
 

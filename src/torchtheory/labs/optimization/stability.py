@@ -438,8 +438,9 @@ def own_training(run: Run, samples: int) -> None:
         theta = torch.linalg.solve(a.T @ a + weight * len(a) * eye, a.T @ b)
         return lambda u, v: (u @ theta - v).square()
 
-    def found(train: Callable[..., Callable[[Tensor, Tensor], Tensor]]) -> float:
-        return measure_stability(train, x, low, x[:1], -low[:1], runs=1, generator=run.generator).stability
+    def found(size: float) -> float:
+        labels = size * low
+        return measure_stability(ridge, x, labels, x[:1], -labels[:1], runs=1, generator=run.generator).stability
 
     # θ = Σy/(n(1+λ)) lies in ±1/(1+λ), and one label moves it by 2/(n(1+λ)) at most
     bound = 2 / (samples * (1 + weight)) * (2 + 2 / (1 + weight))
@@ -447,8 +448,8 @@ def own_training(run: Run, samples: int) -> None:
         "S-24",
         r"\text{ridge regression, } x=1,\ |y|\le1:\ \epsilon_s\le\frac4{n(1+\lambda)}\Bigl(1+\frac1{1+\lambda}\Bigr)",
     )
-    says.at_most(found(ridge), bound, where="measured by retraining, with one of equal labels turned round")
-    says.fails("labels of size 50", found(lambda a, b, s: ridge(a, 50 * b, s)))
+    says.at_most(found(1.0), bound, where="measured by retraining, with one of equal labels turned round")
+    says.fails("labels of size 2", found(2.0))
 
 
 def plot_stability(axes: Any, law: Law, coupled: Coupled, pair: list[Tensor]) -> None:

@@ -6,6 +6,7 @@ that change over time. Source: Deep Learning (notes), section 5.2.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
@@ -19,7 +20,7 @@ from torchtheory.nets.recurrent.linear_scans import linear_scan
 Method = Literal["scan", "loop"]
 
 
-class GatedLinear(nn.Module):
+class GatedLinear(nn.Module, ABC):
     r"""$z_t=f_t\odot z_{t-1}+i_t\odot Vx_t$ with gates $f_t,i_t$ of the input.
 
     Subclasses say what the gates are; `forward` runs the recurrence by a scan, or by the loop, to
@@ -45,9 +46,9 @@ class GatedLinear(nn.Module):
             inputs, self.gates * units, bias=bias, generator=source, dtype=dtype
         )
 
+    @abstractmethod
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Factors and additions `[..., T, m]` of the recurrence for inputs `[..., T, n]`."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor, initial: Tensor | None = None, method: Method = "scan") -> Tensor:
         one_of(method, "method", ("scan", "loop"))
