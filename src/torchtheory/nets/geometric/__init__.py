@@ -1,0 +1,1 @@
+"""Sets and graphs: networks that respect the order of nothing, and graph spectra."""
