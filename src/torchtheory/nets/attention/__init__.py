@@ -1,0 +1,1 @@
+"""Attention: dot products, heads, positions, transformers for sequences and images, their cost."""
