@@ -1,0 +1,1 @@
+"""Language: tokenizers, decoding, BERT's objectives, sources with a known entropy."""
