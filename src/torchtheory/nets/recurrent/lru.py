@@ -139,17 +139,28 @@ class LRU(nn.Module):
         complex_type = torch.complex(nu[:1], phi[:1]).dtype
 
         def draw(rows: int, columns: int) -> nn.Parameter:
-            """Complex normal numbers of mean square 1 over the fan-in."""
+            """Complex normal numbers of mean square 1 over the fan-in, as pairs of real ones."""
             made = torch.randn(
                 rows, columns, generator=source, dtype=complex_type, device=source.device
             )
-            return nn.Parameter(made / math.sqrt(columns))
+            return nn.Parameter(torch.view_as_real(made / math.sqrt(columns)))
 
-        self.entering, self.leaving = draw(units, inputs), draw(outputs, units)
+        # real parameters, as every optimizer, every change of precision and the audit take them
+        self.entering_pairs, self.leaving_pairs = draw(units, inputs), draw(outputs, units)
         self.through = drawn_linear(inputs, outputs, bias=False, generator=source, dtype=dtype)
         self.head = nn.Identity() if head is None else head
 
     log_scale: nn.Parameter | None
+
+    @property
+    def entering(self) -> Tensor:
+        """$C$, `[m, n]`, complex."""
+        return torch.view_as_complex(self.entering_pairs)
+
+    @property
+    def leaving(self) -> Tensor:
+        """$W$, `[q, m]`, complex."""
+        return torch.view_as_complex(self.leaving_pairs)
 
     @property
     def eigenvalues(self) -> Tensor:
