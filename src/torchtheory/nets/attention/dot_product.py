@@ -133,6 +133,29 @@ def one_matrix_attention(x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
     return self_attention(x @ matrix)
 
 
+def linear_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    r"""$QK^\top V$, without the softmax, in the order of fewer operations; `[..., T, v]`.
+
+    Products may be bracketed at will, so that no matrix of all pairs of tokens is needed:
+    $Q(K^\top V)$ takes $O((T+S)kv)$ operations in place of $O(TS(k+v))$. With queries, keys and
+    values linear in X it is a cubic function of X.
+
+    Args:
+        queries: `[..., T, k]`.
+        keys: `[..., S, k]`.
+        values: `[..., S, v]`.
+
+    >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
+    >>> bool(torch.equal(linear_attention(x, x, x), (x @ x.T) @ x))
+    True
+    """
+    _check_fit(queries, keys, values)
+    (T, k), (S, v) = queries.shape[-2:], values.shape[-2:]
+    if (T + S) * k * v < T * S * (k + v):
+        return queries @ (keys.mT @ values)
+    return (queries @ keys.mT) @ values
+
+
 def checked_mask(mask: Tensor, shape: torch.Size) -> Tensor:
     """A mask that broadcasts to the scores, of booleans or of numbers to add."""
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
