@@ -2,8 +2,9 @@
 
     python benchmarks/budgets.py [--budget 10] [--memory 4GiB] [--busy]
 
-prints for each network the wall time of `tt.audit` from the call to the return over its budget, the
-peak of memory above what the process held before, and how many findings are not done. With `--busy`
+prints for each network the wall time of `tt.audit` from the call to the return over its budget
+(without the second that torch's own imports take in a fresh process), the peak of memory above what
+the process held before, and how many findings are not done. With `--busy`
 two other processes use the cores meanwhile.
 """
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 import torchtheory as tt
 from torchtheory.core.memory import bytes_of, resident_memory
+from torchtheory.models.derivative import import_differentiation
 
 
 class Encoder(nn.Module):
@@ -85,7 +87,8 @@ NAMES = ("width 4096", "10 M", "encoder 22 M", "cnn", "lstm")
 
 
 def measure(name: str, budget: float, memory: str) -> dict[str, float]:
-    """One audit in this process."""
+    """One audit in this process, after the imports that torch makes on first use."""
+    import_differentiation()
     model, x, classes = network(name)
     y = torch.randint(0, classes, (len(x),))
     tt.audit(nn.Linear(2, 2), (torch.randn(9, 2), torch.arange(9) % 2), only=["layers"])

@@ -42,6 +42,7 @@ from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text
 from torchtheory.core.memory import bytes_of
 from torchtheory.core.random import as_generator
+from torchtheory.core.threads import UsefulThreads
 from torchtheory.models.derivative import import_differentiation
 from torchtheory.models.heads import Output
 from torchtheory.models.model import Initial, process_kept
@@ -265,6 +266,8 @@ def audit(
     with process_kept():
         # of torch about its own speed, which an audit's reader can do nothing about
         warnings.filterwarnings("ignore", message="There is a performance drop because")
+        threads = UsefulThreads()
+        threads.choose()
         problem = Problem(
             model,
             train,
@@ -286,6 +289,7 @@ def audit(
         with progress.display():
             try:
                 for f, planned, most in _shared_out(chosen, made, start, seconds):
+                    threads.choose()
                     again = examine(
                         f,
                         whole if f.whole else _enlarged(fewer, whole, planned, seed),
