@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
+from torch.nn.utils import prune as torch_prune
 
 import torchtheory as tt
 from torchtheory.audit.engine.finding import FindingRecord, all_findings, examine
@@ -193,3 +194,15 @@ def test_models_without_straight_parts_and_other_tasks() -> None:
 def test_in_an_audit() -> None:
     report = tt.audit(needed(40), points(400, 0), points(1000, 1), only=["pruning"])
     assert "can go" in report.findings[0].headlines[0]
+
+
+def test_weights_that_torch_has_masked_are_counted_as_gone() -> None:
+    masked, stripped = needed(64), needed(64)
+    for net in (masked, stripped):
+        torch_prune.l1_unstructured(net[0], "weight", amount=0.5)
+    torch_prune.remove(stripped[0], "weight")
+    shares = [
+        quantity(made(Problem(net, points(1500, 0), points(1500, 1))), "removable-weights").value
+        for net in (masked, stripped)
+    ]
+    assert shares[0] == shares[1] > 0.5

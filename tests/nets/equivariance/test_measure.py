@@ -428,3 +428,10 @@ def test_averages_over_what_is_no_group_are_refused() -> None:
         group_average(convolution(stride=2), "translations")(draw(1, 1, 8, 8))
     with pytest.raises(UnsupportedModel, match="returns one tensor"):
         group_average(nn.LSTM(4, 4, batch_first=True), permutations())(draw(1, 3, 4))
+
+
+@pytest.mark.parametrize("element", [[1, 0], "x", (0.5, 1, 2, 3, 4)])
+def test_an_element_of_another_group_is_refused(element: object) -> None:
+    with pytest.raises(InvalidInput, match="is 5 whole numbers") as refused:
+        equivariance_defect(nn.Linear(4, 4), "permutations", element, torch.zeros(2, 5, 4))
+    assert str(refused.value).count(". ") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -373,3 +374,10 @@ def test_units_that_do_not_exist_are_refused() -> None:
         prune_units(net, 1.0)
     with pytest.raises(UnsupportedModel, match="hidden layer"):
         prune_units(nn.Linear(2, 2), 0.5)
+
+
+@pytest.mark.parametrize("work", [sparsity, random_masks])
+@pytest.mark.parametrize("masks", [5, [1], {"a": 3}, {"a": torch.zeros(3)}])
+def test_what_is_no_mask_is_refused(work: Any, masks: Any) -> None:
+    with pytest.raises(InvalidType, match="mask"):
+        work(masks)

@@ -156,7 +156,7 @@ def _beats_a_constant(problem: Problem, samples: Samples, wrong: Tensor, confide
 def _without_weights(
     problem: Problem, samples: Samples, wrong: Tensor, confidence: float
 ) -> list[Removal]:
-    weights = {k: problem.parameters[k] for k in prunable_weights(problem.model)}
+    weights = prunable_weights(problem.model)  # without what a mask of torch's own takes away
     total = sum(w.numel() for w in weights.values())
     found = []
     for threshold in magnitude_thresholds(weights, SHARES):

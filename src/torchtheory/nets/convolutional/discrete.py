@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from scipy.fft import next_fast_len
 from torch import Tensor
 
-from torchtheory.core.checks import all_finite, described, one_of, whole_number
+from torchtheory.core.checks import all_finite, described, one_of, whole_number, whole_numbers
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.nets.convolutional.layer_matrices import ConvolutionMap, Windows, matrix_of_map
 
@@ -254,6 +254,12 @@ def wound(h: Tensor, sizes: Sequence[int]) -> Tensor:
     >>> wound(torch.tensor([1.0, 2.0, 4.0]), [2]).tolist()
     [5.0, 2.0]
     """
+    sizes = whole_numbers(sizes, "sizes of the circles", least=1)
+    if not isinstance(h, Tensor) or h.ndim < len(sizes):
+        raise InvalidInput(
+            f"h must be a tensor of {len(sizes)} axes or more, one for each circle, not "
+            f"{described(h)}"
+        )
     for axis, n in enumerate(sizes):
         m = h.shape[axis]
         if m > n:

@@ -28,7 +28,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import all_finite, as_module, described, whole_number, whole_numbers
+from torchtheory.core.checks import (
+    all_finite,
+    as_batch,
+    as_module,
+    described,
+    whole_number,
+    whole_numbers,
+)
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.evaluation import called
@@ -367,7 +374,8 @@ def _with_other_places(
     change: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
     """The model's output, and the one with what a layer gives out changed."""
-    own, first = _precise(model, all_finite(x.detach(), "x")[0])
+    x = as_batch(x)
+    own, first = _precise(model, x[0])
     name, use = _numbered(layer, dict(own.named_modules()))
     calls = 0
 

@@ -242,6 +242,7 @@ def equivariance_defect(
         expected = y if group.on_output is None else group.on_output(element, y)
         return _outputs(function, moved, len(x)) - expected
     layout = input_layout(group, x.shape)
+    _refuse_other_elements(group, element, layout)
     after, _ = output_layout(group, x.shape, y.shape, wanted, stride)
     there, here = act(group, element, x, layout), act(group, element, y, after)
     if there is None or here is None:
@@ -249,6 +250,16 @@ def equivariance_defect(
             f"{group.label(element)} has no counterpart on the outputs, whose grid is coarser"
         )
     return _outputs(function, there, len(x)) - here
+
+
+def _refuse_other_elements(group: Group, element: Element, layout: Layout) -> None:
+    first = next(group.elements(layout[0].grid))
+    whole = isinstance(element, Sequence) and all(isinstance(k, int) for k in element)
+    if not whole or len(element) != len(first):
+        raise InvalidInput(
+            f"an element of the {group.name} of this input is {len(first)} whole numbers, as in "
+            f"{tuple(first)} for the identity, not {described(element)}"
+        )
 
 
 # ---------------------------------------------------------------------------------- the two sides

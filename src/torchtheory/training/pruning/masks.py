@@ -82,22 +82,27 @@ def checked_masks(model: nn.Module, masks: Masks) -> dict[str, Tensor]:
     Raises:
         UnknownName, ShapeMismatch, InvalidType: if they do not fit the model.
     """
-    if not isinstance(masks, Mapping):
-        raise InvalidType(f"masks are tensors by names of parameters, not {described(masks)}")
     parameters = dict(as_module(model).named_parameters())
-    for name, mask in masks.items():
+    for name, mask in _as_masks(masks).items():
         if name not in parameters:
             raise UnknownName("parameter", str(name), parameters)
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            raise InvalidType(
-                f"the mask of {name} must be a tensor of True and False, not {described(mask)}"
-            )
         if mask.shape != parameters[name].shape:
             raise ShapeMismatch(
                 f"the mask of {name} must have its shape {list(parameters[name].shape)}, not "
                 f"{list(mask.shape)}"
             )
     return {name: mask.to(parameters[name].device) for name, mask in masks.items()}
+
+
+def _as_masks(masks: Masks) -> Masks:
+    if not isinstance(masks, Mapping):
+        raise InvalidType(f"masks are tensors by names of parameters, not {described(masks)}")
+    for name, mask in masks.items():
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            raise InvalidType(
+                f"the mask of {name} must be a tensor of True and False, not {described(mask)}"
+            )
+    return masks
 
 
 def masked(model: nn.Module, masks: Masks) -> nn.Module:
@@ -122,7 +127,7 @@ def sparsity(masks: Masks) -> float:
     >>> sparsity({"weight": torch.tensor([True, False, False, False])})
     0.75
     """
-    total = sum(m.numel() for m in masks.values())
+    total = sum(m.numel() for m in _as_masks(masks).values())
     return sum(int((~m).sum()) for m in masks.values()) / max(1, total)
 
 
@@ -140,5 +145,5 @@ def random_masks(masks: Masks, generator: RandomSource = None) -> dict[str, Tens
         name: mask.reshape(-1)[
             torch.randperm(mask.numel(), generator=source, device=source.device).to(mask.device)
         ].reshape(mask.shape)
-        for name, mask in masks.items()
+        for name, mask in _as_masks(masks).items()
     }
