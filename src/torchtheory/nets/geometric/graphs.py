@@ -129,8 +129,8 @@ class Graph:
         if self.directed:  # the edges are sorted by target, and rows are sources
             order = torch.argsort(self.sources, stable=True)
             edges, weights = edges[:, order], weights[order]
-            return csr(edges[0], edges[1], weights, self.nodes)
-        return csr(edges[1], edges[0], weights, self.nodes)
+            return csr(row_pointers(edges[0], self.nodes), edges[1], weights)
+        return csr(self.pointers(), edges[0], weights)
 
     def degrees(self, dtype: torch.dtype | None = None) -> Tensor:
         r"""$d_m=\sum_na_{nm}$ `[M]`: the weight that reaches each node; a loop counts once.
@@ -143,7 +143,7 @@ class Graph:
 
     def pointers(self) -> Tensor:
         """Where the edges that reach each node begin: those of m are `pointers[m:m+2]`; `[M+1]`."""
-        return self.kept("pointers", lambda: _pointers(self.targets, self.nodes))
+        return self.kept("pointers", lambda: row_pointers(self.targets, self.nodes))
 
     def components(self) -> Tensor:
         """The number of the component of each node, `[M]` from 0; directions do not count.
@@ -385,16 +385,18 @@ def graph_union(graphs: Sequence[GraphSource]) -> Graph:
     )
 
 
-def csr(rows: Tensor, columns: Tensor, values: Tensor, size: int) -> Tensor:
-    """A square CSR tensor from its entries, which are sorted by row, then column."""
+def csr(pointers: Tensor, columns: Tensor, values: Tensor) -> Tensor:
+    """A square CSR tensor: the entries of row m are `pointers[m]` to `pointers[m + 1]`."""
+    size = len(pointers) - 1
     with warnings.catch_warnings():  # torch calls all of CSR a beta version, once per process
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support", category=UserWarning)
         return torch.sparse_csr_tensor(
-            _pointers(rows, size), columns, values, (size, size), check_invariants=False
+            pointers, columns, values, (size, size), check_invariants=False
         )
 
 
-def _pointers(rows: Tensor, size: int) -> Tensor:
+def row_pointers(rows: Tensor, size: int) -> Tensor:
+    """Where each of `size` rows begins among entries that are sorted by row, `[size + 1]`."""
     counts = torch.bincount(rows, minlength=size)
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 

@@ -1,0 +1,410 @@
+r"""Products along the edges of a graph, without a feature vector per edge.
+
+A layer on a graph multiplies by a sparse matrix whose entries are fixed (a coupling matrix, a
+Laplacian) or learned (attention). Gathering the features of all edges takes memory
+$O(E\cdot\text{width})$; here nothing larger than $O(E)$ numbers per head is ever made. The two
+products with learned entries are each other's derivatives, so they can be differentiated any
+number of times; all three work under `torch.func`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchtheory.core.checks import described
+from torchtheory.core.errors import InvalidType, ShapeMismatch
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.nets.geometric.graphs import Graph, csr, row_pointers
+
+# from this width on, torch's weighted bags are faster than its CSR product (float32 only)
+_WIDE = 32
+
+
+class EdgePattern:
+    """Where the entries of a sparse square matrix stand: row by row, columns ascending.
+
+    Attributes:
+        size: number of rows and columns.
+        rows, columns: of the entries, `[E]`.
+        pointers: where each row begins, `[size + 1]`.
+    """
+
+    def __init__(self, size: int, rows: Tensor, columns: Tensor) -> None:
+        self.size = size
+        self.rows, self.columns = rows, columns
+        self.pointers = row_pointers(rows, size)
+        self._turned: tuple[EdgePattern, Tensor] | None = None
+        self._ones: Tensor | None = None
+
+    def transposed(self) -> tuple[EdgePattern, Tensor]:
+        """The pattern of the transpose, and the order that takes the entries there `[E]`."""
+        if self._turned is None:
+            order = torch.argsort(self.columns, stable=True)
+            turned = EdgePattern(self.size, self.columns[order], self.rows[order])
+            turned._turned = (self, torch.argsort(order))
+            self._turned = (turned, order)
+        return self._turned
+
+    def filled(self, values: Tensor) -> Tensor:
+        """The CSR tensor with these entries `[E]`."""
+        return csr(self.pointers, self.columns, values)
+
+    def times(self, values: Tensor, x: Tensor) -> Tensor:
+        """The matrix with entries `values[E]` times `x[size, c]`, without derivatives."""
+        x = x.contiguous()
+        if x.dtype == torch.float32 and x.shape[1] >= _WIDE and x.device.type == "cpu":
+            return F.embedding_bag(
+                self.columns,
+                x,
+                self.pointers,
+                mode="sum",
+                per_sample_weights=values.contiguous(),
+                include_last_offset=True,
+            )
+        return self.filled(values) @ x
+
+    def dots(self, a: Tensor, b: Tensor) -> Tensor:
+        """Scalar products of the rows of `a[size, c]` and `b[size, c]` at the entries `[E]`."""
+        if self._ones is None or self._ones.dtype != a.dtype:
+            self._ones = self.filled(a.new_ones(len(self.columns)))
+        made: Tensor = torch.sparse.sampled_addmm(
+            self._ones, a.contiguous(), b.contiguous().T, beta=0.0
+        ).values()
+        return made
+
+
+class SparseMatrix:
+    r"""A fixed sparse square matrix $S$ that features are multiplied by: `S @ x`.
+
+    `x` is `[M, c]`, `[M]`, or `[..., M, c]` for several sets of features. The product is
+    differentiable in `x`, any number of times; the transpose that this needs is made once and
+    kept, and is the matrix itself if it is symmetric.
+
+    Attributes:
+        pattern: where the entries stand.
+        values: the entries, `[E]`.
+        symmetric: whether $S^\top=S$.
+
+    Time $O(Ec)$, memory $O(E)$ besides the result.
+
+    >>> swap = SparseMatrix(EdgePattern(2, torch.tensor([0, 1]), torch.tensor([1, 0])),
+    ...                     torch.ones(2), symmetric=True)
+    >>> (swap @ torch.tensor([[1.0], [2.0]])).tolist()
+    [[2.0], [1.0]]
+    """
+
+    def __init__(self, pattern: EdgePattern, values: Tensor, *, symmetric: bool) -> None:
+        self.pattern = pattern
+        self.values = values
+        self.symmetric = symmetric
+        self._turned: SparseMatrix | None = None
+        self._others: dict[torch.dtype, SparseMatrix] = {}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.pattern.size, self.pattern.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def T(self) -> SparseMatrix:
+        """The transpose."""
+        if self.symmetric:
+            return self
+        if self._turned is None:
+            pattern, order = self.pattern.transposed()
+            self._turned = SparseMatrix(pattern, self.values[order], symmetric=False)
+            self._turned._turned = self
+        return self._turned
+
+    def to(self, dtype: torch.dtype) -> SparseMatrix:
+        """The matrix in another precision, kept for the next time."""
+        if dtype == self.dtype:
+            return self
+        if dtype not in self._others:
+            self._others[dtype] = SparseMatrix(
+                self.pattern, self.values.to(dtype), symmetric=self.symmetric
+            )
+        return self._others[dtype]
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise InvalidType(f"features must be floating-point numbers, not {described(x)}")
+        vector = x.ndim == 1
+        columns = x.unsqueeze(-1) if vector else x
+        if columns.shape[-2] != self.pattern.size:
+            raise ShapeMismatch(
+                f"there are {self.pattern.size} nodes, and the features are {list(x.shape)}: "
+                f"one row per node is needed"
+            )
+        matrix, size = self.to(x.dtype), self.pattern.size
+        if columns.ndim == 2:
+            made = _applied(_Product, columns, matrix)
+        else:  # several sets of features stand side by side
+            beside = columns.reshape(-1, size, columns.shape[-1]).transpose(0, 1)
+            made = _applied(_Product, beside.reshape(size, -1), matrix)
+            made = made.reshape(beside.shape).transpose(0, 1).reshape(columns.shape)
+        return made.squeeze(-1) if vector else made
+
+    def csr(self) -> Tensor:
+        """As torch's CSR tensor `[M, M]`."""
+        return self.pattern.filled(self.values)
+
+    def dense(self) -> Tensor:
+        """Written down, `[M, M]`."""
+        return self.csr().to_dense()
+
+    def operator(self) -> LinearOperator:
+        """For the eigenvalue methods of `torchtheory.linalg`, which need products only."""
+        return LinearOperator(
+            self.shape,
+            lambda v: self.pattern.times(self.values, v),
+            None if self.symmetric else lambda u: self.T.pattern.times(self.T.values, u),
+            batched=True,
+            symmetric=self.symmetric,
+            dtype=self.dtype,
+            device=self.values.device,
+        )
+
+    def __repr__(self) -> str:
+        kind = "symmetric, " if self.symmetric else ""
+        return f"SparseMatrix({self.shape[0]} x {self.shape[1]}, {kind}{len(self.values)} entries)"
+
+
+def incoming_pattern(graph: Graph, *, loops: bool = False) -> tuple[EdgePattern, Tensor]:
+    """Row $m$: the nodes whose edges reach $m$; with `loops`, also $m$ itself.
+
+    Returns the pattern and, for each entry, the number of its edge in the graph (-1 for a loop
+    that was added). A loop of the graph stays where it is. Kept with the graph.
+    """
+    return graph.kept(("incoming", loops), lambda: _incoming(graph, loops))
+
+
+def _incoming(graph: Graph, loops: bool) -> tuple[EdgePattern, Tensor]:
+    rows, columns = graph.targets, graph.sources
+    number = torch.arange(rows.shape[0], device=graph.device)
+    if loops:
+        alone = torch.ones(graph.nodes, dtype=torch.bool, device=graph.device)
+        alone[rows[rows == columns]] = False
+        added = alone.nonzero().flatten()
+        rows, columns = torch.cat([rows, added]), torch.cat([columns, added])
+        order = torch.argsort(rows * graph.nodes + columns)
+        rows, columns = rows[order], columns[order]
+        number = torch.cat([number, torch.full_like(added, -1)])[order]
+    return EdgePattern(graph.nodes, rows, columns), number
+
+
+def edge_sums(values: Tensor, x: Tensor, pattern: EdgePattern) -> Tensor:
+    r"""$y_{hm}=\sum_{n}v_{h,mn}\,x_{hn}$ for each head $h$: `[H, E]`, `[H, M, c]` to `[H, M, c]`.
+
+    Differentiable in both. Time $O(HEc)$, memory $O(HMc)$ besides the arguments.
+    """
+    return _applied(_Sums, values, x, pattern)
+
+
+def edge_dots(a: Tensor, b: Tensor, pattern: EdgePattern) -> Tensor:
+    r"""$v_{h,mn}=\langle a_{hm},b_{hn}\rangle$ at the entries: two `[H, M, c]` to `[H, E]`.
+
+    Differentiable in both. Time $O(HEc)$, memory $O(HE)$.
+    """
+    return _applied(_Dots, a, b, pattern)
+
+
+def row_softmax(scores: Tensor, pattern: EdgePattern) -> Tensor:
+    r"""$q_{h,mn}=e^{z_{h,mn}}/\sum_{n'}e^{z_{h,mn'}}$ over the entries of each row, `[H, E]`.
+
+    Differentiable; the largest score of a row is taken off first, so no exponential overflows.
+
+    >>> path = EdgePattern(2, torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]))
+    >>> row_softmax(torch.tensor([[0.0, 0.0, 900.0]]), path).tolist()
+    [[0.5, 0.5, 1.0]]
+    """
+    return _applied(_RowSoftmax, scores, pattern)
+
+
+def row_maxima(x: Tensor, pattern: EdgePattern) -> Tensor:
+    r"""$y_{mc}=\max_nx_{nc}$ over the entries of row $m$, and 0 where it has none: `[M, c]`.
+
+    Where the maximum is attained twice, the derivative goes to the first. Memory $O(Mc)$.
+    """
+    place = _applied(_Largest, x.detach(), pattern)
+    empty = (pattern.pointers.diff() == 0).unsqueeze(-1)
+    return x.gather(0, place).masked_fill(empty, 0.0)
+
+
+# -- derivatives -----------------------------------------------------------------------------------
+
+
+def _applied(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
+    made: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _Product(torch.autograd.Function):
+    """A fixed matrix times `x[M, c]`; the derivative is the product with its transpose."""
+
+    @staticmethod
+    def forward(x: Tensor, matrix: SparseMatrix) -> Tensor:
+        return matrix.pattern.times(matrix.values, x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.matrix = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return _applied(_Product, g, ctx.matrix.T), None
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor, _: None) -> Tensor:
+        return _applied(_Product, dx, ctx.matrix)
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], x: Tensor, matrix: SparseMatrix
+    ) -> tuple[Tensor, int]:
+        x = x.movedim(dims[0], 1)
+        made = _applied(_Product, x.flatten(1), matrix)
+        return made.reshape(-1, *x.shape[1:]), 1
+
+
+def _as_heads(t: Tensor, dim: int | None, size: int) -> Tensor:
+    """A batched argument with its batch among the heads."""
+    t = t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
+    return t.flatten(0, 1)
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(values: Tensor, x: Tensor, pattern: EdgePattern) -> Tensor:
+        made = torch.empty_like(x, memory_format=torch.contiguous_format)
+        for h in range(len(x)):
+            made[h] = pattern.times(values[h], x[h])
+        return made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        values, x, ctx.pattern = inputs
+        ctx.save_for_backward(values, x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        values, x = ctx.saved_tensors
+        d_values = d_x = None
+        if ctx.needs_input_grad[0]:
+            d_values = _applied(_Dots, g, x, ctx.pattern)
+        if ctx.needs_input_grad[1]:
+            turned, order = ctx.pattern.transposed()
+            d_x = _applied(_Sums, values.index_select(1, order), g, turned)
+        return d_values, d_x, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], values: Tensor, x: Tensor, pattern: EdgePattern
+    ) -> tuple[Tensor, int]:
+        size = info.batch_size
+        folded = (_as_heads(t, d, size) for t, d in zip((values, x), dims[:2], strict=True))
+        made = _applied(_Sums, *folded, pattern)
+        return made.reshape(size, -1, *made.shape[1:]), 0
+
+
+class _Dots(torch.autograd.Function):
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, pattern: EdgePattern) -> Tensor:
+        made = a.new_empty(len(a), len(pattern.columns))
+        for h in range(len(a)):
+            made[h] = pattern.dots(a[h], b[h])
+        return made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        a, b, ctx.pattern = inputs
+        ctx.save_for_backward(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        a, b = ctx.saved_tensors
+        d_a = d_b = None
+        if ctx.needs_input_grad[0]:
+            d_a = _applied(_Sums, g, b, ctx.pattern)
+        if ctx.needs_input_grad[1]:
+            turned, order = ctx.pattern.transposed()
+            d_b = _applied(_Sums, g.index_select(1, order), a, turned)
+        return d_a, d_b, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], a: Tensor, b: Tensor, pattern: EdgePattern
+    ) -> tuple[Tensor, int]:
+        size = info.batch_size
+        folded = (_as_heads(t, d, size) for t, d in zip((a, b), dims[:2], strict=True))
+        made = _applied(_Dots, *folded, pattern)
+        return made.reshape(size, -1, *made.shape[1:]), 0
+
+
+class _RowSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(scores: Tensor, pattern: EdgePattern) -> Tensor:
+        made = torch.empty_like(scores)
+        for h in range(len(scores)):
+            row = scores[h].contiguous()
+            largest = torch.segment_reduce(row, "max", offsets=pattern.pointers, unsafe=True)
+            row = (row - largest.index_select(0, pattern.rows)).exp_()
+            total = torch.segment_reduce(row, "sum", offsets=pattern.pointers, unsafe=True)
+            torch.div(row, total.index_select(0, pattern.rows), out=made[h])
+        return made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.pattern = inputs[1]
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (q,) = ctx.saved_tensors
+        pattern = ctx.pattern
+        one = q.new_ones(len(q), pattern.size, 1)
+        # q * (g - the mean of g over the row), the mean by two products that have derivatives
+        weighted = q * g
+        means = _applied(_Sums, weighted, one, pattern)
+        return weighted - q * _applied(_Dots, means, one, pattern), None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], scores: Tensor, pattern: EdgePattern
+    ) -> tuple[Tensor, int]:
+        made = _applied(_RowSoftmax, _as_heads(scores, dims[0], info.batch_size), pattern)
+        return made.reshape(info.batch_size, -1, *made.shape[1:]), 0
+
+
+class _Largest(torch.autograd.Function):
+    """Which row of `x[M, c]` has the largest entry among the columns of each row, `[M, c]`."""
+
+    @staticmethod
+    def forward(x: Tensor, pattern: EdgePattern) -> Tensor:
+        *_, place = torch.embedding_bag(
+            x.contiguous(), pattern.columns, pattern.pointers, mode=2, include_last_offset=True
+        )
+        return place.clamp_(min=0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, None]:
+        return None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], x: Tensor, pattern: EdgePattern
+    ) -> tuple[Tensor, int]:
+        x = x.movedim(dims[0], 1)
+        made = _applied(_Largest, x.flatten(1), pattern)
+        return made.reshape(-1, *x.shape[1:]), 1
