@@ -489,3 +489,28 @@ def test_a_transposed_convolution_that_tiles_is_not_accused() -> None:
     found = equivariance_by_layer(net, "translations", draw(2, 1, 4, 4))
     assert found.first is None
     assert found.unfollowed is None
+
+
+class AroundByHand(nn.Module):
+    """A border that goes around, put together from pieces; or only one side of it."""
+
+    def __init__(self, around: bool = True) -> None:
+        super().__init__()
+        self.filters = nn.Conv1d(1, 3, 3).double()
+        self.around = around
+
+    def forward(self, x: Tensor) -> Tensor:
+        left = x[..., -1:] if self.around else x[..., :1]
+        return self.filters(torch.cat([left, x, x[..., :1]], -1)).relu().mean(2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_border_put_together_by_hand_is_not_accused(seed: int) -> None:
+    torch.manual_seed(seed)
+    x = torch.randn(4, 1, 9, dtype=torch.float64)
+    found = equivariance_by_layer(AroundByHand(), "translations", x)
+    assert found.breaking == []
+    assert found.unfollowed is not None
+    broken = equivariance_by_layer(AroundByHand(around=False), "translations", x)
+    assert broken.first is not None
+    assert broken.first.kind == "indexing"

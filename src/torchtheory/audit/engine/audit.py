@@ -263,6 +263,8 @@ def audit(
     title = title or type(model).__name__
     model = as_network(model)
     before = ModelState(model)
+    # the model is looked at again at the end, which takes as long
+    working = max(0.0, seconds - (time.perf_counter() - start))
     with process_kept():
         # of torch about its own speed, which an audit's reader can do nothing about
         warnings.filterwarnings("ignore", message="There is a performance drop because")
@@ -283,12 +285,12 @@ def audit(
             seed=seed,
         )
         given = _fingerprint(problem)
-        whole, fewer = _samples_in_time(problem, start, seconds, seed)
+        whole, fewer = _samples_in_time(problem, start, working, seed)
         made: dict[str, FindingRecord] = {}
         interrupted = False
         with progress.display():
             try:
-                for f, planned, most in _shared_out(chosen, made, start, seconds):
+                for f, planned, most in _shared_out(chosen, made, start, working):
                     threads.choose()
                     again = examine(
                         f,

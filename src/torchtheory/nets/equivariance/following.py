@@ -85,13 +85,18 @@ class LayerDefect:
         return bool(self.reason)
 
     @property
+    def is_module(self) -> bool:
+        """Whether it is a module, and no function that one calls."""
+        return self.kind[:1].isupper()
+
+    @property
     def place(self) -> str:
         """Its name and kind, as one says them.
 
         >>> LayerDefect("2", "MaxPool2d").place, LayerDefect("", "add").place
         ('2 (MaxPool2d)', 'add in forward')
         """
-        if self.kind[:1].isupper():
+        if self.is_module:
             return f"{self.name} ({self.kind})" if self.name else self.kind
         return f"{self.kind} in {self.name or 'forward'}"
 

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.errors import InvalidInput, TorchTheoryError
 from torchtheory.core.figure import COLORS, Figure, draw, label_text
 from torchtheory.models.model import PureFunction, global_randomness_kept
 from torchtheory.nets.equivariance.actions import Actions, Group, as_group
 from torchtheory.nets.equivariance.following import Following, LayerDefect, overall_defect
 from torchtheory.nets.equivariance.functions import checked_inputs, exact_function
 from torchtheory.nets.equivariance.layouts import act, input_layout
+from torchtheory.nets.equivariance.measure import measure_equivariance
 
 #: Inputs that layers are tried on, at most.
 SEEN = 8
@@ -118,6 +119,8 @@ def equivariance_by_layer(
     The network runs as it is, on a few of the inputs; every layer and function that it calls is
     tried on the elements which generate those that act on what it reads. Behind a stride these
     are the shifts which the stride divides; that the others are lost is the stride's doing.
+    Where a function in `forward` breaks equivariance, and the network as a whole has it all the
+    same, it is not accused: what it took apart comes together again, and how is not followed.
 
     Args:
         model: a module of one tensor; `nn.Module`s of torch are layers, and so are functions that
@@ -147,7 +150,19 @@ def equivariance_by_layer(
         watch.run(function, x)
         _carried_on(watch, function, x)
     layers = [s.defect for s in watch.steps if s.shown]
+    suspects = [layer for layer in layers if layer.breaks and not layer.is_module]
+    if suspects and _exact(function, group, x):
+        # what they take apart is put together again further on, such as a border that goes around
+        for layer in suspects:
+            layer.lost, layer.reason, layer.followed = False, "", False
     return LayerEquivariance(group.name, layers, rounding, len(x))
+
+
+def _exact(function: PureFunction, group: Group, x: Tensor) -> bool:
+    try:
+        return measure_equivariance(function, group, x, elements=PASSES, generator=0).exact
+    except TorchTheoryError:  # outputs on a grid of their own, or a batch of one size only
+        return False
 
 
 def _short(value: float, rounding: float) -> str:
