@@ -116,20 +116,23 @@ class Passes:
                 yield differ.reshape(shape).narrow(along, 0, self.before)
 
 
-class _Following(TorchFunctionMode):
-    """Every call with its place, in order."""
+class NamedCalls(TorchFunctionMode):
+    """Every call of a function of torch in a pass, with the module whose forward makes it.
 
-    def __init__(self, passes: Passes) -> None:
+    Attributes:
+        path: names and kinds of the modules that run, the outermost first.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.passes = passes
-        self.path: list[tuple[str, str]] = [("", type(passes.model).__name__)]
-        self.calls: list[tuple[Place, list[Tensor]]] = []
+        self.model = model
+        self.path: list[tuple[str, str]] = [("", type(model).__name__)]
 
     @contextmanager
     def named(self) -> Iterator[None]:
         """Inside it is known which module's forward runs."""
         handles = []
-        for name, module in self.passes.model.named_modules():
+        for name, module in self.model.named_modules():
             handles.append(module.register_forward_pre_hook(self._entering(name)))
             handles.append(module.register_forward_hook(self._leaving, always_call=True))
         try:
@@ -139,26 +142,53 @@ class _Following(TorchFunctionMode):
                 handle.remove()
 
     def _entering(self, name: str) -> Callable[..., None]:
-        def enter(module: nn.Module, args: Any) -> None:
+        def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
             self.path.append((name, type(module).__name__))
+            self.enters(name, args)
 
         return enter
 
-    def _leaving(self, module: nn.Module, args: Any, result: Any) -> None:
-        self.path.pop()
+    def _leaving(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+        name, _ = self.path.pop()
+        self.leaves(name, result)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         named = kwargs or {}
+        result = func(*args, **named)
+        self.calls_function(func, args, named, result)
+        return result
+
+    def enters(self, name: str, args: tuple[Any, ...]) -> None:
+        """A module is called."""
+
+    def leaves(self, name: str, result: Any) -> None:
+        """A module has returned."""
+
+    def calls_function(
+        self, func: Any, args: tuple[Any, ...], named: dict[str, Any], result: Any
+    ) -> None:
+        """A function has returned."""
+
+
+class _Following(NamedCalls):
+    """Every call that makes tensors of tensors, in order."""
+
+    def __init__(self, passes: Passes) -> None:
+        super().__init__(passes.model)
+        self.passes = passes
+        self.calls: list[tuple[Place, list[Tensor]]] = []
+
+    def calls_function(
+        self, func: Any, args: tuple[Any, ...], named: dict[str, Any], result: Any
+    ) -> None:
         name = getattr(func, "__name__", "").partition(".")[0]
         read = list(tensors_in([*args, *named.values()]))
-        result = func(*args, **named)
         made = list(tensors_in(args[:1] if name in _WRITES else [result]))
         if read and made:
             said = _WORDS.get(name, name.strip("_"))
             self.met((*self.path[-1], said), read, made)
-        return result
 
     def met(self, place: Place, read: list[Tensor], made: list[Tensor]) -> None:
         """A function was called."""
