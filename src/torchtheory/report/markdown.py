@@ -165,7 +165,7 @@ def _finding(part: FindingPart, *, tables: bool, claims: bool) -> list[str]:
     blocks += [table_text(table) for table in finding.tables if tables]
     if finding.notes:
         blocks.append("\n".join(f"- {inline_text(note)}" for note in finding.notes))
-    return blocks
+    return blocks if len(blocks) > 1 else []  # all it has may have been left out for its length
 
 
 def _claims(claims: Sequence[Claim]) -> str:

@@ -106,7 +106,11 @@ def slack_words(claim: Claim) -> str:
     if math.isinf(claim.promised):
         return "any number would meet it"
     if math.isinf(claim.slack):
-        return "the promise could be 0" if _finite(claim.measured) else "any promise would be met"
+        return (
+            "0 does not put it to the test"
+            if _finite(claim.measured)
+            else "any promise would be met"
+        )
     above = claim.relation in (">", ">=")
     times = f"{number_text(claim.slack, 2)} times"
     if claim.promised < 0:
