@@ -55,14 +55,14 @@ class EdgePattern:
 
     def times(self, values: Tensor, x: Tensor) -> Tensor:
         """The matrix with entries `values[E]` times `x[size, c]`, without derivatives."""
-        x = x.contiguous()
+        x, values = x.detach().contiguous(), values.detach().contiguous()
         if x.dtype == torch.float32 and x.shape[1] >= _WIDE and x.device.type == "cpu":
             return F.embedding_bag(
                 self.columns,
                 x,
                 self.pointers,
                 mode="sum",
-                per_sample_weights=values.contiguous(),
+                per_sample_weights=values,
                 include_last_offset=True,
             )
         return self.filled(values) @ x
@@ -216,6 +216,11 @@ def edge_dots(a: Tensor, b: Tensor, pattern: EdgePattern) -> Tensor:
     return _applied(_Dots, a, b, pattern)
 
 
+def edge_spread(rows: Tensor, columns: Tensor, pattern: EdgePattern) -> Tensor:
+    r"""$v_{h,mn}=r_{hm}+s_{hn}$ at the entries: two `[H, M]` to `[H, E]`; differentiable."""
+    return _applied(_Spread, rows, pattern, False) + _applied(_Spread, columns, pattern, True)
+
+
 def row_softmax(scores: Tensor, pattern: EdgePattern) -> Tensor:
     r"""$q_{h,mn}=e^{z_{h,mn}}/\sum_{n'}e^{z_{h,mn'}}$ over the entries of each row, `[H, E]`.
 
@@ -348,16 +353,71 @@ class _Dots(torch.autograd.Function):
         return made.reshape(size, -1, *made.shape[1:]), 0
 
 
+class _Spread(torch.autograd.Function):
+    """Numbers of rows (or columns) `[H, M]` at the entries of each, `[H, E]`."""
+
+    @staticmethod
+    def forward(v: Tensor, pattern: EdgePattern, by_column: bool) -> Tensor:
+        return v.index_select(1, pattern.columns if by_column else pattern.rows)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.pattern, ctx.by_column = inputs
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        return _applied(_Collect, g, ctx.pattern, ctx.by_column), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], v: Tensor, pattern: EdgePattern, by_column: bool
+    ) -> tuple[Tensor, int]:
+        made = _applied(_Spread, _as_heads(v, dims[0], info.batch_size), pattern, by_column)
+        return made.reshape(info.batch_size, -1, *made.shape[1:]), 0
+
+
+class _Collect(torch.autograd.Function):
+    """Sums over the entries of each row (or column), `[H, E]` to `[H, M]`: adjoint to the above."""
+
+    @staticmethod
+    def forward(v: Tensor, pattern: EdgePattern, by_column: bool) -> Tensor:
+        if by_column:
+            pattern, order = pattern.transposed()
+            v = v.index_select(1, order)
+        made = v.new_empty(len(v), pattern.size)
+        for h in range(len(v)):
+            made[h] = _row_reduced(v[h], "sum", pattern)
+        return made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.pattern, ctx.by_column = inputs
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        return _applied(_Spread, g, ctx.pattern, ctx.by_column), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], v: Tensor, pattern: EdgePattern, by_column: bool
+    ) -> tuple[Tensor, int]:
+        made = _applied(_Collect, _as_heads(v, dims[0], info.batch_size), pattern, by_column)
+        return made.reshape(info.batch_size, -1, *made.shape[1:]), 0
+
+
+def _row_reduced(v: Tensor, how: str, pattern: EdgePattern) -> Tensor:
+    """The sum or maximum of the entries `[E]` of each row, `[M]`."""
+    return torch.segment_reduce(v.contiguous(), how, offsets=pattern.pointers, unsafe=True)
+
+
 class _RowSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(scores: Tensor, pattern: EdgePattern) -> Tensor:
         made = torch.empty_like(scores)
         for h in range(len(scores)):
-            row = scores[h].contiguous()
-            largest = torch.segment_reduce(row, "max", offsets=pattern.pointers, unsafe=True)
-            row = (row - largest.index_select(0, pattern.rows)).exp_()
-            total = torch.segment_reduce(row, "sum", offsets=pattern.pointers, unsafe=True)
-            torch.div(row, total.index_select(0, pattern.rows), out=made[h])
+            largest = _row_reduced(scores[h], "max", pattern)
+            row = torch.sub(scores[h], largest.index_select(0, pattern.rows), out=made[h]).exp_()
+            row.div_(_row_reduced(row, "sum", pattern).index_select(0, pattern.rows))
         return made
 
     @staticmethod
@@ -369,11 +429,9 @@ class _RowSoftmax(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         (q,) = ctx.saved_tensors
         pattern = ctx.pattern
-        one = q.new_ones(len(q), pattern.size, 1)
-        # q * (g - the mean of g over the row), the mean by two products that have derivatives
         weighted = q * g
-        means = _applied(_Sums, weighted, one, pattern)
-        return weighted - q * _applied(_Dots, means, one, pattern), None
+        means = _applied(_Collect, weighted, pattern, False)
+        return weighted - q * _applied(_Spread, means, pattern, False), None
 
     @staticmethod
     def vmap(

@@ -18,7 +18,7 @@ from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import Activation, as_layer
 from torchtheory.nets.geometric.edge_products import (
     EdgePattern,
-    edge_dots,
+    edge_spread,
     edge_sums,
     incoming_pattern,
     row_softmax,
@@ -50,7 +50,7 @@ class GraphAttention(nn.Module):
         bias: whether a bias is added, 0 at the start.
 
     Attributes:
-        values: $V$ of all heads, `[H, d, c]`, so that $Vx$ is `x @ values[h]`.
+        values: $V$ of all heads, one below the other, `[H c, d]`.
         receiving, sending, along: the parts of $u$ for $Vx_i$ and $Vx_j$, `[H, c]`, and for the
             edge's features, `[H, e]` or None.
 
@@ -89,7 +89,7 @@ class GraphAttention(nn.Module):
             draws = torch.rand(shape, generator=source, dtype=dtype)
             return nn.Parameter((2 * draws - 1) * math.sqrt(6 / fan))
 
-        self.values = drawn(heads, inputs, outputs, fan=inputs + heads * outputs)
+        self.values = drawn(heads * outputs, inputs, fan=inputs + heads * outputs)
         self.receiving = drawn(heads, outputs, fan=heads + outputs)
         self.sending = drawn(heads, outputs, fan=heads + outputs)
         along = drawn(heads, edge_features, fan=heads + edge_features) if edge_features else None
@@ -106,6 +106,10 @@ class GraphAttention(nn.Module):
         made = made.transpose(0, 1).reshape(graph.nodes, -1) if self.joined else made.mean(0)
         return made if self.bias is None else made + self.bias
 
+    def projections(self) -> Tensor:
+        """$V$ of each head, `[H, c, d]`."""
+        return self.values.reshape(self.heads, self.outputs, self.inputs)
+
     def attention(self, x: Tensor, graph: GraphSource) -> Tensor:
         r"""The coupling matrices $Q$ of the heads, written down: `[H, M, M]`, row $i$ sums to 1."""
         graph = as_graph(graph)
@@ -117,14 +121,18 @@ class GraphAttention(nn.Module):
     def _attended(self, x: Tensor, graph: Graph) -> tuple[Tensor, Tensor, EdgePattern]:
         check_features(x, graph, width=self.inputs, dimensions=2, like=self.values)
         pattern, _ = incoming_pattern(graph, loops=self.loops)
-        values = torch.matmul(x, self.values)  # [H, M, c]
-        receiving = torch.einsum("hmc,hc->hm", values, self.receiving)
-        sending = torch.einsum("hmc,hc->hm", values, self.sending)
-        one = torch.ones_like(receiving)
-        # r_i + s_j at each entry, as a scalar product of (r_i, 1) and (1, s_j)
-        scores = edge_dots(
-            torch.stack([receiving, one], -1), torch.stack([one, sending], -1), pattern
+        projected = nn.functional.linear(x, self.values)
+        values = projected.reshape(graph.nodes, self.heads, -1).transpose(0, 1).contiguous()
+        # u on V x is V^T u on x, which is narrower
+        matrices = self.projections()
+        both = torch.cat(
+            [
+                torch.einsum("hcd,hc->hd", matrices, self.receiving),
+                torch.einsum("hcd,hc->hd", matrices, self.sending),
+            ]
         )
+        receiving, sending = (x @ both.T).T.contiguous().chunk(2)
+        scores = edge_spread(receiving, sending, pattern)
         if self.along is not None:
             scores = scores + self.along @ self._edges(graph, x.dtype).T
         elif graph.edge_features is not None:

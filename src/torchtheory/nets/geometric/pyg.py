@@ -145,7 +145,7 @@ def _gat(layer: Any) -> GraphAttention:
     return _filled(
         made,
         {
-            "values": weight.reshape(heads, c, -1).transpose(1, 2),
+            "values": weight,
             "receiving": layer.att_dst[0],
             "sending": layer.att_src[0],
             "along": along,
@@ -169,7 +169,7 @@ def _gat_back(layer: GraphAttention, peer: Any) -> Any:
         bias=layer.bias is not None,
     )
     weights: dict[str, Tensor | None] = {
-        "lin.weight": layer.values.transpose(1, 2).reshape(-1, layer.inputs),
+        "lin.weight": layer.values,
         "att_dst": layer.receiving.unsqueeze(0),
         "att_src": layer.sending.unsqueeze(0),
         "bias": layer.bias,
