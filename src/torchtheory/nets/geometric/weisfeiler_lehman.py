@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torchtheory.core.checks import as_module, described, nonnegative_number, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.figure import COLORS
+from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph, graph_union
 
 #: The folklore test keeps a color for each pair and compares lists of M; beyond so many nodes that
@@ -269,14 +270,8 @@ def gnn_distinguishes(
         given = [row.expand(g.nodes, -1) for g in graphs]
     else:
         given = list(features)
-    before = [m.training for m in network.modules()]
-    try:
-        network.eval()
-        with torch.no_grad():
-            outputs = [network(x, g) for x, g in zip(given, graphs, strict=True)]
-    finally:
-        for module, mode in zip(network.modules(), before, strict=True):
-            module.training = mode
+    with evaluation_mode(network), torch.no_grad():
+        outputs = [network(x, g) for x, g in zip(given, graphs, strict=True)]
     first, second = (_as_multiset(y, g) for y, g in zip(outputs, graphs, strict=True))
     eps = torch.finfo(first.dtype).eps
     rounding = 1e6 * eps if tolerance is None else nonnegative_number(tolerance, "tolerance")
