@@ -192,7 +192,7 @@ def test_every_finding_is_made_or_says_why_not(kind: str) -> None:
         after = model.state_dict()
         assert all(torch.equal(after[k], v) for k, v in before.items())
     said = {
-        "language": ("labels", "independent samples"),
+        "language": ("labels", "sequences are taken as independent samples; the tokens"),
         "dense": ("labels", "6 × 5 positions"),
         "autoencoder": ("targets", "autoencoder"),
         "generator": ("targets", "pass train=(x, y)"),
@@ -243,16 +243,16 @@ def test_ranges_by_samples_cover(dependent: bool) -> None:
     draw, truth, missed = torch.Generator().manual_seed(0), 0.2, 0
     for _ in range(400):
         if dependent:
-            shares = (torch.rand(60, generator=draw) < truth).double()
+            wrong = 20.0 * (torch.rand(60, generator=draw) < truth)
         else:
-            shares = (torch.rand(60, 20, generator=draw) < truth).double().mean(1)
-        found = share_interval(shares, 0.95)
+            wrong = (torch.rand(60, 20, generator=draw) < truth).double().sum(1)
+        found = share_interval(wrong, torch.full((60,), 20.0), 0.95)
         missed += not found.low <= truth <= found.high
     # a true rate of 7 % would give more than 43 of 400 once in a thousand times
     assert missed <= 43
-    none = share_interval(torch.zeros(60), 0.95)
+    none = share_interval(torch.zeros(60), torch.ones(60), 0.95)
     assert (none.low, none.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / 60)))
-    every = share_interval(torch.ones(60), 0.95)
+    every = share_interval(torch.ones(60), torch.ones(60), 0.95)
     assert (every.low, every.high) == (pytest.approx(0.025 ** (1 / 60)), 1.0)
 
 

@@ -84,6 +84,11 @@ def made(net: nn.Module, data: Any, seed: int = 0) -> FindingRecord:
     return found
 
 
+def assert_fine(found: FindingRecord) -> None:
+    assert found.assessments == []
+    assert found.headlines[0].startswith("No output sees the ")
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
@@ -109,8 +114,7 @@ def test_language_models_that_see_the_next_token(build: Any, words: tuple[str, .
 def test_causal_twins_are_fine_at_twenty_seeds(build: Any) -> None:
     for seed in range(20):
         found = made(model(build, seed), text(seed), seed)
-        (said,) = found.assessments
-        assert said.state is State.FINE
+        assert_fine(found)
         assert [c.verdict for c in found.claims] == [Verdict.HOLDS]
         assert found.quantities[0].value == 0
 
@@ -122,8 +126,7 @@ def test_series_of_real_numbers() -> None:
     assert said.state is State.DEFECT
     assert "sees the input that it is asked to predict" in said.sentence
     assert "Pad to the left" in said.action
-    (said,) = made(model(lambda: Forecast(False), 0), data).assessments
-    assert said.state is State.FINE
+    assert_fine(made(model(lambda: Forecast(False), 0), data))
 
 
 def test_a_causal_model_of_transformers_with_its_own_labels() -> None:
@@ -140,8 +143,7 @@ def test_a_causal_model_of_transformers_with_its_own_labels() -> None:
     labels = x.clone()
     labels[:, :3] = -100
     data = {"input_ids": x, "attention_mask": torch.ones_like(x), "labels": labels}
-    (said,) = made(net, data).assessments
-    assert said.state is State.FINE
+    assert_fine(made(net, data))
 
 
 def test_where_targets_are_no_next_inputs_nothing_is_said() -> None:
@@ -159,4 +161,4 @@ def test_where_targets_are_no_next_inputs_nothing_is_said() -> None:
 def test_a_small_budget_says_so() -> None:
     report = tt.audit(model(Letters, 0), text(0, 200), budget="4s")
     (found,) = [f for f in report.findings if f.name == "future-leakage"]
-    assert found.assessments or not found.complete
+    assert found.headlines or not found.complete

@@ -18,6 +18,7 @@ from torchtheory.models.targets import (
     class_dimension,
     infer_task,
     next_tokens,
+    position_words,
     targets_for,
 )
 
@@ -33,6 +34,7 @@ class Preparation:
         reproduces: whether the inputs are the targets, because there are no others.
         shifted: whether labels repeat the tokens of the inputs, and are shifted by one.
         moved: where the model itself has the classes of a labeling, if not last.
+        tokens: whether the inputs are tokens, one for each position of a labeling.
     """
 
     task: Task
@@ -41,6 +43,7 @@ class Preparation:
     reproduces: bool = False
     shifted: bool = False
     moved: int | None = None
+    tokens: bool = False
 
     @property
     def classes(self) -> int | None:
@@ -106,10 +109,11 @@ class Preparation:
         if self.task != "labeling":
             return {}
         positions = " × ".join(str(s) for s in self.probe.shape[1:-1])
+        one, label = position_words(self.probe[..., 0], self.tokens)
         sentence = (
             f"one at each of {positions} positions, of {self.classes} classes; the loss of a "
-            "sample is the mean over its labeled positions, and ranges assume independent "
-            "samples, not independent positions"
+            f"{one} is the mean over its labeled positions; {one}s are taken as independent "
+            f"samples; the {label}s within one are not"
         )
         if self.shifted:
             sentence += (
@@ -138,12 +142,20 @@ def preparation_of(
     decided = task or infer_task(probe, placed.y)
     if decided != "labeling":
         return Preparation(decided, probe)
-    shifted = labels_repeat_inputs(given)
+    shifted, tokens = labels_repeat_inputs(given), _are_tokens(given)
     dimension = class_dimension(probe, placed.y)
     if dimension is None or dimension == probe.ndim - 1:
-        return Preparation(decided, probe, shifted=shifted)
+        return Preparation(decided, probe, shifted=shifted, tokens=tokens)
     last = probe.movedim(dimension, -1)
-    return Preparation(decided, last, shifted=shifted, moved=dimension)
+    return Preparation(decided, last, shifted=shifted, moved=dimension, tokens=tokens)
+
+
+def _are_tokens(samples: Samples) -> bool:
+    """Whether there is a whole number among the inputs for every label, `[n, length]`."""
+    inputs = [samples.x] if samples.rows is None else samples.rows.tensors()
+    return samples.y.ndim == 2 and any(
+        not t.is_floating_point() and t.shape == samples.y.shape for t in inputs
+    )
 
 
 def _are_to_be_reproduced(

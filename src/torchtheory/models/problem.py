@@ -214,6 +214,11 @@ class Problem:
         return self.task in ("binary", "multiclass")
 
     @property
+    def tokens(self) -> bool:
+        """Whether samples are sequences of tokens with a label for each, as of a language model."""
+        return self._plan.tokens
+
+    @property
     def has_loss(self) -> bool:
         """Whether there are targets, or a loss of the outputs alone was given."""
         return self.loss is not USUAL_LOSS["unlabeled"]

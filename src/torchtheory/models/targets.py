@@ -122,6 +122,21 @@ def next_tokens(y: Tensor) -> Tensor:
     return torch.cat([y[:, 1:], torch.full_like(y[:, :1], IGNORED)], 1)
 
 
+def position_words(y: Tensor, tokens: bool) -> tuple[str, str]:
+    """What a sample and one of its labels are called: a sequence of tokens, an image of pixels.
+
+    Args:
+        y: labels `[n, *positions]`.
+        tokens: whether the inputs are tokens, one for each label.
+
+    >>> position_words(torch.zeros(2, 5), True), position_words(torch.zeros(2, 5, 5), False)
+    (('sequence', 'token'), ('image', 'pixel'))
+    """
+    if tokens:
+        return "sequence", "token"
+    return ("image", "pixel") if y.ndim == 3 else ("sample", "label")
+
+
 def _one_hot(y: Tensor) -> bool:
     if y.ndim != 2 or y.shape[1] < 2:
         return False

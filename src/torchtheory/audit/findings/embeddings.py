@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import part_of
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.model import global_randomness_kept, tensors_in
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.report.wording import counted
@@ -43,6 +44,9 @@ def embeddings(problem: Problem, record: FindingRecord) -> None:
     """
     samples = problem.train.some(problem.affordable(2, share=0.6), record.generator)
     used, most = rows_used(problem, samples)
+    if not used:
+        record.headline("Its tables are not looked up by row alone, so that all rows are trained.")
+        return
     part = part_of(samples)
     rows = []
     worst: tuple[float, str, int, int] | None = None
@@ -102,8 +106,8 @@ def _rows_of_test(problem: Problem, record: FindingRecord, trained: dict[str, Te
     start = 0
     for part, here in _indices(problem, samples):
         for name, index in here:
-            known = trained[name].to(index.device)
-            if len(index) == part and index.numel():
+            if name in trained and len(index) == part and index.numel():
+                known = trained[name].to(index.device)
                 new = ~known[index.clamp(0, len(known) - 1)]
                 strange[start : start + part] |= new.reshape(part, -1).any(1).cpu()
         start += part
@@ -144,17 +148,65 @@ def tables(model: nn.Module) -> dict[str, nn.Embedding | nn.EmbeddingBag]:
 
 
 def rows_used(problem: Problem, samples: Samples) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Which rows of every table are looked up, `[rows]` of bool, and most entries of a sample."""
+    """Which rows of every table are looked up, `[rows]` of bool, and most entries of a sample.
+
+    Without tables that are used otherwise: as the last layer as well, or cut at a length.
+    """
+    otherwise = used_otherwise(problem, samples.x[:1])
     found = {
         name: torch.zeros(t.num_embeddings, dtype=torch.bool)
         for name, t in tables(problem.model).items()
+        if name not in otherwise
     }
     most = dict.fromkeys(found, 0)
     for count, here in _indices(problem, samples):
         for name, index in here:
-            found[name][index.flatten().cpu()] = True
-            most[name] = max(most[name], -(-index.numel() // max(1, count)))
+            if name in found:
+                found[name][index.flatten().cpu()] = True
+                most[name] = max(most[name], -(-index.numel() // max(1, count)))
     return found, most
+
+
+def used_otherwise(problem: Problem, x: Tensor) -> set[str]:
+    """Names of the tables whose weights a function other than a lookup reads.
+
+    >>> class Tied(nn.Embedding):
+    ...     def forward(self, x):
+    ...         return super().forward(x) @ self.weight.mT
+    >>> data = torch.tensor([[0, 1], [2, 1]])
+    >>> used_otherwise(Problem(Tied(3, 2), (data, data)), data)
+    {''}
+    """
+    watch = _Uses(
+        {
+            id(problem.parameters[f"{name}.weight".lstrip(".")]): name
+            for name in tables(problem.model)
+        }
+    )
+    with torch.no_grad(), global_randomness_kept(), watch:
+        problem.function(problem.parameters, x)
+    return watch.found
+
+
+#: Functions that read rows alone; and copies, which a model that writes to its weights is run with.
+_LOOKUPS = ("embedding", "embedding_bag", "clone", "detach")
+
+
+class _Uses(TorchFunctionMode):
+    def __init__(self, weights: dict[int, str]) -> None:
+        super().__init__()
+        self.weights, self.found = weights, set[str]()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        looks_up = getattr(func, "__name__", "") in _LOOKUPS
+        # what makes no tensor of it reads its shape, say
+        if not looks_up and next(tensors_in([result]), None) is not None:
+            read = tensors_in([*args, *(kwargs or {}).values()])
+            self.found |= {self.weights[id(t)] for t in read if id(t) in self.weights}
+        return result
 
 
 def _indices(problem: Problem, samples: Samples) -> Iterator[tuple[int, list[tuple[str, Tensor]]]]:

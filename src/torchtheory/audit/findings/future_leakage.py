@@ -112,12 +112,10 @@ def _assess(record: FindingRecord, found: Causality, number: Any, tokens: bool) 
             within=found.rounding,
             where=f"{tried} {word}s, later ones replaced",
         )
-        record.fine(
+        # a headline: how well it predicts is what decides whether it is fine
+        record.headline(
             f"No output sees the {word} that it is to predict: replacing later {word}s changes "
-            f"nothing ({tried} {word}s were tried).",
-            number=number,
-            usual="0",
-            figure="influence",
+            f"nothing ({tried} {word}s were tried)."
         )
         return
     where = "" if found.leak is None else f" It comes in by {found.leak.place}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,9 +12,10 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, labeled_positions
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
+from torchtheory.models.losses import labeling_loss
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.models.targets import IGNORED
+from torchtheory.models.targets import IGNORED, position_words
 from torchtheory.training.risks import sample_losses
 
 #: Samples with an error, or without one, below which the spread of shares says little.
@@ -22,6 +23,41 @@ FEW = 10
 
 #: A rise of the error from training to new data that is worth a look.
 LARGE_GAP = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the samples of one data set come to.
+
+    Attributes:
+        samples: the data.
+        wrong: labels of each sample that are predicted wrongly, `[n]`.
+        labels: labels it has, `[n]`.
+        loss: the sum of its labels' losses, `[n]`; its own loss where the user's loss is not known
+            to be a mean over labels.
+        weights: what that is divided by, `[n]`.
+    """
+
+    samples: Samples
+    wrong: Tensor
+    labels: Tensor
+    loss: Tensor
+    weights: Tensor
+
+    @classmethod
+    def of(cls, problem: Problem, samples: Samples) -> Counted:
+        wrong, labels = (c.double().cpu() for c in problem.wrong_labels(samples))
+        weights = labels if problem.loss is labeling_loss else torch.ones_like(labels)
+        losses = sample_losses(problem, samples).double().cpu()
+        return cls(samples, wrong, labels, losses * weights, weights)
+
+    @property
+    def error(self) -> float:
+        return float(self.wrong.sum() / self.labels.sum())
+
+    @property
+    def mean_loss(self) -> float:
+        return float(self.loss.sum() / self.weights.sum())
 
 
 @finding(
@@ -33,130 +69,153 @@ LARGE_GAP = 0.1
     whole=True,
 )
 def position_errors(problem: Problem, record: FindingRecord) -> None:
-    """Share of wrong labels in a sample, averaged over the samples.
+    """Share of wrong labels, and the loss per label, over all labels of all samples.
 
     Positions of one sample depend on each other (the words of a sentence, neighboring pixels), so
     a range that counted them as independent would be far too narrow. Samples are taken to be drawn
-    independently, and every sample counts the same.
+    independently: ranges are the jackknife's, which leaves out one whole sample at a time.
     """
-    shares = {"train": wrong_shares(problem, problem.train)}
+    one, label = position_words(problem.train.y, problem.tokens)
+    counted = {"train": Counted.of(problem, problem.train)}
     if problem.test is not None:
-        shares["test"] = wrong_shares(problem, problem.test)
-    losses = {"train": sample_losses(problem, problem.train).double().cpu()}
-    if problem.test is not None:
-        losses["test"] = sample_losses(problem, problem.test).double().cpu()
-    common = _most_frequent(problem.train.y)
+        counted["test"] = Counted.of(problem, problem.test)
+    per = label if problem.loss is labeling_loss else one
     record.table(
         "positions",
-        ("data", "samples", "labels", "share of wrong labels", "loss per label", "exp(loss)"),
+        (
+            "data",
+            f"{one}s",
+            f"{label}s",
+            f"share of wrong {label}s",
+            f"loss per {per}",
+            "exp(loss)",
+        ),
         [
             (
                 name,
-                len(share),
-                int((_of(problem, name).y != IGNORED).sum()),
-                float(share.mean()),
-                float(losses[name].mean()),
-                math.exp(min(700.0, float(losses[name].mean()))),
+                len(c.labels),
+                int(c.labels.sum()),
+                c.error,
+                c.mean_loss,
+                math.exp(min(700.0, c.mean_loss)),
             )
-            for name, share in shares.items()
+            for name, c in counted.items()
         ],
-        caption="Means over samples of a sample's own means. The exponential of the loss of a "
-        "language model is its perplexity.",
+        caption=f"Every {label} counts the same, and those without a label (-100) do not. The "
+        "exponential of the loss of a language model is its perplexity.",
     )
-    train = _quantities(problem, record, "train", shares["train"], losses["train"])
+    record.headline(
+        f"{one.capitalize()}s are taken as independent samples; the {label}s within one are not."
+    )
+    train = _quantities(record, "train", counted["train"], label, per)
     if problem.test is None:
         record.headline(
-            f"It errs at {train.estimate:.1%} of the labels of a training sample; without test "
-            "data nothing is known about new samples."
+            f"It errs at {train.estimate:.1%} of the {label}s of the training data; without test "
+            f"data nothing is known about new {one}s."
         )
         return
-    test = _quantities(problem, record, "test", shares["test"], losses["test"])
+    test = _quantities(record, "test", counted["test"], label, per)
     record.headline(
-        f"It errs at {train.estimate:.1%} of the labels of a training sample and at "
-        f"{test.estimate:.1%} of those of a test sample; with {record.confidence:.0%} confidence "
-        f"at {test.low:.1%} to {test.high:.1%} of a new one's.",
+        f"It errs at {train.estimate:.1%} of the {label}s of the training data and at "
+        f"{test.estimate:.1%} of those of the test data; with {record.confidence:.0%} confidence "
+        f"at {test.low:.1%} to {test.high:.1%} of those of new {one}s.",
     )
-    _against_the_most_frequent(problem, record, shares["test"], common)
-    _gap(record, train, test)
+    _against_the_most_frequent(problem, record, counted["test"], label)
+    _gap(record, train, test, label)
 
 
-def _of(problem: Problem, name: str) -> Samples:
-    chosen = problem.train if name == "train" else problem.test
-    assert chosen is not None
-    return chosen
+def ratio_interval(sums: Tensor, counts: Tensor, confidence: float) -> Interval:
+    r"""$\sum_is_i/\sum_in_i$ over independent samples: a mean per position.
+
+    Student's interval of the jackknife's pseudo-values $nR-(n-1)R_{(i)}$, with one whole sample
+    left out each. Of equally many positions per sample it is that of the samples' own means.
+
+    Args:
+        sums, counts: of a sample's positions, `[n]`, $n\ge2$.
+
+    >>> found = ratio_interval(torch.tensor([2.0, 4.0, 6.0]), torch.tensor([2.0, 2.0, 2.0]), 0.95)
+    >>> found.estimate, found.low == mean_interval([1.0, 2.0, 3.0], 0.95).low
+    (2.0, True)
+    """
+    s, n = sums.double(), counts.double()
+    ratio, size = s.sum() / n.sum(), len(s)
+    without = (s.sum() - s) / (n.sum() - n)
+    found = mean_interval(size * ratio - (size - 1) * without, confidence)
+    around = found.high - found.estimate
+    center = float(ratio)
+    words = "Student t over samples" if bool((n == n[0]).all()) else "jackknife over samples"
+    return replace(found, estimate=center, low=center - around, high=center + around, test=words)
 
 
-def wrong_shares(problem: Problem, samples: Samples) -> Tensor:
-    """Share of a sample's labels that are predicted wrongly, `[n]`."""
-    wrong, labels = problem.wrong_labels(samples)
-    return (wrong.double() / labels).cpu()
+def share_interval(wrong: Tensor, labels: Tensor, confidence: float) -> Interval:
+    r"""The share $\sum_iw_i/\sum_in_i$ of labels that are wrong, over independent samples.
 
+    `ratio_interval`. Where fewer than ten samples have any error the spread says little: the share
+    is then at most the probability that a sample has one, for which the interval of Clopper and
+    Pearson is exact, times the largest over the mean number of labels; and the same for samples
+    without any correct label.
 
-def share_interval(shares: Tensor, confidence: float) -> Interval:
-    r"""The mean of shares in $[0, 1]$ of independent samples.
-
-    Student's interval. Where fewer than ten samples have any error the spread of the shares says
-    little: the mean is then at most the probability that a sample has one, for which the interval
-    of Clopper and Pearson is exact; and the same for samples without any correct label.
-
-    >>> share_interval(torch.zeros(20), 0.95).low, round(share_interval(torch.zeros(20), 0.95).high, 3)
+    >>> none = share_interval(torch.zeros(20), torch.ones(20), 0.95)
+    >>> none.low, round(none.high, 3)
     (0.0, 0.168)
-    """  # noqa: E501 - a doctest
-    some, full = int((shares > 0).sum()), int((shares < 1).sum())
-    n, mean = len(shares), float(shares.mean())
+    """
+    some, full = int((wrong > 0).sum()), int((wrong < labels).sum())
+    n, mean = len(wrong), float(wrong.sum() / labels.sum())
+    longer = float(labels.max() / labels.double().mean())
     low, high, test = 0.0, 1.0, "Clopper-Pearson over samples"
     if n > 1 and min(some, full) >= FEW:
-        student = mean_interval(shares, confidence)
-        low, high, test = max(0.0, student.low), min(1.0, student.high), "Student t over samples"
+        found = ratio_interval(wrong, labels, confidence)
+        low, high, test = max(0.0, found.low), min(1.0, found.high), found.test
     elif some < FEW:
-        high = clopper_pearson(some, n, confidence).high
+        high = min(1.0, longer * clopper_pearson(some, n, confidence).high)
     else:
-        low = 1 - clopper_pearson(full, n, confidence).high
+        low = max(0.0, 1 - longer * clopper_pearson(full, n, confidence).high)
     return Interval(mean, min(low, mean), max(high, mean), confidence, n, test)
 
 
 def _quantities(
-    problem: Problem, record: FindingRecord, name: str, shares: Tensor, losses: Tensor
+    record: FindingRecord, name: str, counted: Counted, label: str, per: str
 ) -> Interval:
-    samples, words = _of(problem, name), "new data" if name == "test" else "the training data"
-    error = share_interval(shares, record.confidence)
-    loss = mean_interval(losses, record.confidence) if len(losses) > 1 else None
-    if name == "train" and len(samples) >= samples.population:  # all that is meant is known
-        mean = float(shares.mean())
-        error = replace(error, low=mean, high=mean, test="all samples")
-        loss = None
-    record.quantity(f"{name}-error", f"share of wrong labels on {words}", error, samples=samples)
-    if loss is not None:
-        record.quantity(f"{name}-loss", f"mean loss per label on {words}", loss, samples=samples)
-    elif len(samples) >= samples.population:
+    samples, words = counted.samples, "new data" if name == "test" else "the training data"
+    error = share_interval(counted.wrong, counted.labels, record.confidence)
+    # of the training data all that is meant may be known
+    known = name == "train" and len(samples) >= samples.population
+    if known:
+        error = replace(error, low=error.estimate, high=error.estimate, test="all samples")
+    record.quantity(f"{name}-error", f"share of wrong {label}s on {words}", error, samples=samples)
+    several = len(samples) > 1 and not known
+    if several or len(samples) >= samples.population:
         record.quantity(
-            f"{name}-loss", f"mean loss per label on {words}", float(losses.mean()), samples=samples
+            f"{name}-loss",
+            f"mean loss per {per} on {words}",
+            ratio_interval(counted.loss, counted.weights, record.confidence)
+            if several
+            else counted.mean_loss,
+            samples=samples,
         )
     return error
 
 
-def _most_frequent(y: Tensor) -> int:
-    return int(torch.bincount(y[y != IGNORED]).argmax())
-
-
 def _against_the_most_frequent(
-    problem: Problem, record: FindingRecord, shares: Tensor, common: int
+    problem: Problem, record: FindingRecord, counted: Counted, label: str
 ) -> None:
-    assert problem.test is not None
-    y = problem.test.y
-    labeled = y != IGNORED
-    other = ((y != common) & labeled).flatten(1).sum(1) / labeled.flatten(1).sum(1)
-    trivial = other.double().cpu()
-    if len(shares) < 2:
+    known = problem.train.y[problem.train.y != IGNORED]
+    common = int(torch.bincount(known.flatten()).argmax())
+    y = counted.samples.y
+    trivial = ((y != common) & (y != IGNORED)).flatten(1).sum(1).double().cpu()
+    if len(y) < 2:
         return
-    gain = mean_interval(trivial - shares, record.confidence)
+    gain = ratio_interval(trivial - counted.wrong, counted.labels, record.confidence)
     number = record.quantity(
-        "gain-on-most-frequent", "errors of always naming the most frequent label, minus its own",
-        gain, samples=problem.test,
-    )  # fmt: skip
+        "gain-on-most-frequent",
+        f"errors of always naming the most frequent {label}, minus its own",
+        gain,
+        samples=counted.samples,
+    )
     compared = (
-        f"it errs at {float(shares.mean()):.1%} of the labels of new data, and always naming the "
-        f"most frequent label of the training data at {float(trivial.mean()):.1%}."
+        f"it errs at {counted.error:.1%} of the {label}s of new data, and always naming the most "
+        f"frequent {label} of the training data at "
+        f"{float(trivial.sum() / counted.labels.sum()):.1%}."
     )
     if gain.high < 0:
         record.defect(
@@ -166,25 +225,25 @@ def _against_the_most_frequent(
         )  # fmt: skip
     elif gain.low > 0:
         record.fine(
-            "The network knows more than the frequencies of the labels: " + compared,
+            f"The network knows more than how frequent {label}s are: " + compared,
             number=number, usual="above 0", area=Area.FIT,
         )  # fmt: skip
     else:
         record.look(
-            "The network cannot be told from always naming the most frequent label: " + compared,
+            f"The network cannot be told from always naming the most frequent {label}: " + compared,
             number=number, usual="above 0", area=Area.FIT,
             action="Train it longer, or give more test samples.",
         )  # fmt: skip
 
 
-def _gap(record: FindingRecord, train: Interval, test: Interval) -> None:
+def _gap(record: FindingRecord, train: Interval, test: Interval, label: str) -> None:
     number = record.quantity(
-        "gap", "share of wrong labels on new data minus that on the training data",
+        "gap", f"share of wrong {label}s on new data minus that on the training data",
         test.estimate - train.estimate, low=test.low - train.high, high=test.high - train.low,
         basis=f"{record.confidence:.4g} {test.test}",
     )  # fmt: skip
     both = (
-        f"it errs at {train.estimate:.1%} of the labels of the training data and at "
+        f"it errs at {train.estimate:.1%} of the {label}s of the training data and at "
         f"{test.estimate:.1%} of those of new data."
     )
     usual = f"below {LARGE_GAP}"
