@@ -1,0 +1,99 @@
+r"""In- and equivariance on graphs, $f(PX,PAP^\top)=f(X,A)$ and $f(PX,PAP^\top)=Pf(X,A)$.
+
+Source: Deep Learning (notes), section 7.4, Definitions 7.4 and 7.5 (with $P$ on the other side in
+the latter, where it belongs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.checks import as_function, one_of, whole_number
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.nets.equivariance.actions import Actions
+from torchtheory.nets.equivariance.measure import Equivariance, measure_equivariance
+from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph
+from torchtheory.nets.geometric.message_passing import check_features
+
+Form = Literal["graph", "adjacency", "edges"]
+
+
+def graph_equivariance(
+    function: Callable[..., Tensor],
+    x: Tensor,
+    graph: GraphSource,
+    *,
+    takes: Form = "graph",
+    invariant: bool = False,
+    orders: int = 16,
+    generator: RandomSource = None,
+) -> Equivariance:
+    r"""How far a function on graphs is from $f(PX,PAP^\top)=Pf(X,A)$, over random orders $P$.
+
+    Args:
+        function: a network or function of features and a graph.
+        x: features `[M, d]`.
+        graph: anything that `as_graph` reads.
+        takes: what the function takes besides features: a `graph`, a dense `adjacency` matrix
+            `[M, M]`, or `edges` `[2, E]` as PyTorch Geometric's layers do.
+        invariant: ask for $f(PX,PAP^\top)=f(X,A)$ instead.
+        orders: how many to try.
+        generator: of the orders.
+
+    The network runs in evaluation mode and in double precision where its code allows that, and is
+    not changed. Time: `orders` + 1 evaluations; memory $O(M^2)$.
+
+    >>> from torchtheory.nets.geometric.convolutions import GCN
+    >>> graph_equivariance(GCN([2, 5, 3]), torch.rand(4, 2).double(), torch.ones(4, 4)).exact
+    True
+    """
+    as_function(function, "function")
+    one_of(takes, "takes", ("graph", "adjacency", "edges"))
+    whole_number(orders, "orders", least=1)
+    graph = as_graph(graph)
+    check_features(x, graph, dimensions=2)
+    source = as_generator(generator)
+    drawn = [tuple(torch.randperm(graph.nodes, generator=source).tolist()) for _ in range(orders)]
+    packed = torch.cat([x.detach(), graph.adjacency(x.dtype)], 1).unsqueeze(0)
+    width = x.shape[1]
+
+    def relabeled(order: Any, given: Tensor) -> Tensor:
+        taken = list(order)
+        rows = given[:, taken]
+        return torch.cat([rows[..., :width], rows[..., width:][..., taken]], -1)
+
+    actions = Actions(
+        drawn,
+        relabeled,
+        None if invariant else lambda order, y: y[:, list(order)],
+        name="relabelings of the nodes",
+    )
+    return measure_equivariance(
+        _Packed(function, graph, width, takes), actions, packed, elements=orders, generator=source
+    )
+
+
+class _Packed(nn.Module):
+    """A function of features and graph as one of a single tensor `[n, M, d + M]`."""
+
+    def __init__(
+        self, function: Callable[..., Tensor], graph: Graph, width: int, takes: Form
+    ) -> None:
+        super().__init__()
+        self.function = function
+        self.directed, self.width, self.takes = graph.directed, width, takes
+
+    def forward(self, packed: Tensor) -> Tensor:
+        found = []
+        for one in packed:
+            x, adjacency = one[:, : self.width], one[:, self.width :]
+            given: Any = adjacency
+            if self.takes != "adjacency":
+                graph = as_graph(adjacency, directed=True if self.directed else None)
+                given = graph if self.takes == "graph" else graph.edges
+            found.append(self.function(x, given))
+        return torch.stack(found)
