@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.nets.convolutional import shift_equivariant
-from torchtheory.nets.convolutional.discrete import convolve
-from torchtheory.nets.convolutional.shift_equivariant import (
+from torchtheory.nets.convolutional.circulant_matrices import (
     circulant_eigenvalues,
     commutator_norm,
-    is_convolution,
     nearest_convolution,
     off_diagonal_after_fourier,
 )
+from torchtheory.nets.convolutional.discrete import convolve
+from torchtheory.nets.convolutional.shift_equivariant import is_convolution
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.convolutional.layer_matrices import toeplitz_matrix
-from torchtheory.nets.convolutional.shift_equivariant import (
+from torchtheory.nets.convolutional.circulant_matrices import (
     circulant_eigenvalues,
     commutator_norm,
-    is_convolution,
     nearest_convolution,
     off_diagonal_after_fourier,
 )
+from torchtheory.nets.convolutional.layer_matrices import toeplitz_matrix
+from torchtheory.nets.convolutional.shift_equivariant import is_convolution
 
 ROUNDING = 1e-12
 
