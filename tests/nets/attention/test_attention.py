@@ -208,6 +208,12 @@ def test_masks_with_and_without_weights_agree(masked: str) -> None:
         assert not weights.transpose(1, 3)[~present].any()
 
 
+def test_a_mask_of_keys_alone() -> None:
+    layer, x = MultiHeadAttention(8, 2, generator=1), draw(3, 5, 8)
+    keys = torch.tensor([True, False, True, True, False])
+    assert torch.allclose(layer(x, mask=keys), layer(x, x[:, keys]), atol=1e-12)
+
+
 def test_cache_is_the_whole_sequence() -> None:
     layer, x = MultiHeadAttention(8, 2, generator=1), draw(3, 6, 8)
     whole = layer(x, causal=True)

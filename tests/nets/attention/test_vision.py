@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import ViTConfig, ViTForImageClassification
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.nets.attention.vision import PatchEmbedding, VisionTransformer, patches
+from torchtheory.nets.attention.vision import PatchEmbedding, VisionTransformer, image_patches
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.fresh_weights import drawn_anew
 
@@ -19,7 +19,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def test_patches_by_slicing() -> None:
     images = draw(2, 3, 6, 4)
-    found = patches(images, 2)
+    found = image_patches(images, 2)
     assert found.shape == (2, 6, 12)
     for i in range(3):
         for j in range(2):
@@ -49,7 +49,7 @@ def test_shuffled_patches_matter_with_positions_only(positions: bool) -> None:
     )
     images = draw(2, 1, 4, 6)
     order = torch.tensor([3, 0, 5, 1, 2, 4])
-    shuffled = nn.functional.fold(patches(images, 2)[:, order].mT, (4, 6), 2, stride=2)
+    shuffled = nn.functional.fold(image_patches(images, 2)[:, order].mT, (4, 6), 2, stride=2)
     same = torch.allclose(model(shuffled), model(images), atol=1e-12)
     assert same == (not positions)
 
@@ -110,9 +110,9 @@ def test_refusals() -> None:
     with pytest.raises(InvalidInput, match="patches of 3 pixels do not divide a side of 8"):
         VisionTransformer(8, 3, width=8, heads=2, depth=1, classes=3)
     with pytest.raises(InvalidInput, match="patches of 4 pixels do not divide a side of 6"):
-        patches(draw(1, 1, 8, 6), 4)
+        image_patches(draw(1, 1, 8, 6), 4)
     with pytest.raises(InvalidType, match="channels, height, width"):
-        patches(draw(8, 8), 4)
+        image_patches(draw(8, 8), 4)
     model = VisionTransformer(8, 4, width=8, heads=2, depth=1, classes=3)
     with pytest.raises(ShapeMismatch, match=r"\[images, 1, 8, 8\]"):
         model(draw(2, 3, 8, 8))

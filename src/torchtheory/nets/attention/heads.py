@@ -97,9 +97,9 @@ class MultiHeadAttention(nn.Module):
         Args:
             x: tokens that look, `[B, T, d_a]`.
             memory: tokens that are looked at, `[B, S, d_b]`; x unless given.
-            mask: `[T, S]`, `[B, T, S]` or `[B, heads, T, S]`, with 1 where it is the same along an
-                axis; of booleans, true where a token may look (for padding, `present[:, None]` of
-                `present[B, S]`), or of numbers that are added to the scores.
+            mask: `[S]`, `[T, S]`, `[B, T, S]` or `[B, heads, T, S]`, with 1 where it is the same
+                along an axis; of booleans, true where a token may look (for padding,
+                `present[:, None]` of `present[B, S]`), or of numbers that are added to the scores.
             causal: no token looks at a later one.
             cache: keys and values so far. Those of x are appended; those of the memory are
                 computed once, when the cache is empty.
@@ -113,6 +113,7 @@ class MultiHeadAttention(nn.Module):
             mask = mask.unsqueeze(1) if mask.ndim == 3 else mask
             mask = checked_mask(mask, torch.Size((*q.shape[:-1], s)))
             mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
+            mask = mask[None] if mask.ndim < 2 else mask  # torch's takes no fewer axes
         if causal and (mask is not None or weights or t < s):
             mask = self._causal(t, s, mask, q)
             causal = False

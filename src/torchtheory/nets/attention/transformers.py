@@ -143,7 +143,7 @@ class Transformer(nn.Module):
         source = as_generator(generator)
         self.inputs = whole_number(inputs, "inputs", least=1)
         self.outputs = whole_number(outputs, "outputs", least=1)
-        self.positions = SinusoidalPositions(width)
+        self.positions: nn.Module = SinusoidalPositions(width)
         self.symbols = TokenEmbedding(inputs, width, generator=source, dtype=dtype)
         self.written = TokenEmbedding(outputs + 1, width, generator=source, dtype=dtype)
         self.encoder = TransformerEncoder(

@@ -22,7 +22,7 @@ from torchtheory.nets.attention.transformers import TransformerEncoder
 from torchtheory.nets.feedforward import drawn_linear
 
 
-def patches(images: Tensor, patch: int) -> Tensor:
+def image_patches(images: Tensor, patch: int) -> Tensor:
     r"""The patches of images, row by row, each flattened: `[B, (H/P)(W/P), c P^2]`.
 
     Entries of a patch stand in the order channel, row, column, as in a convolution's weight.
@@ -32,7 +32,7 @@ def patches(images: Tensor, patch: int) -> Tensor:
         patch: P; it divides H and W.
 
     >>> image = torch.arange(16.0).reshape(1, 1, 4, 4)
-    >>> patches(image, 2)[0].tolist()
+    >>> image_patches(image, 2)[0].tolist()
     [[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0], [8.0, 9.0, 12.0, 13.0], [10.0, 11.0, 14.0, 15.0]]
     """
     if not isinstance(images, Tensor) or images.ndim != 4:
@@ -74,7 +74,7 @@ class PatchEmbedding(nn.Module):
         nn.init.normal_(self.first, std=0.02)
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.linear(patches(images, self.patch))
+        tokens = self.linear(image_patches(images, self.patch))
         return torch.cat([self.first.expand(len(tokens), 1, -1), tokens], 1)
 
     def as_convolution(self) -> nn.Conv2d:
