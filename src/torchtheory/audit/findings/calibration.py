@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.quantity import Quantity
 from torchtheory.generalization.learning.calibration import (
+    CalibrationTest,
     ReliabilityBin,
     calibration_error,
     calibration_test,
@@ -93,11 +95,11 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
         _gap(confidence, right, record.confidence),
         samples=samples,
     )
-    _tabulate(record, bins, tested.gap, tested.by_chance, tested.p_value)
+    tabulate_bins(record, bins, tested)
     repaired = _repair(logits, labels, record)
     record.figure(
         "reliability",
-        lambda ax: _plot(ax, bins, repaired),
+        lambda ax: plot_reliability(ax, bins, repaired),
         caption="Accuracy against confidence on the test data, in bins of equally many samples, "
         f"with {record.confidence:.0%} intervals; on the dashed line it is right as often as it "
         "says.",
@@ -121,13 +123,11 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
             figure="reliability",
         )
         return
-    # too little confidence is a loss of information; too much of it misleads
-    assess = record.defect if error.low > LARGE and said > true else record.look
-    assess(
+    severity(record, error, said > true)(
         f"{sentence}: it claims to be {way} certain than it is.",
         number=error,
         usual=f"below {SMALL:g}",
-        action=_action(repaired),
+        action=repair_action(repaired),
         figure="reliability",
     )
 
@@ -153,7 +153,7 @@ def _gap(confidence: Tensor, right: Tensor, level: float) -> Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class _Repair:
+class Repair:
     """A temperature, and what it does to samples it was not fitted to."""
 
     temperature: Quantity
@@ -172,7 +172,7 @@ class _Repair:
         return self.loss_after < 0.75 * self.loss_before and self.gain.low > 0
 
 
-def _repair(logits: Tensor, labels: Tensor, record: FindingRecord) -> _Repair | None:
+def _repair(logits: Tensor, labels: Tensor, record: FindingRecord) -> Repair | None:
     """Fitted on one half of the test data, tried on the other; None where none can be fitted."""
     one, other = split_indices(len(labels), 0.5)
     logits, labels = logits.cpu(), labels.cpu()
@@ -197,12 +197,13 @@ def _repair(logits: Tensor, labels: Tensor, record: FindingRecord) -> _Repair | 
         caption="Fitted on one half of the test data, tried on the other.",
     )
     confidence, right = predicted_confidence(logits[other] / half, labels[other])
-    return _Repair(
+    return Repair(
         number, before, after, gain, reliability_curve(confidence, right, level=record.confidence)
     )
 
 
-def _action(repaired: _Repair | None) -> str:
+def repair_action(repaired: Repair | None) -> str:
+    """What to do about a gap, in a sentence."""
     if repaired is None or not repaired.helps:
         return (
             "No single temperature fixes it: fit probabilities to held-out data, as by isotonic "
@@ -219,23 +220,33 @@ def _action(repaired: _Repair | None) -> str:
     )
 
 
-def _tabulate(
-    record: FindingRecord, bins: list[ReliabilityBin], gap: float, by_chance: float, p_value: float
+def severity(record: FindingRecord, error: Quantity, too_sure: bool) -> Callable[..., None]:
+    """A defect or a look: too little confidence is a loss of information; too much misleads."""
+    return record.defect if error.low > LARGE and too_sure else record.look
+
+
+def tabulate_bins(
+    record: FindingRecord,
+    bins: list[ReliabilityBin],
+    tested: CalibrationTest,
+    label: str = "sample",
 ) -> None:
+    """The bins as a table, and what chance explains of their gaps."""
     record.table(
         "reliability",
-        ("samples", "confidence", "accuracy", "from", "to"),
+        (f"{label}s", "confidence", "accuracy", "from", "to"),
         [
             (b.samples, b.confidence, b.accuracy.estimate, b.accuracy.low, b.accuracy.high)
             for b in bins
         ],
-        caption=f"Bins of equally many samples. Their mean gap is {gap:.3g}; if the network were "
-        f"calibrated it would be {by_chance:.3g} on average by chance, and as large with "
-        f"probability {p_value:.2g}.",
+        caption=f"Bins of equally many {label}s. Their mean gap is {tested.gap:.3g}; if the "
+        f"network were calibrated it would be {tested.by_chance:.3g} on average by chance, and as "
+        f"large with probability {tested.p_value:.2g}.",
     )
 
 
-def _plot(ax: Any, bins: list[ReliabilityBin], repaired: _Repair | None) -> None:
+def plot_reliability(ax: Any, bins: list[ReliabilityBin], repaired: Repair | None) -> None:
+    """Accuracy against confidence, as it is and with the temperature that helps."""
     ax.plot([0, 1], [0, 1], "--", color="0.5", linewidth=1)
     sets = [("as it is", bins, COLORS[0], "o")]
     if repaired is not None and repaired.helps:

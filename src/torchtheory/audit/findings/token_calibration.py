@@ -1,0 +1,170 @@
+"""Is the network right as often as it says, token by token? Ranges by whole sequences."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.findings.calibration import (
+    SIGNIFICANT,
+    SMALL,
+    Repair,
+    plot_reliability,
+    repair_action,
+    severity,
+    tabulate_bins,
+)
+from torchtheory.audit.findings.hypotheses import deterministic, labeled_positions, test_data
+from torchtheory.audit.findings.positions import ratio_interval
+from torchtheory.core.errors import InvalidInput
+from torchtheory.generalization.learning.calibration import (
+    clustered_calibration,
+    fit_temperature,
+    predicted_confidence,
+)
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
+from torchtheory.models.targets import IGNORED, position_words
+from torchtheory.report.wording import counted
+from torchtheory.training.risks import split_indices
+
+#: Sequences or images below which nothing is said.
+LEAST = 20
+
+#: Logits that a temperature is fitted to, at most.
+FITTED = 2**23
+
+STATEMENT = r"P(\hat y = y \mid \hat p) = \hat p"
+
+
+def logits_at_positions(problem: Problem) -> str | None:
+    if problem.loss_takes_logits:
+        return None
+    return "the loss does not make probabilities of the outputs"
+
+
+@finding(
+    "token-calibration",
+    area="calibration",
+    title="Is the network right as often as it says, at a token or pixel?",
+    cost="forward",
+    needs=[labeled_positions, test_data, deterministic, logits_at_positions],
+    whole=True,
+)
+def token_calibration(problem: Problem, record: FindingRecord) -> None:
+    """Confidence against accuracy over all labeled positions of the test data."""
+    assert problem.test is not None
+    samples = problem.test
+    one, label = position_words(samples.y, problem.tokens)
+    if len(samples) < LEAST:
+        reason = f"{counted(len(samples), f'test {one}')} are too few; it takes {LEAST}"
+        if len(samples) < samples.population:
+            record.not_done((), STATEMENT, f"{reason}, and a larger budget")
+        else:
+            record.not_applicable((), STATEMENT, reason)
+        return
+    confidence, right, who = _answers(problem, samples)
+    found = clustered_calibration(
+        confidence, right, who, level=record.confidence, generator=record.generator
+    )
+    error = record.quantity(
+        "calibration-error", f"expected calibration error per {label}", found.error, samples=samples
+    )
+    record.quantity(
+        "mean-confidence-gap",
+        f"mean confidence minus accuracy per {label} of new data",
+        found.excess,
+        samples=samples,
+    )
+    tabulate_bins(record, found.bins, found.test, label)
+    repaired = _repair(problem, record, samples)
+    record.figure(
+        "reliability",
+        lambda ax: plot_reliability(ax, found.bins, repaired),
+        caption=f"Accuracy against confidence at the {label}s of the test data, in bins of equally "
+        f"many {label}s, with {record.confidence:.0%} intervals over {one}s; on the dashed line it "
+        "is right as often as it says.",
+        size=(4.6, 3.4),
+    )
+    said, true = float(confidence.mean()), float(right.double().mean())
+    sentence = (
+        f"It is {said:.1%} sure on average and right {true:.1%} of the time at the "
+        f"{len(right):,} {label}s of {len(samples):,} test {one}s"
+    )
+    fixed = repaired is not None and repaired.clearly
+    if found.test.p_value > SIGNIFICANT or (error.low < SMALL and not fixed):
+        chance = ", a gap that may be chance" if error.low >= SMALL else ""
+        record.fine(
+            f"{sentence}{chance}.", number=error, usual=f"below {SMALL:g}", figure="reliability"
+        )
+        return
+    way = "more" if said > true else "less"
+    severity(record, error, said > true)(
+        f"{sentence}: it claims to be {way} certain than it is.",
+        number=error,
+        usual=f"below {SMALL:g}",
+        action=repair_action(repaired),
+        figure="reliability",
+    )
+
+
+def _answers(problem: Problem, samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
+    """Confidence, whether it is right, and the sample, of every labeled position."""
+    confidences, hits, owners = [], [], []
+    start = 0
+    for f, y in zip(
+        torch.split(problem.outputs(samples), problem.chunk),
+        torch.split(samples.y, problem.chunk),
+        strict=True,
+    ):
+        known = y != IGNORED
+        p, right = predicted_confidence(f[known], y[known])
+        confidences.append(p)
+        hits.append(right)
+        owners.append(known.nonzero()[:, 0].cpu() + start)
+        start += len(y)
+    return torch.cat(confidences), torch.cat(hits), torch.cat(owners)
+
+
+def _repair(problem: Problem, record: FindingRecord, samples: Samples) -> Repair | None:
+    """A temperature fitted on half of the samples, tried on the others; None if there is none."""
+    outputs = problem.outputs(samples)
+    most = max(LEAST, FITTED // outputs[0].numel())
+    some = torch.randperm(len(samples), generator=record.generator)[:most].sort().values
+    here = some.to(outputs.device)
+    outputs, y = outputs[here], samples.y[here]
+    known = y != IGNORED
+    who = known.nonzero()[:, 0].cpu()
+    logits, labels = outputs[known].double().cpu(), y[known].cpu()
+    one, other = split_indices(len(some), 0.5)
+    first = torch.isin(who, one)
+    try:
+        half = fit_temperature(logits[first], labels[first], level=record.confidence).estimate
+        whole = fit_temperature(logits, labels, level=record.confidence, cluster=who)
+    except InvalidInput as error:
+        record.note(f"No temperature was fitted: {error}.")
+        return None
+    number = record.quantity("temperature", "temperature that fits the test data best", whole)
+    if not 0 < half < float("inf"):
+        return None
+    rest = ~first
+    each = [F.cross_entropy(logits[rest] / t, labels[rest], reduction="none") for t in (1.0, half)]
+    before, after = (float(losses.mean()) for losses in each)
+    record.table(
+        "temperature",
+        ("temperature", "mean loss on the other half of the test data"),
+        [(1.0, before), (half, after)],
+        caption="Fitted on one half of the test data, tried on the other.",
+    )
+    place = torch.unique(who[rest], return_inverse=True)[1]
+    sums = torch.zeros(len(other), dtype=torch.float64)
+    gain = ratio_interval(
+        sums.index_add(0, place, each[0] - each[1]),
+        sums.index_add(0, place, torch.ones_like(each[0])),
+        record.confidence,
+    )
+    p, right = predicted_confidence(logits[rest] / half, labels[rest])
+    bins = clustered_calibration(p, right, who[rest], level=record.confidence).bins
+    return Repair(number, before, after, gain, bins)
