@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import torchtheory as tt
 from torchtheory.audit.comparison.compare import compare
-from torchtheory.audit.findings import landscape, optimization, robustness
+from torchtheory.audit.findings import optimization, point_reached, robustness
 from torchtheory.core.diagnosis import State
 from torchtheory.core.intervals import Interval
 from torchtheory.models.problem import Problem
@@ -97,7 +97,7 @@ def test_a_gain_of_anything_tells_nothing_about_the_point() -> None:
     samples = Samples(torch.zeros(32, 1), torch.zeros(32), total=1200)
     gain = Interval(0.2, 0.0, math.inf, 0.95, 32, "")
     smallest = Interval(-0.8, -40.0, 0.3, 0.95, 32, "")
-    words = landscape._point_in_words(gain, smallest, False, False, samples)
+    words = point_reached._point_in_words(gain, smallest, False, False, samples)
     assert "inf" not in words
     assert "cannot be told" in words
     assert "no direction of negative curvature" not in words
