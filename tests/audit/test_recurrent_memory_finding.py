@@ -10,6 +10,9 @@ import torchtheory as tt
 from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.claim import Verdict
 from torchtheory.core.diagnosis import State
+from torchtheory.nets.recurrent.gradients import recurrent_gradients
+from torchtheory.nets.recurrent.lru import LRU
+from torchtheory.nets.recurrent.minimal import MinGRU
 
 
 class Classifier(nn.Module):
@@ -68,7 +71,7 @@ def test_vanishing_is_certified_where_the_norm_is_below_one() -> None:
     assert said.number.value <= 7
     (claim,) = found.claims
     assert claim.verdict is Verdict.HOLDS
-    assert [f.name for f in found.figures] == ["memory"]
+    assert [f.name for f in found.figures] == ["eigenvalues", "memory"]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -135,3 +138,78 @@ def test_range_covers_the_other_samples() -> None:
     width = quantity.high - quantity.low
     # twice the range: one interval of 95 % alone may miss
     assert quantity.low - width / 2 <= mean <= quantity.high + width / 2
+
+
+class Linear(nn.Module):
+    """A linear recurrence, and the class from its last output."""
+
+    def __init__(self, layer: nn.Module, width: int) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(width, 3).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        last: Tensor = self.head(self.layer(x)[:, -1])
+        return last
+
+
+def test_the_eigenvalues_of_a_matrix_are_shown() -> None:
+    found = audited(elman(0.5), data())
+    table = next(t for t in found.tables if t.name == "eigenvalues")
+    ((name, kind, largest, smallest, lasts),) = table.rows
+    assert (name, kind) == ("layer", "RNN")
+    # of half an orthogonal matrix
+    assert largest == pytest.approx(0.5)
+    assert smallest == pytest.approx(0.5)
+    assert lasts == "1.44"  # -1 / log 0.5
+    assert "slowest mode of the recurrence layer lasts 1.44 steps" in found.headlines[0]
+    large = audited(elman(1.2), data())
+    assert "an eigenvalue of size 1.2" in large.headlines[0]
+    gated = audited(lstm(1.0), data())
+    assert [t.name for t in gated.tables] == ["layers"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_linear_recurrence_with_a_long_memory_is_fine(seed: int) -> None:
+    x, y = data()
+    layer = LRU(4, 16, 5, smallest=0.9, largest=0.999, generator=seed)
+    found = audited(Linear(layer, 5), (x.double(), y))
+    (said,) = found.assessments
+    assert said.state is State.FINE
+    (claim,) = found.claims
+    assert claim.verdict is Verdict.HOLDS
+    assert [f.name for f in found.figures] == ["eigenvalues", "memory"]
+
+
+def test_a_linear_recurrence_that_forgets_is_worth_a_look() -> None:
+    x, y = data()
+    for layer in (
+        LRU(4, 16, 5, smallest=0.1, largest=0.6, generator=0),
+        MinGRU(4, 5, bias=True, generator=0),
+    ):
+        if isinstance(layer, MinGRU):
+            with torch.no_grad():
+                layer.gate.bias.fill_(-1.0)
+        found = audited(Linear(layer, 5), (x.double(), y))
+        (said,) = found.assessments
+        assert said.state is State.LOOK
+        assert said.number is not None
+        assert said.number.high < 30
+
+
+def test_gains_of_linear_recurrences_are_those_of_the_jacobian() -> None:
+    x = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)).double()
+    layer = MinGRU(4, 3, generator=1)
+    (memory,) = recurrent_gradients(layer, x)
+    a, b = layer.coefficients(x)
+    for sample in range(2):
+        for lag in range(6):
+            start = torch.zeros(3).double()
+
+            def last(z: Tensor, sample: int = sample, lag: int = lag) -> Tensor:
+                for t in range(6 - lag, 6):
+                    z = a[sample, t].detach() * z + b[sample, t].detach()
+                return z
+
+            jacobian = torch.autograd.functional.jacobian(last, start) if lag else torch.eye(3)
+            size = float(jacobian.double().square().sum().sqrt()) / 3**0.5
+            assert float(memory.gains[sample, lag]) == pytest.approx(size)

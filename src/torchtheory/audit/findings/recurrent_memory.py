@@ -18,6 +18,8 @@ from torchtheory.core.quantity import Quantity
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.recurrent.gradients import LayerMemory, recurrent_gradients
+from torchtheory.nets.recurrent.lru import LRU
+from torchtheory.nets.recurrent.minimal import GatedLinear
 
 #: Samples looked at, and the forward passes that each costs.
 SAMPLES, PASSES = 32, 60
@@ -39,9 +41,10 @@ STATEMENT = r"\|\partial z_T/\partial z_{T-k}\|_2 \le (\alpha\,\sigma_1(U))^k"
 
 def recurrent(problem: Problem) -> str | None:
     """Why there is no recurrent layer to speak of, or None."""
-    if any(isinstance(m, nn.RNN | nn.LSTM | nn.GRU) for m in problem.model.modules()):
+    kinds = nn.RNN | nn.LSTM | nn.GRU | LRU | GatedLinear
+    if any(isinstance(m, kinds) for m in problem.model.modules()):
         return None
-    return "the model has no recurrent layer (nn.RNN, nn.LSTM, nn.GRU)"
+    return "the model has no recurrent layer (nn.RNN, nn.LSTM, nn.GRU, or a linear recurrence)"
 
 
 @finding(
@@ -83,6 +86,7 @@ def recurrent_memory(problem: Problem, record: FindingRecord) -> None:
         caption="Steps after which 1 % of a small change of the state is left, and what is left "
         "of it at the last step (root mean square over directions); means over samples.",
     )
+    _eigenvalues(record, memories)
     if steps < FEWEST_STEPS:
         record.headline(f"Its sequences have {steps} steps: too few to ask for memory.")
         return
@@ -118,6 +122,61 @@ def _bounds(record: FindingRecord, memories: list[LayerMemory]) -> None:
                 within=1e-4,
                 where=f"layer {memory.name}, every lag, the samples that were looked at",
             )
+
+
+def _eigenvalues(record: FindingRecord, memories: list[LayerMemory]) -> None:
+    """Where the eigenvalues of recurrences lie, and how long their slowest modes last."""
+    sizes = {m.name: m.eigenvalues.abs() for m in memories if m.eigenvalues is not None}
+    known = [m for m in memories if m.name in sizes]
+    if not known:
+        return
+    record.table(
+        "eigenvalues",
+        ("layer", "kind", "largest |λ|", "smallest |λ|", "slowest mode lasts (steps to 1/e)"),
+        [
+            (
+                m.name,
+                m.kind,
+                float(sizes[m.name].max()),
+                float(sizes[m.name].min()),
+                "for ever" if m.horizon == math.inf else f"{m.horizon:.3g}",
+            )
+            for m in known
+        ],
+        caption="Eigenvalues of the recurrent matrix (of a gated linear recurrence, the means of "
+        "its factors). Beyond 1 a mode grows while the units are not saturated.",
+    )
+    record.figure(
+        "eigenvalues",
+        lambda ax: _plot_eigenvalues(ax, known),
+        caption="Eigenvalues of the recurrences in the complex plane: near the unit circle a mode "
+        "lasts, near 0 it is forgotten at once.",
+        size=(4.2, 4.0),
+    )
+    slowest = max(known, key=lambda m: m.horizon or 0.0)
+    horizon = slowest.horizon or 0.0
+    if horizon < math.inf:
+        record.headline(
+            f"The slowest mode of the recurrence {slowest.name} lasts {horizon:.3g} steps (to 1/e)."
+        )
+    else:
+        record.headline(
+            f"The recurrence {slowest.name} has an eigenvalue of size "
+            f"{float(sizes[slowest.name].max()):.3g}: that mode does not decay while the units are "
+            "not saturated."
+        )
+
+
+def _plot_eigenvalues(ax: Any, memories: list[LayerMemory]) -> None:
+    angles = torch.linspace(0, 2 * math.pi, 200)
+    ax.plot(angles.cos(), angles.sin(), color="0.6", lw=0.9)
+    for k, memory in enumerate(memories[: len(COLORS)]):
+        assert memory.eigenvalues is not None
+        values = memory.eigenvalues.cpu()
+        label = f"{memory.name} ({memory.kind})"
+        ax.plot(values.real, values.imag, "o", ms=3.5, alpha=0.7, color=COLORS[k], label=label)
+    ax.set(xlabel="real part", ylabel="imaginary part", aspect="equal")
+    ax.legend(loc="upper right")
 
 
 def _assess(record: FindingRecord, memories: list[LayerMemory], samples: Samples) -> None:

@@ -33,9 +33,14 @@ from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.activations import ACTIVATIONS
 from torchtheory.nets.recurrent.cells import Cell, ElmanCell, State
 from torchtheory.nets.recurrent.conversion import from_torch
+from torchtheory.nets.recurrent.lru import LRU
+from torchtheory.nets.recurrent.minimal import GatedLinear
 from torchtheory.nets.recurrent.networks import Bidirectional, Recurrent
 
 _LAYERS = (nn.RNN, nn.LSTM, nn.GRU)
+
+#: Recurrences that are diagonal and linear in the state, whose Jacobians are products of factors.
+_LINEAR = (LRU, GatedLinear)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +152,15 @@ class LayerMemory:
 
     Attributes:
         name: of the module, with the number of the layer in it and its direction.
-        kind: `RNN`, `LSTM` or `GRU`.
+        kind: `RNN`, `LSTM` or `GRU`, or that of a linear recurrence, `LRU`, `MinGRU`, `MinLSTM`.
         units: of the hidden state.
         gains: $\|\partial z_T/\partial z_{T-k}\|_F/\sqrt s$, the root mean square of what a change
             of the state k steps before comes to, estimated for each sample, `[samples, T]` with
             $k=0,\dots,T-1$. For a layer that runs backwards T is the beginning.
-        factor: $\alpha\,\sigma_{\max}(U)$ per step, for an `RNN`; None for gated cells. Below 1
-            gradients vanish for certain: the gain at lag k is at most `factor ** k`.
+        factor: $\alpha\,\sigma_{\max}(U)$ per step, for an `RNN` and an `LRU`; None for gates.
+            Below 1 gradients vanish for certain: the gain at lag k is at most `factor ** k`.
+        eigenvalues: those of $U$, `[units]`, complex; of a gated linear recurrence the geometric
+            means of its factors over samples and steps; None for other gated cells.
     """
 
     name: str
@@ -161,6 +168,21 @@ class LayerMemory:
     units: int
     gains: Tensor
     factor: float | None
+    eigenvalues: Tensor | None = None
+
+    @property
+    def horizon(self) -> float | None:
+        r"""Steps after which the slowest mode has decayed to $1/e$, $-1/\log\max|\lambda|$.
+
+        Infinite where a mode does not decay; None where no eigenvalue is known. Of an `RNN`, that
+        of its linear part.
+        """
+        if self.eigenvalues is None:
+            return None
+        largest = float(self.eigenvalues.abs().max())
+        if largest >= 1:
+            return math.inf
+        return 0.0 if largest == 0 else -1 / math.log(largest)
 
     @property
     def steps(self) -> int:
@@ -183,10 +205,12 @@ class LayerMemory:
 def recurrent_gradients(
     model: nn.Module, x: Any, *, probes: int = 8, generator: RandomSource = None
 ) -> list[LayerMemory]:
-    """How far back gradients reach in every `nn.RNN`, `nn.LSTM` and `nn.GRU` of a model.
+    """How far back gradients reach in every recurrent layer of a model.
 
+    These are torch's `nn.RNN`, `nn.LSTM` and `nn.GRU` and the linear recurrences of this package.
     The model runs once on `x`, in evaluation mode, to see what enters its recurrent layers; then
-    each layer runs step by step, and random directions are carried back from its last state.
+    each layer runs step by step, and random directions are carried back from its last state. Of
+    linear recurrences the Jacobians are known: products of their factors.
 
     Args:
         model: any module; it is not changed.
@@ -208,11 +232,37 @@ def recurrent_gradients(
     with evaluation_mode(as_module(model)), torch.no_grad(), _watched(model, entered):
         model(*x) if isinstance(x, tuple) else model(x)
     if not entered:
-        raise UnsupportedModel(f"{type(model).__name__} runs no nn.RNN, nn.LSTM or nn.GRU")
+        raise UnsupportedModel(
+            f"{type(model).__name__} runs no nn.RNN, nn.LSTM, nn.GRU and no linear recurrence"
+        )
     found = []
     for name, layer, sequences, start in entered:
-        found += _memories(name, layer, sequences, start, probes, source)
+        if isinstance(layer, _LINEAR):
+            found.append(_linear_memory(name, layer, sequences))
+        else:
+            found += _memories(name, layer, sequences, start, probes, source)
     return found
+
+
+def _linear_memory(name: str, layer: LRU | GatedLinear, x: Tensor) -> LayerMemory:
+    """Of a diagonal recurrence: the root mean square of the products of its last k factors."""
+    kind = type(layer).__name__
+    with torch.no_grad():
+        if isinstance(layer, LRU):
+            eigenvalues = layer.eigenvalues
+            lags = torch.arange(x.shape[1], device=x.device)[:, None]
+            sizes = eigenvalues.abs().double() ** lags
+            gains = sizes.square().mean(1).sqrt().expand(len(x), -1)
+            factor: float | None = float(eigenvalues.abs().max())
+        else:
+            factors = layer.coefficients(x)[0].double()  # [samples, T, m]
+            logs = factors.clamp_min(1e-300).log()
+            back = logs.flip(1).cumsum(1)[:, :-1]
+            sums = torch.cat([torch.zeros_like(logs[:, :1]), back], 1)
+            gains = (2 * sums).exp().mean(2).sqrt()
+            eigenvalues = logs.mean((0, 1)).exp().to(torch.complex128)
+            factor = None
+    return LayerMemory(name or kind, kind, len(eigenvalues), gains, factor, eigenvalues)
 
 
 # ---------------------------------------------------------------------------------- what runs
@@ -234,6 +284,8 @@ def _watched(model: nn.Module, entered: list[tuple[str, nn.Module, Tensor, Any]]
             elif x.ndim == 2:
                 x = x.unsqueeze(0)
                 start = _each(start, lambda v: v.unsqueeze(1))
+            elif isinstance(layer, _LINEAR):
+                x = x.flatten(0, -3)  # sequences are [..., T, n]
             elif not layer.batch_first:
                 x = x.transpose(0, 1)
             entered.append((name, layer, x.detach(), _each(start, lambda v: v.detach())))
@@ -243,7 +295,7 @@ def _watched(model: nn.Module, entered: list[tuple[str, nn.Module, Tensor, Any]]
     handles = [
         module.register_forward_pre_hook(note(name), with_kwargs=True)
         for name, module in model.named_modules()
-        if isinstance(module, _LAYERS)
+        if isinstance(module, _LAYERS + _LINEAR)
     ]
     try:
         yield
@@ -274,11 +326,14 @@ def _memories(
             words = [name or kind]
             words += [f"layer {depth + 1}"] if layer.num_layers > 1 else []
             words += ["backwards"] if backward else []
-            factor = None
+            factor = eigenvalues = None
             if isinstance(cell, ElmanCell):
-                norm = torch.linalg.matrix_norm(cell.recurrent.detach().double(), 2)
-                factor = steepest(cell.activation) * float(norm)
-            found.append(LayerMemory(", ".join(words), kind, cell.units, gains, factor))
+                matrix = cell.recurrent.detach().double()
+                factor = steepest(cell.activation) * float(torch.linalg.matrix_norm(matrix, 2))
+                eigenvalues = torch.linalg.eigvals(matrix)
+            found.append(
+                LayerMemory(", ".join(words), kind, cell.units, gains, factor, eigenvalues)
+            )
             place += 1
         x = torch.cat(outputs, -1)
     return found
