@@ -38,7 +38,7 @@ class GraphFourier:
     Attributes:
         graph: the graph.
         frequencies: eigenvalues, ascending, `[M]` (or the lowest `[k]`).
-        basis: $U$, `[M, M]` (or `[M, k]`), columns in the same order.
+        basis: $U$, `[M, M]` (or `[M, k]`), real or complex, columns in the same order.
     """
 
     graph: Graph = field(repr=False)
@@ -46,8 +46,8 @@ class GraphFourier:
     basis: Tensor = field(repr=False)
 
     def transform(self, x: Tensor) -> Tensor:
-        r"""$\hat x=U^\top x$, for `x[M]` or `x[M, c]`."""
-        return self.basis.T @ _signal(x, self.graph)
+        r"""$\hat x=U^*x$ ($U^\top x$ for a real basis), for `x[M]` or `x[M, c]`."""
+        return self.basis.mH @ _signal(x, self.graph).to(self.basis.dtype)
 
     def inverse(self, x_hat: Tensor) -> Tensor:
         r"""$x=U\hat x$."""
@@ -127,6 +127,25 @@ def graph_fourier(
     largest = basis.gather(0, basis.abs().argmax(0, keepdim=True))
     signs = torch.where(largest < 0, -1.0, 1.0).to(basis)
     return GraphFourier(graph, values, basis * signs)
+
+
+def cycle_fourier(nodes: int) -> GraphFourier:
+    r"""The cycle with the waves $e^{2\pi ijm/M}/\sqrt M$: the unitary discrete Fourier transform.
+
+    In this basis, which the graph alone does not single out, `convolve` is circular convolution
+    divided by $\sqrt M$. The frequencies are $2-2\cos(2\pi j/M)$, in the order of $j$.
+
+    >>> cycle_fourier(4).frequencies.round(decimals=9).tolist()
+    [0.0, 2.0, 4.0, 2.0]
+    """
+    whole_number(nodes, "nodes", least=3)
+    turns = torch.arange(nodes, dtype=torch.float64) * (2 * torch.pi / nodes)
+    # j m modulo M first, so that no digits of large angles are lost
+    angles = turns[torch.outer(torch.arange(nodes), torch.arange(nodes)) % nodes]
+    basis = torch.polar(torch.full_like(angles, nodes**-0.5), angles)
+    steps = torch.arange(nodes)
+    graph = as_graph(torch.stack([steps, (steps + 1) % nodes]), directed=False)
+    return GraphFourier(graph, 2 - 2 * turns.cos(), basis)
 
 
 def spectral_filter(
