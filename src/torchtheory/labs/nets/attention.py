@@ -75,10 +75,19 @@ def parameter_free(run: Run, n: int, d: int) -> None:
     says.equal(weights.sum(1), 1.0, EXACT)
     says.fails("summed over the queries", weights.sum(0))
     directions = run.randn(200, d)
-    reach = (x @ directions.T).amax(0)
-    says = run.states("M-96", r"u^\top y_n\le\max_mu^\top x_m\text{ for every }u:\ y_n\in\operatorname{conv}\{x_m\}")
-    says.at_most((y @ directions.T).amax(0), reach, EXACT, where="200 random directions")
-    says.fails("weights that do not sum to one", (linear_attention(x, x, x) @ directions.T).amax(0))
+    q, k, v = run.randn(n, d), run.randn(2 * n, d), run.randn(2 * n, d)
+
+    def reach(*points: Tensor) -> Tensor:
+        """How far they go in each direction."""
+        return torch.cat([(p @ directions.T).amax(0) for p in points])
+
+    says = run.states(
+        ["M-96", "N-82"], r"u^\top y_n\le\max_mu^\top v_m\text{ for every }u:\ y_n\in\operatorname{conv}\{v_m\}"
+    )
+    says.at_most(
+        reach(y, attention(q, k, v)[0]), reach(x, v), EXACT, where="200 directions; tokens, and queries with their keys"
+    )
+    says.fails("weights that do not sum to one", reach(linear_attention(x, x, x), linear_attention(q, k, v)))
     many = run.randn(4, n, d)
 
     def defect(mask: Tensor | None) -> float:
@@ -265,7 +274,7 @@ def pictures(run: Run, n: int, d: int) -> None:
 
     def plot(axes: Any) -> None:
         for ax, (title, weights) in zip(axes[0], shown, strict=True):
-            image = ax.imshow(weights, vmin=0, vmax=1, cmap="viridis")
+            image = ax.imshow(weights.numpy(), vmin=0, vmax=1, cmap="viridis")
             ax.set(title=title, xlabel="key")
             ax.grid(False)
         axes[0, 0].set_ylabel("query")

@@ -153,7 +153,7 @@ def pictures(run: Run, n: int, d: int, h: int) -> None:
 
     def plot(axes: Any) -> None:
         for j, ax in enumerate(axes[0]):
-            image = ax.imshow(weights[0, j].detach(), vmin=0, vmax=1, cmap="viridis")
+            image = ax.imshow(weights[0, j].detach().numpy(), vmin=0, vmax=1, cmap="viridis")
             ax.set(title=f"head {j + 1}", xlabel="token of B")
             ax.grid(False)
         axes[0, 0].set_ylabel("token of A")

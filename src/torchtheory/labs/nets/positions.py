@@ -75,8 +75,9 @@ def identities(run: Run, length: int, width: int) -> None:
     says = run.states(both, r"\|p_t\|^2=d/2")
     says.equal(p.square().sum(1), width / 2, 1e-12)
     says.fails("a sine and its cosine of two frequencies", apart[1:].square().sum(1))
-    gaps = torch.arange(length).double()[:, None] - torch.arange(length).double()
-    expected = (gaps[..., None] * frequencies(width)).cos().sum(-1)
+    places = torch.arange(length)
+    by_distance = (places.double()[:, None] * frequencies(width)).cos().sum(1)
+    expected = by_distance[(places[:, None] - places).abs()]
     says = run.states("N-87", r"\langle p_t,p_s\rangle=\sum_i\cos(\omega_i(t-s))")
     says.equal(p @ p.T, expected, 1e-11)
     says.fails("a sine and its cosine of two frequencies", apart @ apart.T)
@@ -215,13 +216,13 @@ def pictures(run: Run, length: int, width: int) -> None:
         for ax, table, title in zip(
             axes[0], (p, printed), ("encoding", r"frequencies $C^{k/d}$, as printed"), strict=False
         ):
-            ax.imshow(table.T, aspect="auto", cmap="RdBu", vmin=-1, vmax=1)
+            ax.imshow(table.T.numpy(), aspect="auto", cmap="RdBu", vmin=-1, vmax=1)
             ax.set(title=title, xlabel="position", ylabel="entry")
             ax.grid(False)
         middle = length // 2
         for table, style, label in ((p, "-", "encoding"), (printed, "--", "as printed")):
             alike = table @ table[middle] / (table.norm(dim=1) * table[middle].norm())
-            axes[0, 2].plot(torch.arange(length) - middle, alike, style, label=label, lw=1.3)
+            axes[0, 2].plot(range(-middle, length - middle), alike.tolist(), style, label=label, lw=1.3)
         axes[0, 2].set(title="how alike positions are", xlabel="distance", ylabel="cosine of the angle")
         axes[0, 2].legend(loc="upper right", fontsize="small")
 

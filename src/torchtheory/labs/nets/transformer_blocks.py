@@ -177,7 +177,7 @@ def decoder(run: Run, n: int, d: int) -> None:
 
     def plot(axes: Any) -> None:
         for ax, (title, table) in zip(axes[0], shown, strict=True):
-            image = ax.imshow((table / table.max()).clamp(min=1e-4).log10(), vmin=-4, vmax=0, cmap="magma")
+            image = ax.imshow((table / table.max()).clamp(min=1e-4).log10().numpy(), vmin=-4, vmax=0, cmap="magma")
             ax.set(title=title, xlabel="input token")
             ax.grid(False)
             ax.figure.colorbar(image, ax=ax, shrink=0.8)

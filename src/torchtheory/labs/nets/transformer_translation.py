@@ -140,7 +140,7 @@ def reversal(run: Run, length: int, iterations: int, width: int) -> None:
 
     def plot(axes: Any) -> None:
         for j, ax in enumerate(axes[0]):
-            image = ax.imshow(weights[j], vmin=0, vmax=1, cmap="viridis")
+            image = ax.imshow(weights[j].numpy(), vmin=0, vmax=1, cmap="viridis")
             ax.set(title=f"head {j + 1}", xlabel="symbol that is read")
             ax.set_xticks(range(length), [str(int(s)) for s in one[0]])
             ax.set_yticks(range(length), [str(int(s)) for s in one[0].flip(0)])

@@ -132,8 +132,8 @@ def picture(run: Run, model: VisionTransformer, images: Tensor) -> None:
 
     def plot(axes: Any) -> None:
         for j in range(len(images)):
-            axes[0, j].imshow(images[j, 0], cmap="gray_r")
-            axes[1, j].imshow(looked[j], cmap="viridis", vmin=0)
+            axes[0, j].imshow(images[j, 0].numpy(), cmap="gray_r")
+            axes[1, j].imshow(looked[j].numpy(), cmap="viridis", vmin=0)
             for ax in axes[:, j]:
                 ax.set(xticks=[], yticks=[])
                 ax.grid(False)

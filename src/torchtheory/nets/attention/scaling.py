@@ -67,7 +67,7 @@ class ScalingStudy:
                 (self.scaled, "o-", r"divided by $\sqrt{d}$"),
                 (self.plain, "s--", "not divided"),
             ):
-                ax.plot(sizes, getattr(study, name).mean(1), style, label=words, ms=4)
+                ax.plot(sizes, getattr(study, name).mean(1).tolist(), style, label=words, ms=4)
             ax.set(xscale="log", xlabel="size d", ylabel=label)
             if most is None:
                 ax.set_yscale("log")

@@ -314,6 +314,9 @@ class LanguageModel(nn.Module):
                 embedding. Its buffers, if any, are not needed.
             heads: of the attention, which the weights do not tell: 12, 16, 20 or 25 for the
                 published ones.
+
+        Other settings are GPT-2's own: the approximate GELU, 1e-5 in the normalizations, scores
+        divided by the root of their size.
         """
         if not isinstance(weights, Mapping):
             raise InvalidType(f"a state dict is needed, not {described(weights)}")
