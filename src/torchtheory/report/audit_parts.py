@@ -161,7 +161,13 @@ class AuditParts:
 
     @property
     def claims(self) -> list[Claim]:
-        return [c for f in self.audit.findings for c in f.claims if not c.self_check]
+        """The statements about the network, as they are counted."""
+        return [
+            c
+            for f in self.audit.findings
+            for c in f.claims
+            if not c.self_check and not _has_no_subject(c)
+        ]
 
 
 def audit_parts(audit: AuditResult) -> AuditParts:
@@ -212,12 +218,21 @@ def _finding_part(finding: AuditFinding, above: set[int]) -> FindingPart:
     )
 
 
+def _has_no_subject(claim: Claim) -> bool:
+    """Whether it says no more than that a finding has nothing to be about.
+
+    That a model draws no random numbers or has no attention is no theorem that does not apply:
+    without an entry of the catalogue it is neither listed nor counted.
+    """
+    return claim.verdict is Verdict.NOT_APPLICABLE and not claim.ids
+
+
 def _omissions(audit: AuditResult, verdict: Verdict) -> tuple[Omission, ...]:
     """The statements with this verdict, those of one reason together."""
     found: dict[str, Omission] = {}
     for finding in audit.findings:
         for claim in finding.claims:
-            if claim.verdict is verdict:
+            if claim.verdict is verdict and not _has_no_subject(claim):
                 reason = sentence(claim.reason)
                 group = found.setdefault(reason, Omission(reason))
                 if claim.statement not in group.statements:

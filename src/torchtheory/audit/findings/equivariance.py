@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.engine.ranges import part_of
 from torchtheory.audit.findings.hypotheses import classification, deterministic
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
@@ -322,19 +323,22 @@ def token_order(problem: Problem, record: FindingRecord) -> None:
         "order-defect", "change of the outputs by another order of the tokens, of their size",
         found.mean, samples=samples,
     )  # fmt: skip
+    part = part_of(samples)
     if found.exact:
         record.look(
             "The order of the tokens is nothing to the network: "
             + (
-                "its outputs are the same for every order."
+                "its outputs are the same for every order"
                 if "invariance" in found.assumed
-                else "its outputs are permuted as the tokens are."
-            ),
+                else "its outputs are permuted as the tokens are"
+            )
+            + f"{part}.",
             number=number,
-            usual="above 0",
+            usual=f"above {found.rounding:.1g}, which rounding alone can make",
             action="If the order matters, add position encodings to the embedded tokens.",
         )
     else:
         record.headline(
-            f"Another order of the tokens changes the outputs by {number.value:.3g} of their size."
+            f"Another order of the tokens changes the outputs by {number.value:.3g} of their size"
+            f"{part}."
         )

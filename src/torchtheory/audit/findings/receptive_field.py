@@ -206,24 +206,25 @@ def _has_places(problem: Problem, places: tuple[int, ...]) -> bool:
 
 def _reaches(problem: Problem, layer: Dependence) -> bool:
     """Whether the output that is meant is computed from the layer."""
-    which = problem.function.output
-    if isinstance(which, tuple):
-        return True
-    try:
-        return reaches_output(problem.model, problem.train.x[:1], layer.name, output=which)
-    except TorchTheoryError:
-        return True
+    return _asked(problem, layer, reaches_output, samples=1, unknown=True)
 
 
-def _forgets(problem: Problem, last: Dependence) -> bool:
+def _forgets(problem: Problem, layer: Dependence) -> bool:
     """Whether the model's output is the same where the places of the layer change."""
+    return _asked(problem, layer, forgets_places, samples=4, unknown=False)
+
+
+def _asked(
+    problem: Problem, layer: Dependence, question: Any, *, samples: int, unknown: bool
+) -> bool:
+    """The answer about a layer and the output that is meant; `unknown` where there is none."""
     which = problem.function.output
     if isinstance(which, tuple):
-        return False
+        return unknown
     try:
-        return forgets_places(problem.model, problem.train.x[:4], last.name, output=which)
+        return bool(question(problem.model, problem.train.x[:samples], layer.name, output=which))
     except TorchTheoryError:
-        return False
+        return unknown
 
 
 def _by(sizes: Any) -> str:

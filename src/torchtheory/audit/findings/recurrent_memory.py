@@ -176,6 +176,7 @@ def _plot_eigenvalues(ax: Any, memories: list[LayerMemory]) -> None:
         label = f"{memory.name} ({memory.kind})"
         ax.plot(values.real, values.imag, "o", ms=3.5, alpha=0.7, color=COLORS[k], label=label)
     ax.set(xlabel="real part", ylabel="imaginary part", aspect="equal")
+    ax.locator_params(nbins=5)
     ax.legend(loc="upper right")
 
 
