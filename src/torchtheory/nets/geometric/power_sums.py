@@ -281,7 +281,7 @@ def _followed(
             tangent[count:] = -tangent[:count]
         length = tangent.norm(dim=-1)
         direction = tangent / length.clamp(min=1e-300)[:, None]
-        moved, close = _corrected(phi, x + step * direction, wanted)
+        moved, close = _corrected(phi, x + step * direction * going[:, None], wanted)
         inside = ((moved >= low) & (moved <= high)).all(-1)
         # too short a step is one that is stuck at a corner of phi
         going &= close & inside & (length > 0.5) & ((moved - x).norm(dim=-1) > 0.1 * step)
@@ -295,15 +295,18 @@ def _followed(
 
 def _codes(phi: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     """The codes `[n, d]` of sets `[n, M]` and their derivatives `[n, d, M]`."""
-    points = x.reshape(-1, 1)
-    each, slopes = torch.func.jvp(phi, (points,), (torch.ones_like(points),))[:2]
+    points = x.detach().reshape(-1, 1).clone().requires_grad_()
+    with torch.enable_grad():
+        each = phi(points)
     if each.ndim != 2 or len(each) != len(points):
         raise ShapeMismatch(
             f"phi must map scalars [{len(points)}, 1] to codes [{len(points)}, d], not to "
             f"{list(each.shape)}"
         )
+    # each code is of its own scalar; forward mode would take ten times as long for small networks
+    rows = [torch.autograd.grad(c.sum(), points, retain_graph=True)[0] for c in each.unbind(1)]
     shape = (*x.shape, each.shape[1])
-    return each.detach().reshape(shape).sum(1), slopes.detach().reshape(shape).mT
+    return each.detach().reshape(shape).sum(1), torch.cat(rows, 1).reshape(shape).mT
 
 
 def _kernel_part(slopes: Tensor, direction: Tensor) -> Tensor:
@@ -328,12 +331,13 @@ def _corrected(phi: Callable[[Tensor], Tensor], x: Tensor, wanted: Tensor) -> tu
     for _ in range(CORRECTIONS):
         code, slopes = _codes(phi, x)
         missing = wanted - code
-        if bool((missing.norm(dim=-1) <= 4 * eps * scale).all()):
+        if bool((missing.norm(dim=-1) <= 32 * eps * scale).all()):
             break
         x = x + (torch.linalg.pinv(slopes, rtol=1e-10) @ missing[..., None])[..., 0]
         x = torch.where(x.isfinite(), x, 1e9)  # far outside, where the path ends
-    close = (wanted - _codes(phi, x)[0]).norm(dim=-1) <= ROUNDING * eps * scale
-    return x, close
+    else:
+        missing = wanted - _codes(phi, x)[0]
+    return x, missing.norm(dim=-1) <= ROUNDING * eps * scale
 
 
 def _widest(
