@@ -20,7 +20,8 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.core.random import as_generator
-from torchtheory.kernels.parameter_uses import ParameterUses
+from torchtheory.kernels.parameter_uses.jacobians import Lookup, Use
+from torchtheory.kernels.parameter_uses.watching import ParameterUses
 from torchtheory.kernels.tangent_features import (
     Factors,
     Features,
@@ -32,7 +33,6 @@ from torchtheory.kernels.tangent_features import (
     jacobian_of,
     measure,
 )
-from torchtheory.kernels.use_jacobians import Lookup, Use
 from torchtheory.models.cost import saved_sizes
 from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept
 

@@ -24,8 +24,8 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from torchtheory.kernels.parameter_uses.jacobians import Lookup, OuterUse, Use, outer_sum
 from torchtheory.kernels.tiles import blocks
-from torchtheory.kernels.use_jacobians import Lookup, OuterUse, Use, outer_sum
 
 Outputs = Literal["full", "trace", "diagonal"]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import ShapeMismatch
 from torchtheory.core.memory import bytes_of
-from torchtheory.kernels.parameter_uses import ParameterUses
+from torchtheory.kernels.parameter_uses.watching import ParameterUses
 from torchtheory.kernels.tangent_derivatives import Differentiable, Functional
 from torchtheory.kernels.tiles import blocks
 from torchtheory.linalg.operators import Action, LinearOperator

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.kernels.use_jacobians import (
+from torchtheory.kernels.parameter_uses.jacobians import (
     Affine,
     Convolution,
     GroupedConvolution,

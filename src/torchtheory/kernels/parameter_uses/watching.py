@@ -2,8 +2,8 @@
 
 `ParameterUses` watches a forward pass at the level of torch's functions, so it sees a weight
 whether a layer of `torch.nn` or the user's own code uses it, once or many times; each use it
-understands (`use_rules`) becomes an object that knows its Jacobian (`use_jacobians`), and a
-parameter that goes anywhere else is listed as unknown, for the caller to differentiate as a whole.
+understands (`rules`) becomes an object that knows its Jacobian (`jacobians`), and a parameter that
+goes anywhere else is listed as unknown, for the caller to differentiate as a whole.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from torchtheory.kernels.parameter_uses.jacobians import Role, Use
+from torchtheory.kernels.parameter_uses.rules import ALIASES, CUTS, REWRITTEN, RULES
 from torchtheory.kernels.recurrent_steps import IN_STEPS
-from torchtheory.kernels.use_jacobians import Role, Use
-from torchtheory.kernels.use_rules import ALIASES, CUTS, REWRITTEN, RULES
 
 
 class ParameterUses(TorchFunctionMode):

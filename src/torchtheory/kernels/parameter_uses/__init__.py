@@ -1,0 +1,1 @@
+"""Where and how the parameters enter a computation, and the Jacobians of their uses."""
