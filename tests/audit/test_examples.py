@@ -56,6 +56,9 @@ SMALL = {
         "--budget=2s",
     ],
     "audit_vit": ["--width=8", "--layers=1", "--epochs=1", "--samples=60", "--budget=2s"],
+    "language_model": [
+        "--width=8", "--depth=1", "--length=8", "--steps=2", "--samples=80", "--budget=2s",
+    ],
     "audit_regression": ["--width=4", "--epochs=5", "--budget=2s"],
     "audit_own_finding": [],
     "bug_hunt": ["--defect=forgotten-activation"],

@@ -20,9 +20,9 @@ from torchtheory.nets.attention.causality import (
     measure_causality,
 )
 
-#: Positions that are tried, at most; replacements of each; and how much dearer a pass of a few
-#: sequences in double precision is than one of many in single.
-PLACES, DRAWS, DEARER = 64, 2, 4.0
+#: Positions that are tried, at most, and below which fewer sequences are; replacements of each; and
+#: how much dearer a pass of a few sequences in double precision is than one of many in single.
+PLACES, FEW, DRAWS, DEARER = 64, 8, 2, 4.0
 
 STATEMENT = r"x_{\le t}=x'_{\le t}\Rightarrow y_t(x)=y_t(x')"
 
@@ -70,19 +70,23 @@ def sequence_inputs(problem: Problem, samples: Samples) -> Tensor | None:
 )
 def future_leakage(problem: Problem, record: FindingRecord) -> None:
     """Inputs behind a position are replaced: outputs up to it must stay as they are."""
-    samples = problem.train.some(SEEN, record.generator)
-    each = 2 * DRAWS * len(samples) * DEARER
-    places = min(PLACES, problem.affordable(each))
-    if places < 2:
-        record.not_done("M-115", STATEMENT, "there was no time for it; give a larger budget")
-        return
+    count, draws = SEEN, DRAWS
+    places = problem.affordable(2 * draws * count * DEARER)
+    if places < FEW:  # with fewer of everything it is still worth its time
+        count, draws = 2, 1
+        places = max(2, problem.affordable(2 * draws * count * DEARER))
+    samples = problem.train.some(count, record.generator)
     rows = problem.function.rows
     given: Any = samples.x
     if rows is not None:
         given = rows.take(samples.x).parts
     try:
         found = measure_causality(
-            problem.function, given, places=places, draws=DRAWS, generator=record.generator
+            problem.function,
+            given,
+            places=min(PLACES, places),
+            draws=draws,
+            generator=record.generator,
         )
     except InvalidInput as error:
         record.not_applicable("M-115", STATEMENT, str(error), samples=samples)
