@@ -14,7 +14,7 @@ from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.attention.maps import attention_maps
 from torchtheory.nets.attention.transformers import LanguageModel, Transformer
 
-SYMBOLS = 6
+SYMBOLS, RATE = 6, 0.01
 
 
 @lab(
@@ -24,7 +24,7 @@ SYMBOLS = 6
     title="A transformer reverses sequences, and its cross-attention shows how",
     full={"length": 10, "iterations": 1500, "width": 64},
 )
-def transformer_reversal(run: Run, length: int = 5, iterations: int = 120, width: int = 32) -> None:
+def transformer_reversal(run: Run, length: int = 5, iterations: int = 80, width: int = 32) -> None:
     """Causal decoding with a cache, and a small translation that is learned: every sequence backwards.
 
     Outputs at a place do not change with later tokens, so that token by token with a cache of keys and values gives
@@ -96,14 +96,16 @@ def trained(run: Run, length: int, iterations: int, width: int, *, positions: bo
     model = Transformer(SYMBOLS, SYMBOLS, width, 2 * width, 2, 1, norm="pre", generator=run.seed, dtype=torch.float32)
     if not positions:
         model.positions = NoPositions()
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     source = torch.Generator().manual_seed(run.seed)
-    for _ in range(iterations):
+    for k in run.track(range(iterations), "with positions" if positions else "without positions"):
+        optimizer.param_groups[0]["lr"] = RATE * (1 - k / iterations)
         x = torch.randint(SYMBOLS, (64, length), generator=source)
         y = x.flip(1)
         loss = F.cross_entropy(model(x, model.after_start(y)).flatten(0, 1), y.flatten())
         optimizer.zero_grad()
         torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     return model
 
