@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnknownName
 from torchtheory.kernels.dual_activations import (
     CLOSED_FORMS,
-    HermiteExpansion,
-    PiecewiseLinear,
     activation_layer,
     dual_activation,
     dual_moments,
-    half_angle_and_rest,
 )
+from torchtheory.kernels.duals.angles import half_angle_and_rest
+from torchtheory.kernels.duals.closed_forms import PiecewiseLinear
+from torchtheory.kernels.duals.hermite import HermiteExpansion
 from torchtheory.nets.activations import activation, nth_derivative
 from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch, UnknownName
 from torchtheory.kernels import infinite_width
-from torchtheory.kernels.dual_activations import HermiteExpansion, PiecewiseLinear, dual_moments
+from torchtheory.kernels.dual_activations import dual_moments
+from torchtheory.kernels.duals.closed_forms import PiecewiseLinear
+from torchtheory.kernels.duals.hermite import HermiteExpansion
 from torchtheory.kernels.infinite_width import limit_kernel, limit_kernels, nngp, ntk
 from torchtheory.kernels.parametrization import ntk_mlp
 from torchtheory.kernels.regression import kernel_least_squares

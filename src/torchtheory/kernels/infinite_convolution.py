@@ -28,19 +28,9 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.checks import all_finite, described, whole_number
-from torchtheory.core.errors import (
-    EmptyData,
-    InvalidInput,
-    InvalidType,
-    ShapeMismatch,
-    UnknownName,
-)
-from torchtheory.kernels.dual_activations import (
-    AnyActivation,
-    DualActivation,
-    Prepared,
-    dual_activation,
-)
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch, UnknownName
+from torchtheory.kernels.dual_activations import AnyActivation, dual_activation
+from torchtheory.kernels.duals.moments import DualActivation, Prepared
 from torchtheory.kernels.infinite_width import LimitKernels
 from torchtheory.kernels.parametrization import Readout, check_variances
 

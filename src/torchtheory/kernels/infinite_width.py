@@ -35,15 +35,10 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_points, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
-from torchtheory.kernels.dual_activations import (
-    AnyActivation,
-    DualActivation,
-    PiecewiseLinear,
-    Prepared,
-    Step,
-    dual_activation,
-    half_angle_and_rest,
-)
+from torchtheory.kernels.dual_activations import AnyActivation, dual_activation
+from torchtheory.kernels.duals.angles import half_angle_and_rest
+from torchtheory.kernels.duals.closed_forms import PiecewiseLinear, Step
+from torchtheory.kernels.duals.moments import DualActivation, Prepared
 from torchtheory.kernels.functions import Kernel, squared_distances
 from torchtheory.kernels.parametrization import check_variances
 

@@ -1,0 +1,1 @@
+"""What activations make of two correlated Gaussians: closed forms and expansions."""
