@@ -11,7 +11,7 @@ from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.attention.blocks import DecoderBlock, EncoderBlock, Norm
-from torchtheory.nets.attention.dot_product import attention
+from torchtheory.nets.attention.dot_product import attention, causal_mask
 from torchtheory.nets.attention.maps import token_jacobian
 from torchtheory.nets.attention.positions import SinusoidalPositions
 from torchtheory.nets.attention.transformers import Transformer, TransformerEncoder
@@ -164,6 +164,11 @@ def decoder(run: Run, n: int, d: int) -> None:
     own = token_jacobian(OfMemory(block, memory, memory=False), x)[0]
     read = token_jacobian(OfMemory(block, x, memory=True), memory)[0]
     seen = token_jacobian(plain, x)[0]
+    theirs = nn.TransformerDecoderLayer(d, 2, 2 * d, batch_first=True, dtype=torch.float64).eval()
+    same = DecoderBlock.from_torch(theirs)
+    says = run.states("M-104", r"\text{masked self-attention, cross-attention, network: torch's decoder layer, masked}")
+    says.equal(gap(same(x, memory), theirs(x, memory, tgt_mask=causal_mask(n))), within=1e-10)
+    says.fails("torch's layer without a mask", gap(same(x, memory), theirs(x, memory)))
     says = run.states("M-104", r"\partial y_i/\partial x_j=0\text{ for }j>i")
     says.equal(float(own.triu(1).max()))
     says.fails("an encoder block, which has no mask", float(seen.triu(1).max()))
