@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 import pickle
 import xml.etree.ElementTree as ElementTree
@@ -141,3 +142,12 @@ def test_a_late_figure_equals_its_copies() -> None:
         assert other == late
         assert hash(late) == hash(other)
     assert late != draw("line", lambda axes: axes.plot([0, 2]), caption="A line.")
+
+
+def test_a_late_figure_with_a_field_replaced_is_a_drawn_one() -> None:
+    late = LateFigure("line", lambda axes: axes.plot([0, 1]), caption="A line.")
+    other = dataclasses.replace(late, caption="Another line.")
+    assert other == draw("line", lambda axes: axes.plot([0, 1]), caption="Another line.")
+    assert late.caption == "A line."
+    with pytest.raises(TypeError, match="color"):
+        dataclasses.replace(late, color="red")  # type: ignore[call-arg]
