@@ -49,6 +49,7 @@ from torchtheory.models.model import Initial, process_kept
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.models.samples import Data
 from torchtheory.models.sklearn_estimators import as_network
+from torchtheory.models.targets import position_words
 from torchtheory.models.untouched import ModelState
 from torchtheory.report.html import audit_fragment, audit_page
 from torchtheory.report.markdown import audit_markdown
@@ -433,6 +434,17 @@ def _measured_on(found: FindingRecord) -> int:
     return sum(q.used for q in found.quantities) if found.complete else -1
 
 
+def _task(problem: Problem) -> str:
+    """What is to be said about a sample."""
+    if problem.task == "multiclass":
+        return f"classification, {problem.classes} classes"
+    if problem.task == "labeling":
+        _, label = position_words(problem.train.y, problem.tokens)
+        each = "position" if label == "label" else label
+        return f"one of {problem.classes} classes for each {each}"
+    return problem.task
+
+
 def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> dict[str, str]:
     sizes = f"{problem.train.population:,} train"
     tested = problem.test
@@ -440,9 +452,7 @@ def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> di
     facts = {
         "model": type(problem.model).__name__,
         "parameters": f"{problem.function.count:,}",
-        "task": f"classification, {problem.classes} classes"
-        if problem.task == "multiclass"
-        else problem.task,
+        "task": _task(problem),
         "samples": sizes,
         "input": problem.input_shapes,
         "precision": str(problem.function.reference().dtype).removeprefix("torch."),

@@ -45,7 +45,10 @@ def embeddings(problem: Problem, record: FindingRecord) -> None:
     samples = problem.train.some(problem.affordable(2, share=0.6), record.generator)
     used, most = rows_used(problem, samples)
     if not used:
-        record.headline("Its tables are not looked up by row alone, so that all rows are trained.")
+        record.headline(
+            "Its tables are read otherwise than row by row (as the last layer as well, or in "
+            "part), so that which rows are looked up says little."
+        )
         return
     part = part_of(samples)
     rows = []

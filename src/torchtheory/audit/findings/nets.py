@@ -14,6 +14,7 @@ from torchtheory.linalg.equal_rows import copied_rows
 from torchtheory.linalg.singular_values import spectral_norm
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
+from torchtheory.models.targets import IGNORED, position_words
 from torchtheory.nets.symmetries import hidden_layers, permute_units
 from torchtheory.report.wording import counted
 
@@ -62,10 +63,13 @@ def layers(problem: Problem, record: FindingRecord) -> None:
         return
     record.quantity("parameters", "parameters", total)
     record.quantity("parameters-per-sample", "parameters for each training sample", total / n)
-    record.headline(
-        f"The network has {total:,} parameters, {total / n:.3g} for each of the {n:,} training "
-        f"samples."
-    )
+    words = f"{total / n:.3g} for each of the {n:,} training samples"
+    if problem.task == "labeling":
+        labels = round(float((problem.train.y != IGNORED).double().flatten(1).sum(1).mean()) * n)
+        _, label = position_words(problem.train.y, problem.tokens)
+        about = "" if len(problem.train) == n else "about "
+        words += f" and {total / labels:.3g} for each of their {about}{labels:,} {label}s"
+    record.headline(f"The network has {total:,} parameters, {words}.")
 
 
 @finding(

@@ -95,10 +95,11 @@ def token_calibration(problem: Problem, record: FindingRecord) -> None:
     )
     fixed = repaired is not None and repaired.clearly
     if found.test.p_value > SIGNIFICANT or (error.low < SMALL and not fixed):
-        chance = ", a gap that may be chance" if error.low >= SMALL else ""
-        record.fine(
-            f"{sentence}{chance}.", number=error, usual=f"below {SMALL:g}", figure="reliability"
-        )
+        gap = "" if found.test.p_value > 0.05 else ", a small gap"
+        usual = f"below {SMALL:g}"
+        if error.low >= SMALL:
+            gap, usual = ", a gap that may be chance", f"{usual}, but for chance"
+        record.fine(f"{sentence}{gap}.", number=error, usual=usual, figure="reliability")
         return
     way = "more" if said > true else "less"
     severity(record, error, said > true)(
