@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.core.progress import track
 from torchtheory.models.model import evaluating, evaluation_mode
+from torchtheory.models.problem import Loss
 from torchtheory.training.batches import BatchSource, InMemory, OpenData
 from torchtheory.training.checkpoint import (
     callable_name,
@@ -41,6 +43,9 @@ from torchtheory.training.seeds import (
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 Callback = Callable[[nn.Module, History], object]
+BatchLoss = Callable[[nn.Module, Tensor, Tensor, Loss, torch.Generator], tuple[Tensor, Tensor]]
+"""Model, inputs, targets, the mean loss of `(outputs, targets)` and a generator, to the loss that a
+step goes down and the outputs by which errors are counted."""
 
 # Losses are read, and found finite or not, once in so many steps: reading each would make a GPU
 # wait, and costs a tenth of a small network's step on the CPU as well.
@@ -86,6 +91,7 @@ class Training:
         restore_best: bool,
         max_gradient_norm: float | None,
         callbacks: Sequence[Callback],
+        batch_loss: BatchLoss | None = None,
     ) -> None:
         self.model, self.data, self.criterion = model, data, criterion
         self.optimizer, self.scheduler, self.each_step = optimizer, scheduler, each_step
@@ -93,6 +99,7 @@ class Training:
         self.augment, self.distillation = augment, distillation
         self.stopping, self.restore_best = stopping, restore_best
         self.max_gradient_norm, self.callbacks = max_gradient_norm, callbacks
+        self.batch_loss = batch_loss
         self.trained = [p for group in optimizer.param_groups for p in group["params"]]
         self.teacher_logits = self._teacher_table()
         self.path: Path | None = None
@@ -137,6 +144,7 @@ class Training:
     def _run_epoch(self) -> None:
         model, optimizer, criterion = self.model, self.optimizer, self.criterion
         augment, table, limit = self.augment, self.teacher_logits, self.max_gradient_norm
+        batch_loss = self.batch_loss
         started = time.perf_counter() - self.elapsed
         model.train()
         if self.step == 0:
@@ -151,8 +159,12 @@ class Training:
             elif self.distillation is not None:
                 logits = teacher_outputs(self.distillation.teacher, x).to(self.trained[0])
             optimizer.zero_grad()
-            outputs = model(x)
-            loss = criterion(outputs, y, logits)
+            if batch_loss is None:
+                outputs = model(x)
+                loss = criterion(outputs, y, logits)
+            else:
+                on_batch = partial(_on_batch, criterion, logits)
+                loss, outputs = batch_loss(model, x, y, on_batch, self.generator)
             torch.autograd.backward(loss)
             if limit is not None:
                 nn.utils.clip_grad_norm_(self.trained, limit)
@@ -311,6 +323,8 @@ class Training:
             else f"{self.distillation.temperature}, {self.distillation.weight}, "
             f"teacher {weights_signature(self.distillation.teacher)}",
         }
+        if self.batch_loss is not None:
+            self.configuration["batch_loss"] = callable_name(self.batch_loss)
         if self.scheduler is not None:
             self.configuration["epochs"] = str(self.epochs)
 
@@ -371,6 +385,10 @@ class Training:
         if self.stopping is not None:
             self.stopping.best, self.stopping.best_check, self.stopping.checks = state["stopping"]
         self.safe, self.safe_at = copy_state(self.model), (self.epoch, self.step)
+
+
+def _on_batch(criterion: Criterion, logits: Tensor | None, outputs: Tensor, y: Tensor) -> Tensor:
+    return criterion(outputs, y, logits)
 
 
 def _signature(source: BatchSource | None) -> str:

@@ -32,7 +32,7 @@ from torchtheory.training.checkpoint import callable_name
 from torchtheory.training.distillation import Distillation
 from torchtheory.training.early_stopping import EarlyStopping
 from torchtheory.training.history import History
-from torchtheory.training.loop import Augment, Callback, Training
+from torchtheory.training.loop import Augment, BatchLoss, Callback, Training
 from torchtheory.training.named_optimizers import MakeOptimizer, make_optimizer
 from torchtheory.training.objective import training_criterion
 from torchtheory.training.seeds import derived_seed
@@ -56,6 +56,7 @@ def fit(
     task: Task | None = None,
     label_smoothing: float | Tensor = 0.0,
     augment: Augment | None = None,
+    batch_loss: BatchLoss | None = None,
     distillation: Distillation | None = None,
     patience: int | None = None,
     min_improvement: float = 0.0,
@@ -94,6 +95,10 @@ def fit(
         task: `regression`, `binary` or `multiclass`; inferred unless given.
         label_smoothing: $\epsilon$, or a confusion matrix with distributions as columns.
         augment: `(x, generator) -> x`, applied to each training batch.
+        batch_loss: `(model, x, y, loss, generator) -> (loss, outputs)` in place of the loss at the
+            batch itself, such as the loss at adversarial inputs
+            (`robustness.adversarial_training`); `loss` is the one asked for, of outputs and
+            targets, and errors are counted on the outputs.
         distillation: a teacher to learn from.
         patience: stop after so many epochs without a better validation loss, and (unless
             `restore_best` is false) go back to the weights of the best epoch.
@@ -165,6 +170,7 @@ def fit(
         epochs=epochs,
         each_step=schedule_each == "step",
         augment=augment,
+        batch_loss=batch_loss,
         distillation=distillation,
         stopping=None if patience is None else EarlyStopping(patience, min_improvement),
         restore_best=restore_best,

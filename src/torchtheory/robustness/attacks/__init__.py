@@ -1,0 +1,1 @@
+"""Attacks: inputs near the given ones at which a model errs."""

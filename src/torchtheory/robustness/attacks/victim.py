@@ -1,0 +1,180 @@
+"""The model under attack: a private copy that answers, counts what it is asked, and is thrown away.
+
+The copy is in evaluation mode and its weights need no gradients, so that a pass keeps only what the
+gradient of the input needs. Images are laid out with their channels last, in which convolutions on
+a processor are up to twice as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.budget import check_time
+from torchtheory.core.checks import as_module
+from torchtheory.core.errors import InvalidInput, UnsupportedModel
+from torchtheory.models.model import (
+    evaluating,
+    evaluation_mode,
+    global_randomness_kept,
+    main_output,
+    one_output,
+)
+from torchtheory.models.targets import Task
+from torchtheory.models.untouched import private_copy
+from torchtheory.robustness.attacks.goals import Goal
+
+
+@contextmanager
+def opened(model: nn.Module, x: Tensor, seed: int, *, private: bool = True) -> Iterator[nn.Module]:
+    """A network that may be run at will, while the model given stays as it was.
+
+    Args:
+        model: the user's.
+        x: inputs, whose shape and type decide about the layout.
+        seed: of what the model draws when it runs, if it does.
+        private: whether to work on a copy; without it the model itself runs in evaluation mode,
+            which whoever trains it may want.
+    """
+    as_module(model)
+    own = private_copy(model) if private else model
+    with ExitStack() as stack:
+        if own is model and private:  # no copy could be made: everything is put back instead
+            stack.enter_context(evaluation_mode(model))
+        else:
+            stack.enter_context(global_randomness_kept())
+            stack.enter_context(evaluating(own))
+        frozen = [p for p in own.parameters() if p.requires_grad]
+        for p in frozen:
+            p.requires_grad_(False)
+        stack.callback(lambda: [p.requires_grad_(True) for p in frozen])
+        torch.manual_seed(seed)  # inside the forks above
+        images = x.ndim == 4 and x.dtype == torch.float32
+        if images and own is not model and any(isinstance(m, nn.Conv2d) for m in own.modules()):
+            own = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        yield own
+
+
+class Victim:
+    """Some samples and the network that is asked about them.
+
+    Args:
+        network: as `opened` gives it.
+        x: samples `[n, ...]`.
+        y: targets, as the task's loss wants them; target classes in a targeted attack.
+        task: `multiclass`, `binary` or `regression`.
+        targeted: whether `y` is what the model is to be led to, not away from.
+        part: which output of several is meant.
+        classes: how many there are.
+
+    Attributes:
+        queries, gradients: passes forward and backward that each sample took part in, `[n]`.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        task: Task,
+        *,
+        targeted: bool = False,
+        part: int | str | None = None,
+        classes: int = 2,
+    ) -> None:
+        self.network, self.x, self.y, self.task = network, x, y, task
+        self.targeted, self.part, self.classes = targeted, part, classes
+        self.queries = torch.zeros(len(x), dtype=torch.long)
+        self.gradients = torch.zeros(len(x), dtype=torch.long)
+
+    def targets(self, rows: Tensor | None = None) -> Tensor:
+        """`y`, of some samples."""
+        return self.y if rows is None else self.y[rows]
+
+    @torch.no_grad()
+    def scores(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Scores `[k, K]` at points that stand for the samples `rows`; no gradient is taken."""
+        self.count(rows, queries=1)
+        return self.run(points)
+
+    def slopes(
+        self, points: Tensor, goal: Goal, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores, values of a goal `[k]`, and its gradients in the points."""
+        self.count(rows, queries=1, gradients=1)
+        with torch.enable_grad():
+            moved = points.detach().requires_grad_(True)
+            scores = self.run(moved)
+            values = goal(scores, self.targets(rows))
+            refuse_constant(values)
+            (gradient,) = torch.autograd.grad(values.sum(), moved)
+        return scores.detach(), values.detach(), finite(gradient)
+
+    def fooled(self, scores: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Whether the attack is done, `[k]`: never in regression."""
+        if self.task == "regression":
+            return torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+        wrong = scores.argmax(1) != self.targets(rows)
+        return ~wrong if self.targeted else wrong
+
+    def count(self, rows: Tensor | None, *, queries: int = 0, gradients: int = 0) -> None:
+        """Note passes that the samples `rows` took part in; a row may stand for several points."""
+        for counter, number in ((self.queries, queries), (self.gradients, gradients)):
+            if not number:
+                continue
+            if rows is None:
+                counter += number
+            else:
+                counter.index_add_(0, rows.cpu(), torch.full((len(rows),), number))
+
+    def run(self, points: Tensor) -> Tensor:
+        """Scores at points, in whatever derivative is being taken; nothing is counted."""
+        check_time()
+        # a copy: the first layer may write to its input
+        outputs = one_output(self.network(points.clone()), self.part)
+        return as_scores(outputs, self.task)
+
+
+def as_scores(outputs: Tensor, task: Task) -> Tensor:
+    """Outputs as one score per class; a single logit $z$ becomes $(0, z)$.
+
+    >>> as_scores(torch.tensor([[2.0]]), "binary")
+    tensor([[0., 2.]])
+    """
+    if task != "binary":
+        return outputs
+    logit = outputs.reshape(len(outputs), 1)
+    return torch.cat([torch.zeros_like(logit), logit], 1)
+
+
+def refuse_constant(values: Tensor) -> None:
+    """Refuse values that no gradient can be taken of."""
+    if not values.requires_grad:
+        raise UnsupportedModel(
+            "the model's outputs have no gradient in its inputs (it rounds them, leaves torch or "
+            "runs under no_grad): use Square, or PGD with gradient=FiniteDifferences()"
+        )
+
+
+def finite(gradient: Tensor) -> Tensor:
+    """The gradient with 0 for what is no number: there it says nothing."""
+    if bool(torch.isfinite(gradient.sum())):
+        return gradient
+    return gradient.nan_to_num(0.0, 0.0, 0.0)
+
+
+def part_of(network: nn.Module, x: Tensor) -> tuple[int | str | None, Tensor]:
+    """Which output is meant if there are several, and that output for a few samples."""
+    with torch.no_grad():
+        returned = network(x.clone())
+    part = main_output(returned)
+    outputs = one_output(returned, part)
+    if outputs.ndim == 0 or len(outputs) != len(x):
+        raise InvalidInput(
+            f"the model returns {list(outputs.shape)} for {len(x)} samples: attacks need one row "
+            "of outputs per sample"
+        )
+    return part, outputs
