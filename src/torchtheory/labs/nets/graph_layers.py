@@ -256,7 +256,7 @@ def bounded(run: Run, graph: Graph, width: int) -> None:
             with torch.no_grad():
                 for weight in net.parameters():
                     weight.copy_(scale * torch.eye(width))
-            found.append(float(net(x, graph).norm() / x.norm()))
+            found.append(float(net(x, graph).detach().norm() / x.norm()))
         return found
 
     says = run.states("N-103", r"\|W_\ell\|_2\le1:\ \|X_k\|_F\le\|X_0\|_F")
@@ -298,7 +298,7 @@ def attention(run: Run, graph: Graph, width: int) -> None:
 
     def outside(on: object) -> list[float]:
         q = plain.attention(x, on)[0]
-        return [float(q[off].abs().max()), gap((q * ~off).sum(1), torch.ones(graph.nodes))]
+        return [gap(q[off], torch.zeros(1)), gap((q * ~off).sum(1), torch.ones(graph.nodes))]
 
     says.equal(outside(graph), within=1e-12)
     says.fails("a softmax over all nodes", outside(everyone))

@@ -181,9 +181,9 @@ def transforms(run: Run, graph: Graph) -> None:
     says.equal(products(fourier.convolve), within=1e-11)
 
     def squared(x: Tensor, y: Tensor) -> Tensor:
-        return fourier.inverse(fourier.transform(x) * fourier.transform(y) ** 2)
+        return fourier.inverse(fourier.transform(x) ** 2 * fourier.transform(y))
 
-    says.fails("the second transform squared", products(squared))
+    says.fails("the first transform squared", products(squared))
     cycle = cycle_fourier(graph.nodes)
     circular = torch.fft.ifft(torch.fft.fft(x) * torch.fft.fft(y)).real / graph.nodes**0.5
     says = run.states("N-112", r"C_M,\ u_{mj}=e^{2\pi ijm/M}/\sqrt M:\ (x*y)_m=\tfrac1{\sqrt M}\sum_kx_ky_{m-k}")

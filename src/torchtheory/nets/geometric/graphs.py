@@ -8,6 +8,7 @@ $a_{nm}\ne0$. Source: Deep Learning (notes), section 7.4, Definition 7.3.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Hashable, Sequence
@@ -387,12 +388,17 @@ def graph_union(graphs: Sequence[GraphSource]) -> Graph:
 
 def csr(pointers: Tensor, columns: Tensor, values: Tensor) -> Tensor:
     """A square CSR tensor: the entries of row m are `pointers[m]` to `pointers[m + 1]`."""
+    _hush()
     size = len(pointers) - 1
-    with warnings.catch_warnings():  # torch calls all of CSR a beta version, once per process
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support", category=UserWarning)
-        return torch.sparse_csr_tensor(
-            pointers, columns, values, (size, size), check_invariants=False
-        )
+    return torch.sparse_csr_tensor(pointers, columns, values, (size, size), check_invariants=False)
+
+
+@functools.cache
+def _hush() -> None:
+    """Torch calls all of CSR a beta version, once per process: let it, unheard."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor([0, 0], [], [], (1, 1))
 
 
 def row_pointers(rows: Tensor, size: int) -> Tensor:
