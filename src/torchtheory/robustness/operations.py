@@ -69,13 +69,13 @@ from torchtheory.robustness.pointwise import pointwise_constant
 from torchtheory.robustness.products import attention, einsum, glu, matmul, multiply
 from torchtheory.robustness.watched_pass import Kind, Pass, Signal, signals_in
 
-_MOVES = {
+MOVES = {
     "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose",
     "movedim", "moveaxis", "swapaxes", "swapdims", "t", "contiguous", "clone", "detach", "flip",
     "roll", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "view_as", "reshape_as",
     "ravel", "alias",
 }  # fmt: skip
-_SELECTS = {"select", "narrow", "chunk", "split", "unbind", "tensor_split", "diagonal"}
+SELECTS = {"select", "narrow", "chunk", "split", "unbind", "tensor_split", "diagonal"}
 #: Affine in any one argument as long as the others are constants.
 _AFFINE = {
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
@@ -87,12 +87,12 @@ _AFFINE = {
     "tril", "triu", "stack", "cat", "concat", "concatenate", "hstack", "vstack", "lerp", "bilinear",
     "trace", "diff", "addmm", "baddbmm", "tensordot", "dot", "outer", "linear",
 }  # fmt: skip
-_CASTS = {"to", "float", "double", "half", "bfloat16", "type", "type_as", "cpu", "cuda"}
-_DROPOUTS = {
+CASTS = {"to", "float", "double", "half", "bfloat16", "type", "type_as", "cpu", "cuda"}
+DROPOUTS = {
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout",
     "feature_alpha_dropout",
 }  # fmt: skip
-_DECISIONS = {
+DECISIONS = {
     "gt", "lt", "ge", "le", "eq", "ne", "argmax", "argmin", "item", "tolist", "numpy", "sort",
     "topk", "argsort", "nonzero", "any", "all", "isnan", "unique", "multinomial", "bernoulli",
 }  # fmt: skip
@@ -100,6 +100,17 @@ _DECISIONS = {
 
 def apply(watch: Pass, function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """What a torch function does to signals."""
+    return followed(_made, watch, function, args, options)
+
+
+def followed(
+    made_of: Callable[[Pass, str, Any, tuple[Any, ...], dict[str, Any]], Any],
+    watch: Pass,
+    function: Any,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+) -> Any:
+    """Run a rule for a torch function by its plain name; one that writes takes its place."""
     name, _, overload = getattr(function, "__name__", str(function)).partition(".")
     if name in ("batch_norm", "instance_norm") and (overload or function is getattr(torch, name)):
         # torch's own function and an exported one take weight and bias before the statistics
@@ -113,7 +124,7 @@ def apply(watch: Pass, function: Any, args: tuple[Any, ...], options: dict[str, 
         function = function_of(name)
     options = dict(options)
     written = options.pop("inplace", False) is True or written
-    made = _made(watch, name, function, args, options)
+    made = made_of(watch, name, function, args, options)
     if written and isinstance(made, Signal) and isinstance(args[0], Signal):
         return args[0].become(made)
     return made
@@ -123,9 +134,9 @@ def _made(
     watch: Pass, name: str, function: Any, args: tuple[Any, ...], options: dict[str, Any]
 ) -> Any:
     among = list(signals_in((args, options)))
-    if name in _CASTS:
+    if name in CASTS:
         return args[0]
-    if name in _DROPOUTS:
+    if name in DROPOUTS:
         if options.get("training", args[2] if len(args) > 2 else True):
             raise watch.refuse("the network drops units at random")
         return args[0]
@@ -135,7 +146,7 @@ def _made(
         return among[0].shape[args[1]]
     if name in ("_assert_tensor_metadata", "_assert_async"):
         return None
-    if name in _DECISIONS:
+    if name in DECISIONS:
         raise watch.refuse(f"the network decides by the numbers of its input ({name})")
     rule = _RULES.get(name)
     if rule is not None:
@@ -155,9 +166,9 @@ def _made(
 
 
 def _kind(name: str) -> Kind | None:
-    if name in _MOVES:
+    if name in MOVES:
         return "moves"
-    if name in _SELECTS:
+    if name in SELECTS:
         return "selects"
     return "affine" if name in _AFFINE else None
 

@@ -1,0 +1,102 @@
+r"""The inputs that bounds are about: a ball, or what of it lies in a box of valid inputs."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.checks import as_batch
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.robustness.attacks.balls import DUAL_EXPONENTS, as_norm
+from torchtheory.robustness.bounds.relaxations import Box
+
+Limits: TypeAlias = tuple[float | Tensor, float | Tensor]
+
+
+class Ball:
+    r"""$\{x : \|x-x_0\|_p\le r\}$, cut off at a box where there is one, for each of $b$ samples.
+
+    Args:
+        center: $x_0$, `[b, ...]`.
+        radius: one number, or one per sample; 0 is a point.
+        norm: `"inf"`, `"2"` or `"1"`.
+        box: least and largest valid input, numbers or tensors that broadcast with a sample; the
+            centers must lie in it.
+    """
+
+    def __init__(
+        self, center: Tensor, radius: float | Tensor, norm: str | float, box: Limits | None = None
+    ) -> None:
+        center = as_batch(center)
+        radii = torch.as_tensor(radius, dtype=torch.float64).detach()
+        if radii.shape not in ((), (len(center),)):
+            raise ShapeMismatch(
+                f"a radius must be one number, or one for each of {len(center)} samples, not "
+                f"{list(radii.shape)}"
+            )
+        if not bool(((radii >= 0) & radii.isfinite()).all()):
+            raise InvalidInput(
+                f"a radius must be a finite number of at least 0, not {_worst(radii)}"
+            )
+        self.center, self.norm = center, as_norm(norm)
+        self.radius = radii.expand(len(center)).to(center)
+        if center.dtype != torch.float64:  # rounded up, never down
+            self.radius = torch.nextafter(self.radius, torch.full_like(self.radius, torch.inf))
+            self.radius = torch.where(radii.to(center) == 0, 0.0, self.radius)
+        self.limited = box is not None
+        each = self.radius.reshape(-1, *[1] * (center.ndim - 1))
+        lower, upper = center - each, center + each
+        if box is not None:
+            low, high = (torch.as_tensor(v, dtype=center.dtype, device=center.device) for v in box)
+            if bool((center < low).any()) or bool((center > high).any()):
+                raise InvalidInput("some inputs lie outside of the box of valid inputs")
+            lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
+        self.entries = Box(lower, upper)
+
+    def __len__(self) -> int:
+        return len(self.center)
+
+    def least(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        r"""$\min\langle a,x\rangle$ for coefficients `[b, s, ...]` or `[1, s, ...]`, `[b, s]`.
+
+        On the ball it is $\langle a,x_0\rangle-r\|a\|_q$ with the dual norm; in the part of a
+        Euclidean or $\ell_1$ ball inside a box the larger of the bounds on the two sets.
+
+        Returns:
+            The minimum, and a bound of the absolute terms that were added up.
+        """
+        flat = a.flatten(2)
+        x = self.center.flatten(1)
+        size = torch.linalg.vector_norm(flat, DUAL_EXPONENTS[self.norm], dim=2)
+        reach = torch.linalg.vector_norm(x, float(self.norm), dim=1)
+        terms = size * (reach + self.radius)[:, None]
+        if not self.limited:
+            return _products(flat, x) - size * self.radius[:, None], terms
+        lower, upper = (v.flatten(1) for v in self.entries)
+        middle, half = (lower + upper) / 2, (upper - lower) / 2
+        within = _products(flat, middle) - _products(flat.abs(), half)
+        if self.norm == "inf":
+            return within, terms
+        return torch.maximum(within, _products(flat, x) - size * self.radius[:, None]), terms
+
+    def part(self, rows: slice) -> Ball:
+        """The balls of some samples."""
+        made = object.__new__(Ball)
+        made.center, made.norm, made.limited = self.center[rows], self.norm, self.limited
+        made.radius = self.radius[rows]
+        made.entries = Box(self.entries.lower[rows], self.entries.upper[rows])
+        return made
+
+
+def _products(a: Tensor, x: Tensor) -> Tensor:
+    """`[b or 1, s, n]` and `[b, n]` to `[b, s]`."""
+    if len(a) == 1:
+        return x @ a[0].mT
+    return torch.bmm(a, x[..., None])[..., 0]
+
+
+def _worst(radii: Tensor) -> str:
+    wrong = ~((radii >= 0) & radii.isfinite())
+    return f"{float(radii[wrong].flatten()[0]) if radii.ndim else float(radii):g}"

@@ -1,0 +1,300 @@
+r"""Bounds of a network's outputs on a ball of inputs, and what they certify.
+
+For every $x$ with $\|x-x_0\|_p\le r$ (inside a box of valid inputs where there is one) and every
+row $c$ of a specification, $\text{lower}\le\langle c,f(x)\rangle\le\text{upper}$. The methods are
+described in `propagation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.checks import as_batch, as_module, one_of, whole_number
+from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
+from torchtheory.models.model import PureFunction
+from torchtheory.robustness.bounds.balls import Ball, Limits
+from torchtheory.robustness.bounds.graph import ROUNDING, Graph
+from torchtheory.robustness.bounds.propagation import Propagation, meet
+from torchtheory.robustness.bounds.relaxations import Box
+from torchtheory.robustness.bounds.tracing import trace
+
+Method: TypeAlias = Literal["interval", "crown", "crown-interval", "alpha-crown"]
+METHODS: tuple[Method, ...] = ("interval", "crown", "crown-interval", "alpha-crown")
+
+
+@dataclass(frozen=True)
+class LayerBounds:
+    """Bounds of a value inside a network.
+
+    Attributes:
+        name: of the layer that makes it.
+        lower, upper: `[b, ...]`.
+    """
+
+    name: str
+    lower: Tensor
+    upper: Tensor
+
+
+@dataclass(frozen=True)
+class OutputBounds:
+    """Bounds of the outputs, or of linear functions of them; see `output_bounds`.
+
+    Attributes:
+        lower, upper: `[b, ...]`, or `[b, k]` of a specification with k rows.
+        layers: bounds of the values inside, in their order, where they were asked for.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    layers: tuple[LayerBounds, ...] = ()
+
+    @property
+    def width(self) -> Tensor:
+        return self.upper - self.lower
+
+
+class BoundedNetwork:
+    """A network traced once, for bounds of many batches; the arguments are `output_bounds`'s.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+    >>> bounded = BoundedNetwork(net, torch.zeros(1, 2))
+    >>> found = bounded.bounds(torch.randn(5, 2), 0.1, method="crown")
+    >>> bool((found.lower <= found.upper).all())
+    True
+    """
+
+    def __init__(self, model: nn.Module, x: Tensor, *, output: int | str | None = None) -> None:
+        as_module(model)
+        like = PureFunction(model).reference()
+        self.dtype, self.device = like.dtype, like.device
+        x = as_batch(x)
+        self.graph: Graph = trace(
+            model, torch.empty(x.shape[1:], dtype=self.dtype, device=self.device), output=output
+        )
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Shape of one output."""
+        return self.graph.vertices[self.graph.output].shape
+
+    @torch.no_grad()
+    def bounds(
+        self,
+        x: Tensor,
+        radius: float | Tensor,
+        norm: str | float = "inf",
+        method: Method = "crown",
+        *,
+        box: Limits | None = None,
+        specification: Tensor | None = None,
+        sides: Literal["both", "lower"] = "both",
+        layers: bool = False,
+        iterations: int = 20,
+        chunk: int = 64,
+    ) -> OutputBounds:
+        """Bounds on the balls about a batch; see `output_bounds`."""
+        one_of(method, "method", METHODS)
+        whole_number(iterations, "iterations", least=1)
+        whole_number(chunk, "chunk", least=1)
+        x = as_batch(x).to(dtype=self.dtype, device=self.device)
+        if x.shape[1:] != self.graph.vertices[0].shape:
+            raise ShapeMismatch(
+                f"an input has the shape {list(x.shape[1:])}, and the network was traced with "
+                f"{list(self.graph.vertices[0].shape)}"
+            )
+        ball = Ball(x, radius, norm, box)
+        rows = None if specification is None else self._rows(specification, len(x))
+        parts: list[tuple[Box, list[LayerBounds]]] = []
+        for start in range(0, len(x), chunk):
+            some = slice(start, start + chunk)
+            mine = None if rows is None else rows if len(rows) == 1 else rows[some]
+            parts.append(
+                self._bounds(ball.part(some), mine, method, sides == "both", layers, iterations)
+            )
+        inner = zip(*(p[1] for p in parts), strict=True)
+        return OutputBounds(
+            torch.cat([p[0].lower for p in parts]),
+            torch.cat([p[0].upper for p in parts]),
+            tuple(
+                LayerBounds(
+                    same[0].name,
+                    torch.cat([s.lower for s in same]),
+                    torch.cat([s.upper for s in same]),
+                )
+                for same in inner
+            ),
+        )
+
+    def _rows(self, specification: Tensor, samples: int) -> Tensor:
+        """`[1 or b, k, outputs...]`."""
+        given = specification.detach().to(dtype=self.dtype, device=self.device)
+        size = self.graph.vertices[self.graph.output].entries
+        if given.ndim == 2:
+            given = given[None]
+        if given.ndim != 3 or given.shape[2] != size or len(given) not in (1, samples):
+            raise ShapeMismatch(
+                f"a specification must be [k, {size}] or [{samples}, k, {size}], with one column "
+                f"per output, not {list(specification.shape)}"
+            )
+        return given.reshape(len(given), -1, *self.outputs)
+
+    def _bounds(
+        self,
+        ball: Ball,
+        rows: Tensor | None,
+        method: Method,
+        both: bool,
+        layers: bool,
+        iterations: int,
+    ) -> tuple[Box, list[LayerBounds]]:
+        run = Propagation(self.graph, ball)
+        last = self.graph.output
+        if method == "interval":
+            run.intervals()
+            found = run.boxes[last]
+            if rows is not None:
+                found = _of_rows(found, rows)
+        else:
+            run.relax(intermediate=method != "crown-interval")
+            found = self._linear(run, rows, method, both, iterations)
+        kept = [LayerBounds(v.name, *run.boxes[v.place]) for v in self.graph.vertices if layers]
+        return found, kept
+
+    def _linear(
+        self, run: Propagation, rows: Tensor | None, method: Method, both: bool, iterations: int
+    ) -> Box:
+        last = self.graph.output
+        shape = (len(run.ball), *self.outputs)
+        whole = rows is None
+        if rows is None:
+            eye = torch.eye(self.graph.vertices[last].entries, dtype=self.dtype, device=self.device)
+            rows = eye.reshape(1, -1, *self.outputs)
+        count = rows.shape[1]
+        lower, upper = [], []
+        for part in run._pieces(torch.arange(count), last, 1 + both):
+            some = rows[:, part]
+            seed = torch.cat([some, -some], 1) if both else some
+            if method == "alpha-crown":
+                least = run.optimized(seed, last, iterations)
+            else:
+                least = run.least(seed, last)
+            lower.append(least[:, : len(part)])
+            if both:
+                upper.append(-least[:, len(part) :])
+        low = torch.cat(lower, 1)
+        high = torch.cat(upper, 1) if both else torch.full_like(low, torch.inf)
+        by_intervals = run.boxes[last]
+        if whole:
+            return meet(Box(low.reshape(shape), high.reshape(shape)), by_intervals)
+        return meet(Box(low, high), _of_rows(by_intervals, rows))
+
+
+def _of_rows(box: Box, rows: Tensor) -> Box:
+    """Linear functions of an interval, `[b, k]`."""
+    middle = ((box.lower + box.upper) / 2).flatten(1)[:, None]
+    half = ((box.upper - box.lower) / 2).flatten(1)[:, None]
+    flat = rows.flatten(2)
+    center, spread = (flat * middle).sum(2), (flat.abs() * half).sum(2)
+    eps = ROUNDING * torch.finfo(box.lower.dtype).eps * flat.shape[2] ** 0.5
+    spread = spread + eps * ((flat * middle).abs().sum(2) + spread)
+    return Box(center - spread, center + spread)
+
+
+def output_bounds(
+    model: nn.Module,
+    x: Tensor,
+    radius: float | Tensor,
+    norm: str | float = "inf",
+    method: Method = "crown",
+    *,
+    box: Limits | None = None,
+    specification: Tensor | None = None,
+    layers: bool = False,
+    output: int | str | None = None,
+    iterations: int = 20,
+    chunk: int = 64,
+) -> OutputBounds:
+    r"""Bounds of a network's outputs over balls of inputs.
+
+    Args:
+        model: any network of linear, convolutional, pooling and normalizing layers, activations,
+            sums, joins and rearrangements; it runs in evaluation mode and is left as it is.
+        x: the centers of the balls, `[b, ...]`.
+        radius: of the balls, one number or one per sample.
+        norm: `"inf"`, `"2"` or `"1"`.
+        method: `"interval"`; `"crown"`; `"crown-interval"`, which finds the bounds inside the
+            network by intervals and only those of the outputs by CROWN; or `"alpha-crown"`, with
+            slopes that are optimized for each output of each sample.
+        box: least and largest valid input, such as `(0, 1)`.
+        specification: rows of linear functions of the (flattened) outputs, `[k, outputs]` or
+            `[b, k, outputs]`, such as those of `margin_rows`; the outputs themselves unless given.
+        layers: whether to return bounds of all values inside the network, too.
+        output: position or key of the output that is meant, where there are several.
+        iterations: steps of Adam for `"alpha-crown"`.
+        chunk: samples that are bounded at once.
+
+    Returns:
+        Bounds that hold for the network in exact arithmetic. Each one is moved outwards by
+        $\epsilon\sqrt n$ times the absolute terms of the sums of $n$ numbers that it is made of,
+        with $\epsilon$ the unit of the network's precision, which covers roundings that do not
+        conspire.
+
+    Raises:
+        UnsupportedModel: if an operation has no rule; the message names it and its place.
+
+    Cost: interval bounds take two forward passes. CROWN takes, for each layer of $n$ units that
+    an activation follows, a backward pass of $2n$ functions through the layers before it; of
+    ReLUs only for the units whose interval bounds have both signs. Memory: 32 MiB of
+    coefficients a few times over, and the bounds of all values of `chunk` samples.
+
+    >>> net = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
+    >>> _ = net[0].weight.data.copy_(torch.tensor([[1.0], [-1.0]])), net[0].bias.data.zero_()
+    >>> _ = net[2].weight.data.copy_(torch.tensor([[1.0, 1.0]])), net[2].bias.data.zero_()
+    >>> found = output_bounds(net.double(), torch.zeros(1, 1), 1.0, method="interval")   # |x|
+    >>> found.lower.round(decimals=6).item(), found.upper.round(decimals=6).item()
+    (-0.0, 2.0)
+    >>> found = output_bounds(net, torch.zeros(1, 1), 1.0, method="crown")
+    >>> found.upper.round(decimals=6).item()
+    1.0
+    """
+    bounded = BoundedNetwork(model, x, output=output)
+    return bounded.bounds(
+        x, radius, norm, method, box=box, specification=specification, layers=layers,
+        iterations=iterations, chunk=chunk,
+    )  # fmt: skip
+
+
+def margin_rows(labels: Tensor, classes: int) -> Tensor:
+    r"""The rows of $f_y-f_j$ for all $j\ne y$, `[b, classes - 1, classes]`.
+
+    >>> margin_rows(torch.tensor([1]), 3)
+    tensor([[[-1.,  1.,  0.],
+             [ 0.,  1., -1.]]])
+    """
+    whole_number(classes, "classes", least=2)
+    check_labels(labels, classes)
+    eye = torch.eye(classes, device=labels.device)
+    others = torch.arange(classes, device=labels.device).expand(len(labels), -1)
+    others = others[others != labels[:, None]].reshape(len(labels), classes - 1)
+    return eye[labels][:, None] - eye[others]
+
+
+def check_labels(labels: Tensor, classes: int) -> Tensor:
+    """Class numbers `[n]` from 0 to `classes - 1`."""
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
+        raise InvalidInput(
+            f"labels must be whole numbers [n], one per sample, not {list(labels.shape)} of "
+            f"{str(labels.dtype).removeprefix('torch.')}"
+        )
+    wrong = (labels < 0) | (labels >= classes)
+    if bool(wrong.any()):
+        k = int(wrong.nonzero()[0, 0])
+        raise LabelOutOfRange(
+            f"labels must be from 0 to {classes - 1}, and that of sample {k} is {int(labels[k])}"
+        )
+    return labels

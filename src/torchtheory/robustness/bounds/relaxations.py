@@ -1,0 +1,318 @@
+r"""Two lines around an activation on an interval.
+
+On $[l,u]$ an activation $\varrho$ is enclosed by $s_lx+t_l\le\varrho(x)\le s_ux+t_u$. The lower
+line supports the convex envelope of $\varrho$ at the midpoint of the interval, the upper one the
+concave envelope, so that the area between each line and the graph is as small as it can be: for
+$\max(x,0)$ with $l<0<u$ the slopes are $s_l=1$ if $u>-l$ and 0 otherwise, and $s_u=u/(u-l)$
+(Zhang et al. 2018, CROWN).
+
+| activation | lines |
+|---|---|
+| one kink at 0 (ReLU, leaky, absolute value) | exact; the free slope can be optimized |
+| clamp, hard tanh | exact |
+| softplus | tangent at the midpoint, chord |
+| tanh, sigmoid | tangents through the ends, by bisection and Newton's method |
+| any with $\lvert\varrho''\rvert\le M$ (GELU, SiLU, ...) | from 33 samples, moved by $Mh^2/8$ for what lies between them |
+
+The offset of a line is in each case the exact extreme of $\varrho(x)-sx$ (or a bound of it), so a
+slope that is off by rounding costs a little area and no soundness.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+#: Points of an interval at which an activation without a closed form is sampled.
+_SAMPLES = 33
+
+
+class Box(NamedTuple):
+    """Entrywise bounds `[b, ...]`."""
+
+    lower: Tensor
+    upper: Tensor
+
+
+class Lines(NamedTuple):
+    """Slopes and offsets of a line below and one above, `[b, ...]` each."""
+
+    lower_slope: Tensor
+    lower_offset: Tensor
+    upper_slope: Tensor
+    upper_offset: Tensor
+
+    @property
+    def largest_slope(self) -> Tensor:
+        return torch.maximum(self.lower_slope.abs(), self.upper_slope.abs())
+
+
+class Activation(Protocol):
+    """A function of each entry.
+
+    Attributes:
+        steepest: a bound of the absolute slope.
+    """
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def image(self, box: Box) -> Box:
+        """The values it takes on intervals."""
+        ...
+
+    def lines(self, box: Box) -> Lines:
+        """Lines around it."""
+        ...
+
+
+def chord(function: Callable[[Tensor], Tensor], box: Box) -> Tensor:
+    """Slope between the ends of an interval; 0 where they coincide."""
+    width = box.upper - box.lower
+    safe = torch.where(width > 0, width, 1.0)
+    return (function(box.upper) - function(box.lower)) / safe
+
+
+class Kinked:
+    r"""$\max(x,0)\,a+\min(x,0)\,c$: ReLU, leaky ReLU, PReLU, the absolute value.
+
+    Args:
+        left, right: the slopes $c$ and $a$, numbers or tensors that broadcast.
+    """
+
+    def __init__(self, left: float | Tensor, right: float | Tensor) -> None:
+        self.left, self.right = left, right
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if _is(self.left, 0.0) and _is(self.right, 1.0):
+            return x.clamp_min(0.0)
+        return x.clamp_min(0.0) * self.right + x.clamp_max(0.0) * self.left
+
+    def image(self, box: Box) -> Box:
+        if _is(self.left, 0.0) and _is(self.right, 1.0):
+            return Box(box.lower.clamp_min(0.0), box.upper.clamp_min(0.0))
+        a, b = self(box.lower), self(box.upper)
+        inside = (box.lower < 0) & (box.upper > 0)
+        zero = torch.where(inside, 0.0, a)
+        return Box(
+            torch.minimum(torch.minimum(a, b), zero), torch.maximum(torch.maximum(a, b), zero)
+        )
+
+    def free(self, box: Box) -> tuple[Tensor, Tensor, Tensor]:
+        """Where a slope is free, and the least and the largest that it may have."""
+        bent = (box.lower < 0) & (box.upper > 0)
+        left = torch.as_tensor(self.left, dtype=box.lower.dtype, device=box.lower.device)
+        right = torch.as_tensor(self.right, dtype=box.lower.dtype, device=box.lower.device)
+        return bent, torch.minimum(left, right), torch.maximum(left, right)
+
+    def lines(self, box: Box, slope: Tensor | None = None) -> Lines:
+        """The lines; `slope` is that of the free one, unless it is to enclose the least area."""
+        lower, upper = box
+        left = torch.as_tensor(self.left, dtype=lower.dtype, device=lower.device)
+        right = torch.as_tensor(self.right, dtype=lower.dtype, device=lower.device)
+        width = upper - lower
+        safe = torch.where(width > 0, width, 1.0)
+        bent = (lower < 0) & (upper > 0)
+        piece = torch.where(lower + upper > 0, right, left)  # the one at the midpoint
+        free = torch.where(bent, piece if slope is None else slope, piece)
+        across = torch.where(bent, (right * upper - left * lower) / safe, piece)
+        offset = torch.where(bent, (left - right) * lower * upper / safe, 0.0)
+        zero = torch.zeros_like(offset)
+        if not isinstance(self.left, Tensor) and not isinstance(self.right, Tensor):
+            if self.left <= self.right:
+                return Lines(free, zero, across, offset)
+            return Lines(across, offset, free, zero)
+        convex = left <= right
+        return Lines(
+            torch.where(convex, free, across),
+            torch.where(convex, zero, offset),
+            torch.where(convex, across, free),
+            torch.where(convex, offset, zero),
+        )
+
+
+def _is(value: float | Tensor, number: float) -> bool:
+    return not isinstance(value, Tensor) and value == number
+
+
+class Clamped:
+    r"""$\min(\max(x,a),c)$, with both limits finite."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.clamp(self.low, self.high)
+
+    def image(self, box: Box) -> Box:
+        return Box(self(box.lower), self(box.upper))
+
+    def lines(self, box: Box) -> Lines:
+        slope, offset = _below_clamp(box, self.low, self.high)
+        # what lies above is what lies below the function turned about the origin
+        turned = Box(-box.upper, -box.lower)
+        above, over = _below_clamp(turned, -self.high, -self.low)
+        return Lines(slope, offset, above, -over)
+
+
+def _below_clamp(box: Box, low: float, high: float) -> tuple[Tensor, Tensor]:
+    lower, upper = box
+    middle = (lower + upper) / 2
+    top = upper.clamp(low, high)
+    start = torch.clamp_min(lower, low)  # where the envelope leaves the level `low`
+    width = upper - start
+    rising = torch.where(width > 0, (top - start.clamp_max(high)) / width.clamp_min(1e-300), 0.0)
+    flat = middle <= low
+    slope = torch.where(flat, 0.0, rising)
+    return slope, torch.where(flat, low, top - rising * upper)
+
+
+class Softplus:
+    r"""$\log(1+e^{\beta x})/\beta$, or its logarithm-of-sigmoid form with signs turned."""
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        self.beta, self.threshold = beta, threshold
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.softplus(x, self.beta, self.threshold)
+
+    def image(self, box: Box) -> Box:
+        return Box(self(box.lower), self(box.upper))
+
+    def lines(self, box: Box) -> Lines:
+        middle = (box.lower + box.upper) / 2
+        slope = torch.sigmoid(self.beta * middle)
+        # beyond the threshold torch returns x itself, below the function by this at most
+        jump = math.log1p(math.exp(-self.threshold)) / self.beta
+        offset = self(middle) - slope * middle - jump
+        across = chord(self, box)
+        return Lines(slope, offset, across, self(box.upper) - across * box.upper + jump)
+
+
+class Sigmoidal:
+    r"""$a+c\tanh(kx)$ with $c,k>0$: tanh and the logistic sigmoid."""
+
+    def __init__(self, shift: float = 0.0, scale: float = 1.0, rate: float = 1.0) -> None:
+        self.shift, self.scale, self.rate = shift, scale, rate
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.shift + self.scale * torch.tanh(self.rate * x)
+
+    def image(self, box: Box) -> Box:
+        return Box(self(box.lower), self(box.upper))
+
+    def lines(self, box: Box) -> Lines:
+        lower, upper = self.rate * box.lower, self.rate * box.upper
+        slope, offset = _below_tanh(lower, upper)
+        above, over = _below_tanh(-upper, -lower)
+        k = self.scale * self.rate
+        return Lines(
+            k * slope,
+            self.shift + self.scale * offset,
+            k * above,
+            self.shift - self.scale * over,
+        )
+
+
+def _below_tanh(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """The line below tanh that supports its convex envelope at the midpoint."""
+    middle = (lower + upper) / 2
+    top = torch.tanh(upper)
+    # on the convex side, where does a tangent meet the upper end? It lies above the graph there
+    # to the right of that point, and below it to the left
+    low, high = lower.clamp_max(0.0), torch.minimum(upper, torch.zeros_like(upper))
+    low = torch.minimum(low, high)
+    point = (low + high) / 2
+    for k in range(18):
+        value = torch.tanh(point)
+        rate = 1 - value.square()
+        excess = value + rate * (upper - point) - top
+        low, high = torch.where(excess < 0, point, low), torch.where(excess < 0, high, point)
+        newton = point - excess / (-2 * value * rate * (upper - point)).clamp_min(1e-30)
+        inside = (newton > low) & (newton < high)
+        point = torch.where(inside & (k >= 6), newton, (low + high) / 2)
+    touching = 1 - torch.tanh(point).square()
+    width = upper - lower
+    across = (top - torch.tanh(lower)) / torch.where(width > 0, width, 1.0)
+    at_middle = 1 - torch.tanh(middle).square()
+    # the envelope is the chord if a tangent at the lower end is steeper than it
+    steep = (1 - torch.tanh(lower).square()) >= across
+    mixed = torch.where(middle <= point, at_middle, touching)
+    slope = torch.where(upper <= 0, at_middle, torch.where((lower >= 0) | steep, across, mixed))
+    root = torch.sqrt((1 - slope).clamp(0.0, 1.0))
+    # of tanh(x) - s x: its only minimum inside is on the convex side
+    inside = -torch.atanh(root.clamp_max(1 - 1e-7 if root.dtype == torch.float32 else 1 - 1e-16))
+    inside = torch.minimum(torch.maximum(inside, lower), upper)
+    offset = torch.minimum(torch.tanh(inside) - slope * inside, top - slope * upper)
+    return slope, torch.minimum(offset, torch.tanh(lower) - slope * lower)
+
+
+class Smooth:
+    r"""A function with $\lvert\varrho''\rvert\le M$, from samples of the interval.
+
+    Between two points at distance $h$ the function differs from its chord by at most $Mh^2/8$.
+
+    Args:
+        function: the function.
+        curvature: $M$.
+        lowest: where its only minimum is, if it falls and then rises.
+        increasing: whether it never falls.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        curvature: float,
+        *,
+        lowest: float | None = None,
+        increasing: bool = False,
+    ) -> None:
+        self.function, self.curvature = function, curvature
+        self.lowest, self.increasing = lowest, increasing
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def image(self, box: Box) -> Box:
+        a, b = self(box.lower), self(box.upper)
+        if self.increasing:
+            return Box(a, b)
+        if self.lowest is not None:
+            # its place is known to some digits, and the function is flat there
+            at = torch.clamp(torch.full_like(a, self.lowest), box.lower, box.upper)
+            return Box(self(at) - 1e-12 * self.curvature, torch.maximum(a, b))
+        _, values, slack = self._sampled(box)
+        return Box(values.amin(-1) - slack, values.amax(-1) + slack)
+
+    def lines(self, box: Box) -> Lines:
+        points, values, slack = self._sampled(box)
+        middle = (box.lower + box.upper) / 2
+        slope = _supporting(points, values, middle)
+        above = -_supporting(points, -values, middle)
+        rest = (values - slope[..., None] * points).amin(-1)
+        over = (values - above[..., None] * points).amax(-1)
+        return Lines(slope, rest - slack, above, over + slack)
+
+    def _sampled(self, box: Box) -> tuple[Tensor, Tensor, Tensor]:
+        share = torch.linspace(0, 1, _SAMPLES, dtype=box.lower.dtype, device=box.lower.device)
+        width = box.upper - box.lower
+        points = box.lower[..., None] + width[..., None] * share
+        slack = self.curvature * (width / (_SAMPLES - 1)).square() / 8
+        return points, self.function(points), slack
+
+
+def _supporting(points: Tensor, values: Tensor, middle: Tensor) -> Tensor:
+    """Slope of the line below sampled values that is highest at the midpoint, by bisection."""
+    steps = points.diff(dim=-1)
+    slopes = values.diff(dim=-1) / torch.where(steps > 0, steps, 1.0)
+    low, high = slopes.amin(-1), slopes.amax(-1)
+    for _ in range(30):
+        slope = (low + high) / 2
+        lowest = (values - slope[..., None] * points).argmin(-1, keepdim=True)
+        left = points.gather(-1, lowest)[..., 0] < middle
+        low, high = torch.where(left, slope, low), torch.where(left, high, slope)
+    return (low + high) / 2
