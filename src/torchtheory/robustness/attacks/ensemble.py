@@ -333,8 +333,8 @@ def gradient_masking(
     )
     if found.suspicious:
         warnings.warn(
-            f"a search without gradients fools {100 * interval.estimate:.3g}% of the samples that "
-            f"attacks along the gradient leave, and {100 * vanishing:.3g}% of the gradients are 0: "
+            f"a search without gradients fools {100 * interval.estimate:.3g}% of the samples where "
+            f"attacks along the gradient fail, and {100 * vanishing:.3g}% of the gradients are 0: "
             "what attacks along the gradient say of this model's robustness is not to be trusted",
             GradientMaskingWarning,
             stacklevel=2,

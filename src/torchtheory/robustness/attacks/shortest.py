@@ -93,7 +93,7 @@ class ShortestAttack(Attack):
     def _keep(
         self, victim: Victim, best: Best, points: Tensor, scores: Tensor, rows: Tensor
     ) -> None:
-        fooled = victim.fooled(scores, rows)
+        fooled = beyond(victim, scores, rows)
         if bool(fooled.any()):
             size = lengths(points - victim.x[rows], as_norm(self.norm))
             best.offer(points, fooled, -size, rows)
@@ -109,8 +109,18 @@ class ShortestAttack(Attack):
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             points = x + middle.reshape(-1, *[1] * (x.ndim - 1)) * (far - x)
-            over = victim.fooled(self._offer(victim, best, points, rows), rows)
+            over = beyond(victim, self._offer(victim, best, points, rows), rows)
             low, high = torch.where(over, low, middle), torch.where(over, middle, high)
+
+
+def beyond(victim: Victim, scores: Tensor, rows: Tensor) -> Tensor:
+    """Whether the model errs by more than the rounding of its scores, `[k]`.
+
+    At the boundary itself, a pass with another number of samples may decide otherwise.
+    """
+    gap = margin(scores, victim.y[rows])
+    rounding = 64 * torch.finfo(scores.dtype).eps * scores.abs().amax(1)
+    return (-gap if victim.targeted else gap) > rounding
 
 
 @dataclass(frozen=True)
@@ -156,7 +166,7 @@ class DeepFool(ShortestAttack):
             if self.box is not None:
                 points = points.clamp(*self.box)
             scores = self._offer(victim, best, points, rows)
-            left = ~victim.fooled(scores, rows)
+            left = ~beyond(victim, scores, rows)
             points, rows = points[left], rows[left]
             if not len(rows):
                 break
@@ -274,7 +284,7 @@ class CarliniWagner(ShortestAttack):
             points = w if self.box is None else middle + half * torch.tanh(w)
             scores, _, gradient = victim.slopes(points, penalty, rows)
             self._keep(victim, best, points, scores, rows)
-            found |= victim.fooled(scores, rows)
+            found |= beyond(victim, scores, rows)
             slope = 2 * (points - x) + weight * gradient
             if self.box is not None:
                 slope = slope * half * (1 - torch.tanh(w).square())
@@ -331,7 +341,7 @@ class FAB(ShortestAttack):
             scores, values, slopes = victim.slopes(points, gap, rows)
             self._keep(victim, best, points, scores, rows)
             # beyond the boundary: the next step starts nearer to the sample
-            over = victim.fooled(scores, rows).reshape(column)
+            over = beyond(victim, scores, rows).reshape(column)
             values_at_x = values + ((x - points) * slopes).flatten(1).sum(1)
             both = nearest_on_plane(  # from the point and from the sample
                 torch.cat([slopes, slopes]),
