@@ -293,6 +293,24 @@ def test_classification_of_karate_club() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
 
 
+def test_dropout_draws_from_the_generator_that_is_given() -> None:
+    class Dropping(GCN):
+        def forward(self, x: Tensor, graph: object) -> Tensor:
+            return super().forward(nn.functional.dropout(x, 0.5, self.training), graph)
+
+    labels = torch.arange(34) % 2
+    before = torch.get_rng_state()
+    runs = [
+        fit_nodes(
+            Dropping([3, 4, 2]), drawn(34, 3), KARATE, labels, labels == 0, steps=3, generator=s
+        )
+        for s in (1, 1, 2)
+    ]
+    assert torch.equal(runs[0].losses, runs[1].losses)
+    assert not torch.equal(runs[0].losses, runs[2].losses)
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def test_refused_classification() -> None:
     net, x = GCN([3, 2]), drawn(34, 3)
     labels = torch.zeros(34, dtype=torch.int64)

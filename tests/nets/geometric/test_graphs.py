@@ -114,6 +114,18 @@ def test_distances_components_diameter_against_networkx() -> None:
     assert graph.diameter() == math.inf
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_diameter_by_bounds(seed: int) -> None:
+    for drawn in (
+        nx.random_labeled_tree(30, seed=seed),
+        nx.barabasi_albert_graph(40, 2, seed=seed),
+        nx.cycle_graph(5 + seed),
+        nx.path_graph(seed + 1),
+        nx.complete_graph(4),
+    ):
+        assert as_graph(drawn).diameter() == nx.diameter(drawn)
+
+
 def test_distances_follow_directions() -> None:
     graph = as_graph(torch.tensor([[0, 1, 2], [1, 2, 0]]))
     assert graph.distances(0).tolist() == [0, 1, 2]

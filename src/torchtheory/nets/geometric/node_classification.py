@@ -21,6 +21,8 @@ from torchtheory.core.checks import (
     whole_number,
 )
 from torchtheory.core.errors import EmptyData, InvalidType, LabelOutOfRange, ShapeMismatch
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.models.model import global_randomness_kept
 from torchtheory.nets.geometric.graphs import GraphSource, as_graph
 from torchtheory.nets.geometric.message_passing import check_features
 
@@ -54,6 +56,7 @@ def fit_nodes(
     steps: int = 200,
     rate: float = 0.01,
     decay: float = 5e-4,
+    generator: RandomSource = None,
 ) -> NodeFit:
     r"""Train a network on graphs to classify nodes, by cross-entropy on those that are known.
 
@@ -69,6 +72,7 @@ def fit_nodes(
         steps: of training.
         rate: Adam's learning rate.
         decay: weight of the penalty $\frac12\lVert\theta\rVert^2$.
+        generator: of what the network itself draws while it trains, such as dropout.
 
     Time: `steps` forward and backward passes.
 
@@ -87,9 +91,10 @@ def fit_nodes(
     positive_number(rate, "rate")
     nonnegative_number(decay, "decay")
     mask = _known(known, graph.nodes)
-    trained = copy.deepcopy(network).train()
+    trained = copy.deepcopy(network).eval()
     with torch.no_grad():
         outputs = trained(x, graph)
+    trained.train()
     if outputs.ndim != 2 or len(outputs) != graph.nodes:
         raise ShapeMismatch(
             f"the network must give one row per node, [{graph.nodes}, classes], "
@@ -98,12 +103,14 @@ def fit_nodes(
     labels = _labels(labels, graph.nodes, outputs.shape[1])
     optimizer = torch.optim.Adam(trained.parameters(), lr=rate, weight_decay=decay)
     losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(trained(x, graph)[mask], labels[mask])
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses.append(float(loss.detach()))
+    with global_randomness_kept():
+        torch.manual_seed(int(torch.randint(2**62, (1,), generator=as_generator(generator))))
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(trained(x, graph)[mask], labels[mask])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(float(loss.detach()))
     trained.eval()
     with torch.no_grad():
         predicted = trained(x, graph).argmax(1)

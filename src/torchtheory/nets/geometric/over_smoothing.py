@@ -22,6 +22,7 @@ from torchtheory.core.figure import Figure, draw
 from torchtheory.core.random import RandomSource
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator
+from torchtheory.models.model import evaluation_mode, global_randomness_kept
 from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph
 from torchtheory.nets.geometric.laplacians import gcn_coupling
 from torchtheory.nets.geometric.message_passing import check_features
@@ -80,7 +81,7 @@ def smoothing_limit(x: Tensor, graph: GraphSource) -> Tensor:
     >>> smoothing_limit(torch.tensor([[1.0], [3.0]]), torch.ones(2, 2)).flatten().tolist()
     [2.0, 2.0]
     """
-    graph = as_graph(graph).undirected("the limit of smoothing")
+    graph = as_graph(graph).undirected("the limit of smoothing").nonnegative("smoothing")
     check_features(x, graph)
     roots = _degrees(graph).to(x.dtype).sqrt()
     member = graph.kept("components", graph.components)
@@ -302,16 +303,12 @@ def layer_energies(
     keep("input", x)
     parts = [(n, m) for n, m in network.named_modules() if n]
     held = [m.register_forward_hook(partial(watch, n)) for n, m in parts]
-    mode = [(m, m.training) for m in network.modules()]
     try:
-        network.eval()
-        with torch.no_grad():
+        with torch.no_grad(), evaluation_mode(network), global_randomness_kept():
             _ = network(x, graph) if call is None else call(network, x)
     finally:
         for hook in held:
             hook.remove()
-        for module, training in mode:
-            module.training = training
     if len(names) == 1:
         raise InvalidInput("no module of the network gives one row of features per node")
     energies, norms = torch.stack(found, 1)
