@@ -38,6 +38,7 @@ class TakesGraph(nn.Module):
         network: `network(x, edge_index)` as in PyTorch Geometric, or `network(x, adjacency)`.
         takes: which of the two.
 
+    >>> import torch
     >>> class Sums(nn.Module):
     ...     def forward(self, x, adjacency):
     ...         return adjacency @ x
@@ -76,6 +77,7 @@ class OnNodes(nn.Module):
 
     Every call runs the network on the whole graph, whatever the number of nodes asked for.
 
+    >>> import torch
     >>> from torchtheory.nets.geometric.convolutions import GCN
     >>> path = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
     >>> OnNodes(GCN([2, 4, 3]), path, torch.ones(3, 2).double())(torch.tensor([2, 0])).shape
