@@ -40,6 +40,10 @@ def arithmetic_circuits(run: Run, draws: int = 4, sweeps: int = 30) -> None:
     circuit drawn has rank r^(m/2), so that a shallow circuit needs as many terms. With fewer,
     least squares stays above the bound of Eckart and Young, which is not zero. r^(m-1) terms
     always do. Look at the error against the number of terms, and at the table of sizes.
+
+    Args:
+        draws: random deep circuits of each kind and size.
+        sweeps: of alternating least squares over the factors of a shallow circuit.
     """
     whole_number(draws, "draws", least=2)
     whole_number(sweeps, "sweeps", least=1)

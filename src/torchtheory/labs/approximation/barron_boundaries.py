@@ -38,6 +38,10 @@ def barron_boundaries(run: Run, seeds: int = 32, points: int = 200) -> None:
     the constant of the bound is nearly met by two slow waves that cancel. The same for a boundary
     that is a mean of random half-spaces. Where points crowd at the boundary, so that there is no
     density, the rate is lost.
+
+    Args:
+        seeds: random networks per size.
+        points: random points at which the distance of two graphs is measured.
     """
     whole_number(seeds, "seeds", least=16)
     whole_number(points, "points", least=50)

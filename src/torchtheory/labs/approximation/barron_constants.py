@@ -44,6 +44,10 @@ def barron_constants_lab(run: Run, draws: int = 20_000, points: int = 1024) -> N
     Carlo with its interval. A kink or a jump makes it infinite, which shows as growth under
     refinement. Last the Gaussian density in many dimensions: the constant vanishes, grows slowly
     or explodes, depending on its width. Look at both figures.
+
+    Args:
+        draws: random frequencies for integrals by Monte Carlo.
+        points: of the grid of the fast transform.
     """
     whole_number(draws, "draws", least=1000)
     whole_number(points, "points", least=256)

@@ -72,6 +72,10 @@ def barron_networks_lab(run: Run, seeds: int = 50, points: int = 50) -> None:
     the steps. Frequencies drawn from the wrong density, or points outside the ball, break the
     promise. Which activations the theorem takes is read off the functions themselves. Look at the
     figure: dots (measured), lines (promised), dashed (wrong density, which levels off).
+
+    Args:
+        seeds: random networks per size.
+        points: random points of the ball at which errors are measured.
     """
     whole_number(seeds, "seeds", least=20)
     whole_number(points, "points", least=50)

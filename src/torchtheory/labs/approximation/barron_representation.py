@@ -36,6 +36,10 @@ def infinite_width_lab(run: Run, offsets: int = 400, draws: int = 20_000) -> Non
     steps on the line; in two dimensions the integral over steps is taken by sampling. The steps
     reach only as far as the radius they were made for: beyond it the integral is constant. Look
     at the figure, at the edges of the interval.
+
+    Args:
+        offsets: cells of the integral over offsets of steps.
+        draws: random steps in two dimensions.
     """
     whole_number(offsets, "offsets", least=50)
     whole_number(draws, "draws", least=1000)

@@ -34,6 +34,10 @@ def barron_sup_norm(run: Run, seeds: int = 16, parts: int = 192) -> None:
     constants: on the cube, where every coordinate may be at its worst at once, it does; on the ball
     the coordinates share one radius, and what is found is d^(1/4). Drawn for the unit ball, a network
     knows nothing of a larger one: there the error stays.
+
+    Args:
+        seeds: random networks per size.
+        parts: of the squared radius, which coordinates share in whole parts where the set is the ball.
     """
     whole_number(seeds, "seeds", least=8)
     whole_number(parts, "parts", least=32)

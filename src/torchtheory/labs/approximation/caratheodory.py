@@ -34,6 +34,9 @@ def caratheodory_pruning(run: Run, widths: tuple[int, ...] = (200, 1000, 5000, 1
     parameters are 0 and the error is below M/√k ≤ 15‖w‖₁/√n. Keeping the units of largest weight
     instead, at equal sparsity, breaks the first bound, inner weights longer than 1/2 the second.
     Look at the figure: the greedy choice is far better than promised, magnitude pruning far worse.
+
+    Args:
+        draws: random choices of terms.
     """
     whole_number(draws, "draws", least=30)
     for n in widths:

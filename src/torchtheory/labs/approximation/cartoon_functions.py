@@ -59,6 +59,11 @@ def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 5, doubli
     pixels do not show it in the sum of the squares left out. They show why, scale by scale: two
     scales finer a quarter of the energy is left, on twice as many terms (Haar: on four times as
     many). Look at where the kept terms go.
+
+    Args:
+        resolution: pixels per side of the images.
+        cartoons: random cartoons per smoothness.
+        doublings: networks per cartoon, each with twice the sides of the one before.
     """
     whole_number(cartoons, "cartoons", least=2)
     drawn = {n: [cartoon(n, generator=run.generator) for _ in range(cartoons)] for n in (1, 2)}

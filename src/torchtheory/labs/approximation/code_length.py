@@ -43,6 +43,11 @@ def code_length(run: Run, functions: int = 12, halvings: int = 6, labels: int = 
     Networks with rounded weights are encoded, decoded and compared; those that hold all labelings
     of N cells have as many different codes, so N bits at least, and hence so many weights. Look at
     the figure: the bits of codec and packing run in parallel.
+
+    Args:
+        functions: random Lipschitz functions.
+        halvings: errors 1/4, 1/8, 1/16, ..., so many of them.
+        labels: that a network holds; all labelings are tried.
     """
     whole_number(functions, "functions", least=3)
     whole_number(halvings, "halvings", least=3)

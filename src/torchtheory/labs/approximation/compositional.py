@@ -56,6 +56,11 @@ def compositional_functions(run: Run, digits: int = 2, cells: int = 8, points: i
     chain a bounded factor, where one hidden layer needs a power of 1/ε at least. A tree's weights
     are those of its d - 1 nodes, with the same exponent of 1/ε whatever d. Look at the right
     panel: the lines of 4, 8 and 16 inputs are parallel.
+
+    Args:
+        digits: accuracies 1e-2, 1e-4, ... per chain, so many of them.
+        cells: per node of a tree and direction, at most.
+        points: random points at which errors are measured.
     """
     whole_number(digits, "digits", least=2)
     whole_number(cells, "cells", least=8)

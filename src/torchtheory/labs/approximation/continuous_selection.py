@@ -44,6 +44,9 @@ def continuous_selection(run: Run, largest: int = 9, starts: int = 20) -> None:
     radius. An encoder that is allowed to jump writes all of f into one number and does better.
     Look at the figure: the broken line of ReLUs, whose weights are continuous, comes within a
     small factor of the floor.
+
+    Args:
+        starts: from which the equations of a non-linear encoder are solved, at most.
     """
     whole_number(largest, "largest", least=4)
     linear = against_linear(run, largest)

@@ -86,6 +86,10 @@ def convnets_on_functions(run: Run, images: int = 8, finest: int = 64) -> None:
     downsampling commute with shifts of the grid and reach the map max(G*ξ - t, 0), with all its
     shifts in the limit; ξ ↦ x₁ξ, not equivariant, keeps the distance that equivariance forces.
     Look at the errors and their promises, and at the two flat lines.
+
+    Args:
+        images: random bumps in the family.
+        finest: cells per side of the finest grid.
     """
     whole_number(images, "images", least=2)
     whole_number(finest, "finest", least=32)

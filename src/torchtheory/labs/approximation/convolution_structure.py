@@ -45,6 +45,10 @@ def convolution_structure(run: Run, size: int = 12, windows: int = 4000) -> None
     moves by at most k/q of the range, the maximum by at most what the input moves, and of
     independent numbers the maximum stays the same with probability (q-k)/(q+k). Look at the curve
     of the strided network, which comes back to zero at multiples of its stride.
+
+    Args:
+        size: places per side of the images.
+        windows: random windows that are pooled.
     """
     whole_number(size, "size", least=8)
     whole_number(windows, "windows", least=100)

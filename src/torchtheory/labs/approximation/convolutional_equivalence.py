@@ -45,6 +45,10 @@ def convolutional_equivalence(run: Run, points: int = 500, doublings: int = 5) -
     promise for the equivariant map it generates: the error over all places is within the bound of
     the dense network, size by size. A map that is not equivariant keeps its distance. Look at the
     errors on the right: both kinds of network have the same.
+
+    Args:
+        points: random inputs.
+        doublings: networks, each with twice the pieces of the one before.
     """
     whole_number(points, "points", least=10)
     whole_number(doublings, "doublings", least=2)

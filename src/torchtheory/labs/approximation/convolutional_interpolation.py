@@ -32,6 +32,10 @@ def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> 
     images, the images are linearly independent there and the last layer fits any labels; with one
     channel less it cannot, nor where an image appears twice with different labels. Look at the
     residual where neurons and samples meet.
+
+    Args:
+        samples: digits; a multiple of 4 of them is used.
+        draws: random filters and labels per activation.
     """
     whole_number(samples, "samples", least=16)
     whole_number(draws, "draws", least=1)

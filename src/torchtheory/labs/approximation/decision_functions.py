@@ -63,6 +63,10 @@ def decision_functions(run: Run, samples: int = 20_000, widths: tuple[int, ...] 
     error is 1/2 whatever the steepness. For the other partitions random logistic units are fitted
     by least squares, and (the criterion, set beforehand) the share of the square where they err by
     1/4 falls from each width to the next. Look at the dark set D.
+
+    Args:
+        samples: random points for a share of the cube.
+        widths: units of the fitted networks, increasing.
     """
     whole_number(samples, "samples", least=1000)
     if len(widths) < 2 or list(widths) != sorted(set(widths)):

@@ -51,6 +51,9 @@ def stone_weierstrass(run: Run, cases: int = 20) -> None:
     conditions hold on a sample. Then each condition is dropped in turn: the distance of a target
     from the family, by linear programming, is the number the counterexample promises. Look at the
     plateaus.
+
+    Args:
+        cases: random products of networks.
     """
     whole_number(cases, "cases", least=1)
     products(run, cases)

@@ -38,6 +38,12 @@ def depth_separation_cards(
     proof, three shells of alternating signs are drawn by the explicit network; networks with one
     hidden layer are trained on the same points. That last part is an illustration: training finds
     no best network. Look at the table of widths.
+
+    Args:
+        steps: of training.
+        seeds: trained networks per architecture.
+        parameters: of a trained network, about.
+        dimension: of the inputs of the trained networks.
     """
     whole_number(dimension, "dimension", least=2)
     whole_number(seeds, "seeds", least=2)

@@ -24,6 +24,9 @@ def density_with_derivatives(run: Run, widths: tuple[int, ...] = (8, 16, 32, 64)
     networks have no curvature, so the last error stays what it is. Inner weights may be whole numbers
     and biases fractions with one denominator. Last, a sequence of networks of two units that converges
     to a jump: the limit is no network, and the weights on the way to it must grow.
+
+    Args:
+        widths: units of the networks.
     """
     errors = derivatives(run, widths)
     discrete(run)

@@ -62,6 +62,10 @@ def edge_networks(run: Run, doublings: int = 6, points: int = 1 << 13) -> None:
     boundary has to be met within ε^p: a broken line of M pieces meets a curve of smoothness β
     within M^-β, and the L_p error falls as M^(-β/p). Gating a smooth network by an indicator gives
     piecewise smooth functions at the same rate. Look at how p and β change the slopes.
+
+    Args:
+        doublings: numbers of pieces 4, 8, 16, ... of the boundary, so many of them.
+        points: of the midpoint rule for the error of a horizon.
     """
     whole_number(doublings, "doublings", least=4)
     steps(run)

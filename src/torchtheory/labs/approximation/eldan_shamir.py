@@ -47,6 +47,9 @@ def eldan_shamir_lab(run: Run, points: int = 20_000) -> None:
     falls exponentially with the dimension. A network with four hidden units is transformed on a
     grid of the plane: seen through the density, its frequencies lie in four tubes. Look at the
     figures: the star, and how many tubes, hence units, half of the ball takes.
+
+    Args:
+        points: random points of a ball, for shares by counting.
     """
     whole_number(points, "points", least=1000)
     density(run)

@@ -39,6 +39,10 @@ def exact_interpolation(run: Run, samples: int = 80, pixels: int = 784) -> None:
     on a line first needs far fewer parameters when the inputs are many. Both are done for four
     activations and growing m. Look at the condition number of A: it bounds the residual, and it
     is the price of the one-dimensional hidden layer.
+
+    Args:
+        samples: points to memorize, at most.
+        pixels: inputs where parameters are counted.
     """
     whole_number(samples, "samples", least=20)
     sizes = [samples // 16, samples // 4, samples]

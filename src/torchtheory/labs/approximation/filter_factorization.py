@@ -52,6 +52,9 @@ def filter_factorization(run: Run, degree: int = 79, units: int = 16) -> None:
     plane waves its error falls with the depth, within the promise of the broken lines and faster
     than the theorem needs. The printed depth is below what the VC dimension asks for. Look at
     the exponents in the table, and at how the layers before the last only carry sums along.
+
+    Args:
+        units: pieces of the broken line for a plane wave, at most.
     """
     whole_number(degree, "degree", least=9)
     whole_number(units, "units", least=8)

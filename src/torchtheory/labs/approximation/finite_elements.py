@@ -43,6 +43,11 @@ def finite_element_networks(run: Run, cells: int = 3, points: int = 500, degrees
     the error bound of the finite element method. Where the simplices around a node do not form a
     convex set, the formula fails. B-splines of every degree are compared with scipy's. Look at
     the pyramid over the convex star and at what becomes of the other one.
+
+    Args:
+        cells: of the meshes, per direction.
+        points: random points.
+        degrees: of the B-splines, from 1 on.
     """
     whole_number(cells, "cells", least=2)
     whole_number(points, "points", least=10)

@@ -43,6 +43,12 @@ def fixed_basis_lab(
     frequencies follow k^(-2/d). Networks drawn by Barron's construction for members of the class
     err by at most dC²/k. From some k on that promise is below the floor of every basis. One smooth
     target alone can be easier: a basis that contains it has no error. Look at the two slopes.
+
+    Args:
+        dimensions: of the space, each 4 or more.
+        seeds: networks drawn per wave.
+        units: of the networks.
+        members: functions in the largest basis that is drawn.
     """
     whole_number(seeds, "seeds", least=3)
     whole_number(units, "units", least=16)

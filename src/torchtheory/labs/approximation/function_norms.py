@@ -38,6 +38,10 @@ def function_norms(run: Run, waves: int = 3, doublings: int = 5) -> None:
     for exponent 1, which shows as growth without end on finer grids; integrals are compared with
     closed forms; for a ReLU network of one variable the norm is exact. The largest value on a
     grid is always a lower bound: the finer the grid, the larger. Look at the two lines.
+
+    Args:
+        waves: frequencies k = 1, 2, ..., so many of them.
+        doublings: grids, each with twice the cells of the one before.
     """
     whole_number(waves, "waves", least=1)
     whole_number(doublings, "doublings", least=3)

@@ -44,6 +44,10 @@ def hp_networks(run: Run, levels: int = 7, points: int = 200) -> None:
     and derivatives. The number of units is a polynomial of degree 3 in the number of levels, so the
     size is polylogarithmic in the error. Look at what is left of it with degree 1, or on a mesh of
     equal elements.
+
+    Args:
+        levels: of the geometric mesh, at most.
+        points: random points per element of the mesh.
     """
     whole_number(levels, "levels", least=5)
     whole_number(points, "points", least=50)

@@ -53,6 +53,11 @@ def kolmogorov_superposition(run: Run, finest: int = 32, points: int = 121, refi
     function, and the largest error falls with the second scale for every f. A third is beyond
     double precision. With equal weights the sum is symmetric, and nothing of x₁ - x₂ is taken
     away. Look at the outer function: continuous, rough.
+
+    Args:
+        finest: intervals of the finest inner functions.
+        points: per side of the grid on which errors are measured.
+        refinement: a fifth of the number of cells of the second scale per cell of the first.
     """
     whole_number(finest, "finest", least=8)
     whole_number(refinement, "refinement", least=12)

@@ -54,6 +54,10 @@ def label_coding(run: Run, cells: int = 6, sines: int = 32) -> None:
     is found by exhaustion for half-spaces, intervals and boxes, and is infinite for sines; ReLU
     networks that end in a sawtooth shatter of the order of M² points. Look at the surface: it is
     flat except where a label is 1.
+
+    Args:
+        cells: that carry a label each.
+        sines: points that the sines shatter, 29 to 40.
     """
     whole_number(cells, "cells", least=4)
     # one parameter shatters at most 28 points where the bound holds, and sines must shatter more

@@ -97,6 +97,11 @@ def manifold_networks(
     of terms grows as ε^(-d/2) with d = 2 (and d = 1 on the circle); the exponents are means over
     `atlases`, each from new points. Targets g∘h that factor through two coordinates behave alike.
     Look at how the lines for different D lie on each other.
+
+    Args:
+        samples: random points of the manifold.
+        cells: of the two meshes of a chart, per direction.
+        draws: random points for mean squares.
     """
     whole_number(samples, "samples", least=500)
     whole_number(atlases, "atlases", least=3)

@@ -32,6 +32,10 @@ def maurey_lab(run: Run, draws: int = 300, width: int = 600) -> None:
     its units, then for sin(2πx), whose error must be 7.5/k. The best of the draws is never worse
     than the mean. Terms drawn uniformly instead of with their weights miss the target by a bias
     that no k removes. Look at the figure: three lines of slope -1, and one that stays.
+
+    Args:
+        draws: random choices of terms.
+        width: units of the network that is cut down.
     """
     whole_number(draws, "draws", least=30)
     whole_number(width, "width", least=50)

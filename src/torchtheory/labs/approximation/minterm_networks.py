@@ -34,6 +34,9 @@ def minterm_networks(run: Run, bits: int = 12) -> None:
     than half the inputs are needed. Parity attains that number, and its shortest formula (DNF) has
     2^(d-1) terms; but d threshold units that count do it as well, and so does a tree of exclusive
     ors. Look at how the three sizes part with the number of bits.
+
+    Args:
+        bits: of parity, at most.
     """
     whole_number(bits, "bits", least=5)
     every_function(run)

@@ -49,6 +49,11 @@ def multiplication_network(run: Run, levels: int = 5, points: int = 2_000, polyn
     the theory puts the largest one, for several sizes. The certificate fails outside the box, and
     the identity for [0, 1] alone does not give 0 for a factor 0. Look at the pattern of the error:
     each level of the squares divides the mesh by two.
+
+    Args:
+        levels: of the squares that products are made of, at most.
+        points: random points.
+        polynomials: random polynomials per number of variables.
     """
     whole_number(levels, "levels", least=2)
     whole_number(points, "points", least=100)

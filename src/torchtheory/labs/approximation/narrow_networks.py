@@ -45,6 +45,12 @@ def narrow_networks(run: Run, strings: int = 12, networks: int = 12, cells: int 
     and the tangents of |x|² come as close as one likes. Look at the path in the figure. In one
     dimension, a network of fixed size misses a zigzag with more turns than it has pieces by 1/2,
     trained or not.
+
+    Args:
+        strings: random strings of maxima and minima.
+        networks: random networks of width d, about.
+        cells: of the tangents per direction, at most.
+        steps: of training.
     """
     whole_number(strings, "strings", least=2)
     whole_number(cells, "cells", least=2)

@@ -40,6 +40,9 @@ def network_objects(run: Run, points: int = 200) -> None:
     has parameters of different sizes: the counters belong to the parameters. The drawing is read
     again and its circles and lines are counted. Derivatives of the activations on both sides of 0
     are measured. Look at the drawings.
+
+    Args:
+        points: random inputs.
     """
     whole_number(points, "points", least=10)
     counters(run)

@@ -35,6 +35,11 @@ def one_neuron_resnets(run: Run, folds: int = 8, pieces: int = 8, samples: int =
     |x|. The measured errors stay within the promised bounds, the one for |x|² goes below the floor
     1/2 that no plain network of width 2 can pass, and the mean error for the indicator of a disc
     falls as the ramp at its edge steepens. Look at the level lines: they are closed.
+
+    Args:
+        folds: of the plane, at most.
+        pieces: of the function of the length, at most.
+        samples: random points for the mean error of a disc.
     """
     whole_number(folds, "folds", least=4)
     whole_number(pieces, "pieces", least=2)

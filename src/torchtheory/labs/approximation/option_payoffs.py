@@ -30,6 +30,10 @@ def option_payoffs(run: Run, largest: int = 32, prices: int = 2000) -> None:
     prices, also negative ones, the networks agree with the formulas to rounding, with O(d) units.
     A digital option jumps, and no network comes closer to it than 1/2. Look at the surface of a
     call on the larger of two prices.
+
+    Args:
+        largest: number of prices, at most.
+        prices: random draws of all prices.
     """
     whole_number(largest, "largest", least=4)
     dimensions = [d for d in range(1, largest + 1) if d <= 5 or d & (d - 1) == 0]

@@ -57,6 +57,9 @@ def bernstein_polynomials(run: Run, doublings: int = 6) -> None:
     The sup error is compared with what the proof promises, the near and far lattice points are
     held apart as in the proof, and the degree it asks for is tried. Look at how slowly the error
     falls: a kink costs 1/√m, and even a parabola 1/4m.
+
+    Args:
+        doublings: degrees 4, 8, 16, ..., so many of them.
     """
     whole_number(doublings, "doublings", least=2)
     degrees = [2 ** (k + 2) for k in range(doublings)]

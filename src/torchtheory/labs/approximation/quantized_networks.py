@@ -68,6 +68,9 @@ def quantized_networks(run: Run, halvings: int = 4, points: int = 401) -> None:
     and always the same number of layers; after rounding every weight to the grid of spacing
     2^(-s⌈log₂ 1/ε⌉) the error stays below 2ε; the string of bits grows as M log 1/ε, and what is
     read back is the network itself. Look at what fewer bits do.
+
+    Args:
+        points: of the grid of the interval on which errors are measured.
     """
     whole_number(halvings, "halvings", least=3)
     whole_number(points, "points", least=20)

@@ -44,6 +44,12 @@ def radial_networks_lab(run: Run, points: int = 1500, steps: int = 200, seeds: i
     are trained on a tent of the 1-norm: in 12 dimensions they do no better than a constant,
     though a tent along a line, as an illustration of the same training, is no problem. Look at
     the figure: the error against its promise, and the shells.
+
+    Args:
+        points: random points.
+        steps: of training.
+        seeds: trained networks per architecture.
+        parameters: of a trained network, about.
     """
     whole_number(points, "points", least=200)
     whole_number(seeds, "seeds", least=2)

@@ -48,6 +48,11 @@ def random_steps_lab(run: Run, seeds: int = 24, points: int = 40, draws: int = 4
     steps makes every mean odd, a factor 2π is missing, and the measure has phases. Means of random
     half-spaces err by at most 1/(4n) at every point. Look at the figure: the odd pairs never get
     better.
+
+    Args:
+        seeds: random networks per size.
+        points: random points of the ball at which errors are measured.
+        draws: single terms for means, point by point.
     """
     whole_number(seeds, "seeds", least=4)
     whole_number(points, "points", least=20)

@@ -44,6 +44,11 @@ def rates_table(run: Run, dimensions: int = 12, degrees: int = 1500, directions:
     Depth traded for weights is held against the VC dimension, and the exponents of codes against
     functions that are really that far apart. Look at the figure: sizes grow by a factor with every
     dimension, except for the classes made to escape.
+
+    Args:
+        dimensions: from 1 up to this.
+        degrees: of the polynomials that a radial function is expanded in.
+        directions: of the ridge functions, at most.
     """
     whole_number(dimensions, "dimensions", least=3)
     consistency(run, dimensions)

@@ -41,6 +41,9 @@ def rational_networks(run: Run, digits: int = 2, points: int = 501) -> None:
     accuracies; nothing is promised below a, nor for a denominator that dips below the bound that
     was given, and both fail there. Squaring the accuracy costs at most four times the weights.
     Look at how the depth grows as a falls: 1/a enters through the number of factors.
+
+    Args:
+        points: of the grids on which errors are measured.
     """
     whole_number(digits, "digits", least=2)
     whole_number(points, "points", least=101)

@@ -76,6 +76,12 @@ def recurrent_sequences(run: Run, draws: int = 3000, width: int = 240, longest: 
     the recurrent network errs by more than 0.1 stays below δ = 0.17, with the upper end of its
     confidence interval. The same networks fail on longer and longer sequences without limit: the
     outputs of a bounded activation are bounded, those of ReLUs grow at most exponentially.
+
+    Args:
+        draws: random sequences to fit, and as many to test.
+        width: units of the fitted networks.
+        longest: steps of a long sequence.
+        ending: probability that a sequence ends with a step.
     """
     whole_number(draws, "draws", least=100)
     whole_number(longest, "longest", least=50)

@@ -71,6 +71,11 @@ def recurrent_simulation(run: Run, widths: list[int] | None = None, samples: int
     promise for every time, over a range of widths. A system that forgets can be followed for
     ever; a chaotic one only as long as the exponential growth allows. Euler's steps carry this
     over to continuous time. Look at the promises (lines) and measurements (marks) in time.
+
+    Args:
+        widths: units of the fitted networks; 16, 32 and 64 unless given.
+        samples: random trajectories.
+        forever: steps for which a system that forgets is followed.
     """
     whole_number(samples, "samples", least=10)
     closeness(run, samples)

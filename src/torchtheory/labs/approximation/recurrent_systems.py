@@ -36,6 +36,13 @@ def recurrent_systems(
     changes; with the feed-forward network of as many layers as there are steps, whose gradients
     add up to the recurrent one; and with the map from sequences of any length, the empty one
     included. Look at which inputs an output has seen: those before it, and not its own.
+
+    Args:
+        states: numbers in the state of a network.
+        inputs: numbers per step that go in.
+        outputs: numbers per step that come out.
+        time: steps.
+        networks: random networks.
     """
     whole_number(time, "time", least=3)
     torchs_own(run, states, inputs, outputs, time, networks)

@@ -43,6 +43,11 @@ def residual_memorization(
     that of residual networks does not rise. Then the network of Hardt and Ma gives n random
     points on a sphere their classes, with about 2nk weights, k = ⌈8 log n⌉. Look at how the weights
     grow with n, and at the training losses.
+
+    Args:
+        largest: points to memorize, at most.
+        depths: of the trained networks, in blocks of two layers.
+        steps: of training.
     """
     whole_number(largest, "largest", least=100)
     whole_number(seeds, "seeds", least=3)

@@ -58,6 +58,10 @@ def risk_decomposition(run: Run, trials: int = 50, sizes: tuple[int, ...] = (50,
     the second, more units the first, which is a squared L² distance and at most the squared sup
     distance. Risk gaps of random functions stay below Lipschitz constant times sup distance. Look
     at the chain in the figure.
+
+    Args:
+        trials: random samples per size.
+        sizes: of the samples.
     """
     whole_number(trials, "trials", least=10)
     if len(sizes) < 2 or min(sizes) < 20:

@@ -47,6 +47,10 @@ def shallow_smooth_rates(run: Run, largest_degree: int = 64, panels: int = 32) -
     and L_∞. With units e^(j·x), whose weights do not depend on the function, the least L₂ error is
     measured for functions with exactly k derivatives, and for analytic ones. Its exponent is at
     most -k/d. Look at the size of the output weights that this takes.
+
+    Args:
+        largest_degree: of the polynomials in one variable.
+        panels: of the quadrature on the line; half as many per direction in the plane.
     """
     whole_number(largest_degree, "largest_degree", least=32)
     polynomials(run)

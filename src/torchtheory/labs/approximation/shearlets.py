@@ -40,6 +40,11 @@ def shearlets(run: Run, size: int = 64, scales: int = 3, angles: int = 12) -> No
     finite number of shears when it is nearly horizontal, which is why images are given a second
     cone. The frame's windows tile the frequencies with squares that add to 1, so it reproduces
     every image, and an edge of any direction excites the windows across it. Look at the elements.
+
+    Args:
+        size: pixels per side of the images.
+        scales: of the frame.
+        angles: of the edges that are looked for.
     """
     whole_number(angles, "angles", least=4)
     literal(run)

@@ -47,6 +47,10 @@ def smooth_gates(run: Run, factors: int = 8, points: int = 500) -> None:
     and by a tree of 4(d - 1). Units that do not sit where the formula takes its derivative spoil
     everything. Look at the V of the left panel, and at how much earlier the shallow network meets
     the limit of double precision.
+
+    Args:
+        factors: of a product, at most.
+        points: random points.
     """
     whole_number(factors, "factors", least=4)
     whole_number(points, "points", least=50)

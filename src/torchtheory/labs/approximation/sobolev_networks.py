@@ -78,6 +78,10 @@ def sobolev_networks(run: Run, halvings: int = 4, points: int = 401, refinements
     the derivative falls by one power of the number of patches less. With skips instead of handed
     on numbers a logarithm is saved; a running sum saves it as well. Look at how much smaller than
     its promise the error is, and at the two slopes.
+
+    Args:
+        points: of the grids on which errors are measured.
+        refinements: numbers of patches 8, 16, 32, ..., so many of them.
     """
     whole_number(halvings, "halvings", least=3)
     whole_number(refinements, "refinements", least=3)

@@ -54,6 +54,10 @@ def sparse_grid_networks(run: Run, dimensions: int = 4, level: int = 5, points: 
     of x(1 - x), and the error stays within what the omitted levels can add. The number of points
     for an error ε grows with an exponent that tends to 1/2 in every dimension, against d/2 for
     a full grid. The network multiplies the hats; its error stays within the sum of two parts.
+
+    Args:
+        level: of the finest sparse grid.
+        points: random points at which errors are measured.
     """
     whole_number(dimensions, "dimensions", least=2)
     whole_number(level, "level", least=4)

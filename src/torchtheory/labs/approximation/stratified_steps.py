@@ -32,6 +32,11 @@ def stratified_steps(run: Run, pairs: int = 3000, draws: int = 12, points: int =
     the same cell, over N. Independent steps err by N^(-1/2) in every dimension, with the exact
     constant; cells gain the factor N^(-1/2d), much on the line and less the more dimensions there
     are. Networks that are drawn err as expected. Look at how the slopes approach -1 with d.
+
+    Args:
+        pairs: of random steps per size, about.
+        draws: random networks per size.
+        points: random points of the ball at which steps are compared.
     """
     whole_number(pairs, "pairs", least=1000)
     whole_number(draws, "draws", least=5)

@@ -31,6 +31,9 @@ def sum_product_networks(run: Run, points: int = 400) -> None:
     computes the same numbers, and it cannot do with fewer: the monomials are linearly independent
     functions, which the rank of their values at random points shows. With a weight 0 in every sum
     the tree is one single product. Look at the last column of the table.
+
+    Args:
+        points: random inputs.
     """
     whole_number(points, "points", least=200)
     rows, gaps, bent, ranks, lost, counts, single = [], [], [], [], [], [], []

@@ -63,6 +63,11 @@ def wavelet_networks(run: Run, most_terms: int = 32, resolution: int = 32, greed
     M. The same machine turns the best M Haar terms of a cartoon into a network: the Haar generators
     jump, but a network of fixed size comes as close as wanted in L2, so with ramps that are narrow
     enough the network's error is at most twice that of the M terms. Look at the three pictures.
+
+    Args:
+        most_terms: of Haar's basis in the largest network.
+        resolution: pixels per side of the cartoon.
+        greedy: elements that are chosen one by one, at most.
     """
     whole_number(most_terms, "most_terms", least=4)
     whole_number(greedy, "greedy", least=8)

@@ -39,6 +39,10 @@ def convolution_matrices(run: Run, length: int = 12, side: int = 6) -> None:
     The matrix of a convolution is constant along its diagonals: K numbers stand in for D(D-K+1).
     With channels, stride and padding it is a block matrix of such, and torch's own layer is it
     after its filters are turned around. The picture shows the matrix of a layer with two channels.
+
+    Args:
+        length: of the signals.
+        side: of the images.
     """
     whole_number(length, "length", least=6)
     whole_number(side, "side", least=4)
@@ -208,6 +212,11 @@ def filter_gradients(run: Run, images: int = 4, side: int = 16, steps: int = 100
     filter a correlation of input and output gradient. Descent with it on pairs of images recovers
     the filter that made one from the other, unless the images do not show it: constant images know
     its sum only.
+
+    Args:
+        images: random images.
+        side: of the images.
+        steps: of descent.
     """
     whole_number(images, "images", least=2)
     whole_number(side, "side", least=8)
@@ -295,6 +304,9 @@ def edge_filters(run: Run, side: int = 40) -> None:
 
     On a photograph the two Sobel filters answer at vertical and at horizontal edges; their root of
     squares is the length of the gradient.
+
+    Args:
+        side: of the images.
     """
     whole_number(side, "side", least=8)
     names = ["sobel_vertical", "prewitt_vertical", "scharr_vertical"]

@@ -40,6 +40,11 @@ def convolution_spectra(run: Run, side: int = 12, channels: int = 4, layers: int
     fall together share a block), groups and channels: its singular values are those of small
     blocks. With zero padding it is a part of a layer on a larger torus, and every singular value
     has bounds from both sides. The picture shows them.
+
+    Args:
+        side: of the images.
+        channels: of the layers.
+        layers: random layers with zero padding.
     """
     whole_number(side, "side", least=6)
     circular(run, side, channels)

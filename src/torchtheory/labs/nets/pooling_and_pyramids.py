@@ -41,6 +41,10 @@ def pooling_maps(run: Run, images: int = 10, side: int = 8) -> None:
     The maximum changes no more than its input does and sends its gradient to one place; the
     average is a convolution with even weights whose output is subsampled. Only a stride makes
     images smaller: the printed formula has none, and takes n places to n - r + 1.
+
+    Args:
+        images: random images.
+        side: of the images.
     """
     whole_number(images, "images", least=2)
     whole_number(side, "side", least=6)
@@ -192,6 +196,10 @@ def convolutional_pyramid(run: Run, steps: int = 50, filters: int = 8) -> None:
     Resolution falls and fields grow from block to block, by the recursion; the logistic output is
     a probability. The pictures show the filters of the first layer after training and what they
     make of a digit.
+
+    Args:
+        steps: of training.
+        filters: of the first block; the second has twice as many.
     """
     whole_number(steps, "steps", least=1)
     shape, channels = (1, 12, 12), (filters, 2 * filters)

@@ -31,6 +31,11 @@ def fields(run: Run, networks: int = 8, draws: int = 30, channels: int = 32) -> 
     gradients come from in linear chains with independent weights: their variance adds up over
     layers, so the effective field grows like the root of the depth. The picture shows it inside of
     the field that the recursion gives.
+
+    Args:
+        networks: random chains of layers.
+        draws: of the weights of each linear chain.
+        channels: of the linear chains.
     """
     whole_number(networks, "networks", least=2)
     whole_number(draws, "draws", least=10)

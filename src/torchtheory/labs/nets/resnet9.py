@@ -32,6 +32,12 @@ def resnet9_lab(run: Run, width: int = 8, train: int = 400, test: int = 400, epo
     dataset-fashion-mnist), else on MNIST from files, else on the 8 × 8 digits of scikit-learn; a
     note says which. In quick it is narrower. The control learns shuffled labels. The picture shows
     what the first layer sees.
+
+    Args:
+        width: channels of the first layer; 64 in the listing.
+        train: images to learn from.
+        test: images to test on.
+        epochs: of training.
     """
     with torch.device("meta"):
         listing = resnet9(3, 10, pooling="listing")
