@@ -120,7 +120,7 @@ def derivatives(run: Run, length: int, width: int, layers: int) -> None:
 
 def reaches(run: Run, tokens: Tensor, width: int, layers: int) -> None:
     length = tokens.shape[1]
-    cases = [(n, k) for n in range(1, layers + 1) for k in (0, 1, 2) if n * k < length]
+    cases = [(n, k) for n in range(2, layers + 1) for k in (1, 2) if n * k < length]
     nets = {(n, k): twins(run, width, length, ([k] * n, [k] + [0] * (n - 1))) for n, k in cases}
 
     def seen(which: int) -> list[int]:
