@@ -86,7 +86,7 @@ def communities(run: Run, trials: int, members: int, steps: int) -> None:
             graph = as_graph(nx.to_numpy_array(drawn))
             alone = as_graph(torch.zeros(graph.nodes, graph.nodes))
             x = run.randn(2 * members, 4)
-            x[:, 0] += 0.8 * (2.0 * sides - 1)
+            x[:, 0] += 2.0 * sides - 1
             known = torch.cat([torch.randperm(members, generator=run.generator)[:4] + k * members for k in (0, 1)])
             net = GCN([4, 8, 2], generator=run.generator)
             fits.append(fit_nodes(net, x, graph, sides, known, steps=steps, rate=RATE))
