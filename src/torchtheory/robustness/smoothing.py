@@ -148,9 +148,9 @@ class SmoothedClassifier:
         """
         open_fraction(confidence, "confidence")
         top = self.votes(x, trials, generator).topk(2, dim=1)
-        first, second = top.values.double().cpu().unbind(1)
+        first, second = top.values.cpu().unbind(1)
         # P[Bin(k1 + k2, 1/2) >= k1], twice
-        tail = torch.as_tensor(special.bdtrc(first.numpy() - 1, (first + second).numpy(), 0.5))
+        tail = torch.as_tensor(special.bdtrc(first.numpy() - 1.0, (first + second).numpy(), 0.5))
         certain = 2 * tail <= 1 - confidence
         return torch.where(certain, top.indices[:, 0].cpu(), ABSTAIN)
 

@@ -129,10 +129,7 @@ class Propagation:
         like = self.ball.center
         lower = like.new_full((b, n), -math.inf)
         upper = like.new_full((b, n), math.inf)
-        if which is None:
-            wanted = torch.arange(n, device=like.device)
-        else:
-            wanted = which.nonzero()[:, 0]
+        wanted = torch.arange(n, device=like.device) if which is None else which.nonzero()[:, 0]
         for part in self._pieces(wanted, place, 2):
             rows = like.new_zeros(1, len(part), n)
             rows[0, torch.arange(len(part), device=like.device), part] = 1.0

@@ -1,0 +1,148 @@
+"""Certified, exact and attacked: the order holds, and a contradiction is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from torchtheory.core.errors import EmptyData, InvalidInput, NotConverged
+from torchtheory.robustness.bounds.certified import certified_accuracy
+from torchtheory.robustness.bounds.output_bounds import output_bounds
+from torchtheory.robustness.bounds.training import IntervalTraining, interval_bounds
+from torchtheory.robustness.evaluation import evaluate, robust_radius
+from torchtheory.training.trainer import fit
+
+
+@pytest.fixture(scope="module")
+def trained():
+    source = torch.Generator().manual_seed(0)
+    x = torch.rand(300, 4, generator=source)
+    y = ((x[:, 0] - x[:, 1]).abs() + 0.3 * x[:, 2] > 0.5).long()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 2)
+        )
+    fit(net, (x, y), epochs=40, learning_rate=0.01)
+    return net, x[:40], y[:40]
+
+
+@pytest.mark.parametrize("norm", ["inf", "2", "1"])
+def test_the_sandwich(trained, norm: str) -> None:
+    net, x, y = trained
+    radii = [0.0, 0.02, 0.05, 0.1, 0.2]
+    found = evaluate(net, (x, y), norm, radii, exact=8, box=(0.0, 1.0))
+    assert (found.certified <= found.standing).all()
+    assert (found.certified[1:] <= found.certified[:-1]).all()
+    assert (found.standing[1:] <= found.standing[:-1]).all()
+    known = ~found.exact.isnan()
+    assert int(known.sum()) == 8
+    for k, r in enumerate(radii):
+        robust = found.exact[known] > r
+        assert (found.certified[k][known] <= robust).all()
+        assert (robust <= found.standing[k][known]).all()
+    clean = (net(x).argmax(1) == y).float().mean()
+    assert found.attacked_accuracy[0].estimate == pytest.approx(float(clean))
+    assert found.certified_accuracy[1].estimate > 0.3
+    assert found.attacked_accuracy[-1].estimate < 0.9 or norm == "1"
+    assert found.figure().name == "robust-accuracy"
+    assert [row[1] for row in found.table()] == [s.estimate for s in found.certified_accuracy]
+
+
+def test_a_contradiction_is_refused(trained) -> None:
+    net, x, y = trained
+    found = certified_accuracy(net, (x, y), 0.01)
+    assert found.certified.any()
+
+    # an attack that hands in points far outside is pulled back into the ball, and is no success
+    def far(radius: float):
+        return lambda model, x, y: SimpleNamespace(
+            adversarial=x + 5.0, success=torch.ones(len(x), dtype=torch.bool)
+        )
+
+    assert (evaluate(net, (x, y), "inf", 0.01, attack=far).certified[0] == found.certified).all()
+    # a certificate that is wrong is caught: labels flipped behind its back
+    import torchtheory.robustness.evaluation as module
+
+    real = module.margins_in_ball
+    try:
+        module.margins_in_ball = lambda network, x, y, *a, **k: torch.ones(len(x))
+        with pytest.raises(NotConverged, match="please report"):
+            evaluate(net, (x, y), "inf", 0.5)
+    finally:
+        module.margins_in_ball = real
+
+
+@pytest.mark.parametrize("norm", ["inf", "2"])
+def test_robust_radius_encloses_the_exact_distance(trained, norm: str) -> None:
+    from torchtheory.robustness.exact import minimal_perturbation
+
+    net, x, y = trained
+    found = robust_radius(net, x[:6], y[:6], norm)
+    assert (found.lower <= found.upper).all()
+    for k in range(6):
+        exact = minimal_perturbation(net, x[k], int(y[k]), norm).distance
+        assert float(found.lower[k]) <= exact * (1 + 1e-6) + 1e-9
+        assert exact <= float(found.upper[k]) * (1 + 1e-6) + 1e-9
+
+
+def test_bad_input(trained) -> None:
+    net, x, y = trained
+    with pytest.raises(EmptyData, match="at least one radius"):
+        evaluate(net, (x, y), "inf", [])
+    with pytest.raises(InvalidInput, match="radius"):
+        evaluate(net, (x, y), "inf", -0.1)
+    with pytest.raises(InvalidInput, match="norm"):
+        evaluate(net, (x, y), "7", 0.1)
+    with pytest.raises(InvalidInput, match="labels"):
+        evaluate(net, (x, y + 5), "inf", 0.1)
+
+
+def test_interval_bounds_are_those_without_gradients(trained) -> None:
+    net, x, _ = trained
+    box = interval_bounds(net, x, 0.05)
+    same = output_bounds(net, x, 0.05, method="interval")
+    torch.testing.assert_close(box.lower.detach(), same.lower)
+    assert box.lower.requires_grad
+    assert all(p.grad is None for p in net.parameters())
+
+
+def test_the_gradient_of_the_bounds_is_their_derivative() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    x = torch.rand(4, 3, generator=torch.Generator().manual_seed(0)).double()
+    weight = net[0].weight
+    (gradient,) = torch.autograd.grad(interval_bounds(net, x, 0.1).upper.sum(), weight)
+    step, at = 1e-6, (2, 1)
+    with torch.no_grad():
+        weight[at] += step
+        up = interval_bounds(net, x, 0.1).upper.sum()
+        weight[at] -= 2 * step
+        down = interval_bounds(net, x, 0.1).upper.sum()
+        weight[at] += step
+    assert float(gradient[at]) == pytest.approx(float((up - down) / (2 * step)), rel=1e-5)
+
+
+def test_interval_training_certifies_more() -> None:
+    source = torch.Generator().manual_seed(0)
+    x = torch.rand(400, 4, generator=source)
+    y = (x[:, 0] + 0.5 * x[:, 1] > 0.75).long()
+    shares = []
+    for robust in (False, True):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = nn.Sequential(
+                nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2)
+            )
+        if robust:
+            wrapped = IntervalTraining(net, 0.05, 0.7, box=(0.0, 1.0), warm_up=100)
+            fit(wrapped, (x, y), epochs=30, learning_rate=0.01, loss=wrapped.loss)
+        else:
+            fit(net, (x, y), epochs=30, learning_rate=0.01)
+        found = certified_accuracy(net, (x, y), 0.05, method="interval", box=(0.0, 1.0))
+        shares.append(found.accuracy)
+    assert shares[1].low > shares[0].high
