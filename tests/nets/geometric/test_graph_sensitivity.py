@@ -91,6 +91,24 @@ def test_bound_holds_and_is_met(nodes: int, density: float, depth: int, seed: in
         torch.testing.assert_close(norms, sensitivity_bound(tight, graph, i), atol=1e-12, rtol=1e-9)
 
 
+def test_steep_activations_count_between_layers_only() -> None:
+    graph, x = as_graph(nx.path_graph(5)), drawn(5, 3)
+    for depth in (1, 2, 4):
+        net = turned(depth)
+        net.activation = Doubled()
+        norms = torch.linalg.matrix_norm(node_jacobian(net, x, graph, 1), 2)
+        bound = sensitivity_bound(net, graph, 1, slope=2.0)
+        torch.testing.assert_close(norms, bound, atol=1e-12, rtol=1e-9)
+    assert float(sensitivity_bound(GCN([3, 3, 3], nn.SELU), graph, 1)[1]) == pytest.approx(
+        1.7580993408473766 * float(sensitivity_bound(GCN([3, 3, 3], "relu"), graph, 1)[1])
+    )
+
+
+class Doubled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
 def test_directed_graphs_are_heard_along_their_edges() -> None:
     graph = as_graph(torch.tensor([[0, 1, 2], [1, 2, 3]]), nodes=4, directed=True)
     net, x = turned(2), drawn(4, 3)
