@@ -344,3 +344,50 @@ def test_bad_input_is_refused_in_a_sentence(model: Any, x: Any, error: Any, word
     with pytest.raises(error, match=words) as refused:
         measure_causality(model, x)
     assert "\n" not in str(refused.value)
+
+
+class Single(nn.Module):
+    """A transformer whose code fixes single precision."""
+
+    def __init__(self, ahead: int) -> None:
+        super().__init__()
+        self.body = Transformer((ahead, ahead))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = (self.body.embed(tokens) + self.body.places).float()
+        mask = torch.ones(T, T, dtype=torch.bool).triu(1 + self.body.ahead[0])
+        for layer in self.body.layers:
+            h = layer(h, src_mask=mask)
+        logits: Tensor = self.body.out(h)
+        return logits
+
+
+def test_a_model_of_single_precision_has_the_rounding_of_that() -> None:
+    for seed in range(5):
+        found = measure_causality(made(lambda: Single(0), seed), tokens(seed), generator=seed)
+        assert found.causal
+        assert 1e-7 < found.rounding < 1e-3
+        leaking = measure_causality(made(lambda: Single(1), seed), tokens(seed), generator=seed)
+        assert (leaking.first, leaking.reach) == (0, 2)
+
+
+def test_what_only_several_later_tokens_together_change() -> None:
+    """One letter at a time and all at once are both tried."""
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            # it tells whether all letters behind a position are above 5, of seven
+            high = (x > 5).double()
+            every = high.flip(1).cumprod(1).flip(1)
+            later = torch.cat([every[:, 1:], torch.zeros_like(every[:, :1])], 1)
+            return (self.scale * (x + later)).unsqueeze(-1)
+
+    x = torch.full((2, 4), 6)
+    x[:, 0] = 0
+    found = measure_causality(Both(), x, vocabulary=LETTERS, generator=0)
+    assert not found.causal
+    assert found.reach == 3
