@@ -26,6 +26,9 @@ from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.primer.norms import pairwise_distances
+from torchtheory.robustness.attacks.balls import lengths
+from torchtheory.robustness.attacks.shortest import nearest_boundary
+from torchtheory.robustness.attacks.victim import as_scores
 from torchtheory.robustness.lipschitz_bound import bounds_about
 
 #: Linearized steps of a search, and the classes next in score that each of them looks at.
@@ -221,27 +224,11 @@ def _linearized_steps(problem: Problem, samples: Samples) -> Tensor:
 
 def _nearest_boundary(problem: Problem, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Value, slope norm and slope of the class difference whose linearized zero is nearest."""
-    with torch.enable_grad():
-        moved = x.detach().requires_grad_(True)
-        outputs = problem.function(problem.parameters, moved)
-        if problem.task == "binary":
-            signs = (2 * y - 1).reshape(len(x), 1)
-            differences = signs * outputs.reshape(len(x), 1)
-        else:
-            own = outputs.gather(1, y[:, None])
-            others = outputs.detach().scatter(1, y[:, None], -math.inf)
-            chosen = others.topk(min(_COMPETITORS, outputs.shape[1] - 1), dim=1).indices
-            differences = own - outputs.gather(1, chosen)
-        slopes = torch.stack(
-            [
-                torch.autograd.grad(differences[:, k].sum(), moved, retain_graph=True)[0]
-                for k in range(differences.shape[1])
-            ],
-            1,
-        )
-    differences = differences.detach()
-    sizes = slopes.flatten(2).norm(dim=2)
-    reach = torch.where(sizes > 0, differences.abs() / sizes.clamp_min(1e-30), math.inf)
-    rows = torch.arange(len(x), device=x.device)
-    nearest = reach.argmin(1)
-    return differences[rows, nearest], sizes[rows, nearest], slopes[rows, nearest]
+    values, slopes = nearest_boundary(
+        lambda moved: as_scores(problem.function(problem.parameters, moved), problem.task),
+        x,
+        y.reshape(len(x)).long(),
+        "2",
+        _COMPETITORS,
+    )
+    return values, lengths(slopes, "2"), slopes
