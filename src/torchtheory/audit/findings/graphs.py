@@ -7,6 +7,7 @@ These are about models that hold their graph: `OnNodes` and `OnGraph` of
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,7 +185,7 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
 def _known_of_nodes(held: Held, generator: torch.Generator) -> tuple[list[str], Tensor]:
     """Names of the layers, the input first, and what each knows of a node, `[HANDED, layers]`."""
     before = _features(held, held.x)
-    shared = _shared_directions(held.graph)
+    shared = _Shared(held.graph)
     rows = []
     for _ in range(HANDED):
         order = torch.randperm(held.graph.nodes, generator=generator)
@@ -192,21 +193,34 @@ def _known_of_nodes(held: Held, generator: torch.Generator) -> tuple[list[str], 
         row = []
         for name, features in before.items():
             change = after[name] - features
-            own = change - shared @ (shared.T @ change)
+            own = shared.without(change)
             size = (float(features.norm()) + float(after[name].norm())) / 2
             row.append(float(own.norm()) / (math.sqrt(2) * size) if size > 0 else 0.0)
         rows.append(row)
     return list(before), torch.tensor(rows, dtype=torch.float64)
 
 
-def _shared_directions(graph: Graph) -> Tensor:
-    """An orthonormal basis of what is constant on components, and of the roots of degrees."""
-    parts = torch.nn.functional.one_hot(graph.components()).double().cpu()
-    roots = (graph.degrees(torch.float64).cpu() + 1).sqrt()[:, None]
-    both = torch.cat([parts, parts * roots], 1)
-    left, s, _ = torch.linalg.svd(both, full_matrices=False)
-    basis: Tensor = left[:, s > 1e-9 * s[0]]
-    return basis
+class _Shared:
+    """What all nodes of a component share: a constant, and a multiple of the roots of degrees."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.parts = graph.components().cpu()
+        self.sizes = torch.bincount(self.parts).double()
+        roots = (graph.degrees(torch.float64).cpu() + 1).sqrt()[:, None]
+        tilted = roots - self._means(roots)
+        lengths = self._sums(tilted.square()).sqrt()[self.parts]
+        self.tilted = torch.where(lengths > 1e-9, tilted / lengths.clamp(min=1e-9), 0.0)
+
+    def without(self, features: Tensor) -> Tensor:
+        """The features' part that is orthogonal to both."""
+        rest = features - self._means(features)
+        return rest - self.tilted * self._sums(self.tilted * rest)[self.parts]
+
+    def _sums(self, rows: Tensor) -> Tensor:
+        return rows.new_zeros(len(self.sizes), rows.shape[1]).index_add(0, self.parts, rows)
+
+    def _means(self, rows: Tensor) -> Tensor:
+        return (self._sums(rows) / self.sizes[:, None])[self.parts]
 
 
 def _features(held: Held, x: Tensor) -> dict[str, Tensor]:
@@ -284,7 +298,10 @@ ZERO = r"\mathrm{dist}(i,j)>k\Rightarrow\partial\xi_i/\partial x_j=0"
 def graph_reach(problem: Problem, record: FindingRecord) -> None:
     """What is left of another node's features by its distance, and where the graph is narrow."""
     held = _held(problem)
-    nodes = min(LISTENERS, held.graph.nodes)
+    nodes = _affordable_listeners(held)
+    if nodes == 0:
+        record.not_done(("N-105", "N-107"), ZERO, "there was no time for the derivatives of a node")
+        return
     try:
         curve = sensitivity_by_distance(
             held.network, held.x, held.graph, nodes=nodes, generator=record.generator
@@ -314,7 +331,7 @@ def graph_reach(problem: Problem, record: FindingRecord) -> None:
         float(curve.reach),
         # a node that was not asked may hear further, never less far
         low=float(curve.reach),
-        high=float(curve.reach) if nodes == held.graph.nodes else math.inf,
+        high=float(curve.reach if nodes == held.graph.nodes else held.graph.nodes - 1),
         basis=f"{nodes} of {held.graph.nodes} nodes",
         unit="edges",
     )
@@ -326,6 +343,18 @@ def graph_reach(problem: Problem, record: FindingRecord) -> None:
     if math.isfinite(left) and curve.reach:
         said += f"; at that distance {left:.2g} of what it hears of itself"
     record.headline(f"{said}. {narrow}".strip())
+
+
+def _affordable_listeners(held: Held) -> int:
+    """For how many nodes there is time: a backward pass for each of their outputs."""
+    start = time.perf_counter()
+    with torch.no_grad():
+        out = held.network(held.x, held.graph)
+    taken = time.perf_counter() - start
+    each = 3 * taken * (out.shape[-1] if isinstance(out, Tensor) and out.ndim else 1)
+    left = time_left()
+    most = LISTENERS if left == math.inf else int(0.5 * left / max(each, 1e-9))
+    return min(LISTENERS, held.graph.nodes, most)
 
 
 def _bounds(record: FindingRecord, held: Held, curve: SensitivityByDistance) -> None:
