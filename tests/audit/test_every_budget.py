@@ -182,7 +182,7 @@ def _round(
     def shared() -> Iterator[tuple[Finding, float, float]]:
         return engine._shared_out(chosen, made, 0.0, seconds)
 
-    for found, planned, at_most in islice(shared(), 50):
+    for found, planned, at_most in islice(shared(), 200):
         assert 0 <= planned <= at_most <= seconds
         order.append((found.name, planned))
         clock[0] += 1.0
