@@ -37,6 +37,9 @@ from torchtheory.nets.geometric.relabeling import graph_equivariance
 #: none; and they must make so many times more in the input for the layers to be the cause.
 ALIKE, FALLEN = 0.03, 10.0
 
+#: Below this nothing is left that a later layer could make much of.
+LOST = 1e-6
+
 #: Times that the nodes' features are handed around.
 HANDED = 3
 
@@ -128,20 +131,20 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
     energies = dict(_energies(held))
     record.table(
         "layers",
-        ("layer", "known of a node", "energy over squared norm"),
+        ("layer", "about the node itself", "energy over squared norm"),
         [(n, float(k), energies.get(n)) for n, k in zip(names, known.mean(0), strict=True)],
-        caption="What a layer knows of a single node's features, of the size of its own, and how "
-        f"much its features differ along edges{_one_of_many(problem)}.",
+        caption="The share of a layer's features that changes when nodes exchange their inputs, "
+        f"and how much features differ along edges{_one_of_many(problem)}.",
     )
     means = known.mean(0).tolist()
     record.figure(
         "layers",
         lambda ax: _plot_layers(ax, names, means),
-        caption="What is still known of a node's own features, by layer.",
+        caption="The share of each layer that is about the node itself.",
     )
     last = record.quantity(
         "known-of-nodes",
-        "what the last layer knows of a node's features, of the size of its own",
+        "share of the last layer that is about the node itself",
         means[-1],
         low=float(known[:, -1].min()),
         high=float(known[:, -1].max()),
@@ -149,10 +152,12 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
     )
     collapsed = last.high < ALIKE and means[0] > FALLEN * last.high
     answer = _little_learned(problem)
+    if collapsed and last.high < LOST:
+        answer = answer or "the answers go by the graph alone"
     if collapsed and answer:
         record.defect(
-            f"The layers make all nodes alike: of a node's features {means[0]:.2g} are its own in "
-            f"the input and {last.value:.2g} after the last layer, and {answer}.",
+            f"The layers make all nodes alike: a share of {means[0]:.2g} of the input is about the "
+            f"node itself and {last.value:.2g} of the last layer, and {answer}.",
             number=last,
             usual=f"above {ALIKE:g}",
             action="Use fewer layers of message passing, or add shortcuts from the input or from "
@@ -161,8 +166,8 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
         )
     elif collapsed:
         record.look(
-            f"After the last layer {last.value:.2g} of a node's features are its own, "
-            f"{means[0]:.2g} in the input; the answers are better than one for all.",
+            f"A share of {last.value:.2g} of the last layer is about the node itself, "
+            f"{means[0]:.2g} of the input; the answers are better than one for all.",
             number=last,
             usual=f"above {ALIKE:g}",
             action="If more layers do worse, add shortcuts from layer to layer.",
@@ -172,14 +177,14 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
         record.headline("The nodes are alike from the beginning, so layers cannot make them so.")
     elif last.low > ALIKE:
         record.fine(
-            f"Nodes stay apart: {last.value:.2g} of a node's features are its own after the last "
-            "layer.",
+            f"Nodes stay apart: a share of {last.value:.2g} of the last layer is about the node "
+            "itself.",
             number=last,
             usual=f"above {ALIKE:g}",
             figure="layers",
         )
     else:
-        record.headline(f"After the last layer {last.value:.2g} of a node's features are its own.")
+        record.headline(f"A share of {last.value:.2g} of the last layer is about the node itself.")
 
 
 def _known_of_nodes(held: Held, generator: torch.Generator) -> tuple[list[str], Tensor]:
@@ -195,7 +200,8 @@ def _known_of_nodes(held: Held, generator: torch.Generator) -> tuple[list[str], 
             change = after[name] - features
             own = shared.without(change)
             size = (float(features.norm()) + float(after[name].norm())) / 2
-            row.append(float(own.norm()) / (math.sqrt(2) * size) if size > 0 else 0.0)
+            share = float(own.norm()) / (math.sqrt(2) * size) if size > 0 else 0.0
+            row.append(min(1.0, share))
         rows.append(row)
     return list(before), torch.tensor(rows, dtype=torch.float64)
 
@@ -277,7 +283,7 @@ def _plot_layers(ax: Any, names: list[str], known: list[float]) -> None:
     ax.semilogy(places, [max(k, 1e-16) for k in known], "o-", color=COLORS[0])
     ax.axhline(ALIKE, color=COLORS[1], ls="--", lw=1, label="as good as nothing below")
     ax.set_xticks(places, names, rotation=45, ha="right")
-    ax.set(ylabel="known of a node, of the features' size")
+    ax.set(ylabel="share about the node itself")
     ax.legend()
 
 
@@ -401,13 +407,12 @@ def _narrow(record: FindingRecord, graph: Graph) -> str:
     names = graph.names
     a, b = (i, j) if names is None else (names[i], names[j])
     count = found.crossing.shape[1]
-    across = "one edge" if count == 1 else f"{count} edges"
+    behind = f"with {int(found.side.sum())} of {graph.nodes} nodes behind it"
+    if count == 1:
+        return f"The narrowest place is the edge between {a} and {b}, {behind}."
     return (
-        f"The narrowest place are the {across} behind which {int(found.side.sum())} of "
-        f"{graph.nodes} nodes lie, the most important one between {a} and {b}."
-        if count > 1
-        else f"The narrowest place is the edge between {a} and {b}, behind which "
-        f"{int(found.side.sum())} of {graph.nodes} nodes lie."
+        f"The narrowest place is a cut of {count} edges, {behind}; the most important one joins "
+        f"{a} and {b}."
     )
 
 
