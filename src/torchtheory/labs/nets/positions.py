@@ -203,8 +203,12 @@ def ends(run: Run, width: int) -> None:
     says = run.states("M-106", r"\text{learned positions end where their table ends}")
     says.equal(accepted(learned)[2:], [0.0, 0.0, 0.0], where=f"{most} positions, {most + 1} and more tokens")
     says.fails("sinusoidal positions", accepted(SinusoidalPositions(width))[2:])
-    says = run.states("M-106", r"X+P,\ P=(p_1,\dots,p_T)")
     x = run.randn(2, most - 3, width)
+    fixed, encoding = SinusoidalPositions(width), sinusoidal_encoding(most - 3, width)
+    says = run.states(["M-105", "N-87"], r"\text{tokens become }X+P")
+    says.equal(fixed(x) - x, encoding.expand_as(x), 1e-12)
+    says.fails("a sequence that goes on after three tokens", fixed(x, 3) - x)
+    says = run.states("M-106", r"X+P,\ P=(p_1,\dots,p_T)")
     says.equal(learned(x) - x, learned.weight[: most - 3].detach().expand_as(x), 1e-12)
     says.fails("a sequence that goes on after three tokens", learned(x, 3) - x)
 
