@@ -40,7 +40,7 @@ READINGS: dict[Reading, int | None] = {"sequence": len(TOPICS), "tokens": 3, "sp
     title="BERT learns hidden words and consecutive sentences together, and is tuned to three tasks",
     full={"tokens": 2_000_000, "iterations": 600, "tuning": 200},
 )
-def bert(run: Run, tokens: int = 60_000, iterations: int = 100, tuning: int = 30) -> None:
+def bert(run: Run, tokens: int = 60_000, iterations: int = 100, tuning: int = 60) -> None:
     """Pairs of sentences about four topics.
 
     Hidden words can be told from the words around them, and consecutive sentences by how they begin
