@@ -128,11 +128,16 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
     """
     held = _held(problem)
     names, known = _known_of_nodes(held, record.generator)
-    energies = dict(_energies(held))
+    energies: dict[str, list[float]] = {}
+    for name, energy in _energies(held):
+        energies.setdefault(name, []).append(energy)
     record.table(
         "layers",
         ("layer", "about the node itself", "energy over squared norm"),
-        [(n, float(k), energies.get(n)) for n, k in zip(names, known.mean(0), strict=True)],
+        [
+            (n, float(k), energies[n].pop(0) if energies.get(n) else None)
+            for n, k in zip(names, known.mean(0), strict=True)
+        ],
         caption="The share of a layer's features that changes when nodes exchange their inputs, "
         f"and how much features differ along edges{_one_of_many(problem)}.",
     )
@@ -196,14 +201,13 @@ def _known_of_nodes(held: Held, generator: torch.Generator) -> tuple[list[str], 
         order = torch.randperm(held.graph.nodes, generator=generator)
         after = _features(held, held.x[order.to(held.x.device)])
         row = []
-        for name, features in before.items():
-            change = after[name] - features
-            own = shared.without(change)
-            size = (float(features.norm()) + float(after[name].norm())) / 2
+        for (_name, old), (_same, new) in zip(before, after, strict=True):
+            own = shared.without(new - old)
+            size = (float(old.norm()) + float(new.norm())) / 2
             share = float(own.norm()) / (math.sqrt(2) * size) if size > 0 else 0.0
             row.append(min(1.0, share))
         rows.append(row)
-    return list(before), torch.tensor(rows, dtype=torch.float64)
+    return [name for name, _ in before], torch.tensor(rows, dtype=torch.float64)
 
 
 class _Shared:
@@ -229,13 +233,13 @@ class _Shared:
         return (self._sums(rows) / self.sizes[:, None])[self.parts]
 
 
-def _features(held: Held, x: Tensor) -> dict[str, Tensor]:
-    """What each module gives out that has one row per node, by its name; the input first."""
-    found = {"input": x.detach().double().cpu()}
+def _features(held: Held, x: Tensor) -> list[tuple[str, Tensor]]:
+    """What modules give out that has one row per node, call by call; the input first."""
+    found = [("input", x.detach().double().cpu())]
 
     def keep(name: str, out: Any) -> None:
         if isinstance(out, Tensor) and out.ndim == 2 and len(out) == held.graph.nodes:
-            found[name] = out.detach().double().cpu()
+            found.append((name, out.detach().double().cpu()))
 
     hooks = [
         module.register_forward_hook(lambda _, __, out, name=name: keep(name, out))
@@ -280,9 +284,12 @@ def _little_learned(problem: Problem) -> str:
 
 def _plot_layers(ax: Any, names: list[str], known: list[float]) -> None:
     places = range(len(names))
-    ax.semilogy(places, [max(k, 1e-16) for k in known], "o-", color=COLORS[0])
+    ax.semilogy(places, [max(k, 1e-16) for k in known], "o-", ms=4, color=COLORS[0])
     ax.axhline(ALIKE, color=COLORS[1], ls="--", lw=1, label="as good as nothing below")
-    ax.set_xticks(places, names, rotation=45, ha="right")
+    if len(names) <= 12:
+        ax.set_xticks(places, names, rotation=45, ha="right")
+    else:
+        ax.set(xlabel="modules, in the order of their calls")
     ax.set(ylabel="share about the node itself")
     ax.legend()
 

@@ -212,6 +212,7 @@ class SensitivityByDistance:
         shown = self.mean > 0
         ax.semilogy(self.distances[shown], self.mean[shown], "o-", label="mean")
         ax.semilogy(self.distances[shown], self.largest[shown], ".--", label="largest")
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set(xlabel="distance (edges)", ylabel="sensitivity ‖∂ξᵢ/∂xⱼ‖")
         ax.legend()
 
