@@ -28,7 +28,7 @@ from torchtheory.core.figure import COLORS, Figure, draw
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.models.samples import Data
 from torchtheory.models.untouched import copied
-from torchtheory.robustness.attacks.balls import as_norm, lengths
+from torchtheory.robustness.attacks.balls import Norm, as_norm, lengths
 from torchtheory.robustness.attacks.gradient_steps import PGD
 from torchtheory.robustness.bounds.balls import Limits
 from torchtheory.robustness.bounds.certified import (
@@ -53,6 +53,10 @@ class Attacked(Protocol):
 
 #: `attack(radius)` makes an attack, and that is called with a model, inputs and labels.
 MakeAttack = Callable[[float], Callable[[nn.Module, Tensor, Tensor], Attacked]]
+
+
+#: By how much balls shrink in the search for a shorter perturbation.
+_SHRINK = 0.9
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,8 @@ class Evaluation:
         ax.fill_between(self.radii, low, high, color="0.85", label="not known")
         exact = self.exact_accuracy
         if exact is not None:
-            ax.plot(self.radii, [s.estimate for s in exact], "k--", label="exact", linewidth=1.2)
+            middle = [s.estimate for s in exact]
+            ax.plot(self.radii, middle, "k--", label="exact", linewidth=1.2, zorder=5)
         name = {"inf": r"\infty", "2": "2", "1": "1"}[self.norm]
         ax.set(xlabel=rf"radius ($\ell_{{{name}}}$)", ylabel="accuracy", ylim=(-0.02, 1.02))
         ax.legend()
@@ -265,7 +270,7 @@ def _margins(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _misled(
-    own: nn.Module, x: Tensor, y: Tensor, result: Attacked, radius: float, norm: Any
+    own: nn.Module, x: Tensor, y: Tensor, result: Attacked, radius: float, norm: Norm
 ) -> Tensor:
     """Whether an attack's points, pulled back into the ball, are misclassified in exact terms.
 
@@ -318,12 +323,12 @@ def robust_radius(
     method: Method = "crown",
     box: Limits | None = None,
     largest: float = 1e3,
-    steps: int = 12,
 ) -> RobustRadius:
     """A certified lower and an attacked upper bound of each sample's distance to the boundary.
 
     The lower bound comes from bisection over certificates (`certified_radius`), the upper one from
-    bisection over the radius of PGD, which starts from the lower one and doubles.
+    PGD in balls that grow until every sample is misled and then shrink by tenths; what is found is
+    cut off where the class changes.
 
     Raises:
         NotConverged: if a lower bound is above its upper one: an error in this package.
@@ -343,30 +348,29 @@ def robust_radius(
     make = _usual_attack(named, box)
     upper = torch.full((len(x),), math.inf, dtype=torch.float64)
     upper[_margins(own, x.double(), y).cpu() <= 0] = 0.0
-    for k in range(len(x)):
-        if upper[k] == 0:
-            continue
-        one, label = x[k : k + 1], y[k : k + 1]
-        low = float(lower[k])
-        size = max(2 * low, 1e-3)
-        while size <= largest:
-            check_time()
-            found = _shortest(own, one, label, make(size)(model, one, label), named)
-            if found is not None:
-                upper[k] = found
-                break
-            low, size = size, 2 * size
-        if not math.isfinite(float(upper[k])):
-            continue
-        for _ in range(steps):
-            middle = (low + float(upper[k])) / 2
-            if middle <= 0:
-                break
-            found = _shortest(own, one, label, make(middle)(model, one, label), named)
-            if found is None:
-                low = middle
-            else:
-                upper[k] = min(found, float(upper[k]))
+
+    def attack(radius: float, rest: Tensor) -> None:
+        """Keep what is shorter than what is known."""
+        check_time()
+        where = rest.nonzero()[:, 0].to(x.device)
+        result = make(radius)(model, x[where], y[where])
+        found = _shortest(own, x[where], y[where], result.adversarial, named).cpu()
+        upper[rest] = torch.minimum(upper[rest], found)
+
+    size = max(float(lower.max()), 1e-3)
+    while size <= largest and bool(upper.isinf().any()):
+        attack(size, upper.isinf())
+        size *= 2
+    # a shorter ball at a time, for the samples that may still be misled in it
+    known = upper[upper.isfinite() & (upper > 0)]
+    size = float(known.max()) if len(known) else 0.0
+    while size > float(lower.min()) and size > 1e-6:
+        size *= _SHRINK
+        rest = (lower < size) & (size < upper) & upper.isfinite()
+        if bool(rest.any()):
+            attack(size, rest)
+        if not bool((upper.isfinite() & (lower < size)).any()):
+            break
     if bool((lower > upper * (1 + 1e-9) + 1e-12).any()):
         k = int((lower > upper).nonzero()[0, 0])
         raise NotConverged(
@@ -376,14 +380,16 @@ def robust_radius(
     return RobustRadius(lower, upper)
 
 
-def _shortest(own: nn.Module, x: Tensor, y: Tensor, result: Attacked, norm: Any) -> float | None:
-    """The length of a perturbation that was found, cut off where the class changes."""
-    delta = result.adversarial.double() - x.double()
-    if not bool(_margins(own, x.double() + delta, y) <= 0):
-        return None
-    low, high = 0.0, 1.0
+def _shortest(own: nn.Module, x: Tensor, y: Tensor, found: Tensor, norm: Norm) -> Tensor:
+    """Lengths `[n]` of perturbations, cut off where the class changes; infinite where it stays."""
+    start = x.double()
+    delta = found.double() - start
+    ends = [1] * (x.ndim - 1)
+    wrong = _margins(own, start + delta, y) <= 0
+    low, high = torch.zeros(len(x), dtype=torch.float64), torch.ones(len(x), dtype=torch.float64)
+    low, high = low.to(x.device), high.to(x.device)
     for _ in range(30):
         middle = (low + high) / 2
-        wrong = bool(_margins(own, x.double() + middle * delta, y) <= 0)
-        low, high = (low, middle) if wrong else (middle, high)
-    return high * float(lengths(delta, norm))
+        past = _margins(own, start + middle.reshape(-1, *ends) * delta, y) <= 0
+        low, high = torch.where(past, low, middle), torch.where(past, middle, high)
+    return torch.where(wrong, high * lengths(delta, norm), math.inf)

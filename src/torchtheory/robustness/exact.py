@@ -516,7 +516,7 @@ def _by_program(
         constraints=LinearConstraint(matrix.tocsr(), [r[2] for r in rules], [r[3] for r in rules]),
         integrality=whole,
         bounds=Bounds(lower, upper),
-        options={"mip_rel_gap": _TOLERANCE},
+        options={"mip_rel_gap": _TOLERANCE, "presolve": False},
     )
     if found.status == 2:
         return None, int(found.mip_node_count or 0)

@@ -110,26 +110,27 @@ class SmoothedClassifier:
         source = as_generator(generator)
         like = self._function.reference()
         x = x.to(like)
-        found: list[Tensor] = []
-        for sample in x:
-            counts: Tensor | None = None
-            for start in range(0, trials, self.chunk):
-                check_time()
-                some = min(self.chunk, trials - start)
-                noise = gaussian(
-                    some, *sample.shape, generator=source, dtype=x.dtype, device=x.device
-                )
-                outputs = self._function(self._function.parameters, sample + self.sigma * noise)
-                outputs = outputs.reshape(some, -1)
-                if outputs.shape[1] == 1:  # one logit
-                    chosen, classes = (outputs[:, 0] > 0).long(), 2
-                else:
-                    chosen, classes = outputs.argmax(1), outputs.shape[1]
-                new = torch.bincount(chosen, minlength=classes)
-                counts = new if counts is None else counts + new
-            assert counts is not None
-            found.append(counts)
-        return torch.stack(found)
+        counts: Tensor | None = None
+        total = len(x) * trials
+        for start in range(0, total, self.chunk):
+            check_time()
+            some = torch.arange(start, min(start + self.chunk, total), device=x.device) // trials
+            noise = gaussian(
+                len(some), *x.shape[1:], generator=source, dtype=x.dtype, device=x.device
+            )
+            outputs = self._function(self._function.parameters, x[some] + self.sigma * noise)
+            outputs = outputs.reshape(len(some), -1)
+            if outputs.shape[1] == 1:  # one logit
+                chosen, classes = (outputs[:, 0] > 0).long(), 2
+            else:
+                chosen, classes = outputs.argmax(1), outputs.shape[1]
+            if counts is None:
+                counts = torch.zeros(len(x), classes, dtype=torch.long, device=x.device)
+            counts += torch.bincount(some * classes + chosen, minlength=counts.numel()).reshape(
+                counts.shape
+            )
+        assert counts is not None
+        return counts
 
     def predict(
         self,
