@@ -310,7 +310,8 @@ class _Sequences:
     ) -> Tensor:
         """Outputs `[B, T, F]`; refused if they are not finite, unless told otherwise."""
         with torch.no_grad(), global_randomness_kept():
-            return torch.cat([self.at(part, parameters, finite) for part in torch.split(x, AT_ONCE)])
+            parts = [self.at(part, parameters, finite) for part in torch.split(x, AT_ONCE)]
+        return torch.cat(parts)
 
     def at(self, x: Tensor, parameters: dict[str, Tensor] | None, finite: bool) -> Tensor:
         """The same in one pass, with gradients if these are enabled."""
