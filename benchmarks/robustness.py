@@ -1,6 +1,6 @@
 """Attacks: what they cost, in time and memory, against foolbox and torchattacks.
 
-  pgd    40 steps of PGD in L inf, radius 8/255, without early leaving, on a network of three
+  pgd    40 steps of PGD in L inf, radius 0.002, without early leaving, on a network of three
          convolutions (3-32-64-64 channels, ReLU, pooling) and 256 random images of 32 x 32.
          torchtheory's default, where fooled samples leave, is timed too.
   fgsm   one step, same network and images.
@@ -61,7 +61,7 @@ def network_and_images(case: str) -> tuple[nn.Module, Tensor, Tensor, float]:
     x = torch.rand(256, 3, 32, 32)
     with torch.no_grad():
         y = net(x).argmax(1)
-    return net, x, y, 8 / 255
+    return net, x, y, 0.002
 
 
 def attacked(case: str, who: str, net: nn.Module, x: Tensor, y: Tensor, radius: float) -> Tensor:

@@ -35,7 +35,7 @@ from torchtheory.robustness.attacks.victim import Victim, opened, part_of
 
 #: Entries of inputs at once, as in 64 images of 3 x 32 x 32: what a pass makes of many more would
 #: not stay in the processor's cache. And the fewest samples at once.
-_AT_ONCE, _FEWEST = 64 * 3 * 32 * 32, 16
+AT_ONCE, _FEWEST = 64 * 3 * 32 * 32, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Attack(ABC):
             targets = targets_for(task, y, probe, "attacked").to(x.device)
             if task == "binary":
                 targets = targets.reshape(len(x)).long()
-            size = self.chunk or max(_FEWEST, _AT_ONCE // x[0].numel())
+            size = self.chunk or max(_FEWEST, AT_ONCE // x[0].numel())
             pieces = list(zip(torch.split(x, size), torch.split(targets, size), strict=True))
             found = [
                 self._attacked(

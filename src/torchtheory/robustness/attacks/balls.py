@@ -3,7 +3,7 @@ r"""Balls $\{\|\delta\|_p\le\varepsilon\}$, $p\in\{1,2,\infty\}$, and what of th
 A perturbation $\delta$ of $x$ may have to stay in a box as well, $\ell\le x+\delta\le u$, as the
 pixels of an image do. Everything here is exact for the ball and the box *together*: the projection
 onto both, the farthest point along a gradient, and the nearest point of a hyperplane. Each is one
-sort of the coordinates, $O(d\log d)$ per sample.
+sort of the coordinates, or a few passes over them.
 """
 
 from __future__ import annotations
@@ -269,16 +269,19 @@ def _threshold(size: Tensor, room: Tensor, radius: float) -> Tensor:
 
 
 def _level(size: Tensor, rate: Tensor, room: Tensor, needed: Tensor) -> Tensor:
-    r"""$t$ with $\sum_i|w_i|\min(t r_i,c_i)=h$, `[n]`; infinite where the box does not reach."""
-    place = torch.where(rate * size > 0, room / rate.clamp_min(1e-300), math.inf)
-    place, order = place.sort(1)
-    each, speed = size.gather(1, order), (size * rate).gather(1, order)
-    full = torch.where(each > 0, each * room.gather(1, order), 0.0).cumsum(1)
-    free = (speed.flip(1).cumsum(1).flip(1) - speed).clamp_min(0.0)
-    gained = full + torch.where(free > 0, place * free, 0.0)
-    ended = (gained <= needed[:, None]).sum(1, keepdim=True)
-    before = (ended - 1).clamp_min(0)
-    taken = torch.where(ended > 0, full.gather(1, before), 0.0).squeeze(1)
-    left = torch.where(ended > 0, free.gather(1, before), speed.sum(1, keepdim=True)).squeeze(1)
-    reach = (needed - taken).clamp_min(0.0) / left.clamp_min(1e-300)
-    return torch.where(left > 1e-300, reach, math.inf)
+    r"""$t$ with $\sum_i|w_i|\min(t r_i,c_i)=h$, `[n]`; infinite where the box does not reach.
+
+    The sum is concave in $t$, so Newton's method from 0 goes up and ends exactly, when no further
+    coordinate has come to its end.
+    """
+    speed, most = size * rate, torch.where(size > 0, size * room, 0.0)
+    t = torch.zeros_like(needed)
+    for _ in range(size.shape[1] + 1):
+        full = t[:, None] * rate >= room
+        left = torch.where(full, 0.0, speed).sum(1)
+        reach = (needed - torch.where(full, most, 0.0).sum(1)).clamp_min(0.0) / left
+        higher = torch.where(left > 0, torch.maximum(reach, t), math.inf)
+        if bool((higher <= t).all()):
+            break
+        t = higher
+    return t

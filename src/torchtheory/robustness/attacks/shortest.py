@@ -28,7 +28,7 @@ from torchtheory.core.checks import (
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.progress import track
 from torchtheory.models.targets import Task
-from torchtheory.robustness.attacks.attack import Attack, Best, slack
+from torchtheory.robustness.attacks.attack import AT_ONCE, Attack, Best, slack
 from torchtheory.robustness.attacks.balls import (
     Norm,
     as_norm,
@@ -322,26 +322,32 @@ class FAB(ShortestAttack):
         scores = victim.scores(victim.x[rows], rows)
         others = scores.scatter(1, victim.y[rows][:, None], -math.inf)
         order = others.argsort(1, descending=True)[:, : min(self.targets, scores.shape[1] - 1)]
-        for k in track(range(order.shape[1]), "FAB"):
+        # several classes at once, as long as that is no more than a chunk
+        at_once = max(1, AT_ONCE // (len(rows) * victim.x[0].numel()))
+        for targets in track(torch.split(order, at_once, dim=1), "FAB"):
             keep = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
             if self.radius is not None:  # those within the radius are done
                 keep = ~(best.fooled[rows] & (-best.values[rows] <= self.radius))
             if bool(keep.any()):
-                self._towards(victim, best, rows[keep], order[keep, k])
+                self._towards(victim, best, rows[keep], targets[keep])
 
-    def _towards(self, victim: Victim, best: Best, rows: Tensor, target: Tensor) -> None:
-        norm, x = as_norm(self.norm), victim.x[rows]
-        points = x.clone()
+    def _towards(self, victim: Victim, best: Best, rows: Tensor, targets: Tensor) -> None:
+        """Approach the boundaries to the classes `targets[k, m]` of the samples `rows[k]`."""
+        norm, classes = as_norm(self.norm), targets.shape[1]
+        every, target = rows.repeat(classes), targets.T.reshape(-1, 1)
+        x = victim.x[every]
+        points, zero = x, torch.zeros(len(x), dtype=x.dtype, device=x.device)
+        found = Best(x.clone(), torch.zeros_like(zero, dtype=torch.bool), zero)
         column = [-1, *[1] * (x.ndim - 1)]
 
         def gap(scores: Tensor, y: Tensor) -> Tensor:
-            return (scores.gather(1, y[:, None]) - scores.gather(1, target[:, None])).squeeze(1)
+            return (scores.gather(1, y[:, None]) - scores.gather(1, target)).squeeze(1)
 
         for _ in range(self.steps):
-            scores, values, slopes = victim.slopes(points, gap, rows)
-            self._keep(victim, best, points, scores, rows)
-            # beyond the boundary: the next step starts nearer to the sample
-            over = beyond(victim, scores, rows).reshape(column)
+            scores, values, slopes = victim.slopes(points, gap, every)
+            over = beyond(victim, scores, every)
+            if bool(over.any()):
+                found.offer(points, over, -lengths(points - x, norm))
             values_at_x = values + ((x - points) * slopes).flatten(1).sum(1)
             both = nearest_on_plane(  # from the point and from the sample
                 torch.cat([slopes, slopes]),
@@ -352,9 +358,16 @@ class FAB(ShortestAttack):
             (here, there), (a, b) = both.chunk(2), lengths(both, norm).chunk(2)
             share = (a / (a + b).clamp_min(1e-12)).clamp_max(0.1).reshape(column)
             mixed = (1 - share) * (points + 1.05 * here) + share * (x + 1.05 * there)
-            mixed = torch.where(over, x + 0.9 * (points - x), mixed)
+            # beyond the boundary: the next step starts nearer to the sample
+            mixed = torch.where(over.reshape(column), x + 0.9 * (points - x), mixed)
             points = mixed if self.box is None else mixed.clamp(*self.box)
-        self._offer(victim, best, points, rows)
+        over = beyond(victim, victim.scores(points, every), every)
+        found.offer(points, over, -lengths(points - x, norm))
+        per_class = (
+            torch.split(part, len(rows)) for part in (found.points, found.fooled, found.values)
+        )
+        for closest, fooled, size in zip(*per_class, strict=True):
+            best.offer(closest, fooled, size, rows)
 
     def _room(self, points: Tensor) -> tuple[Tensor | None, Tensor | None]:
         if self.box is None:
