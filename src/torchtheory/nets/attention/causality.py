@@ -130,7 +130,7 @@ class Causality:
         return alone, self.later, self.gradient.where(times[None] > self.places[:, None], 0.0)
 
     def __repr__(self) -> str:
-        tried = f"{self.sequences} sequences of {self.length} positions"
+        tried = f"{self.sequences} sequence{'s' * (self.sequences > 1)} of {self.length} positions"
         if self.causal:
             said = f"Causal: no output sees a later input ({tried})"
         else:
