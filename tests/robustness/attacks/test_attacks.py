@@ -208,6 +208,19 @@ def test_box_makes_the_distance_longer_and_fab_knows():
     assert float(free.norms) == pytest.approx(0.5 / math.sqrt(2), rel=1e-3)
 
 
+@pytest.mark.parametrize("norm", NORMS)
+def test_deepfool_arrives_also_from_the_edge_of_the_box(norm):
+    """Where most steps lead out of the box, in single precision."""
+    net = network(classes=10).float()
+    x = points(60).float().round()
+    with torch.no_grad():
+        y = net(x).argmax(1)
+    found = DeepFool(norm=norm, box=(0, 1))(net, x, y)
+    assert bool(found.success.all())
+    assert float(found.adversarial.min()) >= 0
+    assert float(found.adversarial.max()) <= 1
+
+
 @pytest.mark.parametrize("norm", ["inf", "2"])
 def test_apgd_is_no_weaker_than_pgd(norm):
     net = network(3)

@@ -128,12 +128,12 @@ class DeepFool(ShortestAttack):
     r"""Steps to the nearest of the linearized boundaries (Moosavi-Dezfooli et al. 2016).
 
     Each step goes to where the linearization of $z_y-z_c$ would vanish, for the class $c$ where
-    that is nearest, and a little beyond. Then the segment from the sample is halved at the
-    boundary. Costs up to `steps` gradients for each of the `competitors`.
+    that is nearest; a point a little further from the sample is tried. Then the segment from the
+    sample is halved at the boundary. Costs up to `steps` gradients for each of the `competitors`.
 
     Attributes:
         steps: at most.
-        overshoot: share by which a step goes beyond the linearized boundary.
+        overshoot: share by which the point tried is further from the sample than the steps led.
         competitors: classes next in score that are looked at.
 
     >>> net = torch.nn.Linear(2, 2, bias=False)
@@ -161,11 +161,13 @@ class DeepFool(ShortestAttack):
             competitors = min(self.competitors, victim.classes - 1)
             values, slopes = nearest_boundary(victim.run, points, victim.y[rows], norm, competitors)
             victim.count(rows, queries=1, gradients=competitors)
-            step = nearest_on_plane(slopes, -values * (1 + self.overshoot), norm)
-            points = points + step
+            x = victim.x[rows]
+            room = (None, None) if self.box is None else tuple(end - points for end in self.box)
+            points = points + nearest_on_plane(slopes, -values, norm, *room)
+            further = x + (1 + self.overshoot) * (points - x)
             if self.box is not None:
-                points = points.clamp(*self.box)
-            scores = self._offer(victim, best, points, rows)
+                points, further = points.clamp(*self.box), further.clamp(*self.box)
+            scores = self._offer(victim, best, further, rows)
             left = ~beyond(victim, scores, rows)
             points, rows = points[left], rows[left]
             if not len(rows):
