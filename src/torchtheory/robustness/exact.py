@@ -20,6 +20,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -511,13 +515,16 @@ def _by_program(
     cost[lengths] = 1.0
     whole = np.zeros(total)
     whole[list(bits.values())] = 1
-    found = milp(
-        cost,
-        constraints=LinearConstraint(matrix.tocsr(), [r[2] for r in rules], [r[3] for r in rules]),
-        integrality=whole,
-        bounds=Bounds(lower, upper),
-        options={"mip_rel_gap": _TOLERANCE, "presolve": False},
-    )
+    with _silent():
+        found = milp(
+            cost,
+            constraints=LinearConstraint(
+                matrix.tocsr(), [r[2] for r in rules], [r[3] for r in rules]
+            ),
+            integrality=whole,
+            bounds=Bounds(lower, upper),
+            options={"mip_rel_gap": _TOLERANCE, "presolve": False},
+        )
     if found.status == 2:
         return None, int(found.mip_node_count or 0)
     if found.x is None or not found.success:
@@ -525,6 +532,25 @@ def _by_program(
     exponent = np.inf if norm == "inf" else 1
     point = found.x[:n]
     return (float(np.linalg.norm(point - x, exponent)), point), int(found.mip_node_count or 0)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """HiGHS prints a line about its heuristics to the process's own output, whatever it is told."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is no output to keep clean
+        yield
+        return
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nothing)
 
 
 def _sides(run: Propagation, place: int) -> tuple[_Array, _Array]:

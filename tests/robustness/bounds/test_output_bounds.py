@@ -276,6 +276,11 @@ def test_optimized_slopes_are_never_worse_and_somewhere_better() -> None:
     assert (alpha.lower >= plain.lower).all()
     assert (alpha.upper <= plain.upper).all()
     assert float(alpha.width.mean()) < 0.97 * float(plain.width.mean())
+    inside = output_bounds(net, x, 0.3, method="alpha-crown", inner_iterations=8)
+    assert float(inside.width.mean()) < 0.99 * float(alpha.width.mean())
+    points = net(points_in_ball(x, 0.3, "inf", 3000)).detach()
+    assert (points >= inside.lower).all()
+    assert (points <= inside.upper).all()
 
 
 def test_a_box_of_valid_inputs_tightens() -> None:

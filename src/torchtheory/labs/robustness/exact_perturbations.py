@@ -54,7 +54,7 @@ def exact_perturbations(run: Run, samples: int = 12, networks: int = 2, epochs: 
             ]
             planes.append(min(gaps))
             found.append(minimal_perturbation(lifted, x, y, norm).distance)
-            level = values.min() + 0.6 * (values.max() - values.min())
+            level = values.max() - 0.1 * (values.max() - values.topk(2).values[1])
             bent.append(min(minimal_perturbation(scores(weight, shift - level), x, y, norm, largest=9.0).distance, 9.0))
     says = run.states("M-143", r"\text{affine scores}:\ \min\|\delta\|_p=\min_j(f_y-f_j)/\|w_y-w_j\|_q")
     says.equal(found, planes, 1e-5)

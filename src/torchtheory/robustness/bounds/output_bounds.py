@@ -18,7 +18,7 @@ from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.models.model import PureFunction
 from torchtheory.robustness.bounds.balls import Ball, Limits
 from torchtheory.robustness.bounds.graph import ROUNDING, Graph
-from torchtheory.robustness.bounds.propagation import Propagation, meet
+from torchtheory.robustness.bounds.propagation import KEPT, Propagation, meet
 from torchtheory.robustness.bounds.relaxations import Box
 from torchtheory.robustness.bounds.tracing import trace
 
@@ -95,11 +95,15 @@ class BoundedNetwork:
         sides: Literal["both", "lower"] = "both",
         layers: bool = False,
         iterations: int = 20,
+        inner_iterations: int = 0,
         chunk: int = 64,
     ) -> OutputBounds:
         """Bounds on the balls about a batch; see `output_bounds`."""
         one_of(method, "method", METHODS)
-        whole_number(iterations, "iterations", least=1)
+        steps = (
+            whole_number(iterations, "iterations", least=1),
+            whole_number(inner_iterations, "inner_iterations", least=0),
+        )
         whole_number(chunk, "chunk", least=1)
         x = as_batch(x).to(dtype=self.dtype, device=self.device)
         if x.shape[1:] != self.graph.vertices[0].shape:
@@ -114,7 +118,7 @@ class BoundedNetwork:
             some = slice(start, start + chunk)
             mine = None if rows is None else rows if len(rows) == 1 else rows[some]
             parts.append(
-                self._bounds(ball.part(some), mine, method, sides == "both", layers, iterations)
+                self._bounds(ball.part(some), mine, method, sides == "both", layers, steps)
             )
         inner = zip(*(p[1] for p in parts), strict=True)
         return OutputBounds(
@@ -150,7 +154,7 @@ class BoundedNetwork:
         method: Method,
         both: bool,
         layers: bool,
-        iterations: int,
+        steps: tuple[int, int],
     ) -> tuple[Box, list[LayerBounds]]:
         run = Propagation(self.graph, ball)
         last = self.graph.output
@@ -160,8 +164,9 @@ class BoundedNetwork:
             if rows is not None:
                 found = _of_rows(found, rows)
         else:
-            run.relax(intermediate=method != "crown-interval")
-            found = self._linear(run, rows, method, both, iterations)
+            inner = steps[1] if method == "alpha-crown" else 0
+            run.relax(intermediate=method != "crown-interval", iterations=inner)
+            found = self._linear(run, rows, method, both, steps[0])
         kept = [LayerBounds(v.name, *run.boxes[v.place]) for v in self.graph.vertices if layers]
         return found, kept
 
@@ -176,7 +181,9 @@ class BoundedNetwork:
             rows = eye.reshape(1, -1, *self.outputs)
         count = rows.shape[1]
         lower, upper = [], []
-        for part in run._pieces(torch.arange(count), last, 1 + both):
+        # what is optimized keeps what its derivative needs
+        copies = (1 + both) * (KEPT if method == "alpha-crown" else 1)
+        for part in run.pieces(torch.arange(count), last, copies):
             some = rows[:, part]
             seed = torch.cat([some, -some], 1) if both else some
             if method == "alpha-crown":
@@ -217,6 +224,7 @@ def output_bounds(
     layers: bool = False,
     output: int | str | None = None,
     iterations: int = 20,
+    inner_iterations: int = 0,
     chunk: int = 64,
 ) -> OutputBounds:
     r"""Bounds of a network's outputs over balls of inputs.
@@ -236,6 +244,8 @@ def output_bounds(
         layers: whether to return bounds of all values inside the network, too.
         output: position or key of the output that is meant, where there are several.
         iterations: steps of Adam for `"alpha-crown"`.
+        inner_iterations: such steps for the bounds inside the network, too, each unit with slopes
+            of its own: tighter, and as many times the cost of CROWN.
         chunk: samples that are bounded at once.
 
     Returns:
@@ -265,7 +275,7 @@ def output_bounds(
     bounded = BoundedNetwork(model, x, output=output)
     return bounded.bounds(
         x, radius, norm, method, box=box, specification=specification, layers=layers,
-        iterations=iterations, chunk=chunk,
+        iterations=iterations, inner_iterations=inner_iterations, chunk=chunk,
     )  # fmt: skip
 
 

@@ -42,6 +42,9 @@ from torchtheory.robustness.bounds.relaxations import Box, Kinked
 #: Bytes of coefficients that are held at once.
 PIECE = 2**25
 
+#: How many times its coefficients an optimized bound holds.
+KEPT = 6
+
 #: Share of the way to the other end of their range that Adam's first step moves slopes.
 _RATE, _DECAY, _BETAS = 0.25, 0.97, (0.8, 0.95)
 
@@ -54,12 +57,14 @@ class Propagation:
         graph, ball: the network and the inputs.
         boxes: bounds of each value, by place.
         relaxed: what stands for each operation that bends, by place.
+        iterations: steps of optimizing slopes for bounds inside the network.
     """
 
     graph: Graph
     ball: Ball
     boxes: dict[int, Box] = field(default_factory=dict)
     relaxed: dict[int, Any] = field(default_factory=dict)
+    iterations: int = 0
 
     def intervals(self) -> Box:
         """Interval bounds of all values; those of the output."""
@@ -72,13 +77,15 @@ class Propagation:
             self.boxes[vertex.place] = made
         return self.boxes[self.graph.output]
 
-    def relax(self, *, intermediate: bool = True) -> None:
+    def relax(self, *, intermediate: bool = True, iterations: int = 0) -> None:
         """Bounds of all values and lines around what bends.
 
         Args:
             intermediate: whether bounds of what enters an activation are found by going back to
                 the input, and not by intervals only (CROWN-IBP).
+            iterations: steps of optimizing the slopes for each of these bounds.
         """
+        self.iterations = iterations
         self.boxes[0] = self.ball.entries
         for vertex in self.graph.vertices[1 : self.graph.output + 1]:
             check_time()
@@ -130,16 +137,19 @@ class Propagation:
         lower = like.new_full((b, n), -math.inf)
         upper = like.new_full((b, n), math.inf)
         wanted = torch.arange(n, device=like.device) if which is None else which.nonzero()[:, 0]
-        for part in self._pieces(wanted, place, 2):
+        for part in self.pieces(wanted, place, 2 * (KEPT if self.iterations else 1)):
             rows = like.new_zeros(1, len(part), n)
             rows[0, torch.arange(len(part), device=like.device), part] = 1.0
             both = torch.cat([rows, -rows], 1).reshape(1, -1, *vertex.shape)
-            found = self.least(both, place)
+            if self.iterations:
+                found = self.optimized(both, place, self.iterations)
+            else:
+                found = self.least(both, place)
             lower[:, part] = found[:, : len(part)]
             upper[:, part] = -found[:, len(part) :]
         return Box(lower.reshape(b, *vertex.shape), upper.reshape(b, *vertex.shape))
 
-    def _pieces(self, rows: Tensor, place: int, copies: int) -> Iterator[Tensor]:
+    def pieces(self, rows: Tensor, place: int, copies: int) -> Iterator[Tensor]:
         """Rows in pieces whose coefficients take `PIECE` bytes."""
         widest = max(self.graph.vertices[k].entries for k in self.graph.ancestors(place))
         each = copies * len(self.ball) * widest * self.ball.center.element_size()
