@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.memory import resident_memory
 from torchtheory.robustness.bounds.output_bounds import BoundedNetwork
-from torchtheory.robustness.exact import minimal_perturbation
+from torchtheory.robustness.exact.distance import minimal_perturbation
 from torchtheory.robustness.smoothing import SmoothedClassifier
 
 RADIUS = 0.05

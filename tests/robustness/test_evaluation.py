@@ -78,7 +78,7 @@ def test_a_contradiction_is_refused(trained) -> None:
 
 @pytest.mark.parametrize("norm", ["inf", "2"])
 def test_robust_radius_encloses_the_exact_distance(trained, norm: str) -> None:
-    from torchtheory.robustness.exact import minimal_perturbation
+    from torchtheory.robustness.exact.distance import minimal_perturbation
 
     net, x, y = trained
     found = robust_radius(net, x[:6], y[:6], norm)

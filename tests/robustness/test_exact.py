@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, UnsupportedModel
 from torchtheory.expressivity.enumeration import enumerate_regions
 from torchtheory.robustness.bounds.certified import certified_radius
-from torchtheory.robustness.exact import minimal_perturbation, nearest_point
+from torchtheory.robustness.exact.cells import nearest_point
+from torchtheory.robustness.exact.distance import minimal_perturbation
 
 
 def perceptron(sizes: list[int], seed: int, activation: nn.Module | None = None) -> nn.Sequential:

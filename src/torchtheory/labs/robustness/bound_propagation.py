@@ -13,7 +13,7 @@ from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.robustness.attacks.gradient_steps import PGD
 from torchtheory.robustness.bounds.output_bounds import Method, OutputBounds, output_bounds
 from torchtheory.robustness.evaluation import robust_radius
-from torchtheory.robustness.exact import minimal_perturbation
+from torchtheory.robustness.exact.distance import minimal_perturbation
 
 WORDS: dict[Method, str] = {
     "interval": "intervals",

@@ -12,7 +12,7 @@ from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.robustness.bounds.certified import certified_radius
 from torchtheory.robustness.evaluation import Evaluation, evaluate
-from torchtheory.robustness.exact import MinimalPerturbation, minimal_perturbation
+from torchtheory.robustness.exact.distance import MinimalPerturbation, minimal_perturbation
 from torchtheory.training.trainer import fit
 
 DUALS = {"inf": 1.0, "2": 2.0, "1": math.inf}
