@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 from torchtheory.nets.attention.cache import KeysAndValues, KeyValueCache
 from torchtheory.nets.attention.dot_product import (
     attention,
@@ -20,6 +26,7 @@ from torchtheory.nets.attention.dot_product import (
     self_attention,
 )
 from torchtheory.nets.attention.heads import MultiHeadAttention
+from torchtheory.nets.attention.positions import SinusoidalPositions
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -123,19 +130,29 @@ def test_causal_mask_is_lower_triangular() -> None:
         ({"mask": torch.zeros(5, 7).long()}, "booleans"),
         ({"queries": torch.zeros(4)}, "tokens, size"),
         ({"scale": math.nan}, "scale must be a finite number"),
+        ({"keys": torch.zeros(7, 4).double()}, "one precision, not float32, float64, float32"),
+        ({"queries": torch.zeros(5, 0), "keys": torch.zeros(7, 0)}, "size 0 have no scores"),
+        (
+            {"queries": torch.zeros(3, 5, 4), "keys": torch.zeros(2, 7, 4)},
+            r"same leading axes, not \[3\], \[2\], \[\]",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Tensor], words: str) -> None:
     usual = {"queries": torch.zeros(5, 4), "keys": torch.zeros(7, 4), "values": torch.zeros(7, 3)}
-    with pytest.raises((ShapeMismatch, InvalidType, InvalidInput), match=words):
+    with pytest.raises((ShapeMismatch, InvalidType, InvalidInput, EmptyData), match=words):
         attention(**{**usual, **change})
 
 
 def test_more_refusals() -> None:
     with pytest.raises(ShapeMismatch, match="need a matrix"):
         one_matrix_attention(torch.zeros(3, 4), torch.zeros(3, 3))
+    with pytest.raises(InvalidType, match="matrix must be a tensor"):
+        one_matrix_attention(draw(3, 4), [[1.0]])  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="keys must be"):
         causal_mask(4, 3)
+    with pytest.raises(InvalidType, match="tokens must be a tensor of numbers"):
+        SinusoidalPositions(4)(torch.zeros(1, 2, 4).long())
 
 
 # -- heads -----------------------------------------------------------------------------------------
@@ -265,6 +282,15 @@ def test_heads_refuse_what_does_not_fit() -> None:
         layer(draw(2, 4, 8), mask=causal_mask(5))
     with pytest.raises(InvalidType, match="tensor of numbers"):
         layer(torch.zeros(2, 4, 8).long())
+    with pytest.raises(InvalidType, match="mask must be a tensor"):
+        layer(draw(2, 4, 8), mask=[[True]])
+    with pytest.raises(EmptyData, match=r"x is empty, its shape is \[2, 0, 8\]"):
+        layer(draw(2, 0, 8))
+    with pytest.raises(EmptyData, match="memory is empty"):
+        layer(draw(2, 4, 8), draw(2, 0, 8))
+    for weights in (False, True):
+        with pytest.raises(ShapeMismatch, match="5 tokens cannot be the last of the 3"):
+            layer(draw(2, 5, 8), draw(2, 3, 8), causal=True, weights=weights)
     with pytest.raises(InvalidType, match=r"nn\.MultiheadAttention is needed"):
         MultiHeadAttention.from_torch(nn.Linear(2, 2))  # type: ignore[arg-type]
     with pytest.raises(UnsupportedModel, match="add_bias_kv"):

@@ -113,6 +113,8 @@ def test_refusals() -> None:
         image_patches(draw(1, 1, 8, 6), 4)
     with pytest.raises(InvalidType, match="channels, height, width"):
         image_patches(draw(8, 8), 4)
+    with pytest.raises(InvalidType, match="not a uint8 tensor"):
+        image_patches(torch.zeros(1, 1, 8, 8, dtype=torch.uint8), 4)
     model = VisionTransformer(8, 4, width=8, heads=2, depth=1, classes=3)
     with pytest.raises(ShapeMismatch, match=r"\[images, 1, 8, 8\]"):
         model(draw(2, 3, 8, 8))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.checks import described, finite_number, whole_number
-from torchtheory.core.errors import InvalidType, ShapeMismatch
+from torchtheory.core.errors import EmptyData, InvalidType, ShapeMismatch
 
 
 def attention(
@@ -125,6 +125,8 @@ def one_matrix_attention(x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
     >>> bool(torch.equal(same[0], plain[0]))
     True
     """
+    for value, name in ((x, "x"), (matrix, "matrix")):
+        _check_tokens(value, name)
     if matrix.ndim != 2 or x.shape[-1] != matrix.shape[0]:
         raise ShapeMismatch(
             f"tokens of size {x.shape[-1]} need a matrix [{x.shape[-1]}, e], "
@@ -171,10 +173,10 @@ def checked_mask(mask: Tensor, shape: torch.Size) -> Tensor:
 
 def _check_fit(queries: Tensor, keys: Tensor, values: Tensor) -> None:
     for x, name in ((queries, "queries"), (keys, "keys"), (values, "values")):
-        if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
-            raise InvalidType(
-                f"{name} must be a tensor of numbers [..., tokens, size], not {described(x)}"
-            )
+        _check_tokens(x, name)
+    if len({x.dtype for x in (queries, keys, values)}) > 1:
+        kinds = ", ".join(str(x.dtype).removeprefix("torch.") for x in (queries, keys, values))
+        raise InvalidType(f"queries, keys and values must have one precision, not {kinds}")
     if queries.shape[-1] != keys.shape[-1]:
         raise ShapeMismatch(
             f"queries and keys must have the same size, not {queries.shape[-1]} and "
@@ -184,4 +186,21 @@ def _check_fit(queries: Tensor, keys: Tensor, values: Tensor) -> None:
         raise ShapeMismatch(
             f"there must be one value per key, not {values.shape[-2]} values for "
             f"{keys.shape[-2]} keys"
+        )
+    if queries.shape[-1] == 0:
+        raise EmptyData("queries and keys of size 0 have no scores")
+    batches = [x.shape[:-2] for x in (queries, keys, values)]
+    try:
+        torch.broadcast_shapes(*batches)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        raise ShapeMismatch(
+            "queries, keys and values must have the same leading axes, not "
+            + ", ".join(str(list(b)) for b in batches)
+        ) from None
+
+
+def _check_tokens(x: Tensor, name: str) -> None:
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
+        raise InvalidType(
+            f"{name} must be a tensor of numbers [..., tokens, size], not {described(x)}"
         )

@@ -19,7 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.checks import described, whole_number
-from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.attention.cache import KeysAndValues
 from torchtheory.nets.attention.dot_product import attention, causal_mask, checked_mask
@@ -100,7 +106,7 @@ class MultiHeadAttention(nn.Module):
             mask: `[S]`, `[T, S]`, `[B, T, S]` or `[B, heads, T, S]`, with 1 where it is the same
                 along an axis; of booleans, true where a token may look (for padding,
                 `present[:, None]` of `present[B, S]`), or of numbers that are added to the scores.
-            causal: no token looks at a later one.
+            causal: no token looks at a later one; x are the last T of the S positions.
             cache: keys and values so far. Those of x are appended; those of the memory are
                 computed once, when the cache is empty.
         """
@@ -109,8 +115,14 @@ class MultiHeadAttention(nn.Module):
         if len(k) != len(q):
             raise ShapeMismatch(f"{len(q)} sequences cannot look at {len(k)}: one each is needed")
         t, s = q.shape[-2], k.shape[-2]
+        if causal and t > s:
+            raise ShapeMismatch(
+                f"{t} tokens cannot be the last of the {s} that they look at: causal attention is "
+                "of a sequence to itself, or of its end to all of it"
+            )
         if mask is not None:
-            mask = mask.unsqueeze(1) if mask.ndim == 3 else mask
+            if isinstance(mask, Tensor) and mask.ndim == 3:
+                mask = mask.unsqueeze(1)
             mask = checked_mask(mask, torch.Size((*q.shape[:-1], s)))
             mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
             mask = mask[None] if mask.ndim < 2 else mask  # torch's takes no fewer axes
@@ -226,6 +238,8 @@ class MultiHeadAttention(nn.Module):
             raise InvalidType(f"{name} must be a tensor of numbers, not {described(x)}")
         if x.ndim != 3 or x.shape[-1] != width:
             raise ShapeMismatch(f"{name} must be [sequences, tokens, {width}], not {list(x.shape)}")
+        if x.numel() == 0:
+            raise EmptyData(f"{name} is empty, its shape is {list(x.shape)}")
         return x
 
     @staticmethod

@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import positive_number, whole_number
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.checks import described, positive_number, whole_number
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 
 
@@ -148,5 +148,7 @@ class LearnedPositions(nn.Embedding):
 
 
 def _check_width(x: Tensor, width: int) -> None:
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise InvalidType(f"tokens must be a tensor of numbers, not {described(x)}")
     if x.ndim < 2 or x.shape[-1] != width:
         raise ShapeMismatch(f"tokens must be [..., tokens, {width}], not {list(x.shape)}")

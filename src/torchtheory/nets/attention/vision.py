@@ -35,9 +35,10 @@ def image_patches(images: Tensor, patch: int) -> Tensor:
     >>> image_patches(image, 2)[0].tolist()
     [[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0], [8.0, 9.0, 12.0, 13.0], [10.0, 11.0, 14.0, 15.0]]
     """
-    if not isinstance(images, Tensor) or images.ndim != 4:
+    if not isinstance(images, Tensor) or not images.is_floating_point() or images.ndim != 4:
         raise InvalidType(
-            f"images must be a tensor [images, channels, height, width], not {described(images)}"
+            "images must be a tensor of numbers [images, channels, height, width], not "
+            f"{described(images)}"
         )
     _check_divides(patch, *images.shape[2:])
     return F.unfold(images, patch, stride=patch).mT
