@@ -153,7 +153,7 @@ def plot(axes: Any, net: nn.Module, x: Tensor, y: Tensor, sandwich: Evaluation) 
     left, right = axes[0]
     t, s = torch.linspace(-1.5, 2.5, 200).double(), torch.linspace(-1.2, 1.6, 140).double()
     values = net(torch.cartesian_prod(t, s)).argmax(1).reshape(200, 140)
-    left.imshow(values.T, origin="lower", extent=(-1.5, 2.5, -1.2, 1.6), cmap="Blues", vmax=3, aspect="equal")
+    left.imshow(values.T.numpy(), origin="lower", extent=(-1.5, 2.5, -1.2, 1.6), cmap="Blues", vmax=3, aspect="equal")
     radii = certified_radius(net, x, y, "2")
     for k in range(len(x)):
         found = minimal_perturbation(net, x[k], int(y[k]), "2")
