@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, UnknownName
 from torchtheory.nets.attention.transformers import LanguageModel, Transformer
@@ -271,7 +271,7 @@ START = torch.tensor([0])
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"prompt": torch.zeros(1, 0).long()}, EmptyData, "prompt is empty"),
+        ({"prompt": torch.zeros(1, 0).long()}, EmptyData, "a prompt is empty"),
         ({"prompt": torch.tensor([[-1]])}, InvalidInput, "count from 0"),
         ({"prompt": torch.tensor([[77]])}, InvalidInput, "has the token 77"),
         ({"prompt": [1, 2]}, InvalidType, "torch.tensor makes one"),
@@ -293,7 +293,11 @@ START = torch.tensor([0])
         ({"model": 3}, InvalidType, "function from tokens"),
         ({"model": lambda x: x}, InvalidType, "must give logits"),
         ({"model": lambda x: torch.full((1, 2), torch.nan)}, NonFinite, "NaN"),
+        ({"model": lambda x: torch.full((1, 2), torch.inf)}, NonFinite, "infinity"),
+        ({"model": lambda x: torch.full((1, 2), -torch.inf)}, NonFinite, "no token comes next"),
         ({"model": nn.Embedding(2, 5), "prompt": torch.tensor([3])}, InvalidInput, "cannot read"),
+        ({"length_penalty": 1.0}, InvalidInput, "beams and length_penalty are for method='beam'"),
+        ({"stopping": "full"}, InvalidInput, "stopping is for method='beam'"),
     ],
 )
 def test_bad_input_is_refused(changes: dict[str, Any], error: type[Exception], words: str) -> None:
@@ -307,3 +311,59 @@ def test_bad_input_is_refused(changes: dict[str, Any], error: type[Exception], w
 def test_an_encoder_decoder_needs_its_source() -> None:
     with pytest.raises(InvalidInput, match="give source="):
         generate(Seq2Seq(4, 3, 6), START, max_new_tokens=2)
+
+
+def test_a_probability_needs_logits() -> None:
+    tokens = torch.zeros(1, 3).long()
+    for wrong, words in ((3, "function from tokens"), (lambda x: None, "must give logits")):
+        with pytest.raises(InvalidType, match=words):
+            sequence_log_probability(wrong, tokens)
+
+
+def test_padding_need_not_be_a_token() -> None:
+    # after 0 comes 1, after 1 comes 2, after 2 comes 0; a token 99 would be refused
+    cycle = nn.Embedding.from_pretrained(torch.eye(3).roll(1, 1))
+    prompts = torch.tensor([[0], [1]])
+    found = generate(cycle, prompts, max_new_tokens=6, end=1, padding=99)
+    assert found.tokens.tolist() == [[0, 1, 99, 99], [1, 2, 0, 1]]
+    assert found.lengths.tolist() == [[1], [3]]
+
+
+def test_a_beam_whose_only_token_ends() -> None:
+    found = generate(
+        lambda x: torch.zeros(*x.shape, 1), START, method="beam", beams=1, end=0, max_new_tokens=4
+    )
+    assert found.lengths.tolist() == [[1]]
+    assert found.log_probabilities.tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize("end", [None, 1])
+def test_an_encoder_decoder_of_transformers(end: int | None) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = T5Config(
+            vocab_size=13,
+            d_model=16,
+            d_kv=8,
+            d_ff=32,
+            num_layers=2,
+            num_heads=2,
+            decoder_start_token_id=0,
+            eos_token_id=end,
+            pad_token_id=2,
+            initializer_factor=3.0,
+        )
+        theirs = T5ForConditionalGeneration(config).eval()
+    sources = torch.randint(3, 13, (3, 5), generator=torch.Generator().manual_seed(1))
+    start = torch.zeros(3, 1).long()
+    options: dict[str, Any] = {"source": sources, "max_new_tokens": 5, "end": end, "padding": 2}
+    wanted = theirs.generate(sources, do_sample=False, max_new_tokens=5)
+    assert torch.equal(generate(theirs, start, **options).tokens, wanted)
+    beam = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.0}
+    many = theirs.generate(
+        sources, do_sample=False, max_new_tokens=5, early_stopping="never", **beam
+    )
+    found = generate(theirs, start, method="beam", beams=3, **options).hypotheses
+    assert torch.equal(found, many.view(3, 3, -1))
+    one = generate(theirs, start[0], **{**options, "source": sources[0]}).tokens
+    assert torch.equal(one[0], wanted[0, : one.shape[1]])

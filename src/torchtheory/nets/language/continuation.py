@@ -3,7 +3,8 @@
 `continuation` finds out how a model is asked: a `LanguageModel` with its cache of keys and values,
 an encoder-decoder with the encoder's output kept, a recurrent `Seq2Seq` with its state, and any
 other function from tokens `[B, T]` to logits `[B, T, V]` or `[B, V]` (also behind an attribute
-`logits`, as Hugging Face's models have it), which reads everything again at each step.
+`logits`, as Hugging Face's models have it), which reads everything again at each step, and so does
+an encoder-decoder of Hugging Face's.
 """
 
 from __future__ import annotations
@@ -37,33 +38,31 @@ def continuation(model: Any, *, source: Tensor | None = None, cache: bool = True
     """How to ask this model for the next token, again and again.
 
     Args:
-        model: a `LanguageModel`, a `Transformer` or `Seq2Seq` with `source`, or a function from
-            tokens to logits.
+        model: a `LanguageModel`, a `Transformer`, `Seq2Seq` or encoder-decoder of Hugging Face's
+            with `source`, or a function from tokens to logits.
         source: what an encoder reads, `[B, m]`.
         cache: keep keys and values where the model has them to keep.
     """
-    if isinstance(model, Seq2Seq | Transformer):
+    foreign = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+    if foreign or isinstance(model, Seq2Seq | Transformer):
         if source is None:
             raise InvalidInput(
                 f"a {type(model).__name__} writes what its encoder reads: give source="
             )
         if isinstance(model, Seq2Seq):
             return _Recurrent(model, source)
+        if foreign:
+            return _Rereading(_ForeignDecoder(model, source))
         decoder = _Decoder(model, source)
         return _Caching(decoder, model.cache()) if cache else _Rereading(decoder)
     if source is not None:
         raise InvalidInput(f"{described(model)} has no encoder that could read source")
     if isinstance(model, LanguageModel) and cache:
         return _Caching(model, model.cache())
-    if not callable(model):
-        raise InvalidType(
-            f"the model must be a function from tokens [B, T] to logits [B, T, V], "
-            f"not {described(model)}"
-        )
     return _Rereading(model)
 
 
-def as_prompt(prompt: Tensor) -> Tensor:
+def as_prompt(prompt: Tensor, name: str = "a prompt") -> Tensor:
     """Tokens `[B, T]`, one sequence `[T]` being a batch of one; not empty, and none negative.
 
     >>> as_prompt(torch.tensor([5, 3])).shape
@@ -71,15 +70,15 @@ def as_prompt(prompt: Tensor) -> Tensor:
     """
     if not isinstance(prompt, Tensor) or prompt.dtype != torch.int64:
         raise InvalidType(
-            f"a prompt is a tensor of tokens (torch.long), not {described(prompt)}: "
+            f"{name} is a tensor of tokens (torch.long), not {described(prompt)}: "
             "torch.tensor makes one of a list of numbers"
         )
     if prompt.ndim not in (1, 2):
-        raise ShapeMismatch(f"a prompt is [T] or [sequences, T], not {list(prompt.shape)}")
+        raise ShapeMismatch(f"{name} is [T] or [sequences, T], not {list(prompt.shape)}")
     if prompt.numel() == 0:
-        raise EmptyData("the prompt is empty: begin with a start token")
+        raise EmptyData(f"{name} is empty: begin with a start token")
     if int(prompt.min()) < 0:
-        raise InvalidInput(f"tokens count from 0, and the prompt holds {int(prompt.min())}")
+        raise InvalidInput(f"tokens count from 0, and {name} holds {int(prompt.min())}")
     return prompt if prompt.ndim == 2 else prompt.unsqueeze(0)
 
 
@@ -97,7 +96,7 @@ class _Rereading:
     def select(self, rows: Tensor) -> None:
         assert self.tokens is not None
         self.tokens = self.tokens[rows]
-        if isinstance(self.model, _Decoder):
+        if isinstance(self.model, _Decoder | _ForeignDecoder):
             self.model.select(rows)
 
 
@@ -129,6 +128,19 @@ class _Decoder:
         self.memory = self.memory[rows]
 
 
+class _ForeignDecoder:
+    """The decoder of an encoder-decoder of Hugging Face's; the source is read again each time."""
+
+    def __init__(self, model: Any, source: Tensor) -> None:
+        self.model, self.source = model, source
+
+    def __call__(self, tokens: Tensor) -> Any:
+        return self.model(input_ids=self.source, decoder_input_ids=tokens)
+
+    def select(self, rows: Tensor) -> None:
+        self.source = self.source[rows]
+
+
 class _Recurrent:
     """A recurrent decoder: its state is all it keeps."""
 
@@ -148,16 +160,7 @@ class _Recurrent:
 
 def next_logits(model: Callable[..., Any], tokens: Tensor) -> Tensor:
     """Logits `[B, V]` of the token after `tokens[B, T]`, in float32 or float64."""
-    try:
-        made = model(tokens)
-    except IndexError as error:
-        raise InvalidInput(
-            f"the model cannot read these tokens, the largest being {int(tokens.max())} "
-            f"({error}); does it come from another tokenizer?"
-        ) from error
-    made = getattr(made, "logits", made)
-    if not isinstance(made, Tensor) or not made.is_floating_point():
-        raise InvalidType(f"the model must give logits, a tensor [B, T, V], not {described(made)}")
+    made = all_logits(model, tokens)
     if made.ndim == 3:
         made = made[:, -1]
     if made.ndim != 2 or len(made) != len(tokens):
@@ -165,6 +168,30 @@ def next_logits(model: Callable[..., Any], tokens: Tensor) -> Tensor:
             f"for tokens {list(tokens.shape)} the model must give logits [{len(tokens)}, T, V], "
             f"not {list(made.shape)}"
         )
-    if made.isnan().any():
-        raise NonFinite("the model's logits hold NaN")
-    return made if made.dtype == torch.float64 else made.float()
+    made = made if made.dtype == torch.float64 else made.float()
+    if not made.amax(-1).isfinite().all():  # a maximum is NaN where anything is
+        raise NonFinite(
+            "the model's logits hold NaN or infinity, or are all minus infinity: no token comes "
+            "next"
+        )
+    return made
+
+
+def all_logits(model: Callable[..., Any], tokens: Tensor) -> Tensor:
+    """What the model gives for `tokens[B, T]`, if it is a tensor of real numbers."""
+    if not callable(model):
+        raise InvalidType(
+            f"the model must be a function from tokens [B, T] to logits [B, T, V], "
+            f"not {described(model)}"
+        )
+    try:
+        made = model(tokens)
+    except IndexError as error:
+        raise InvalidInput(
+            f"the model cannot read {tokens.shape[1]} tokens, the largest of them "
+            f"{int(tokens.max())} ({error}): it takes fewer at once, or fewer different ones"
+        ) from error
+    made = getattr(made, "logits", made)
+    if not isinstance(made, Tensor) or not made.is_floating_point():
+        raise InvalidType(f"the model must give logits, a tensor [B, T, V], not {described(made)}")
+    return made

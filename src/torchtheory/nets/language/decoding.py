@@ -18,7 +18,12 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.model import evaluating
 from torchtheory.nets.attention.transformers import check_tokens
-from torchtheory.nets.language.continuation import Continuation, as_prompt, continuation
+from torchtheory.nets.language.continuation import (
+    Continuation,
+    all_logits,
+    as_prompt,
+    continuation,
+)
 from torchtheory.nets.language.filters import draw, filtered
 from torchtheory.nets.language.search import (
     Generated,
@@ -53,9 +58,10 @@ def generate(
     r"""Continue a prompt.
 
     Args:
-        model: a `LanguageModel`; a `Transformer` or `Seq2Seq` with `source`; or any function from
-            tokens `[B, T]` to logits `[B, T, V]` or `[B, V]`, also as an attribute `logits` of what
-            it returns. A module is put in evaluation mode meanwhile.
+        model: a `LanguageModel`; a `Transformer`, `Seq2Seq` or encoder-decoder of Hugging Face's
+            with `source`; or any function from tokens `[B, T]` to logits `[B, T, V]` or `[B, V]`,
+            also as an attribute `logits` of what it returns. A module is put in evaluation mode
+            meanwhile.
         prompt: tokens `[B, T]` or `[T]` to go on from, all of one length.
         method: `"greedy"` takes the likeliest token, `"beam"` keeps several hypotheses,
             `"sample"` draws, `"exhaustive"` tries every sequence.
@@ -70,7 +76,7 @@ def generate(
         temperature: of sampling; logits are divided by it.
         top_k: sampling keeps the k likeliest tokens.
         top_p: sampling keeps the smallest set of likeliest tokens with probability p.
-        source: what the encoder of an encoder-decoder reads, `[B, m]`.
+        source: what the encoder of an encoder-decoder reads, `[B, m]` or `[m]`.
         cache: keep keys and values of tokens read, where the model can; the result is the same.
         generator: randomness of sampling.
 
@@ -85,9 +91,11 @@ def generate(
     steps = whole_number(max_new_tokens, "max_new_tokens", least=1)
     if end is not None:
         whole_number(end, "end", least=0)
-    _refuse_unused(method, beams, temperature, top_k, top_p)
-    if source is not None and len(source) != len(prompt):
-        raise ShapeMismatch(f"there are {len(source)} sources and {len(prompt)} prompts")
+    _refuse_unused(method, beams, temperature, top_k, top_p, length_penalty, stopping)
+    if source is not None:
+        source = as_prompt(source, "a source")
+        if len(source) != len(prompt):
+            raise ShapeMismatch(f"there are {len(source)} sources and {len(prompt)} prompts")
     pad = whole_number(padding, "padding", least=0) if padding is not None else (end or 0)
     quiet = evaluating(model) if isinstance(model, nn.Module) else nullcontext()
     with torch.no_grad(), quiet:
@@ -136,8 +144,7 @@ def sequence_log_probability(model: Any, tokens: Tensor, *, prompt: int = 1) -> 
     whole_number(prompt, "prompt", least=1, most=max(tokens.shape[1] - 1, 1))
     if tokens.shape[1] < 2:
         raise InvalidInput("a probability needs a token after the prompt")
-    made = model(tokens[:, :-1])
-    logits = getattr(made, "logits", made)
+    logits = all_logits(model, tokens[:, :-1])
     if logits.ndim != 3 or logits.shape[:2] != tokens[:, 1:].shape:
         raise ShapeMismatch(
             f"for tokens {list(tokens[:, :-1].shape)} the model must give logits [B, T, V], "
@@ -175,14 +182,13 @@ def _written(
         token = logits.argmax(-1) if source is None else draw(filtered(logits, **options), source)
         chance = logits.log_softmax(-1).gather(1, token.unsqueeze(1)).squeeze(1)
         total = total + torch.where(going, chance, 0.0)
-        token = torch.where(going, token, padding)
-        written.append(token.unsqueeze(1))
+        written.append(torch.where(going, token, padding).unsqueeze(1))
         lengths = lengths + going
         if end is not None:
             going = going & (token != end)
         if not going.any():
             break
-        new = token.unsqueeze(1)
+        new = token.unsqueeze(1)  # not the padding, which need not be a token of the model's
     assert total is not None
     found = torch.cat(written, 1).unsqueeze(1)
     return Generated(
@@ -196,10 +202,16 @@ def _refuse_unused(
     temperature: float,
     top_k: int | None,
     top_p: float | None,
+    length_penalty: float,
+    stopping: Stopping,
 ) -> None:
     if method != "sample" and (temperature != 1 or top_k is not None or top_p is not None):
         raise InvalidInput(
             f"temperature, top_k and top_p are for method='sample', and {method!r} draws nothing"
         )
-    if beams is not None and method not in ("beam", "exhaustive"):
-        raise InvalidInput(f"beams are for method='beam', and {method!r} keeps one hypothesis")
+    if method in ("greedy", "sample") and (beams is not None or length_penalty != 0):
+        raise InvalidInput(
+            f"beams and length_penalty are for method='beam', and {method!r} keeps one hypothesis"
+        )
+    if method != "beam" and stopping != "safe":
+        raise InvalidInput(f"stopping is for method='beam', not for {method!r}")

@@ -100,6 +100,8 @@ def beam_search(
             break
         # those that go on: the best that do not end, as many of them as there can be
         going = min(beams, width * (vocabulary - (end is not None)))
+        if going == 0:
+            break  # the only token ends
         sums, chosen = kept.masked_fill(ends, -torch.inf).topk(going, dim=1)
         running, parent = _rows(candidates, chosen), parent.gather(1, chosen)
         # log-probabilities are negative: with a positive penalty they look best at full length
