@@ -39,12 +39,15 @@ def test_states_and_predictions_are_those_of_transformers() -> None:
             num_attention_heads=4,
             intermediate_size=36,
             max_position_embeddings=32,
-            layer_norm_eps=1e-5,
         )
         theirs = BertForPreTraining(config).eval()
         with torch.no_grad():
             for p in theirs.parameters():
                 p.add_(0.1 * torch.randn_like(p))
+            # so small that it matters what the norms add to the variance
+            theirs.bert.embeddings.word_embeddings.weight.mul_(1e-3)
+            theirs.bert.embeddings.position_embeddings.weight.mul_(1e-3)
+            theirs.bert.embeddings.token_type_embeddings.weight.mul_(1e-3)
     given = inputs()
     ours = Bert.from_transformers(theirs.state_dict(), heads=4)
     with torch.no_grad():
@@ -193,7 +196,7 @@ def test_only_full_tuning_changes_the_encoder(
     ("call", "error", "words"),
     [
         (lambda: bert_inputs([], WORDS), EmptyData, "at least one"),
-        (lambda: bert_inputs([("a", "b", "c")], WORDS), InvalidInput, "two sentences, not 3"),  # type: ignore[list-item]
+        (lambda: bert_inputs([("a", "b", "c")], WORDS), InvalidType, "a pair of them, not"),  # type: ignore[list-item]
         (lambda: bert_inputs(["a"], WordPiece(["[UNK]"])), InvalidInput, r"no token \[PAD\]"),
         (lambda: bert_inputs(["cats"], WORDS, length=2), InvalidInput, "length"),
         (lambda: mask_tokens(torch.tensor([[99]]), 50), InvalidInput, "0 to 49"),
@@ -204,6 +207,21 @@ def test_only_full_tuning_changes_the_encoder(
             InvalidInput,
             "sum to 1",
         ),
+        (lambda: mask_tokens(torch.tensor([[-4]]), 50), InvalidInput, "the token -4"),
+        (
+            lambda: mask_tokens(torch.tensor([[9]]), 50, split=(math.nan, 0.5, 0.5)),
+            InvalidInput,
+            "split",
+        ),
+        (
+            lambda: mask_tokens(torch.tensor([[9]]), 50, special=[[0]]),  # type: ignore[arg-type]
+            InvalidType,
+            "tensor of booleans",
+        ),
+        (lambda: bert_inputs([None], WORDS), InvalidType, "a pair of them"),  # type: ignore[list-item]
+        (lambda: bert_inputs([()], WORDS), InvalidType, "a pair of them"),  # type: ignore[list-item]
+        (lambda: Bert(9, 4, 1, 1)(torch.zeros(1, 3).long()), InvalidType, "made by bert_inputs"),
+        (lambda: FineTuned(Bert(9, 4, 1, 1), "tokens"), InvalidInput, "give classes="),
         (lambda: mask_tokens(torch.tensor([[3]]), 5), InvalidInput, "all tokens are reserved"),
         (lambda: next_sentence_pairs([["one"]]), EmptyData, "two sentences"),
         (lambda: next_sentence_pairs(["one two"]), InvalidType, "list of sentences"),
@@ -217,9 +235,21 @@ def test_only_full_tuning_changes_the_encoder(
             "passage is empty",
         ),
         (lambda: FineTuned(Bert(9, 4, 1, 1), "span", classes=2), InvalidInput, "no classes"),
-        (lambda: FineTuned(Bert(9, 4, 1, 1), "tokens"), InvalidInput, "classes"),
     ],
 )
 def test_bad_input_is_refused(call: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+def test_masks_of_numbers_are_those_of_booleans() -> None:
+    given = inputs()
+    plain = mask_tokens(given.ids, len(WORDS), special=given.special, share=0.6, generator=1)
+    numbers = mask_tokens(
+        given.ids, len(WORDS), special=given.special.long(), share=0.6, generator=1
+    )
+    assert all(torch.equal(a, b) for a, b in zip(plain, numbers, strict=True))
+    starts, ends = torch.tensor([[9.0, 1.0, 2.0]]), torch.tensor([[9.0, 3.0, 1.0]])
+    found = best_span(starts, ends, passage=torch.tensor([[0, 1, 1]]))
+    assert found[:2] == best_span(starts, ends, passage=torch.tensor([[False, True, True]]))[:2]
+    assert found.start.tolist() == found.end.tolist() == [1]

@@ -98,6 +98,11 @@ def test_the_example_of_the_lectures() -> None:
             ShapeMismatch,
             "more than 2",
         ),
+        (
+            lambda: MarkovText.random(2, 1).log_probabilities(torch.tensor([[0, 5]])),
+            InvalidInput,
+            "the token 5",
+        ),
         (lambda: ListedModel({}, {}), EmptyData, "no token can come first"),
         (lambda: ListedModel({"A": 0.7, "B": 0.7}, {}), InvalidInput, "sum to 1.4"),
         (lambda: ListedModel({"A": 1.7}, {}), InvalidInput, "probability of A"),

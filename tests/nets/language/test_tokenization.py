@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import unicodedata
 from collections import Counter
 from typing import Any
 
@@ -49,6 +50,18 @@ def test_byte_pairs_are_those_of_the_package(merges: int) -> None:
     for text in (*texts, "unseen words: floccinaucinihilipilification", "", "   ", "a" * 1000):
         assert ours.encode(text) == theirs.encode(text).ids
         assert ours.decode(ours.encode(text)) == text
+
+
+#: Letters, signs, ideographs, Korean, marks, and what only controls.
+ODD = "aÉß İ9½²,-$‘你𠀀한ア\u0301\u00ad\u200b\u200d\x00\x1c\x1f\x85\ufffd\n\t\u00a0\u3000👍\ufe0f'"
+LETTERS = sorted(
+    {
+        c
+        for form in ("NFC", "NFD")
+        for c in unicodedata.normalize(form, ODD + ODD.lower())
+        if c.strip()
+    }
+)
 
 
 def test_splits_are_those_of_the_package() -> None:
@@ -126,17 +139,27 @@ def test_wordpiece_is_that_of_the_package() -> None:
         models.WordPiece(ours.number, unk_token="[UNK]", max_input_chars_per_word=100)
     )
     theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    theirs.normalizer = normalizers.Sequence(
-        [normalizers.Lowercase(), normalizers.NFD(), normalizers.StripAccents(), normalizers.NFC()]
-    )
+    theirs.normalizer = normalizers.BertNormalizer()
     unseen = "Xylophones & zebras' ☃ snow-men; " + "a" * 101 + " " + "a" * 100
     for text in (CORPUS, STRANGE, unseen, ""):
         assert ours.encode(text) == theirs.encode(text).ids
     assert len(ours) == 600
     assert ours.vocabulary[:5] == SPECIAL
     assert "[UNK]" not in ours.tokens(CORPUS)
-    words = " ".join(split_words(normalize(CORPUS, lowercase=True, accents=False)))
+    words = " ".join(split_words(normalize(CORPUS, form=None, lowercase=True, accents=False)))
     assert ours.decode(ours.encode(CORPUS)) == words
+
+
+@given(st.text(ODD, max_size=12))
+def test_words_and_pieces_of_any_text_are_those_of_the_packages(text: str) -> None:
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert len(split_text(text)) == len(bytes_of.pre_tokenize_str(text))
+    for uncased in (True, False):
+        # every character is a token, so that each word can be told from its pieces
+        ours = WordPiece([*SPECIAL, *LETTERS, *("##" + c for c in LETTERS)], uncased=uncased)
+        cleaned = normalizers.BertNormalizer(lowercase=uncased).normalize_str(text)
+        words = [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(cleaned)]
+        assert ours.tokens(text) == [p for word in words for p in wordpiece(word, ours.number)]
 
 
 def test_wordpiece_takes_the_longest() -> None:
@@ -260,6 +283,11 @@ def test_gpt2_needs_its_package_and_its_weights(monkeypatch: pytest.MonkeyPatch)
         (lambda: Unigram({"a": -1.0}).encode("ab"), InvalidInput, "character 'b'"),
         (lambda: Unigram({"ab": -1.0, "b": -2.0}).encode("ba"), InvalidInput, "character 'a'"),
         (lambda: Unigram.train(["abc"], 2), InvalidInput, "size must be a whole number >= 3"),
+        (lambda: BytePairEncoding().decode("12"), InvalidType, "list of whole numbers"),  # type: ignore[arg-type]
+        (lambda: BytePairEncoding().decode([1.7]), InvalidType, "list of whole numbers"),  # type: ignore[list-item]
+        (lambda: BytePairEncoding().shown(-1), InvalidInput, "the token -1 is not in the"),
+        (lambda: BytePairEncoding([(1,)]), InvalidType, "merges are pairs"),  # type: ignore[list-item]
+        (lambda: BytePairEncoding.train(3, 3), InvalidType, "a corpus is a list"),  # type: ignore[arg-type]
         (
             lambda: token_table("é", torch.zeros(3, 2), BytePairEncoding()),
             InvalidInput,
@@ -270,3 +298,8 @@ def test_gpt2_needs_its_package_and_its_weights(monkeypatch: pytest.MonkeyPatch)
 def test_bad_input_is_refused(call: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+def test_the_empty_text_is_cut_in_one_way() -> None:
+    assert list(splits("")) == [()]
+    assert WordTokenizer(["[UNK]", "a"]).vocabulary == ("[UNK]", "a")

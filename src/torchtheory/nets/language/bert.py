@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import one_of, whole_number
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.checks import described, one_of, whole_number
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.attention.blocks import EncoderBlock
 from torchtheory.nets.attention.positions import LearnedPositions
@@ -77,6 +77,8 @@ class Bert(nn.Module):
 
     def forward(self, inputs: BertInputs) -> Tensor:
         """States `[B, T, d]`; padding is not looked at."""
+        if not isinstance(inputs, BertInputs):
+            raise InvalidType(f"inputs are made by bert_inputs, and are not {described(inputs)}")
         x = self.places(self.tokens(inputs.ids) + self.segments(inputs.segments))
         states: Tensor = self.encoder(self.norm(x), inputs.present.unsqueeze(1))
         return states
@@ -99,8 +101,8 @@ class Bert(nn.Module):
     def from_transformers(cls, weights: Mapping[str, Tensor], heads: int) -> Bert:
         """The same function as a `BertForPreTraining` of the package `transformers`.
 
-        Its classes are in the other order: there 0 says that the second sentence follows. Norms of
-        published weights add 1e-12 to the variance, and these 1e-5.
+        Its classes are in the other order: there 0 says that the second sentence follows. Other
+        settings, which the weights do not tell, are BERT's own: GELU, and 1e-12 in the norms.
         """
         table, place = "bert.embeddings.word_embeddings.weight", "bert.embeddings."
         if table not in weights:
@@ -142,6 +144,9 @@ class Bert(nn.Module):
         made.following = dense(found[follows + "weight"].flip(0), found[follows + "bias"].flip(0))
         with torch.no_grad():
             made.bias.copy_(found["cls.predictions.bias"])
+        for module in made.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = 1e-12
         return made
 
 
@@ -210,7 +215,9 @@ class FineTuned(nn.Module):
         self.reading = one_of(reading, "reading", ("sequence", "tokens", "span"))
         if reading == "span" and classes is not None:
             raise InvalidInput("a span has a start and an end, and no classes")
-        outputs = 2 if reading == "span" else whole_number(classes or 0, "classes", least=2)
+        if reading != "span" and classes is None:
+            raise InvalidInput(f"reading={reading!r} classifies: give classes=")
+        outputs = 2 if classes is None else whole_number(classes, "classes", least=2)
         self.bert, self.frozen = bert, frozen
         weight = bert.pooler.weight
         self.head = drawn_linear(
@@ -266,6 +273,7 @@ def best_span(
     if passage is not None:
         if passage.shape != starts.shape:
             raise ShapeMismatch(f"passage is {list(passage.shape)}, starts {list(starts.shape)}")
+        passage = passage.bool()
         if not passage.any(1).all():
             raise InvalidInput("a passage is empty, so that no answer can stand in it")
         # tokens outside the passage up to each place: equal at both ends of a span within it

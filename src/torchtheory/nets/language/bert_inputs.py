@@ -18,6 +18,7 @@ from torch import Tensor
 from torchtheory.core.checks import closed_fraction, described, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.nets.attention.transformers import check_tokens
 from torchtheory.nets.language.wordpiece import SPECIAL, WordPiece
 
 #: The label of positions that are not predicted; torch's cross-entropy leaves it out.
@@ -74,9 +75,9 @@ def bert_inputs(
         whole_number(length, "length", least=5)
     rows: list[tuple[list[int], list[int]]] = []
     for text in texts:
-        pair = (text,) if isinstance(text, str) else tuple(text)
-        if len(pair) > 2:
-            raise InvalidInput(f"a pair has two sentences, not {len(pair)}")
+        pair = (text,) if isinstance(text, str) else text
+        if not isinstance(pair, tuple | list) or not 1 <= len(pair) <= 2:
+            raise InvalidType(f"a text is a sentence or a pair of them, not {described(text)}")
         parts = [tokenizer.encode(part) for part in pair]
         if length is not None:
             _shorten(parts, length - 1 - len(parts))
@@ -133,15 +134,18 @@ def mask_tokens(
     whole_number(vocabulary, "vocabulary", least=1)
     whole_number(mask, "mask", least=0, most=vocabulary - 1)
     closed_fraction(share, "share")
-    if len(split) != 3 or min(split) < 0 or abs(sum(split) - 1) > 1e-9:
+    if len(split) != 3 or abs(sum(closed_fraction(s, "split") for s in split) - 1) > 1e-9:
         raise InvalidInput(f"split is three shares that sum to 1, not {described(split)}")
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
-        raise InvalidInput(f"tokens must be 0 to {vocabulary - 1}, and {int(ids.max())} is there")
+    check_tokens(ids, vocabulary, "ids")
     if special is None:
         special = torch.isin(ids, torch.tensor([*reserved], dtype=torch.int64, device=ids.device))
+    if not isinstance(special, Tensor):
+        raise InvalidType(f"special must be a tensor of booleans, not {described(special)}")
     if special.shape != ids.shape:
         raise ShapeMismatch(f"special is {list(special.shape)} and ids {list(ids.shape)}")
-    ordinary = torch.tensor([i for i in range(vocabulary) if i not in set(reserved)])
+    special = special.bool()  # transformers has it as numbers 0 and 1
+    kept = set(reserved)
+    ordinary = torch.tensor([i for i in range(vocabulary) if i not in kept])
     if len(ordinary) == 0:
         raise InvalidInput("all tokens are reserved, so none can take another's place")
     source = as_generator(generator)

@@ -7,11 +7,12 @@ be loaded. Source: Foundations of Deep Learning, section 10.4.5, which names the
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from torchtheory.core.checks import described, whole_number
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.nets.language.pair_merging import Pair, apply_merges, learn_merges
 from torchtheory.nets.language.text import as_ids, split_text
 from torchtheory.nets.language.words import as_texts
@@ -38,7 +39,12 @@ class BytePairEncoding:
         self.pieces: list[bytes] = [bytes([b]) for b in BYTE_ORDER]
         self._number = {piece: i for i, piece in enumerate(self.pieces)}
         self._rules: dict[Pair, tuple[int, int]] = {}
-        self.merges = tuple((int(a), int(b)) for a, b in merges)
+        try:
+            self.merges = tuple((operator.index(a), operator.index(b)) for a, b in merges)
+        except (TypeError, ValueError):
+            raise InvalidType(
+                f"merges are pairs of tokens' numbers, not {described(merges)}"
+            ) from None
         for rank, (a, b) in enumerate(self.merges):
             if not (0 <= a < len(self.pieces) and 0 <= b < len(self.pieces)):
                 raise InvalidInput(
@@ -105,7 +111,8 @@ class BytePairEncoding:
 
     def shown(self, token: int) -> str:
         """A token as text; bytes that are no character by themselves as `\\xe2`."""
-        return self.pieces[token].decode(errors="backslashreplace")
+        (known,) = as_ids([token], len(self))
+        return self.pieces[known].decode(errors="backslashreplace")
 
     def encode(self, text: str) -> list[int]:
         """The numbers of the tokens. Time: n log n in the longest word, once per word."""

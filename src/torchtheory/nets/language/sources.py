@@ -16,6 +16,7 @@ from torch import Tensor
 from torchtheory.core.checks import described, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.nets.attention.transformers import check_tokens
 
 #: Contexts of a chain are listed one by one; more are refused.
 MOST_CONTEXTS = 1 << 12
@@ -129,7 +130,8 @@ class MarkovText:
 
     def log_probabilities(self, tokens: Tensor) -> Tensor:
         """$\\log p(x_t|x_{<t})$ of the tokens after the first k, `[B, T - k]`."""
-        if tokens.ndim != 2 or tokens.shape[1] <= self.order:
+        check_tokens(tokens, self.vocabulary, "tokens")
+        if tokens.shape[1] <= self.order:
             raise ShapeMismatch(
                 f"tokens must be [sequences, more than {self.order}], not {list(tokens.shape)}"
             )

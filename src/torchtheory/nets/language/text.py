@@ -3,6 +3,7 @@ r"""Text before tokens: normalization, and the split into words that no token cr
 from __future__ import annotations
 
 import functools
+import operator
 import re
 import sys
 import unicodedata
@@ -12,6 +13,13 @@ from torchtheory.core.checks import described, one_of
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType
 
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
+#: White space in Unicode; Python's own has the separators U+001C to U+001F as well.
+_SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+#: The blocks of ideographs that BERT names.
+_CHINESE = (
+    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
 FORMS: tuple[Form, ...] = ("NFC", "NFD", "NFKC", "NFKD")
 
 
@@ -73,16 +81,18 @@ def split_text(text: str) -> list[str]:
 
 
 def split_words(text: str) -> list[str]:
-    """Words and single punctuation marks, as BERT has them; spaces are dropped.
+    """Words, single punctuation marks and single Chinese characters, as BERT has them.
+
+    Spaces and characters that control are dropped.
 
     >>> split_words("It's 9 o'clock,  dear!")
     ['It', "'", 's', '9', 'o', "'", 'clock', ',', 'dear', '!']
     """
     found: list[str] = []
-    for word in as_text(text).split():
+    for word in "".join(map(_cleaned, as_text(text))).split():
         start = 0
         for i, c in enumerate(word):
-            if _is_punctuation(c):
+            if _is_punctuation(c) or _is_chinese(c):
                 found += [word[start:i], c] if i > start else [c]
                 start = i + 1
         if start < len(word):
@@ -120,8 +130,8 @@ def as_text(text: str) -> str:
 def as_ids(ids: list[int], size: int) -> list[int]:
     """Numbers of tokens, each of them in the vocabulary."""
     try:
-        found = [int(i) for i in ids]
-    except (TypeError, ValueError):
+        found = [operator.index(i) for i in ids]
+    except TypeError:
         raise InvalidType(f"tokens are a list of whole numbers, not {described(ids)}") from None
     for i in found:
         if not 0 <= i < size:
@@ -135,11 +145,24 @@ def _is_punctuation(c: str) -> bool:
     return ascii_sign or unicodedata.category(c).startswith("P")
 
 
+def _is_chinese(c: str) -> bool:
+    # ideographs, which are written without spaces; not the signs of Korean and Japanese
+    code = ord(c)
+    return code >= _CHINESE[0][0] and any(a <= code <= b for a, b in _CHINESE)
+
+
+def _cleaned(c: str) -> str:
+    if c in "\t\n\r":
+        return " "
+    return "" if c == "\ufffd" or unicodedata.category(c).startswith("C") else c
+
+
 @functools.cache
 def _pattern() -> re.Pattern[str]:
-    letter, number = _class("L"), _class("N")
+    letter, number, space = _class("L"), _class("N"), _SPACE
     return re.compile(
-        rf"'(?:[stmd]|re|ve|ll)| ?[{letter}]+| ?[{number}]+| ?[^\s{letter}{number}]+|\s+(?!\S)|\s+"
+        rf"'(?:[stmd]|re|ve|ll)| ?[{letter}]+| ?[{number}]+| ?[^{space}{letter}{number}]+"
+        rf"|[{space}]+(?![^{space}])|[{space}]+"
     )
 
 

@@ -21,11 +21,14 @@ from torchtheory.nets.language.words import as_texts
 
 
 def splits(text: str) -> Iterator[tuple[str, ...]]:
-    """All $2^{n-1}$ ways to cut a text of n characters.
+    """All $2^{n-1}$ ways to cut a text of n characters, and the one way to cut none.
 
     >>> list(splits("abc"))
     [('abc',), ('a', 'bc'), ('ab', 'c'), ('a', 'b', 'c')]
     """
+    if not as_text(text):
+        yield ()
+        return
     for cuts in itertools.product((False, True), repeat=len(text) - 1):
         places = [0, *(i for i, cut in enumerate(reversed(cuts), 1) if cut), len(text)]
         yield tuple(text[a:b] for a, b in itertools.pairwise(places))

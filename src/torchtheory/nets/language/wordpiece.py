@@ -123,5 +123,6 @@ class WordPiece:
 
 
 def _words(text: str, uncased: bool) -> list[str]:
-    text = normalize(text, lowercase=True, accents=False) if uncased else as_text(text)
-    return split_words(text)
+    # not composed again once accents are off: BERT's Korean is spelled in single letters
+    made = normalize(text, form=None, lowercase=True, accents=False) if uncased else as_text(text)
+    return split_words(made)

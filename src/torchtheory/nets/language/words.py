@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from torchtheory.core.checks import whole_number
-from torchtheory.core.errors import EmptyData, InvalidInput
+from torchtheory.core.checks import described, whole_number
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType
 from torchtheory.nets.language.text import as_ids, as_text, split_text
 
 UNKNOWN = "[UNK]"
@@ -62,7 +62,9 @@ class WordTokenizer:
     """
 
     def __init__(self, words: Iterable[str]) -> None:
-        self.vocabulary = (UNKNOWN, *(as_text(w) for w in dict.fromkeys(words)))
+        given = dict.fromkeys(as_text(w) for w in words)
+        given.pop(UNKNOWN, None)
+        self.vocabulary = (UNKNOWN, *given)
         self._number = {w: i for i, w in enumerate(self.vocabulary)}
 
     @classmethod
@@ -90,6 +92,8 @@ class WordTokenizer:
 
 def as_texts(texts: Iterable[str]) -> list[str]:
     """A corpus: at least one text that is not empty; a string counts as one text."""
+    if not isinstance(texts, Iterable):
+        raise InvalidType(f"a corpus is a list of texts, not {described(texts)}")
     found = [as_text(t) for t in ([texts] if isinstance(texts, str) else texts)]
     if not any(found):
         raise EmptyData("the corpus is empty, so there is nothing to learn tokens from")
