@@ -107,8 +107,11 @@ class Evaluation:
         return clopper_pearson(int(flags.sum()), len(flags), self.confidence)
 
     def table(self) -> list[tuple[float, float, float | None, float]]:
-        """Radius, certified, exact and attacked accuracy, a row per radius."""
-        exact = self.exact_accuracy
+        """Radius, certified, exact and attacked accuracy, a row per radius.
+
+        The exact one only where it is known for all samples: that of a part cannot be compared.
+        """
+        exact = None if bool(self.exact.isnan().any()) else self.exact_accuracy
         return [
             (
                 r,
@@ -150,7 +153,9 @@ class Evaluation:
         exact = self.exact_accuracy
         if exact is not None:
             middle = [s.estimate for s in exact]
-            ax.plot(self.radii, middle, "k--", label="exact", linewidth=1.2, zorder=5)
+            known = int((~self.exact.isnan()).sum())
+            part = "" if known == len(self.exact) else f" (of {known} samples)"
+            ax.plot(self.radii, middle, "k--", label=f"exact{part}", linewidth=1.2, zorder=5)
         name = {"inf": r"\infty", "2": "2", "1": "1"}[self.norm]
         ax.set(xlabel=rf"radius ($\ell_{{{name}}}$)", ylabel="accuracy", ylim=(-0.02, 1.02))
         ax.legend()
