@@ -367,3 +367,17 @@ def test_an_encoder_decoder_of_transformers(end: int | None) -> None:
     assert torch.equal(found, many.view(3, 3, -1))
     one = generate(theirs, start[0], **{**options, "source": sources[0]}).tokens
     assert torch.equal(one[0], wanted[0, : one.shape[1]])
+
+
+def test_a_safe_beam_allows_for_all_the_steps_that_are_left() -> None:
+    # 1 ends at once with the probability 0.7; 2 has 0.3, and then follows itself for certain
+    table = torch.tensor([[0.0, 0.7, 0.3], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).log()
+    options: dict[str, Any] = {"method": "beam", "beams": 1, "end": 1, "length_penalty": 1.0}
+
+    def written(**more: Any) -> list[int]:
+        found = generate(lambda x: table[x], START, max_new_tokens=6, **{**options, **more})
+        return found.tokens[0, 1:].tolist()
+
+    # ln 0.3 over 6 is more than ln 0.7, and ln 0.3 over 2 less
+    assert written() == written(method="exhaustive") == [2] * 6
+    assert written(stopping="current") == written(stopping="full") == [1]

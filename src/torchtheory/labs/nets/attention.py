@@ -73,7 +73,9 @@ def parameter_free(run: Run, n: int, d: int) -> None:
     says.fails("scores divided by the root of d, which this one does not do", gap(attention(x, x, x)[0], wanted))
     says = run.states("M-96", r"\sum_ma_{nm}=1")
     says.equal(weights.sum(1), 1.0, EXACT)
-    says.fails("summed over the queries", weights.sum(0))
+    nothing = torch.ones(n, n).bool()
+    nothing[0] = False
+    says.fails("a query that may look at nothing", attention(x, x, x, nothing, scale=1.0)[1].sum(1))
     directions = run.randn(200, d)
     q, k, v = run.randn(n, d), run.randn(2 * n, d), run.randn(2 * n, d)
 
