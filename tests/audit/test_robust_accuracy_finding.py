@@ -148,8 +148,10 @@ def test_a_probability_is_attacked_at_one_half() -> None:
         "robust-accuracy",
         Problem(nn.Sequential(logit, nn.Sigmoid()), (x, y.float()[:, None]), loss=nn.BCELoss()),
     )
+    squeezed = made("robust-accuracy", Problem(nn.Sequential(logit, nn.Flatten(0)), (x, y.float())))
     for which in ("attacked", "certified"):
-        assert shares(as_logit, which) == shares(as_probability, which)
+        for other in (as_probability, squeezed):
+            assert shares(as_logit, which) == shares(other, which)
     assert shares(as_logit, "attacked") == [1.0, 1.0, 0.0]  # 0.08, 0.24 and 0.8 against 0.5
 
 

@@ -56,7 +56,7 @@ def masked_gradients(problem: Problem, record: FindingRecord) -> None:
     passes = 2 * 3 * (STEPS + 2) + QUERIES
     room = min(MOST, max(FEWEST, problem.capacity))
     at = scene(problem, record, min(room, problem.affordable(passes)))
-    at = at.within(at.attack(RADIUS, STEPS, record), passes / 3, 0.5)
+    at = at.within(at.attack(RADIUS, STEPS, record), passes / 3, 0.7, FEWEST)
     if len(at.x) < min(FEWEST, at.samples.population):
         record.not_done((), STATEMENT, f"there was no time for {FEWEST} samples")
         return

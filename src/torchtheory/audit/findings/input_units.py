@@ -61,6 +61,8 @@ class InUnits(nn.Module):
         made: Any = self.model(z * self.scale + self.center)
         if self.output is not None:
             made = parts_of(made)[self.output]
+        if made.ndim == 1:  # one logit, without a dimension of its own
+            made = made.unsqueeze(1)
         return made - self.level if self.level else made
 
 
@@ -126,17 +128,34 @@ class Scene:
         """Samples whose gradients fit into the memory together."""
         return max(1, min(self.problem.capacity, max(16, AT_ONCE // self.x[0].numel())))
 
-    def within(self, attack: PGD, steps: float, share: float) -> Scene:
+    def within(self, attack: PGD, steps: float, share: float, fewest: int) -> Scene:
         """The samples that so many steps of an attack fit into a share of the time left for.
 
-        Two steps are taken to see: calls of a small model cost more than its passes.
+        A few steps are taken to see, for few samples and for all of them: what a call costs does
+        not depend on their number. None where there is no time for `fewest`.
         """
         if time_left() == math.inf:
             return self
-        start = time.perf_counter()
-        replace(attack, steps=2)(self.model, self.x, self.y)
-        seconds = steps * (time.perf_counter() - start) / 2
-        count = int(len(self.x) * min(1.0, max(0.0, share * time_left() / seconds)))
+        few = min(fewest, len(self.x))
+        self._seconds(attack, 1, few)  # the first call of a model is slow
+        low, high = (self._seconds(attack, steps, count) for count in (few, len(self.x)))
+        limit = share * time_left()
+        if limit < min(low, high):
+            return self.first(0)
+        part = 1.0 if high <= limit else (limit - low) / (high - low)
+        return self.first(int(few + part * (len(self.x) - few)))
+
+    def _seconds(self, attack: PGD, steps: float, count: int) -> float:
+        """What so many steps will take, from 1 and 5 of them: the rest is spent once."""
+        taken = []
+        for k in (1, 5):
+            start = time.perf_counter()
+            replace(attack, steps=k)(self.model, self.x[:count], self.y[:count])
+            taken.append(time.perf_counter() - start)
+        return taken[0] + max(0.0, taken[1] - taken[0]) / 4 * steps
+
+    def first(self, count: int) -> Scene:
+        """Some of the samples."""
         return replace(self, x=self.x[:count], y=self.y[:count], samples=self.samples.first(count))
 
     def right(self) -> Tensor:

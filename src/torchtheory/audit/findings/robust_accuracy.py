@@ -70,7 +70,7 @@ def robust_accuracy(problem: Problem, record: FindingRecord) -> None:
     passes = len(RADII) * 3 * (STEPS + 2)
     room = min(MOST, max(FEWEST, problem.chunk // 2))  # some of it runs in double precision
     at = scene(problem, record, min(room, problem.affordable(passes, ATTACK)))
-    at = at.within(at.attack(RADII[0], STEPS, record), len(RADII) * STEPS, ATTACK)
+    at = at.within(at.attack(RADII[0], STEPS, record), len(RADII) * STEPS, ATTACK, FEWEST)
     if len(at.x) < min(FEWEST, at.samples.population):
         record.not_done(IDS, STATEMENT, f"there was no time for {FEWEST} samples")
         return
@@ -102,7 +102,7 @@ def robust_accuracy(problem: Problem, record: FindingRecord) -> None:
         caption="Accuracy on the data as it is (left), and when inputs are moved: what an attack "
         "leaves is an upper bound"
         + (", what is certified a lower one, and between them it is not known" if certified else "")
-        + f"; bars are {record.confidence:.4g} ranges.",
+        + f"; bars are {100 * record.confidence:.4g}% ranges.",
         size=(5, 3),
     )
     _assess(record, at, attacked, certified)
