@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import networkx as nx
 import torch
 
-from torchtheory.nets.geometric.graphs import as_graph
+from torchtheory.nets.geometric.graph_reading import as_graph
 from torchtheory.nets.geometric.weisfeiler_lehman import wl_colors
 
 

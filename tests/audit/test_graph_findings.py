@@ -13,7 +13,8 @@ from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.diagnosis import State
 from torchtheory.nets.geometric.bottlenecks import tree_matching
 from torchtheory.nets.geometric.convolutions import GCN, GraphConvolution
-from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.message_passing import OnGraph, pooled_nodes
 from torchtheory.nets.geometric.node_classification import fit_nodes
 from torchtheory.nets.geometric.node_samples import OnNodes, TakesGraph

@@ -229,3 +229,26 @@ def test_collisions_refuse() -> None:
         set_collision(nn.Identity(), 2, low=1.0, high=0.0)
     with pytest.raises(ShapeMismatch, match="phi must map scalars"):
         set_collision(lambda z: z.sum(), 2)
+
+
+def test_the_forced_error_is_that_of_the_best_guess() -> None:
+    found = set_collision(nn.Identity(), 2)
+    assert found is not None
+    tops = [float(s.max()) for s in (found.first, found.second)]
+    guesses = torch.linspace(0, 1, 10_001).tolist()
+    best = min(max(abs(g - t) for t in tops) for g in guesses)
+    assert found.forced_error == pytest.approx(best, abs=1e-4)
+
+
+def test_sets_of_zeros_and_single_precision() -> None:
+    zeros = power_sum_decode(torch.zeros(2, 3))
+    assert zeros.values.abs().max() == 0
+    assert zeros.residual.tolist() == [0.0, 0.0]
+    assert bool(zeros.condition.isinf().all())
+    assert bool(power_sum_decode(torch.zeros(1)).condition.isinf())
+    assert power_sum_network(lambda x: x[..., -1], 3)(torch.rand(3, 1)).dtype == torch.float32
+
+
+def test_a_mask_that_is_no_tensor_is_refused() -> None:
+    with pytest.raises(ShapeMismatch, match="true or false for each element"):
+        network()(drawn(4, 3), [True] * 4)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from torchtheory.nets.geometric.edge_products import (
     row_maxima,
     row_softmax,
 )
-from torchtheory.nets.geometric.graphs import as_graph
+from torchtheory.nets.geometric.graph_reading import as_graph
 
 GRAPH = as_graph(nx.gnp_random_graph(9, 0.3, seed=5, directed=True))
 

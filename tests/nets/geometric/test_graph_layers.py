@@ -19,10 +19,12 @@ from torchtheory.nets.geometric.convolutions import (
     PolynomialGraphConvolution,
 )
 from torchtheory.nets.geometric.graph_attention import GraphAttention
-from torchtheory.nets.geometric.graphs import Graph, as_graph, graph_union
+from torchtheory.nets.geometric.graph_reading import as_graph, graph_union
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import gcn_coupling, graph_laplacian
 from torchtheory.nets.geometric.message_passing import MessagePassing, OnGraph, pooled_nodes
 from torchtheory.nets.geometric.pyg import from_pyg, to_pyg
+from torchtheory.nets.geometric.relabeling import graph_equivariance
 
 KARATE = as_graph(nx.karate_club_graph())
 PLAIN = as_graph(KARATE.edges)
@@ -331,3 +333,62 @@ def test_bad_input_is_refused_in_a_sentence() -> None:
         with pytest.raises(error, match=words) as refused:
             call()
         assert "\n" not in str(refused.value)
+
+
+def test_loops_of_the_graph_as_pytorch_geometric_treats_them() -> None:
+    graph = as_graph(torch.tensor([[0, 1, 1, 2, 0, 2], [1, 0, 2, 1, 0, 2]]), nodes=4)
+    x = drawn(graph, 5)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [peer.GCNConv(5, 3), peer.GATConv(5, 3), peer.ChebConv(5, 3, 4)]
+    for theirs in (layer.double() for layer in layers):
+        wanted = theirs(x, graph.edges)
+        torch.testing.assert_close(from_pyg(theirs)(x, graph), wanted, atol=1e-11, rtol=1e-11)
+
+
+def test_derivatives_in_edge_features_and_in_forward_mode() -> None:
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    features = torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        theirs = peer.GATConv(5, 3, heads=2, edge_dim=2).double()
+    ours = from_pyg(theirs)
+    slopes = []
+    for call in (
+        lambda e: theirs(x, edges, e),
+        lambda e: ours(x, as_graph(edges, edge_features=e)),
+    ):
+        given = features.clone().requires_grad_()
+        call(given).square().sum().backward()
+        slopes.append(given.grad)
+    assert slopes[0].abs().max() > 0
+    torch.testing.assert_close(slopes[1], slopes[0], atol=1e-11, rtol=1e-11)
+    graph = as_graph(edges, edge_features=features)
+    torch.testing.assert_close(
+        torch.func.jacfwd(lambda x: ours(x, graph))(x),
+        torch.func.jacrev(lambda x: ours(x, graph))(x),
+    )
+
+
+def test_relabeling_takes_edge_features_and_weights_along() -> None:
+    edges = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    features = torch.randn(6, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    graph = as_graph(edges, edge_features=features)
+    assert graph_equivariance(GraphAttention(5, 3, edge_features=2), drawn(graph, 5), graph).exact
+    weighted = as_graph(edges, weights=torch.arange(1, 7).double())
+    x = drawn(weighted, 5)
+    assert graph_equivariance(MessagePassing(), x, weighted).exact
+    assert graph_equivariance(lambda x, a: a.T @ x, x, weighted, takes="adjacency").exact
+    fixed = weighted.adjacency()
+    assert not graph_equivariance(lambda x, a: fixed @ x, x, weighted, takes="adjacency").exact
+
+
+def test_precisions_and_widths_are_refused_in_a_sentence() -> None:
+    x = drawn(PLAIN, 5)
+    with pytest.raises(InvalidType, match=r"weights are torch.float32 and the features"):
+        GraphIsomorphism(nn.Linear(5, 2))(x, PLAIN)
+    with pytest.raises(InvalidType, match="single or double precision"):
+        GCN([5, 2]).bfloat16()(x.bfloat16(), PLAIN)
+    with pytest.raises(InvalidType, match="widths must be a list"):
+        GCN(3)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from torch import nn
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.nets.geometric.bottlenecks import bottleneck, crossing_share, tree_matching
 from torchtheory.nets.geometric.convolutions import GCN
+from torchtheory.nets.geometric.graph_reading import as_graph
 from torchtheory.nets.geometric.graph_sensitivity import (
     layers_needed,
     node_jacobian,
@@ -23,7 +24,6 @@ from torchtheory.nets.geometric.graph_sensitivity import (
     sensitivity_bound,
     sensitivity_by_distance,
 )
-from torchtheory.nets.geometric.graphs import as_graph
 from torchtheory.nets.geometric.laplacians import gcn_coupling
 
 
@@ -259,3 +259,24 @@ def test_tree_matching() -> None:
     assert bool((shown == 1).all())
     same = told.x[:, 7:, 8:16] * told.x[:, :1, :8]
     assert bool((same.sum((1, 2)) == 1).all())
+
+
+@pytest.mark.parametrize("steep", [nn.LeakyReLU(5.0), nn.ELU(5.0)])
+def test_slopes_left_of_zero_count(steep: nn.Module) -> None:
+    graph, x = as_graph(nx.path_graph(5)), drawn(5, 3)
+    net = turned(3)
+    net.activation = steep
+    norms = torch.linalg.matrix_norm(node_jacobian(net, -1e-6 * x.abs(), graph, 1), 2)
+    bound = sensitivity_bound(net, graph, 1)
+    assert bool((norms <= bound * (1 + 1e-9)).all())
+    relu = turned(3)
+    relu.activation = nn.ReLU()
+    torch.testing.assert_close(bound, 25 * sensitivity_bound(relu, graph, 1))
+
+
+def test_long_thin_graphs_have_a_tiny_gap() -> None:
+    nodes = 900  # more than are computed with a dense matrix
+    found = bottleneck(nx.path_graph(nodes))
+    assert sorted(found.edge) == [nodes // 2 - 1, nodes // 2]
+    # a free path as a cycle of twice the length, with loops at its inner nodes
+    assert found.gap == pytest.approx((math.pi / nodes) ** 2 / 3, rel=0.01)

@@ -19,7 +19,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.nets.geometric.convolutions import GCN, GraphConvolution
 from torchtheory.nets.geometric.graph_attention import GraphAttention
-from torchtheory.nets.geometric.graphs import as_graph
+from torchtheory.nets.geometric.graph_reading import as_graph
 from torchtheory.nets.geometric.laplacians import (
     gcn_coupling,
     graph_laplacian,
@@ -27,6 +27,7 @@ from torchtheory.nets.geometric.laplacians import (
     neighbor_sums,
     sphere_mean_excess,
 )
+from torchtheory.nets.geometric.message_passing import MessagePassing
 from torchtheory.nets.geometric.node_classification import fit_nodes
 from torchtheory.nets.geometric.over_smoothing import (
     dirichlet_energy,
@@ -175,7 +176,7 @@ def test_refused_spectra() -> None:
         (lambda: polynomial_filter(KARATE, [math.nan], x), NonFinite, "coefficients"),
         (lambda: dirichlet_energy(drawn(3, 1), one_way), InvalidInput, "undirected"),
         (lambda: smoothing_curve(KARATE, drawn(3, 1), 3), ShapeMismatch, r"not \[3, 1\]"),
-        (lambda: heat_diffusion(KARATE, x, -1.0), InvalidInput, "positive"),
+        (lambda: heat_diffusion(KARATE, x, -1.0), InvalidInput, "time must be"),
     ):
         with pytest.raises(error, match=words) as refused:
             call()
@@ -324,3 +325,32 @@ def test_refused_classification() -> None:
     ):
         with pytest.raises(error, match=words):
             call()
+
+
+def test_filters_of_several_sets_of_signals() -> None:
+    path = as_graph(nx.path_graph(4))
+    L = graph_laplacian(path).dense()
+    x = torch.randn(4, 4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(spectral_filter(path, lambda f: f, x), L @ x)
+    torch.testing.assert_close(heat_diffusion(path, x, 0.0), x)
+    with pytest.raises(InvalidType, match="must be real"):
+        spectral_filter(path, lambda f: torch.exp(1j * f), x)
+    with pytest.raises(InvalidType, match="must be a function"):
+        chebyshev_filter(path, 3.0, x, 2)  # type: ignore[arg-type]
+
+
+def test_the_laplacian_of_a_linear_network_is_zero() -> None:
+    linear = nn.Linear(2, 1)
+    assert laplacian(lambda x: linear(x).squeeze(1), torch.ones(3, 2)).tolist() == [0.0] * 3
+
+
+def test_half_of_the_distance_of_a_slow_graph() -> None:
+    nodes = 390
+    curve = smoothing_curve(nx.path_graph(nodes), torch.eye(nodes, dtype=torch.float64), 1)
+    assert curve.rate**curve.half_depth == pytest.approx(0.5, abs=1e-9)
+
+
+def test_a_network_without_parameters_cannot_be_fitted() -> None:
+    x, sides = torch.ones(3, 2), torch.tensor([0, 1, 0])
+    with pytest.raises(InvalidInput, match="no parameters"):
+        fit_nodes(MessagePassing(), x, nx.path_graph(3), sides, torch.tensor([0, 1]))

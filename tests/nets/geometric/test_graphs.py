@@ -11,7 +11,8 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import from_networkx
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.nets.geometric.graphs import Graph, as_graph, graph_union
+from torchtheory.nets.geometric.graph_reading import as_graph, graph_union
+from torchtheory.nets.geometric.graphs import Graph
 
 WEIGHTED = nx.Graph()
 WEIGHTED.add_weighted_edges_from([("a", "b", 2.0), ("b", "c", 0.5), ("c", "c", 3.0)])
@@ -243,3 +244,30 @@ def test_refusals_of_methods() -> None:
         directed.distances([0, 3])
     with pytest.raises(EmptyData):
         graph_union([])
+
+
+def test_directed_networkx_graphs_are_not_made_undirected_by_picking_a_weight() -> None:
+    drawn = nx.DiGraph()
+    drawn.add_weighted_edges_from([("a", "b", 2.0), ("b", "c", 1.0)])
+    assert as_graph(drawn, directed=False).adjacency()[2, 1] == 1.0
+    drawn.add_edge("b", "a", weight=3.0)
+    with pytest.raises(InvalidInput, match="weighs the same both ways"):
+        as_graph(drawn, directed=False)
+
+
+def test_complex_matrices_are_refused_and_matrices_are_left_alone() -> None:
+    with pytest.raises(InvalidType, match="must be real"):
+        as_graph(scipy.sparse.csr_matrix(1j * np.eye(3)))
+    given = scipy.sparse.coo_matrix((np.ones(2), ([0, 0], [1, 1])), (2, 2))
+    assert as_graph(given).adjacency()[0, 1] == 2.0
+    assert given.nnz == 2
+
+
+def test_graphs_without_their_loops() -> None:
+    graph = as_graph(WEIGHTED)
+    plain = graph.without_loops()
+    assert torch.equal(
+        plain.adjacency(), graph.adjacency() - torch.diag(torch.tensor([0, 0, 3.0, 0]))
+    )
+    assert plain.without_loops() is plain
+    assert graph.coupled_degrees().tolist() == [3.0, 3.5, 3.5, 1.0]

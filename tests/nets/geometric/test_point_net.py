@@ -97,3 +97,8 @@ def test_refused() -> None:
         critical_points(nn.Linear(3, 4), cloud(5, 3))  # type: ignore[arg-type]
     with pytest.raises(ShapeMismatch, match="one cloud"):
         critical_points(net, cloud(2, 5, 3))
+
+
+def test_points_in_another_precision_are_refused() -> None:
+    with pytest.raises(InvalidType, match="convert one of them"):
+        PointNet(3, local=8, features=16)(torch.zeros(5, 3))

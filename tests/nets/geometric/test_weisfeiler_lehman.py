@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
+from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.geometric import weisfeiler_lehman
 from torchtheory.nets.geometric.convolutions import GCN, GraphIsomorphism
 from torchtheory.nets.geometric.graph_attention import GraphAttention
-from torchtheory.nets.geometric.graphs import as_graph
+from torchtheory.nets.geometric.graph_reading import as_graph
 from torchtheory.nets.geometric.message_passing import pooled_nodes
 from torchtheory.nets.geometric.weisfeiler_lehman import (
     folklore_wl,
@@ -215,3 +215,10 @@ def test_refused() -> None:
         gnn_distinguishes(GCN([2, 3]), HEXAGON, TRIANGLES, torch.ones(6, 2).double())
     with pytest.raises(InvalidInput, match="give features="):
         gnn_distinguishes(nn.Identity(), HEXAGON, TRIANGLES)
+
+
+def test_outputs_that_are_not_numbers_tell_nothing() -> None:
+    with pytest.raises(NonFinite):
+        gnn_distinguishes(
+            GCN([1, 1]), nx.path_graph(4), nx.star_graph(3), torch.tensor([torch.nan]).double()
+        )

@@ -21,7 +21,8 @@ from torchtheory.nets.geometric.convolutions import (
     PolynomialGraphConvolution,
 )
 from torchtheory.nets.geometric.graph_attention import GraphAttention
-from torchtheory.nets.geometric.graphs import Graph, as_graph
+from torchtheory.nets.geometric.graph_reading import as_graph
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import gcn_coupling, graph_laplacian
 from torchtheory.nets.geometric.message_passing import MessagePassing, pooled_nodes
 from torchtheory.nets.geometric.relabeling import graph_equivariance

@@ -13,7 +13,8 @@ from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.labs.nets.graph_layers import random_graph
-from torchtheory.nets.geometric.graphs import Graph, as_graph
+from torchtheory.nets.geometric.graph_reading import as_graph
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import graph_laplacian, laplacian, sphere_mean_excess
 from torchtheory.nets.geometric.relabeling import graph_equivariance
 from torchtheory.nets.geometric.spectral import (

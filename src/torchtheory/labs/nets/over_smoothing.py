@@ -15,7 +15,8 @@ from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.labs.nets.graph_layers import random_graph
 from torchtheory.nets.geometric.convolutions import GCN, GraphConvolution
-from torchtheory.nets.geometric.graphs import Graph, as_graph, graph_union
+from torchtheory.nets.geometric.graph_reading import as_graph, graph_union
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import gcn_coupling, graph_laplacian
 from torchtheory.nets.geometric.over_smoothing import (
     dirichlet_energy,

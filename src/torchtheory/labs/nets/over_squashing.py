@@ -14,13 +14,13 @@ from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.geometric.bottlenecks import bottleneck, crossing_share, tree_matching
 from torchtheory.nets.geometric.convolutions import GCN, GraphConvolution, GraphIsomorphism
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
 from torchtheory.nets.geometric.graph_sensitivity import (
     layers_needed,
     receptive_field,
     sensitivity_bound,
     sensitivity_by_distance,
 )
-from torchtheory.nets.geometric.graphs import GraphSource, as_graph
 from torchtheory.nets.geometric.message_passing import OnGraph
 from torchtheory.training import fit
 

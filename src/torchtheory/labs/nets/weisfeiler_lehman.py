@@ -16,7 +16,8 @@ from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.geometric.convolutions import GCN, GraphIsomorphism
 from torchtheory.nets.geometric.graph_attention import GraphAttention
-from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph, graph_union
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph, graph_union
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.message_passing import MessagePassing, OnGraph, pooled_nodes
 from torchtheory.nets.geometric.weisfeiler_lehman import (
     gnn_distinguishes,

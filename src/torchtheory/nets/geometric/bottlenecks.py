@@ -27,6 +27,7 @@ networks (2021), for the task.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -38,7 +39,8 @@ from torch import Tensor
 from torchtheory.core.checks import described, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import gcn_coupling
 
 #: Up to so many nodes all eigenvalues are computed; beyond, two by Lanczos' method.
@@ -157,7 +159,7 @@ def crossing_share(graph: GraphSource, side: Tensor, layers: int) -> tuple[float
         raise InvalidInput("both sides need a node, and one of them is empty")
     layers = whole_number(layers, "layers", least=0)
     coupling = gcn_coupling(graph, dtype=torch.float64)
-    roots = _degrees(graph).sqrt()
+    roots = graph.coupled_degrees().sqrt()
     walked = roots * ~side
     for _ in range(layers):
         walked = coupling @ walked
@@ -166,17 +168,9 @@ def crossing_share(graph: GraphSource, side: Tensor, layers: int) -> tuple[float
     return float((roots * side) @ walked), layers * width
 
 
-def _degrees(graph: Graph) -> Tensor:
-    """With the loop that the coupling matrix adds where there is none."""
-    loops = graph.edges[0] == graph.edges[1]
-    own = torch.ones(graph.nodes, dtype=torch.float64)
-    own[graph.edges[0][loops]] = 0.0
-    return graph.degrees(torch.float64).cpu() + own
-
-
 def _second_eigenvector(graph: Graph) -> tuple[Tensor, float, Tensor]:
     """Degrees, the gap, and f with sum d f^2 = 1."""
-    degrees = _degrees(graph)
+    degrees = graph.coupled_degrees().cpu()
     coupling = gcn_coupling(graph, dtype=torch.float64)
     if graph.nodes <= DENSE:
         values, vectors = torch.linalg.eigh(coupling.dense().cpu())
@@ -186,10 +180,20 @@ def _second_eigenvector(graph: Graph) -> tuple[Tensor, float, Tensor]:
         entries = (coupling.values.numpy(), (pattern.rows.numpy(), pattern.columns.numpy()))
         matrix = scipy.sparse.csr_matrix(entries, coupling.shape)
         start = np.linspace(-1.0, 1.0, graph.nodes)  # its own start would be random
-        found, columns = scipy.sparse.linalg.eigsh(matrix, k=2, which="LA", v0=start)
+        found, columns = _two_largest(matrix, start)
         at = int(found.argmin())
         second, vector = float(found[at]), torch.as_tensor(columns[:, at])
     return degrees, max(0.0, 1.0 - second), vector / degrees.sqrt()
+
+
+def _two_largest(matrix: scipy.sparse.csr_matrix, start: np.ndarray) -> tuple[Any, Any]:
+    """The two largest eigenvalues, at most 1, and their eigenvectors."""
+    try:
+        made = scipy.sparse.linalg.eigsh(matrix, k=2, which="LA", v0=start, maxiter=200)
+    except scipy.sparse.linalg.ArpackNoConvergence:
+        # a long thin graph: the gap is tiny, but its matrix is easily factorized
+        made = scipy.sparse.linalg.eigsh(matrix.tocsc(), k=2, sigma=1 + 1e-6, v0=start)
+    return made[0], made[1]
 
 
 # ------------------------------------------------------------------------------------- the task

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module, positive_number, whole_number
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.checks import as_module, described, positive_number, whole_number
+from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import Activation, as_layer
 from torchtheory.nets.feedforward import drawn_linear
 from torchtheory.nets.geometric.edge_products import SparseMatrix
-from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import gcn_coupling, graph_laplacian, neighbor_sums
 from torchtheory.nets.geometric.message_passing import check_features
 
@@ -106,6 +107,8 @@ class GCN(nn.Module):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__()
+        if not isinstance(widths, list | tuple):
+            raise InvalidType(f"widths must be a list such as [16, 8, 2], not {described(widths)}")
         if len(widths) < 2:
             raise InvalidInput(
                 f"a network has an input and an output width, and {list(widths)} has {len(widths)}"
@@ -156,7 +159,7 @@ class GraphIsomorphism(nn.Module):
 
     def forward(self, x: Tensor, graph: GraphSource) -> Tensor:
         graph = as_graph(graph)
-        check_features(x, graph)
+        check_features(x, graph, like=next(self.network.parameters(), None))
         made: Tensor = self.network((1 + self.epsilon) * x + neighbor_sums(graph) @ x)
         return made
 
@@ -171,7 +174,7 @@ class ChebyshevConvolution(nn.Module):
         inputs, outputs: numbers of features.
         degree: $K$; PyTorch Geometric counts the $K+1$ terms instead.
         normalized: whether $L$ is $I-D^{-1/2}AD^{-1/2}$ (with 1 on the diagonal at isolated nodes)
-            or $D-A$.
+            or $D-A$. Loops of the graph are left out, as in PyTorch Geometric.
         largest: $\lambda$. Unless given an upper bound of the largest eigenvalue, 2 or twice the
             largest degree, so that the eigenvalues of $\hat L$ lie in $[-1,1]$.
 
@@ -231,10 +234,10 @@ def scaled_laplacian(
 ) -> SparseMatrix:
     r"""$\hat L=\frac2\lambda L-I$, which Chebyshev's polynomials are taken of; kept with the graph.
 
-    $\lambda$ is `largest`; unless given 2 for the normalized Laplacian, and twice the largest
-    degree for the other one, which bound the spectrum.
+    Loops of the graph are left out. $\lambda$ is `largest`; unless given 2 for the normalized
+    Laplacian, and twice the largest degree for the other one, which bound the spectrum.
     """
-    graph = as_graph(graph)
+    graph = as_graph(graph).without_loops()
     base = graph_laplacian(graph, normalized=normalized)
     key = ("scaled laplacian", normalized, largest)
     made: SparseMatrix = graph.kept(key, lambda: _scaled(graph, base, normalized, largest))

@@ -150,7 +150,9 @@ def pad_sets(sets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 def _check_sets(x: Tensor, mask: Tensor | None) -> None:
     if not isinstance(x, Tensor) or x.ndim < 2:
         raise ShapeMismatch(f"a set is [..., elements, features], not {described(x)}")
-    if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:-1]):
+    if mask is not None and (
+        not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape[:-1]
+    ):
         raise ShapeMismatch(
             f"the mask of sets {list(x.shape)} must be true or false for each element, "
             f"{list(x.shape[:-1])}, not {described(mask)}"

@@ -4,7 +4,7 @@ A layer on a graph multiplies by a sparse matrix whose entries are fixed (a coup
 Laplacian) or learned (attention). Gathering the features of all edges takes memory
 $O(E\cdot\text{width})$; here nothing larger than $O(E)$ numbers per head is ever made. The two
 products with learned entries are each other's derivatives, so they can be differentiated any
-number of times; all three work under `torch.func`.
+number of times, in reverse and forward mode; all three work under `torch.func`.
 """
 
 from __future__ import annotations
@@ -148,6 +148,11 @@ class SparseMatrix:
             raise ShapeMismatch(
                 f"there are {self.pattern.size} nodes, and the features are {list(x.shape)}: "
                 f"one row per node is needed"
+            )
+        if x.dtype not in (torch.float32, torch.float64):
+            raise InvalidType(
+                f"products along edges are computed in single or double precision, and the "
+                f"features are {x.dtype}: convert them"
             )
         matrix, size = self.to(x.dtype), self.pattern.size
         if columns.ndim == 2:
@@ -293,6 +298,19 @@ class _Product(torch.autograd.Function):
         return made.reshape(-1, *x.shape[1:]), 1
 
 
+def _both(
+    function: type[torch.autograd.Function],
+    first: tuple[Tensor | None, Tensor],
+    second: tuple[Tensor, Tensor | None],
+    pattern: EdgePattern,
+) -> Tensor:
+    """The two terms of a product rule, where one of them may be absent."""
+    terms = [
+        _applied(function, *t, pattern) for t in (first, second) if all(v is not None for v in t)
+    ]
+    return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+
+
 def _as_heads(t: Tensor, dim: int | None, size: int) -> Tensor:
     """A batched argument with its batch among the heads."""
     t = t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
@@ -311,6 +329,7 @@ class _Sums(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         values, x, ctx.pattern = inputs
         ctx.save_for_backward(values, x)
+        ctx.save_for_forward(values, x)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -322,6 +341,11 @@ class _Sums(torch.autograd.Function):
             turned, order = ctx.pattern.transposed()
             d_x = _applied(_Sums, values.index_select(1, order), g, turned)
         return d_values, d_x, None
+
+    @staticmethod
+    def jvp(ctx: Any, d_values: Tensor | None, d_x: Tensor | None, _: None) -> Tensor:
+        values, x = ctx.saved_tensors
+        return _both(_Sums, (d_values, x), (values, d_x), ctx.pattern)
 
     @staticmethod
     def vmap(
@@ -345,6 +369,7 @@ class _Dots(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         a, b, ctx.pattern = inputs
         ctx.save_for_backward(a, b)
+        ctx.save_for_forward(a, b)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -356,6 +381,11 @@ class _Dots(torch.autograd.Function):
             turned, order = ctx.pattern.transposed()
             d_b = _applied(_Sums, g.index_select(1, order), a, turned)
         return d_a, d_b, None
+
+    @staticmethod
+    def jvp(ctx: Any, d_a: Tensor | None, d_b: Tensor | None, _: None) -> Tensor:
+        a, b = ctx.saved_tensors
+        return _both(_Dots, (d_a, b), (a, d_b), ctx.pattern)
 
     @staticmethod
     def vmap(
@@ -381,6 +411,10 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
         return _applied(_Collect, g, ctx.pattern, ctx.by_column), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, dv: Tensor, *_: None) -> Tensor:
+        return _applied(_Spread, dv, ctx.pattern, ctx.by_column)
 
     @staticmethod
     def vmap(
@@ -412,6 +446,10 @@ class _Collect(torch.autograd.Function):
         return _applied(_Spread, g, ctx.pattern, ctx.by_column), None, None
 
     @staticmethod
+    def jvp(ctx: Any, dv: Tensor, *_: None) -> Tensor:
+        return _applied(_Collect, dv, ctx.pattern, ctx.by_column)
+
+    @staticmethod
     def vmap(
         info: Any, dims: tuple[Any, ...], v: Tensor, pattern: EdgePattern, by_column: bool
     ) -> tuple[Tensor, int]:
@@ -438,14 +476,20 @@ class _RowSoftmax(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.pattern = inputs[1]
         ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return _RowSoftmax.jvp(ctx, g, None), None
+
+    @staticmethod
+    def jvp(ctx: Any, dz: Tensor, _: None) -> Tensor:
+        """The derivative of a softmax is a symmetric matrix: it serves both ways."""
         (q,) = ctx.saved_tensors
-        pattern = ctx.pattern
-        weighted = q * g
-        means = _applied(_Collect, weighted, pattern, False)
-        return weighted - q * _applied(_Spread, means, pattern, False), None
+        weighted = q * dz
+        means = _applied(_Collect, weighted, ctx.pattern, False)
+        made: Tensor = weighted - q * _applied(_Spread, means, ctx.pattern, False)
+        return made
 
     @staticmethod
     def vmap(

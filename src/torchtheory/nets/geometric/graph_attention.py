@@ -23,7 +23,8 @@ from torchtheory.nets.geometric.edge_products import (
     incoming_pattern,
     row_softmax,
 )
-from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.message_passing import check_features
 
 
@@ -150,6 +151,8 @@ class GraphAttention(nn.Module):
             raise ShapeMismatch(
                 f"the layer takes {self.edge_features} features per edge, and the graph has {found}"
             )
+        if features.requires_grad:  # what is kept would hold on to one computation's derivatives
+            return _entry_features(graph, features.to(dtype), self.loops)
         key = ("edge features", self.loops, dtype)
         return graph.kept(key, lambda: _entry_features(graph, features.to(dtype), self.loops))
 
@@ -162,7 +165,7 @@ def _entry_features(graph: Graph, features: Tensor, loops: bool) -> Tensor:
     proper = graph.sources != graph.targets  # an old loop is replaced, as an added one is made
     chosen = graph.targets[proper]
     sums = features.new_zeros(graph.nodes, features.shape[1])
-    sums.index_add_(0, chosen, features[proper])
+    sums = sums.index_add(0, chosen, features[proper])
     means = sums / torch.bincount(chosen, minlength=graph.nodes).clamp(min=1).unsqueeze(1)
     made = features[number.clamp(min=0)] if len(features) else means[pattern.rows]
     if loops:

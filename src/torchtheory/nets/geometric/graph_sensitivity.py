@@ -31,7 +31,8 @@ from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, Un
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.geometric.convolutions import GCN, GraphConvolution
-from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import gcn_coupling
 from torchtheory.nets.geometric.message_passing import check_features
 from torchtheory.nets.watching import LARGEST_SLOPE
@@ -315,4 +316,7 @@ def _slope_of(activation: nn.Module, given: float | None) -> float:
         raise UnsupportedModel(
             f"the largest slope of {type(activation).__name__} is not known: give slope="
         )
-    return plain[name]
+    # the slope left of 0 is a setting of these two
+    setting = {"leakyrelu": "negative_slope", "elu": "alpha"}.get(name)
+    left = 0.0 if setting is None else abs(float(getattr(activation, setting)))
+    return max(plain[name], left)

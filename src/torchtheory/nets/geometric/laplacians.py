@@ -17,7 +17,8 @@ from torchtheory.core.checks import as_function, as_points, positive_number, who
 from torchtheory.core.errors import ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.geometric.edge_products import EdgePattern, SparseMatrix, incoming_pattern
-from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
+from torchtheory.nets.geometric.graphs import Graph
 
 #: A function of points, `[n, d]` to `[n]`.
 Field = Callable[[Tensor], Tensor]
@@ -50,7 +51,10 @@ def laplacian(f: Field, x: Tensor) -> Tensor:
     if not gradient.requires_grad:
         return total.detach()
     for i in range(x.shape[1]):
-        (second,) = torch.autograd.grad(gradient[:, i].sum(), x, retain_graph=True)
+        # a linear network's gradient depends on its weights only
+        (second,) = torch.autograd.grad(
+            gradient[:, i].sum(), x, retain_graph=True, materialize_grads=True
+        )
         total = total + second[:, i]
     return total.detach()
 

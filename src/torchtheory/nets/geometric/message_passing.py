@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torchtheory.core.checks import as_function, described, one_of
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.nets.geometric.edge_products import EdgePattern, incoming_pattern, row_maxima
-from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import neighbor_sums
 
 Aggregation = Literal["sum", "mean", "max"]
@@ -86,7 +87,7 @@ def pooled_nodes(x: Tensor, graph: GraphSource, how: Aggregation = "mean") -> Te
 
     A graph that is no union gives one row.
 
-    >>> from torchtheory.nets.geometric.graphs import graph_union
+    >>> from torchtheory.nets.geometric.graph_reading import graph_union
     >>> both = graph_union([torch.zeros(2, 2), torch.zeros(1, 1)])
     >>> pooled_nodes(torch.tensor([[1.0], [3.0], [7.0]]), both).flatten().tolist()
     [2.0, 7.0]

@@ -20,10 +20,16 @@ from torchtheory.core.checks import (
     positive_number,
     whole_number,
 )
-from torchtheory.core.errors import EmptyData, InvalidType, LabelOutOfRange, ShapeMismatch
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    LabelOutOfRange,
+    ShapeMismatch,
+)
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.model import global_randomness_kept
-from torchtheory.nets.geometric.graphs import GraphSource, as_graph
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
 from torchtheory.nets.geometric.message_passing import check_features
 
 
@@ -91,6 +97,8 @@ def fit_nodes(
     positive_number(rate, "rate")
     nonnegative_number(decay, "decay")
     mask = _known(known, graph.nodes)
+    if next(network.parameters(), None) is None:
+        raise InvalidInput("the network has no parameters to train")
     trained = copy.deepcopy(network).eval()
     with torch.no_grad():
         outputs = trained(x, graph)
@@ -116,7 +124,8 @@ def fit_nodes(
         predicted = trained(x, graph).argmax(1)
     right = (predicted == labels).double()
     others = float(right[~mask].mean()) if bool((~mask).any()) else math.nan
-    return NodeFit(trained, torch.tensor(losses), predicted, float(right[mask].mean()), others)
+    curve = torch.tensor(losses, dtype=torch.float64)
+    return NodeFit(trained, curve, predicted, float(right[mask].mean()), others)
 
 
 def _known(known: Tensor, nodes: int) -> Tensor:

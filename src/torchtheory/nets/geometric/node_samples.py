@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import as_module, described, one_of, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType
-from torchtheory.nets.geometric.graphs import GraphSource, as_graph
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
 from torchtheory.nets.geometric.message_passing import check_features
 
 #: What a network takes next to the features: a `Graph`, edges `[2, E]`, or a matrix `[M, M]`.

@@ -8,6 +8,7 @@ degrees with the loop, as in `gcn_coupling`. Source: Deep Learning (notes), sect
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,8 @@ from torchtheory.core.random import RandomSource
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.model import evaluation_mode, global_randomness_kept
-from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import gcn_coupling
 from torchtheory.nets.geometric.message_passing import check_features
 
@@ -59,7 +61,7 @@ def dirichlet_energy(features: Tensor, graph: GraphSource, *, normalized: bool =
     x = features.unsqueeze(-1) if features.ndim == 1 else features
     check_features(x, graph)
     if normalized:
-        x = x / _degrees(graph).to(x.dtype).sqrt().unsqueeze(-1)
+        x = x / graph.coupled_degrees().to(x.dtype).sqrt().unsqueeze(-1)
     once = graph.sources < graph.targets
     i, j = graph.edges[:, once]
     weights = graph.edge_weights(x.dtype)[once].unsqueeze(-1)
@@ -83,14 +85,15 @@ def smoothing_limit(x: Tensor, graph: GraphSource) -> Tensor:
     """
     graph = as_graph(graph).undirected("the limit of smoothing").nonnegative("smoothing")
     check_features(x, graph)
-    roots = _degrees(graph).to(x.dtype).sqrt()
+    roots = graph.coupled_degrees().to(x.dtype).sqrt()
     member = graph.kept("components", graph.components)
     count = int(member.max()) + 1
     shape = (*x.shape[:-2], count, x.shape[-1])
     sums = x.new_zeros(shape).index_add(-2, member, roots.unsqueeze(-1) * x)
     mass = roots.new_zeros(count).index_add(0, member, roots.square())
     means = sums / mass.unsqueeze(-1)
-    return roots.unsqueeze(-1) * means.index_select(-2, member)
+    made: Tensor = roots.unsqueeze(-1) * means.index_select(-2, member)
+    return made
 
 
 def second_modulus(graph: GraphSource, *, generator: RandomSource = None) -> float:
@@ -157,7 +160,7 @@ class SmoothingCurve:
     @property
     def half_depth(self) -> float:
         """After how many steps the distance is sure to be half of what it was."""
-        return float(torch.log(torch.tensor(0.5)) / torch.log(torch.tensor(self.rate)))
+        return math.log(0.5) / math.log(self.rate) if self.rate > 0 else 0.0
 
     def plot(self, ax: Any) -> None:
         """Distances and energies against depth, with their bounds, on matplotlib's Axes."""
@@ -220,7 +223,7 @@ def smoothing_curve(
 
 def _spread(x: Tensor, graph: Graph) -> Tensor:
     """Root mean square distance of the rescaled rows of two nodes of one component."""
-    rows = x / _degrees(graph).to(x.dtype).sqrt().unsqueeze(-1)
+    rows = x / graph.coupled_degrees().to(x.dtype).sqrt().unsqueeze(-1)
     member = graph.kept("components", graph.components)
     sizes = torch.bincount(member).to(x.dtype)
     means = x.new_zeros(len(sizes), x.shape[1]).index_add_(0, member, rows) / sizes.unsqueeze(-1)
@@ -313,11 +316,3 @@ def layer_energies(
         raise InvalidInput("no module of the network gives one row of features per node")
     energies, norms = torch.stack(found, 1)
     return LayerEnergies(names, energies, torch.where(norms > 0, energies / norms, 0.0))
-
-
-def _degrees(graph: Graph) -> Tensor:
-    """With the loop that `gcn_coupling` adds where there is none, `[M]`."""
-    loops = graph.targets[graph.sources == graph.targets]
-    added = torch.ones(graph.nodes, dtype=torch.float64, device=graph.device)
-    added[loops] = 0
-    return graph.degrees(torch.float64) + added

@@ -120,6 +120,11 @@ class _OnPoints(nn.Module):
             raise ShapeMismatch(
                 f"point clouds are [..., points, {wanted}], and this is {described(x)}"
             )
+        weights = next(self.parameters()).dtype
+        if x.dtype != weights:
+            raise InvalidType(
+                f"the weights are {weights} and the points {x.dtype}: convert one of them"
+            )
         if x.shape[-2] == 0:
             raise EmptyData("a point cloud needs at least one point")
 

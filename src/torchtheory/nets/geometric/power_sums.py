@@ -135,7 +135,7 @@ def power_sum_decode(p: Tensor) -> DecodedSet:
     # p_k is of the order of M times the k-th power of the largest element
     size_of = values.abs().amax(-1, keepdim=True).clamp(min=1e-300)
     scale = size * size_of ** torch.arange(1, size + 1, device=p.device)
-    residual = ((again - p).abs() / torch.maximum(scale, p.abs())).amax(-1)
+    residual = ((again - p).abs() / torch.maximum(scale, p.abs()).clamp(min=1e-300)).amax(-1)
     if bool((residual > LARGEST_RESIDUAL).any()):
         raise InvalidInput(
             f"no set of {size} real numbers has these power sums: the nearest one found is off by "
@@ -145,7 +145,8 @@ def power_sum_decode(p: Tensor) -> DecodedSet:
     slopes = orders[:, None] * values[..., None, :] ** (orders[:, None] - 1)
     smallest = torch.linalg.svdvals(slopes)[..., -1]
     condition = p.norm(dim=-1) / (smallest * values.norm(dim=-1))
-    condition = torch.where(smallest > 0, condition, math.inf)
+    # of the set of zeros every error is infinitely large in comparison
+    condition = torch.where(condition.isfinite(), condition, math.inf)
     return DecodedSet(values, e, residual, condition)
 
 
@@ -155,7 +156,7 @@ class _Decoded(nn.Module):
         self.function = function
 
     def forward(self, p: Tensor) -> Tensor:
-        return self.function(power_sum_decode(p).values)
+        return self.function(power_sum_decode(p).values.to(p.dtype))
 
 
 def power_sum_network(function: Callable[[Tensor], Tensor], size: int) -> DeepSet:

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import as_function, as_vector, positive_number, whole_number
+from torchtheory.core.checks import as_function, as_vector, nonnegative_number, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.core.figure import Figure, draw
 from torchtheory.core.memory import refuse_too_large
 from torchtheory.core.random import RandomSource
 from torchtheory.linalg.eigenvalues import top_eigenpairs
-from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
+from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import graph_laplacian
 
 #: A function of eigenvalues, entry by entry.
@@ -46,7 +47,7 @@ class GraphFourier:
     basis: Tensor = field(repr=False)
 
     def transform(self, x: Tensor) -> Tensor:
-        r"""$\hat x=U^*x$ ($U^\top x$ for a real basis), for `x[M]` or `x[M, c]`."""
+        r"""$\hat x=U^*x$ ($U^\top x$ for a real basis), for `x[M]` or `x[..., M, c]`."""
         return self.basis.mH @ _signal(x, self.graph).to(self.basis.dtype)
 
     def inverse(self, x_hat: Tensor) -> Tensor:
@@ -64,8 +65,7 @@ class GraphFourier:
     def filter(self, response: Response, x: Tensor) -> Tensor:
         r"""$g(L)x=Ug(\Lambda)U^\top x$; `response` is $g$, from eigenvalues to numbers."""
         gains = _gains(response, self.frequencies)
-        shape = (-1, *[1] * (x.ndim - 1))
-        return self.inverse(gains.reshape(shape) * self.transform(x))
+        return self.inverse((gains if x.ndim == 1 else gains.unsqueeze(-1)) * self.transform(x))
 
     def plot(self, ax: Any, which: int = 1) -> None:
         """Nodes at the second and third eigenvector, colored by eigenvector `which`."""
@@ -160,7 +160,7 @@ def spectral_filter(
     Args:
         graph: undirected, with weights >= 0.
         response: $g$, entry by entry.
-        x: signal `[M]` or signals `[M, c]`.
+        x: signal `[M]` or signals `[..., M, c]`.
 
     >>> import networkx as nx
     >>> heat = spectral_filter(nx.complete_graph(2), lambda f: (-f).exp(), torch.eye(2).double())
@@ -236,6 +236,7 @@ def chebyshev_filter(
     graph = as_graph(graph)
     x = _signal(x, graph)
     whole_number(degree, "degree", least=0)
+    as_function(response, "response")
     L = graph_laplacian(graph, normalized=normalized)
     half = 1.0 if normalized else max(float(graph.degrees().max()), 1e-300)
     weights = chebyshev_coefficients(lambda t: response(half * (t + 1)), degree).to(x)
@@ -280,14 +281,17 @@ def heat_diffusion(
     [0.5, 0.5]
     """
     graph = as_graph(graph)
-    positive_number(time, "time")
+    nonnegative_number(time, "time")
     reach = time * (2.0 if normalized else 2 * float(graph.degrees().max()))
     degree = int((37 * reach) ** 0.5) + 20
     return chebyshev_filter(graph, lambda f: (-time * f).exp(), x, degree, normalized=normalized)
 
 
 def _gains(response: Response, frequencies: Tensor) -> Tensor:
-    gains = torch.as_tensor(as_function(response, "response")(frequencies)).to(frequencies)
+    given = torch.as_tensor(as_function(response, "response")(frequencies))
+    if given.is_complex():
+        raise InvalidType("the response must be real: filter its real and imaginary part apart")
+    gains = given.to(frequencies)
     if gains.ndim == 0:
         gains = gains.expand_as(frequencies)
     if gains.shape != frequencies.shape:

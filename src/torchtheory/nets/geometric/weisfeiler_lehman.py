@@ -31,11 +31,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module, described, nonnegative_number, whole_number
+from torchtheory.core.checks import (
+    all_finite,
+    as_module,
+    described,
+    nonnegative_number,
+    whole_number,
+)
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.figure import COLORS
 from torchtheory.models.model import evaluation_mode
-from torchtheory.nets.geometric.graphs import Graph, GraphSource, as_graph, graph_union
+from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph, graph_union
+from torchtheory.nets.geometric.graphs import Graph
 
 #: The folklore test keeps a color for each pair and compares lists of M; beyond so many nodes that
 #: takes minutes.
@@ -295,10 +302,11 @@ def _as_multiset(y: Any, graph: Graph) -> Tensor:
     """Rows of a node-wise output in an order that does not depend on the nodes' numbering."""
     if not isinstance(y, Tensor):
         raise InvalidType(f"the network must return one tensor, not {described(y)}")
+    all_finite(y, "the network's output")
     if y.ndim != 2 or len(y) != graph.nodes:
         return y.flatten()
     # sorted by a direction in which rows that differ do so, whatever rounding does to the others
-    weights = torch.linspace(1.0, 2.0, y.shape[1], dtype=y.dtype).sqrt()
+    weights = torch.linspace(1.0, 2.0, y.shape[1], dtype=y.dtype, device=y.device).sqrt()
     return y[(y @ weights).argsort(stable=True)]
 
 
