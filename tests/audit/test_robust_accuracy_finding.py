@@ -363,3 +363,18 @@ def test_half_precision_and_several_outputs() -> None:
     half = [(x.to(torch.bfloat16), y) for x, y in (train, test)]
     record = made("robust-accuracy", Problem(low, half[0], half[1]))
     assert shares(record, "attacked") == pytest.approx(shares(plain, "attacked"), abs=0.05)
+
+
+# ------------------------------------------------------------------------- which layer costs most
+
+
+def test_the_layer_with_the_largest_factor_is_named() -> None:
+    net = dense(6, 6, 6, 2)
+    with torch.no_grad():
+        for k, size in ((0, 2.0), (2, 30.0), (4, 0.5)):
+            net[k].weight.copy_(size * torch.eye(*net[k].weight.shape))
+    record = made("lipschitz", Problem(net, crosswise(0)))
+    assert any("multiply to 30; the largest factor is the 30 of layer 2" in n for n in record.notes)
+    assert "budget" in [f.name for f in record.figures]
+    alone = made("lipschitz", Problem(dense(6, 2), crosswise(0)))
+    assert "budget" not in [f.name for f in alone.figures]

@@ -18,11 +18,12 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
 )
 from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
+from torchtheory.core.figure import label_text
 from torchtheory.core.intervals import median_interval
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.primer.norms import pairwise_distances
-from torchtheory.robustness.lipschitz import jacobian_norms, layer_norms
+from torchtheory.robustness.lipschitz import LayerNorm, jacobian_norms, layer_norms
 from torchtheory.robustness.lipschitz_bound import bounds_about
 from torchtheory.robustness.margin_certificates import boundary_distances, certified_radii
 
@@ -44,6 +45,9 @@ PAIRED = 512
 
 #: Slopes of a regression, over those between samples, that are worth a look.
 STEEP = 100.0
+
+#: Layers in the picture of what each contributes, at most.
+BUDGET = 24
 
 #: Samples that the attacked ones are compared with.
 COMPARED = 512
@@ -201,6 +205,40 @@ def _tabulate_norms(problem: Problem, record: FindingRecord) -> None:
         caption="Stable rank: squared Frobenius over squared spectral norm. A convolution's norms "
         "are those of the linear map it applies to its whole input, as a batch sees it.",
     )
+    _show_budget(record, found)
+
+
+def _show_budget(record: FindingRecord, found: list[LayerNorm]) -> None:
+    """Which layer contributes the largest factor to the product of their norms."""
+    norms = [n for n in found if n.frobenius is not None and 0 < n.lipschitz < math.inf]
+    product = math.prod(n.lipschitz for n in found)
+    if len(norms) < 2 or not 0 < product < math.inf:
+        return
+    most = max(norms, key=lambda n: n.lipschitz)
+    record.note(
+        f"The norms of the layers multiply to {product:.3g}; the largest factor is the "
+        f"{most.lipschitz:.3g} of layer {most.name or '(function)'} ({most.kind})."
+    )
+    record.figure(
+        "budget",
+        lambda ax: _plot_budget(ax, norms),
+        caption="What each layer can amplify a change by; the bound of a chain is at most the "
+        "product. "
+        + (f"The {BUDGET} largest of {len(norms)}. " if len(norms) > BUDGET else "")
+        + "Layers above 1 can make a change larger.",
+        size=(5, 0.8 + 0.22 * min(BUDGET, len(norms))),
+    )
+
+
+def _plot_budget(ax: Any, norms: list[LayerNorm]) -> None:
+    largest = sorted(norms, key=lambda n: -n.lipschitz)[:BUDGET]
+    shown = [n for n in norms if n in largest][:BUDGET][::-1]  # the first layer on top
+    places = range(len(shown))
+    ax.barh(places, [n.lipschitz for n in shown], color="#0072B2")
+    ax.set_yticks(places, [label_text(n.name or "(function)") for n in shown])
+    ax.axvline(1.0, color="#D55E00")
+    ax.set_axisbelow(True)
+    ax.set(xlabel="spectral norm", ylabel="layer", xlim=(0, None))
 
 
 def _norm_behind(problem: Problem, point: Tensor, scale: float) -> float:
