@@ -176,3 +176,36 @@ def test_cost_refuses() -> None:
         cost_model("convolution", 3, 4, kernel=1)
     with pytest.raises(InvalidType, match="gradient behind it"):
         longest_chain(torch.ones(2))
+
+
+def test_keys_that_depend_on_their_queries() -> None:
+    r"""$\operatorname E(q^\top k)^2=\rho^2(d^2+2d)+(1-\rho^2)d$."""
+    d, rho = 2, 0.6
+    squares = attention_scaling_study([d], keys=2, queries=4000, correlation=rho).plain.square[0]
+    expected = rho**2 * (d**2 + 2 * d) + (1 - rho**2) * d
+    assert abs(float(squares.mean()) - expected) < 5 * float(squares.std()) / 4000**0.5
+
+
+def test_a_convolution_keeps_one_input_less_than_its_kernel() -> None:
+    d, k, tokens = 3, 4, 9
+    layers = [nn.Conv1d(d, d, k, dtype=torch.float64) for _ in range(2)]
+    x = draw(1, d, tokens)
+    whole = x
+    for layer in layers:
+        whole = layer(nn.functional.pad(whole, (k - 1, 0)))
+    kept = [torch.zeros(1, d, k - 1).double() for _ in layers]
+    steps = []
+    for moment in x.split(1, dim=2):
+        for i, layer in enumerate(layers):
+            window = torch.cat([kept[i], moment], 2)
+            kept[i], moment = window[..., 1:], layer(window)
+        steps.append(moment)
+    assert torch.allclose(torch.cat(steps, 2), whole)
+    cost = cost_model("convolution", tokens, d, depth=2, kernel=k)
+    assert sum(t.numel() for t in kept) == cost.state
+
+
+def test_learned_positions_begin_small() -> None:
+    drawn = LearnedPositions(500, 40, generator=0).weight.detach()
+    # of 20,000 normal numbers the standard deviation is known to half a percent
+    assert abs(float(drawn.std()) / 0.02 - 1) < 0.03

@@ -242,3 +242,22 @@ def test_positions_are_part_of_the_encoder() -> None:
     assert not torch.allclose(with_places(x[:, order]), with_places(x)[:, order], atol=1e-3)
     learned = LearnedPositions(4, 8, spread=1.0, generator=2)
     assert torch.allclose(learned(x, 0) - x, learned.weight.expand_as(x))
+
+
+def test_what_is_padding_in_the_source_changes_nothing() -> None:
+    model = Transformer(5, 4, 8, 16, 2, depth=2, generator=0)
+    x = torch.tensor([[1, 2, 3, 0, 0]])
+    present = torch.tensor([[True, True, True, False, False]])
+    previous = torch.tensor([[4, 1, 2]])
+    memory = model.encode(x, present[:, None])
+    short = model.encode(x[:, :3])
+    assert torch.allclose(memory[:, :3], short)
+    wanted = model.decode(previous, short)
+    assert torch.allclose(model.decode(previous, memory, memory_mask=present[:, None]), wanted)
+    assert not torch.allclose(model.decode(previous, memory), wanted, atol=1e-4)
+    cache = model.cache()
+    steps = [
+        model.decode(previous[:, t : t + 1], memory, cache, memory_mask=present[:, None])
+        for t in range(3)
+    ]
+    assert torch.allclose(torch.cat(steps, 1), wanted)

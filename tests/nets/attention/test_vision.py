@@ -120,3 +120,8 @@ def test_refusals() -> None:
         model(draw(2, 3, 8, 8))
     with pytest.raises(InvalidInput, match="heads do not divide"):
         VisionTransformer(8, 4, width=8, heads=3, depth=1, classes=3)
+
+
+def test_hidden_layers_have_four_times_the_width() -> None:
+    model = VisionTransformer(8, 4, width=6, heads=2, depth=1, classes=3)
+    assert model.encoder.blocks[0].network[0].weight.shape == (24, 6)
