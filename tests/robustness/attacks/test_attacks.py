@@ -19,7 +19,8 @@ from torchtheory.robustness.adversarial_risk import (
     robust_accuracy,
 )
 from torchtheory.robustness.attacks.adaptive import APGD
-from torchtheory.robustness.attacks.balls import DUAL_EXPONENTS, lengths
+from torchtheory.robustness.attacks.attack import Attack
+from torchtheory.robustness.attacks.balls import DUAL_EXPONENTS, as_norm, lengths
 from torchtheory.robustness.attacks.ensemble import (
     AutoAttack,
     Ensemble,
@@ -468,3 +469,34 @@ def test_refused_in_a_sentence():
     with pytest.raises(UnsupportedModel, match="use Square"):
         PGD(0.1)(Rounding(), x, y % 3)
     assert Square(0.1, 5)(Rounding(), x, y % 3).gradients.sum() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("norm", ["inf", "2", "1"])
+def test_rounding_neither_leaves_the_ball_nor_hides_an_error(dtype: torch.dtype, norm: str) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 5))
+    net = net.to(dtype)
+    x = torch.rand(40, 6).to(dtype)
+    x[0] = 0
+    y = net(x).argmax(1)
+    radius = {"inf": 0.1, "2": 0.3, "1": 0.6}[norm]
+    attacks: list[Attack] = [FGSM(radius, norm=norm), PGD(radius, 10, norm=norm, generator=0)]
+    if norm != "1":
+        attacks.append(Square(radius, 50, norm=norm, generator=0))
+    for attack in attacks:
+        found = attack(net, x, y)
+        sizes = lengths(found.adversarial.double() - x.double(), as_norm(norm))
+        assert float(sizes.max()) <= radius * (1 + 1e-12)
+        assert bool((found.success == (net(found.adversarial).argmax(1) != y)).all())
+        assert bool(found.success.any())
+
+
+@pytest.mark.parametrize("norm", ["inf", "2"])
+def test_inputs_far_from_zero_are_attacked_within_the_radius(norm: str) -> None:
+    net = torch.nn.Linear(2, 2, bias=False)
+    net.weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    x = torch.tensor([[1000.005, 1000.0]])
+    found = PGD(0.01, 20, norm=norm, random_start=False)(net, x, torch.tensor([0]))
+    assert bool(found.success)
+    assert float(lengths(found.adversarial.double() - x.double(), as_norm(norm))) <= 0.01

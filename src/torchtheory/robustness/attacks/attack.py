@@ -37,6 +37,9 @@ from torchtheory.robustness.attacks.victim import Victim, opened, part_of
 #: not stay in the processor's cache. And the fewest samples at once.
 AT_ONCE, _FEWEST = 64 * 3 * 32 * 32, 16
 
+#: Share of the radius up to which the rounding of inputs need not be looked at.
+_FINE = 5e-5
+
 
 @dataclass(frozen=True, slots=True)
 class AttackResult:
@@ -196,7 +199,7 @@ class Attack(ABC):
         best = self._start(victim, clean, before.clone())
         self.search(victim, best, generator)
         norm = as_norm(self.norm)
-        norms = lengths(best.points - x, norm)
+        norms = lengths(best.points.double() - x.double(), norm)
         if victim.task == "regression":
             success = best.values > clean
         else:
@@ -206,7 +209,7 @@ class Attack(ABC):
             best.points,
             success,
             before,
-            norms,
+            norms.to(x.dtype),
             losses,
             clean,
             victim.queries,
@@ -272,8 +275,14 @@ class Region:
         self, x: Tensor, radius: float, norm: Norm, box: tuple[float, float] | None
     ) -> None:
         self.x, self.radius, self.norm, self.box = x, radius, norm, box
+        # in half precision, or for inputs far from 0, the rounding of x + delta is longer than what
+        # a radius leaves room for
+        unit = torch.finfo(x.dtype).eps * (float(x.abs().max()) + radius) if len(x) else 0.0
+        self.coarse = unit * x[:1].numel() ** (1 / float(norm)) > _FINE * radius
         if norm == "inf":
-            lower, upper = x - radius, x + radius
+            # a radius itself is rounded to the precision of what it is added to
+            exact = x.double() if self.coarse else x
+            lower, upper = (self._within((exact + end).to(x.dtype)) for end in (-radius, radius))
             self.lower = lower if box is None else lower.clamp_min(box[0])
             self.upper = upper if box is None else upper.clamp_max(box[1])
 
@@ -286,8 +295,26 @@ class Region:
         if self.norm == "inf":
             return torch.clamp(points, self.lower, self.upper)
         low, high = self._room(self.x)
-        moved = self.x + balls.project(points - self.x, self.radius, self.norm, low, high)
-        return moved if self.box is None else moved.clamp(*self.box)
+        delta = points.double() - self.x.double() if self.coarse else points - self.x
+        return self.moved(balls.project(delta, self.radius, self.norm, low, high))
+
+    def moved(self, delta: Tensor) -> Tensor:
+        """x + delta in the box, for perturbations inside of the ball."""
+        if self.coarse:  # they may have been rounded out of it
+            delta = balls.project(delta.double(), self.radius, self.norm)
+        points = self._within((self.x + delta).to(self.x.dtype), delta)
+        return points if self.box is None else points.clamp(*self.box)
+
+    def _within(self, points: Tensor, delta: Tensor | None = None) -> Tensor:
+        """Entries that rounding moved further from x than asked, one unit back towards it."""
+        if not self.coarse:
+            return points
+        asked = self.radius if delta is None else delta.double().abs()
+        away = points.double() - self.x.double()
+        unit = torch.finfo(points.dtype).eps * points.double().abs()
+        nearer = (away.abs() - unit).clamp_min(0.0) * away.sign()
+        back = (self.x.double() + nearer).to(points.dtype)
+        return torch.where(away.abs() > asked, back, points)
 
     def ascend(self, points: Tensor, gradient: Tensor, length: float | Tensor) -> Tensor:
         """A steepest step of a length, back in the region."""

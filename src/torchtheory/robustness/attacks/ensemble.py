@@ -109,7 +109,8 @@ class Ensemble(Attack):
             clean = attack.goal(victim.task)(scores, victim.y)
             own = attack._start(victim, clean, best.fooled.clone())
             attack.search(victim, own, generator)
-            near = lengths(own.points - victim.x, as_norm(self.norm)) <= attack._limit
+            away = own.points.double() - victim.x.double()
+            near = lengths(away, as_norm(self.norm)) <= attack._limit
             new = (own.fooled & near & ~best.fooled).nonzero().flatten()
             if len(new):
                 fooled_by[new] = k

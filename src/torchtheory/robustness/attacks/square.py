@@ -19,7 +19,7 @@ from torchtheory.core.checks import number_between, positive_number, whole_numbe
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.progress import track
 from torchtheory.core.random import rademacher
-from torchtheory.robustness.attacks.attack import Attack, Best, signed, slack
+from torchtheory.robustness.attacks.attack import Attack, Best, Region, signed, slack
 from torchtheory.robustness.attacks.balls import as_norm, lengths
 from torchtheory.robustness.attacks.victim import Victim
 
@@ -78,12 +78,12 @@ class Square(Attack):
         shape, count = victim.x.shape[1:], len(rows)
         x, y = _as_images(victim.x[rows]), victim.y[rows]
         propose = self._boxes if as_norm(self.norm) == "inf" else self._bumps
-        ends = (self._inside(x, -self.radius), self._inside(x, self.radius))
-        trial = points = self._first(x, generator)
+        region = Region(x, self.radius, as_norm(self.norm), self.box)
+        trial = points = self._first(region, generator)
         values, asked = torch.full_like(best.values[rows], -math.inf), 0
         for k in track(range(self.max_queries), "square"):
             if k:
-                trial = propose(x, ends, points, k, len(shape), generator)
+                trial = propose(region, points, k, len(shape), generator)
             scores = victim.run(trial.reshape(count, *shape))
             asked += 1
             found = goal(scores, y)
@@ -99,8 +99,8 @@ class Square(Attack):
                 victim.count(rows, queries=asked)
                 best.offer(trial.reshape(count, *shape), fooled, found, rows)
                 left = (~fooled).nonzero().flatten()
-                rows, x, points, values = rows[left], x[left], points[left], values[left]
-                ends, y = (ends[0][left], ends[1][left]), y[left]
+                rows, points, values = rows[left], points[left], values[left]
+                region, y = region.at(left), y[left]
                 asked, count = 0, len(rows)
                 if not count:
                     return
@@ -108,12 +108,13 @@ class Square(Attack):
         last = points.reshape(count, *shape)
         best.offer(last, victim.fooled(victim.scores(last, rows), rows), values, rows)
 
-    def _first(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def _first(self, region: Region, generator: torch.Generator) -> Tensor:
         """Stripes in L inf, and in L2 a grid of bumps with random signs."""
+        x = region.x
         n, c, h, w = x.shape
         if self.norm == "inf":
             signs = rademacher(n, c, 1, w, generator=generator, dtype=x.dtype, device=x.device)
-            return self._inside(x, self.radius * signs)
+            return torch.where(signs > 0, region.upper, region.lower)
         size = max(w // 5, 1)
         tall = min(size, h)
         across = torch.zeros_like(x)
@@ -122,11 +123,7 @@ class Square(Attack):
             for left in range(0, w - size + 1, size):
                 signs = rademacher(n, c, 1, 1, generator=generator, dtype=x.dtype, device=x.device)
                 across[:, :, top : top + tall, left : left + size] = bump * signs
-        return self._inside(x, across * (self.radius / lengths(across, "2")).reshape(-1, 1, 1, 1))
-
-    def _inside(self, x: Tensor, delta: Tensor | float) -> Tensor:
-        points = x + delta
-        return points if self.box is None else points.clamp(*self.box)
+        return region.moved(across * (self.radius / lengths(across, "2")).reshape(-1, 1, 1, 1))
 
     def _area(self, k: int) -> float:
         """Share of the pixels that a window covers at query k."""
@@ -135,13 +132,13 @@ class Square(Attack):
 
     def _boxes(
         self,
-        x: Tensor,
-        ends: tuple[Tensor, Tensor],
+        region: Region,
         points: Tensor,
         k: int,
         dimensions: int,
         generator: torch.Generator,
     ) -> Tensor:
+        x = region.x
         n, c, h, w = x.shape
         trial = points.clone()
         if dimensions == 1:
@@ -149,24 +146,24 @@ class Square(Attack):
             order = torch.randperm(w, generator=generator, device=generator.device)
             places = order[:count].to(x.device)
             up = _flips(n, 1, 1, count, generator).to(x.device)
-            low, high = ends[0][..., places], ends[1][..., places]
+            low, high = region.lower[..., places], region.upper[..., places]
             trial[..., places] = torch.where(up, high, low)
         else:
             size = min(max(1, round((self._area(k) * h * w) ** 0.5)), h, w)
             here = _window(size, size, h, w, generator)
             up = _flips(n, c, 1, 1, generator).to(x.device)
-            trial[here] = torch.where(up, ends[1][here], ends[0][here])
+            trial[here] = torch.where(up, region.upper[here], region.lower[here])
         return trial
 
     def _bumps(
         self,
-        x: Tensor,
-        ends: tuple[Tensor, Tensor],
+        region: Region,
         points: Tensor,
         k: int,
         dimensions: int,
         generator: torch.Generator,
     ) -> Tensor:
+        x = region.x
         n, c, h, w = x.shape
         side = max(3, round((self._area(k) * h * w) ** 0.5))
         tall = min(side, h)
@@ -187,7 +184,7 @@ class Square(Attack):
         # a bump may be lost at the ends of the box; what is left is as long as it may be
         size = lengths(delta, "2").clamp_min(1e-12)
         factor = (self.radius / size).clamp_max(1.0).reshape(-1, 1, 1, 1)
-        return self._inside(x, delta * factor)
+        return region.moved(delta * factor)
 
 
 def _as_images(x: Tensor) -> Tensor:
