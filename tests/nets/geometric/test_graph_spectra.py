@@ -354,3 +354,21 @@ def test_a_network_without_parameters_cannot_be_fitted() -> None:
     x, sides = torch.ones(3, 2), torch.tensor([0, 1, 0])
     with pytest.raises(InvalidInput, match="no parameters"):
         fit_nodes(MessagePassing(), x, nx.path_graph(3), sides, torch.tensor([0, 1]))
+
+
+def test_the_second_modulus_may_be_that_of_a_negative_eigenvalue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # K_{n,n}: the coupling matrix has eigenvalues 1, 1/(n+1) and (1-n)/(n+1)
+    assert second_modulus(nx.complete_bipartite_graph(6, 6)) == pytest.approx(5 / 7)
+    monkeypatch.setattr("torchtheory.nets.geometric.over_smoothing._DENSE", 3)
+    assert second_modulus(nx.complete_bipartite_graph(6, 6)) == pytest.approx(5 / 7)
+
+
+def test_the_slowest_wave_meets_both_bounds_of_smoothing() -> None:
+    waves = torch.linalg.eigh(gcn_coupling(KARATE).dense())
+    slowest = waves.eigenvectors[:, -2:-1]
+    curve = smoothing_curve(KARATE, slowest, 10)
+    assert curve.rate == pytest.approx(float(waves.eigenvalues[-2]))
+    torch.testing.assert_close(curve.distances, curve.bound)
+    torch.testing.assert_close(curve.energies, curve.energy_bound)

@@ -8,6 +8,7 @@ from typing import Any
 import networkx as nx
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
@@ -282,6 +283,35 @@ def polynomials(run: Run, graph: Graph, degree: int) -> None:
     says.equal(longest, 2 * degree + 1)
     grown = heat_diffusion(cycle, impulses, 1.0)[:, 0]
     says.fails("the heat kernel, which is no polynomial", int((grown.abs() > 1e-12).sum()))
+    sizes = [graph.nodes * 2**k for k in range(4)]
+
+    def work(filtered: Callable[[Graph, Tensor], Tensor]) -> list[int]:
+        """Entries of matrices that a filter of one signal multiplies with, on longer and longer cycles."""
+        found = []
+        for size in sizes:
+            on, x = as_graph(nx.cycle_graph(size)), torch.ones(size, 1, dtype=torch.float64)
+            with Multiplied() as counted:
+                filtered(on, x)
+            found.append(counted.entries)
+        return found
+
+    says = run.states("N-114", r"C_M:\ K\text{ products with the }3M\text{ entries of }L,\text{ no eigenvectors}")
+    says.equal(work(lambda on, x: polynomial_filter(on, alpha, x)), [3 * degree * m for m in sizes])
+    says.fails("by eigenvectors, with $M^2$ entries", work(lambda on, x: spectral_filter(on, powers, x)))
+
+
+class Multiplied(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the entries of the left factors of matrix products, those of sparse ones only if stored."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
+            left = args[0 if func.overloadpacket is torch.ops.aten.mm else 1]
+            self.entries += len(left.values()) if left.layout is torch.sparse_csr else left.numel()
+        return func(*args, **(kwargs or {}))
 
 
 def pictures(run: Run, degree: int) -> None:
