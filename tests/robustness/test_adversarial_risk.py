@@ -80,3 +80,7 @@ def test_refused():
         linear_flip(0 * w, x)
     with pytest.raises(InvalidInput, match="covariance"):
         gaussian_adversarial_error(w, w, 0.0, 0.1)
+    with pytest.raises(LabelOutOfRange, match="from 0 to 1"):
+        linear_adversarial_margins(torch.eye(2), x, torch.tensor([0, 2]), 0.1)
+    with pytest.raises(ShapeMismatch, match="covariance"):
+        gaussian_adversarial_error(w, w, torch.eye(3), 0.1)

@@ -146,3 +146,11 @@ def test_interval_training_certifies_more() -> None:
         found = certified_accuracy(net, (x, y), 0.05, method="interval", box=(0.0, 1.0))
         shares.append(found.accuracy)
     assert shares[1].low > shares[0].high
+
+
+def test_radii_may_be_a_tensor() -> None:
+    net = nn.Linear(2, 2, bias=False)
+    net.weight.data.copy_(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    data = torch.tensor([[3.0, 1.0]]), torch.tensor([0])  # the true distance is 1
+    assert evaluate(net, data, "2", torch.tensor(0.5)).radii == (0.5,)
+    assert evaluate(net, data, "2", torch.tensor([1.5, 0.5])).table()[0][1] == 1.0

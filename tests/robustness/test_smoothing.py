@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from scipy import stats
-from torch import nn
+from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.robustness.smoothing import (
@@ -95,3 +97,15 @@ def test_bad_input() -> None:
         low = probability_lower_bound(torch.tensor([k]), 10, 0.95).item()
         exact = stats.binomtest(k, 10, alternative="greater").proportion_ci(0.95).low
         assert low == pytest.approx(exact, abs=1e-9)
+
+
+def test_outputs_that_are_no_scores_are_refused() -> None:
+    class Nothing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * math.nan
+
+    x = torch.zeros(2, 4)
+    with pytest.raises(InvalidInput, match="not numbers"):
+        SmoothedClassifier(Nothing(), 0.5).certify(x, 10)
+    with pytest.raises(ShapeMismatch, match="one row of scores"):
+        SmoothedClassifier(nn.Unflatten(1, (2, 2)), 0.5).certify(x, 10)

@@ -34,6 +34,7 @@ from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
 from torchtheory.models.samples import Data, collect
 from torchtheory.robustness.attacks.attack import Attack, AttackResult
 from torchtheory.robustness.attacks.balls import as_norm, dual_lengths, lengths, nearest_on_plane
+from torchtheory.robustness.bounds.output_bounds import check_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ def linear_adversarial_margins(
     w = as_matrix(w, "w")
     if w.shape[1] != x.shape[1]:
         raise ShapeMismatch(f"w is {list(w.shape)} and x {list(x.shape)}: they need the same d")
+    check_labels(y, len(w))
     scores = x @ w.T + bias
     apart = (w[:, None] - w[None]).flatten(0, 1)
     size = dual_lengths(apart, kind).reshape(len(w), len(w))
@@ -318,6 +320,11 @@ def gaussian_adversarial_error(
     w = as_vector(w, "w").double()
     mean = as_vector(mean, "mean", size=len(w)).double()
     if isinstance(covariance, Tensor):
+        if covariance.shape != (len(w), len(w)):
+            raise ShapeMismatch(
+                f"covariance must be [{len(w)}, {len(w)}] as w is [{len(w)}], not "
+                f"{list(covariance.shape)}"
+            )
         variance = float(w @ covariance.double() @ w)
     else:
         variance = positive_number(covariance, "covariance") * float(w @ w)

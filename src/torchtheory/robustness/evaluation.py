@@ -165,7 +165,7 @@ def evaluate(
     model: nn.Module,
     data: Data,
     norm: str | float = "inf",
-    radius: float | Sequence[float] = 0.1,
+    radius: float | Sequence[float] | Tensor = 0.1,
     *,
     method: Method = "crown",
     attack: MakeAttack | None = None,
@@ -204,6 +204,8 @@ def evaluate(
     """
     as_module(model)
     named = as_norm(norm)
+    if isinstance(radius, Tensor):
+        radius = radius.detach().double().reshape(-1).tolist()
     given = (radius,) if isinstance(radius, int | float) else tuple(radius)
     if not given:
         raise EmptyData("at least one radius is needed")

@@ -119,7 +119,14 @@ class SmoothedClassifier:
                 len(some), *x.shape[1:], generator=source, dtype=x.dtype, device=x.device
             )
             outputs = self._function(self._function.parameters, x[some] + self.sigma * noise)
+            if outputs.ndim > 2 or len(outputs) != len(some):
+                raise ShapeMismatch(
+                    f"a classifier gives one row of scores per sample, and this model returns "
+                    f"{list(outputs.shape)} for {len(some)} samples"
+                )
             outputs = outputs.reshape(len(some), -1)
+            if bool(outputs.isnan().any()):
+                raise InvalidInput("the model's outputs are not numbers for some noisy inputs")
             if outputs.shape[1] == 1:  # one logit
                 chosen, classes = (outputs[:, 0] > 0).long(), 2
             else:

@@ -433,3 +433,98 @@ def test_one_logit() -> None:
     assert 0 < found.accuracy.estimate < 1 or found.certified.all()
     flipped = certified_accuracy(net, (x, 1 - y), 0.02)
     assert not flipped.certified.any()
+
+
+class Then(nn.Module):
+    """A hidden layer, something with it, and an output layer."""
+
+    def __init__(self, step, outputs: int = 8) -> None:
+        super().__init__()
+        source = torch.Generator().manual_seed(0)
+        self.step, self.first, self.last = step, nn.Linear(5, 8), nn.Linear(outputs, 3)
+        for p in self.parameters():
+            p.data = torch.randn(p.shape, generator=source) / 2
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.step(F.relu(self.first(x))))
+
+
+EVERY_OTHER = torch.tensor([True, False] * 4)
+
+
+@pytest.mark.parametrize(
+    ("step", "outputs"),
+    [
+        (lambda h: torch.where(EVERY_OTHER, h, -3.0), 8),
+        (lambda h: torch.where(EVERY_OTHER, h, 5.0), 8),
+        (lambda h: torch.where(EVERY_OTHER, torch.tensor(4), h), 8),
+        (lambda h: h.where(EVERY_OTHER, 1e4), 8),
+        (lambda h: h.masked_fill(mask=EVERY_OTHER, value=4.0), 8),
+        (lambda h: torch.cat([h, torch.full((len(h), 1), -3)], 1), 9),
+        (lambda h: torch.cat([h, torch.ones(len(h), 1, dtype=torch.bool)], 1), 9),
+    ],
+)
+def test_numbers_beside_entries_are_numbers(step, outputs: int) -> None:
+    """A number put beside entries is not taken for the number of an entry."""
+    net = Then(step, outputs)
+    x = torch.rand(3, 5, generator=torch.Generator().manual_seed(1)).double()
+    for method in METHODS:
+        found = output_bounds(net, x, 0.0, method=method)
+        torch.testing.assert_close(found.lower, net(x).detach(), rtol=1e-9, atol=1e-9)
+        found = output_bounds(net, x, 0.1, method=method)
+        for points in points_in_ball(x, 0.1, "inf", 200):
+            out = net(points).detach()
+            assert bool(((found.lower <= out) & (out <= found.upper)).all())
+
+
+def test_sums_along_the_batch_are_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="mixes"):
+        output_bounds(Then(lambda h: h.cumsum(0)), torch.rand(3, 5), 0.1)
+
+
+@pytest.mark.parametrize(("beta", "threshold"), [(3.0, 1.0), (1.0, 20.0)])
+def test_softplus_falls_at_its_threshold(beta: float, threshold: float) -> None:
+    place = threshold / beta
+    net = nn.Sequential(nn.Identity(), nn.Softplus(beta, threshold)).double()
+    x = torch.tensor([[place]], dtype=torch.float64)
+    points = torch.linspace(-1e-3, 1e-3, 2001, dtype=torch.float64)[:, None] + x
+    out = F.softplus(points, beta, threshold)
+    for method in METHODS:
+        found = output_bounds(nn.Sequential(Plain(), *net), x, 1e-3, method=method)
+        assert bool(((found.lower <= out) & (out <= found.upper)).all())
+
+
+class Plain(nn.Module):
+    """The identity, with a parameter for the precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.one
+
+
+@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.LogSigmoid])
+@pytest.mark.parametrize("place", [-30.0, -9.0, -5.0, -0.7518, 5.0, 30.0])
+def test_bounds_in_single_precision_hold_in_double(
+    activation: type[nn.Module], place: float
+) -> None:
+    """Also where an activation loses its digits: 1 - tanh, or one plus an error function."""
+    net = nn.Sequential(nn.Linear(1, 1), activation())
+    net[0].weight.data.fill_(1.0)
+    net[0].bias.data.zero_()
+    x = torch.tensor([[place]])
+    away = torch.linspace(-1e-3, 1e-3, 501, dtype=torch.float64)[:, None]
+    out = copy.deepcopy(net).double()(x.double() + away).detach()
+    for method in METHODS:
+        found = output_bounds(net, x, 1e-3, method=method)
+        assert bool(((found.lower.double() <= out) & (out <= found.upper.double())).all())
+
+
+def test_where_numbers_overflow_nothing_is_known() -> None:
+    net = perceptron([3, 6, 2]).float()
+    found = output_bounds(net, torch.zeros(1, 3), 1e38)
+    assert not bool((found.lower.isnan() | found.upper.isnan()).any())
+    assert bool((found.lower < -1e30).all() and (found.upper > 1e30).all())

@@ -36,7 +36,8 @@ def average(watch: Pass, function: Any, args: tuple[Any, ...], options: dict[str
         return made
 
     value = linear(x.value)
-    if value.shape[:1] != (COPIES,):
+    split = linear(torch.cat([x.value[:1] + 1, x.value[1:]]))
+    if value.shape[:1] != (COPIES,) or not torch.equal(split[1:], value[1:]):
         raise watch.refuse("the network moves samples to another dimension, or mixes them")
     fan_in = math.prod(x.shape[2:]) if x.ndim > 2 else math.prod(x.shape[1:])
     return vertex(watch, _generic(linear, linear, x, fan_in, None), (x,), value)

@@ -70,7 +70,7 @@ def prelu(watch: Pass, x: Any, weight: Any) -> Any:
 
 
 def log_sigmoid(watch: Pass, x: Any, **_: Any) -> Any:
-    return -bend(watch, -x, Softplus())
+    return -bend(watch, -x, Softplus(threshold=40.0))  # beyond which nothing is left of it
 
 
 def hard_sigmoid(watch: Pass, x: Any, **_: Any) -> Any:

@@ -249,7 +249,9 @@ class Bend:
     activation: Activation
 
     def interval(self, box: Box) -> Box:
-        return widened(self.activation.image(box))
+        made = widened(self.activation.image(box))
+        eps = ROUNDING * torch.finfo(box.lower.dtype).eps * self.activation.terms(box)
+        return Box(made.lower - eps, made.upper + eps)
 
     def terms(self) -> float:
         return 2.0
@@ -259,11 +261,14 @@ class Bend:
         lines = self.activation.lines(box)
         eps = ROUNDING * torch.finfo(box.lower.dtype).eps
         reach = torch.maximum(box.lower.abs(), box.upper.abs())
-        low = eps * (lines.lower_offset.abs() + lines.lower_slope.abs() * reach)
-        high = eps * (lines.upper_offset.abs() + lines.upper_slope.abs() * reach)
-        # where the line is the function itself, nothing is rounded
-        exact = (lines.lower_slope == lines.upper_slope) & (
-            lines.lower_offset == lines.upper_offset
+        inside = self.activation.terms(box)
+        low = eps * (lines.lower_offset.abs() + lines.lower_slope.abs() * reach + inside)
+        high = eps * (lines.upper_offset.abs() + lines.upper_slope.abs() * reach + inside)
+        # where the line is the function itself (of activations with kinks), nothing is rounded
+        exact = (
+            (lines.lower_slope == lines.upper_slope)
+            & (lines.lower_offset == lines.upper_offset)
+            & (torch.as_tensor(inside, device=reach.device) == 0)
         )
         return lines._replace(
             lower_offset=torch.where(exact, lines.lower_offset, lines.lower_offset - low),

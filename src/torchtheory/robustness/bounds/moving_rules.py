@@ -12,12 +12,21 @@ from torchtheory.robustness.bounds.vertices import COPIES, run_with, vertex
 from torchtheory.robustness.operations import MOVES, SELECTS
 from torchtheory.robustness.watched_pass import Pass, Signal, signals_in
 
+JOINS = {
+    "cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack",
+}  # fmt: skip
+
 
 def picks(
     watch: Pass, name: str, function: Any, args: tuple[Any, ...], options: dict[str, Any]
 ) -> Any:
     """Follow entries by numbering them: what an operation does to numbers it does to entries."""
     among = list({id(s): s for s in signals_in((args, options))}.values())
+    if name in JOINS:
+        args = (_numbers(args[0], among[0], True), *args[1:])
+    if name == "where":
+        args = tuple(_numbers(a, among[0], False) for a in args)
+        options = {k: _numbers(v, among[0], False) for k, v in options.items()}
     tags, start = {}, 1
     for signal in among:
         count = signal.value.numel()
@@ -35,12 +44,28 @@ def picks(
         given = {**options, "value": 0.0} if "value" in options else options
         numbered = run_with(function, args[:3], given, tags, lambda t: t)
     if name == "masked_fill":
-        numbered = run_with(function, (*args[:2], 0.0), {}, tags, lambda t: t)
+        mask = args[1] if len(args) > 1 else options["mask"]
+        numbered = run_with(function, (args[0], mask, 0.0), {}, tags, lambda t: t)
     view = name in MOVES | SELECTS or name == "__getitem__"
     if isinstance(filled, Tensor):
         return _picked(watch, among, tags, numbered, filled, view)
     pairs = zip(numbered, filled, strict=True)
     return tuple(_picked(watch, among, tags, n, f, view) for n, f in pairs)
+
+
+def _numbers(thing: Any, like: Signal, truths: bool) -> Any:
+    """Constants in the type of the values they are put beside, so that they are told from places.
+
+    Args:
+        truths: whether true and false stand for 1 and 0, or say where to choose what.
+    """
+    if type(thing) in (tuple, list):
+        return type(thing)(_numbers(part, like, truths) for part in thing)
+    if isinstance(thing, bool | int | float):
+        return torch.tensor(thing, dtype=like.dtype, device=like.device)
+    if isinstance(thing, Tensor) and (truths or thing.dtype != torch.bool):
+        return thing.to(like.dtype)
+    return thing
 
 
 def _picked(
@@ -70,6 +95,8 @@ def _picked(
         places.append(inside[0].nonzero()[:, 0])
         sources.append(maps[0][inside[0]])
     free = rows[0] == 0
+    if len(torch.cat(places)) + int(free.sum()) != rows.shape[1]:
+        raise watch.refuse("the network fills entries with numbers that cannot be followed")
     constant = None
     if bool(free.any()):
         fill = filled.reshape(COPIES, -1)

@@ -121,9 +121,14 @@ class BoundedNetwork:
                 self._bounds(ball.part(some), mine, method, sides == "both", layers, steps)
             )
         inner = zip(*(p[1] for p in parts), strict=True)
+        # where numbers grew beyond the precision, nothing is known
+        low, high = (
+            torch.cat([p[0][k] for p in parts]).nan_to_num(end, torch.inf, -torch.inf)
+            for k, end in enumerate((-torch.inf, torch.inf))
+        )
         return OutputBounds(
-            torch.cat([p[0].lower for p in parts]),
-            torch.cat([p[0].upper for p in parts]),
+            low,
+            high,
             tuple(
                 LayerBounds(
                     same[0].name,

@@ -53,11 +53,7 @@ class Lines(NamedTuple):
 
 
 class Activation(Protocol):
-    """A function of each entry.
-
-    Attributes:
-        steepest: a bound of the absolute slope.
-    """
+    """A function of each entry."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
@@ -67,6 +63,10 @@ class Activation(Protocol):
 
     def lines(self, box: Box) -> Lines:
         """Lines around it."""
+        ...
+
+    def terms(self, box: Box) -> float | Tensor:
+        """Size of what is added up inside of it: the rounding of its values is a share of this."""
         ...
 
 
@@ -101,6 +101,9 @@ class Kinked:
         return Box(
             torch.minimum(torch.minimum(a, b), zero), torch.maximum(torch.maximum(a, b), zero)
         )
+
+    def terms(self, box: Box) -> float:
+        return 0.0
 
     def free(self, box: Box) -> tuple[Tensor, Tensor, Tensor]:
         """Where a slope is free, and the least and the largest that it may have."""
@@ -158,6 +161,9 @@ class Clamped:
         above, over = _below_clamp(turned, -self.high, -self.low)
         return Lines(slope, offset, above, -over)
 
+    def terms(self, box: Box) -> float:
+        return 0.0
+
 
 def _below_clamp(box: Box, low: float, high: float) -> tuple[Tensor, Tensor]:
     lower, upper = box
@@ -181,7 +187,17 @@ class Softplus:
         return F.softplus(x, self.beta, self.threshold)
 
     def image(self, box: Box) -> Box:
-        return Box(self(box.lower), self(box.upper))
+        # beyond the threshold torch returns x itself: the function falls there
+        a, b = self(box.lower), self(box.upper)
+        place = self.threshold / self.beta
+        falls = (box.lower <= place) & (box.upper > place)
+        top = math.log1p(math.exp(self.threshold)) / self.beta
+        return Box(
+            torch.where(falls, a.clamp_max(place), a), torch.where(falls, b.clamp_min(top), b)
+        )
+
+    def terms(self, box: Box) -> float:
+        return 0.0
 
     def lines(self, box: Box) -> Lines:
         middle = (box.lower + box.upper) / 2
@@ -204,6 +220,9 @@ class Sigmoidal:
 
     def image(self, box: Box) -> Box:
         return Box(self(box.lower), self(box.upper))
+
+    def terms(self, box: Box) -> float:
+        return abs(self.shift) + self.scale
 
     def lines(self, box: Box) -> Lines:
         lower, upper = self.rate * box.lower, self.rate * box.upper
@@ -287,6 +306,10 @@ class Smooth:
             return Box(self(at) - 1e-12 * self.curvature, torch.maximum(a, b))
         _, values, slack = self._sampled(box)
         return Box(values.amin(-1) - slack, values.amax(-1) + slack)
+
+    def terms(self, box: Box) -> Tensor:
+        # such as x times one plus an error function, in which all digits may be lost
+        return torch.maximum(box.lower.abs(), box.upper.abs())
 
     def lines(self, box: Box) -> Lines:
         points, values, slack = self._sampled(box)
