@@ -303,3 +303,9 @@ def test_bad_input_is_refused(call: Any, error: type[Exception], words: str) -> 
 def test_the_empty_text_is_cut_in_one_way() -> None:
     assert list(splits("")) == [()]
     assert WordTokenizer(["[UNK]", "a"]).vocabulary == ("[UNK]", "a")
+
+
+def test_training_begins_with_what_occurs_twice() -> None:
+    begun = Unigram.seeded({"ab": 2, "cd": 1}, 5)
+    assert begun.vocabulary == ("a", "ab", "b", "c", "d")
+    assert math.isclose(begun.log_probabilities["ab"], math.log(2 / 8))
