@@ -216,6 +216,7 @@ def test_without_a_rule_the_attack_alone_and_the_operation_named() -> None:
     assert not shares(unknown, "certified")
     assert [c.verdict for c in unknown.claims] == [Verdict.NOT_APPLICABLE]
     assert "rfft" in reasons(unknown)
+    assert "layer 'model" not in reasons(unknown)  # nor a name that the user does not know
     assert "not known" in unknown.headlines[0]
     assert [f.name for f in unknown.figures][:1] == ["sandwich"]
 
