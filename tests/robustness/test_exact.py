@@ -179,3 +179,17 @@ def test_no_other_class_anywhere() -> None:
     found = minimal_perturbation(net, torch.zeros(2), 0, largest=10.0)
     assert found.distance == float("inf")
     assert found.adversarial is None
+
+
+def test_the_program_lets_a_unit_rise_to_its_bound() -> None:
+    """The margin is 1 - max(x, 0), and in the ball of radius 2 the unit reaches 1.5 at most."""
+    net = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 2)).double()
+    for layer, weight, bias in ((net[0], [[1.0]], [0.0]), (net[2], [[-1.0], [0.0]], [1.0, 0.0])):
+        layer.weight.data, layer.bias.data = (
+            torch.tensor(weight).double(),
+            torch.tensor(bias).double(),
+        )
+    for method in ("milp", "cells"):
+        x = torch.tensor([-0.5], dtype=torch.float64)
+        found = minimal_perturbation(net, x, 0, "inf", method=method, largest=2.0)
+        assert abs(found.distance - 1.5) < 1e-6

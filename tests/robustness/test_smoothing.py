@@ -109,3 +109,13 @@ def test_outputs_that_are_no_scores_are_refused() -> None:
         SmoothedClassifier(Nothing(), 0.5).certify(x, 10)
     with pytest.raises(ShapeMismatch, match="one row of scores"):
         SmoothedClassifier(nn.Unflatten(1, (2, 2)), 0.5).certify(x, 10)
+
+
+@pytest.mark.parametrize(("hits", "told"), [(60, False), (61, True)])
+def test_a_class_is_told_by_the_two_sided_test(
+    hits: int, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smoothed = SmoothedClassifier(nn.Linear(2, 2), 0.5)
+    monkeypatch.setattr(smoothed, "votes", lambda *_: torch.tensor([[hits, 100 - hits]]))
+    assert (stats.binomtest(hits, 100).pvalue <= 0.05) == told
+    assert (int(smoothed.predict(torch.zeros(1, 2), 100, confidence=0.95)) == 0) == told

@@ -300,6 +300,8 @@ def test_goals():
     torch.testing.assert_close(g, z.softmax(1) - torch.eye(5, dtype=z.dtype)[y])
     assert torch.equal(margin(z, y) > 0, z.argmax(1) != y)
     torch.testing.assert_close(dlr(7 * z + 3, y), dlr(z, y))
+    by_hand = dlr(torch.tensor([[5.0, 1.0, 3.0, 0.0]]), torch.tensor([2]))  # (5 - 3) / (5 - 1)
+    assert float(by_hand) == 0.5
 
 
 def test_finite_differences_have_their_order():

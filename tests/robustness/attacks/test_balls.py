@@ -177,3 +177,11 @@ def test_unknown_norm():
         as_norm("3")
     with pytest.raises(InvalidInput, match="norm"):
         as_norm(0.5)
+
+
+@pytest.mark.parametrize("norm", ["inf", "2", "1"])
+def test_random_perturbations_have_mean_zero(norm) -> None:
+    """Six standard deviations of the mean of 20,000 entries."""
+    some = random_perturbation(torch.zeros(4000, 5).double(), 1.0, norm, as_generator(0))
+    assert abs(float(some.mean())) < 6 * float(some.std()) / some.numel() ** 0.5
+    assert float(some.min()) < 0 < float(some.max())

@@ -20,6 +20,7 @@ from torchtheory.robustness.bounds.output_bounds import (
     margin_rows,
     output_bounds,
 )
+from torchtheory.robustness.bounds.relaxations import Box, Smooth
 
 RADII = {"inf": 0.08, "2": 0.4, "1": 0.9}
 
@@ -528,3 +529,15 @@ def test_where_numbers_overflow_nothing_is_known() -> None:
     found = output_bounds(net, torch.zeros(1, 3), 1e38)
     assert not bool((found.lower.isnan() | found.upper.isnan()).any())
     assert bool((found.lower < -1e30).all() and (found.upper > 1e30).all())
+
+
+def test_lines_hold_between_samples() -> None:
+    lower = 6 * torch.rand(100, generator=torch.Generator().manual_seed(0)).double()
+    box = Box(lower, lower + 12)
+    activation = Smooth(torch.sin, 1.0)
+    x = lower[:, None] + torch.linspace(0, 12, 3001, dtype=torch.float64)
+    below, offset, above, over = (v[:, None] for v in activation.lines(box))
+    assert bool((below * x + offset <= x.sin() + 1e-12).all())
+    assert bool((above * x + over >= x.sin() - 1e-12).all())
+    low, high = activation.image(box)
+    assert bool((low <= -1).all() and (high >= 1).all())
