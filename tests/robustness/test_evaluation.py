@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NotConverged
 from torchtheory.robustness.bounds.certified import certified_accuracy
@@ -154,3 +154,24 @@ def test_radii_may_be_a_tensor() -> None:
     data = torch.tensor([[3.0, 1.0]]), torch.tensor([0])  # the true distance is 1
     assert evaluate(net, data, "2", torch.tensor(0.5)).radii == (0.5,)
     assert evaluate(net, data, "2", torch.tensor([1.5, 0.5])).table()[0][1] == 1.0
+
+
+class OneNumber(nn.Module):
+    """One logit per sample, `[n]`, without an axis of outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.line(x).squeeze(1)
+
+
+def test_one_logit_without_an_axis() -> None:
+    torch.manual_seed(0)
+    model, x = OneNumber(), torch.randn(40, 3)
+    y = (model(x) > 0).long()
+    distances = model(x).detach().abs() / model.line.weight.detach().abs().sum()
+    rows = evaluate(model, (x, y), "inf", [0.1, 0.4]).table()
+    for radius, certified, _, attacked in rows:
+        assert certified == attacked == pytest.approx(float((distances > radius).float().mean()))

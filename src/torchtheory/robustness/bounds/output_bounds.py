@@ -208,9 +208,10 @@ class BoundedNetwork:
 
 def _of_rows(box: Box, rows: Tensor) -> Box:
     """Linear functions of an interval, `[b, k]`."""
-    middle = ((box.lower + box.upper) / 2).flatten(1)[:, None]
-    half = ((box.upper - box.lower) / 2).flatten(1)[:, None]
-    flat = rows.flatten(2)
+    count = len(box.lower)  # a network of one output may leave out its axis
+    middle = ((box.lower + box.upper) / 2).reshape(count, 1, -1)
+    half = ((box.upper - box.lower) / 2).reshape(count, 1, -1)
+    flat = rows.reshape(*rows.shape[:2], -1)
     center, spread = (flat * middle).sum(2), (flat.abs() * half).sum(2)
     eps = ROUNDING * torch.finfo(box.lower.dtype).eps * flat.shape[2] ** 0.5
     spread = spread + eps * ((flat * middle).abs().sum(2) + spread)
