@@ -502,3 +502,17 @@ def test_inputs_far_from_zero_are_attacked_within_the_radius(norm: str) -> None:
     found = PGD(0.01, 20, norm=norm, random_start=False)(net, x, torch.tensor([0]))
     assert bool(found.success)
     assert float(lengths(found.adversarial.double() - x.double(), as_norm(norm))) <= 0.01
+
+
+class NoGradients(nn.Module):
+    """Refuses inputs that need gradients, in words of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            raise RuntimeError("not\nfor you")
+        return x
+
+
+def test_what_the_model_raises_becomes_a_sentence() -> None:
+    with pytest.raises(UnsupportedModel, match="raised RuntimeError on inputs .* that need gradie"):
+        PGD(0.1)(NoGradients(), torch.randn(4, 3), torch.zeros(4, dtype=torch.long))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
 from torchtheory.core.checks import as_module
-from torchtheory.core.errors import InvalidInput, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, TorchTheoryError, UnsupportedModel
 from torchtheory.models.model import (
     evaluating,
     evaluation_mode,
@@ -134,8 +134,23 @@ class Victim:
         """Scores at points, in whatever derivative is being taken; nothing is counted."""
         check_time()
         # a copy: the first layer may write to its input
-        outputs = one_output(self.network(points.clone()), self.part)
+        outputs = one_output(_answer(self.network, points.clone()), self.part)
         return as_scores(outputs, self.task)
+
+
+def _answer(network: nn.Module, x: Tensor) -> object:
+    """What the network returns; what it raises becomes a sentence."""
+    try:
+        return network(x)
+    except TorchTheoryError:
+        raise
+    except Exception as error:
+        needing = " that need gradients" * x.requires_grad
+        sentence = " ".join(str(error).split())[:300]
+        raise UnsupportedModel(
+            f"the model raised {type(error).__name__} on inputs {list(x.shape)}{needing}: "
+            f"{sentence}"
+        ) from error
 
 
 def as_scores(outputs: Tensor, task: Task) -> Tensor:
@@ -169,7 +184,7 @@ def finite(gradient: Tensor) -> Tensor:
 def part_of(network: nn.Module, x: Tensor) -> tuple[int | str | None, Tensor]:
     """Which output is meant if there are several, and that output for a few samples."""
     with torch.no_grad():
-        returned = network(x.clone())
+        returned = _answer(network, x.clone())
     part = main_output(returned)
     outputs = one_output(returned, part)
     if outputs.ndim == 0 or len(outputs) != len(x):
