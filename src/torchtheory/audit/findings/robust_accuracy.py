@@ -76,9 +76,10 @@ def robust_accuracy(problem: Problem, record: FindingRecord) -> None:
         return
     found: Evaluation | None = None
     certified: list[Interval] | None = None
+    tightest = True
     says = record.states(IDS, STATEMENT)
     try:
-        found = _sandwich(record, at)
+        found, tightest = _sandwich(record, at)
     except NotConverged as error:
         # certified and misled at once: an error of the package, and no property of the network
         says.at_most(1.0, 0.0, where=str(error))
@@ -95,7 +96,7 @@ def robust_accuracy(problem: Problem, record: FindingRecord) -> None:
             where=f"{len(at.x)} {at.name} samples, when {_steps(at)}: the share that an attack "
             "misleads, and the share that is not certified",
         )
-    _list(record, at, attacked, certified)
+    _list(record, at, attacked, certified, tightest)
     record.figure(
         "sandwich",
         lambda ax: _plot_accuracy(ax, attacked, found),
@@ -114,8 +115,8 @@ def _steps(at: Scene) -> str:
     return at.step.format(", ".join(shares[:-1]) + " or " + shares[-1])
 
 
-def _sandwich(record: FindingRecord, at: Scene) -> Evaluation:
-    """Attack and certificate of the same samples, with the tightest bounds there is time for."""
+def _sandwich(record: FindingRecord, at: Scene) -> tuple[Evaluation, bool]:
+    """Attack and certificate of the same samples, and whether there was time for the tightest."""
     if not at.exact:
         raise UnsupportedModel(
             "the model fixes its own precision, and certificates are checked in double precision"
@@ -123,7 +124,7 @@ def _sandwich(record: FindingRecord, at: Scene) -> Evaluation:
     method = _method(at)
     if method != "crown":
         record.note("There was no time for the tightest certificates: more may be certain.")
-    return evaluate(
+    found = evaluate(
         at.model,
         (at.x, at.y),
         "inf",
@@ -134,6 +135,7 @@ def _sandwich(record: FindingRecord, at: Scene) -> Evaluation:
         chunk=min(64, at.at_once),
         confidence=record.confidence,
     )
+    return found, method == "crown"
 
 
 def _method(at: Scene) -> Method:
@@ -170,7 +172,11 @@ def _attack_alone(record: FindingRecord, at: Scene) -> list[Interval]:
 
 
 def _list(
-    record: FindingRecord, at: Scene, attacked: list[Interval], certified: list[Interval] | None
+    record: FindingRecord,
+    at: Scene,
+    attacked: list[Interval],
+    certified: list[Interval] | None,
+    tightest: bool,
 ) -> None:
     for k, radius in enumerate(RADII, 1):
         moved = f"when {at.step.format(f'{radius:.0%}')}"
@@ -181,10 +187,17 @@ def _list(
             samples=at.samples,
         )
         if certified is not None:
+            # tighter bounds may certify more, up to what the attack leaves
+            most = certified[k].high if tightest else max(certified[k].high, attacked[k].high)
             record.quantity(
                 f"certified-accuracy-{k}",
                 f"accuracy that is certain {moved}, at least",
-                certified[k],
+                certified[k].estimate,
+                low=certified[k].low,
+                high=most,
+                basis="an exact binomial range"
+                if tightest
+                else "an exact binomial range, up to what tighter bounds could certify",
                 samples=at.samples,
             )
 
