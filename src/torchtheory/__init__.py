@@ -24,6 +24,7 @@ _ROOMS = (
     "audit",
     "core",
     "data",
+    "explanation",
     "expressivity",
     "generalization",
     "kernels",

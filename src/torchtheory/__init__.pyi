@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias
 from torchtheory import approximation as approximation
 from torchtheory import core as core
 from torchtheory import data as data
+from torchtheory import explanation as explanation
 from torchtheory import expressivity as expressivity
 from torchtheory import generalization as generalization
 from torchtheory import kernels as kernels

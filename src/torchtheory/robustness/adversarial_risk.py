@@ -77,11 +77,11 @@ def robust_accuracy(
     >>> round(found.clean.estimate, 3), round(float(found), 3)
     (0.667, 0.333)
     """
-    _check_attack(attack)
+    check_attack(attack)
     if attack.targeted:
         raise InvalidInput("robust accuracy is about any wrong class: give an untargeted attack")
     samples = collect(data, "attacked", limit=sys.maxsize)
-    result = _until_fooled(attack, True)(model, samples.x, samples.y)
+    result = until_fooled(attack, True)(model, samples.x, samples.y)
     n = len(result)
     left, right = n - int(result.success.sum()), n - int(result.success_before.sum())
     return RobustAccuracy(
@@ -131,9 +131,9 @@ def adversarial_risk(
     >>> abs(float(found) - float(F.softplus(-margins).mean())) < 1e-6
     True
     """
-    _check_attack(attack)
+    check_attack(attack)
     samples = collect(data, "attacked", limit=sys.maxsize)
-    result = _until_fooled(attack, False)(model, samples.x, samples.y)
+    result = until_fooled(attack, False)(model, samples.x, samples.y)
     losses, clean = result.losses.double(), result.clean_losses.double()
     if len(losses) < 2:
         raise InvalidInput("a risk with an interval needs at least two samples")
@@ -335,12 +335,12 @@ def gaussian_adversarial_error(
     return float(torch.special.ndtr(places).mean())
 
 
-def _check_attack(attack: Attack) -> None:
+def check_attack(attack: Attack) -> None:
     if not isinstance(attack, Attack):
         raise InvalidType(f"attack must be an attack such as PGD(0.1), not {attack!r}")
 
 
-def _until_fooled(attack: Attack, stop: bool) -> Attack:
+def until_fooled(attack: Attack, stop: bool) -> Attack:
     """The attack that stops at the first error, or that goes on to make the loss large."""
     if "stop_when_fooled" in {f.name for f in fields(attack)}:
         return replace(attack, stop_when_fooled=stop)  # type: ignore[call-arg]

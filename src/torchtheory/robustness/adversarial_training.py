@@ -27,7 +27,7 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.models.model import evaluating
 from torchtheory.models.problem import Loss
 from torchtheory.models.targets import Task
-from torchtheory.robustness.adversarial_risk import _check_attack, _until_fooled
+from torchtheory.robustness.adversarial_risk import check_attack, until_fooled
 from torchtheory.robustness.attacks.attack import Attack
 from torchtheory.robustness.attacks.gradient_steps import PGD
 from torchtheory.robustness.attacks.victim import as_scores
@@ -58,7 +58,7 @@ class AdversarialTraining:
     clean: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_attack(self.attack)
+        check_attack(self.attack)
         closed_fraction(self.clean, "clean")
         if self.attack.targeted:
             raise InvalidInput("a model is trained against any wrong class, not a targeted attack")
@@ -66,7 +66,7 @@ class AdversarialTraining:
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, loss: Loss, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        attack = replace(_until_fooled(self.attack, False), generator=generator)
+        attack = replace(until_fooled(self.attack, False), generator=generator)
         moved = attack(model, x, y, private=False).adversarial
         outputs = model(moved)
         found = loss(outputs, y)
@@ -92,7 +92,7 @@ class Trades:
     weight: float = 6.0
 
     def __post_init__(self) -> None:
-        _check_attack(self.attack)
+        check_attack(self.attack)
         if not isinstance(self.attack, PGD):
             raise InvalidInput("TRADES replaces the loss of its attack: give a PGD")
         nonnegative_number(self.weight, "weight")

@@ -30,6 +30,7 @@ from torchtheory.models.samples import Data
 from torchtheory.models.untouched import copied
 from torchtheory.robustness.attacks.balls import Norm, as_norm, lengths
 from torchtheory.robustness.attacks.gradient_steps import PGD
+from torchtheory.robustness.attacks.shortest import FAB, DeepFool
 from torchtheory.robustness.bounds.balls import Limits
 from torchtheory.robustness.bounds.certified import (
     certified_radius,
@@ -259,13 +260,18 @@ def evaluate(
 
 
 def _usual_attack(norm: str, box: Limits | None) -> MakeAttack:
-    limits = None
-    if box is not None:
-        ends = [torch.as_tensor(v) for v in box]
-        limits = (float(ends[0].min()), float(ends[1].max()))
-        if any(bool((e != e.flatten()[0]).any()) for e in ends):
-            raise InvalidInput("the usual attack needs a box of two numbers; give an attack")
+    limits = _two_numbers(box)
     return lambda radius: PGD(radius, 40, restarts=2, norm=norm, box=limits, generator=0)
+
+
+def _two_numbers(box: Limits | None) -> tuple[float, float] | None:
+    """A box as attacks know it."""
+    if box is None:
+        return None
+    ends = [torch.as_tensor(v) for v in box]
+    if any(bool((e != e.flatten()[0]).any()) for e in ends):
+        raise InvalidInput("the usual attacks need a box of two numbers")
+    return float(ends[0].min()), float(ends[1].max())
 
 
 def _margins(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -334,8 +340,8 @@ def robust_radius(
     """A certified lower and an attacked upper bound of each sample's distance to the boundary.
 
     The lower bound comes from bisection over certificates (`certified_radius`), the upper one from
-    PGD in balls that grow until every sample is misled and then shrink by tenths; what is found is
-    cut off where the class changes.
+    DeepFool and FAB, from PGD in balls that grow until the samples that neither misled are, and
+    from PGD in balls that shrink by tenths; what is found is cut off where the class changes.
 
     Raises:
         NotConverged: if a lower bound is above its upper one: an error in this package.
@@ -343,7 +349,7 @@ def robust_radius(
     >>> net = nn.Linear(2, 2, bias=False).double()
     >>> _ = net.weight.data.copy_(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     >>> found = robust_radius(net, torch.tensor([[3.0, 1.0]]), torch.tensor([0]))
-    >>> bool(0.99 < found.lower <= 1 <= found.upper < 1.1)
+    >>> bool(0.99 < found.lower <= 1 <= found.upper < 1.001)
     True
     """
     named = as_norm(norm)
@@ -352,21 +358,26 @@ def robust_radius(
     y = y.to(network.device)
     lower = certified_radius(model, x, y, named, method, box=box, largest=largest)
     own = copied(model).double().eval().requires_grad_(False)
-    make = _usual_attack(named, box)
+    ball = _usual_attack(named, box)
+    limits = _two_numbers(box)
     upper = torch.full((len(x),), math.inf, dtype=torch.float64)
     upper[_margins(own, x.double(), y).cpu() <= 0] = 0.0
 
-    def attack(radius: float, rest: Tensor) -> None:
-        """Keep what is shorter than what is known."""
+    def keep_shorter(attack: Callable[..., Attacked], rest: Tensor) -> None:
+        """Attack the samples `rest`, and keep what is shorter than what is known."""
         check_time()
         where = rest.nonzero()[:, 0].to(x.device)
-        result = make(radius)(model, x[where], y[where])
+        result = attack(model, x[where], y[where])
         found = _shortest(own, x[where], y[where], result.adversarial, named).cpu()
         upper[rest] = torch.minimum(upper[rest], found)
 
+    standing = upper > 0
+    if bool(standing.any()):
+        for shortest in (DeepFool(norm=named, box=limits), FAB(norm=named, box=limits)):
+            keep_shorter(shortest, standing)
     size = max(float(lower.max()), 1e-3)
     while size <= largest and bool(upper.isinf().any()):
-        attack(size, upper.isinf())
+        keep_shorter(ball(size), upper.isinf())
         size *= 2
     # a shorter ball at a time, for the samples that may still be misled in it
     known = upper[upper.isfinite() & (upper > 0)]
@@ -375,7 +386,7 @@ def robust_radius(
         size *= _SHRINK
         rest = (lower < size) & (size < upper) & upper.isfinite()
         if bool(rest.any()):
-            attack(size, rest)
+            keep_shorter(ball(size), rest)
         if not bool((upper.isfinite() & (lower < size)).any()):
             break
     if bool((lower > upper * (1 + 1e-9) + 1e-12).any()):

@@ -23,7 +23,6 @@ from torchtheory.core.checks import all_finite, as_module
 from torchtheory.core.errors import (
     InvalidInput,
     ShapeMismatch,
-    TorchTheoryError,
     UnsupportedModel,
 )
 from torchtheory.linalg.singular_values import FAILURE
@@ -40,7 +39,7 @@ from torchtheory.robustness.composed_layers import COMPOSED
 from torchtheory.robustness.entrywise_operations import slope_bounded
 from torchtheory.robustness.operations import apply
 from torchtheory.robustness.pointwise import SLOPES, pointwise_constant
-from torchtheory.robustness.watched_pass import Node, Pass, Signal, matrix_of, times
+from torchtheory.robustness.watched_pass import Node, Pass, Signal, matrix_of, placed, times
 
 
 @dataclass(frozen=True)
@@ -199,27 +198,25 @@ def _run(
     model: nn.Module, centers: Tensor, norms: list[float] | None, output: int | str | None
 ) -> tuple[Pass, Signal]:
     watch = Pass(known=None if norms is None else iter(norms), centers=len(centers), apply=apply)
-    start = Node(centers, (), lambda *_: None)  # type: ignore[arg-type]
+    start = Node(centers, ())
     watch.nodes.append(start)
     with _watched(model, watch):
-        try:
-            made = model(Signal(watch, start, (), centers))
-        except TorchTheoryError:
-            raise
-        except Exception as error:
-            sentence = " ".join(str(error).split())[:200]
-            raise watch.refuse(
-                f"the network could not be followed: {type(error).__name__}: {sentence}"
-            ) from error
+        made = model(Signal(watch, start, (), centers))
+    result = signal_of(made, output)
+    result.current()
+    assert result.factor >= 0  # asked for now: another pass takes the norms in this order
+    return watch, result
+
+
+def signal_of(made: object, output: int | str | None) -> Signal:
+    """The output that is meant, of what a watched pass returned."""
     which = main_output_of(made) if output is None else output
     result = made if which is None else parts_of(made).get(which)
     if isinstance(result, Tensor):
         raise UnsupportedModel("the output does not depend on the input")
     if not isinstance(result, Signal):
         raise UnsupportedModel(f"the network returns {type(made).__name__}, not one tensor")
-    result.current()
-    assert result.factor >= 0  # asked for now: another pass takes the norms in this order
-    return watch, result
+    return result
 
 
 def main_output_of(made: object) -> int | str | None:
@@ -236,28 +233,16 @@ def main_output_of(made: object) -> int | str | None:
 @contextmanager
 def _watched(model: nn.Module, watch: Pass) -> Iterator[None]:
     """Layers with a rule of their own follow it, and the pass knows where it is."""
-    hooks = []
     replaced = []
-
-    def enter(name: str, module: nn.Module, _: Any) -> None:
-        kind = type(module).__name__
-        watch.place.append(f"layer {name!r}, {kind}" if name else kind)
-
-    def leave(*_: Any) -> None:
-        watch.place.pop()
-
-    for name, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(partial(enter, name)))
-        hooks.append(module.register_forward_hook(leave))
+    for module in model.modules():
         rule = _layer_rule(module, watch)
         if rule is not None and "forward" not in vars(module):
             module.forward = rule
             replaced.append(module)
     try:
-        yield
+        with placed(model, watch):
+            yield
     finally:
-        for hook in hooks:
-            hook.remove()
         for module in replaced:
             del module.forward
 

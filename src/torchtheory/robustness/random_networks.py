@@ -38,6 +38,7 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedMode
 from torchtheory.core.intervals import Interval, clopper_pearson, median_interval
 from torchtheory.core.random import RandomSource, as_generator, gaussian, rademacher
 from torchtheory.models.model import one_output
+from torchtheory.models.opened import opened
 from torchtheory.nets.activation_moments import Function, second_moment, squared_slope
 from torchtheory.nets.activations import Activation, activation, as_layer, nth_derivative
 from torchtheory.nets.feedforward import dense
@@ -47,7 +48,7 @@ from torchtheory.primer.moment_tails import (
     moment_constants,
     nonnegative_mean_floor,
 )
-from torchtheory.robustness.attacks.victim import opened, refuse_constant
+from torchtheory.robustness.attacks.victim import refuse_constant
 
 #: The median of |N(0, 1)|.
 _MEDIAN = 0.6744897501960817

@@ -16,14 +16,16 @@ the answer might differ within the ball. What asks for its shape is answered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
-from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.singular_values import (
     DENSE,
@@ -79,13 +81,14 @@ class Node:
     Attributes:
         center: its value at the centers, `[b, ...]`.
         parents: the signals that it is made of.
-        rule: what is known of it, from what is known of them.
+        rule: what is known of it, from what is known of them; None for the input, and for a pass
+            that looks for something else.
         parts: the signals that it stacks along a dimension, where it does.
     """
 
     center: Tensor
     parents: tuple[Signal, ...]
-    rule: Rule
+    rule: Rule | None = None
     parts: tuple[int, list[Signal]] | None = None
 
 
@@ -214,12 +217,53 @@ class Pass:
         first = self.nodes[0]
         found[first] = Extent(torch.ones_like(radius), radius, self.size(first.center) + radius)
         for node in self.nodes[1:]:
+            assert node.rule is not None  # every operation of this pass gives one
             extent = node.rule(*map(of, node.parents))
             # what is L-Lipschitz on the ball moves by LR at most, and often less is known
             distance = torch.minimum(extent.distance, times(extent.lipschitz, radius))
             largest = torch.minimum(extent.largest, self.size(node.center) + distance)
             found[node] = Extent(extent.lipschitz, distance, largest)
         return of
+
+
+@contextmanager
+def placed(
+    model: nn.Module, watch: Pass, entered: Callable[[Pass, nn.Module], None] | None = None
+) -> Iterator[None]:
+    """While the network runs, the pass knows in which module it is.
+
+    What the network raises becomes a sentence with that place.
+
+    Args:
+        model, watch: the network, and its pass.
+        entered: called with the pass and each module before it runs.
+    """
+    hooks = []
+
+    def enter(name: str, module: nn.Module, _: Any) -> None:
+        kind = type(module).__name__
+        watch.place.append(f"layer {name!r}, {kind}" if name else kind)
+        if entered is not None:
+            entered(watch, module)
+
+    def leave(*_: Any) -> None:
+        watch.place.pop()
+
+    for name, module in model.named_modules():
+        hooks.append(module.register_forward_pre_hook(partial(enter, name)))
+        hooks.append(module.register_forward_hook(leave))
+    try:
+        yield
+    except TorchTheoryError:
+        raise
+    except Exception as error:
+        sentence = " ".join(str(error).split())[:200]
+        raise watch.refuse(
+            f"the network could not be followed: {type(error).__name__}: {sentence}"
+        ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def times(a: Tensor, b: Tensor) -> Tensor:

@@ -255,6 +255,8 @@ def test_what_is_padding_in_the_source_changes_nothing() -> None:
     wanted = model.decode(previous, short)
     assert torch.allclose(model.decode(previous, memory, memory_mask=present[:, None]), wanted)
     assert not torch.allclose(model.decode(previous, memory), wanted, atol=1e-4)
+    assert torch.allclose(model(x, previous, mask=present[:, None]), wanted)
+    assert not torch.allclose(model(x, previous), wanted, atol=1e-4)
     cache = model.cache()
     steps = [
         model.decode(previous[:, t : t + 1], memory, cache, memory_mask=present[:, None])

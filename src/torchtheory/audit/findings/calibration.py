@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +30,7 @@ from torchtheory.generalization.learning.calibration import (
     reliability_curve,
 )
 from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.report.wording import counted
 from torchtheory.training.risks import split_indices
 
@@ -42,6 +42,8 @@ SIGNIFICANT = 0.001
 
 #: Calibration errors that are worth a look, and that are a defect.
 SMALL, LARGE = 0.02, 0.1
+
+STATEMENT = r"P(\hat y = y \mid \hat p) = \hat p"
 
 
 def probabilities(problem: Problem) -> str | None:
@@ -69,14 +71,7 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
     """Confidence against accuracy on the test data, and the temperature that closes a gap."""
     assert problem.test is not None
     samples = problem.test
-    statement = r"P(\hat y = y \mid \hat p) = \hat p"
-    if len(samples) < LEAST:
-        are = "is" if len(samples) == 1 else "are"
-        reason = f"{counted(len(samples), 'test sample')} {are} too few; it takes {LEAST}"
-        if len(samples) < samples.population:
-            record.not_done((), statement, f"{reason}, and a larger budget")
-        else:
-            record.not_applicable((), statement, reason)
+    if too_few_to_judge(record, samples, LEAST):
         return
     logits, labels = class_logits(problem, problem.outputs(samples), samples.y)
     confidence, right = predicted_confidence(logits, labels)
@@ -88,7 +83,6 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
         calibration_error(confidence, right, level=record.confidence),
         samples=samples,
     )
-    said, true = float(confidence.mean()), float(right.double().mean())
     record.quantity(
         "mean-confidence-gap",
         "mean confidence minus accuracy on new data",
@@ -105,31 +99,24 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
         "says.",
         size=(4.6, 3.4),
     )
-    way = "more" if said > true else "less"
-    sentence = (
-        f"It is {said:.1%} sure on average and right {true:.1%} of the time on {len(samples):,} "
-        "test samples"
+    judge_calibration(
+        record, confidence, right, error, tested, repaired, f"on {len(samples):,} test samples"
     )
-    # a temperature that lowers the loss on samples it was not fitted to settles what bins may not
-    fixed = repaired is not None and repaired.clearly
-    if tested.p_value > SIGNIFICANT or (error.low < SMALL and not fixed):
-        said_of_gap = "" if tested.p_value > 0.05 else ", a small gap"
-        if error.low >= SMALL:
-            said_of_gap = ", a gap that may be chance"
-        record.fine(
-            f"{sentence}{said_of_gap}.",
-            number=error,
-            usual=f"below {SMALL:g}" + (", but for chance" if error.low >= SMALL else ""),
-            figure="reliability",
-        )
-        return
-    severity(record, error, said > true)(
-        f"{sentence}: it claims to be {way} certain than it is.",
-        number=error,
-        usual=f"below {SMALL:g}",
-        action=repair_action(repaired),
-        figure="reliability",
-    )
+
+
+def too_few_to_judge(
+    record: FindingRecord, samples: Samples, least: int, one: str = "sample"
+) -> bool:
+    """Whether nothing can be said of so few test samples, and why: by their number, or for time."""
+    if len(samples) >= least:
+        return False
+    are = "is" if len(samples) == 1 else "are"
+    reason = f"{counted(len(samples), f'test {one}')} {are} too few; it takes {least}"
+    if len(samples) < samples.population:
+        record.not_done((), STATEMENT, f"{reason}, and a larger budget")
+    else:
+        record.not_applicable((), STATEMENT, reason)
+    return True
 
 
 def class_logits(problem: Problem, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -220,9 +207,36 @@ def repair_action(repaired: Repair | None) -> str:
     )
 
 
-def severity(record: FindingRecord, error: Quantity, too_sure: bool) -> Callable[..., None]:
-    """A defect or a look: too little confidence is a loss of information; too much misleads."""
-    return record.defect if error.low > LARGE and too_sure else record.look
+def judge_calibration(
+    record: FindingRecord,
+    confidence: Tensor,
+    right: Tensor,
+    error: Quantity,
+    tested: CalibrationTest,
+    repaired: Repair | None,
+    where: str,
+) -> None:
+    """Is it fine, worth a look or a defect that it is as sure as it is?"""
+    said, true = float(confidence.mean()), float(right.double().mean())
+    sentence = f"It is {said:.1%} sure on average and right {true:.1%} of the time {where}"
+    # a temperature that lowers the loss on samples it was not fitted to settles what bins may not
+    fixed = repaired is not None and repaired.clearly
+    if tested.p_value > SIGNIFICANT or (error.low < SMALL and not fixed):
+        gap, usual = "" if tested.p_value > 0.05 else ", a small gap", f"below {SMALL:g}"
+        if error.low >= SMALL:
+            gap, usual = ", a gap that may be chance", f"{usual}, but for chance"
+        record.fine(f"{sentence}{gap}.", number=error, usual=usual, figure="reliability")
+        return
+    # too little confidence is a loss of information; too much misleads
+    say = record.defect if error.low > LARGE and said > true else record.look
+    way = "more" if said > true else "less"
+    say(
+        f"{sentence}: it claims to be {way} certain than it is.",
+        number=error,
+        usual=f"below {SMALL:g}",
+        action=repair_action(repaired),
+        figure="reliability",
+    )
 
 
 def tabulate_bins(

@@ -8,13 +8,11 @@ from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.calibration import (
-    SIGNIFICANT,
-    SMALL,
     Repair,
+    judge_calibration,
     plot_reliability,
-    repair_action,
-    severity,
     tabulate_bins,
+    too_few_to_judge,
 )
 from torchtheory.audit.findings.hypotheses import deterministic, labeled_positions, test_data
 from torchtheory.audit.findings.positions import ratio_interval
@@ -27,7 +25,6 @@ from torchtheory.generalization.learning.calibration import (
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.targets import IGNORED, position_words
-from torchtheory.report.wording import counted
 from torchtheory.training.risks import split_indices
 
 #: Sequences or images below which nothing is said.
@@ -35,8 +32,6 @@ LEAST = 20
 
 #: Logits that a temperature is fitted to, at most.
 FITTED = 2**23
-
-STATEMENT = r"P(\hat y = y \mid \hat p) = \hat p"
 
 
 def logits_at_positions(problem: Problem) -> str | None:
@@ -58,12 +53,7 @@ def token_calibration(problem: Problem, record: FindingRecord) -> None:
     assert problem.test is not None
     samples = problem.test
     one, label = position_words(samples.y, problem.tokens)
-    if len(samples) < LEAST:
-        reason = f"{counted(len(samples), f'test {one}')} are too few; it takes {LEAST}"
-        if len(samples) < samples.population:
-            record.not_done((), STATEMENT, f"{reason}, and a larger budget")
-        else:
-            record.not_applicable((), STATEMENT, reason)
+    if too_few_to_judge(record, samples, LEAST, one):
         return
     confidence, right, who = _answers(problem, samples)
     found = clustered_calibration(
@@ -88,26 +78,14 @@ def token_calibration(problem: Problem, record: FindingRecord) -> None:
         "is right as often as it says.",
         size=(4.6, 3.4),
     )
-    said, true = float(confidence.mean()), float(right.double().mean())
-    sentence = (
-        f"It is {said:.1%} sure on average and right {true:.1%} of the time at the "
-        f"{len(right):,} {label}s of {len(samples):,} test {one}s"
-    )
-    fixed = repaired is not None and repaired.clearly
-    if found.test.p_value > SIGNIFICANT or (error.low < SMALL and not fixed):
-        gap = "" if found.test.p_value > 0.05 else ", a small gap"
-        usual = f"below {SMALL:g}"
-        if error.low >= SMALL:
-            gap, usual = ", a gap that may be chance", f"{usual}, but for chance"
-        record.fine(f"{sentence}{gap}.", number=error, usual=usual, figure="reliability")
-        return
-    way = "more" if said > true else "less"
-    severity(record, error, said > true)(
-        f"{sentence}: it claims to be {way} certain than it is.",
-        number=error,
-        usual=f"below {SMALL:g}",
-        action=repair_action(repaired),
-        figure="reliability",
+    judge_calibration(
+        record,
+        confidence,
+        right,
+        error,
+        found.test,
+        repaired,
+        f"at the {len(right):,} {label}s of {len(samples):,} test {one}s",
     )
 
 

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchtheory.kernels.parameter_uses.jacobians import Role, Use
 from torchtheory.kernels.parameter_uses.rules import ALIASES, CUTS, REWRITTEN, RULES
-from torchtheory.kernels.recurrent_steps import IN_STEPS
+from torchtheory.nets.recurrent.steps import IN_STEPS
 
 
 class ParameterUses(TorchFunctionMode):

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.attention.transformers import LanguageModel, Transformer
+from torchtheory.nets.attention.transformers import LanguageModel
 from torchtheory.nets.language.decoding import generate, sequence_log_probability
 from torchtheory.nets.language.filters import filtered, keep_top_k, keep_top_p
 from torchtheory.nets.language.listed import ListedModel
@@ -29,30 +28,26 @@ EXPANSIONS = {"A": {"A1": 0.50, "A2": 0.20}, "B": {"B1": 0.80}}
     covers=["M-107", "M-108", "M-109", "M-110", "N-89"],
     title="Greedy search falls into traps that a beam avoids, and an exhaustive search never",
     errata=["beam-search-loses-what-has-ended"],
-    full={"draws": 200_000, "length": 8, "iterations": 600},
+    full={"draws": 200_000, "length": 8},
 )
-def decoding(run: Run, draws: int = 20_000, length: int = 6, iterations: int = 120) -> None:
+def decoding(run: Run, draws: int = 20_000, length: int = 6) -> None:
     """The example of the lectures, random transformers, and a trap that is as deep as can be.
 
     Greedy search scores NK continuations, a beam at most NBK, exhaustive search about K^N, which is
     the price of certainty: a beam is sure to find the best sequence only from B = K^(N-1) on, and a
     model is built that defeats every smaller one. Sampling keeps the k likeliest tokens, or as many
-    as it takes for a probability p. An encoder-decoder learns to reverse sequences and writes
-    them token by token, with kept keys and values.
+    as it takes for a probability p.
 
     Args:
         draws: tokens drawn for each frequency.
-        length: of the sequences that are counted, and of those that are reversed.
-        iterations: of training.
+        length: of the longest sequences whose search is counted.
     """
     whole_number(length, "length", least=3)
-    whole_number(iterations, "iterations", least=1)
     example(run)
     whole_sequences(run)
     widths(run)
     costs(run, length)
     sampling(run, draws)
-    writing(run, iterations, length)
 
 
 def example(run: Run) -> None:
@@ -327,41 +322,6 @@ def smallest_set(chances: Tensor, p: float) -> int:
         if any(math.fsum(c) >= p for c in itertools.combinations(values, size)):
             return size
     return len(values)
-
-
-def writing(run: Run, iterations: int, length: int) -> None:
-    symbols = 5
-    net = Transformer(symbols, symbols + 1, 24, 48, 2, 1, norm="pre", generator=run.generator, dtype=torch.float32)
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-
-    def examples(count: int) -> tuple[Tensor, Tensor]:
-        x = torch.randint(symbols, (count, length), generator=run.generator)
-        return x, torch.cat([x.flip(1), torch.full((count, 1), symbols)], 1)
-
-    for k in run.track(range(iterations), "reversal"):
-        optimizer.param_groups[0]["lr"] = 0.01 * min(1, (k + 1) / 10) * (1 - k / iterations)
-        x, y = examples(64)
-        loss = F.cross_entropy(net(x, net.after_start(y)).flatten(0, 1), y.flatten())
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-    x, y = examples(300)
-    start = torch.full((300, 1), symbols + 1)
-
-    def right(source: Tensor) -> Tensor:
-        made = generate(net, start, max_new_tokens=length + 3, end=symbols, source=source).tokens[:, 1:]
-        made = F.pad(made, (0, y.shape[1] + 3 - made.shape[1]), value=symbols)
-        return (made == F.pad(y, (0, 3), value=symbols)).all(1)
-
-    says = run.states("N-89", r"\text{written until the end: the input reversed}")
-    says.above(
-        float(right(x).double().mean()),
-        0.9,
-        loose="how well it learns depends on the training; no theorem says it",
-        where=f"share of 300 whole sequences with their end; {length} symbols, {iterations} iterations",
-    )
-    says.fails("the encoder reads another sequence", float(right(x.roll(1, 0)).double().mean()))
 
 
 def plot_tree(ax: Any, model: ListedModel) -> None:

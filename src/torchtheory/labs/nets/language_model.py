@@ -20,15 +20,15 @@ VOCABULARY, ORDER, LENGTH = 4, 2, 8
     "language-model",
     room="nets",
     covers=["M-107", "N-89"],
-    title="A language model's loss falls to the entropy of its source, and not below",
+    title="A language model's loss falls toward the entropy of its source, and not below",
     full={"iterations": 1500, "sequences": 4000},
 )
 def language_model(run: Run, iterations: int = 150, sequences: int = 2000) -> None:
     """A small transformer on text drawn from a Markov chain of order two.
 
     The chain's entropy rate is the lowest loss per token that any model can have; the transformer
-    comes down to it. The same transformer that sees one token only stays at the entropy given one
-    token, and who sees the next token as well gets below the rate.
+    comes down toward it. The same transformer that sees one token only stays above the entropy given
+    one token, which the other one falls below; who sees the next token as well gets below the rate.
 
     Args:
         iterations: of training.
@@ -45,18 +45,8 @@ def language_model(run: Run, iterations: int = 150, sequences: int = 2000) -> No
     says = run.states(["M-107", "N-89"], r"-\tfrac1N\mathbb E\log q(y_{1:N})\ge h\text{, the entropy rate}")
     says.at_least(mean_interval(losses["all"], 0.999), rate, where=f"after {iterations} iterations, nats per token")
     says.fails("the next token is seen as well", mean_interval(both_sides(chain, held_out), 0.999))
-    gain = blind - rate
-    says = run.states(["M-107", "N-89"], r"\text{the loss comes nearer to }h\text{ than to }H(X_t\mid X_{t-1})")
-    # the chain's own loss on the same text: the noise of the sample cancels in the difference
-    own = -chain.log_probabilities(held_out).mean(1)
-    says.below(
-        float((losses["all"] - own).mean()) / gain,
-        0.5,
-        loose="how near it comes depends on the training; no theorem says it",
-        where="excess over the entropy rate, against what the second token is worth",
-    )
-    says.fails("only one token is seen", float((losses["one"] - own).mean()) / gain)
-    says = run.states("M-107", r"\text{one token seen: loss}\ge H(X_t\mid X_{t-1})")
+    # what all tokens are worth shows in the control: no model of one token gets below this entropy
+    says = run.states(["M-107", "N-89"], r"\text{one token seen: loss}\ge H(X_t\mid X_{t-1})")
     says.at_least(mean_interval(losses["one"], 0.999), blind)
     says.fails("all tokens are seen", mean_interval(losses["all"], 0.999))
     run.curves(
@@ -68,8 +58,8 @@ def language_model(run: Run, iterations: int = 150, sequences: int = 2000) -> No
             "one token seen": torch.full((len(curve),), blind),
         },
         axes=("iterations", "loss on new text (nats per token)"),
-        caption="The loss on new text comes down to the source's entropy rate (dashed, blue) if two tokens or more are "
-        "seen, and stays at the entropy given one token (dashed, orange) if not.",
+        caption="The loss on new text comes down toward the source's entropy rate (dashed, blue) if two tokens or "
+        "more are seen, and stays at the entropy given one token (dashed, orange) if not.",
     )
 
 

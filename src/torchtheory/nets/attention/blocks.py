@@ -30,9 +30,27 @@ Nonlinearity = str | Activation | nn.Module | Callable[..., Any]
 
 
 class _Block(nn.Module):
-    """What blocks share: where the normalization stands."""
+    """What blocks share: self-attention, a network, and where the normalization stands."""
 
     norm: Norm | None
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        heads: int,
+        norm: Norm | None,
+        activation: Nonlinearity,
+        bias: bool,
+        source: torch.Generator,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.norm = one_of(norm, "norm", ("post", "pre", None))
+        self.attention = MultiHeadAttention(width, heads, bias=bias, generator=source, dtype=dtype)
+        self.network = mlp(
+            [width, hidden, width], as_layer(activation), bias=bias, generator=source, dtype=dtype
+        )
 
     def _sub(
         self, x: Tensor, part: Callable[[Tensor], Tensor], norm: nn.Module, alpha: float = 1.0
@@ -89,15 +107,10 @@ class EncoderBlock(_Block):
         generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        super().__init__()
         source = as_generator(generator)
-        self.norm = one_of(norm, "norm", ("post", "pre", None))
+        super().__init__(width, hidden, heads, norm, activation, bias, source, dtype)
         self.alpha1 = finite_number(alpha1, "alpha1")
         self.alpha2 = finite_number(alpha2, "alpha2")
-        self.attention = MultiHeadAttention(width, heads, bias=bias, generator=source, dtype=dtype)
-        self.network = mlp(
-            [width, hidden, width], as_layer(activation), bias=bias, generator=source, dtype=dtype
-        )
         self.norm1, self.norm2 = self._norms(2, width, dtype)
 
     def forward(
@@ -170,15 +183,10 @@ class DecoderBlock(_Block):
         generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        super().__init__()
         source = as_generator(generator)
-        self.norm = one_of(norm, "norm", ("post", "pre", None))
-        self.attention = MultiHeadAttention(width, heads, bias=bias, generator=source, dtype=dtype)
+        super().__init__(width, hidden, heads, norm, activation, bias, source, dtype)
         self.cross = MultiHeadAttention(
             width, heads, memory_width=memory_width, bias=bias, generator=source, dtype=dtype
-        )
-        self.network = mlp(
-            [width, hidden, width], as_layer(activation), bias=bias, generator=source, dtype=dtype
         )
         self.norm1, self.norm2, self.norm3 = self._norms(3, width, dtype)
 

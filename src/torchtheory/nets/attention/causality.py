@@ -281,14 +281,14 @@ class _Sequences:
             self.function = copy.copy(model)
         else:
             self.function = PureFunction(as_module(model), output=output)
-        self.key, self.rest, given = _apart(x, self.function)
+        self.key, self.rest, given = _apart(x)
         self.x, self.axis = _checked(given, axis), axis
         self.rest = {k: t[: len(self.x)] for k, t in self.rest.items()}
         like = self.function.reference()
         self.x = self.x.to(like.device)
         if self.x.is_floating_point() and like.numel():
             self.x = self.x.to(like.dtype)
-        if self.function is not model and output is None and not isinstance(model, PureFunction):
+        if output is None and not isinstance(model, PureFunction):
             with torch.no_grad(), global_randomness_kept():
                 function, index = self._placed(self.x)
                 returned = called(function, lambda t: function.call(function.parameters, t), index)
@@ -365,7 +365,7 @@ class _Sequences:
             self.function, self.x = single, x
 
 
-def _apart(x: Any, function: PureFunction) -> tuple[str, dict[str, Tensor], Any]:
+def _apart(x: Any) -> tuple[str, dict[str, Tensor], Any]:
     """Name of the part that holds the sequence, the other parts by name, and the sequence."""
     parts = as_mapping(x)
     if parts is None:

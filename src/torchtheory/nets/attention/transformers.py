@@ -194,9 +194,16 @@ class Transformer(nn.Module):
         logits: Tensor = self.head(z if self.norm is None else self.norm(z))
         return logits
 
-    def forward(self, x: Tensor, previous: Tensor) -> Tensor:
-        """Logits `[B, n, outputs]` at each step, the decoder reading `previous[B, n]`."""
-        return self.decode(previous, self.encode(x))
+    def forward(self, x: Tensor, previous: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """Logits `[B, n, outputs]` at each step, the decoder reading `previous[B, n]`.
+
+        Args:
+            x: symbols `[B, m]` that the encoder reads.
+            previous: as `after_start` makes it.
+            mask: of x, for the encoder and for the decoder's look at it: with padding,
+                `present[:, None]` of `present[B, m]`; see `MultiHeadAttention`.
+        """
+        return self.decode(previous, self.encode(x, mask), memory_mask=mask)
 
     def after_start(self, y: Tensor) -> Tensor:
         """What the decoder reads for `y[B, n]`: the start symbol, then y without its end."""

@@ -146,10 +146,11 @@ class APGD(Attack):
                 top = torch.where(higher.reshape(column), points, top)
                 top_slope = torch.where(higher.reshape(column), slopes, top_slope)
                 top_value = torch.where(higher, values, top_value)
-            increases += values > last
-            last, since = values, since + 1
+            if k:  # the first value is no increase over anything
+                increases += values > last
+                since += 1
+            last = values
             if k in checkpoints:
-                # the first value is no increase over anything
                 few = increases < 0.75 * since
                 stuck = ~halved & (at_checkpoint >= top_value)
                 halved = few | stuck

@@ -14,6 +14,7 @@ and an upper bound of that length, never more. Source: Foundations of Deep Learn
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -27,11 +28,12 @@ from torchtheory.core.checks import all_finite, as_function, described, one_of, 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.progress import track
 from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.models.opened import opened
 from torchtheory.models.targets import Task, infer_task, targets_for
 from torchtheory.robustness.attacks import balls
 from torchtheory.robustness.attacks.balls import Norm, as_norm, lengths
 from torchtheory.robustness.attacks.goals import GOALS, Goal
-from torchtheory.robustness.attacks.victim import Victim, opened, part_of
+from torchtheory.robustness.attacks.victim import Victim, part_of
 
 #: Entries of inputs at once, as in 64 images of 3 x 32 x 32: what a pass makes of many more would
 #: not stay in the processor's cache. And the fewest samples at once.
@@ -288,13 +290,17 @@ class Region:
 
     def at(self, rows: Tensor) -> Region:
         """The region of some of the samples."""
-        return Region(self.x[rows], self.radius, self.norm, self.box)
+        part = copy.copy(self)
+        part.x = self.x[rows]
+        if self.norm == "inf":
+            part.lower, part.upper = self.lower[rows], self.upper[rows]
+        return part
 
     def project(self, points: Tensor) -> Tensor:
         """The nearest points of the region."""
         if self.norm == "inf":
             return torch.clamp(points, self.lower, self.upper)
-        low, high = self._room(self.x)
+        low, high = room_in(self.box, self.x)
         delta = points.double() - self.x.double() if self.coarse else points - self.x
         return self.moved(balls.project(delta, self.radius, self.norm, low, high))
 
@@ -318,7 +324,7 @@ class Region:
 
     def ascend(self, points: Tensor, gradient: Tensor, length: float | Tensor) -> Tensor:
         """A steepest step of a length, back in the region."""
-        low, high = self._room(points) if self.norm == "1" else (None, None)
+        low, high = room_in(self.box, points) if self.norm == "1" else (None, None)
         step = balls.steepest_step(gradient, length, self.norm, low, high)
         return self.project(step.add_(points))
 
@@ -327,10 +333,10 @@ class Region:
         moved = self.x + balls.random_perturbation(self.x, self.radius, self.norm, generator)
         return self.project(moved)
 
-    def _room(self, points: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        if self.box is None:
-            return None, None
-        return self.box[0] - points, self.box[1] - points
+
+def room_in(box: tuple[float, float] | None, points: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """How far each entry of the points may fall and rise, or None and None without a box."""
+    return (None, None) if box is None else (box[0] - points, box[1] - points)
 
 
 def named_goal(loss: str | Goal, task: Task) -> Goal:

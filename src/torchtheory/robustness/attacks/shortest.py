@@ -28,7 +28,7 @@ from torchtheory.core.checks import (
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.progress import track
 from torchtheory.models.targets import Task
-from torchtheory.robustness.attacks.attack import AT_ONCE, Attack, Best, slack
+from torchtheory.robustness.attacks.attack import AT_ONCE, Attack, Best, room_in, slack
 from torchtheory.robustness.attacks.balls import (
     Norm,
     as_norm,
@@ -162,7 +162,7 @@ class DeepFool(ShortestAttack):
             values, slopes = nearest_boundary(victim.run, points, victim.y[rows], norm, competitors)
             victim.count(rows, queries=1, gradients=competitors)
             x = victim.x[rows]
-            room = (None, None) if self.box is None else tuple(end - points for end in self.box)
+            room = room_in(self.box, points)
             points = points + nearest_on_plane(slopes, -values, norm, *room)
             further = x + (1 + self.overshoot) * (points - x)
             if self.box is not None:
@@ -355,7 +355,7 @@ class FAB(ShortestAttack):
                 torch.cat([slopes, slopes]),
                 -torch.cat([values, values_at_x]),
                 norm,
-                *self._room(torch.cat([points, x])),
+                *room_in(self.box, torch.cat([points, x])),
             )
             (here, there), (a, b) = both.chunk(2), lengths(both, norm).chunk(2)
             share = (a / (a + b).clamp_min(1e-12)).clamp_max(0.1).reshape(column)
@@ -370,8 +370,3 @@ class FAB(ShortestAttack):
         )
         for closest, fooled, size in zip(*per_class, strict=True):
             best.offer(closest, fooled, size, rows)
-
-    def _room(self, points: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        if self.box is None:
-            return None, None
-        return self.box[0] - points, self.box[1] - points

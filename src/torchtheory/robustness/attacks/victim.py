@@ -1,61 +1,16 @@
-"""The model under attack: a private copy that answers, counts what it is asked, and is thrown away.
-
-The copy is in evaluation mode and its weights need no gradients, so that a pass keeps only what the
-gradient of the input needs. Images are laid out with their channels last, in which convolutions on
-a processor are up to twice as fast.
-"""
+"""The model under attack: a network that answers and counts what it is asked."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
-from torchtheory.core.checks import as_module
-from torchtheory.core.errors import InvalidInput, TorchTheoryError, UnsupportedModel
-from torchtheory.models.model import (
-    evaluating,
-    evaluation_mode,
-    global_randomness_kept,
-    main_output,
-    one_output,
-)
+from torchtheory.core.errors import InvalidInput, UnsupportedModel
+from torchtheory.models.model import main_output, one_output
+from torchtheory.models.opened import answer
 from torchtheory.models.targets import Task
-from torchtheory.models.untouched import private_copy
 from torchtheory.robustness.attacks.goals import Goal
-
-
-@contextmanager
-def opened(model: nn.Module, x: Tensor, seed: int, *, private: bool = True) -> Iterator[nn.Module]:
-    """A network that may be run at will, while the model given stays as it was.
-
-    Args:
-        model: the user's.
-        x: inputs, whose shape and type decide about the layout.
-        seed: of what the model draws when it runs, if it does.
-        private: whether to work on a copy; without it the model itself runs in evaluation mode,
-            which whoever trains it may want.
-    """
-    as_module(model)
-    own = private_copy(model) if private else model
-    with ExitStack() as stack:
-        if own is model and private:  # no copy could be made: everything is put back instead
-            stack.enter_context(evaluation_mode(model))
-        else:
-            stack.enter_context(global_randomness_kept())
-            stack.enter_context(evaluating(own))
-        frozen = [p for p in own.parameters() if p.requires_grad]
-        for p in frozen:
-            p.requires_grad_(False)
-        stack.callback(lambda: [p.requires_grad_(True) for p in frozen])
-        torch.manual_seed(seed)  # inside the forks above
-        images = x.ndim == 4 and x.dtype == torch.float32
-        if images and own is not model and any(isinstance(m, nn.Conv2d) for m in own.modules()):
-            own = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        yield own
 
 
 class Victim:
@@ -134,23 +89,8 @@ class Victim:
         """Scores at points, in whatever derivative is being taken; nothing is counted."""
         check_time()
         # a copy: the first layer may write to its input
-        outputs = one_output(_answer(self.network, points.clone()), self.part)
+        outputs = one_output(answer(self.network, points.clone()), self.part)
         return as_scores(outputs, self.task)
-
-
-def _answer(network: nn.Module, x: Tensor) -> object:
-    """What the network returns; what it raises becomes a sentence."""
-    try:
-        return network(x)
-    except TorchTheoryError:
-        raise
-    except Exception as error:
-        needing = " that need gradients" * x.requires_grad
-        sentence = " ".join(str(error).split())[:300]
-        raise UnsupportedModel(
-            f"the model raised {type(error).__name__} on inputs {list(x.shape)}{needing}: "
-            f"{sentence}"
-        ) from error
 
 
 def as_scores(outputs: Tensor, task: Task) -> Tensor:
@@ -184,7 +124,7 @@ def finite(gradient: Tensor) -> Tensor:
 def part_of(network: nn.Module, x: Tensor) -> tuple[int | str | None, Tensor]:
     """Which output is meant if there are several, and that output for a few samples."""
     with torch.no_grad():
-        returned = _answer(network, x.clone())
+        returned = answer(network, x.clone())
     part = main_output(returned)
     outputs = one_output(returned, part)
     if outputs.ndim == 0 or len(outputs) != len(x):

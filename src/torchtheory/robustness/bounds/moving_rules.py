@@ -48,9 +48,9 @@ def picks(
         numbered = run_with(function, (args[0], mask, 0.0), {}, tags, lambda t: t)
     view = name in MOVES | SELECTS or name == "__getitem__"
     if isinstance(filled, Tensor):
-        return _picked(watch, among, tags, numbered, filled, view)
+        return _picked(watch, name, among, tags, numbered, filled, view)
     pairs = zip(numbered, filled, strict=True)
-    return tuple(_picked(watch, among, tags, n, f, view) for n, f in pairs)
+    return tuple(_picked(watch, name, among, tags, n, f, view) for n, f in pairs)
 
 
 def _numbers(thing: Any, like: Signal, truths: bool) -> Any:
@@ -70,14 +70,16 @@ def _numbers(thing: Any, like: Signal, truths: bool) -> Any:
 
 def _picked(
     watch: Pass,
+    name: str,
     among: list[Signal],
     tags: dict[int, Tensor],
     numbered: Tensor,
     filled: Tensor,
     view: bool,
 ) -> Signal:
+    mixes = f"{name.strip('_')} moves samples to another dimension, or mixes them"
     if filled.shape[:1] != (COPIES,):
-        raise watch.refuse("the network moves samples to another dimension, or mixes them")
+        raise watch.refuse(mixes)
     shape = tuple(filled.shape[1:])
     rows = numbered.reshape(COPIES, -1).long()
     places, sources = [], []
@@ -91,7 +93,7 @@ def _picked(
             not torch.equal(torch.where(inside[0], maps[0], -1), torch.where(i, m, -1))
             for i, m in zip(inside, maps, strict=True)
         ):
-            raise watch.refuse("the network moves samples to another dimension, or mixes them")
+            raise watch.refuse(mixes)
         places.append(inside[0].nonzero()[:, 0])
         sources.append(maps[0][inside[0]])
     free = rows[0] == 0

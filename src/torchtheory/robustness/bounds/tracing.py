@@ -7,17 +7,15 @@ mixes samples is seen, and nothing in the graph depends on the number of samples
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import as_module
-from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
-from torchtheory.models.model import evaluating, global_randomness_kept, parts_of
+from torchtheory.core.errors import UnsupportedModel
+from torchtheory.models.model import evaluating, global_randomness_kept
 from torchtheory.models.untouched import copied
 from torchtheory.robustness.bounds.affine_rules import (
     add,
@@ -49,17 +47,16 @@ from torchtheory.robustness.bounds.bending_rules import (
     prelu,
 )
 from torchtheory.robustness.bounds.graph import Graph, Vertex
-from torchtheory.robustness.bounds.moving_rules import picks
-from torchtheory.robustness.bounds.vertices import COPIES, no_rule
-from torchtheory.robustness.lipschitz_bound import main_output_of
+from torchtheory.robustness.bounds.moving_rules import JOINS, picks
+from torchtheory.robustness.bounds.vertices import COPIES
+from torchtheory.robustness.lipschitz_bound import signal_of
 from torchtheory.robustness.operations import CASTS, DECISIONS, DROPOUTS, MOVES, SELECTS, followed
-from torchtheory.robustness.watched_pass import Pass, Signal, signals_in
+from torchtheory.robustness.watched_pass import Pass, Signal, placed, signals_in
 
-PICKS = MOVES | SELECTS | {
+PICKS = MOVES | SELECTS | JOINS | {
     "expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave", "index_select",
-    "gather", "take_along_dim", "masked_fill", "where", "cat", "concat", "concatenate", "stack",
-    "hstack", "vstack", "pad", "tril", "triu", "__getitem__", "unfold", "as_strided", "dstack",
-    "column_stack", "channel_shuffle", "upsample_nearest",
+    "gather", "take_along_dim", "masked_fill", "where", "pad", "tril", "triu", "__getitem__",
+    "unfold", "as_strided", "channel_shuffle", "upsample_nearest",
 }  # fmt: skip
 #: Sums of entries with coefficients that are not negative, within a sample.
 MEANS = {
@@ -93,30 +90,16 @@ def trace(
     own = copied(model).requires_grad_(False) if own is None else own
     given = torch.zeros(COPIES, *sample.shape, dtype=sample.dtype, device=sample.device)
     watch = Pass(centers=COPIES, apply=apply)
-    start = Vertex(given, (), no_rule, shape=tuple(sample.shape))
+    start = Vertex(given, (), shape=tuple(sample.shape))
     watch.nodes.append(start)
     with torch.set_grad_enabled(parameters is not None), evaluating(own), global_randomness_kept():
         before = torch.get_rng_state()
-        with _places(own, watch):
-            try:
-                signal = Signal(watch, start, (), given)
-                made = torch.func.functional_call(own, dict(parameters or {}), (signal,))
-            except TorchTheoryError:
-                raise
-            except Exception as error:
-                sentence = " ".join(str(error).split())[:200]
-                raise watch.refuse(
-                    f"the network could not be followed: {type(error).__name__}: {sentence}"
-                ) from error
+        with placed(own, watch, _refuse_attention):
+            signal = Signal(watch, start, (), given)
+            made = torch.func.functional_call(own, dict(parameters or {}), (signal,))
         if not torch.equal(before, torch.get_rng_state()):
             raise UnsupportedModel("the network draws random numbers, so it is no one function")
-    which = main_output_of(made) if output is None else output
-    result = made if which is None else parts_of(made).get(which)
-    if isinstance(result, Tensor):
-        raise UnsupportedModel("the output does not depend on the input")
-    if not isinstance(result, Signal):
-        raise UnsupportedModel(f"the network returns {type(made).__name__}, not one tensor")
-    last = result.current().node
+    last = signal_of(made, output).current().node
     assert isinstance(last, Vertex)
     kept = tuple(v for v in watch.nodes if isinstance(v, Vertex))
     for vertex in kept:
@@ -124,26 +107,10 @@ def trace(
     return Graph(kept, last.place)
 
 
-@contextmanager
-def _places(model: nn.Module, watch: Pass) -> Iterator[None]:
-    """The pass knows in which module it is."""
-    hooks = []
-
-    def enter(name: str, module: nn.Module, _: Any) -> None:
-        kind = type(module).__name__
-        watch.place.append(f"layer {name!r}, {kind}" if name else kind)
-
-    def leave(*_: Any) -> None:
-        watch.place.pop()
-
-    for name, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(partial(enter, name)))
-        hooks.append(module.register_forward_hook(leave))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+def _refuse_attention(watch: Pass, module: nn.Module) -> None:
+    """Before its own transpositions are, which would be no help to a reader."""
+    if isinstance(module, nn.MultiheadAttention):
+        raise watch.refuse("the network uses attention, of which no bound is known here")
 
 
 def apply(watch: Pass, function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:

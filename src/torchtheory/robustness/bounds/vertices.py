@@ -15,11 +15,6 @@ from torchtheory.robustness.watched_pass import Pass, Signal
 COPIES = 2
 
 
-def no_rule(*_: Any) -> Any:
-    """A vertex has no rule of Lipschitz constants."""
-    raise NotImplementedError
-
-
 def vertex(
     watch: Pass, operation: Operation, parents: Sequence[Signal], value: Tensor, view: bool = False
 ) -> Signal:
@@ -27,7 +22,7 @@ def vertex(
         raise watch.refuse("the network moves samples to another dimension, or mixes them")
     where = watch.place[-1] if watch.place else ""
     made = Vertex(
-        value, tuple(parents), no_rule, operation=operation,
+        value, tuple(parents), operation=operation,
         operands=tuple(_place(p) for p in parents), shape=tuple(value.shape[1:]),
         place=len(watch.nodes), name=where,
     )  # fmt: skip

@@ -29,7 +29,7 @@ from torchtheory.core.budget import check_time
 from torchtheory.core.checks import as_batch, as_module, one_of, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.models.untouched import copied
-from torchtheory.robustness.attacks.balls import Norm, as_norm
+from torchtheory.robustness.attacks.balls import DUAL_EXPONENTS, Norm, as_norm
 from torchtheory.robustness.bounds.balls import Ball, Limits
 from torchtheory.robustness.bounds.certified import class_rows
 from torchtheory.robustness.bounds.propagation import Propagation
@@ -147,10 +147,9 @@ def minimal_perturbation(
 def _first_reach(network: PiecewiseAffine, x: Tensor, rows: Tensor, norm: Norm) -> float:
     """Where the tangent plane at the sample would cross the boundary."""
     forms, shifts = _forms_at(network, x)
-    dual = {"inf": 1, "2": 2, "1": np.inf}[norm]
     slopes = rows.numpy() @ forms
     values = slopes @ x.reshape(-1).numpy() + rows.numpy() @ shifts
-    sizes = np.linalg.norm(slopes, dual, axis=1)
+    sizes = np.linalg.norm(slopes, DUAL_EXPONENTS[norm], axis=1)
     near = np.where(sizes > 0, values / np.maximum(sizes, 1e-300), np.inf).min()
     return float(1.5 * near) if math.isfinite(near) and near > 0 else 1.0
 

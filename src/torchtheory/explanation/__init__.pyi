@@ -1,0 +1,2 @@
+# what is explained
+from .score import open_score as open_score

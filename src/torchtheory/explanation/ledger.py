@@ -1,0 +1,84 @@
+r"""Where relevance went, layer by layer.
+
+Relevance that is handed from layer to layer is neither made nor lost but to biases and to the
+stabilizer $\varepsilon$: at every operation
+
+$$
+\sum_k R_k \;=\; \sum_j R_j \;+\; \text{to biases} \;+\; \text{to }\varepsilon,
+$$
+
+and what is left of this equation is rounding. Source: Mathematical Aspects of Deep Learning,
+Eq. (5.8) and footnote 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one operation did with the relevance of its output; all tensors are `[n]`.
+
+    Attributes:
+        layer: name of the module it belongs to; empty at the top.
+        operation: such as `conv2d`, in the words of torch.
+        rule: such as `epsilon 0.01`.
+        received: relevance of its output.
+        passed: what it handed to its inputs.
+        to_biases: what went to biases, and to whatever else does not come from the inputs.
+        to_epsilon: what the stabilizer took.
+    """
+
+    layer: str
+    operation: str
+    rule: str
+    received: Tensor
+    passed: Tensor
+    to_biases: Tensor
+    to_epsilon: Tensor
+
+    @property
+    def unexplained(self) -> Tensor:
+        """`[n]`, what is left: rounding, or the leak of a rule that does not conserve."""
+        return self.received - self.passed - self.to_biases - self.to_epsilon
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The books of one explanation, from the output to the inputs.
+
+    Attributes:
+        score: `[n]`, what was put in at the top.
+        entries: in the order in which relevance met them.
+        relevance: `[n]`, what arrived at the inputs.
+    """
+
+    score: Tensor
+    entries: tuple[Entry, ...]
+    relevance: Tensor
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    @property
+    def to_biases(self) -> Tensor:
+        """`[n]`, over all operations."""
+        return self._sum([e.to_biases for e in self.entries])
+
+    @property
+    def to_epsilon(self) -> Tensor:
+        """`[n]`, over all operations."""
+        return self._sum([e.to_epsilon for e in self.entries])
+
+    @property
+    def unexplained(self) -> Tensor:
+        """`[n]`, what the books do not account for, from score to inputs."""
+        return self.score - self.relevance - self.to_biases - self.to_epsilon
+
+    def _sum(self, parts: list[Tensor]) -> Tensor:
+        return torch.stack(parts).sum(0) if parts else torch.zeros_like(self.score)

@@ -1,0 +1,390 @@
+r"""What is explained: one number per sample, as a function of real features.
+
+An explanation is about a score $f_c(x)$: a class, a difference of two classes, a predicted value.
+`Score` makes of a user's module and inputs a function from flat points `[m, d]` to scores `[m]`, so
+that every method is written once: several inputs stand side by side in a point, and words are
+represented by their embeddings, since nothing can be differentiated by the number of a word.
+Source: Mathematical Aspects of Deep Learning, sections 5.3 and 5.4.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from torchtheory.core.budget import check_time
+from torchtheory.core.checks import all_finite, described
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, UnsupportedModel
+from torchtheory.models.model import main_output, one_output
+from torchtheory.models.opened import answer, opened
+
+#: A class, a class per sample, weights of the outputs, an index of one output, or a function of the
+#: outputs `[n, ...]` that returns scores `[n]`; None for the predicted class.
+Target = int | Tensor | tuple[int, ...] | Callable[[Tensor], Tensor] | None
+
+Inputs = Tensor | Sequence[Tensor]
+
+#: Entries of points at once: what a pass makes of many more would not stay in the cache.
+AT_ONCE = 64 * 3 * 32 * 32
+
+
+class Score:
+    r"""The score $f_c$ of a network at some samples; `open_score` makes one.
+
+    Attributes:
+        x: the inputs as given, one tensor or more, each `[n, ...]`.
+        points: `[n, d]`, the inputs as real numbers, side by side; words as their embeddings.
+        values: `[n]`, the scores at the samples.
+        outputs: what the network returns there.
+        features: `[d]`, which feature an entry of a point belongs to: a number of a table, a pixel
+            with all its channels, a word with its whole embedding.
+        classes: `[n]`, the class that is explained, or None if it is no class.
+        forwards, backwards: samples that went through the network in each direction so far.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        x: Sequence[Tensor],
+        target: Target,
+        *,
+        single: bool,
+        output: int | str | None = None,
+        probabilities: bool = False,
+    ) -> None:
+        self.network, self.x, self._single = network, tuple(x), single
+        self._part, self._probabilities = output, probabilities
+        self.forwards = self.backwards = 0
+        given = [t for t in self.x if not t.is_floating_point()]
+        before = torch.get_rng_state()
+        with torch.no_grad(), _Embeddings(given) as seen:
+            returned = answer(network, *(t.clone() for t in self.x))
+            if self._part is None:
+                self._part = main_output(returned)
+        self.forwards += len(self)
+        if not torch.equal(before, torch.get_rng_state()):
+            raise UnsupportedModel(
+                "the model draws random numbers in evaluation mode, so it is no one function"
+            )
+        # (number of an input, what stands for it)
+        self._parts = [(k, v) for k, t in enumerate(self.x) for v in seen.found(t)]
+        self._columns = [math.prod(p.shape[1:]) for _, p in self._parts]
+        self.points = torch.cat([p.reshape(len(self), -1) for _, p in self._parts], 1).detach()
+        self.outputs = self._checked(one_output(returned, self._part))
+        self.classes, self._select = _selection(self.outputs, target)
+        self.values = self._selected(self.outputs, None)
+        self.features = self._default_features()
+
+    def __len__(self) -> int:
+        return len(self.x[0])
+
+    @property
+    def at_once(self) -> int:
+        """Points that should go through the network together."""
+        return max(16, AT_ONCE // self.points.shape[1])
+
+    def __call__(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Scores `[m]` of points `[m, d]` that stand for the samples `rows`, differentiable.
+
+        Time is that of one pass forward over them all; see `at_once` and `in_chunks`.
+        """
+        check_time()
+        self.forwards += len(points)
+        return self._selected(self.run(points, rows), rows)
+
+    def run(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Outputs of the network at points; nothing is counted."""
+        pieces = torch.split(points, self._columns, 1)
+        shaped = [
+            piece.reshape(len(points), *value.shape[1:])
+            for piece, (_, value) in zip(pieces, self._parts, strict=True)
+        ]
+        arguments: list[Tensor] = []
+        replaced: list[tuple[Tensor, list[Tensor]]] = []
+        for k, given in enumerate(self.x):
+            own = [s for s, (owner, _) in zip(shaped, self._parts, strict=True) if owner == k]
+            if given.is_floating_point():
+                arguments += own
+            else:
+                arguments.append((given if rows is None else given[rows]).clone())
+                replaced.append((arguments[-1], own))
+        if not replaced:
+            return one_output(answer(self.network, *arguments), self._part)
+        with _Embedded(replaced):
+            return one_output(answer(self.network, *arguments), self._part)
+
+    def gradients(self, points: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Scores `[m]` and their gradients `[m, d]`.
+
+        Raises:
+            UnsupportedModel: if no differentiable path leads from the inputs to the score.
+        """
+        with torch.enable_grad():
+            moved = points.detach().requires_grad_(True)
+            values = self(moved, rows)
+            refuse_constant(values)
+            (gradient,) = torch.autograd.grad(values.sum(), moved)
+        self.backwards += len(points)
+        return values.detach(), gradient
+
+    def in_chunks(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Scores `[m]` without gradients, some points at a time."""
+        rows = torch.arange(len(points), device=points.device) if rows is None else rows
+        with torch.no_grad():
+            return torch.cat(
+                [
+                    self(p, r)
+                    for p, r in zip(
+                        torch.split(points, self.at_once),
+                        torch.split(rows, self.at_once),
+                        strict=True,
+                    )
+                ]
+            )
+
+    def shaped(self, relevance: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Relevance of entries `[n, d]` in the shape of the inputs; a word has its total."""
+        found: list[Tensor | None] = [None] * len(self.x)
+        for piece, (k, value) in zip(
+            torch.split(relevance, self._columns, 1), self._parts, strict=True
+        ):
+            whole = piece.reshape(len(relevance), *value.shape[1:])
+            if not self.x[k].is_floating_point():
+                before = found[k]
+                whole = whole.sum(-1) if before is None else before + whole.sum(-1)
+            found[k] = whole
+        shaped = tuple(f for f in found if f is not None)
+        return shaped[0] if self._single else shaped
+
+    def _default_features(self) -> Tensor:
+        """The entries that belong together: channels of a pixel, the embedding of a word."""
+        numbers: list[Tensor] = []
+        known: dict[int, Tensor] = {}
+        count = 0
+        for k, value in self._parts:
+            given, shape = self.x[k], value.shape[1:]
+            if not given.is_floating_point():  # [time, embedding]
+                if k not in known:
+                    known[k] = count + torch.arange(given[0].numel())
+                    count += given[0].numel()
+                each = known[k].reshape(*given.shape[1:], 1).expand(shape)
+            elif len(shape) == 3:  # [channels, height, width]
+                each = count + torch.arange(shape[1:].numel()).reshape(shape[1:]).expand(shape)
+                count += shape[1:].numel()
+            else:
+                each = count + torch.arange(shape.numel())
+                count += shape.numel()
+            numbers.append(each.reshape(-1))
+        return torch.cat(numbers).to(self.points.device)
+
+    def _checked(self, outputs: Tensor) -> Tensor:
+        if outputs.ndim == 0 or len(outputs) != len(self):
+            raise InvalidInput(
+                f"the model returns {list(outputs.shape)} for {len(self)} samples: an explanation "
+                "needs one row of outputs per sample"
+            )
+        return all_finite(outputs.detach(), "the outputs of the model")
+
+    def _selected(self, outputs: Tensor, rows: Tensor | None) -> Tensor:
+        if self._probabilities:
+            outputs = torch.softmax(outputs, 1)
+        return self._select(outputs, rows)
+
+
+@contextmanager
+def open_score(
+    model: nn.Module,
+    x: Inputs,
+    target: Target = None,
+    *,
+    output: int | str | None = None,
+    probabilities: bool = False,
+    seed: int = 0,
+) -> Iterator[Score]:
+    """The score of a user's network at some samples, while the model stays as it was.
+
+    Args:
+        model: the network; a private copy of it runs, in evaluation mode.
+        x: inputs `[n, ...]`, or several such tensors for a model of several inputs. Whole numbers
+            are words: they must go through an embedding.
+        target: what is explained: None for the class the model predicts (or its one output), a
+            class, classes `[n]`, weights of the outputs `[C]` or `[n, C]`, the index of one entry
+            of an output such as `(time, class)`, or a function of the outputs that returns `[n]`.
+        output: position or key of the output that is meant, where there are several.
+        probabilities: whether outputs go through a softmax first.
+        seed: of what the model draws, which is an error.
+
+    Raises:
+        UnsupportedModel: for a model in training mode with dropout, one that draws random numbers,
+            and whole numbers that go through no embedding.
+
+    >>> net = nn.Linear(2, 3)
+    >>> with open_score(net, torch.ones(4, 2), target=1) as score:
+    ...     bool((score.values == net(torch.ones(4, 2))[:, 1]).all()), score.points.shape
+    (True, torch.Size([4, 2]))
+    """
+    single = isinstance(x, Tensor)
+    given = [x] if isinstance(x, Tensor) else list(x) if isinstance(x, list | tuple) else []
+    if not given or not all(isinstance(t, Tensor) for t in given):
+        raise InvalidType(f"x must be a tensor, or several in a tuple, not {described(x)}")
+    for t in given:
+        if t.ndim == 0 or t.numel() == 0:
+            raise EmptyData(f"x needs samples in its first dimension, not a shape {list(t.shape)}")
+        if len(t) != len(given[0]):
+            raise InvalidInput(f"the inputs have {len(given[0])} and {len(t)} samples")
+        if t.is_complex():
+            raise InvalidType("complex inputs have no relevance here; give real ones")
+        if t.is_floating_point():
+            all_finite(t, "x")
+    if isinstance(model, nn.Module):
+        _refuse_dropout(model)
+    with opened(model, given[0], seed) as network:
+        first = next((p for p in network.parameters() if p.is_floating_point()), None)
+        if first is not None:  # the model decides about precision and device
+            given = [
+                t.to(first.device, first.dtype if t.is_floating_point() else t.dtype) for t in given
+            ]
+        yield Score(
+            network, given, target, single=single, output=output, probabilities=probabilities
+        )
+
+
+def refuse_constant(values: Tensor) -> None:
+    """Refuse scores of which no gradient can be taken."""
+    if not values.requires_grad:
+        raise UnsupportedModel(
+            "no differentiable path leads from the inputs to the score (the model rounds, leaves "
+            "torch, or runs under no_grad): use occlusion, shapley or lime, which only ask for "
+            "outputs"
+        )
+
+
+def _refuse_dropout(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if module.training and isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise UnsupportedModel(
+                f"the model is in training mode and layer {name!r} draws dropout, so it is no one "
+                "function: call model.eval() first"
+            )
+
+
+def _selection(
+    outputs: Tensor, target: Target
+) -> tuple[Tensor | None, Callable[[Tensor, Tensor | None], Tensor]]:
+    """The classes that are explained, if they are classes, and how to read scores off outputs."""
+    n = len(outputs)
+    if callable(target) and not isinstance(target, Tensor):
+        return None, lambda out, rows: _one_per_sample(target(out))
+    if isinstance(target, tuple):
+        index: Any = (slice(None), *target)
+        try:
+            _one_per_sample(outputs[index])
+        except IndexError as error:
+            raise InvalidInput(
+                f"target {target} is no index of outputs {list(outputs.shape[1:])}"
+            ) from error
+        return None, lambda out, rows: out[index]
+    if outputs.ndim == 1 or outputs.shape[1:].numel() == 1:
+        if target is not None and not (isinstance(target, int) and target == 0):
+            raise InvalidInput("the model has one output, so target can be left out")
+        return None, lambda out, rows: out.reshape(len(out))
+    if outputs.ndim > 2:
+        raise InvalidInput(
+            f"the model returns {list(outputs.shape[1:])} per sample: say which entry is meant, "
+            "such as target=(time, class), or give a function of the outputs"
+        )
+    width = outputs.shape[1]
+    if target is None:
+        classes = outputs.argmax(1)
+    elif isinstance(target, Tensor) and target.is_floating_point():
+        if target.shape not in {(width,), (n, width)}:
+            raise InvalidInput(
+                f"weights of {width} outputs of {n} samples have the shape [{width}] or "
+                f"[{n}, {width}], not {list(target.shape)}"
+            )
+        weights = target.to(outputs).expand(n, width)
+        return None, lambda out, rows: ((weights if rows is None else weights[rows]) * out).sum(1)
+    elif isinstance(target, int | Tensor) and not isinstance(target, bool):
+        classes = torch.as_tensor(target, device=outputs.device).long()
+        if classes.shape not in {(), (n,)}:
+            raise InvalidInput(f"one class, or one for each of {n} samples: {described(target)}")
+        classes = classes.expand(n)
+        if int(classes.min()) < 0 or int(classes.max()) >= width:
+            raise InvalidInput(f"the model has the classes 0 to {width - 1}: {described(target)}")
+    else:
+        raise InvalidType(f"target cannot be {described(target)}")
+
+    def select(out: Tensor, rows: Tensor | None) -> Tensor:
+        own = classes if rows is None else classes[rows]
+        return out.gather(1, own[:, None])[:, 0]
+
+    return classes, select
+
+
+def _one_per_sample(scores: Any) -> Tensor:
+    if not isinstance(scores, Tensor) or scores.ndim != 1:
+        kind = list(scores.shape) if isinstance(scores, Tensor) else described(scores)
+        raise InvalidInput(f"the target must lead to one number per sample, not {kind}")
+    return scores
+
+
+class _Embeddings(TorchFunctionMode):
+    """Sees what is made of the given whole numbers in embeddings."""
+
+    def __init__(self, given: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._given = list(given)
+        self._seen: list[tuple[int, Tensor]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in {F.embedding, torch.embedding}:
+            ids = _numbers_of(func, args, kwargs or {})
+            for t in self._given:
+                if ids is not None and ids.shape == t.shape and torch.equal(ids, t):
+                    self._seen.append((id(t), result))
+                    break
+        return result
+
+    def found(self, t: Tensor) -> list[Tensor]:
+        """What stands for an input: itself, or its embeddings."""
+        if t.is_floating_point():
+            return [t]
+        embedded = [v for owner, v in self._seen if owner == id(t)]
+        if not embedded:
+            raise UnsupportedModel(
+                "the inputs are whole numbers and go through no embedding, so the score has no "
+                "slope in them: give real inputs (x.float()), or a model that embeds them"
+            )
+        return embedded
+
+
+class _Embedded(TorchFunctionMode):
+    """Puts given vectors in the place of what embeddings return, in the same order."""
+
+    def __init__(self, replaced: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> None:
+        super().__init__()
+        self._left = [(ids, list(vectors)) for ids, vectors in replaced]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in {F.embedding, torch.embedding}:
+            ids = _numbers_of(func, args, kwargs or {})
+            for t, vectors in self._left:
+                if vectors and ids is not None and ids.shape == t.shape and torch.equal(ids, t):
+                    return vectors.pop(0)
+        return func(*args, **(kwargs or {}))
+
+
+def _numbers_of(func: Any, args: Any, kwargs: Any) -> Tensor | None:
+    if func is F.embedding:
+        ids = args[0] if args else kwargs.get("input")
+    else:
+        ids = args[1] if len(args) > 1 else kwargs.get("indices")
+    return ids if isinstance(ids, Tensor) else None
