@@ -137,17 +137,10 @@ class Score:
     def in_chunks(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
         """Scores `[m]` without gradients, some points at a time."""
         rows = torch.arange(len(points), device=points.device) if rows is None else rows
+        size = self.at_once
+        parts = zip(torch.split(points, size), torch.split(rows, size), strict=True)
         with torch.no_grad():
-            return torch.cat(
-                [
-                    self(p, r)
-                    for p, r in zip(
-                        torch.split(points, self.at_once),
-                        torch.split(rows, self.at_once),
-                        strict=True,
-                    )
-                ]
-            )
+            return torch.cat([self(p, r) for p, r in parts])
 
     def shaped(self, relevance: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Relevance of entries `[n, d]` in the shape of the inputs; a word has its total."""
