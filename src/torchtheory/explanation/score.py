@@ -45,6 +45,8 @@ class Score:
         outputs: what the network returns there.
         features: `[d]`, which feature an entry of a point belongs to: a number of a table, a pixel
             with all its channels, a word with its whole embedding.
+        places: `[d]`, which number of the inputs, laid side by side, an entry of a point stands
+            for: itself, or the word whose embedding it is in.
         classes: `[n]`, the class that is explained, or None if it is no class.
         forwards, backwards: samples that went through the network in each direction so far.
     """
@@ -81,6 +83,7 @@ class Score:
         self.classes, self._select = _selection(self.outputs, target)
         self.values = self._selected(self.outputs, None)
         self.features = self._default_features()
+        self.places = self._places()
 
     def __len__(self) -> int:
         return len(self.x[0])
@@ -142,6 +145,49 @@ class Score:
         with torch.no_grad():
             return torch.cat([self(p, r) for p, r in parts])
 
+    def gradients_in_chunks(
+        self, points: Tensor, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Scores `[m]` and their gradients `[m, d]`, some points at a time."""
+        rows = torch.arange(len(points), device=points.device) if rows is None else rows
+        size = self.at_once
+        parts = zip(torch.split(points, size), torch.split(rows, size), strict=True)
+        values, gradients = zip(*(self.gradients(p, r) for p, r in parts), strict=True)
+        return torch.cat(values), torch.cat(gradients)
+
+    def points_of(self, x: Inputs) -> Tensor:
+        """Points `[m, d]` of other inputs `[m, ...]` of the same shapes; nothing is counted."""
+        given = [x] if isinstance(x, Tensor) else list(x)
+        if len(given) != len(self.x) or not all(isinstance(t, Tensor) for t in given):
+            raise InvalidInput(f"{len(self.x)} inputs are needed, as many as the model takes")
+        for t, own in zip(given, self.x, strict=True):
+            if t.shape[1:] != own.shape[1:] or t.is_floating_point() != own.is_floating_point():
+                raise InvalidInput(
+                    f"inputs like {described(own)} are needed, any number of them, not "
+                    f"{described(t)}"
+                )
+        given = [t.to(own) for t, own in zip(given, self.x, strict=True)]
+        if all(t.is_floating_point() for t in given):
+            return torch.cat([t.reshape(len(t), -1) for t in given], 1)
+        words = [t for t in given if not t.is_floating_point()]
+        with torch.no_grad(), _Embeddings(words) as seen:
+            answer(self.network, *given)
+        found = [v for t in given for v in seen.found(t)]
+        return torch.cat([v.reshape(len(v), -1) for v in found], 1)
+
+    def by_place(self, entries: Tensor) -> Tensor:
+        """What entries `[m, d]` of each number of the inputs add up to, `[m, places]`."""
+        count = int(self.places.max()) + 1
+        if count == entries.shape[1]:
+            return entries
+        totals = entries.new_zeros(len(entries), count)
+        return totals.index_add_(1, self.places, entries)
+
+    def shared(self, numbers: Tensor) -> Tensor:
+        """Entries `[m, d]` among which numbers `[m, places]` are shared equally."""
+        sizes = torch.bincount(self.places).to(numbers)
+        return (numbers / sizes)[:, self.places]
+
     def shaped(self, relevance: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Relevance of entries `[n, d]` in the shape of the inputs; a word has its total."""
         found: list[Tensor | None] = [None] * len(self.x)
@@ -174,6 +220,17 @@ class Score:
             else:
                 each = count + torch.arange(shape.numel())
                 count += shape.numel()
+            numbers.append(each.reshape(-1))
+        return torch.cat(numbers).to(self.points.device)
+
+    def _places(self) -> Tensor:
+        """The number of the inputs that each entry stands for; see `places`."""
+        sizes = [t[0].numel() for t in self.x]
+        numbers: list[Tensor] = []
+        for k, value in self._parts:
+            each = sum(sizes[:k]) + torch.arange(sizes[k])
+            if not self.x[k].is_floating_point():
+                each = each.reshape(*self.x[k].shape[1:], 1).expand(value.shape[1:])
             numbers.append(each.reshape(-1))
         return torch.cat(numbers).to(self.points.device)
 
