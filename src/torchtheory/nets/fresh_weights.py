@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -13,31 +13,60 @@ from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.untouched import copied
 
 
-def drawn_anew(model: nn.Module, seed: int) -> nn.Module:
+def drawn_anew(model: nn.Module, seed: int, layers: Sequence[str] | None = None) -> nn.Module:
     """A copy of a model with every layer's own random initialization drawn anew.
 
     Layers draw by `reset_parameters`, which torch's own have; batch normalization forgets its
     averages as well. Global generators are left where they were.
+
+    Args:
+        model: any module; it is left alone.
+        seed: of what is drawn.
+        layers: names of those that are drawn anew, in this order; all unless given.
 
     >>> old = nn.Linear(2, 2)
     >>> new = drawn_anew(old, 0)
     >>> bool((old.weight == new.weight).any())
     False
     """
-    as_module(model)
+    if layers is None:
+        renewable_layers(model)  # refuses what cannot be drawn
     new = copied(model)
-    renewed: set[int] = set()
+    chosen = new.modules() if layers is None else [new.get_submodule(name) for name in layers]
     with global_randomness_kept():
         torch.manual_seed(seed)
-        for module in new.modules():
-            reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
-            reset = reset or getattr(module, "_reset_parameters", None)
-            if callable(reset):
+        for module in chosen:
+            reset = _reset(module)
+            if reset is not None:
                 reset()
-                renewed |= {id(p) for p in module.parameters(recurse=False)}
-    for name, parameter in new.named_parameters():
+    return new
+
+
+def renewable_layers(model: nn.Module) -> tuple[str, ...]:
+    """Names of the layers with weights of their own that can be drawn anew, in the model's order.
+
+    Raises:
+        UnsupportedModel: if a parameter belongs to no such layer.
+
+    >>> renewable_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
+    ('0', '2')
+    """
+    names: list[str] = []
+    renewed: set[int] = set()
+    for name, module in as_module(model).named_modules():
+        own = {id(p) for p in module.parameters(recurse=False)}
+        if own and _reset(module) is not None:
+            names.append(name)
+            renewed |= own
+    for name, parameter in model.named_parameters():
         if id(parameter) not in renewed:
             raise UnsupportedModel(
                 f"{name} belongs to no layer with reset_parameters, so it cannot be drawn anew"
             )
-    return new
+    return tuple(names)
+
+
+def _reset(module: nn.Module) -> Callable[[], object] | None:
+    found: Callable[[], object] | None = getattr(module, "reset_parameters", None)
+    found = found or getattr(module, "_reset_parameters", None)
+    return found if callable(found) else None
