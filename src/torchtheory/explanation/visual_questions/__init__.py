@@ -1,0 +1,1 @@
+"""Visual question answering: a relation network, and what its answers rest on."""
