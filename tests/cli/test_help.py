@@ -11,8 +11,8 @@ from torchtheory import __version__
 from .calls import Call, refused
 
 COMMANDS = [
-    ["audit"], ["compare"], ["lab", "list"], ["lab", "show"], ["lab", "run"], ["index"], ["errata"],
-    ["size"], ["doctor"],
+    ["audit"], ["explain"], ["compare"], ["lab", "list"], ["lab", "show"], ["lab", "run"],
+    ["index"], ["errata"], ["size"], ["doctor"],
 ]  # fmt: skip
 
 

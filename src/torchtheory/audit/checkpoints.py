@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from torchtheory import __version__
 from torchtheory.audit.bare_weights.audit import weights as audit_weights
 from torchtheory.audit.bare_weights.checkpoint import file_digest
@@ -20,10 +18,8 @@ from torchtheory.core.errors import InvalidInput, TorchTheoryError
 from torchtheory.core.files import kind_of, read_json, write_together
 from torchtheory.core.foreign_text import json_text
 from torchtheory.core.parallel import Outcome, run_tasks
-from torchtheory.core.random import as_generator
 from torchtheory.data.sources import load_data
-from torchtheory.models.loading import load_model, load_weights, weights_for
-from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.loading import load_network, weights_for
 
 #: Where it is kept what a finished audit is of.
 RECORD = "checkpoint.json"
@@ -93,11 +89,7 @@ def run_request(request: Request) -> Audit:
     train, test = load_data(
         request.data, target=request.target, test=request.test_data, seed=request.seed
     )
-    with global_randomness_kept():
-        torch.manual_seed(as_generator(request.seed).initial_seed())  # the factory's first weights
-        network = load_model(request.model)
-    if request.weights is not None:
-        load_weights(network, request.weights)
+    network = load_network(request.model, request.weights, request.seed)
     initial, prior = (
         None if file is None else weights_for(network, file)
         for file in (request.initial_weights, request.prior_weights)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchtheory.cli.options import Json, Seed
+from torchtheory.cli.options import (
+    Data,
+    Json,
+    Model,
+    Output,
+    Seed,
+    position_or_key,
+    refuse_without_model,
+)
 from torchtheory.cli.output import (
     INTERRUPTED,
     check_directory,
@@ -54,10 +61,7 @@ def audit(
         list[Path] | None,
         typer.Argument(metavar="[WEIGHTS]...", help="More files of weights, audited beside it."),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Your model: package.module:factory, or a .pt2 file of torch.export."),
-    ] = None,
+    model: Model = None,
     weights: Annotated[
         list[Path] | None,
         typer.Option(
@@ -72,22 +76,13 @@ def audit(
         Path | None,
         typer.Option(help="Weights of a prior that has not seen the training data; it is tested."),
     ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="An .npz file, a directory of .npy or IDX files, a .csv or .tsv file, or "
-            "package.module:loader."
-        ),
-    ] = None,
+    data: Data = None,
     target: Annotated[
         str | None, typer.Option(help="Column of a table to predict; several with commas.")
     ] = None,
     test_data: Annotated[Path | None, typer.Option(help="A second table, for testing.")] = None,
     task: Annotated[TaskChoice | None, typer.Option(help="Inferred unless given.")] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(help="Key or position of the output meant, if the model returns several."),
-    ] = None,
+    output: Output = None,
     learning_rate: Annotated[
         float | None, typer.Option(help="Of your training: is it below the stability limit?")
     ] = None,
@@ -168,9 +163,7 @@ def audit(
         }
         if files:  # the example has a task and a step, weights alone have none
             with_model |= {"--task": task, "--learning-rate": learning_rate}
-        if given := [name for name, value in with_model.items() if value is not None]:
-            raise InvalidInput(f"{' and '.join(given)} {'goes' if len(given) == 1 else 'go'} with "
-                               "--model")  # fmt: skip
+        refuse_without_model(with_model)
     elif data is None:
         raise InvalidInput("--model needs --data, the data to audit it on")
     if not files and model is None:
@@ -189,7 +182,7 @@ def audit(
         initial_weights=initial_weights,
         prior_weights=prior_weights,
         task=task.value if task else None,
-        output=_position_or_key(output),
+        output=position_or_key(output),
         learning_rate=learning_rate,
         budget=budget,
         memory=memory,
@@ -342,10 +335,3 @@ def _artifact(request: Request) -> str:
     name = request.model or ""
     module, colon, _ = name.partition(":")
     return f"{module.replace('.', '/')}.py" if colon else name
-
-
-def _position_or_key(output: str | None) -> int | str | None:
-    """A short row of digits is a position, anything else the key of a dictionary."""
-    if output is not None and re.fullmatch("[0-9]{1,9}", output):
-        return int(output)
-    return output

@@ -56,6 +56,10 @@ class Figure:
     svg: str | None
     png: bytes
 
+    def _repr_png_(self) -> bytes | None:
+        """What a notebook shows."""
+        return self.png or None
+
     def to_json(self) -> dict[str, str]:
         return {"name": self.name, "caption": self.caption, "file": f"figures/{self.name}.png"}
 

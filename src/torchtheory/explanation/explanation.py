@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from torchtheory.explanation.ledger import Ledger
 from torchtheory.explanation.score import Score
+
+if TYPE_CHECKING:
+    from torchtheory.core.figure import Figure
 
 Relevance = Tensor | tuple[Tensor, ...]
 
@@ -63,6 +68,33 @@ class Explanation:
         if self.reference is None:
             return None
         return self.score - self.reference - self.total
+
+    def plot(
+        self,
+        x: Tensor | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        words: Sequence[Sequence[str]] | None = None,
+        samples: Sequence[int] | None = None,
+        part: int = 0,
+    ) -> Figure:
+        """The picture that suits the inputs: heatmaps of images, colored words, or bars.
+
+        Args:
+            x: the inputs, to lie under heatmaps.
+            names: of the features of a table.
+            words: of the samples.
+            samples: which of them; bars show the mean over all unless it is one.
+            part: which input is meant, of a model of several.
+        """
+        from torchtheory.explanation.pictures import picture  # most are never shown
+
+        return picture(self, x, names=names, words=words, samples=samples, part=part)
+
+    def _repr_html_(self) -> str:
+        from torchtheory.explanation.page import explanation_fragment
+
+        return explanation_fragment(self)
 
     def __repr__(self) -> str:
         gap = self.gap

@@ -19,6 +19,22 @@ from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
 from torchtheory.core.files import existing_file, read_json
 from torchtheory.core.memory import refuse_too_large
 from torchtheory.core.naming import several
+from torchtheory.core.random import as_generator
+from torchtheory.models.model import global_randomness_kept
+
+
+def load_network(name: str, weights: str | Path | None = None, seed: int = 0) -> nn.Module:
+    """The model of a name with the weights of a file; see `load_model` and `load_weights`.
+
+    What a factory draws for its first weights follows from the seed; the global generators stay
+    where they are.
+    """
+    with global_randomness_kept():
+        torch.manual_seed(as_generator(seed).initial_seed())
+        network = load_model(name)
+    if weights is not None:
+        load_weights(network, weights)
+    return network
 
 
 def load_model(name: str) -> nn.Module:

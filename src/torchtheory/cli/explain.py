@@ -1,0 +1,248 @@
+"""`torchtheory explain`: which inputs made a network say what it says."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchtheory.cli.options import (
+    Data,
+    Json,
+    Model,
+    Output,
+    Seed,
+    position_or_key,
+    refuse_without_model,
+)
+from torchtheory.cli.output import check_directory, console, print_json, print_place
+from torchtheory.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from torchtheory.models.samples import Samples
+
+DEFAULT_EXPLANATION = Path("torchtheory-explanation")
+DEFAULT_METHODS = ("lrp", "integrated-gradients")
+
+#: Most samples that are read of a data set to choose from.
+MOST_READ = 100_000
+
+
+def explain(
+    more_index: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[INDEX]...", help="More numbers of samples, after --index."),
+    ] = None,
+    model: Model = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Its weights: .safetensors, or a .pt/.pth state dict.")
+    ] = None,
+    data: Data = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="lrp, gradient-times-input, integrated-gradients, smooth-gradient, occlusion, "
+            "shapley, lime, sensitivity or taylor (may be repeated). lrp and integrated-gradients "
+            "unless given."
+        ),
+    ] = None,
+    target: Annotated[
+        int | None,
+        typer.Option(min=0, help="The class to explain; the predicted one unless given."),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="So many samples, drawn at random. 8 unless given.")
+    ] = None,
+    index: Annotated[
+        list[int] | None,
+        typer.Option(help="The numbers of the samples to explain, from 0: --index 3 17."),
+    ] = None,
+    rules: Annotated[
+        str | None,
+        typer.Option(
+            help="Of lrp: a preset such as image_cnn, or a rule such as epsilon=0.01, gamma=0.25, "
+            "alpha-beta=2,1, flat."
+        ),
+    ] = None,
+    patch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Side of the squares that occlusion, shapley and lime remove."),
+    ] = None,
+    permutations: Annotated[
+        int | None,
+        typer.Option(min=2, help="Orders of the features that shapley samples; all unless given."),
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Column of a table that is predicted, so is no input.")
+    ] = None,
+    names: Annotated[Path | None, typer.Option(help="Names of the features, one per line.")] = None,
+    words: Annotated[
+        Path | None,
+        typer.Option(help="The vocabulary: one word per line, or vocab.json of a tokenizer."),
+    ] = None,
+    output: Output = None,
+    blur: Annotated[
+        float, typer.Option(min=0, max=100, help="Smooths heatmaps over so many pixels.")
+    ] = 0.0,
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Directory for the report.")] = DEFAULT_EXPLANATION,
+    as_json: Json = False,
+) -> None:
+    """Which inputs made your network say what it says.
+
+    Without --model, a small network is trained on scikit-learn's digits and explained. Samples are
+    those of the test data, where there are any. The report is written as explanation.html with its
+    pictures, explanation.json, and explanation.npz with the relevance of every input.
+
+    Examples:
+
+      torchtheory explain
+
+      torchtheory explain --model mypackage.nets:make --weights best.safetensors --data data.npz
+
+      torchtheory explain --model net.pt2 --data data.npz --method lrp --index 3 17
+
+      torchtheory explain --method lrp --method shapley --rules gamma=0.25 --target 3
+
+      torchtheory explain --model nets:make --data table.csv --column price --method shapley
+    """
+    check_directory(out)
+    numbers = [*(index or ()), *(more_index or ())]
+    if more_index and not index:
+        raise InvalidInput(f"what is {more_index[0]}? Numbers of samples follow --index")
+    if numbers and samples is not None:
+        raise InvalidInput("--index names the samples, so --samples can be left out")
+    if model is None:
+        refuse_without_model(
+            {"--weights": weights, "--data": data, "--column": column, "--output": output,
+             "--names": names, "--words": words}
+        )  # fmt: skip
+    elif data is None:
+        raise InvalidInput("--model needs --data, whose samples are explained")
+    methods = tuple(dict.fromkeys(method or DEFAULT_METHODS))
+    from torchtheory.data.word_lists import read_names, read_vocabulary
+    from torchtheory.explanation.explain import Legend, parse_rules
+    from torchtheory.explanation.explain import explain as run_explain
+    from torchtheory.explanation.page import print_explanations
+
+    asked = _example(seed) if model is None else _problem(model, weights, str(data), column, seed)
+    chosen = _chosen(asked.samples, numbers, samples, seed)
+    picked = asked.samples.at(chosen)
+    legend = Legend(
+        title=asked.title,
+        numbers=tuple(chosen.tolist()),
+        labels=_labels(picked),
+        features=asked.features if names is None else read_names(names),
+        classes=asked.classes,
+        vocabulary={} if words is None else read_vocabulary(words),
+    )
+    found = run_explain(
+        asked.network,
+        _inputs(asked.network, picked),
+        methods,
+        target,
+        rules=None if rules is None else parse_rules(rules),
+        patch=patch,
+        permutations=permutations,
+        output=position_or_key(output),
+        generator=seed,
+        legend=legend,
+        blur=blur,
+    )
+    page = found.save(out)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_explanations(found, console())
+        print_place(page)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is explained, and what is known about its names."""
+
+    network: nn.Module
+    samples: Samples
+    title: str
+    features: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+
+def _example(seed: int) -> _Asked:
+    """The example of the audit, whose pixels lie in their rows again."""
+    from torch import nn
+
+    from torchtheory.audit.example import digits_example
+    from torchtheory.models.samples import Samples
+
+    network, _, test, _ = digits_example(seed)
+    images = Samples(test.x.reshape(-1, 1, 8, 8), test.y)
+    title = "MLP 64-64-64-10 on scikit-learn's digits"
+    return _Asked(nn.Sequential(nn.Flatten(), network), images, title)
+
+
+def _problem(model: str, weights: Path | None, data: str, column: str | None, seed: int) -> _Asked:
+    from torchtheory.data.sources import load_data
+    from torchtheory.data.tables import is_table, load_table
+    from torchtheory.models.loading import load_network
+    from torchtheory.models.samples import collect
+
+    features: Sequence[str] = ()
+    classes: Sequence[str] = ()
+    if is_table(data):
+        table = load_table(data, column, seed=seed)
+        train, test, features, classes = table.train, table.test, table.features, table.classes
+    else:
+        train, test = load_data(data, target=column)
+    name, part = ("train", train) if test is None else ("test", test)
+    samples = collect(part, name, limit=MOST_READ, seed=seed)
+    network = load_network(model, weights, seed)
+    return _Asked(network, samples, model, tuple(features), tuple(classes))
+
+
+def _chosen(given: Samples, numbers: Sequence[int], count: int | None, seed: int) -> Tensor:
+    """The numbers of the samples that are explained."""
+    import torch
+
+    from torchtheory.core.random import as_generator
+
+    if not numbers:
+        order = torch.randperm(len(given), generator=as_generator(seed))
+        return order[: 8 if count is None else count].sort().values
+    for k in numbers:
+        if not 0 <= k < len(given):
+            raise InvalidInput(f"there is no sample {k}: they are numbered 0 to {len(given) - 1}")
+    return torch.tensor(list(dict.fromkeys(numbers)))
+
+
+def _labels(samples: Samples) -> Tensor | None:
+    """One class or value per sample, if there is one."""
+    y = samples.y
+    if not samples.labeled or y[0].numel() != 1:
+        return None
+    return y.reshape(len(y))
+
+
+def _inputs(network: nn.Module, samples: Samples) -> Tensor | tuple[Tensor, ...]:
+    """What the network is called with; inputs by name in the order in which it takes them."""
+    if samples.rows is None:
+        return samples.x
+    rows = samples.rows.take(samples.x).taken_by(network)
+    if not isinstance(rows.parts, dict):
+        return rows.parts
+    try:
+        bound = inspect.signature(network.forward).bind(**rows.parts)
+    except (TypeError, ValueError):
+        bound = None
+    if bound is None or bound.kwargs:
+        raise InvalidInput(
+            f"the inputs {', '.join(rows.parts)} cannot be given to the model one after the other; "
+            "give a model whose forward takes them in order"
+        )
+    return tuple(bound.args)

@@ -1,0 +1,364 @@
+"""Several methods on the same samples: what they say, whether they agree, what they cost."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from torchtheory.core import progress
+from torchtheory.core.claim import json_number
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    ShapeMismatch,
+    TorchTheoryError,
+    UnknownName,
+)
+from torchtheory.core.figure import Figure
+from torchtheory.core.files import write_together
+from torchtheory.core.foreign_text import json_text
+from torchtheory.core.intervals import Interval
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.explanation import page, pictures
+from torchtheory.explanation.by_feature import (
+    Method,
+    feature_totals,
+    rank_correlation,
+    sample_mean,
+)
+from torchtheory.explanation.explanation import Explanation
+from torchtheory.explanation.score import Inputs, Target
+
+#: Methods by the name that a command takes, with the module and the function.
+METHODS: Mapping[str, tuple[str, str]] = {
+    "lrp": ("lrp", "lrp"),
+    "gradient-times-input": ("gradients", "gradient_times_input"),
+    "integrated-gradients": ("gradients", "integrated_gradients"),
+    "smooth-gradient": ("gradients", "smooth_gradient"),
+    "sensitivity": ("gradients", "sensitivity"),
+    "occlusion": ("occlusion", "occlusion"),
+    "shapley": ("shapley", "shapley"),
+    "lime": ("lime", "lime"),
+    "taylor": ("taylor", "taylor"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """What to call things where explanations are shown.
+
+    Attributes:
+        title: of the whole, such as the name of the model.
+        numbers: of the samples in their data set; from 0 unless given.
+        labels: `[n]`, the true classes or values, if they are known.
+        features: names of the features of a table.
+        classes: names of the classes.
+        vocabulary: words by their numbers.
+    """
+
+    title: str = "Explanations"
+    numbers: tuple[int, ...] = ()
+    labels: Tensor | None = None
+    features: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    vocabulary: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanations:
+    """Explanations of the same scores by several methods.
+
+    Attributes:
+        explanations: by the names of their methods.
+        x: the inputs that were explained, one tensor or more.
+        refused: why a method could not explain them, by its name.
+        legend: what to call things.
+        blur: of heatmaps, in pixels.
+    """
+
+    explanations: dict[str, Explanation]
+    x: tuple[Tensor, ...]
+    refused: dict[str, str] = field(default_factory=dict)
+    legend: Legend = field(default_factory=Legend)
+    blur: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __repr__(self) -> str:
+        found = ", ".join(self.explanations)
+        return f"Explanations({found} of {len(self)} scores)"
+
+    def _repr_html_(self) -> str:
+        return page.explanations_fragment(self)
+
+    @property
+    def title(self) -> str:
+        """What to call the whole."""
+        return self.legend.title
+
+    @property
+    def first(self) -> Explanation:
+        """The explanation by the first method."""
+        return next(iter(self.explanations.values()))
+
+    def agreement(self, confidence: float = 0.95) -> dict[tuple[str, str], Interval]:
+        """How far every two methods agree: the rank correlation of the relevance of features.
+
+        1 where they put all features in the same order, 0 where their orders have nothing to do
+        with each other. The mean over samples, with its interval; channels of a pixel are added.
+        """
+        names = list(self.explanations)
+        totals = {k: feature_totals(e.relevance) for k, e in self.explanations.items()}
+        return {
+            (a, b): sample_mean(rank_correlation(totals[a], totals[b]), confidence)
+            for i, a in enumerate(names)
+            for b in names[i + 1 :]
+        }
+
+    def figures(self) -> dict[str, Figure]:
+        """All pictures, by the name of a file: of every sample, and its ledger where there is one.
+
+        Pictures of words are drawn here; the page writes them as text.
+        """
+        found: dict[str, Figure] = {}
+        for k in progress.track(range(len(self)), "drawing"):
+            for part in range(len(self.x)):
+                found[self.picture_name(k, part)] = page.sample_picture(self, k, part)
+            for method, e in self.explanations.items():
+                if e.ledger is not None:
+                    found[self.ledger_name(k, method)] = pictures.ledger_flow(e.ledger, k)
+        return found
+
+    def picture_name(self, sample: int, part: int = 0) -> str:
+        """What the picture of a sample is called."""
+        several = f"-input-{part}" if len(self.x) > 1 else ""
+        return f"sample-{self.sample_numbers[sample]}{several}"
+
+    def ledger_name(self, sample: int, method: str) -> str:
+        """What the picture of a ledger is called."""
+        place = list(self.explanations).index(method)
+        return f"sample-{self.sample_numbers[sample]}-ledger" + (f"-{place + 1}" if place else "")
+
+    @property
+    def sample_numbers(self) -> tuple[int, ...]:
+        """The numbers of the samples in their data set, or from 0."""
+        return self.legend.numbers or tuple(range(len(self)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the relevance of single inputs, which `save` writes beside it."""
+        return {
+            "title": self.title,
+            "samples": list(self.sample_numbers),
+            "labels": None if self.legend.labels is None else self.legend.labels.tolist(),
+            "methods": {k: _method_json(e) for k, e in self.explanations.items()},
+            "refused": dict(self.refused),
+            "agreement": [
+                {"methods": list(pair), "mean": i.estimate, "low": json_number(i.low),
+                 "high": json_number(i.high), "confidence": i.confidence}
+                for pair, i in self.agreement().items()
+            ],
+        }  # fmt: skip
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Scores and relevances by name, as the file `explanation.npz` has them."""
+        found: dict[str, np.ndarray[Any, Any]] = {"samples": np.array(self.sample_numbers)}
+        for name, e in self.explanations.items():
+            found[f"{name}/score"] = e.score.cpu().numpy()
+            if e.classes is not None:
+                found[f"{name}/classes"] = e.classes.cpu().numpy()
+            for kind, given in (("relevance", e.relevance), ("error", e.error)):
+                if isinstance(given, Tensor):
+                    found[f"{name}/{kind}"] = given.cpu().numpy()
+                elif given is not None:
+                    for part, tensor in enumerate(given):
+                        found[f"{name}/{kind}-{part}"] = tensor.cpu().numpy()
+        return found
+
+    def save(self, directory: str | Path) -> Path:
+        """Write `explanation.html`, `.json` and `.npz`, and the pictures; returns the page.
+
+        The directory is made if needed; other files in it are left alone.
+        """
+        packed = io.BytesIO()
+        np.savez_compressed(packed, allow_pickle=False, **self.arrays())
+        figures = self.figures()
+        files: dict[str, str | bytes] = {
+            "explanation.json": json_text(self.to_json()),
+            "explanation.npz": packed.getvalue(),
+            "explanation.html": page.explanations_page(self, figures),
+        }
+        files |= {f"figures/{name}.png": figure.png for name, figure in figures.items()}
+        return write_together(directory, files) / "explanation.html"
+
+
+def explain(
+    model: nn.Module,
+    x: Inputs,
+    methods: Sequence[str] | Mapping[str, Method] = ("lrp", "integrated-gradients"),
+    target: Target = None,
+    *,
+    rules: Any = None,
+    patch: int | None = None,
+    permutations: int | None = None,
+    output: int | str | None = None,
+    generator: RandomSource = 0,
+    legend: Legend | None = None,
+    blur: float = 0.0,
+) -> Explanations:
+    """Explain the same samples by several methods.
+
+    Args:
+        model, x, target, output: see `torchtheory.explanation.score.open_score`.
+        methods: names, see `METHODS`, or callables `(model, x, target) -> Explanation` by name.
+        rules: of `lrp`.
+        patch: side of the squares that methods remove from images; single pixels unless given.
+        permutations: orders of the features that `shapley` samples; all sets unless given.
+        generator: of the methods that draw at random.
+        legend: what to call samples, features, classes and words where they are shown.
+        blur: standard deviation in pixels of a Gaussian that smooths heatmaps.
+
+    A method that cannot explain this model is told in `refused`, as long as another one can.
+
+    >>> import torch
+    >>> found = explain(nn.Linear(3, 2), torch.ones(4, 3), ["sensitivity", "gradient-times-input"])
+    >>> found, list(found.agreement())
+    (Explanations(sensitivity, gradient-times-input of 4 scores),
+     [('sensitivity', 'gradient-times-input')])
+    """
+    named = methods if isinstance(methods, Mapping) else {str(m): None for m in methods}
+    if not named:
+        raise EmptyData("there is no method to explain with")
+    seed = as_generator(generator).initial_seed()
+    calls = {
+        name: call
+        or method_named(
+            name, rules=rules, patch=patch, permutations=permutations, output=output, generator=seed
+        )
+        for name, call in named.items()
+    }
+    found: dict[str, Explanation] = {}
+    refused: dict[str, str] = {}
+    for name, call in progress.track(list(calls.items()), "explaining"):
+        try:
+            found[name] = call(model, x, target)
+        except TorchTheoryError as error:
+            if len(calls) == 1:
+                raise
+            refused[name] = str(error)
+            last = error
+    if not found:
+        raise last
+    inputs = (x,) if isinstance(x, Tensor) else tuple(x)
+    made = Explanations(found, inputs, refused, legend or Legend(), blur)
+    _check_shown(made)
+    return made
+
+
+def method_named(name: str, **options: Any) -> Method:
+    """A method by the name that a command takes, with those of the options that it has.
+
+    >>> method_named("gradient-times-input", generator=3).keywords
+    {}
+    """
+    if name not in METHODS:
+        raise UnknownName("method of explanation", name, METHODS)
+    module, function = METHODS[name]
+    method = getattr(import_module(f"torchtheory.explanation.{module}"), function)
+    taken = inspect.signature(method).parameters
+    return partial(method, **{k: v for k, v in options.items() if k in taken and v is not None})
+
+
+#: Rules of `lrp` by the name that a command takes.
+RULES: Mapping[str, str] = {
+    "zero": "Zero",
+    "epsilon": "Epsilon",
+    "gamma": "Gamma",
+    "alpha-beta": "AlphaBeta",
+    "flat": "Flat",
+    "w-square": "WSquare",
+    "z-box": "ZBox",
+}
+
+
+def parse_rules(text: str) -> Any:
+    """Rules from the words of a command: a preset, or a rule with its numbers.
+
+    >>> parse_rules("epsilon=0.01")
+    Epsilon(epsilon=0.01)
+    """
+    from torchtheory.explanation import composites, rules
+
+    name, equals, numbers = text.partition("=")
+    if name not in RULES:
+        if equals:
+            raise UnknownName("rule", name, RULES)
+        return composites.preset(name)
+    rule = getattr(rules, RULES[name])
+    try:
+        values = [float(v) for v in numbers.split(",")] if equals else []
+        return rule(*values)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, TorchTheoryError):
+            raise
+        raise InvalidInput(f"{text!r} is no rule: give numbers, such as epsilon=0.01") from None
+
+
+def _check_shown(made: Explanations) -> None:
+    legend = made.legend
+    for what, given in (("numbers", legend.numbers or None), ("labels", legend.labels)):
+        if given is not None and len(given) != len(made):
+            raise ShapeMismatch(f"there are {len(given)} {what} for {len(made)} samples")
+    if len(set(legend.numbers)) < len(legend.numbers):
+        raise InvalidInput("a sample is asked for twice")
+    kinds = [page.kind_of_input(made, part) for part in range(len(made.x))]
+    if legend.vocabulary and "words" not in kinds:
+        raise InvalidInput("a vocabulary is for whole numbers that are embedded; there are none")
+    if not legend.features:
+        return
+    if "table" not in kinds:
+        raise InvalidInput("names of features are for tables, and these inputs are none")
+    d = made.x[kinds.index("table")][0].numel()
+    if len(legend.features) != d:
+        raise ShapeMismatch(f"there are {len(legend.features)} names for {d} features")
+
+
+def _method_json(e: Explanation) -> dict[str, Any]:
+    gap = e.gap
+    return {
+        "method": e.method,
+        "scores": _numbers(e.score),
+        "classes": None if e.classes is None else e.classes.tolist(),
+        "totals": _numbers(e.total),
+        "gaps": None if gap is None else _numbers(gap),
+        "forwards": e.forwards,
+        "backwards": e.backwards,
+        "seconds": e.seconds,
+        "ledger": None
+        if e.ledger is None
+        else [
+            {
+                "layer": entry.layer,
+                "operation": entry.operation,
+                "rule": entry.rule,
+                "received": _numbers(entry.received),
+                "passed": _numbers(entry.passed),
+                "to_biases": _numbers(entry.to_biases),
+                "to_epsilon": _numbers(entry.to_epsilon),
+            }
+            for entry in e.ledger
+        ],
+    }
+
+
+def _numbers(values: Tensor) -> list[Any]:
+    return [json_number(v) for v in values.double().tolist()]
