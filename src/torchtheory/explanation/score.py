@@ -32,7 +32,7 @@ Target = int | Tensor | tuple[int, ...] | Callable[[Tensor], Tensor] | None
 Inputs = Tensor | Sequence[Tensor]
 
 #: Entries of points at once: what a pass makes of many more would not stay in the cache.
-AT_ONCE = 64 * 3 * 32 * 32
+AT_ONCE = 32 * 3 * 32 * 32
 
 
 class Score:
@@ -81,7 +81,7 @@ class Score:
         self.points = torch.cat([p.reshape(len(self), -1) for _, p in self._parts], 1).detach()
         self.outputs = self._checked(one_output(returned, self._part))
         self.classes, self._select = _selection(self.outputs, target)
-        self.values = self._selected(self.outputs, None)
+        self.values = self.selected(self.outputs, None)
         self.features = self._default_features()
         self.places = self._places()
 
@@ -100,7 +100,7 @@ class Score:
         """
         check_time()
         self.forwards += len(points)
-        return self._selected(self.run(points, rows), rows)
+        return self.selected(self.run(points, rows), rows)
 
     def run(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
         """Outputs of the network at points; nothing is counted."""
@@ -242,7 +242,8 @@ class Score:
             )
         return all_finite(outputs.detach(), "the outputs of the model")
 
-    def _selected(self, outputs: Tensor, rows: Tensor | None) -> Tensor:
+    def selected(self, outputs: Tensor, rows: Tensor | None) -> Tensor:
+        """Scores `[m]` that outputs of the samples `rows` have."""
         if self._probabilities:
             outputs = torch.softmax(outputs, 1)
         return self._select(outputs, rows)

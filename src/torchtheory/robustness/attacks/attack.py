@@ -35,9 +35,9 @@ from torchtheory.robustness.attacks.balls import Norm, as_norm, lengths
 from torchtheory.robustness.attacks.goals import GOALS, Goal
 from torchtheory.robustness.attacks.victim import Victim, part_of
 
-#: Entries of inputs at once, as in 64 images of 3 x 32 x 32: what a pass makes of many more would
+#: Entries of inputs at once, as in 32 images of 3 x 32 x 32: what a pass makes of many more would
 #: not stay in the processor's cache. And the fewest samples at once.
-AT_ONCE, _FEWEST = 64 * 3 * 32 * 32, 16
+AT_ONCE, _FEWEST = 32 * 3 * 32 * 32, 16
 
 #: Share of the radius up to which the rounding of inputs need not be looked at.
 _FINE = 5e-5
@@ -106,7 +106,7 @@ class Attack(ABC):
         box: lowest and highest value of an input, such as `(0, 1)`; none unless given.
         targeted: whether `y` are classes to lead the model to, not the true ones.
         task: `multiclass`, `binary` (one logit) or `regression`; inferred unless given.
-        chunk: samples at once; as many as have 200,000 entries, but at least 16, unless given.
+        chunk: samples at once; as many as have 100,000 entries, but at least 16, unless given.
         generator: of everything random, a `torch.Generator` or a seed.
     """
 

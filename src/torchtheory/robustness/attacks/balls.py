@@ -163,8 +163,11 @@ def nearest_on_plane(
     >>> nearest_on_plane(w, h, "inf"), nearest_on_plane(w, h, "1")
     (tensor([[ 2., -2.]]), tensor([[ 0.0000, -3.5000]]))
     """
-    flat = normal.flatten(1).double() * height.double().sign()[:, None]
-    size, needed = flat.abs(), height.double().abs()
+    if normal.dtype in (torch.float16, torch.bfloat16):
+        given = (normal.float(), height.float(), norm, low, high)
+        return nearest_on_plane(*given).to(normal.dtype)
+    flat = normal.flatten(1) * height.sign()[:, None]
+    size, needed = flat.abs(), height.abs()
     if low is None and norm != "1":
         total = size.sum(1) if norm == "inf" else size.square().sum(1)
         t = torch.where(total > 0, needed / total, 0.0)[:, None]
@@ -184,7 +187,7 @@ def nearest_on_plane(
             t = _level(size, rate, room, needed)[:, None]
             magnitudes = torch.minimum(torch.where(rate > 0, t * rate, 0.0), room)
     moved = torch.where(size > 0, magnitudes * flat.sign(), 0.0)
-    return moved.to(normal.dtype).reshape(normal.shape)
+    return moved.reshape(normal.shape)
 
 
 def random_perturbation(
@@ -276,10 +279,12 @@ def _level(size: Tensor, rate: Tensor, room: Tensor, needed: Tensor) -> Tensor:
     """
     speed, most = size * rate, torch.where(size > 0, size * room, 0.0)
     t = torch.zeros_like(needed)
+    bounded = bool(most.isfinite().all())
     for _ in range(size.shape[1] + 1):
-        full = t[:, None] * rate >= room
-        left = torch.where(full, 0.0, speed).sum(1)
-        reach = (needed - torch.where(full, most, 0.0).sum(1)).clamp_min(0.0) / left
+        free = t[:, None] * rate < room
+        left = (speed * free).sum(1)
+        ended = (most * ~free if bounded else torch.where(free, 0.0, most)).sum(1)
+        reach = (needed - ended).clamp_min(0.0) / left
         higher = torch.where(left > 0, torch.maximum(reach, t), math.inf)
         if bool((higher <= t).all()):
             break

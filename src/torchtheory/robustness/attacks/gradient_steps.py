@@ -47,6 +47,10 @@ SCHEDULES: dict[str, Schedule] = {
     "cosine": lambda share: (1.0 + math.cos(math.pi * share)) / 2,
 }
 
+#: Share of the samples at work that must be done before they leave: torch keeps a plan and a work
+#: space for every size of a batch, so that batches of all sizes would take three times the memory.
+_LEAVING = 0.2
+
 
 @dataclass(frozen=True)
 class FGSM(Attack):
@@ -110,8 +114,8 @@ class PGD(Attack):
         loss: `cross_entropy`, `margin`, `dlr`, or `(scores, y) -> [n]`.
         ascent: `steepest` in the norm, or along the `gradient` as it is.
         gradient: None for the exact one, or `FiniteDifferences` made of queries.
-        stop_when_fooled: whether a sample leaves as soon as the model errs on it; otherwise the
-            ascent goes on, and the point of largest loss is kept.
+        stop_when_fooled: whether samples leave once the model errs on them, a few at a time;
+            otherwise the ascent goes on, and the point of largest loss is kept.
 
     >>> net = torch.nn.Linear(2, 2, bias=False)
     >>> _ = net.weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
@@ -177,6 +181,7 @@ class PGD(Attack):
                 return False
             region, points = region.at(rows), points[rows]
         steps = range(self.steps)
+        enough = _LEAVING if self.gradient is None else 0.0  # what is made of queries is dear
         for k in track(steps, "ascent") if self.gradient is not None else steps:
             if self.gradient is None:
                 scores, values, gradient = victim.slopes(points, goal, rows)
@@ -185,13 +190,16 @@ class PGD(Attack):
                     victim, points, goal, rows, generator
                 )
             fooled = victim.fooled(scores, rows)
-            best.offer(points, fooled, values, rows)
-            if self.stop_when_fooled and bool(fooled.any()):
-                left = (~fooled).nonzero().flatten()
-                if not len(left):
+            self._offer(best, points, fooled, values, rows)
+            if self.stop_when_fooled:
+                done = best.fooled if rows is None else best.fooled[rows]
+                if bool(done.all()):
                     return not bool(best.fooled.all())
-                rows = left if rows is None else rows[left]
-                region, points, gradient = region.at(left), points[left], gradient[left]
+                share = float(done.double().mean())
+                if share > 0 and share >= enough:
+                    left = (~done).nonzero().flatten()
+                    rows = left if rows is None else rows[left]
+                    region, points, gradient = region.at(left), points[left], gradient[left]
             eta = length * schedule(k / self.steps)
             if self.ascent == "steepest":
                 points = region.ascend(points, gradient, eta)
@@ -199,5 +207,14 @@ class PGD(Attack):
                 points = region.project(points + eta * gradient)
         scores = victim.scores(points, rows)
         fooled = victim.fooled(scores, rows)
-        best.offer(points, fooled, goal(scores, victim.targets(rows)), rows)
+        self._offer(best, points, fooled, goal(scores, victim.targets(rows)), rows)
         return not (self.stop_when_fooled and bool(best.fooled.all()))
+
+    def _offer(
+        self, best: Best, points: Tensor, fooled: Tensor, values: Tensor, rows: Tensor | None
+    ) -> None:
+        """Keep what is better; samples that are done keep what they have while they wait."""
+        if self.stop_when_fooled:
+            done = best.fooled if rows is None else best.fooled[rows]
+            values = values.masked_fill(done, -math.inf)
+        best.offer(points, fooled, values, rows)

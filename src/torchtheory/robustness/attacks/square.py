@@ -79,7 +79,8 @@ class Square(Attack):
         x, y = _as_images(victim.x[rows]), victim.y[rows]
         propose = self._boxes if as_norm(self.norm) == "inf" else self._bumps
         region = Region(x, self.radius, as_norm(self.norm), self.box)
-        trial = points = self._first(region, generator)
+        trial = self._first(region, generator)
+        points = trial.clone()
         values, asked = torch.full_like(best.values[rows], -math.inf), 0
         for k in track(range(self.max_queries), "square"):
             if k:
@@ -90,8 +91,9 @@ class Square(Attack):
             better = found > values
             if not bool(better.any()):
                 continue
-            values = torch.where(better, found, values)
-            points = torch.where(better.reshape(-1, 1, 1, 1), trial, points)
+            places = better.nonzero().flatten()
+            values[places] = found[places]
+            points[places] = trial[places]
             if not self.stop_when_fooled:
                 continue
             fooled = victim.fooled(scores, rows)
