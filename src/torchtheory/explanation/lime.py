@@ -8,8 +8,8 @@ $$
 \qquad \pi(z)=\exp\Bigl(-\bigl(1-\sqrt{|z|/p}\bigr)^2/h^2\Bigr),
 $$
 
-with more weight on sets from which little is missing. Source: Mathematical Aspects of Deep Learning,
-section 5.3.3; Ribeiro, Singh and Guestrin (2016).
+with more weight on sets from which little is missing. Source: Mathematical Aspects of Deep
+Learning, section 5.3.3; Ribeiro, Singh and Guestrin (2016).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torchtheory.explanation.removal import Baseline, Features, Patch, Removal
 from torchtheory.explanation.score import Inputs, Target, open_score
 
 #: Entries of masks that are drawn at once.
-_ENTRIES_AT_ONCE = 2**24
+_ENTRIES_AT_ONCE = 2**22
 
 
 def lime(

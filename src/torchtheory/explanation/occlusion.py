@@ -10,8 +10,6 @@ Source: Mathematical Aspects of Deep Learning, sections 5.3.3 and 5.5; Zeiler an
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +24,7 @@ from torchtheory.explanation.removal import (
     image_size,
     patch_size,
 )
-from torchtheory.explanation.score import Inputs, Score, Target, open_score
-
-#: Entries of masks that are made at once.
-_ENTRIES_AT_ONCE = 2**24
+from torchtheory.explanation.score import Inputs, Target, open_score
 
 
 def occlusion(
@@ -74,54 +69,45 @@ def occlusion(
     """
     started = time.perf_counter()
     with open_score(model, x, target, output=output, probabilities=probabilities) as score:
-        if stride is not None and patch is None:
+        if patch is not None and stride is not None:
+            removal = Removal(score, features=features, baseline=baseline, background=background)
+            relevance = _sliding(removal, patch, stride)
+        elif stride is not None:
             raise InvalidInput("stride says how far a patch moves: give patch as well")
-        whole = patch is None or stride is None
-        removal = Removal(
-            score,
-            features=features,
-            patch=patch if whole else None,
-            baseline=baseline,
-            background=background,
-        )
-        relevance = score.points.new_zeros(len(score), removal.count)
-        covered = relevance.new_zeros(removal.count)
-        for gone in _masks(score, removal.count, None if whole else (patch, stride)):
-            fall = score.values[:, None] - removal(~gone)
-            # a window's fall in equal parts on its pixels, and the mean over windows of each pixel
-            relevance += fall @ (gone / gone.sum(1, keepdim=True)).to(fall)
-            covered += gone.sum(0)
-        relevance = removal.spread(relevance / covered)
-        return explained(score, relevance, "occlusion", started=started)
+        else:
+            removal = Removal(
+                score, features=features, patch=patch, baseline=baseline, background=background
+            )
+            every = torch.arange(removal.count, device=score.points.device)
+            without = removal.of_sets(removal.count, lambda _, which: which[:, None] != every)
+            relevance = score.values[:, None] - without
+        return explained(score, removal.spread(relevance), "occlusion", started=started)
 
 
-def _masks(score: Score, count: int, windows: tuple[Any, Any] | None) -> Iterator[Tensor]:
-    """Which features go together, `[some, features]`, as many at a time as memory allows."""
-    some = max(1, _ENTRIES_AT_ONCE // count)
-    if windows is not None:
-        yield from torch.split(_windows(score, *windows), some)
-        return
-    features = torch.arange(count, device=score.points.device)
-    for own in torch.split(features, some):
-        yield own[:, None] == features
-
-
-def _windows(score: Score, patch: Patch, stride: Patch) -> Tensor:
-    """Which pixels each patch covers, `[patches, height * width]`."""
+def _sliding(removal: Removal, patch: Patch, stride: Patch) -> Tensor:
+    """Relevance of pixels `[n, height * width]`: means over the patches that cover them."""
+    score = removal.score
     height, width = image_size(score)
     tall, wide = patch_size(patch, height, width)
     down, right = patch_size(stride, height, width, "stride")
     if down > tall or right > wide:
         raise InvalidInput("a stride longer than the patch would leave pixels out")
-    rows = _intervals(height, tall, down)
-    columns = _intervals(width, wide, right)
-    windows = (rows[:, None, :, None] & columns[None, :, None, :]).reshape(-1, height * width)
-    return windows.to(score.points.device)
+    rows = _intervals(height, tall, down).to(score.points.device)
+    columns = _intervals(width, wide, right).to(score.points.device)
+
+    def kept(_: Tensor, which: Tensor) -> Tensor:
+        down, right = rows[which // len(columns)], columns[which % len(columns)]
+        return ~(down[:, :, None] & right[:, None]).flatten(1)
+
+    without = removal.of_sets(len(rows) * len(columns), kept)
+    fall = (score.values[:, None] - without).reshape(-1, len(rows), len(columns))
+    r, c = rows.to(fall), columns.to(fall)
+    total = torch.einsum("nij,ih,jw->nhw", fall / (tall * wide), r, c)
+    return (total / (r.sum(0)[:, None] * c.sum(0))).flatten(1)
 
 
 def _intervals(length: int, size: int, step: int) -> Tensor:
     """Which places each interval covers, `[intervals, length]`; the last one ends at the end."""
-    last = length - size
-    starts = torch.tensor(sorted({*range(0, last, step), last}))
+    starts = torch.tensor(sorted({*range(0, length - size, step), length - size}))
     places = torch.arange(length)
     return (places >= starts[:, None]) & (places < starts[:, None] + size)

@@ -14,6 +14,8 @@ Deep Learning, section 5.3.3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,7 @@ from torchtheory.core.checks import all_finite, described, finite_number, whole_
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.explanation.score import Inputs, Score
 
-#: What stands where a feature was: a number, or inputs of one sample or of as many as are explained.
+#: What stands where a feature was: a number, or inputs of one sample or of each explained one.
 Baseline = float | Tensor | tuple[Tensor, ...]
 
 #: Which entries belong together: whole numbers in the shape of one sample of every input.
@@ -64,24 +66,39 @@ class Removal:
             kept: `[m, features]` for all samples, or `[n, m, features]` for each its own; true
                 where a feature stays.
             rows: the samples that are meant; all of them unless given.
+        """
+        if kept.ndim == 2:
+            return self.of_sets(len(kept), lambda sample, which: kept[which], rows)
+        return self.of_sets(kept.shape[1], lambda sample, which: kept[sample, which], rows)
 
-        Time: n m passes forward for each reference, in chunks; memory is that of a chunk.
+    def of_sets(
+        self, count: int, kept: Callable[[Tensor, Tensor], Tensor], rows: Tensor | None = None
+    ) -> Tensor:
+        """Scores `[n, count]` with features left by a rule, so that no table of sets is needed.
+
+        Args:
+            count: of sets for each sample.
+            kept: of places among `rows` `[k]` and numbers of sets `[k]`, which features stay,
+                `[k, features]`.
+            rows: the samples that are meant; all of them unless given.
+
+        Time: n `count` passes forward for each reference, in chunks; memory is that of a chunk.
         """
         device = self.score.points.device
         rows = torch.arange(len(self.score), device=device) if rows is None else rows
-        n, m, many = len(rows), kept.shape[-2], len(self.references)
-        total = n * m * many
-        parts: list[Tensor] = []
-        for start in range(0, total, self.score.at_once):
-            place = torch.arange(start, min(start + self.score.at_once, total), device=device)
-            sample, mask, which = place // (m * many), place // many % m, place % many
-            left = kept[mask] if kept.ndim == 2 else kept[sample, mask]
+        n, many = len(rows), len(self.references)
+        total = self.score.values.new_zeros(n * count)
+        for start in range(0, len(total) * many, self.score.at_once):
+            stop = min(start + self.score.at_once, len(total) * many)
+            place = torch.arange(start, stop, device=device)
+            sample, which = place // (count * many), place // many % count
+            left = kept(sample, which)
             left = left if self._one_each else left[:, self.features]
             row = rows[sample]
-            points = torch.where(left, self.score.points[row], self.reference(which, row))
+            points = torch.where(left, self.score.points[row], self.reference(place % many, row))
             with torch.no_grad():
-                parts.append(self.score(points, row))
-        return torch.cat(parts).reshape(n, m, many).mean(2)
+                total.index_add_(0, place // many, self.score(points, row) / many)
+        return total.reshape(n, count)
 
     def reference(self, which: Tensor, rows: Tensor) -> Tensor:
         """The references `[k, d]` of these numbers, for these samples."""

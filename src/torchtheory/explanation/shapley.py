@@ -146,16 +146,11 @@ def _exact(removal: Removal) -> tuple[Tensor, Tensor]:
             f"{p} features have 2^{p} sets, and all are tried up to {MOST_FEATURES} features: give "
             "permutations=200 to sample orders, or fewer features with features= or patch="
         )
-    device = removal.features.device
-    bits = torch.arange(p, device=device)
-    numbers = torch.arange(2**p, device=device, dtype=torch.int32)
-    kept = torch.cat(
-        [(some[:, None] >> bits & 1).bool() for some in torch.split(numbers, _SCORES_AT_ONCE // p)]
-    )
+    bits = torch.arange(p, device=removal.features.device)
     values, nothing = [], []
-    rows = torch.arange(len(removal.score), device=device)
+    rows = torch.arange(len(removal.score), device=bits.device)
     for some in torch.split(rows, max(1, _SCORES_AT_ONCE // 2**p)):
-        scores = removal(kept, some)
+        scores = removal.of_sets(2**p, lambda _, which: (which[:, None] >> bits & 1).bool(), some)
         values.append(shapley_of_sets(scores))
         nothing.append(scores[:, 0])
     return torch.cat(values), torch.cat(nothing)
@@ -177,10 +172,9 @@ def _sampled(
     ends = torch.stack([nothing, removal.score.values], 1).double()
     total = squares = error = torch.zeros(n, p, dtype=torch.float64, device=device)
     done = 0
-    # at most 2^24 entries of masks at a time
-    most = max(1, 2**24 // (n * 2 * p * max(1, p - 1)))
+    most = max(1, min(_LOOK_EVERY, _SCORES_AT_ONCE // (2 * n * p)))
     while done < pairs:
-        some = min(most, _LOOK_EVERY, pairs - done)
+        some = min(most, pairs - done)
         ranks = torch.rand(n, some, p, generator=source, device=source.device).argsort(-1)
         ranks = torch.stack([ranks, p - 1 - ranks], 2).to(device)  # each feature's place
         marginal = _marginal(removal, ranks.reshape(n, 2 * some, p), ends)
@@ -199,9 +193,12 @@ def _sampled(
 def _marginal(removal: Removal, ranks: Tensor, ends: Tensor) -> Tensor:
     """What each feature adds when it joins, `[n, m, p]`, for its places `ranks` `[n, m, p]`."""
     n, m, p = ranks.shape
-    steps = torch.arange(1, p, device=ranks.device)
-    kept = ranks[:, :, None] < steps[:, None]  # [n, m, p - 1, p], after each step
-    between = removal(kept.reshape(n, m * (p - 1), p)).double().reshape(n, m, p - 1)
+
+    def kept(sample: Tensor, which: Tensor) -> Tensor:
+        order, step = which // (p - 1), which % (p - 1)
+        return ranks[sample, order] <= step[:, None]
+
+    between = removal.of_sets(m * (p - 1), kept).double().reshape(n, m, p - 1)
     empty, whole = ends[:, None, :1].expand(n, m, 1), ends[:, None, 1:].expand(n, m, 1)
     gains = torch.cat([empty, between, whole], 2).diff(dim=2)  # of the feature that joins at a step
     return gains.gather(2, ranks)

@@ -78,9 +78,9 @@ def taylor(
     r"""$R_i=(x_i-\tilde x_i)\,\partial_if(\tilde x)$ at a reference point $\tilde x$.
 
     `reference` of the explanation is the zero-order term $f(\tilde x)$, and its `gap` is the
-    residual $\varepsilon$, which holds all that is not linear. For $f(x,y)=xy$ and $\tilde x=0$ that
-    is everything. For a network of ReLUs without biases and $\tilde x=\delta x$ it is 0, and the
-    zero-order term $\delta f(x)$ vanishes with $\delta$.
+    residual $\varepsilon$, which holds all that is not linear. For $f(x,y)=xy$ and $\tilde x=0$
+    that is everything. For a network of ReLUs without biases and $\tilde x=\delta x$ it is 0, and
+    the zero-order term $\delta f(x)$ vanishes with $\delta$.
 
     Args:
         model, x, target, output: see `open_score`.
