@@ -2,10 +2,11 @@ r"""Randomization of parameters: an explanation that does not change with the mo
 
 Layer by layer, from the output on, weights are drawn anew by the layers' own rules, either one
 after the other (*cascading*) or each alone (*independent*), and the explanation of the same score
-is compared with the first one: the rank correlation of $|R|$ over the features. A method that looks
-at the input alone, such as an edge detector, keeps a correlation of 1 all the way. Source: Adebayo
-et al. (2018), among the criteria that Mathematical Aspects of Deep Learning, sections 5.3.3 and
-5.6, refers to.
+is compared with the first one: the rank correlation of $R$ over the features. A method that looks
+at the input alone, such as an edge detector, keeps a correlation of 1 all the way. That of $|R|$
+is less telling: whatever is multiplied by the input has the order of $|x|$, also if the model has
+turned every sign. Source: Adebayo et al. (2018), among the criteria that Mathematical Aspects of
+Deep Learning, sections 5.3.3 and 5.6, refers to.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class RandomizationCheck:
     Attributes:
         order: whether layers were drawn anew one after the other, or each alone.
         layers: their names, from the output on.
-        similarity: the rank correlation of |R| with the first explanation, after each: its mean
-            over samples, with the interval.
+        similarity: the rank correlation with the first explanation, after each: its mean over
+            samples, with the interval.
         last: the same with all weights drawn anew.
     """
 
@@ -75,6 +76,7 @@ def randomization_check(
     *,
     order: Order = "cascading",
     layers: Sequence[str] | None = None,
+    absolute: bool = False,
     draws: int = 1,
     confidence: float = 0.95,
     generator: RandomSource = None,
@@ -90,6 +92,7 @@ def randomization_check(
         order: one layer after the other, or each alone.
         layers: names of those that are drawn anew before all of them are; every layer with weights
             of its own unless given.
+        absolute: whether sizes of relevance are compared, without their signs.
         draws: of each layer; similarities are averaged over them.
         confidence: of the intervals over samples.
         generator: of the weights.
@@ -117,15 +120,18 @@ def randomization_check(
             raise UnknownName("layer", name, every)
     with open_score(model, x, target) as score:
         fixed = score.classes if target is None else target
-    first = _sizes(method, model, x, fixed)
+
+    def explained(network: nn.Module) -> Tensor:
+        found = feature_totals(method(network, x, fixed).relevance)
+        return found.abs() if absolute else found
+
+    first = explained(model)
 
     def compared(names: Sequence[str]) -> Interval:
         found = []
         for _ in range(draws):
             seed = int(torch.randint(2**31, (1,), generator=source))
-            found.append(
-                rank_correlation(first, _sizes(method, drawn_anew(model, seed, names), x, fixed))
-            )
+            found.append(rank_correlation(first, explained(drawn_anew(model, seed, names))))
         return sample_mean(torch.stack(found).mean(0), confidence)
 
     similarity = []
@@ -134,7 +140,3 @@ def randomization_check(
     all_of_them = order == "cascading" and set(chosen) == set(every)
     last = similarity[-1] if all_of_them else compared(every)
     return RandomizationCheck(order, chosen, tuple(similarity), last)
-
-
-def _sizes(method: Method, model: nn.Module, x: Inputs, target: Target) -> Tensor:
-    return feature_totals(method(model, x, target).relevance).abs()
