@@ -7,7 +7,9 @@ $$
 \sum_k R_k \;=\; \sum_j R_j \;+\; \text{to biases} \;+\; \text{to }\varepsilon,
 $$
 
-and what is left of this equation is rounding. Source: Mathematical Aspects of Deep Learning,
+and what is left of this equation is rounding. Rules that cannot hand on everything (an output
+without positive contributions under the rule alpha 1, beta 0) leak, which is a column of its own.
+Source: Mathematical Aspects of Deep Learning,
 Eq. (5.8) and footnote 3.
 """
 
@@ -31,7 +33,8 @@ class Entry:
         received: relevance of its output.
         passed: what it handed to its inputs.
         to_biases: what went to biases, and to whatever else does not come from the inputs.
-        to_epsilon: what the stabilizer took.
+        to_epsilon: what the stabilizer took, or what arrived at an output of 0.
+        leaked: what the rule did not hand on although there was relevance; None for nothing.
     """
 
     layer: str
@@ -41,11 +44,13 @@ class Entry:
     passed: Tensor
     to_biases: Tensor
     to_epsilon: Tensor
+    leaked: Tensor | None = None
 
     @property
     def unexplained(self) -> Tensor:
-        """`[n]`, what is left: rounding, or the leak of a rule that does not conserve."""
-        return self.received - self.passed - self.to_biases - self.to_epsilon
+        """`[n]`, what is left: rounding."""
+        rest = self.received - self.passed - self.to_biases - self.to_epsilon
+        return rest if self.leaked is None else rest - self.leaked
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +81,14 @@ class Ledger:
         return self._sum([e.to_epsilon for e in self.entries])
 
     @property
+    def leaked(self) -> Tensor:
+        """`[n]`, over all operations."""
+        return self._sum([e.leaked for e in self.entries if e.leaked is not None])
+
+    @property
     def unexplained(self) -> Tensor:
         """`[n]`, what the books do not account for, from score to inputs."""
-        return self.score - self.relevance - self.to_biases - self.to_epsilon
+        return self.score - self.relevance - self.to_biases - self.to_epsilon - self.leaked
 
     def _sum(self, parts: list[Tensor]) -> Tensor:
         return torch.stack(parts).sum(0) if parts else torch.zeros_like(self.score)

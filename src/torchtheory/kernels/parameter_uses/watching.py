@@ -9,7 +9,6 @@ goes anywhere else is listed as unknown, for the caller to differentiate as a wh
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -20,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchtheory.kernels.parameter_uses.jacobians import Role, Use
 from torchtheory.kernels.parameter_uses.rules import ALIASES, CUTS, REWRITTEN, RULES
+from torchtheory.models.function_bodies import body, has_body
 from torchtheory.nets.recurrent.steps import IN_STEPS
 
 
@@ -82,9 +82,9 @@ class ParameterUses(TorchFunctionMode):
             # each followed tensor must have found a place: a weight times a weight has none
             if found is not None and len(list(found[0].roles())) == len(touched):
                 return self._note(*found, func(*args, **kwargs))
-        if isinstance(func, _PYTHON) and func.__module__ == "torch.nn.functional":
+        if has_body(func):
             with self:
-                return _body(func)(*args, **kwargs)
+                return body(func)(*args, **kwargs)
         result = func(*args, **kwargs)
         if func not in CUTS and any(True for _ in _tensors((result,), {})):
             self.unknown.update(role.name for role in touched)
@@ -100,8 +100,6 @@ class ParameterUses(TorchFunctionMode):
         return result + self._perturbations[len(self.uses) - 1]
 
 
-_PYTHON = types.FunctionType
-
 _signature = cache(inspect.signature)
 
 
@@ -112,29 +110,6 @@ def _takes(rule: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-@cache
-def _body(func: Any) -> Callable[..., Any]:
-    """A function of `torch.nn.functional` that does not hand itself to the mode once more.
-
-    Such functions ask first whether somebody overrides them. To watch what attention, say, does
-    inside, its body runs with that question answered by no.
-    """
-
-    def no(*_: Any) -> bool:
-        return False
-
-    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    made = types.FunctionType(
-        func.__code__,
-        {**func.__globals__, **dict.fromkeys(names, no)},
-        func.__name__,
-        func.__defaults__,
-        func.__closure__,
-    )
-    made.__kwdefaults__ = func.__kwdefaults__
-    return made
 
 
 def _tensors(args: Any, kwargs: dict[str, Any]) -> Iterator[Tensor]:

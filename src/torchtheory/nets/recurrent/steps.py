@@ -34,7 +34,7 @@ def _gru_step(a: Tensor, b: Tensor, state: State) -> State:
     reset_b, update_b, new_b = b.chunk(3, -1)
     reset, update = torch.sigmoid(reset_a + reset_b), torch.sigmoid(update_a + update_b)
     new = torch.tanh(new_a + reset * new_b)
-    return (new + update * (state[0] - new),)
+    return ((1 - update) * new + update * state[0],)
 
 
 def _lstm_step(a: Tensor, b: Tensor, state: State) -> State:

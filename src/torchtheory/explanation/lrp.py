@@ -1,0 +1,238 @@
+r"""Layer-wise relevance propagation, for any network.
+
+The score is put in at the output and handed back from operation to operation, each by its rule
+(`explanation.rules`), until it lies on the inputs:
+
+$$
+f(x)=\sum_kR_k^{[L]}=\dots=\sum_iR_i^{[0]}\;+\;\text{what went to biases and to }\varepsilon .
+$$
+
+It works on operations, not on modules, so that a `+` in a user's forward, a functional ReLU, the
+products of attention and the steps of an LSTM are handed through as well, and an operation without
+a rule is named. Source: Mathematical Aspects of Deep Learning, section 5.4.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.budget import check_time
+from torchtheory.core.errors import UnknownName, UnsupportedModel
+from torchtheory.explanation.composites import Composite, Rules, as_composite
+from torchtheory.explanation.explanation import Explanation, explained
+from torchtheory.explanation.ledger import Entry, Ledger
+from torchtheory.explanation.propagation.linear_maps import Kept
+from torchtheory.explanation.propagation.marks import mark_of
+from torchtheory.explanation.propagation.operations import HANDLERS
+from torchtheory.explanation.propagation.tracing import Propagation
+from torchtheory.explanation.score import Inputs, Score, Target, open_score, refuse_constant
+
+
+def lrp(
+    model: nn.Module,
+    x: Inputs,
+    target: Target = None,
+    rules: Rules = None,
+    *,
+    output: int | str | None = None,
+) -> Explanation:
+    r"""Relevance of the inputs by layer-wise relevance propagation, with its ledger.
+
+    A score $\sum_cw_cf_c$ starts with $w_cf_c$ at output $c$. Another function of the outputs
+    starts with outputs times its slopes; what these do not add up to goes to the biases. Maxima
+    hand everything to the winner (the first of several), averages are linear, normalizations by
+    statistics of a sample count their scale as a constant, and batch normalization is affine.
+
+    Args:
+        model: the network; a private copy of it runs, in evaluation mode.
+        x: inputs `[n, ...]`, or several tensors; whole numbers are words that are embedded.
+        target: what is explained; see `open_score`.
+        rules: one rule for all layers, a `Composite`, the name of a `preset`, a mapping from types
+            or names of layers to rules, or nothing for `Epsilon(1e-6)`.
+        output: position or key of the output that is meant, where there are several.
+
+    Returns:
+        Relevance in the shape of x, whose sum with the ledger's `to_biases`, `to_epsilon` and
+        `leaked` is the score up to rounding. Time is about that of one pass forward and one back
+        with `Zero` and `Epsilon`, and up to one more pass forward with other rules; memory is that
+        of a gradient, for some samples at a time.
+
+    Raises:
+        UnsupportedModel: if relevance arrives at an operation that has no rule (the message names
+            it and its layer), if the network ends in a softmax or sigmoid, mixes samples, or has no
+            differentiable path from its inputs to the score.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    >>> found = lrp(net, torch.ones(1, 2))
+    >>> bool((found.total - found.score).abs() < 1e-4)
+    True
+    """
+    started = time.perf_counter()
+    with open_score(model, x, target, output=output) as score:
+        relevance, ledger, _ = _propagated(score, as_composite(rules, score.network))
+        return explained(
+            score,
+            relevance,
+            "LRP",
+            started=started,
+            reference=torch.zeros_like(score.values),
+            ledger=ledger,
+        )
+
+
+def layer_relevances(
+    model: nn.Module,
+    x: Inputs,
+    target: Target = None,
+    rules: Rules = None,
+    layers: Sequence[str] = (),
+    *,
+    output: int | str | None = None,
+) -> dict[str, Tensor]:
+    """Relevance `[n, ...]` of the outputs of some layers, in their shapes, by the same pass.
+
+    Args:
+        model, x, target, rules, output: as of `lrp`.
+        layers: names of modules, as `model.named_modules()` has them. A module that is called
+            several times has the sum of its calls.
+
+    Raises:
+        UnsupportedModel: if outputs of a layer do not have samples in their first dimension.
+    """
+    with open_score(model, x, target, output=output) as score:
+        names = [name for name, _ in score.network.named_modules()]
+        for layer in layers:
+            if layer not in names:
+                raise UnknownName("layer", layer, [n for n in names if n])
+        found: dict[str, list[Tensor]] = {layer: [] for layer in layers}
+        _propagated(score, as_composite(rules, score.network), found)
+    return {layer: torch.cat(parts) for layer, parts in found.items()}
+
+
+def _propagated(
+    score: Score, rules: Composite, layers: dict[str, list[Tensor]] | None = None
+) -> tuple[Tensor, Ledger, tuple[str, ...]]:
+    """Relevance `[n, d]` of all entries, the ledger, and remarks, some samples at a time."""
+    kept: Kept = {}
+    parts: list[Tensor] = []
+    books: list[list[Entry]] = []
+    remarks: dict[str, None] = {}
+    rows = torch.arange(len(score), device=score.points.device)
+    for own in torch.split(rows, score.at_once):
+        check_time()
+        trace = Propagation(score.network, len(own), rules, HANDLERS, kept, list(layers or ()))
+        parts.append(_one_pass(score, own, trace, layers))
+        books.append(trace.entries)
+        remarks |= trace.remarks
+    relevance = torch.cat(parts)
+    ledger = Ledger(score.values, _merged(books, [len(p) for p in parts]), relevance.sum(1))
+    return relevance, ledger, tuple(remarks)
+
+
+def _one_pass(
+    score: Score, rows: Tensor, trace: Propagation, layers: dict[str, list[Tensor]] | None
+) -> Tensor:
+    with torch.enable_grad():
+        points = score.points[rows].requires_grad_()
+        trace.begin(points)
+        with trace.named(), trace:
+            returned = score.run(points, rows)
+        outputs = trace.current(returned)
+        score.forwards += len(rows)
+        refuse_constant(outputs)
+        mark = mark_of(outputs)
+        if mark.ends:
+            raise UnsupportedModel(
+                f"the network ends in a {mark.ends}, whose outputs are not made of contributions: "
+                "explain the scores before it (a model without its last layer)"
+            )
+        trace.depth_of_output = mark.depth
+        start = _start(score, outputs.detach(), rows, trace)
+        wanted = [t for name in layers or () for t in trace.outputs[name]]
+        found = torch.autograd.grad(outputs, [points, *wanted], start, allow_unused=True)
+    score.backwards += len(rows)
+    for name in layers or ():
+        calls, found = (
+            found[1 : 1 + len(trace.outputs[name])],
+            found[:1] + found[1 + len(trace.outputs[name]) :],
+        )
+        assert layers is not None
+        layers[name].append(_of_layer(name, trace.outputs[name], calls, len(rows)))
+    return torch.zeros_like(points) if found[0] is None else found[0].detach()
+
+
+def _start(score: Score, outputs: Tensor, rows: Tensor, trace: Propagation) -> Tensor:
+    """Relevance of the outputs: each times the slope of the score in it."""
+    leaf = outputs.requires_grad_()
+    values = score.selected(leaf, rows)
+    refuse_constant(values)
+    (slopes,) = torch.autograd.grad(values.sum(), leaf)
+    start: Tensor = slopes * outputs.detach()
+    rest = values.detach() - start.reshape(len(rows), -1).sum(1)
+    scale = start.abs().reshape(len(rows), -1).sum(1) + values.detach().abs()
+    if bool((rest.abs() > 1e3 * torch.finfo(rest.dtype).eps * scale).any()):
+        none = torch.zeros_like(rest)
+        received = values.detach()
+        trace.entries.append(
+            Entry("", "target", "slope", received, received - rest, rest, none, none)
+        )
+    return start
+
+
+def _of_layer(
+    name: str, outputs: Sequence[Tensor], calls: Sequence[Tensor | None], count: int
+) -> Tensor:
+    """Relevance of a layer's outputs; the calls of a layer that is used several times add up."""
+    if not outputs:
+        raise UnsupportedModel(f"layer {name!r} is not used, or no signal of the inputs passes it")
+    total: Tensor | None = None
+    for t, relevance in zip(outputs, calls, strict=True):
+        samples = mark_of(t).samples
+        if samples is None or samples.shape[0] != count or samples.numel() != count:
+            raise UnsupportedModel(f"outputs of layer {name!r} do not have one row per sample")
+        own = torch.zeros_like(t) if relevance is None else relevance
+        if total is not None and total.shape != own.shape:
+            raise UnsupportedModel(f"layer {name!r} is used with outputs of several shapes")
+        total = own if total is None else total + own
+    assert total is not None
+    return total.detach()
+
+
+def _merged(books: Sequence[list[Entry]], sizes: Sequence[int]) -> tuple[Entry, ...]:
+    """The books of several chunks as one; an operation that only some met has 0 in the others."""
+    if len(books) == 1:
+        return tuple(books[0])
+    keyed = [_keyed(entries) for entries in books]
+    order = max(keyed, key=len)
+    keys = [*order, *(k for own in keyed for k in own if k not in order)]
+    like = next(e.received for own in keyed for e in own.values()) if keys else None
+    merged = []
+    for key in dict.fromkeys(keys):
+        columns = []
+        for column in ("received", "passed", "to_biases", "to_epsilon", "leaked"):
+            assert like is not None
+            columns.append(
+                torch.cat(
+                    [
+                        getattr(own[key], column) if key in own else like.new_zeros(size)
+                        for own, size in zip(keyed, sizes, strict=True)
+                    ]
+                )
+            )
+        merged.append(Entry(*key[:3], *columns))
+    return tuple(merged)
+
+
+def _keyed(entries: Sequence[Entry]) -> dict[tuple[str, str, str, int], Entry]:
+    """Entries by place and how often it was met before."""
+    seen: dict[tuple[str, str, str], int] = {}
+    found = {}
+    for e in entries:
+        place = (e.layer, e.operation, e.rule)
+        seen[place] = seen.get(place, 0) + 1
+        found[(*place, seen[place])] = e
+    return found

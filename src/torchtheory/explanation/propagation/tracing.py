@@ -1,0 +1,362 @@
+r"""One pass through a network that leaves behind how relevance comes back.
+
+The network runs on points that need gradients, inside a mode that sees every function of torch: a
+tensor that needs a gradient is a *signal*, everything else is a constant. Each operation on signals
+(`operations`) becomes a node of torch's own graph whose "derivative" is the rule of that operation,
+so that relevance of a signal that is used twice adds up, and one backward pass does everything.
+Nothing is written in place while it runs: what the network writes to gets a stand-in.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import UnsupportedModel
+from torchtheory.explanation.composites import Composite, Place
+from torchtheory.explanation.ledger import Entry
+from torchtheory.explanation.propagation.linear_maps import Kept, LinearMap, redistributed
+from torchtheory.explanation.propagation.marks import (
+    Mark,
+    SamplesMixed,
+    mark_of,
+    noted,
+    numbered,
+    together,
+    totals,
+)
+from torchtheory.explanation.rules import Rule
+from torchtheory.models.function_bodies import body, has_body
+from torchtheory.models.model import tensors_in
+from torchtheory.nets.attention.tracing import NamedCalls
+from torchtheory.nets.recurrent.steps import IN_STEPS
+
+#: Relevance of an operation's output -> relevance of its inputs.
+Back = Callable[[Tensor], Sequence[Tensor | None]]
+Handler = Callable[..., Any]
+
+
+class _Handed(torch.autograd.Function):
+    """A node of the graph whose derivative is a rule."""
+
+    @staticmethod
+    def forward(ctx: Any, value: list[Tensor], back: Back, *signals: Tensor) -> Tensor:
+        ctx.back, ctx.count = back, len(signals)
+        ctx.set_materialize_grads(False)
+        return value[0]
+
+    @staticmethod
+    def backward(ctx: Any, *relevance: Any) -> Any:
+        (own,) = relevance
+        if own is None:  # nothing arrives here
+            return (None,) * (2 + ctx.count)
+        return (None, None, *ctx.back(own))
+
+
+class Propagation(NamedCalls):
+    """The mode; see the module.
+
+    Args:
+        model: the network, whose modules give their names to the books.
+        count: number of samples in the pass.
+        rules: for which operation which.
+        handlers: what to do with an operation, by its plain name.
+        kept: weights that rules made, from earlier passes.
+        watched: names of modules whose outputs' relevance is wanted.
+
+    Attributes:
+        entries: the books, in the order in which relevance met the operations.
+        remarks: what is doubtful about the choice of rules, as sentences.
+        outputs: of the watched modules, in the order of their calls.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        count: int,
+        rules: Composite,
+        handlers: dict[str, Handler],
+        kept: Kept,
+        watched: Sequence[str] = (),
+    ) -> None:
+        super().__init__(model)
+        self.count, self.rules, self.kept = count, rules, kept
+        self.entries: list[Entry] = []
+        self.remarks: dict[str, None] = {}
+        self.outputs: dict[str, list[Tensor]] = {name: [] for name in watched}
+        self.depth_of_output = 0
+        self.in_steps = 0
+        self._handlers = handlers
+        self._modules = dict(model.named_modules())
+        self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
+        self._written: dict[int, Tensor] = {}
+
+    # -- where it is -------------------------------------------------------------------------------
+
+    def begin(self, points: Tensor) -> None:
+        """The points of which each row is a sample."""
+        noted(points, Mark(numbered(points)))
+
+    def refusal(self, sentence: str) -> UnsupportedModel:
+        """An error with the place where it happened."""
+        name, kind = self.path[-1]
+        where = f"layer {name!r} ({kind})" if name else f"forward of {kind}"
+        return UnsupportedModel(f"{sentence} in {where}")
+
+    def place(self, operation: str, depth: int, weighted: bool) -> Callable[[], Place]:
+        """Where an operation is; asked for on the way back, when the whole depth is known."""
+        name = self.path[-1][0]
+        kind = type(self._modules.get(name, self.model))
+        return lambda: Place(name, kind, operation, depth, self.depth_of_output, weighted)
+
+    def leaves(self, name: str, result: Any) -> None:
+        if name in self.outputs:
+            for t in tensors_in([result]):
+                t = self.current(t)
+                if t.requires_grad:
+                    self.outputs[name].append(t)
+                    break
+
+    # -- the mode ----------------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        named = kwargs or {}
+        if self._stand_ins:
+            args, named = self._replaced(func, args, named)
+        if not torch.is_grad_enabled() or not any(
+            t.requires_grad for t in tensors_in([*args, *named.values()])
+        ):
+            return self._untouched(func, args, named)
+        if func in IN_STEPS:
+            self.in_steps += 1
+            try:
+                with self:
+                    return IN_STEPS[func](*args, **named)
+            finally:
+                self.in_steps -= 1
+        try:
+            return self._of_signals(func, args, named)
+        except SamplesMixed:
+            raise self.refusal(
+                f"{_plain(func)[0]} mixes the samples of a batch, so that none has an explanation "
+                "of its own,"
+            ) from None
+
+    def _untouched(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A function of constants; what it writes to is no signal."""
+        return func(*args, **named)
+
+    def _of_signals(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        name, writes = _plain(func)
+        if named.get("out") is not None:
+            raise self.refusal(f"{name} writes to a tensor given as out=, which has no rule here,")
+        if has_body(func) and "inplace" in _parameters(func):
+            bound = inspect.signature(func).bind(*args, **named)
+            writes |= bound.arguments.pop("inplace", False) is True
+            args, named = bound.args, bound.kwargs
+            if "inplace" in bound.kwargs:
+                named = {k: v for k, v in named.items() if k != "inplace"}
+        handler = self._handlers.get(name)
+        if handler is not None:
+            made = handler(self, name, *args, **named)
+            if made is not NotImplemented:
+                return self.write(args[0], made) if writes and isinstance(made, Tensor) else made
+        if has_body(func):
+            with self:
+                return body(func)(*args, **named)
+        return self._without_rule(name, func(*args, **named))
+
+    def _without_rule(self, name: str, made: Any) -> Any:
+        """Nothing is wrong with it as long as no relevance arrives."""
+        where = self.refusal(f"no rule for {name}")
+
+        def wrapped(t: Any) -> Any:
+            if not (isinstance(t, Tensor) and t.requires_grad):
+                return t
+
+            def back(relevance: Tensor) -> Sequence[Tensor | None]:
+                raise where
+
+            return noted(self.node(t.detach(), back, [t]), Mark(None, gate=True))
+
+        if isinstance(made, tuple | list):
+            parts = [wrapped(t) for t in made]
+            return type(made)(parts) if type(made) in (list, tuple) else tuple(parts)
+        return wrapped(made)
+
+    # -- what is written to ------------------------------------------------------------------------
+
+    def current(self, tensor: Tensor) -> Tensor:
+        """The tensor, or what stands for it since the network wrote to it."""
+        found = self._stand_ins.get(id(tensor))
+        while found is not None:
+            tensor = found[1]
+            found = self._stand_ins.get(id(tensor))
+        return tensor
+
+    def write(self, old: Tensor, new: Tensor) -> Tensor:
+        """From now on `new` is what `old` was; nothing is overwritten."""
+        if new is not old:
+            self._stand_ins[id(old)] = (old, new)
+            if old.numel():
+                self._written[old.untyped_storage().data_ptr()] = old
+        return new
+
+    def unwritten(self, whole: Tensor, part: Any) -> None:
+        """A part that was written to was put back where it came from, as `x[0] += 1` does."""
+        for old, new in list(self._stand_ins.values()):
+            if (
+                new is part
+                and old.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+            ):
+                self._written.pop(old.untyped_storage().data_ptr(), None)
+
+    def _replaced(self, func: Any, args: Any, named: Any) -> tuple[Any, dict[str, Any]]:
+        assigns = getattr(func, "__name__", "") == "__setitem__"
+
+        def swap(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                made = self.current(value)
+                if made is value and value.numel() and not assigns:
+                    owner = self._written.get(value.untyped_storage().data_ptr())
+                    if owner is not None and value.is_floating_point():
+                        raise self.refusal(
+                            "the network writes to a tensor and goes on to use another view of it"
+                        )
+                return made
+            if isinstance(value, list | tuple) and any(True for _ in tensors_in(value)):
+                parts = [swap(v) for v in value]
+                return parts if isinstance(value, list) else tuple(parts)
+            return value
+
+        return tuple(swap(a) for a in args), {k: swap(v) for k, v in named.items()}
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def node(self, value: Tensor, back: Back, signals: Sequence[Tensor]) -> Tensor:
+        """A value of the pass, with what becomes of its relevance; `value` must be new."""
+        made: Tensor = _Handed.apply([value], back, *signals)  # type: ignore[no-untyped-call]
+        return made
+
+    def linear(
+        self,
+        operation: str,
+        signals: Sequence[Tensor],
+        linear: LinearMap,
+        samples: Tensor | None,
+        *,
+        weighted: bool = False,
+        gate: bool = False,
+    ) -> Tensor:
+        """A linear operation: its rule decides."""
+        depth = max(mark_of(s).depth for s in signals)
+        place = self.place(operation, depth, weighted)
+        owners = [mark_of(s).samples for s in signals]
+
+        def back(relevance: Tensor) -> Sequence[Tensor | None]:
+            here = place()
+            rule = self.rules.rule(here)
+            if rule.wants_positive_inputs and weighted:
+                self._remark_on_signs(here, rule, linear)
+            shares = redistributed(rule, linear, relevance)
+            self.book(
+                here, rule.name, relevance, samples, list(zip(shares.inputs, owners, strict=True)),
+                shares.to_biases, shares.to_epsilon, shares.leaked,
+            )  # fmt: skip
+            return shares.inputs
+
+        made = self.node(linear.output, back, signals)
+        return noted(made, Mark(samples, gate, depth + weighted))
+
+    def _remark_on_signs(self, here: Place, rule: Rule, linear: LinearMap) -> None:
+        if any(linear.has_negative(i) for i in range(len(linear.inputs))):
+            layer = f"layer {here.layer!r}" if here.layer else here.operation
+            self.remarks[
+                f"{layer} receives negative inputs, and the rule {rule.name} is made for layers "
+                "that receive none: use epsilon there, or in the first layer the box or squared "
+                "weights"
+            ] = None
+
+    def book(
+        self,
+        here: Place,
+        rule: str,
+        received: Tensor,
+        samples: Tensor | None,
+        passed: Sequence[tuple[Tensor | None, Tensor | None]],
+        to_biases: Tensor | None = None,
+        to_epsilon: Tensor | None = None,
+        leaked: Tensor | None = None,
+    ) -> None:
+        """One line of the books; all but what is passed has the shape of what was received."""
+
+        def sum_of(values: Tensor | None) -> Tensor:
+            if values is None:
+                return received.new_zeros(self.count)
+            return totals(values, samples, self.count)
+
+        handed = received.new_zeros(self.count)
+        for values, owners in passed:
+            if values is not None:
+                handed += totals(values, owners, self.count)
+        self.entries.append(
+            Entry(
+                here.layer,
+                here.operation,
+                rule,
+                sum_of(received),
+                handed,
+                sum_of(to_biases),
+                sum_of(to_epsilon),
+                sum_of(leaked),
+            )
+        )
+
+    def entrywise(self, signals: Sequence[Tensor], ndim: int, **known: Any) -> Mark:
+        """What is known of the result of an operation that acts entry by entry."""
+        marks = [mark_of(s) for s in signals]
+        samples = together([m.samples for m in marks], ndim)
+        known.setdefault("gate", all(m.gate for m in marks))
+        return Mark(samples, depth=max(m.depth for m in marks), **known)
+
+
+_ALIASES = {
+    "concat": "cat", "concatenate": "cat", "multiply": "mul", "subtract": "sub", "divide": "div",
+    "true_divide": "div", "__truediv__": "div", "negative": "neg", "__rsub__": "rsub",
+    "__rdiv__": "rdiv", "__rtruediv__": "rdiv", "clip": "clamp", "arctan": "atan",
+    "absolute": "abs", "__add__": "add", "__radd__": "add", "__mul__": "mul", "__rmul__": "mul",
+    "__sub__": "sub", "__neg__": "neg", "__matmul__": "matmul", "mm": "matmul", "bmm": "matmul",
+    "mv": "matmul", "dot": "matmul", "special_expit": "sigmoid", "expit": "sigmoid",
+    "__pow__": "pow", "arcsinh": "asinh", "special_softmax": "softmax", "_softmax": "softmax",
+    "special_log_softmax": "log_softmax", "moveaxis": "movedim", "swapaxes": "transpose",
+    "swapdims": "transpose", "special_expm1": "expm1", "special_erf": "erf",
+    "special_log1p": "log1p", "row_stack": "vstack",
+}  # fmt: skip
+
+
+@cache
+def _plain(func: Any) -> tuple[str, bool]:
+    """Name of a function without what says that it writes to its input, and whether it does."""
+    name = str(getattr(func, "__name__", func))
+    if name == "__get__":
+        return f"get {getattr(getattr(func, '__self__', None), '__name__', '')}", False
+    if name.startswith("__i") and name.endswith("__") and name[3:-2] in _IN_PLACE:
+        return _IN_PLACE[name[3:-2]], True
+    writes = name.endswith("_") and not name.endswith("__")
+    name = name.rstrip("_") if writes else name
+    return _ALIASES.get(name, name), writes
+
+
+_IN_PLACE = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow"}
+
+
+@cache
+def _parameters(func: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(func).parameters)
