@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType
@@ -116,3 +117,23 @@ def test_refused():
         Trades(FGSM(0.1))
     with pytest.raises(InvalidInput, match="weight"):
         Trades(PGD(0.1), weight=-1)
+
+
+def test_the_loss_of_trades_is_the_loss_and_the_weighted_divergence() -> None:
+    net = nn.Linear(2, 2).double()
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[1.0, -2.0], [0.5, 1.0]]))
+        net.bias.zero_()
+    x, y = torch.tensor([[0.3, 0.2]], dtype=torch.float64), torch.tensor([0])
+    law = net(x).softmax(1)
+    # two classes: the divergence is largest where the difference of logits moves furthest
+    corners = x + 0.1 * torch.tensor([[1.0, 1], [1, -1], [-1, 1], [-1, -1]], dtype=torch.float64)
+    moved = net(corners).log_softmax(1)
+    largest = float((law * (law.log() - moved)).sum(1).max())
+    clean = float(F.cross_entropy(net(x), y))
+    for weight in (1.0, 6.0):
+        source = torch.Generator().manual_seed(0)
+        how = Trades(PGD(0.1, 60, restarts=3), weight=weight)
+        value, _ = how(net, x, y, F.cross_entropy, source)
+        assert float(value) == pytest.approx(clean + weight * largest, rel=1e-6)
+    assert Trades(PGD(0.1)).weight == 6.0

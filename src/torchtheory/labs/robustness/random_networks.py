@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtheory.labs.engine import Run, clopper_pearson, lab
 from torchtheory.nets.activation_moments import second_moment
+from torchtheory.nets.feedforward import dense
 from torchtheory.robustness.random_networks import (
     OneStep,
     flip_curve,
@@ -72,7 +73,7 @@ def random_network_flips(run: Run, networks: int = 3000, trials: int = 40, size:
     for d in spread:
         exact = mean_squared_gradient("relu", d)
         says.mean(squares[d], exact, against=(0.25, 1.0), confidence=0.9999, where=f"ReLU, d = {d}: 1/2 for every d")
-    says.fails("w ~ N(0, I), not N(0, I/d)", 300 * squares[300])
+    says.fails("all w_j are the same vector, not independent, and a_j = 1/√k", copies(run, 10 * trials, 50, 300))
     exact = mean_squared_gradient("tanh", 3)
     wrong = mean_squared_gradient("tanh", 10_000)
     says.mean(gradients(run, networks, 20, 3, "tanh").square(), exact, against=(wrong, 1.0), where="tanh, d = 3")
@@ -163,6 +164,20 @@ def outputs(run: Run, count: int, width: int, function: str, stretch: float = 1.
 
 def gradients(run: Run, count: int, width: int, dimension: int, function: str) -> Tensor:
     return random_steps(count, width, dimension, function, generator=run.generator).gradient_norms
+
+
+def copies(run: Run, count: int, width: int, dimension: int) -> Tensor:
+    """Squared gradient norms of networks all of whose units are one."""
+    found = []
+    for _ in range(count):
+        net = random_two_layer(1, dimension, "relu", generator=run.generator)
+        alike = nn.Sequential(
+            dense(net[0].weight.detach().expand(width, -1)),
+            nn.ReLU(),
+            dense(torch.full((1, width), width**-0.5, dtype=torch.float64)),
+        )
+        found.append(one_step_attack(alike, sphere_points(1, dimension, run.generator)).gradient_norms)
+    return torch.cat(found).square()
 
 
 def one_network(run: Run, width: int, dimension: int, function: str) -> OneStep:

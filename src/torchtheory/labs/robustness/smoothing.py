@@ -51,11 +51,12 @@ def randomized_smoothing(
     found = smooth.certify(x, votes, confidence=confidence, generator=run.generator)
     says = run.states("M-148", r"P\bigl(\text{certified radius}\le\text{distance}\bigr)\ge1-\alpha")
     says.share(found.radii <= distance, confidence)
-    narrow = SmoothedClassifier(net, SIGMA / 2).certify(x, votes, confidence=confidence, generator=run.generator)
-    says.fails("the votes were cast under half of the noise that the radius counts on", 2 * narrow.radii <= distance)
+    tries = [smooth.certify(x, votes, confidence=confidence, generator=run.generator).radii for _ in range(20)]
+    best = torch.stack(tries).amax(0)
+    says.fails("the votes are repeated 20 times, and the longest radius is kept", best <= distance)
     says = run.states("M-148", r"\text{median certified radius / distance}\le1,\text{ and near it for a half-space}")
     says.at_most(float((found.radii / distance).median()), 1.0)
-    says.fails("the same noise", float((2 * narrow.radii / distance).median()))
+    says.fails("the longest of 20", float((best / distance).median()))
 
     fixed = torch.full((points,), 0.4, dtype=torch.float64)
     counts = smooth.votes(0.4 * normal + across(run, points, normal), votes, run.generator)
