@@ -249,16 +249,17 @@ def test_neighbors_are_merged_without_loss(drawn: Plotted) -> None:
 def test_operations_of_one_layer_stand_together() -> None:
     steps, _ = pictures._steps(ledger(("a", 1.0, 0.0), ("a", 2.0, 0.0), ("b", 0.0, 0.0)), 0)
     assert [(s.name, s.to_biases) for s in steps] == [("a", 3.0), ("b", 0.0)]
+    assert steps[0].done == ("linear", "epsilon 0.01")
 
 
-def test_what_the_books_do_not_account_for_is_told() -> None:
+def test_what_leaks_is_told() -> None:
     whole = ledger(("a", 1.0, 0.0))
     entry = whole.entries[0]
     leaking = Entry("a", "linear", "", entry.received, entry.passed - 2, entry.to_biases,
                     entry.to_epsilon)  # fmt: skip
-    assert "not accounted" not in ledger_flow(whole, 0).caption
+    assert "leaks" not in ledger_flow(whole, 0).caption
     assert (
-        "2 is not accounted for"
+        "2 of it leaks (gray)"
         in ledger_flow(Ledger(whole.score, (leaking,), entry.passed), 0).caption
     )
 

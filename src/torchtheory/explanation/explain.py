@@ -354,6 +354,7 @@ def _method_json(e: Explanation) -> dict[str, Any]:
                 "passed": _numbers(entry.passed),
                 "to_biases": _numbers(entry.to_biases),
                 "to_epsilon": _numbers(entry.to_epsilon),
+                "leaked": None if entry.leaked is None else _numbers(entry.leaked),
             }
             for entry in e.ledger
         ],

@@ -164,7 +164,7 @@ def most_relevant(found: Explanations, sample: int) -> str:
     return ""
 
 
-_SUMS = ("to explain", "adds up to", "gap", "to biases", "to epsilon")
+_SUMS = ("to explain", "adds up to", "gap", "to biases", "to epsilon", "leaked")
 
 
 def _sums(e: Explanation, k: int) -> tuple[float | None, ...]:
@@ -176,6 +176,7 @@ def _sums(e: Explanation, k: int) -> tuple[float | None, ...]:
         None if gap is None else float(gap[k]),
         None if ledger is None else float(ledger.to_biases[k]),
         None if ledger is None else float(ledger.to_epsilon[k]),
+        None if ledger is None or not bool(ledger.leaked.any()) else float(ledger.leaked[k]),
     )
 
 
@@ -190,7 +191,8 @@ def cost_table(found: Explanations) -> Table:
         "cost",
         ("method", "largest gap", "passes per sample", "time for all"),
         tuple(rows),
-        "The gap is what the relevance of a method that promises a sum lacks of it.",
+        "The gap is what the relevance of a method lacks of the sum that it promises; that of LRP "
+        "is what its ledger books to biases and to epsilon.",
     )
 
 

@@ -39,7 +39,6 @@ _MAP = "RdBu_r"
 _TO_BIASES, _TO_EPSILON, _LOST = COLORS[4], COLORS[3], "#8a8f98"
 
 Array = NDArray[np.float64]
-Several = "Explanation | Sequence[Explanation]"
 
 
 def heatmaps(
@@ -299,8 +298,9 @@ def ledger_flow(ledger: Ledger, sample: int | None = None) -> Figure:
     """The ledger as a stream from the output down to the inputs.
 
     Its width is the relevance that is on its way: it branches off to biases (to the right) and to
-    the stabilizer epsilon (to the left); what comes back from there makes it wider. Operations of
-    one layer stand together, and neighbors without branches too where there are many.
+    the stabilizer epsilon (to the left, with what rules leak in gray); what comes back from there
+    makes it wider. Operations of one layer stand together, and where there are many steps those
+    neighbors that lose least.
 
     Args:
         ledger: of an explanation.
@@ -331,7 +331,7 @@ def ledger_flow(ledger: Ledger, sample: int | None = None) -> Figure:
             left, right, top = left + rest, right - biases, bottom
             ax.text(-3.13, top + height - 0.17, label_text(_shortened(step.name, 24)), fontsize=8,
                     va="center")  # fmt: skip
-            ax.text(-3.13, top + height - 0.33, label_text(_shortened(step.rule, 28)),
+            ax.text(-3.13, top + height - 0.33, label_text(_shortened(", ".join(step.done), 34)),
                     fontsize=6.5, va="center", color="#666")  # fmt: skip
         last = steps[-1].after if steps else start
         _stream(ax, left, right, top, top - 0.25, last)
@@ -344,8 +344,8 @@ def ledger_flow(ledger: Ledger, sample: int | None = None) -> Figure:
     said = "The width is the relevance on its way from the score to the inputs."
     if any(v * abs(unit) < -_THIN for s in steps for v in s.sides):
         said += " Hatched streams come back and make it wider."
-    if abs(lost := sum(s.unexplained for s in steps)) > 1e-4 * widest:
-        said += f" {_told(lost)} is not accounted for (gray)."
+    if abs(lost := sum(s.lost for s in steps)) > 1e-4 * widest:
+        said += f" {_told(lost)} of it leaks (gray)."
     if sample is None and len(ledger.score) > 1:
         said = f"Mean over {len(ledger.score)} samples. {said}"
     return draw("ledger", plot, caption=said, size=(5.3, tall + 1.15))
@@ -581,27 +581,35 @@ _STREAM, _THIN = 1.0, 0.003
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a layer did with the stream."""
+    """What a layer did with the stream.
+
+    Attributes:
+        name: of the layer.
+        done: its operations and rules.
+        after: what is left.
+        to_biases, to_epsilon: what left.
+        lost: what rules leaked, and rounding.
+    """
 
     name: str
-    rule: str
+    done: tuple[str, ...]
     after: float
     to_biases: float
     to_epsilon: float
-    unexplained: float
+    lost: float
 
     @property
     def leak(self) -> float:
-        return abs(self.to_biases) + abs(self.to_epsilon) + abs(self.unexplained)
+        return abs(self.to_biases) + abs(self.to_epsilon) + abs(self.lost)
 
     @property
     def sides(self) -> tuple[float, float]:
         """What leaves to the right, and to the left."""
-        return self.to_biases, self.to_epsilon + self.unexplained
+        return self.to_biases, self.to_epsilon + self.lost
 
     @property
     def left_color(self) -> str:
-        return _TO_EPSILON if abs(self.to_epsilon) >= abs(self.unexplained) else _LOST
+        return _TO_EPSILON if abs(self.to_epsilon) >= abs(self.lost) else _LOST
 
 
 def _steps(ledger: Ledger, sample: int | None) -> tuple[list[_Step], float]:
@@ -616,10 +624,13 @@ def _steps(ledger: Ledger, sample: int | None) -> tuple[list[_Step], float]:
     start = left = number(ledger.score)
     steps: list[_Step] = []
     for entry in ledger.entries:
-        biases, epsilon, lost = map(number, (entry.to_biases, entry.to_epsilon, entry.unexplained))
-        left -= biases + epsilon + lost
+        biases, epsilon = number(entry.to_biases), number(entry.to_epsilon)
+        after = left - number(entry.received - entry.passed)
+        lost = left - after - biases - epsilon
         name = entry.layer or entry.operation
-        step = _Step(name, entry.rule, left, biases, epsilon, lost)
+        what = dict.fromkeys((entry.operation if entry.layer else "", entry.rule))
+        step = _Step(name, tuple(w for w in what if w), after, biases, epsilon, lost)
+        left = after
         if entry.layer and steps and steps[-1].name == name:
             steps[-1] = _merged(steps[-1], step, name)
         else:
@@ -632,14 +643,13 @@ def _steps(ledger: Ledger, sample: int | None) -> tuple[list[_Step], float]:
 
 
 def _merged(one: _Step, two: _Step, name: str) -> _Step:
-    rules = list(dict.fromkeys(r for s in (one, two) for r in s.rule.split(", ") if r))
     return _Step(
         name,
-        ", ".join(rules),
+        tuple(dict.fromkeys(one.done + two.done)),
         two.after,
         one.to_biases + two.to_biases,
         one.to_epsilon + two.to_epsilon,
-        one.unexplained + two.unexplained,
+        one.lost + two.lost,
     )
 
 
