@@ -16,17 +16,7 @@ from torchtheory.explanation.gradients import (
     smooth_gradient,
 )
 from torchtheory.explanation.linear import explain_linear
-
-
-class Formula(nn.Module):
-    """A function of rows as a module."""
-
-    def __init__(self, function) -> None:  # type: ignore[no-untyped-def]
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+from torchtheory.nets.activations import as_layer
 
 
 def points(n: int, d: int, seed: int = 0) -> Tensor:
@@ -35,7 +25,7 @@ def points(n: int, d: int, seed: int = 0) -> Tensor:
 
 def test_sensitivity_is_the_derivative_or_its_square() -> None:
     x = points(5, 3)
-    net = Formula(lambda t: (t.sin() * torch.tensor([1.0, 2.0, 3.0])).sum(1))
+    net = as_layer(lambda t: (t.sin() * torch.tensor([1.0, 2.0, 3.0])).sum(1))
     slope = x.cos() * torch.tensor([1.0, 2.0, 3.0])
     assert torch.allclose(sensitivity(net, x).relevance, slope)
     found = sensitivity(net, x, power=2)
@@ -62,7 +52,7 @@ def test_gradient_times_input_misses_what_biases_carry() -> None:
 def test_smooth_gradient_of_a_sine_is_a_damped_cosine() -> None:
     r"""$\partial E\sin(x+\nu)=e^{-\sigma^2/2}\cos x$, and the standard errors cover it."""
     x, sigma = points(400, 3), 0.8
-    net = Formula(lambda t: t.sin().sum(1))
+    net = as_layer(lambda t: t.sin().sum(1))
     found = smooth_gradient(net, x, sigma=sigma, samples=60, generator=3)
     truth = math.exp(-(sigma**2) / 2) * x.cos()
     ratio = (found.relevance - truth) / found.error
@@ -107,7 +97,7 @@ def test_the_path_of_a_polynomial_is_integrated_exactly() -> None:
     """A Gauss rule of k nodes is exact for a score of degree 2k on the way, not for 2k + 1."""
     x, start = points(6, 3), points(6, 3, 1)
     for k in (1, 2, 3):
-        net = Formula(lambda t, k=k: (t.sum(1)) ** (2 * k))
+        net = as_layer(lambda t, k=k: (t.sum(1)) ** (2 * k))
         found = integrated_gradients(net, x, baseline=start, steps=k)
         size = found.score.abs() + found.reference.abs()  # type: ignore[union-attr]
         assert float((found.gap / size).abs().max()) < 1e-12  # type: ignore[operator]
@@ -115,14 +105,14 @@ def test_the_path_of_a_polynomial_is_integrated_exactly() -> None:
         share = (x - start) / (x - start).sum(1, keepdim=True)
         wanted = share * (x.sum(1) ** (2 * k) - start.sum(1) ** (2 * k))[:, None]
         assert torch.allclose(found.relevance, wanted, rtol=1e-9)
-        odd = Formula(lambda t, k=k: (t.sum(1)) ** (2 * k + 1))
+        odd = as_layer(lambda t, k=k: (t.sum(1)) ** (2 * k + 1))
         rest = integrated_gradients(odd, x, baseline=start, steps=k)
         assert float((rest.gap / size).abs().max()) > 1e-3  # type: ignore[operator]
 
 
 def test_integrated_gradients_by_hand() -> None:
     x = torch.tensor([[2.0, 3.0], [-1.0, 4.0]], dtype=torch.float64)
-    product = Formula(lambda t: t[:, 0] * t[:, 1])
+    product = as_layer(lambda t: t[:, 0] * t[:, 1])
     found = integrated_gradients(product, x)
     assert torch.allclose(found.relevance, torch.tensor([[3.0, 3.0], [-2.0, -2.0]]).double())
     assert torch.equal(found.reference, torch.zeros(2).double())
@@ -146,7 +136,7 @@ def test_a_background_averages_baselines() -> None:
 
 def test_midpoints_are_of_second_order() -> None:
     x = points(3, 4)
-    net = Formula(lambda t: t.exp().sum(1))
+    net = as_layer(lambda t: t.exp().sum(1))
     gaps = [
         integrated_gradients(net, x, steps=s, rule="midpoint").gap.abs()  # type: ignore[union-attr]
         for s in (8, 16)

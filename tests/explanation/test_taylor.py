@@ -11,21 +11,10 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, UnknownName
 from torchtheory.explanation.gradients import gradient_times_input
 from torchtheory.explanation.taylor import ROOT_METHODS, find_root, taylor
+from torchtheory.nets.activations import as_layer
 from torchtheory.robustness.exact.distance import minimal_perturbation
 
-
-class Formula(nn.Module):
-    """A function of rows as a module."""
-
-    def __init__(self, function) -> None:  # type: ignore[no-untyped-def]
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-
-PRODUCT = Formula(lambda t: t[:, 0] * t[:, 1])
+PRODUCT = as_layer(lambda t: t[:, 0] * t[:, 1])
 
 
 def points(n: int, d: int, seed: int = 0) -> Tensor:
@@ -95,7 +84,7 @@ def test_roots_of_a_linear_score() -> None:
 
 
 def test_the_nearest_root_on_an_ellipse() -> None:
-    net = Formula(lambda t: (t.square() * torch.tensor([1.0, 4.0]).double()).sum(1) - 1)
+    net = as_layer(lambda t: (t.square() * torch.tensor([1.0, 4.0]).double()).sum(1) - 1)
     angle = torch.linspace(0, 6.2832, 200_001, dtype=torch.float64)
     curve = torch.stack([angle.cos(), angle.sin() / 2], 1)
     x = points(40, 2, 1) + torch.tensor([1.0, 1.0])
@@ -131,7 +120,7 @@ def test_nearest_roots_are_no_nearer_than_the_exact_distance() -> None:
 
 
 def test_where_there_is_no_root() -> None:
-    net = Formula(lambda t: t.square().sum(1) + 1)
+    net = as_layer(lambda t: t.square().sum(1) + 1)
     x = points(4, 2)
     for method in ROOT_METHODS:
         found = find_root(net, x, method=method)
@@ -143,7 +132,7 @@ def test_where_there_is_no_root() -> None:
 
 
 def test_a_jump_is_no_root() -> None:
-    net = Formula(lambda t: torch.where(t.sum(1) > 0, 1.0, -1.0) + 0 * t.sum(1))
+    net = as_layer(lambda t: torch.where(t.sum(1) > 0, 1.0, -1.0) + 0 * t.sum(1))
     found = find_root(net, torch.ones(3, 2).double(), method="segment", baseline=-1.0)
     assert not found.found.any()
 
