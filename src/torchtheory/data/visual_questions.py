@@ -61,8 +61,8 @@ _FUNCTION_WORDS = (
 #: Words of `mini_clevr`; the number of a word is its place here, from 1.
 VOCABULARY = tuple(sorted({*_FUNCTION_WORDS.split(), *ANSWERS[13:]}))
 
-# red, green, blue of the colors, and of the plane
-_PALETTE = torch.tensor(
+#: Red, green and blue of each color `[8, 3]`.
+PALETTE = torch.tensor(
     [
         (0.34, 0.34, 0.34),
         (0.80, 0.12, 0.12),
@@ -385,7 +385,7 @@ def _drawn(scenes: Sequence[Scene], size: int, most: int) -> tuple[Tensor, Tenso
         metal = column([float(o.material == "metal") for o in chosen])
         spot = (1.3 - ((across + 0.1).square() + (down + 0.25).square()).sqrt() / 0.3).clamp(0, 1)
         rim = ((height - 0.55) / 0.3).clamp(0, 1)
-        color = _PALETTE[[COLORS.index(o.color) for o in chosen]][:, :, None, None]
+        color = PALETTE[[COLORS.index(o.color) for o in chosen]][:, :, None, None]
         shiny = (metal * spot)[:, None]
         matte = ((1 - metal) * rim)[:, None]
         paint = (color + shiny * (1 - color)) * (1 - 0.55 * matte)

@@ -1,0 +1,466 @@
+"""Questions about pictures: what the answers of a relation network rest on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.intervals import Interval, mean_interval
+from torchtheory.data.visual_questions import (
+    ANSWERS,
+    ATTRIBUTES,
+    COLORS,
+    PALETTE,
+    VOCABULARY,
+    VisualQuestions,
+    mini_clevr,
+)
+from torchtheory.explanation.gradients import gradient_times_input
+from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.visual_questions.answering import (
+    accuracy_without_images,
+    answer_accuracy,
+    train_answers,
+)
+from torchtheory.explanation.visual_questions.explaining import (
+    AnswerExplanation,
+    Method,
+    blurred,
+    explain_answers,
+)
+from torchtheory.explanation.visual_questions.pictures import NAMES, example_size, plot_examples
+from torchtheory.explanation.visual_questions.relation_network import RelationConfig, RelationNetwork
+from torchtheory.explanation.visual_questions.statistics import (
+    agreeing_objects,
+    confident_examples,
+    explain_questions,
+    position_slopes,
+    share_of,
+    word_statistics,
+)
+from torchtheory.labs.engine import Run, lab
+
+#: The rules of the chapter, and two choices that change one of them.
+EPSILON_EVERYWHERE: Method = partial(lrp, rules="lstm")
+FIELD_OF_VIEW: Method = partial(lrp, rules="field_of_view")
+
+
+@lab(
+    "visual-questions",
+    room="explanation",
+    covers=["C-39", "C-41", "C-42", "C-43"],
+    title="Where a relation network looks to answer a question, and to which words it listens",
+    full={
+        "questions": 60000,
+        "explained": 2000,
+        "epochs": 12,
+        "image_size": 64,
+        "kernels": 24,
+        "width": 128,
+        "attributes": ("size", "color", "material", "shape"),
+        "relations": True,
+        "learning_rate": 0.002,
+    },
+)
+def visual_questions(
+    run: Run,
+    questions: int = 5300,
+    explained: int = 500,
+    epochs: int = 3,
+    image_size: int = 32,
+    kernels: int = 16,
+    width: int = 48,
+    attributes: tuple[str, ...] = ("size", "color"),
+    relations: bool = False,
+    learning_rate: float = 0.01,
+) -> None:
+    """A relation network learns to answer questions about drawn objects; its answers are explained.
+
+    The images are not those of CLEVR, which are not here, but flat drawings with known masks. On
+    the image side most of LRP's relevance lies on the objects, and the object that gets most has
+    the color of the answer more often than one drawn at random, also where the answer is wrong. On
+    the side of words gradient times input prefers late words more than LRP does. That it misses the
+    noun that is asked for, as reported for CLEVR, is not seen with these short questions: tables
+    show how often each method has it among the three most relevant words.
+
+    Args:
+        questions: to train on.
+        explained: other questions, whose answers are explained.
+        epochs: of the training.
+        image_size: pixels on each side.
+        kernels: of each convolution.
+        width: of the layers of the relation.
+        attributes: of objects that vary.
+        relations: whether questions say where an object lies from another.
+        learning_rate: the highest one of the training.
+    """
+    data = mini_clevr(
+        questions + explained,
+        run.generator,
+        image_size=image_size,
+        objects=(2, 3),
+        colors=4,
+        attributes=attributes,
+        types=[f"query_{name}" for name in attributes],
+        relations=relations,
+        questions_per_image=4,
+    )
+    train, tested = data.split(questions)
+    drawn_as_said(run, tested)
+    config = RelationConfig(
+        image_size=image_size,
+        convolutions=3,
+        kernels=kernels,
+        vocabulary=len(VOCABULARY),
+        embedding=16,
+        hidden=32,
+        relation=(width, width),
+        readout=(width,),
+    )
+    net, fresh = RelationNetwork(config), RelationNetwork(config)
+    settled(fresh, train)
+    train_answers(net, train, epochs=epochs, learning_rate=learning_rate, seed=run.seed)
+    net.eval()
+    answered(run, net, train, tested)
+    protocol(run, net, tested)
+
+    found = explain_questions(net, tested, ("lrp", "gradient_times_input"))
+    some = tested.at(range(min(100, len(tested))))
+    before = explain_questions(fresh, some, ("lrp", "gradient_times_input"))
+    on_objects(run, net, tested, some, found)
+    agreement(run, tested, some, found, before)
+    late_words(run, tested, found, before)
+    asked_for(run, net, tested, some, found, before)
+    examples(run, tested, found)
+
+
+def settled(net: RelationNetwork, data: VisualQuestions) -> None:
+    """Let an untrained network see some images, as its normalizations need them."""
+    net.train()
+    with torch.no_grad():
+        for k in range(20):
+            net(*data.inputs(torch.arange(64 * k, 64 * k + 64) % len(data)))
+    net.eval()
+
+
+def drawn_as_said(run: Run, data: VisualQuestions) -> None:
+    """Answers about colors can be read off the pixels of the object that is asked for."""
+    rows = data.of_types("query_color")
+    sub = data.at(rows)
+    assert sub.about is not None
+    assert sub.masks is not None
+    assert sub.scenes is not None
+    target = [about[0] for about in sub.about]
+    other = [(k + 1) % len(sub.scenes[i]) for k, i in zip(target, sub.image_of.tolist(), strict=True)]
+
+    def read_off(objects: list[int]) -> Tensor:
+        assert sub.masks is not None
+        seen = []
+        for image, k, answer in zip(sub.image_of.tolist(), objects, sub.answers.tolist(), strict=True):
+            pixels = sub.images[image][:, sub.masks[image, k]]
+            middle = pixels.median(1).values  # spots and rims are smaller than the rest
+            seen.append(COLORS[int((PALETTE - middle).square().sum(1).argmin())] == ANSWERS[answer])
+        return torch.tensor(seen).double().mean()
+
+    says = run.states("C-39", r"\text{the answer to a color is the color of the pixels of the object asked for}")
+    says.equal(read_off(target), 1.0, where=f"{len(rows)} questions")
+    says.fails("another object of the image", read_off(other))
+
+
+def answered(run: Run, net: nn.Module, train: VisualQuestions, tested: VisualQuestions) -> None:
+    """The network answers from what it sees."""
+    words_alone = accuracy_without_images(train, tested, confidence=0.999)
+    accuracy = answer_accuracy(net, tested, confidence=0.999)
+    says = run.states("C-39", r"\text{accuracy with the image}>\text{that of the commonest answer to the same words}")
+    says.above(accuracy.low, words_alone.high, where="ends of 99.9% intervals")
+    blind = replace(tested, images=tested.images.mean((2, 3), keepdim=True).expand_as(tested.images).contiguous())
+    says.fails("every pixel has the mean color of its image", answer_accuracy(net, blind, confidence=0.999).low)
+    rows = [["all questions", len(tested), *ends(accuracy), *ends(words_alone)]]
+    for kind in dict.fromkeys(tested.types):
+        sub = tested.at(tested.of_types(kind))
+        rows.append(
+            [
+                kind,
+                len(sub),
+                *ends(answer_accuracy(net, sub, confidence=0.999)),
+                *ends(accuracy_without_images(train, sub, confidence=0.999)),
+            ]
+        )
+    run.table(
+        "accuracy",
+        ["type", "questions", "accuracy", "low", "high", "words alone", "low ", "high "],
+        rows,
+        caption="Right answers with 99.9% intervals, and those of the commonest answer to the same words.",
+    )
+    run.note(
+        f"Trained on {len(train)} questions about drawings, not on CLEVR, of which the source reports 93.3% with the "
+        "network of its size."
+    )
+
+
+def ends(interval: Interval) -> tuple[float, float, float]:
+    return interval.estimate, interval.low, interval.high
+
+
+def protocol(run: Run, net: nn.Module, tested: VisualQuestions) -> None:
+    """What is explained, by which rules, and how it is displayed."""
+    few = tested.at(range(8))
+    images, tokens = few.inputs()
+    exact = RelationNetwork(net.config).double()  # type: ignore[arg-type]
+    exact.load_state_dict(net.state_dict())
+    exact.eval()
+    found = explain_answers(exact, images.double(), tokens)
+    ledger = found.explanation.ledger
+    assert ledger is not None
+    kept = ledger.to_biases + ledger.to_epsilon
+    says = run.states("C-41", r"\textstyle\sum_{\rm pixels}R+\sum_{\rm words}R+\text{ledger}=f_c")
+    says.equal((found.maps.sum((1, 2)) + found.words.sum(1) + kept) / found.explanation.score, 1.0, 1e-9)
+    says.fails(
+        "absolute values of words, as they are displayed",
+        (found.maps.sum((1, 2)) + found.word_strengths.sum(1) + kept) / found.explanation.score,
+    )
+
+    says = run.states("C-41", r"\text{LSTM: }\varepsilon=0.001\text{ and LRP-all; elsewhere }\alpha=1,\beta=0")
+    says.equal(other_rules(found), 0)
+    says.fails("epsilon in all layers", other_rules(explain_answers(net, images, tokens, EPSILON_EVERYWHERE)))
+
+    dot = torch.zeros(1, 128, 128, dtype=torch.float64)
+    dot[0, 64, 64] = 1.0
+    says = run.states("C-41", r"\text{blur of }0.02\cdot128=2.56\text{ pixels}")
+    says.equal(spread(blurred(dot)), 2.56, 1e-9)
+    says.fails("the size of the images of this run is taken", spread(blurred(dot, 0.02 * images.shape[2] / 128)))
+    says = run.states("C-41", r"\text{displayed: }|\text{sum over channels}|\text{, blurred, of the same total}")
+    channels = found.explanation.relevance[0]
+    says.equal(found.overlays.sum((1, 2)), channels.sum(1).abs().sum((1, 2)), 1e-9)
+    signed = explain_answers(exact, images.double(), tokens, gradient_times_input)
+    says.fails(
+        "absolute values before the sum over channels",
+        signed.overlays.sum((1, 2)),
+        promised=signed.explanation.relevance[0].abs().sum((1, 2, 3)),
+    )
+
+    hidden = explain_answers(exact, images.double(), tokens, "occlusion")
+    says = run.states("C-41", r"R_i=P_c(x)-P_c(x|_{x_i=0})\text{ for a word }i")
+    says.equal(hidden.words[:, 0], fall_without_first_word(exact, images.double(), tokens, "probability"), 1e-9)
+    says.fails(
+        "scores in place of probabilities",
+        hidden.words[:, 0],
+        promised=fall_without_first_word(exact, images.double(), tokens, "score"),
+    )
+
+
+def other_rules(found: AnswerExplanation) -> int:
+    """Entries of the ledger that follow another rule than the chapter's."""
+    ledger = found.explanation.ledger
+    assert ledger is not None
+    allowed = {True: {"epsilon 0.001", "product all"}, False: {"alpha 1 beta 0"}}
+    moved = {"moved", "winner"}  # relevance that changes its place only
+    return sum(e.rule not in allowed[e.layer == "lstm"] | moved for e in ledger)
+
+
+def spread(maps: Tensor) -> float:
+    """The standard deviation of a map in one direction, in pixels."""
+    share = maps[0].sum(0) / maps.sum()
+    place = torch.arange(len(share), dtype=maps.dtype)
+    middle = (share * place).sum()
+    return float(((share * (place - middle).square()).sum()).sqrt())
+
+
+def fall_without_first_word(net: RelationNetwork, images: Tensor, tokens: Tensor, of: str) -> Tensor:
+    """By how much the answer falls when the vector of the first word is 0, question by question."""
+    falls = []
+    with torch.no_grad():
+        for image, question in zip(images, tokens, strict=True):
+            words = question[question != 0]
+            number = words[0]
+            # a word of its own stands for the first one, as others may be the same word
+            weight = torch.cat([net.embedding.weight, torch.zeros_like(net.embedding.weight[:1])])
+            changed = words.clone()
+            changed[0] = len(weight) - 1
+            states = net.lstm(nn.functional.embedding(torch.stack([words, changed]), weight))[0][:, -1]
+            objects = net.objects(image[None]).expand(2, -1, -1)
+            scores = net.related(objects, states)
+            values = scores.softmax(1) if of == "probability" else scores
+            falls.append((values[0] - values[1])[scores[0].argmax()])
+            assert int(number) > 0
+    return torch.stack(falls)
+
+
+def on_objects(
+    run: Run, net: nn.Module, tested: VisualQuestions, some: VisualQuestions, found: dict[str, AnswerExplanation]
+) -> None:
+    """Most of the relevance lies on objects."""
+    naive = explain_answers(net, *some.inputs(), EPSILON_EVERYWHERE)
+    flat = explain_answers(net, *some.inputs(), FIELD_OF_VIEW)
+    says = run.states("C-43", r"\alpha=1,\beta=0:\ \text{more than half of the relevance of pixels lies on objects}")
+    says.above(mean_interval(on_mask(found["lrp"], tested)).low, 0.5, where="the lower end of a 99% interval")
+    says.fails("the rule epsilon in all layers", mean_interval(on_mask(naive, some)).low)
+    count = len(some)
+    lead = on_mask(found["lrp"], tested) - on_mask(found["gradient_times_input"], tested)
+    says = run.states("C-43", r"\text{share of relevance on objects: LRP}>\text{gradient}\times\text{input}")
+    says.above(mean_interval(lead).low, 0.0, where="the lower end of a 99% interval")
+    says.fails(
+        "LRP by the flat rule, which knows no weights",
+        mean_interval(on_mask(flat, some) - on_mask(found["gradient_times_input"], tested)[:count]).low,
+    )
+    assert tested.masks is not None
+    covered = tested.masks[tested.image_of].any(1).double().mean()
+    shares = {
+        **{NAMES[name]: on_mask(e, tested) for name, e in found.items()},
+        "LRP, epsilon in all layers": on_mask(naive, some),
+        "LRP, flat in all layers": on_mask(flat, some),
+    }
+    run.table(
+        "objects",
+        ["method", "share on objects", "low", "high", "share of the area"],
+        [[name, *ends(mean_interval(v)), float(covered)] for name, v in shares.items()],
+        caption="How much of the absolute relevance of pixels lies on objects, with 99% intervals.",
+    )
+
+
+def on_mask(found: AnswerExplanation, data: VisualQuestions) -> Tensor:
+    """Share of the absolute relevance of pixels on objects, `[n]`."""
+    assert data.masks is not None
+    strength = found.maps.abs().double()
+    return (strength * data.masks[data.image_of].any(1)).sum((1, 2)) / strength.sum((1, 2))
+
+
+def agreement(
+    run: Run,
+    tested: VisualQuestions,
+    some: VisualQuestions,
+    found: dict[str, AnswerExplanation],
+    before: dict[str, AnswerExplanation],
+) -> None:
+    """The object with most relevance has the color of the answer."""
+
+    def lead(e: AnswerExplanation, data: VisualQuestions, keep: Tensor | None = None) -> Tensor:
+        hits, chances = agreeing_objects(e, data, "color", ANSWERS)
+        rows = data.of_types("query_color") if keep is None else keep
+        return hits.double()[rows] - chances.double()[rows]
+
+    says = run.states(
+        "C-43",
+        r"P(\text{the most relevant object has the color of the answer})>\text{that of an object drawn at random}",
+    )
+    says.above(mean_interval(lead(found["lrp"], tested)).low, 0.0, where="the lower end of a 99% interval")
+    says.fails("before training", mean_interval(lead(before["lrp"], some)).low)
+    rows = []
+    colors = tested.of_types("query_color")
+    for name, e in found.items():
+        right = e.answers[colors] == tested.answers[colors]
+        hits, chances = agreeing_objects(e, tested, "color", ANSWERS)
+        for label, keep in (("right", colors[right]), ("wrong", colors[~right])):
+            if len(keep) > 1:
+                rows.append([NAMES[name], label, len(keep), *ends(share_of(hits[keep])), float(chances[keep].mean())])
+    run.table(
+        "agreement",
+        ["method", "answer", "questions", "agrees", "low", "high", "by chance"],
+        rows,
+        caption="How often the object with most relevance per pixel has the color that the network answered, with 99% "
+        "intervals, and how often an object of the image drawn at random has it.",
+    )
+
+
+def late_words(
+    run: Run, tested: VisualQuestions, found: dict[str, AnswerExplanation], before: dict[str, AnswerExplanation]
+) -> None:
+    """Gradient times input favors the last words."""
+    slopes = {name: position_slopes(e.word_strengths, e.tokens) for name, e in found.items()}
+    early = {name: position_slopes(e.word_strengths, e.tokens) for name, e in before.items()}
+    says = run.states(
+        "C-43", r"\text{relevance grows more towards the last words with gradient}\times\text{input than with LRP}"
+    )
+    says.above(
+        mean_interval(slopes["gradient_times_input"] - slopes["lrp"]).low, 0.0, where="the lower end of a 99% interval"
+    )
+    says.fails("before training", mean_interval(early["gradient_times_input"] - early["lrp"]).low)
+    bins = 5
+    curves = {}
+    for name, e in found.items():
+        words = e.tokens != 0
+        count = words.sum(1, keepdim=True)
+        place = torch.arange(e.tokens.shape[1]) / (count - 1).clamp_min(1)
+        share = count * e.word_strengths.double() / e.word_strengths.double().sum(1, keepdim=True)
+        which = (place * bins).long().clamp_max(bins - 1)
+        curves[NAMES[name]] = [mean_interval(share[words & (which == b)]) for b in range(bins)]
+    run.curves(
+        "positions",
+        [(b + 0.5) / bins for b in range(bins)],
+        curves,
+        {"all words alike": 1.0},
+        axes=("place of the word in the question", "strength over its mean"),
+        caption="Absolute relevance of words from the first (0) to the last (1) of a question, over the mean of its "
+        "words.",
+    )
+
+
+def asked_for(
+    run: Run,
+    net: nn.Module,
+    tested: VisualQuestions,
+    some: VisualQuestions,
+    found: dict[str, AnswerExplanation],
+    before: dict[str, AnswerExplanation],
+) -> None:
+    """The noun that is asked for is among the three most relevant words."""
+
+    def beyond_chance(explanations: dict[str, AnswerExplanation], data: VisualQuestions) -> Tensor:
+        words = torch.tensor([len(w) for w in data.words]).double()
+        lead = word_statistics(explanations, data).telling["lrp"].double() - 3 / words
+        return lead[~late_noun(data)]
+
+    says = run.states(
+        "C-42",
+        r"P(\text{the attribute asked for, in the first half, is among the 3 most relevant words by LRP})"
+        r">3/\text{words}",
+    )
+    says.above(mean_interval(beyond_chance(found, tested)).low, 0.0, where="the lower end of a 99% interval")
+    says.fails("before training", mean_interval(beyond_chance(before, some)).low)
+    few = {name: e.at(range(len(some))) for name, e in found.items()}
+    few["occlusion"] = explain_answers(net, *some.inputs(), "occlusion")
+    statistics = word_statistics(few, some)
+    run.table(
+        "words",
+        ["type", "method", "words among the three most relevant of a question, and in how many questions"],
+        [[kind, NAMES[name], words] for kind, name, words in statistics.rows()],
+        caption="The most frequent words among the three most relevant ones.",
+    )
+    rows = []
+    late = late_noun(some)
+    for top in (1, 3):
+        for name, hits in word_statistics(few, some, top=top).telling.items():
+            for label, keep in (("first half", ~late), ("second half", late)):
+                rows.append([NAMES[name], top, label, int(keep.sum()), *ends(share_of(hits[keep]))])
+    run.table(
+        "nouns",
+        ["method", "most relevant words", "the noun stands in the", "questions", "has it", "low", "high"],
+        rows,
+        caption="How often the attribute that is asked for is among the most relevant words, with 99% intervals.",
+    )
+
+
+def late_noun(data: VisualQuestions) -> Tensor:
+    """Whether the attribute that is asked for stands in the second half of a question, `[n]`."""
+    places = [min(k for k, w in enumerate(q) if w in ATTRIBUTES) for q in data.words]
+    return torch.tensor([2 * k >= len(q) for k, q in zip(places, data.words, strict=True)])
+
+
+def examples(run: Run, tested: VisualQuestions, found: dict[str, AnswerExplanation]) -> None:
+    """The surest right answers, and the surest wrong ones about colors."""
+    shown = {name: found[name] for name in ("gradient_times_input", "lrp")}
+    types = [kind for kind in dict.fromkeys(tested.types) if kind.startswith("query_")]
+    right = confident_examples(found["lrp"], tested, types, correct=True)
+    wrong = confident_examples(found["lrp"], tested, ["query_color"], correct=False)
+    rows = [*right.tolist(), *wrong.tolist()]
+    run.figure(
+        "examples",
+        lambda axes: plot_examples(axes, shown, tested, rows),
+        caption="The three right answers that the network is surest about, and the three wrong ones about colors: "
+        "words by their absolute relevance, below them the raw heatmaps, and these over the images, blurred.",
+        grid=(len(rows), 5),
+        size=example_size(len(rows), 2),
+    )
