@@ -123,6 +123,12 @@ FINDINGS = (
 )  # fmt: skip
 
 
+EXPLAINERS = (
+    "lrp", "gradient-times-input", "integrated-gradients", "smooth-gradient", "occlusion",
+    "shapley", "lime", "sensitivity", "taylor",
+)  # fmt: skip
+
+
 #: So many records of audits are bent; `mutants` makes them.
 MUTANTS = 60
 
@@ -294,8 +300,8 @@ def command_lines(count: int, seed: int, kinds: dict[str, list[str]]) -> Iterato
     """So many command lines, the same for the same seed."""
     draw = random.Random(seed)
     makers = (
-        [_audit] * 9 + [_weights] * 3 + [_compare] * 4 + [_run] * 5 + [_list] * 2 + [_show] * 2
-        + [_index] * 3 + [_errata] * 2 + [_size] * 3 + [_doctor] + [_nonsense] * 2
+        [_audit] * 9 + [_explain] * 5 + [_weights] * 3 + [_compare] * 4 + [_run] * 5 + [_list] * 2
+        + [_show] * 2 + [_index] * 3 + [_errata] * 2 + [_size] * 3 + [_doctor] + [_nonsense] * 2
     )  # fmt: skip
     for k in range(count):
         arguments = draw.choice(makers)(draw, kinds)
@@ -308,7 +314,7 @@ def command_lines(count: int, seed: int, kinds: dict[str, list[str]]) -> Iterato
         if "--out" not in arguments:
             arguments += (
                 ["--out", f"out/{k}"]
-                if arguments[:1] in (["audit"], ["compare"], ["errata"])
+                if arguments[:1] in (["audit"], ["explain"], ["compare"], ["errata"])
                 else []
             )
         environment = {
@@ -393,6 +399,45 @@ def _audit(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:
         places = (*_NO_FOLDERS, "out/" + "deep/" * 60 + "x", "out/a b", "out/\x1b[31m")
         line += ["--out", draw.choice(places)]
     return line
+
+
+def _explain(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:
+    model = f"zz_fuzz_models:{draw.choice(FACTORIES)}"
+    if draw.random() < 0.15:
+        model = draw.choice([*kinds["archive"], *kinds["weights"], *NAMES])
+    data = "good.npz"
+    if draw.random() < 0.4:
+        data = draw.choice([*kinds["data"], *kinds["table"], *LOADERS])
+    line = ["explain", "--model", model, "--data", data]
+    for _ in range(draw.choice((0, 1, 1, 2))):
+        line += ["--method", draw.choice((*EXPLAINERS, *EXPLAINERS, *NAMES))]
+    if data.endswith((".csv", ".gz")):
+        line += ["--column", draw.choice(("y", "y", "y", "a", "c ($)", "a,y", *NAMES[::7]))]
+    files = tuple(kinds["table"] + kinds["audit"])
+    good = {
+        "--weights": ("good.safetensors", "good.pt"),
+        "--rules": ("epsilon=0.01", "gamma=1", "alpha-beta=2,1", "flat", "relu_default"),
+        "--samples": ("1", "3"),
+        "--target": ("0", "1"),
+        "--seed": ("3",),
+        "--output": ("0", "y", "\x1b[31m"),
+        "--names": ("signs.csv",),
+    }
+    bad = {
+        "--weights": tuple(kinds["weights"]),
+        "--rules": ("epsilon=", "epsilon=nan", "z-box=1", "gamma=1e999", "alpha-beta=1,1"),
+        "--samples": _NUMBERS,
+        "--index": ("2", *_NUMBERS),
+        "--target": _NUMBERS,
+        "--patch": ("2", *_NUMBERS),
+        "--permutations": ("4", *_NUMBERS),
+        "--blur": _NUMBERS,
+        "--seed": _NUMBERS,
+        "--names": files,
+        "--words": files,
+        "--output": ("²", "99999999999"),
+    }
+    return line + _options(draw, good, bad)
 
 
 def _weights(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:

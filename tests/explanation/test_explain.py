@@ -18,16 +18,12 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
-from torchtheory.explanation.explain import (
-    METHODS,
-    Legend,
-    explain,
-    method_named,
-    parse_rules,
-)
+from torchtheory.explanation import page
+from torchtheory.explanation.explain import Legend, explain
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.gradients import gradient_times_input
 from torchtheory.explanation.ledger import Entry, Ledger
+from torchtheory.explanation.methods import METHODS, method_named, parse_rules
 from torchtheory.explanation.page import most_relevant, sample_heading
 
 CHEAP = ("gradient-times-input", "sensitivity")
@@ -137,12 +133,12 @@ def test_names_of_features_are_refused_for_images() -> None:
 def test_what_is_saved_is_what_was_found(tmp_path: Path) -> None:
     legend = Legend("My <net>", (5, 7), torch.tensor([0, 1]), ("a", "b", "c$", "<d>"), ("x", "y"))
     found = explain(network(), torch.randn(2, 4), CHEAP, 1, legend=legend)
-    page = found.save(tmp_path / "o").read_text("utf-8")
-    assert "<net>" not in page
-    assert "<d>" not in page
-    assert "http" not in page.replace("http://www.w3.org", "")
-    assert "Sample 7: class y" in page
-    assert page.count("not the class that was explained") == 1  # of sample 5
+    html = found.save(tmp_path / "o").read_text("utf-8")
+    assert "<net>" not in html
+    assert "<d>" not in html
+    assert "http" not in html.replace("http://www.w3.org", "")
+    assert "Sample 7: class y" in html
+    assert html.count("not the class that was explained") == 1  # of sample 5
     record = json.loads((tmp_path / "o/explanation.json").read_text("utf-8"))
     assert record == found.to_json()
     assert record["samples"] == [5, 7]
@@ -165,6 +161,18 @@ def test_words_stand_on_the_page_as_text() -> None:
     assert ">8</span>" in html  # no word of the vocabulary
     named = most_relevant(found, 0)
     assert {w.rsplit(" ", 1)[0] for w in named.split(", ")} == {"good", "<b>", "8"}
+
+
+@pytest.mark.draws
+def test_methods_have_the_names_their_user_gave_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(
+        "torchtheory.explanation.pictures.bars",
+        lambda listed, *_, **__: seen.extend(e.method for e in listed),
+    )
+    page.sample_picture(explain(network(), torch.randn(1, 4), {"mine": gradient_times_input}), 0, 0)
+    page.sample_picture(explain(network(), torch.randn(1, 4), ["gradient-times-input"]), 0, 0)
+    assert seen == ["mine", "gradient × input"]
 
 
 def test_several_inputs_have_a_picture_each() -> None:

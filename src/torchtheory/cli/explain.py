@@ -127,8 +127,9 @@ def explain(
         raise InvalidInput("--model needs --data, whose samples are explained")
     methods = tuple(dict.fromkeys(method or DEFAULT_METHODS))
     from torchtheory.data.word_lists import read_names, read_vocabulary
-    from torchtheory.explanation.explain import Legend, parse_rules
+    from torchtheory.explanation.explain import Legend
     from torchtheory.explanation.explain import explain as run_explain
+    from torchtheory.explanation.methods import parse_rules
     from torchtheory.explanation.page import print_explanations
 
     asked = _example(seed) if model is None else _problem(model, weights, str(data), column, seed)

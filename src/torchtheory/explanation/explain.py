@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,6 @@ from torchtheory.core.errors import (
     InvalidInput,
     ShapeMismatch,
     TorchTheoryError,
-    UnknownName,
 )
 from torchtheory.core.figure import Figure
 from torchtheory.core.files import write_together
@@ -36,20 +32,8 @@ from torchtheory.explanation.by_feature import (
     sample_mean,
 )
 from torchtheory.explanation.explanation import Explanation
+from torchtheory.explanation.methods import method_named
 from torchtheory.explanation.score import Inputs, Target
-
-#: Methods by the name that a command takes, with the module and the function.
-METHODS: Mapping[str, tuple[str, str]] = {
-    "lrp": ("lrp", "lrp"),
-    "gradient-times-input": ("gradients", "gradient_times_input"),
-    "integrated-gradients": ("gradients", "integrated_gradients"),
-    "smooth-gradient": ("gradients", "smooth_gradient"),
-    "sensitivity": ("gradients", "sensitivity"),
-    "occlusion": ("occlusion", "occlusion"),
-    "shapley": ("shapley", "shapley"),
-    "lime": ("lime", "lime"),
-    "taylor": ("taylor", "taylor"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +203,8 @@ def explain(
 
     Args:
         model, x, target, output: see `torchtheory.explanation.score.open_score`.
-        methods: names, see `METHODS`, or callables `(model, x, target) -> Explanation` by name.
+        methods: names, see `methods.METHODS`, or callables `(model, x, target) -> Explanation` by
+            their names.
         rules: of `lrp`.
         patch: side of the squares that methods remove from images; single pixels unless given.
         permutations: orders of the features that `shapley` samples; all sets unless given.
@@ -262,55 +247,6 @@ def explain(
     made = Explanations(found, inputs, refused, legend or Legend(), blur)
     _check_shown(made)
     return made
-
-
-def method_named(name: str, **options: Any) -> Method:
-    """A method by the name that a command takes, with those of the options that it has.
-
-    >>> method_named("gradient-times-input", generator=3).keywords
-    {}
-    """
-    if name not in METHODS:
-        raise UnknownName("method of explanation", name, METHODS)
-    module, function = METHODS[name]
-    method = getattr(import_module(f"torchtheory.explanation.{module}"), function)
-    taken = inspect.signature(method).parameters
-    return partial(method, **{k: v for k, v in options.items() if k in taken and v is not None})
-
-
-#: Rules of `lrp` by the name that a command takes.
-RULES: Mapping[str, str] = {
-    "zero": "Zero",
-    "epsilon": "Epsilon",
-    "gamma": "Gamma",
-    "alpha-beta": "AlphaBeta",
-    "flat": "Flat",
-    "w-square": "WSquare",
-    "z-box": "ZBox",
-}
-
-
-def parse_rules(text: str) -> Any:
-    """Rules from the words of a command: a preset, or a rule with its numbers.
-
-    >>> parse_rules("epsilon=0.01")
-    Epsilon(epsilon=0.01)
-    """
-    from torchtheory.explanation import composites, rules
-
-    name, equals, numbers = text.partition("=")
-    if name not in RULES:
-        if equals:
-            raise UnknownName("rule", name, RULES)
-        return composites.preset(name)
-    rule = getattr(rules, RULES[name])
-    try:
-        values = [float(v) for v in numbers.split(",")] if equals else []
-        return rule(*values)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, TorchTheoryError):
-            raise
-        raise InvalidInput(f"{text!r} is no rule: give numbers, such as epsilon=0.01") from None
 
 
 def _check_shown(made: Explanations) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from markupsafe import Markup
 
 from torchtheory.core.console import Console, Grid, Text, box
 from torchtheory.core.figure import Figure
 from torchtheory.core.record import Table
 from torchtheory.explanation import pictures
+from torchtheory.explanation.methods import METHODS
 from torchtheory.report.html import fragment, page
 from torchtheory.report.numbers import duration, number_words
 from torchtheory.report.wording import counted
@@ -43,7 +45,7 @@ class SamplePart:
     wrong: bool
     sums: Table
     pictures: list[Figure]
-    sentences: list[tuple[str, str]]
+    sentences: list[tuple[str, Markup]]
     ledgers: list[Figure]
 
 
@@ -119,7 +121,7 @@ def words_of(found: Explanations, part: int) -> list[list[str]]:
 
 def sample_picture(found: Explanations, sample: int, part: int) -> Figure:
     """One sample by all methods."""
-    listed, kind = list(found.explanations.values()), kind_of_input(found, part)
+    listed, kind = _labeled(found), kind_of_input(found, part)
     if kind == "words":
         return pictures.colored_words(
             listed, words_of(found, part), samples=[sample], titles=[_class_words(found, sample)],
@@ -133,6 +135,13 @@ def sample_picture(found: Explanations, sample: int, part: int) -> Figure:
         listed, found.legend.features or None, sample=sample, values=found.x[part][sample],
         part=part,
     )  # fmt: skip
+
+
+def _labeled(found: Explanations) -> list[Explanation]:
+    """The explanations under the names that a user gave them, if that is where they come from."""
+    return [
+        e if name in METHODS else replace(e, method=name) for name, e in found.explanations.items()
+    ]
 
 
 def sample_heading(found: Explanations, sample: int) -> str:
@@ -243,7 +252,7 @@ def _sample_part(found: Explanations, k: int, figures: Mapping[str, Figure]) -> 
             words = words_of(found, part)
             sentences += [
                 (e.method, pictures.words_html(e, words, sample=k, part=part))
-                for e in found.explanations.values()
+                for e in _labeled(found)
             ]
         else:
             drawn.append(figures[found.picture_name(k, part)])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from markupsafe import Markup, escape
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -184,7 +185,7 @@ def colored_words(
 
 def words_html(
     explanation: Explanation, words: Sequence[Sequence[str]], *, sample: int = 0, part: int = 0
-) -> str:
+) -> Markup:
     """One sentence as a piece of HTML: each word on the color of its relevance, which it tells.
 
     Words are escaped. The colors let the page shine through, so that they do on dark ones too.
@@ -192,11 +193,9 @@ def words_html(
     >>> import torch
     >>> from torchtheory.explanation.explanation import Explanation
     >>> made = Explanation(torch.tensor([[0.5, -1.0]]), torch.tensor([-0.5]), "LRP")
-    >>> words_html(made, [["very", "<bad>"]])[:77]
-    '<span class="words"><span style="background:rgba(178,24,43,0.38)" title="0.5">'
+    >>> print(words_html(made, [["very", "<bad>"]])[-25:])
+    &lt;bad&gt;</span></span>
     """
-    from markupsafe import Markup, escape
-
     shade = _shades(explanation, words, part)[sample]
     values = _part(explanation, part)[sample]
     spans = []
