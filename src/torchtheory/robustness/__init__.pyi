@@ -3,6 +3,7 @@ from .lipschitz import layer_norms as layer_norms
 from .lipschitz import jacobian_norms as jacobian_norms
 from .lipschitz_bound import lipschitz_bound as lipschitz_bound
 from .lipschitz_bound import bounds_about as bounds_about
+from .semidefinite import semidefinite_lipschitz as semidefinite_lipschitz
 
 # attacks
 from .attacks.gradient_steps import FGSM as FGSM
