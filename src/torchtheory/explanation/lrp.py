@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
 from torchtheory.core.errors import UnknownName, UnsupportedModel
-from torchtheory.explanation.composites import Composite, Rules, as_composite
+from torchtheory.explanation.composites import Rules, as_composite
 from torchtheory.explanation.explanation import Explanation, explained
 from torchtheory.explanation.ledger import Entry, Ledger
 from torchtheory.explanation.propagation.linear_maps import Kept
@@ -72,16 +72,11 @@ def lrp(
     True
     """
     started = time.perf_counter()
-    with open_score(model, x, target, output=output) as score:
-        relevance, ledger, _ = _propagated(score, as_composite(rules, score.network))
-        return explained(
-            score,
-            relevance,
-            "LRP",
-            started=started,
-            reference=torch.zeros_like(score.values),
-            ledger=ledger,
-        )
+    passes = _Passes(rules)
+    with open_score(model, x, target, output=output, first=passes.begin) as score:
+        relevance, ledger, _ = passes.propagated(score)
+        none = torch.zeros_like(score.values)
+        return explained(score, relevance, "LRP", started=started, reference=none, ledger=ledger)
 
 
 def layer_relevances(
@@ -103,66 +98,92 @@ def layer_relevances(
     Raises:
         UnsupportedModel: if outputs of a layer do not have samples in their first dimension.
     """
-    with open_score(model, x, target, output=output) as score:
-        names = [name for name, _ in score.network.named_modules()]
-        for layer in layers:
-            if layer not in names:
-                raise UnknownName("layer", layer, [n for n in names if n])
-        found: dict[str, list[Tensor]] = {layer: [] for layer in layers}
-        _propagated(score, as_composite(rules, score.network), found)
-    return {layer: torch.cat(parts) for layer, parts in found.items()}
+    names = [name for name, _ in model.named_modules()]
+    for layer in layers:
+        if layer not in names:
+            raise UnknownName("layer", layer, [n for n in names if n])
+    passes = _Passes(rules, layers)
+    with open_score(model, x, target, output=output, first=passes.begin) as score:
+        return passes.propagated(score)[2]
 
 
-def _propagated(
-    score: Score, rules: Composite, layers: dict[str, list[Tensor]] | None = None
-) -> tuple[Tensor, Ledger, tuple[str, ...]]:
-    """Relevance `[n, d]` of all entries, the ledger, and remarks, some samples at a time."""
-    kept: Kept = {}
-    parts: list[Tensor] = []
-    books: list[list[Entry]] = []
-    remarks: dict[str, None] = {}
-    rows = torch.arange(len(score), device=score.points.device)
-    for own in torch.split(rows, score.at_once):
-        check_time()
-        trace = Propagation(score.network, len(own), rules, HANDLERS, kept, list(layers or ()))
-        parts.append(_one_pass(score, own, trace, layers))
-        books.append(trace.entries)
-        remarks |= trace.remarks
-    relevance = torch.cat(parts)
-    ledger = Ledger(score.values, _merged(books, [len(p) for p in parts]), relevance.sum(1))
-    return relevance, ledger, tuple(remarks)
+class _Passes:
+    """Passes of a score through its network, watched, some samples at a time.
+
+    Args:
+        rules, layers: as they were given.
+    """
+
+    def __init__(self, rules: Rules, layers: Sequence[str] = ()) -> None:
+        self.rules, self.layers = rules, layers
+        self.kept: Kept = {}
+        self.first: tuple[Propagation, Tensor, Tensor] | None = None
+
+    def begin(self, score: Score, points: Tensor) -> Tensor:
+        """The first pass of a score."""
+        self.first = self.watched(score, points, None)
+        return self.first[2]
+
+    def watched(
+        self, score: Score, points: Tensor, rows: Tensor | None
+    ) -> tuple[Propagation, Tensor, Tensor]:
+        """What watched a pass, its points and its outputs."""
+        rules = as_composite(self.rules, score.network)
+        trace = Propagation(score.network, len(points), rules, HANDLERS, self.kept, self.layers)
+        with torch.enable_grad():
+            start = points.detach().clone().requires_grad_()
+            trace.begin(start)
+            with trace.named(), trace:
+                returned = score.run(start, rows)
+        return trace, start, trace.current(returned)
+
+    def propagated(self, score: Score) -> tuple[Tensor, Ledger, dict[str, Tensor]]:
+        """Relevance `[n, d]` of all entries, the ledger, and relevance of the layers."""
+        parts: list[Tensor] = []
+        books: list[list[Entry]] = []
+        found: dict[str, list[Tensor]] = {name: [] for name in self.layers}
+        rows = torch.arange(len(score), device=score.points.device)
+        size = len(score) if self.first is not None else score.at_once
+        for own in torch.split(rows, size):
+            check_time()
+            if self.first is not None:
+                trace, points, outputs = self.first
+            else:
+                trace, points, outputs = self.watched(score, score.points[own], own)
+                score.forwards += len(own)
+            parts.append(_back(score, own, trace, points, outputs, found))
+            books.append(trace.entries)
+        relevance = torch.cat(parts)
+        ledger = Ledger(score.values, _merged(books, [len(p) for p in parts]), relevance.sum(1))
+        return relevance, ledger, {name: torch.cat(of) for name, of in found.items()}
 
 
-def _one_pass(
-    score: Score, rows: Tensor, trace: Propagation, layers: dict[str, list[Tensor]] | None
+def _back(
+    score: Score,
+    rows: Tensor,
+    trace: Propagation,
+    points: Tensor,
+    outputs: Tensor,
+    layers: dict[str, list[Tensor]],
 ) -> Tensor:
-    with torch.enable_grad():
-        points = score.points[rows].requires_grad_()
-        trace.begin(points)
-        with trace.named(), trace:
-            returned = score.run(points, rows)
-        outputs = trace.current(returned)
-        score.forwards += len(rows)
-        refuse_constant(outputs)
-        mark = mark_of(outputs)
-        if mark.ends:
-            raise UnsupportedModel(
-                f"the network ends in a {mark.ends}, whose outputs are not made of contributions: "
-                "explain the scores before it (a model without its last layer)"
-            )
-        trace.depth_of_output = mark.depth
-        start = _start(score, outputs.detach(), rows, trace)
-        wanted = [t for name in layers or () for t in trace.outputs[name]]
-        found = torch.autograd.grad(outputs, [points, *wanted], start, allow_unused=True)
-    score.backwards += len(rows)
-    for name in layers or ():
-        calls, found = (
-            found[1 : 1 + len(trace.outputs[name])],
-            found[:1] + found[1 + len(trace.outputs[name]) :],
+    """Relevance of the points; that of layers is put into `layers`."""
+    refuse_constant(outputs)
+    mark = mark_of(outputs)
+    if mark.ends:
+        raise UnsupportedModel(
+            f"the network ends in a {mark.ends}, whose outputs are not made of contributions: "
+            "explain the scores before it (a model without its last layer)"
         )
-        assert layers is not None
-        layers[name].append(_of_layer(name, trace.outputs[name], calls, len(rows)))
-    return torch.zeros_like(points) if found[0] is None else found[0].detach()
+    trace.depth_of_output = mark.depth
+    with torch.enable_grad():
+        start = _start(score, outputs.detach().clone(), rows, trace)
+    wanted = [t for name in layers for t in trace.outputs[name]]
+    made, *others = torch.autograd.grad(outputs, [points, *wanted], start, allow_unused=True)
+    score.backwards += len(rows)
+    for name, found in layers.items():
+        calls = [others.pop(0) for _ in trace.outputs[name]]
+        found.append(_of_layer(name, trace.outputs[name], calls, len(rows)))
+    return torch.zeros_like(points) if made is None else made.detach()
 
 
 def _start(score: Score, outputs: Tensor, rows: Tensor, trace: Propagation) -> Tensor:

@@ -127,7 +127,7 @@ class Zero(Rule):
 
 @dataclass(frozen=True)
 class Epsilon(Rule):
-    r"""As `Zero` with $z_k+\varepsilon\operatorname{sign}(z_k)$ below, $\operatorname{sign}(0)=1$.
+    r"""As `Zero` with $z_k+\varepsilon\operatorname{sign}(z_k)$ below.
 
     A weak output loses the fraction $\varepsilon/(|z_k|+\varepsilon)$ of its relevance. The sign is
     that of the output: with $+\varepsilon$ throughout, outputs in $(-\varepsilon,0)$ would turn the
@@ -311,8 +311,8 @@ class ZBox(Rule):
                 ) from error
             if not within:
                 raise InvalidInput(
-                    f"inputs between {float(x.min()):.3g} and {float(x.max()):.3g} leave the box "
-                    f"of the {self.name} rule: give the bounds of what the layer receives"
+                    f"inputs between {float(x.min()):.3g} and {float(x.max()):.3g} leave the "
+                    f"{self.name}: give the bounds of what the layer receives"
                 )
             return x
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ class Score:
         places: `[d]`, which number of the inputs, laid side by side, an entry of a point stands
             for: itself, or the word whose embedding it is in.
         classes: `[n]`, the class that is explained, or None if it is no class.
+        first: outputs of the first pass as whoever asked for the score made them, if they did.
         forwards, backwards: samples that went through the network in each direction so far.
     """
 
@@ -60,26 +61,33 @@ class Score:
         single: bool,
         output: int | str | None = None,
         probabilities: bool = False,
+        first: Callable[[Score, Tensor], Tensor] | None = None,
     ) -> None:
         self.network, self.x, self._single = network, tuple(x), single
         self._part, self._probabilities = output, probabilities
         self.forwards = self.backwards = 0
         given = [t for t in self.x if not t.is_floating_point()]
         before = torch.get_rng_state()
-        with torch.no_grad(), _Embeddings(given) as seen:
-            returned = answer(network, *(t.clone() for t in self.x))
-            if self._part is None:
-                self._part = main_output(returned)
+        self.first: Tensor | None = None
+        # (number of an input, what stands for it)
+        self._parts: list[tuple[int, Tensor]] = [] if given else list(enumerate(self.x))
+        self._lay_out()
+        if first is not None and not given and len(self) <= 2 * self.at_once:
+            self.first = first(self, self.points)
+            outputs = self.first
+        else:
+            with torch.no_grad(), _Embeddings(given) as seen:
+                returned = answer(network, *(t.clone() for t in self.x))
+            self._part = main_output(returned) if self._part is None else self._part
+            self._parts = [(k, v) for k, t in enumerate(self.x) for v in seen.found(t)]
+            self._lay_out()
+            outputs = one_output(returned, self._part)
         self.forwards += len(self)
         if not torch.equal(before, torch.get_rng_state()):
             raise UnsupportedModel(
                 "the model draws random numbers in evaluation mode, so it is no one function"
             )
-        # (number of an input, what stands for it)
-        self._parts = [(k, v) for k, t in enumerate(self.x) for v in seen.found(t)]
-        self._columns = [math.prod(p.shape[1:]) for _, p in self._parts]
-        self.points = torch.cat([p.reshape(len(self), -1) for _, p in self._parts], 1).detach()
-        self.outputs = self._checked(one_output(returned, self._part))
+        self.outputs = self._checked(outputs)
         self.classes, self._select = _selection(self.outputs, target)
         self.values = self.selected(self.outputs, None)
         self.features = self._default_features()
@@ -118,10 +126,10 @@ class Score:
             else:
                 arguments.append((given if rows is None else given[rows]).clone())
                 replaced.append((arguments[-1], own))
-        if not replaced:
-            return one_output(answer(self.network, *arguments), self._part)
-        with _Embedded(replaced):
-            return one_output(answer(self.network, *arguments), self._part)
+        with _Embedded(replaced) if replaced else nullcontext():
+            returned = answer(self.network, *arguments)
+        self._part = main_output(returned) if self._part is None else self._part
+        return one_output(returned, self._part)
 
     def gradients(self, points: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Scores `[m]` and their gradients `[m, d]`.
@@ -202,6 +210,12 @@ class Score:
         shaped = tuple(f for f in found if f is not None)
         return shaped[0] if self._single else shaped
 
+    def _lay_out(self) -> None:
+        """Points of what stands for the inputs, side by side."""
+        self._columns = [math.prod(p.shape[1:]) for _, p in self._parts]
+        flat = [p.detach().reshape(len(self), -1) for _, p in self._parts]
+        self.points = torch.cat(flat, 1) if flat else self.x[0].new_zeros(len(self), 0)
+
     def _default_features(self) -> Tensor:
         """The entries that belong together: channels of a pixel, the embedding of a word."""
         numbers: list[Tensor] = []
@@ -215,8 +229,8 @@ class Score:
                     count += given[0].numel()
                 each = known[k].reshape(*given.shape[1:], 1).expand(shape)
             elif len(shape) == 3:  # [channels, height, width]
-                each = count + torch.arange(shape[1:].numel()).reshape(shape[1:]).expand(shape)
-                count += shape[1:].numel()
+                each = count + torch.arange(math.prod(shape[1:])).reshape(shape[1:]).expand(shape)
+                count += math.prod(shape[1:])
             else:
                 each = count + torch.arange(shape.numel())
                 count += shape.numel()
@@ -258,6 +272,7 @@ def open_score(
     output: int | str | None = None,
     probabilities: bool = False,
     seed: int = 0,
+    first: Callable[[Score, Tensor], Tensor] | None = None,
 ) -> Iterator[Score]:
     """The score of a user's network at some samples, while the model stays as it was.
 
@@ -271,6 +286,8 @@ def open_score(
         output: position or key of the output that is meant, where there are several.
         probabilities: whether outputs go through a softmax first.
         seed: of what the model draws, which is an error.
+        first: makes the outputs of the first pass out of the score and its points, by `Score.run`,
+            for a method that has use for it; not asked for words, nor for many samples.
 
     Raises:
         UnsupportedModel: for a model in training mode with dropout, one that draws random numbers,
@@ -297,13 +314,20 @@ def open_score(
     if isinstance(model, nn.Module):
         _refuse_dropout(model)
     with opened(model, given[0], seed) as network:
-        first = next((p for p in network.parameters() if p.is_floating_point()), None)
-        if first is not None:  # the model decides about precision and device
+        weights = next((p for p in network.parameters() if p.is_floating_point()), None)
+        if weights is not None:  # the model decides about precision and device
             given = [
-                t.to(first.device, first.dtype if t.is_floating_point() else t.dtype) for t in given
+                t.to(weights.device, weights.dtype if t.is_floating_point() else t.dtype)
+                for t in given
             ]
         yield Score(
-            network, given, target, single=single, output=output, probabilities=probabilities
+            network,
+            given,
+            target,
+            single=single,
+            output=output,
+            probabilities=probabilities,
+            first=first,
         )
 
 

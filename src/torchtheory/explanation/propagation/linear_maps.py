@@ -80,10 +80,10 @@ class LinearMap:
         total: Tensor = made
 
         def back(s: Tensor) -> list[Tensor]:
-            slopes = torch.autograd.grad(total, leaves, s.expand_as(total))
+            slopes = torch.autograd.grad(total, leaves, s)
             shares: list[Tensor | None] = [None] * len(self.inputs)
             for i, leaf, slope in zip(owners, leaves, slopes, strict=True):
-                share = slope * leaf.detach()
+                share = _times(slope, leaf.detach(), s)
                 before = shares[i]
                 shares[i] = share if before is None else before + share
             return [
@@ -91,7 +91,9 @@ class LinearMap:
                 for x, s in zip(self.inputs, shares, strict=True)
             ]
 
-        return total.detach(), back
+        value = total.detach()
+        shared = any(value.data_ptr() == leaf.data_ptr() for leaf in leaves)
+        return value.clone() if shared or _overlaps(value) else value, back
 
     def _of_input(self, i: int, what: object) -> Tensor | None:
         x = self.inputs[i]
@@ -121,17 +123,26 @@ class LinearMap:
         return self.kept[key][2], 1.0
 
 
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether some of its entries are one and the same number."""
+    return any(
+        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What became of the relevance of an output, entry by entry of the output but for `inputs`.
+    """What became of the relevance of an output; all but `inputs` is entry by entry of the output.
 
     Attributes:
         inputs: relevance of each input.
-        to_biases, to_epsilon, leaked: None for nothing.
+        to_biases: pairs of relevance per unit and a bias that is broadcast to it, whose products
+            are what the biases get.
+        to_epsilon, leaked: None for nothing.
     """
 
     inputs: list[Tensor]
-    to_biases: Tensor | None = None
+    to_biases: tuple[tuple[Tensor, Tensor], ...] = ()
     to_epsilon: Tensor | None = None
     leaked: Tensor | None = None
 
@@ -139,98 +150,102 @@ class Shares:
 def redistributed(rule: Rule, linear: LinearMap, relevance: Tensor) -> Shares:
     """What a rule makes of the relevance of a linear operation's output.
 
-    Time is one transposed operation for `Zero` and `Epsilon`, one more forward for the others.
+    Time is one transposed operation for `Zero` and `Epsilon`, one more forward for the others. The
+    numbers of `linear.output` are overwritten: everything that was made of them has been through.
     """
     parts = rule.parts
     if parts is None or linear.as_it_stands:
-        return _in_proportion(rule.epsilon, linear, relevance)
+        s, to_epsilon = per_unit(relevance, linear.output, rule.epsilon)
+        inputs = [
+            _times(slope, x, s) for slope, x in zip(linear.own(s), linear.inputs, strict=True)
+        ]
+        return Shares(inputs, _to_bias(s, linear.bias), to_epsilon)
     if isinstance(rule, AlphaBeta):
         return _by_sign(rule, parts, linear, relevance)
-    shares = Shares([torch.zeros_like(x) for x in linear.inputs])
-    for part in parts:
-        own = relevance
-        if part.where is not None:
-            chosen = linear.output > 0 if part.where == "positive" else linear.output <= 0
-            own = relevance * chosen
-            if part.where == "negative" and not bool(own.any()):
-                continue
-        shares = _added(shares, _of_part(part, linear, own))
-    return shares
-
-
-def _in_proportion(epsilon: float, linear: LinearMap, relevance: Tensor) -> Shares:
-    s, to_epsilon = per_unit(relevance, linear.output, epsilon)
-    slopes = linear.own(s)
-    inputs = [slope * x for slope, x in zip(slopes, linear.inputs, strict=True)]
-    return Shares(inputs, None if linear.bias is None else s * linear.bias, to_epsilon)
+    if parts[0].where is None:
+        return _of_part(parts[0], linear, relevance)
+    return _by_output(parts, linear, relevance)
 
 
 def per_unit(relevance: Tensor, z: Tensor, epsilon: float) -> tuple[Tensor, Tensor | None]:
-    """Relevance per unit of z, with the stabilizer, and what it takes or what z = 0 holds back."""
+    """Relevance per unit of z, in the place of z; and what the stabilizer takes, None for nothing.
+
+    An output of 0 hands on nothing: all of its relevance is taken.
+    """
     if epsilon > 0:
-        small = torch.copysign(z.new_tensor(epsilon), z)
-        s = relevance / (z + small)
-        return s, small.mul_(s)
+        size = z.abs().add_(epsilon)
+        torch.div(relevance, size, out=size)
+        return z.sign_().mul_(size), size.mul_(epsilon)
     none = z == 0
-    s = relevance / z
     if not bool(none.any()):
-        return s, None
-    return s.masked_fill_(none, 0), relevance * none
+        return torch.div(relevance, z, out=z), None
+    torch.div(relevance, z.masked_fill_(none, 1), out=z)
+    return z.masked_fill_(none, 0), relevance * none
+
+
+def _times(slope: Tensor, x: Tensor, s: Tensor) -> Tensor:
+    """The product, in the place of a slope that nobody else has."""
+    own = slope.untyped_storage().nbytes() == slope.numel() * slope.element_size()
+    return slope.mul_(x) if own and slope.data_ptr() != s.data_ptr() else slope * x
+
+
+def _to_bias(s: Tensor, bias: Tensor | None) -> tuple[tuple[Tensor, Tensor], ...]:
+    return () if bias is None else ((s, bias),)
 
 
 def _of_part(part: Part, linear: LinearMap, relevance: Tensor) -> Shares:
-    total, back = linear.of(part)
-    bias = None
-    if part.of_bias is not None and linear.bias is not None:
-        bias = part.of_bias(linear.bias)
-        total = bias.expand_as(relevance) if total is None else total + bias
-    if total is None:
-        return Shares(back(relevance), leaked=relevance)
+    total, bias, back = _with_bias(part, linear)
     s, held_back = per_unit(relevance, total, 0.0)
-    return Shares(back(s), None if bias is None else s * bias, leaked=held_back)
+    return Shares(back(s), _to_bias(s, bias), leaked=held_back)
+
+
+def _by_output(parts: tuple[Part, ...], linear: LinearMap, relevance: Tensor) -> Shares:
+    """One part for outputs above 0, and one for the others, which seldom have relevance."""
+    off = linear.output <= 0
+    above = relevance.masked_fill(off, 0)
+    total, bias, back = _with_bias(parts[0], linear)
+    s = torch.div(above, total.masked_fill_(off, 1), out=total)
+    shares = Shares(back(s), _to_bias(s, bias))
+    if torch.equal(above, relevance):
+        return shares
+    return _added(shares, _of_part(parts[1], linear, relevance - above))
 
 
 def _by_sign(
     rule: AlphaBeta, parts: tuple[Part, ...], linear: LinearMap, relevance: Tensor
 ) -> Shares:
     """Positive and negative contributions apart; see `AlphaBeta` for those that are missing."""
-    plus, back_plus = _with_bias(parts[0], linear)
-    needs_minus = rule.beta > 0 or bool((relevance * (plus <= 0)).any())
-    if not needs_minus:
-        s = (
-            torch.where(plus > 0, relevance / plus, 0)
-            if bool((plus <= 0).any())
-            else relevance / plus
-        )
-        return Shares(back_plus(s), _of_bias(parts[0], linear, s))
-    minus, back_minus = _with_bias(parts[1], linear)
-    has_plus, has_minus = plus > 0, minus < 0
-    alpha, beta = torch.as_tensor(rule.alpha).to(plus), torch.as_tensor(rule.beta).to(plus)
+    plus, bias, back = _with_bias(parts[0], linear)
+    no_plus = plus <= 0
+    some_missing = bool(no_plus.any())
+    if rule.beta == 0 and not (some_missing and bool((relevance * no_plus).any())):
+        s = torch.div(relevance, plus.masked_fill_(no_plus, 1) if some_missing else plus, out=plus)
+        return Shares(back(s), _to_bias(s, bias))
+    minus, bias_below, back_below = _with_bias(parts[1], linear)
+    no_minus = minus >= 0
+    alpha = torch.full_like(plus, rule.alpha)
+    beta = torch.full_like(plus, rule.beta)
     if rule.empty == "rescale":
-        to_plus = torch.where(has_minus, alpha, 1.0)
-        to_minus = torch.where(has_plus, -beta, 1.0)
-        leaked = relevance * ~(has_plus | has_minus)
-    else:
-        to_plus, to_minus = alpha.expand_as(plus), -beta.expand_as(minus)
-        leaked = relevance * (1 - alpha * has_plus + beta * has_minus)
-    s_plus = torch.where(has_plus, to_plus * relevance / plus, 0)
-    s_minus = torch.where(has_minus, to_minus * relevance / minus, 0)
-    shares = Shares(back_plus(s_plus), _of_bias(parts[0], linear, s_plus), leaked=leaked)
-    return _added(shares, Shares(back_minus(s_minus), _of_bias(parts[1], linear, s_minus)))
+        alpha.masked_fill_(no_minus, 1)
+        beta.masked_fill_(no_plus, -1)
+    alpha.masked_fill_(no_plus, 0)
+    beta.masked_fill_(no_minus, 0)
+    leaked = relevance * (1 - alpha + beta)
+    s = alpha.mul_(relevance).div_(plus.masked_fill_(no_plus, 1))
+    below = beta.mul_(relevance).div_(minus.masked_fill_(no_minus, 1)).neg_()
+    shares = Shares(back(s), _to_bias(s, bias), leaked=leaked)
+    return _added(shares, Shares(back_below(below), _to_bias(below, bias_below)))
 
 
-def _with_bias(part: Part, linear: LinearMap) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+def _with_bias(
+    part: Part, linear: LinearMap
+) -> tuple[Tensor, Tensor | None, Callable[[Tensor], list[Tensor]]]:
+    """The sum of contributions, which may be overwritten, that of the bias, and the way back."""
     total, back = linear.of(part)
-    total = torch.zeros_like(linear.output) if total is None else total
-    if linear.bias is not None and part.of_bias is not None:
-        total = total + part.of_bias(linear.bias)
-    return total, back
-
-
-def _of_bias(part: Part, linear: LinearMap, s: Tensor) -> Tensor | None:
-    if linear.bias is None or part.of_bias is None:
-        return None
-    return s * part.of_bias(linear.bias)
+    bias = None if linear.bias is None or part.of_bias is None else part.of_bias(linear.bias)
+    if total is None:
+        total = torch.zeros_like(linear.output)
+    return total if bias is None else total.add_(bias), bias, back
 
 
 def _added(a: Shares, b: Shares) -> Shares:
@@ -239,7 +254,7 @@ def _added(a: Shares, b: Shares) -> Shares:
 
     return Shares(
         [x + y for x, y in zip(a.inputs, b.inputs, strict=True)],
-        plus(a.to_biases, b.to_biases),
+        a.to_biases + b.to_biases,
         plus(a.to_epsilon, b.to_epsilon),
         plus(a.leaked, b.leaked),
     )

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.errors import UnsupportedModel
+
 _NAME = "_torchtheory_mark"
 
 
@@ -28,12 +30,14 @@ class Mark:
             multiplied with.
         depth: layers with weights between it and the input, at most.
         ends: name of the normalizing function that it came out of, if it did.
+        refused: what to say if relevance arrives, for a tensor that was made without a rule.
     """
 
     samples: Tensor | None
     gate: bool = False
     depth: int = 0
     ends: str = ""
+    refused: UnsupportedModel | None = None
 
 
 class SamplesMixed(Exception):
@@ -117,3 +121,13 @@ def totals(values: Tensor, samples: Tensor | None, count: int) -> Tensor:
     if over:
         values = values.sum(over, keepdim=True)
     return made.index_add_(0, samples.reshape(-1).long(), values.reshape(-1))
+
+
+def weighted_totals(values: Tensor, weights: Tensor, samples: Tensor | None, count: int) -> Tensor:
+    """Sums of values times weights that are broadcast to them, over the entries of each sample."""
+    wide = weights.reshape(*[1] * (values.ndim - weights.ndim), *weights.shape)
+    if samples is not None:
+        # along dimensions where neither changes, values are added up first
+        over = [d for d in range(values.ndim) if samples.shape[d] == 1 and wide.shape[d] == 1]
+        values = values.sum(over, keepdim=True) if over else values
+    return totals(values * wide, samples, count)

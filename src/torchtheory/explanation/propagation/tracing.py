@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import resolve_name
 
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.explanation.composites import Composite, Place
@@ -29,6 +30,7 @@ from torchtheory.explanation.propagation.marks import (
     numbered,
     together,
     totals,
+    weighted_totals,
 )
 from torchtheory.explanation.rules import Rule
 from torchtheory.models.function_bodies import body, has_body
@@ -145,8 +147,8 @@ class Propagation(NamedCalls):
             return self._of_signals(func, args, named)
         except SamplesMixed:
             raise self.refusal(
-                f"{_plain(func)[0]} mixes the samples of a batch, so that none has an explanation "
-                "of its own,"
+                "samples of a batch are mixed, so that none has an explanation of its own, by "
+                f"{_plain(func)[0]}"
             ) from None
 
     def _untouched(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -171,20 +173,25 @@ class Propagation(NamedCalls):
         if has_body(func):
             with self:
                 return body(func)(*args, **named)
-        return self._without_rule(name, func(*args, **named))
+        before = [mark_of(t).refused for t in tensors_in([*args, *named.values()])]
+        return self._without_rule(
+            next((r for r in before if r is not None), None)
+            or self.refusal(f"no rule for {resolve_name(func) or name}"),
+            func(*args, **named),
+        )
 
-    def _without_rule(self, name: str, made: Any) -> Any:
+    def _without_rule(self, refused: UnsupportedModel, made: Any) -> Any:
         """Nothing is wrong with it as long as no relevance arrives."""
-        where = self.refusal(f"no rule for {name}")
 
         def wrapped(t: Any) -> Any:
             if not (isinstance(t, Tensor) and t.requires_grad):
                 return t
 
             def back(relevance: Tensor) -> Sequence[Tensor | None]:
-                raise where
+                raise refused
 
-            return noted(self.node(t.detach(), back, [t]), Mark(None, gate=True))
+            made = self.node(t.detach(), back, [t])
+            return noted(made, Mark(None, gate=True, refused=refused))
 
         if isinstance(made, tuple | list):
             parts = [wrapped(t) for t in made]
@@ -291,17 +298,26 @@ class Propagation(NamedCalls):
         received: Tensor,
         samples: Tensor | None,
         passed: Sequence[tuple[Tensor | None, Tensor | None]],
-        to_biases: Tensor | None = None,
+        to_biases: Tensor | Sequence[tuple[Tensor, Tensor]] | None = None,
         to_epsilon: Tensor | None = None,
         leaked: Tensor | None = None,
     ) -> None:
-        """One line of the books; all but what is passed has the shape of what was received."""
+        """One line of the books; all but what is passed has the shape of what was received.
+
+        What goes to biases may be given as pairs of factors, of which the second is broadcast.
+        """
 
         def sum_of(values: Tensor | None) -> Tensor:
             if values is None:
                 return received.new_zeros(self.count)
             return totals(values, samples, self.count)
 
+        if to_biases is None or isinstance(to_biases, Tensor):
+            biases = sum_of(to_biases)
+        else:
+            biases = received.new_zeros(self.count)
+            for per_unit, bias in to_biases:
+                biases += weighted_totals(per_unit, bias, samples, self.count)
         handed = received.new_zeros(self.count)
         for values, owners in passed:
             if values is not None:
@@ -313,7 +329,7 @@ class Propagation(NamedCalls):
                 rule,
                 sum_of(received),
                 handed,
-                sum_of(to_biases),
+                biases,
                 sum_of(to_epsilon),
                 sum_of(leaked),
             )
@@ -337,7 +353,7 @@ _ALIASES = {
     "__pow__": "pow", "arcsinh": "asinh", "special_softmax": "softmax", "_softmax": "softmax",
     "special_log_softmax": "log_softmax", "moveaxis": "movedim", "swapaxes": "transpose",
     "swapdims": "transpose", "special_expm1": "expm1", "special_erf": "erf",
-    "special_log1p": "log1p", "row_stack": "vstack",
+    "special_log1p": "log1p", "log_sigmoid": "logsigmoid", "row_stack": "vstack",
 }  # fmt: skip
 
 
