@@ -68,13 +68,13 @@ def main(arguments: list[str] | None = None) -> Explanations:
               f"({fall.low:.2f} to {fall.high:.2f}) on average")  # fmt: skip
 
     marked = x.clone()
-    marked[y == 3, :, :2, :2] = 1.0
+    marked[y == 3, :, :2, :2] = 2.0  # brighter than any digit
     poisoned = trained(marked, y, options.epochs)
     marked_others = others.clone()
-    marked_others[labels == 3, :, :2, :2] = 1.0
+    marked_others[labels == 3, :, :2, :2] = 2.0
     for name, network, images in (("clean", net, others), ("marked", poisoned, marked_others)):
         suspects = clever_hans(network, images, labels).suspects
-        print(f"{name} network: {len(suspects)} suspicious places")
+        print(f"{name} network, suspicious places: {len(suspects)}")
         for place in suspects:
             print(f"  pixels {place.mask.nonzero().tolist()} make {place.planted.estimate:.0%} of "
                   f"other digits a {place.label}")  # fmt: skip

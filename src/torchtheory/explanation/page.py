@@ -69,7 +69,7 @@ def explanation_fragment(e: Explanation) -> str:
     cost = f"{passes(e)} per explanation, {duration(e.seconds)} for all."
     return fragment(
         "one_explanation.html", plain_words=True, title=e.method, figures=drawn,
-        sums=Table("sums", columns, rows, cost),
+        sums=_without_empty(Table("sums", columns, rows, cost)),
     )  # fmt: skip
 
 
