@@ -147,6 +147,8 @@ def explain_answers(
     run = METHODS[one_of(method, "method", tuple(METHODS))] if isinstance(method, str) else method
     if len(images) != len(tokens):
         raise ShapeMismatch(f"there are {len(images)} images and {len(tokens)} questions")
+    like = next(iter(model.parameters()), images)
+    images, tokens = images.to(like), tokens.to(like.device)
     with torch.no_grad(), evaluation_mode(model):
         scores = model(images, tokens)
     classes = scores.argmax(1) if answers is None else answers

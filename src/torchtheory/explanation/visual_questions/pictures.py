@@ -81,10 +81,7 @@ def plot_examples(
             if place == 0:
                 axes[0][1 + 2 * m].set_title(label_text(NAMES.get(name, name)), fontsize=9)
         for ax in axes[place]:
-            ax.set(xticks=[], yticks=[])
-            ax.grid(False)
-            for spine in ax.spines.values():
-                spine.set_visible(False)
+            _bare(ax)
 
 
 def _words(ax: Any, words: Sequence[str], strengths: Tensor) -> None:
@@ -117,13 +114,19 @@ def _words(ax: Any, words: Sequence[str], strengths: Tensor) -> None:
     ax.set_ylim(5.5, -0.8)
 
 
+def _bare(ax: Any) -> None:
+    ax.set(xticks=[], yticks=[])
+    ax.grid(False)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
 def _raw(ax: Any, raw: Tensor) -> None:
     """The raw heatmap, in the lower part of the axes of words."""
     limit = float(raw.abs().max()) or 1.0
     inset = ax.inset_axes((0.0, 0.0, 0.5, 0.5), anchor="SW")
     inset.imshow(raw.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit)
-    inset.set(xticks=[], yticks=[])
-    inset.grid(False)
+    _bare(inset)
 
 
 def _overlay(ax: Any, image: Tensor, overlay: Tensor) -> None:

@@ -215,7 +215,7 @@ def protocol(run: Run, net: nn.Module, tested: VisualQuestions) -> None:
     found = explain_answers(exact, images.double(), tokens)
     ledger = found.explanation.ledger
     assert ledger is not None
-    kept = ledger.to_biases + ledger.to_epsilon
+    kept = ledger.to_biases + ledger.to_epsilon + ledger.leaked
     says = run.states("C-41", r"\textstyle\sum_{\rm pixels}R+\sum_{\rm words}R+\text{ledger}=f_c")
     says.equal((found.maps.sum((1, 2)) + found.words.sum(1) + kept) / found.explanation.score, 1.0, 1e-9)
     says.fails(
