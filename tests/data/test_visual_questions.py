@@ -192,6 +192,8 @@ def test_pixels_that_a_question_is_about():
         ({"types": ["query_shape"], "attributes": ["color"]}, "query_shape"),
         ({"objects": (4, 2)}, "least, most"),
         ({"objects": (1, 1), "types": ["equal_color"]}, "equal to no other"),
+        ({"attributes": ["color"], "types": ["query_color"], "relations": False}, "tell objects"),
+        ({"attributes": ["color"], "objects": (10, 10)}, "do not fit"),
         ({"colors": 9}, "colors"),
         ({"image_size": 4}, "image_size"),
     ],

@@ -79,6 +79,9 @@ _PLANE = 0.72
 #: Questions drawn for one that is kept.
 DRAWN = 3
 
+#: Scenes after which it is given up.
+TRIED = 200
+
 
 class Splits(NamedTuple):
     """A number for each part of a data set."""
@@ -257,7 +260,8 @@ def mini_clevr(
         questions_per_image: so many about each image.
 
     Raises:
-        InvalidInput: also for types that ask for an attribute that does not vary.
+        InvalidInput: also for what cannot be asked: an attribute that does not vary, an object that
+            nothing tells from others, more objects than fit into an image.
 
     Time is about 0.2 ms per question and as much per image of 48 by 48 pixels.
 
@@ -287,10 +291,17 @@ def mini_clevr(
     image_of: list[int] = []
     seen = {kind: Counter[str]() for kind in types}
     order = itertools.cycle(types)
+    in_vain = 0
     while len(asked) < n:
         scene = _scene(source, source.randint(least, most), values)
         asking = _Asking(source, scene, names, relations)
         made = _questions(asking, order, seen, questions_per_image)
+        in_vain = 0 if made else in_vain + 1
+        if in_vain == TRIED:
+            raise InvalidInput(
+                f"no question of the types {', '.join(types)} could be asked about {TRIED} scenes: "
+                "let more attributes vary, or allow relations, to tell objects apart"
+            )
         if not made:
             continue
         image_of += [len(scenes)] * len(made)
@@ -334,7 +345,7 @@ _RADIUS = {"large": 0.135, "small": 0.085}
 
 def _scene(source: random.Random, count: int, values: dict[str, tuple[str, ...]]) -> Scene:
     """Objects that do not touch."""
-    while True:
+    for _ in range(TRIED):
         placed: list[SceneObject] = []
         for _ in range(60 * count):
             drawn = {name: source.choice(choices) for name, choices in values.items()}
@@ -348,6 +359,7 @@ def _scene(source: random.Random, count: int, values: dict[str, tuple[str, ...]]
                 placed.append(one)
             if len(placed) == count:
                 return tuple(placed)
+    raise InvalidInput(f"{count} objects of these sizes do not fit into an image: ask for fewer")
 
 
 def _apart(one: SceneObject, other: SceneObject) -> bool:

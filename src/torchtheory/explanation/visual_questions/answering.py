@@ -81,9 +81,9 @@ def answer_scores(model: nn.Module, data: VisualQuestions) -> Tensor:
     """Scores `[n, answers]` of all answers to each question, some questions at a time."""
     pairs = getattr(getattr(model, "config", None), "objects", 1) ** 2
     some = max(1, AT_ONCE // (256 * pairs))
+    by_number = _ByNumber(model, [data])
     with torch.no_grad(), evaluation_mode(model):
-        rows = torch.split(torch.arange(len(data)), some)
-        return torch.cat([model(*data.inputs(r)) for r in rows])
+        return torch.cat([by_number(r) for r in torch.split(torch.arange(len(data)), some)])
 
 
 def answer_accuracy(
