@@ -65,7 +65,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Plotted:
 
 
 def shown(ax: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(ax.images[0].get_array())
+    """Colors of what lies on top."""
+    return np.asarray(ax.images[-1].to_rgba(ax.images[-1].get_array()))[..., :3]
 
 
 def test_white_is_nothing_red_is_for_and_blue_against(drawn: Plotted) -> None:
@@ -176,9 +177,9 @@ def test_long_sentences_are_broken_and_nothing_is_lost(drawn: Plotted) -> None:
     colored_words(explanation(torch.randn(1, 60)), [words])
     ax = drawn()[0, 0]
     assert [t.get_text() for t in ax.texts[1:]] == words
-    right = [p.get_x() + p.get_width() for p in ax.patches]
-    assert max(right) <= pictures.LINE + 0.5
-    assert len({p.get_y() for p in ax.patches}) > 3
+    boxes = [p.get_xy() for p in ax.patches]
+    assert max(b[:, 0].max() for b in boxes) <= pictures.LINE + 0.5
+    assert len({b[:, 1].min() for b in boxes}) > 3
 
 
 def test_bars_are_sorted_and_colored_by_sign(drawn: Plotted) -> None:

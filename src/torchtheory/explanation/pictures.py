@@ -72,10 +72,16 @@ def heatmaps(
     chosen, left = _chosen(listed[0], samples, TILES if len(listed) == 1 else TILES // 2)
     names = _titles(listed[0], chosen, titles)
     tall = maps[0].shape[1] / maps[0].shape[2]
+    scales: list[Any] = []
 
     def heat(ax: Any, method: int, sample: int) -> None:
         image = None if images is None else images[sample]
-        _bare(ax).imshow(_colored(_smooth(maps[method][sample], blur), image), aspect="equal")
+        heated = _smooth(maps[method][sample], blur)
+        strength = heated / (float(np.abs(heated).max()) or 1.0)
+        scale = _bare(ax).imshow(strength, cmap=_MAP, vmin=-1, vmax=1, aspect="equal")
+        if image is not None:
+            ax.imshow(_over(strength, image), aspect="equal")
+        scales.append(scale)
 
     def rows(axes: Any) -> None:
         for r, k in enumerate(chosen):
@@ -87,7 +93,7 @@ def heatmaps(
         heads = [*["input"] * first, *(e.method for e in listed)]
         for ax, head in zip(axes[0], heads, strict=True):
             ax.set_title(label_text(_broken(head)), fontsize=8)
-        _scale(axes)
+        _meaning(axes, scales[0])
 
     def tiles(axes: Any) -> None:
         flat = np.atleast_1d(np.asarray(axes, dtype=object)).ravel()
@@ -96,7 +102,7 @@ def heatmaps(
             ax.set_title(label_text(name), fontsize=8)
         for ax in flat[len(chosen) :]:
             ax.set_visible(False)
-        _scale(axes)
+        _meaning(axes, scales[0])
 
     if len(listed) == 1 and (images is None or len(chosen) > 1):
         across = min(len(chosen), max(3, math.ceil(math.sqrt(len(chosen) * tall))), 8)
@@ -152,8 +158,6 @@ def colored_words(
         line += 0.2
 
     def plot(ax: Any) -> None:
-        from matplotlib.patches import Rectangle
-
         ax.axis("off")
         ax.set_xlim(-0.5, LINE + 0.5)
         ax.set_ylim(line - 0.4, -0.7)
@@ -162,9 +166,11 @@ def colored_words(
         for column, at, text, value in placed:
             wide = _columns(text)
             color = (*_rgb(FOR if value > 0 else AGAINST), 0.75 * abs(value))
-            ax.add_patch(
-                Rectangle((column - 0.35, at - 0.5), wide + 0.7, 1.0, color=color, linewidth=0)
-            )
+            left, right = column - 0.35, column + wide + 0.35
+            ax.fill(
+                [left, right, right, left], [at - 0.5, at - 0.5, at + 0.5, at + 0.5], color=color,
+                linewidth=0,
+            )  # fmt: skip
             ax.text(
                 column + wide / 2,
                 at,
@@ -499,21 +505,14 @@ def _smooth(heat: Array, blur: float) -> Array:
     return np.asarray(gaussian_filter(heat, blur, mode="reflect"), dtype=np.float64)
 
 
-def _colored(heat: Array, image: Array | None) -> Array:
-    """Colors `[H, W, 3]` of a heatmap, over the gray image `[C, H, W]` where there is one."""
-    import matplotlib as mpl
-
-    limit = float(np.abs(heat).max()) or 1.0
-    strength = heat / limit
-    colors = mpl.colormaps[_MAP](0.5 + 0.5 * strength)[..., :3]
-    if image is None:
-        return np.asarray(colors)
-    gray = _scaled(image.mean(0))
-    below = 0.62 + 0.38 * gray  # light, so that colors keep their brightness
+def _over(strength: Array, image: Array) -> Array:
+    """Colors `[H, W, 3]` of a heatmap from -1 to 1 over the image `[C, H, W]` in gray."""
+    below = 0.62 + 0.38 * _scaled(image.mean(0))  # light, so that colors keep their brightness
     # full color already at half the largest relevance: single pixels stand out anyway
     weight = np.minimum(2 * np.abs(strength), 1.0)[..., None]
     ends = np.where(strength[..., None] > 0, _rgb(FOR), _rgb(AGAINST))
-    return np.asarray((1 - weight) * below[..., None] + weight * (0.25 * colors + 0.75 * ends))
+    deep = 1 - 0.3 * np.maximum(np.abs(strength)[..., None] - 0.5, 0.0)
+    return np.asarray((1 - weight) * below[..., None] + weight * ends * deep)
 
 
 def _scaled(image: Array) -> Array:
@@ -553,16 +552,13 @@ def _bare(ax: Any) -> Any:
     return ax
 
 
-def _scale(axes: Any) -> None:
+def _meaning(axes: Any, scale: Any) -> None:
     """The meaning of the colors, once for all panels."""
-    from matplotlib.cm import ScalarMappable
-
-    flat = np.asarray(axes, dtype=object).ravel()
+    flat = list(np.asarray(axes, dtype=object).ravel())
     bar = flat[0].figure.colorbar(
-        ScalarMappable(cmap=_MAP), ax=list(flat), shrink=min(1.0, 1.6 / axes.shape[0]), aspect=18,
-        pad=0.02,
-    )  # fmt: skip
-    bar.set_ticks([0, 0.5, 1], labels=["against", "0", "for"], fontsize=8)
+        scale, ax=flat, shrink=min(1.0, 1.6 / axes.shape[0]), aspect=18, pad=0.02
+    )
+    bar.set_ticks([-1, 0, 1], labels=["against", "0", "for"], fontsize=8)
     bar.outline.set_linewidth(0.4)
 
 
