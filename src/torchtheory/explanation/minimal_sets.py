@@ -87,7 +87,7 @@ def minimal_relevant_set(
     Adam's steps on $s$, from 1/2, with fresh noise in each and a rate that falls to 0, are put back
     into the box $[0,1]^p$. Then the distortion of the first $k$ features in the order of $s$ is
     measured with the other features replaced altogether. Weights are no shares of the score, so no
-    sum is promised.
+    sum is promised; and where noise in two features cancels on average, both may be left to it.
 
     Args:
         model, x, target, output: see `open_score`.
