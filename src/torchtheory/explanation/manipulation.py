@@ -33,7 +33,7 @@ from torchtheory.explanation.score import Score, Target, open_score, refuse_cons
 SHARPNESS = (10.0, 300.0)
 
 #: Weight of the outputs, at the first step and at the last one.
-WEIGHT = (0.01, 100.0)
+WEIGHT = (0.5, 5000.0)
 
 #: Newton steps that bring the outputs back.
 NEWTON = 12
@@ -90,7 +90,7 @@ def manipulate_explanation(
     *,
     goal: float = 0.9,
     steps: int = 400,
-    step_size: float = 0.01,
+    step_size: float = 0.005,
     output: int | str | None = None,
 ) -> Manipulated:
     """Move inputs so that gradient times input shows a foreign map and outputs stay.

@@ -94,7 +94,7 @@ def randomization_check(
             of its own unless given.
         absolute: whether sizes of relevance are compared, without their signs.
         draws: of each layer; similarities are averaged over them.
-        confidence: of the intervals over samples.
+        confidence: of the intervals: over samples, and over draws if there are several.
         generator: of the weights.
 
     Time: `draws * (layers + 1) + 1` explanations.
@@ -132,7 +132,20 @@ def randomization_check(
         for _ in range(draws):
             seed = int(torch.randint(2**31, (1,), generator=source))
             found.append(rank_correlation(first, explained(drawn_anew(model, seed, names))))
-        return sample_mean(torch.stack(found).mean(0), confidence)
+        rows = torch.stack(found)
+        over_samples = sample_mean(rows.mean(0), confidence)
+        if draws == 1:
+            return over_samples
+        over_draws = sample_mean(rows.mean(1), confidence)
+        more = over_draws.high - over_draws.estimate
+        return Interval(
+            over_samples.estimate,
+            max(-1.0, over_samples.low - more),
+            min(1.0, over_samples.high + more),
+            confidence,
+            over_samples.trials,
+            "Student t over samples and over draws",
+        )
 
     similarity = []
     for k, name in enumerate(chosen):

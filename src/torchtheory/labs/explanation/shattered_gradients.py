@@ -1,0 +1,153 @@
+"""How fast explanations of deep networks forget themselves."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.explanation.by_feature import Method
+from torchtheory.explanation.gradients import sensitivity
+from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.rules import AlphaBeta, Gamma
+from torchtheory.explanation.shattering import shattering
+from torchtheory.labs.engine import Run, lab
+from torchtheory.nets.feedforward import dense
+
+
+@lab(
+    "shattered-gradients",
+    room="explanation",
+    covers=["C-10"],
+    title="Gradients of deep networks are noise a step further; relevance of positive contributions is not",
+    full={"width": 200, "networks": 60, "depths": (1, 2, 4, 8, 16, 32)},
+)
+def shattered_gradients(
+    run: Run,
+    dimension: int = 60,
+    width: int = 80,
+    networks: int = 24,
+    depths: tuple[int, ...] = (1, 4, 16),
+    angle: float = 0.3,
+) -> None:
+    """Random ReLU networks are explained at inputs a small angle apart.
+
+    The correlation of the two gradients is a product over the layers, of the share of units that are
+    active at both inputs, so it falls with the depth. Skip connections break this. Relevance propagated
+    with gamma or alpha-beta rules keeps its pattern where the gradient has lost it.
+
+    Args:
+        dimension: of the inputs.
+        width: of the hidden layers.
+        networks: of every depth, with one pair of inputs each.
+        depths: hidden layers.
+        angle: between the two inputs.
+    """
+    measured: dict[int, dict[str, Tensor]] = {}
+    skipping: dict[int, Tensor] = {}
+    for depth in run.track(depths, "depths"):
+        measured[depth] = at_lag(run, depth, dimension, width, networks, angle, skip=False, deepest=depth == depths[-1])
+        skipping[depth] = at_lag(run, depth, dimension, width, networks, angle, skip=True)["gradient"]
+    for depth in depths[1:]:
+        says = run.states(
+            "C-10",
+            rf"L={depth}:\ \mathbb E\,\mathrm{{corr}}(\nabla f(x),\nabla f(x'))\to\prod_l(1-\theta_l/\pi)",
+        )
+        says.mean(measured[depth]["gradient"], expected(depth, angle), 0.05, against=(1.0, expected(1, angle)))
+        says.fails("skip connections", skipping[depth])
+    deepest = depths[-1]
+    for rule in ("LRP, gamma", "LRP, alpha 1 beta 0"):
+        says = run.states("C-10", rf"L={deepest}:\ \mathrm{{corr}}_{{\text{{{rule}}}}}>\mathrm{{corr}}_{{\nabla}}")
+        ahead = measured[deepest][rule] - measured[deepest]["gradient"]
+        says.above(ahead.mean() - 3 * ahead.std() / math.sqrt(networks), 0.0, where="three standard errors below")
+        zero = measured[deepest]["LRP, zero"] - measured[deepest]["gradient"]
+        says.fails(
+            "negative contributions are not disfavored (LRP-0)", zero.mean() - 3 * zero.std() / math.sqrt(networks)
+        )
+    run.curves(
+        "correlation",
+        list(depths),
+        {name: [float(measured[k][name].mean()) for k in depths] for name in measured[deepest]}
+        | {"gradient, skip connections": [float(skipping[k].mean()) for k in depths]},
+        {"infinite width": [expected(k, angle) for k in depths]},
+        axes=("hidden layers", f"correlation of explanations {angle:g} rad apart"),
+        log="x",
+        caption="Explanations of a random network at two inputs, compared feature by feature.",
+    )
+    net = plain(run, deepest, dimension, width)
+    ends = run.randn(2, 4, dimension)
+    ways = shattering(net, ends[0], ends[1], METHODS, points=33)
+    run.curves(
+        "along-a-line",
+        next(iter(ways.values())).lags[:17],
+        {name: found.mean[:17] for name, found in ways.items()},
+        axes=("share of the way between two inputs", "correlation of explanations so far apart"),
+        caption=f"Autocorrelation of explanations along lines between random inputs, {deepest} hidden layers.",
+    )
+
+
+#: Networks whose relevance is propagated for the picture.
+FEW = 4
+
+METHODS: dict[str, Method] = {
+    "gradient": sensitivity,
+    "LRP, zero": partial(lrp, rules="gradient_times_input"),
+    "LRP, gamma": partial(lrp, rules=Gamma(1.0)),
+    "LRP, alpha 1 beta 0": partial(lrp, rules=AlphaBeta(1, 0)),
+}
+
+
+def at_lag(
+    run: Run, depth: int, dimension: int, width: int, networks: int, angle: float, *, skip: bool, deepest: bool = False
+) -> dict[str, Tensor]:
+    """Correlations of explanations at two inputs an angle apart, by method: one for each network."""
+    found_by: dict[str, list[float]] = {}
+    for k in range(networks):
+        # relevance is dear, and needed for a picture only where the network is not the deepest
+        methods = METHODS if not skip and (k < FEW or deepest) else {"gradient": METHODS["gradient"]}
+        net = residual(run, depth, dimension, width) if skip else plain(run, depth, dimension, width)
+        a, b = torch.linalg.qr(run.randn(dimension, 2))[0].T
+        ends = torch.stack([a, math.cos(angle) * a + math.sin(angle) * b])
+        found = shattering(net, ends[:1], ends[1:], methods, points=2)
+        for name, one in found.items():
+            found_by.setdefault(name, []).append(one.at(1.0).estimate)
+    return {name: torch.tensor(values, dtype=torch.float64) for name, values in found_by.items()}
+
+
+def expected(depth: int, angle: float) -> float:
+    """The correlation of gradients at infinite width: shares of units that are active at both inputs."""
+    product = 1.0
+    for _ in range(depth):
+        product *= 1 - angle / math.pi
+        cosine = (math.sin(angle) + (math.pi - angle) * math.cos(angle)) / math.pi
+        angle = math.acos(min(1.0, cosine))
+    return product
+
+
+def plain(run: Run, depth: int, dimension: int, width: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    size = dimension
+    for _ in range(depth):
+        layers += [dense(math.sqrt(2 / size) * run.randn(width, size)), nn.ReLU()]
+        size = width
+    return nn.Sequential(*layers, dense(run.randn(1, size) / math.sqrt(size)))
+
+
+class Skip(nn.Module):
+    """x + ReLU(Wx), both halves of the same size."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.layer = dense(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + torch.relu(self.layer(x))
+        return out
+
+
+def residual(run: Run, depth: int, dimension: int, width: int) -> nn.Sequential:
+    first = dense(run.randn(width, dimension) / math.sqrt(dimension))
+    blocks = [Skip(run.randn(width, width) * math.sqrt(2 / width)) for _ in range(depth)]
+    return nn.Sequential(first, *blocks, dense(run.randn(1, width) / math.sqrt(width)))
