@@ -183,6 +183,42 @@ def _meets(place: Place, condition: Condition) -> bool:
     return condition(place)
 
 
+class DoubtfulRules(UserWarning):
+    """A choice of rules that is known to work badly."""
+
+
+def doubts(met: Sequence[tuple[Place, Rule, bool]], product: Product) -> list[str]:
+    """What is doubtful about rules, in sentences.
+
+    Args:
+        met: operations with weights, their rules, and whether inputs were negative that the rule
+            does not expect.
+        product: rule of products.
+    """
+    found: dict[str, None] = {}
+    for place, rule, negative in met:
+        if negative:
+            where = f"layer {place.layer!r}" if place.layer else place.operation
+            found[
+                f"{where} receives negative inputs, and the rule {rule.name} is made for layers "
+                "that receive none: use epsilon there, or in the first layer the box of the pixels "
+                "or squared weights"
+            ] = None
+    images = [(p, r) for p, r, _ in met if p.operation in ("conv2d", "conv3d")]
+    if len(images) > 2 and all(r.parts is None for _, r in images):
+        found[
+            "all convolutions of an image network have the rule zero or epsilon, which makes noisy "
+            "heatmaps: use gamma, or alpha 1 and beta 0, in the lower ones (the preset image_cnn)"
+        ] = None
+    recurrent = any(issubclass(p.kind, nn.RNNBase | nn.RNNCellBase) for p, _, _ in met)
+    if product.share == "prop" and recurrent:
+        found[
+            "products of a recurrent network share their relevance in proportion to gate and "
+            "signal, which has poles where they cancel: let the signal have all of it"
+        ] = None
+    return list(found)
+
+
 # -- presets ---------------------------------------------------------------------------------------
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -15,6 +15,7 @@ a rule is named. Source: Mathematical Aspects of Deep Learning, section 5.4.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
 from torchtheory.core.errors import UnknownName, UnsupportedModel
-from torchtheory.explanation.composites import Rules, as_composite
+from torchtheory.explanation.composites import DoubtfulRules, Rules, as_composite, doubts
 from torchtheory.explanation.explanation import Explanation, explained
 from torchtheory.explanation.ledger import Entry, Ledger
 from torchtheory.explanation.propagation.linear_maps import Kept
@@ -61,6 +62,9 @@ def lrp(
         with `Zero` and `Epsilon`, and up to one more pass forward with other rules; memory is that
         of a gradient, for some samples at a time.
 
+    Warns:
+        DoubtfulRules: about rules that were given and are known to work badly together.
+
     Raises:
         UnsupportedModel: if relevance arrives at an operation that has no rule (the message names
             it and its layer), if the network ends in a softmax or sigmoid, mixes samples, or has no
@@ -75,6 +79,9 @@ def lrp(
     passes = _Passes(rules)
     with open_score(model, x, target, output=output, first=passes.begin) as score:
         relevance, ledger, _ = passes.propagated(score)
+        if rules is not None:
+            for sentence in passes.doubts:
+                warnings.warn(sentence, DoubtfulRules, stacklevel=2)
         none = torch.zeros_like(score.values)
         return explained(score, relevance, "LRP", started=started, reference=none, ledger=ledger)
 
@@ -118,11 +125,12 @@ class _Passes:
         self.rules, self.layers = rules, layers
         self.kept: Kept = {}
         self.first: tuple[Propagation, Tensor, Tensor] | None = None
+        self.doubts: dict[str, None] = {}
 
     def begin(self, score: Score, points: Tensor) -> Tensor:
         """The first pass of a score."""
         self.first = self.watched(score, points, None)
-        return self.first[2]
+        return self.first[2].detach().clone()  # on the way back its numbers are overwritten
 
     def watched(
         self, score: Score, points: Tensor, rows: Tensor | None
@@ -153,6 +161,7 @@ class _Passes:
                 score.forwards += len(own)
             parts.append(_back(score, own, trace, points, outputs, found))
             books.append(trace.entries)
+            self.doubts |= dict.fromkeys(doubts(trace.met, trace.rules.product))
         relevance = torch.cat(parts)
         ledger = Ledger(score.values, _merged(books, [len(p) for p in parts]), relevance.sum(1))
         return relevance, ledger, {name: torch.cat(of) for name, of in found.items()}

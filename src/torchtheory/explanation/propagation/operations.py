@@ -618,6 +618,9 @@ def _sum_of(trace: Propagation, name: str, terms: Sequence[tuple[Any, float]]) -
     mark = trace.entrywise([t for t, _ in signals], value.ndim)
     if len(signals) == 1 and not constants:
         return _scaled(trace, name, signals[0][0], signals[0][1])
+    if mark.gate and len(signals) == 1 and not any(isinstance(c, Tensor) for c in constants):
+        # 1 - u of a gate u is a gate that lets pass what the other does not
+        return noted(trace.node(value, lambda relevance: (relevance,), [signals[0][0]]), mark)
     bias: Tensor | None = None
     for c in constants:
         c = torch.as_tensor(c, dtype=value.dtype, device=value.device)

@@ -73,7 +73,8 @@ class Propagation(NamedCalls):
 
     Attributes:
         entries: the books, in the order in which relevance met the operations.
-        remarks: what is doubtful about the choice of rules, as sentences.
+        met: operations with weights, their rules, and whether inputs were negative that the rule
+            does not expect, in the same order.
         outputs: of the watched modules, in the order of their calls.
     """
 
@@ -89,7 +90,7 @@ class Propagation(NamedCalls):
         super().__init__(model)
         self.count, self.rules, self.kept = count, rules, kept
         self.entries: list[Entry] = []
-        self.remarks: dict[str, None] = {}
+        self.met: list[tuple[Place, Rule, bool]] = []
         self.outputs: dict[str, list[Tensor]] = {name: [] for name in watched}
         self.depth_of_output = 0
         self.in_steps = 0
@@ -270,8 +271,8 @@ class Propagation(NamedCalls):
         def back(relevance: Tensor) -> Sequence[Tensor | None]:
             here = place()
             rule = self.rules.rule(here)
-            if rule.wants_positive_inputs and weighted:
-                self._remark_on_signs(here, rule, linear)
+            if weighted:
+                self.met.append((here, rule, self._has_negative(rule, linear)))
             shares = redistributed(rule, linear, relevance)
             self.book(
                 here, rule.name, relevance, samples, list(zip(shares.inputs, owners, strict=True)),
@@ -282,14 +283,12 @@ class Propagation(NamedCalls):
         made = self.node(linear.output, back, signals)
         return noted(made, Mark(samples, gate, depth + weighted))
 
-    def _remark_on_signs(self, here: Place, rule: Rule, linear: LinearMap) -> None:
-        if any(linear.has_negative(i) for i in range(len(linear.inputs))):
-            layer = f"layer {here.layer!r}" if here.layer else here.operation
-            self.remarks[
-                f"{layer} receives negative inputs, and the rule {rule.name} is made for layers "
-                "that receive none: use epsilon there, or in the first layer the box or squared "
-                "weights"
-            ] = None
+    @staticmethod
+    def _has_negative(rule: Rule, linear: LinearMap) -> bool:
+        """Whether a rule for inputs that are not negative met others."""
+        return rule.wants_positive_inputs and any(
+            map(linear.has_negative, range(len(linear.inputs)))
+        )
 
     def book(
         self,

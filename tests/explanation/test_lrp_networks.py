@@ -1,0 +1,440 @@
+"""Relevance through whole networks: exact books for every operation, and refusals in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.errors import UnsupportedModel
+from torchtheory.explanation.batch_norm_folding import fold_batch_norm
+from torchtheory.explanation.composites import Composite, Rules
+from torchtheory.explanation.deep_taylor import (
+    neuron_expansion,
+    product_expansion,
+    relevance_variation,
+    root_along,
+)
+from torchtheory.explanation.explanation import Explanation
+from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.rules import AlphaBeta, Epsilon, Flat, Gamma, Product, WSquare, Zero
+from torchtheory.models.untouched import ModelState
+
+pytestmark = pytest.mark.filterwarnings("ignore::torchtheory.explanation.composites.DoubtfulRules")
+
+
+class Written(nn.Module):
+    """A network as somebody writes it: layers, and a function of them and the inputs."""
+
+    def __init__(self, forward: Callable[..., Tensor], **layers: nn.Module) -> None:
+        super().__init__()
+        self.written = forward
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, *x: Tensor) -> Tensor:
+        return self.written(self, *x)
+
+
+class Block(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.c1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.b1, self.b2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+        self.c2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        identity = x
+        x = self.b2(self.c2(self.relu(self.b1(self.c1(x)))))
+        x += identity
+        made: Tensor = self.relu(x)
+        return made
+
+
+def residual() -> nn.Module:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(True), Block(6), Block(6),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4),
+    )  # fmt: skip
+    for m in net.modules():
+        if isinstance(m, nn.BatchNorm2d):
+            nn.init.normal_(m.running_mean)  # type: ignore[arg-type]
+            nn.init.uniform_(m.running_var, 0.5, 2)  # type: ignore[arg-type]
+            nn.init.normal_(m.weight)
+            nn.init.normal_(m.bias)
+    return net.double().eval()
+
+
+def check(net: nn.Module, x: Any, rules: Rules = None, within: float = 1e-11) -> Explanation:
+    """The books are exact for each operation and as a whole; samples do not know each other."""
+    torch.manual_seed(1)
+    net = net.double().eval()
+    found = lrp(net, x, rules=rules)
+    assert found.ledger is not None
+    largest = max([float(e.received.abs().max()) for e in found.ledger] + [1.0])
+    for e in found.ledger:
+        assert float(e.unexplained.abs().max()) < within * largest, (e.layer, e.operation)
+    assert float(found.ledger.unexplained.abs().max()) < within * largest
+    some = tuple(t[1:2] for t in x) if isinstance(x, tuple) else x[1:2]
+    one = lrp(net, some, target=None if found.classes is None else found.classes[1:2], rules=rules)
+    assert one.ledger is not None
+    assert float((one.flat - found.flat[1:2]).abs().max()) < within * largest
+    for a, b in zip(one.ledger, found.ledger, strict=True):
+        assert float((a.received - b.received[1:2]).abs().max()) < within * largest
+        assert float((a.to_biases - b.to_biases[1:2]).abs().max()) < within * largest
+    return found
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [Epsilon(0.1), Zero(), Gamma(1.0), AlphaBeta(1, 0), AlphaBeta(2, 1), Flat(), WSquare()],
+    ids=lambda r: r.name,
+)
+def test_a_residual_network_with_batch_normalization(rules: Rules) -> None:
+    net, x = residual(), torch.randn(5, 3, 8, 8).double()
+    found = check(net, x, rules)
+    if isinstance(rules, Zero):  # skips, normalization and in-place ReLUs keep the identity
+        leaf = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(net(leaf).amax(1).sum(), leaf)
+        torch.testing.assert_close(found.relevance, x * slope, rtol=1e-8, atol=1e-12)
+
+
+def test_a_skip_connection_by_hand() -> None:
+    """x + relu(Ax): in proportion to the two branches, then through each."""
+    torch.manual_seed(3)
+    a = nn.Linear(4, 4, bias=False).double()
+    net = Written(lambda s, x: (x + F.relu(s.a(x))).sum(1), a=a)
+    x = torch.rand(6, 4).double() + 0.1
+    found = lrp(net, x, rules=Zero())
+    with torch.no_grad():
+        promised = x + (x[:, None, :] * a.weight * (a(x) > 0)[:, :, None]).sum(1)
+    torch.testing.assert_close(found.relevance, promised)
+    torch.testing.assert_close(found.total, found.score)
+
+
+class Words(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(20, 5), nn.Linear(12, 3)
+        self.recurrent = kind(5, 6, 2, bidirectional=True, **options)
+
+    def forward(self, words: Tensor) -> Tensor:
+        h, _ = self.recurrent(self.embed(words).transpose(0, 1))
+        made: Tensor = self.out(h.mean(0))
+        return made
+
+
+@pytest.mark.parametrize("share", ["all", "half"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_networks_of_words(kind: type[nn.RNNBase], share: Any) -> None:
+    """As many words as samples, which no shape could tell apart."""
+    torch.manual_seed(0)
+    found = check(Words(kind), torch.randint(0, 20, (7, 7)), Product(share))
+    assert found.relevance.shape == (7, 7)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("share", ["all", "prop", "half"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_without_biases_all_of_the_score_arrives(kind: type[nn.RNNBase], share: Any) -> None:
+    torch.manual_seed(0)
+    net = nn.Module()
+    net.r, net.o = kind(4, 6, bias=False, batch_first=True), nn.Linear(6, 2, bias=False)
+    net.forward = lambda x: net.o(net.r(x)[0][:, -1])  # type: ignore[assignment, operator]
+    net = net.double()
+    found = lrp(net, torch.randn(5, 6, 4).double(), rules=Composite((), Zero(), Product(share)))
+    assert found.gap is not None
+    scale = max(1.0, float(found.flat.abs().max()))  # shares in proportion have poles
+    assert float(found.gap.abs().max()) < 1e-9 * scale
+
+
+class Encoder(nn.Module):
+    def __init__(self, first: bool, norm_first: bool) -> None:
+        super().__init__()
+        self.embed, self.out, self.first = nn.Embedding(20, 8), nn.Linear(8, 3), first
+        self.place, self.start = nn.Parameter(torch.randn(9, 8)), nn.Parameter(torch.randn(1, 1, 8))
+        layer = nn.TransformerEncoderLayer(
+            8, 2, 16, batch_first=first, norm_first=norm_first, activation="gelu"
+        )
+        self.encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(8), enable_nested_tensor=False)
+
+    def forward(self, words: Tensor) -> Tensor:
+        h = self.embed(words) + self.place[: words.shape[1]]
+        h = torch.cat([self.start.expand(len(h), -1, -1), h], 1)
+        h = self.encoder(h)[:, 0] if self.first else self.encoder(h.transpose(0, 1))[0]
+        made: Tensor = self.out(h)
+        return made
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "rules", [Epsilon(1e-3), Product("half"), AlphaBeta(2, 1)], ids=lambda r: r.name
+)
+def test_transformer_encoders(first: bool, norm_first: bool, rules: Rules) -> None:
+    torch.manual_seed(0)
+    check(Encoder(first, norm_first), torch.randint(0, 20, (5, 7)), rules)
+
+
+def test_attention_weights_get_nothing_and_values_everything() -> None:
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(6, 2, bias=False, batch_first=True).double()
+    net = Written(lambda s, x: s.a(x, x, x)[0].sum((1, 2)), a=layer)
+    x = torch.randn(4, 5, 6).double()
+    found = lrp(net, x, rules=Zero())
+    torch.testing.assert_close(found.total, found.score)
+    with torch.no_grad():  # attention held fixed, the network is linear
+        weights = layer(x, x, x, average_attn_weights=False)[1]
+        v = F.linear(x, layer.in_proj_weight[12:])
+        leaf = torch.eye(30).double().reshape(30, 5, 6)
+        slopes = []
+        for a in weights:
+            values = F.linear(leaf, layer.in_proj_weight[12:]).unflatten(-1, (2, 3)).transpose(1, 2)
+            slopes.append(
+                F.linear((a @ values).transpose(1, 2).flatten(2), layer.out_proj.weight).sum((1, 2))
+            )
+        assert v.shape == x.shape
+    torch.testing.assert_close(found.flat, torch.stack(slopes) * x.flatten(1))
+
+
+def _assigned(s: Any, x: Tensor) -> Tensor:
+    y = torch.zeros(len(x), 8, dtype=x.dtype)
+    y[:, :6] = x
+    y[:, 0] += 1
+    y[:, 1] *= 2
+    made: Tensor = s.a(y)
+    return made
+
+
+def _in_place(s: Any, x: Tensor) -> Tensor:
+    h = s.b(x)
+    F.relu(h, inplace=True)  # what it returns is left out on purpose
+    h += 1
+    h.mul_(2)
+    h.clamp_(max=3.0)
+    made: Tensor = s.c(h)
+    return made
+
+
+def linears() -> dict[str, nn.Module]:
+    torch.manual_seed(4)
+    return {"a": nn.Linear(8, 3), "b": nn.Linear(6, 4), "c": nn.Linear(4, 3), "d": nn.Linear(6, 3)}
+
+
+TABLES: dict[str, Callable[..., Tensor]] = {
+    "denominator": lambda s, x: s.d(x) / (1 + s.c(s.b(x)).abs()),
+    "constants joined": lambda s, x: s.a(torch.cat([x, torch.ones(len(x), 2).double()], 1)),
+    "assignment": _assigned,
+    "in place": _in_place,
+    "normalized by hand": lambda s, x: s.d(
+        (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
+    ),
+    "root mean square by hand": lambda s, x: s.d(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True))),
+    "unit length": lambda s, x: s.d(F.normalize(x)),
+    "outer product": lambda s, x: s.d(torch.einsum("bi,bj->bij", x, s.b(x)).sum(2)),
+    "two branches in one batch": lambda s, x: s.a(
+        torch.cat(torch.relu(s.b(torch.cat([x, x.flip(1)]))).chunk(2), 1)
+    ),
+    "maximum": lambda s, x: s.c(torch.maximum(s.b(x), torch.full((4,), 0.3).double())),
+    "where": lambda s, x: s.d(torch.where(x > 0, x, -1.0)),
+    "rows": lambda s, x: s.d(torch.stack(list(x))),
+    "weight from the left": lambda s, x: (s.d.weight @ x.T).T + s.d.bias,
+    "addmm": lambda s, x: torch.addmm(s.d.bias, x, s.d.weight.T, alpha=2.0),
+    "gate": lambda s, x: s.c(s.b(x) * torch.sigmoid(s.b(x) + 1)),
+    "padded": lambda s, x: s.a(F.pad(x, (1, 1), value=2.0)),
+    "sorted": lambda s, x: s.d(x.sort(1).values) + s.c(x.topk(4).values),
+    "masked": lambda s, x: s.d(x.masked_fill(x > 1, 0.5) * (x > 0)),
+    "lerp": lambda s, x: torch.lerp(s.d(x), s.c(s.b(x)), 0.3),
+    "softplus": lambda s, x: s.c(F.softplus(s.b(x))),
+    "cosine": lambda s, x: s.c(torch.cos(s.b(x)) + F.logsigmoid(s.b(x))),
+}
+
+
+@pytest.mark.parametrize("rules", [Epsilon(1e-3), AlphaBeta(2, 1), Flat()], ids=lambda r: r.name)
+@pytest.mark.parametrize("name", TABLES)
+def test_operations_of_a_forward_method(name: str, rules: Rules) -> None:
+    torch.manual_seed(7)
+    check(Written(TABLES[name], **linears()), torch.randn(5, 6).double(), rules)
+
+
+def test_what_is_written_in_place_gives_what_it_would_give_otherwise() -> None:
+    x = torch.randn(5, 6).double()
+    layers = linears()
+    apart = lambda s, x: s.c((2 * (F.relu(s.b(x)) + 1)).clamp(max=3.0))  # noqa: E731
+    a = lrp(Written(_in_place, **layers).double(), x, rules=Epsilon(0.01))
+    b = lrp(Written(apart, **layers).double(), x, rules=Epsilon(0.01))
+    torch.testing.assert_close(a.relevance, b.relevance)
+    torch.testing.assert_close(a.score, b.score)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.Conv2d(3, 6, 3), nn.GroupNorm(2, 6), nn.InstanceNorm2d(6, affine=True)],
+        [nn.Conv2d(3, 4, 3, stride=2), nn.Upsample(scale_factor=2, mode="bilinear"),
+         nn.ConvTranspose2d(4, 2, 3, stride=2, padding=1), nn.AdaptiveMaxPool2d(2)],
+        [nn.Conv2d(3, 6, 3, padding="same", dilation=2, groups=3), nn.ReflectionPad2d(1),
+         nn.ConstantPad2d(1, 2.0), nn.Conv2d(6, 4, 3, padding=1, padding_mode="circular"),
+         nn.MaxPool2d(3, 2, 1)],
+        [nn.Conv2d(3, 8, 3), nn.PReLU(), nn.PixelShuffle(2), nn.AvgPool2d(3, 2, 1)],
+        [nn.Flatten(2), nn.Conv1d(3, 4, 5, stride=3), nn.LayerNorm(20), nn.GELU()],
+        [nn.Flatten(1), nn.Linear(192, 8), nn.RMSNorm(8), nn.GLU(), nn.Hardswish()],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("rules", [Epsilon(1e-3), Gamma(1.0), Flat()], ids=lambda r: r.name)
+def test_layers_of_images(layers: list[nn.Module], rules: Rules) -> None:
+    torch.manual_seed(0)
+    body = nn.Sequential(*layers, nn.Flatten()).double()
+    x = torch.randn(4, 3, 8, 8).double()
+    check(nn.Sequential(body, nn.Linear(body(x).shape[1], 3)), x, rules)
+
+
+def test_several_inputs() -> None:
+    torch.manual_seed(0)
+    net = Written(
+        lambda s, x, y: s.a(torch.relu(s.b(x)) * torch.sigmoid(s.c(y))),
+        a=nn.Linear(4, 3), b=nn.Linear(6, 4), c=nn.Linear(2, 4),
+    )  # fmt: skip
+    found = check(net, (torch.randn(4, 6).double(), torch.randn(4, 2).double()))
+    assert float(found.relevance[1].abs().max()) == 0  # the gate gets nothing
+
+
+@pytest.mark.parametrize(
+    ("forward", "match"),
+    [
+        (lambda s, x: s.c(torch.fft.rfft(x).real), r"torch.fft.rfft in forward of"),
+        (lambda s, x: torch.softmax(s.d(x), 1), "ends in a softmax"),
+        (lambda s, x: torch.sigmoid(s.d(x)), "ends in a sigmoid"),
+        (lambda s, x: s.d(x - x.mean(0)), "samples of a batch are mixed"),
+        (lambda s, x: s.d(x.detach()), "no differentiable path"),
+        (lambda s, x: s.d(x.argmax(1)[:, None].double().expand(-1, 6)), "no differentiable path"),
+        (lambda s, x: s.c(_viewed(s.b(x))), "another view"),
+        (lambda s, x: s.d(torch.cumprod(x, 1)), "torch.cumprod in forward of"),
+    ],
+)  # fmt: skip
+def test_what_has_no_rule_is_named(forward: Callable[..., Tensor], match: str) -> None:
+    with pytest.raises(UnsupportedModel, match=match):
+        lrp(Written(forward, **linears()).double(), torch.randn(3, 6).double())
+
+
+def _viewed(h: Tensor) -> Tensor:
+    other = h.view(-1)
+    h.relu_()
+    return other.view(h.shape)
+
+
+def test_a_place_is_named_by_its_layer() -> None:
+    net = nn.Sequential(nn.Linear(4, 4))
+    net.add_module(
+        "mixer", Written(lambda s, x: torch.linalg.matrix_exp(x[:, :, None] * x[:, None])[:, 0])
+    )
+    with pytest.raises(UnsupportedModel, match=r"in layer 'mixer' \(Written\)"):
+        lrp(net, torch.rand(2, 4))
+
+
+def test_an_operation_without_a_rule_may_decide_about_gates() -> None:
+    """No relevance goes to a gate, so nothing is asked of what it is made of."""
+    net = Written(lambda s, x: s.d(x) * torch.sigmoid(torch.cumprod(x, 1)[:, :3]), **linears())
+    check(net, torch.randn(3, 6).double())
+
+
+def test_refusals_of_models() -> None:
+    with pytest.raises(UnsupportedModel, match="draws dropout"):
+        lrp(nn.Sequential(nn.Linear(3, 3), nn.Dropout()), torch.rand(2, 3))
+    with pytest.raises(UnsupportedModel, match="no embedding"):
+        lrp(Written(lambda s, x: s.d(x.double()), **linears()).double(), torch.ones(2, 6).long())
+    with pytest.raises(UnsupportedModel, match="share 'prop' of a matrix product"):
+        lrp(Encoder(True, True).eval(), torch.randint(0, 20, (2, 4)), rules=Product("prop"))
+    norm = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False))
+    with pytest.raises(UnsupportedModel, match="statistics of the batch"):
+        lrp(norm, torch.rand(4, 3))
+
+
+def test_targets() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    x = torch.randn(5, 4).double()
+    zero, one = (lrp(net, x, c, Zero()) for c in (0, 1))
+    difference = lrp(net, x, torch.tensor([1.0, -1.0, 0.0]), Zero())
+    torch.testing.assert_close(difference.relevance, zero.relevance - one.relevance)  # type: ignore[operator]
+    per_sample = lrp(net, x, torch.tensor([0, 1, 0, 1, 0]), Zero())
+    torch.testing.assert_close(per_sample.relevance[1], one.relevance[1])  # type: ignore[index]
+    bent = lrp(net, x, lambda out: torch.log_softmax(out, 1)[:, 0], Zero())
+    assert bent.ledger is not None
+    assert bent.ledger.entries[0].operation == "target"
+    assert float(bent.ledger.unexplained.abs().max()) < 1e-12
+
+
+def test_the_model_is_left_alone() -> None:
+    net, x = residual().float(), torch.randn(2, 3, 8, 8)
+    net.train()
+    state, given = ModelState(net), x.clone()
+    lrp(net, x)
+    assert not state.changes(net), state.changes(net)
+    assert torch.equal(x, given)
+
+
+def test_batch_normalization_is_folded_where_that_is_exact() -> None:
+    torch.manual_seed(0)
+    net = residual()
+    x = torch.randn(3, 3, 8, 8).double()
+    folded = fold_batch_norm(net, x)
+    assert folded.into == {"1": "0", "3.b1": "3.c1", "3.b2": "3.c2", "4.b1": "4.c1", "4.b2": "4.c2"}
+    assert folded.difference < 1e-12
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in folded.model.modules())
+    assert any(isinstance(m, nn.BatchNorm2d) for m in net.modules())
+
+    def after(padding: int, groups: int = 1) -> nn.Module:
+        made = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4),
+            nn.Conv2d(4, 6, 3, padding=padding, groups=groups), nn.Flatten(), nn.LazyLinear(2),
+        )  # fmt: skip
+        made(torch.zeros(1, 3, 8, 8))
+        norm = made[2]
+        nn.init.normal_(norm.running_mean)  # type: ignore[arg-type]
+        nn.init.normal_(norm.bias)  # type: ignore[arg-type]
+        return made.double().eval()
+
+    for groups in (1, 2):
+        plain = fold_batch_norm(after(0, groups), x)
+        assert plain.into == {"2": "3"}
+        assert plain.difference < 1e-12
+    kept = fold_batch_norm(after(1), x)
+    assert kept.into == {}
+    assert "pads with zeros" in kept.kept["2"]
+
+
+def test_expansions_of_neurons() -> None:
+    g = torch.Generator().manual_seed(0)
+    w, x = torch.randn(5, generator=g).double(), torch.rand(20, 5, generator=g).double()
+    x = x[(x @ w) > 0.1]
+    root = root_along(x, w, x * (1 + 0.5 * (w >= 0)))
+    made = neuron_expansion(x, w, root, factor=2.0)
+    torch.testing.assert_close(made.messages.sum(1), 2 * (x @ w))
+    assert float(made.zero_order.abs().max()) < 1e-12
+    assert float(made.residual.abs().max()) < 1e-12
+    z_gate, z_signal = torch.randn(9, generator=g).double(), torch.randn(9, generator=g).double()
+    tanh = product_expansion(z_gate, z_signal)
+    assert bool((tanh.residual.abs() <= tanh.bound).all())
+    assert (
+        float(product_expansion(z_gate, z_signal.abs(), activation="relu").residual.abs().max())
+        < 1e-15
+    )
+
+
+def test_factors_are_constant_in_a_linear_region() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)
+    ).double()  # fmt: skip
+    x = torch.randn(6, 5).double()
+    same = relevance_variation(net, x, 0, Zero(), ["1", "3"], radius=1e-7, generator=0)
+    assert max(same.values()) < 1e-9
+    moved = relevance_variation(net, x, 0, Gamma(0.5), ["1", "4"], radius=1e-3, generator=0)
+    assert moved["4"] < 1e-9  # the score itself
+    assert 1e-7 < moved["1"] < 1e-1
