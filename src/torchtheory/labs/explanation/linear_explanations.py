@@ -97,7 +97,7 @@ def linear_explanations(run: Run, dimension: int = 6, samples: int = 1000) -> No
             for name, (_, method) in METHODS.items()
             for made in [method(shifted, few)]
         ],
-        caption="Seven methods on a linear score, with their cost per input.",
+        caption="Six methods on a linear score, with their cost per input.",
     )
 
 

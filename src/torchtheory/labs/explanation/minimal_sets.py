@@ -88,7 +88,7 @@ def minimal_sets(run: Run, samples: int = 10, features: int = 12, steps: int = 1
         "rate-distortion",
         few.sizes.tolist(),
         curves,
-        axes=("features that are kept", "distortion, as a share of that of keeping none"),
+        axes=("features that are kept", "distortion / that of keeping none"),
         caption="Distortion of the first features in the order of their weights, mean over inputs: it ends at 0 as "
         "soon as all features are kept that count.",
     )

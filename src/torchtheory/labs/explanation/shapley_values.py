@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -106,17 +105,17 @@ def shapley_values(
     says.fails("f is cubic", sampled(run, cubic, copies), promised=exact.expand(trials, -1))
     says = run.states("C-16", r"\sum_i\hat\phi_i=f(x)-f(0)\text{ for any sample of orders}")
     says.equal(made[orders[0]].total, made[orders[0]].score, 1e-9)
+    estimated = [float(flat(m.error).square().mean().sqrt()) for m in made.values() if m.error is not None]
     run.curves(
         "orders",
         list(orders),
         {"random orders": errors},
-        {"standard errors": [float(flat(m.error).square().mean().sqrt()) for m in made.values() if m.error is not None],
-         "root of the number": [errors[0] * math.sqrt(orders[0] / m) for m in orders]},
+        {"standard errors": estimated},
         axes=("random orders", "error of a Shapley value"),
         log="xy",
         caption="Shapley values of a cubic score from pairs of opposite orders: root mean square error over "
         "independent estimates, and what the standard errors say.",
-    )  # fmt: skip
+    )
     run.figure("interaction", bars, caption="Four methods on f = x₁x₂ + x₃ at (2, 1, 1), where f = 3: occlusion and "
                "gradient times input count the product twice.")  # fmt: skip
 
