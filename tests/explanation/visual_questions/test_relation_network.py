@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -111,3 +113,22 @@ def test_what_does_not_fit_is_refused(net, inputs):
         net(images, tokens.double())
     with pytest.raises(InvalidInput, match="no words"):
         net(images, torch.zeros_like(tokens))
+
+
+@pytest.mark.parametrize("coordinates", [True, False])
+def test_normalizations_can_be_folded_into_what_follows(inputs, coordinates):
+    torch.manual_seed(3)
+    config = replace(SMALL, coordinates=coordinates)
+    net = RelationNetwork(config).double()
+    source = torch.Generator().manual_seed(4)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for t in (module.weight, module.bias, module.running_mean):
+                nn.init.normal_(t, generator=source)
+            nn.init.uniform_(module.running_var, 0.5, 2.0, generator=source)
+    net.eval()
+    state = {name: t.clone() for name, t in net.state_dict().items()}
+    folded = net.without_normalizations()
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in folded.modules())
+    torch.testing.assert_close(folded(*inputs), net(*inputs))
+    assert all(torch.equal(t, state[name]) for name, t in net.state_dict().items())

@@ -2,16 +2,17 @@ r"""Which words and which pixels an answer rests on.
 
 The answer that the model gives is explained. With LRP the LSTM hands on relevance by the epsilon
 rule ($\varepsilon=0.001$) and all of a product to its signal; the rest of the network by the rule
-$\alpha=1,\beta=0$. A word has the sum over its embedding, a pixel the sum over its channels. For
-display, absolute values are taken, and maps are blurred with a standard deviation of 0.02 times the
-size of the image. Source: Mathematical Aspects of Deep Learning, section 5.5.
+$\alpha=1,\beta=0$, once batch normalizations have been folded into the layers after them. A word
+has the sum over its embedding, a pixel the sum over its channels. For display, absolute values are
+taken, and maps are blurred with a standard deviation of 0.02 times the size of the image. Source:
+Mathematical Aspects of Deep Learning, section 5.5.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -21,11 +22,13 @@ from torch import Tensor, nn
 from torchtheory.core.checks import described, one_of
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.data.visual_questions import VOCABULARY, as_tokens, as_words
+from torchtheory.explanation.composites import DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.gradients import gradient_times_input
 from torchtheory.explanation.lrp import lrp
 from torchtheory.explanation.occlusion import occlusion
 from torchtheory.explanation.score import Target
+from torchtheory.explanation.visual_questions.relation_network import RelationNetwork
 from torchtheory.models.model import evaluation_mode
 
 #: Standard deviation of the blur of a displayed map, as a share of the size of the image.
@@ -189,8 +192,18 @@ def _words_occluded(
     return occlusion(model, x, target, features=(whole, each), probabilities=True)
 
 
+def _propagated(model: nn.Module, x: tuple[Tensor, Tensor], target: Target = None) -> Explanation:
+    """LRP by the rules of the chapter, batch normalizations folded first."""
+    if isinstance(model, RelationNetwork):
+        model = model.without_normalizations()
+    with warnings.catch_warnings():
+        # the state of the LSTM has both signs, which the rule for the relation is not made for
+        warnings.simplefilter("ignore", DoubtfulRules)
+        return lrp(model, x, target, "vqa")
+
+
 METHODS: dict[str, Method] = {
-    "lrp": partial(lrp, rules="vqa"),
+    "lrp": _propagated,
     "gradient_times_input": gradient_times_input,
     "occlusion": _words_occluded,
 }

@@ -13,6 +13,7 @@ Source: Mathematical Aspects of Deep Learning, section 5.5, Figure 5.3.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import described, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.explanation.batch_norm_folding import fold_batch_norm
 
 _SIZES = (
     "image_size",
@@ -176,6 +178,35 @@ class RelationNetwork(nn.Module):
         pairs = torch.cat([first, second, asked], 3).flatten(1, 2)
         answers: Tensor = self.output(self.readout(self.relation(pairs).sum(1)))
         return answers
+
+    def without_normalizations(self) -> RelationNetwork:
+        """A copy that answers as this one does in evaluation mode, without batch normalization.
+
+        Each normalization is folded into the layer after it, the last one into the first layer of
+        the relation, which is exact as nothing is padded. Then convolutions receive what leaves
+        ReLUs, as the rules of LRP for them assume.
+        """
+        made = copy.deepcopy(self).eval()
+        like = next(self.parameters())
+        side, kernels = self.config.image_size, self.config.kernels
+        probe = torch.zeros(1, self.config.channels, side, side).to(like)
+        folded = fold_batch_norm(self.convolutions, probe).model
+        assert isinstance(folded, nn.Sequential)
+        last, first = folded[-1], made.relation[0]
+        assert isinstance(last, nn.BatchNorm2d)
+        assert isinstance(first, nn.Linear)
+        assert last.running_var is not None
+        assert last.running_mean is not None
+        scale = last.weight * torch.rsqrt(last.running_var + last.eps)
+        shift = last.bias - last.running_mean * scale
+        with torch.no_grad():
+            for start in (0, self.config.pair_size - self.config.hidden >> 1):
+                own = first.weight[:, start : start + kernels]
+                first.bias.add_(own @ shift)
+                own.mul_(scale)
+        folded[-1] = nn.Identity()
+        made.convolutions = folded
+        return made
 
 
 def _perceptron(entering: int, widths: tuple[int, ...]) -> nn.Sequential:

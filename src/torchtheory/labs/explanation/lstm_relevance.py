@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Literal
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from torchtheory.core.intervals import mean_interval
-from torchtheory.explanation.composites import Composite
+from torchtheory.explanation.composites import Composite, DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.gradients import gradient_times_input
 from torchtheory.explanation.lrp import lrp
@@ -165,7 +166,9 @@ def trained(run: Run, task: Task, sequences: int, epochs: int, length: int, *, o
 
 
 def explain(net: nn.Module, x: Tensor, rule: Rule) -> Explanation:
-    return lrp(net, x, rules=Composite(otherwise=Epsilon(EPSILON), product=Product(rule)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DoubtfulRules)  # LRP-prop is doubtful: that is shown
+        return lrp(net, x, rules=Composite(otherwise=Epsilon(EPSILON), product=Product(rule)))
 
 
 def words(found: Explanation) -> Tensor:

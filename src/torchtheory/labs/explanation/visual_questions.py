@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,11 @@ from torchtheory.data.visual_questions import (
     VisualQuestions,
     mini_clevr,
 )
+from torchtheory.explanation.composites import DoubtfulRules
+from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.gradients import gradient_times_input
 from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.score import Target
 from torchtheory.explanation.visual_questions.answering import (
     accuracy_without_images,
     answer_accuracy,
@@ -43,9 +46,24 @@ from torchtheory.explanation.visual_questions.statistics import (
 )
 from torchtheory.labs.engine import Run, lab
 
-#: The rules of the chapter, and two choices that change one of them.
-EPSILON_EVERYWHERE: Method = partial(lrp, rules="lstm")
-FIELD_OF_VIEW: Method = partial(lrp, rules="field_of_view")
+
+def by_rules(rules: str, *, folded: bool = True) -> Method:
+    """LRP by other rules than the chapter's, or without folding batch normalizations."""
+
+    def method(model: nn.Module, x: tuple[Tensor, Tensor], target: Target = None) -> Explanation:
+        assert isinstance(model, RelationNetwork)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DoubtfulRules)  # doubtful they are: that is shown
+            return lrp(model.without_normalizations() if folded else model, x, target, rules)
+
+    return method
+
+
+#: Rules that change one thing.
+EPSILON_EVERYWHERE = by_rules("lstm")
+ZERO_EVERYWHERE = by_rules("gradient_times_input")
+FIELD_OF_VIEW = by_rules("field_of_view")
+NOT_FOLDED = by_rules("vqa", folded=False)
 
 
 @lab(
@@ -68,7 +86,7 @@ FIELD_OF_VIEW: Method = partial(lrp, rules="field_of_view")
 def visual_questions(
     run: Run,
     questions: int = 5300,
-    explained: int = 500,
+    explained: int = 650,
     epochs: int = 3,
     image_size: int = 32,
     kernels: int = 16,
@@ -80,11 +98,13 @@ def visual_questions(
     """A relation network learns to answer questions about drawn objects; its answers are explained.
 
     The images are not those of CLEVR, which are not here, but flat drawings with known masks. On
-    the image side most of LRP's relevance lies on the objects, and the object that gets most has
-    the color of the answer more often than one drawn at random, also where the answer is wrong. On
+    the image side LRP has far more relevance on objects than gradient times input, which is LRP by
+    the rule zero, and the object that gets most has the color of the answer more often than one
+    drawn at random, also where the answer is wrong. Heatmaps look cleaner still if batch
+    normalizations are not folded, as their biases then swallow the relevance of the background. On
     the side of words gradient times input prefers late words more than LRP does. That it misses the
     noun that is asked for, as reported for CLEVR, is not seen with these short questions: tables
-    show how often each method has it among the three most relevant words.
+    show how often each method has it among the most relevant words.
 
     Args:
         questions: to train on.
@@ -128,10 +148,10 @@ def visual_questions(
     protocol(run, net, tested)
 
     found = explain_questions(net, tested, ("lrp", "gradient_times_input"))
-    some = tested.at(range(min(100, len(tested))))
+    some = tested.at(range(min(64, len(tested))))
     before = explain_questions(fresh, some, ("lrp", "gradient_times_input"))
     on_objects(run, net, tested, some, found)
-    agreement(run, tested, some, found, before)
+    agreement(run, fresh, tested, found)
     late_words(run, tested, found, before)
     asked_for(run, net, tested, some, found, before)
     examples(run, tested, found)
@@ -293,29 +313,34 @@ def fall_without_first_word(net: RelationNetwork, images: Tensor, tokens: Tensor
 def on_objects(
     run: Run, net: nn.Module, tested: VisualQuestions, some: VisualQuestions, found: dict[str, AnswerExplanation]
 ) -> None:
-    """Most of the relevance lies on objects."""
-    naive = explain_answers(net, *some.inputs(), EPSILON_EVERYWHERE)
-    flat = explain_answers(net, *some.inputs(), FIELD_OF_VIEW)
-    says = run.states("C-43", r"\alpha=1,\beta=0:\ \text{more than half of the relevance of pixels lies on objects}")
-    says.above(mean_interval(on_mask(found["lrp"], tested)).low, 0.5, where="the lower end of a 99% interval")
-    says.fails("the rule epsilon in all layers", mean_interval(on_mask(naive, some)).low)
-    plain = on_mask(found["gradient_times_input"], tested)
-    says = run.states("C-43", r"\text{share of relevance on objects: LRP}>2\ \text{gradient}\times\text{input}")
-    says.above(
-        mean_interval(on_mask(found["lrp"], tested) - 2 * plain).low, 0.0, where="the lower end of a 99% interval"
-    )
-    says.fails("the rule epsilon in all layers", mean_interval(on_mask(naive, some) - 2 * plain[: len(some)]).low)
+    """Relevance lies on objects."""
     assert tested.masks is not None
-    covered = tested.masks[tested.image_of].any(1).double().mean()
-    shares = {
-        **{NAMES[name]: on_mask(e, tested) for name, e in found.items()},
-        "LRP, epsilon in all layers": on_mask(naive, some),
-        "LRP, flat in all layers": on_mask(flat, some),
+    area = tested.masks[tested.image_of].any(1).double().mean((1, 2))
+    few = len(some)
+    shares = {name: on_mask(e, tested) for name, e in found.items()}
+    others = {
+        "LRP, zero in all layers": ZERO_EVERYWHERE,
+        "LRP, epsilon in all layers": EPSILON_EVERYWHERE,
+        "LRP, flat in all layers": FIELD_OF_VIEW,
+        "LRP, normalizations not folded": NOT_FOLDED,
     }
+    changed = {name: on_mask(explain_answers(net, *some.inputs(), m), some) for name, m in others.items()}
+
+    says = run.states("C-43", r"\text{LRP: share of the relevance of pixels on objects}>2\cdot\text{share of the area}")
+    says.above(mean_interval(shares["lrp"] - 2 * area).low, 0.0, where="the lower end of a 99% interval")
+    flat = changed["LRP, flat in all layers"]
+    says.fails("the flat rule, which knows neither weights nor pixels", mean_interval(flat - 2 * area[:few]).low)
+
+    plain = shares["gradient_times_input"]
+    says = run.states("C-43", r"\text{share on objects: LRP}>1.25\ \text{gradient}\times\text{input}")
+    says.above(mean_interval(shares["lrp"] - 1.25 * plain).low, 0.0, where="the lower end of a 99% interval")
+    zero = changed["LRP, zero in all layers"]
+    says.fails("the rule zero in all layers", mean_interval(zero - 1.25 * plain[:few]).low)
+    rows = {**{NAMES[name]: v for name, v in shares.items()}, **changed}
     run.table(
         "objects",
         ["method", "share on objects", "low", "high", "share of the area"],
-        [[name, *ends(mean_interval(v)), float(covered)] for name, v in shares.items()],
+        [[name, *ends(mean_interval(v)), float(area.mean())] for name, v in rows.items()],
         caption="How much of the absolute relevance of pixels lies on objects, with 99% intervals.",
     )
 
@@ -327,28 +352,28 @@ def on_mask(found: AnswerExplanation, data: VisualQuestions) -> Tensor:
     return (strength * data.masks[data.image_of].any(1)).sum((1, 2)) / strength.sum((1, 2))
 
 
-def agreement(
-    run: Run,
-    tested: VisualQuestions,
-    some: VisualQuestions,
-    found: dict[str, AnswerExplanation],
-    before: dict[str, AnswerExplanation],
-) -> None:
+def agreement(run: Run, fresh: nn.Module, tested: VisualQuestions, found: dict[str, AnswerExplanation]) -> None:
     """The object with most relevance has the color of the answer."""
 
-    def lead(e: AnswerExplanation, data: VisualQuestions, keep: Tensor | None = None) -> Tensor:
+    def lead(e: AnswerExplanation, data: VisualQuestions) -> Tensor:
         hits, chances = agreeing_objects(e, data, "color", ANSWERS)
-        rows = data.of_types("query_color") if keep is None else keep
-        return hits.double()[rows] - chances.double()[rows]
+        return (hits.double() - chances)[(chances > 0) & (chances < 1)]
 
+    colors = tested.of_types("query_color")
+    asked = tested.at(colors)
     says = run.states(
         "C-43",
         r"P(\text{the most relevant object has the color of the answer})>\text{that of an object drawn at random}",
     )
-    says.above(mean_interval(lead(found["lrp"], tested)).low, 0.0, where="the lower end of a 99% interval")
-    says.fails("before training", mean_interval(lead(before["lrp"], some)).low)
+    says.above(
+        mean_interval(lead(found["lrp"].at(colors), asked)).low,
+        0.0,
+        where="images in which some objects have that color and others not; the lower end of a 99% interval",
+    )
+    some = asked.at(range(min(150, len(asked))))
+    before = explain_answers(fresh, *some.inputs(), "lrp", some.answers)
+    says.fails("before training, of the right answers", mean_interval(lead(before, some)).low)
     rows = []
-    colors = tested.of_types("query_color")
     for name, e in found.items():
         right = e.answers[colors] == tested.answers[colors]
         hits, chances = agreeing_objects(e, tested, "color", ANSWERS)
