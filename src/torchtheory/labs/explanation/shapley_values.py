@@ -150,7 +150,7 @@ def bars(ax: Any) -> None:
     }
     for k, (name, method) in enumerate(methods.items()):
         found = method(net, x)
-        ax.bar(torch.arange(3) + 0.2 * (k - 1.5), found.flat[0], 0.18,
+        ax.bar([i + 0.2 * (k - 1.5) for i in range(3)], found.flat[0].tolist(), 0.18,
                label=f"{name}, sum {float(found.total):.3g}", color=COLORS[k])  # fmt: skip
     ax.set_xticks(range(3), ["x₁ = 2", "x₂ = 1", "x₃ = 1"])
     ax.set_ylabel("relevance")
