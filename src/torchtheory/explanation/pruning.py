@@ -23,9 +23,9 @@ from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import EmptyData, ShapeMismatch, UnsupportedModel
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.explanation.composites import Rules
+from torchtheory.explanation.composites import Composite, Rules, first_layer
 from torchtheory.explanation.lrp import layer_relevances
-from torchtheory.explanation.rules import AlphaBeta
+from torchtheory.explanation.rules import AlphaBeta, Epsilon
 from torchtheory.explanation.score import Target
 from torchtheory.models.model import evaluation_mode
 from torchtheory.models.opened import answer
@@ -38,6 +38,10 @@ from torchtheory.training.pruning.units import (
     unit_masks,
     unit_scores,
 )
+
+#: Alpha 1 and beta 0, but in the first layer, whose inputs may be negative: what units get of it is
+#: the same.
+USUAL = Composite(((first_layer, Epsilon(1e-6)),), AlphaBeta(1, 0))
 
 
 def unit_relevances(
@@ -65,7 +69,7 @@ def unit_relevances(
             "could go"
         )
     found = layer_relevances(
-        model, x, target, AlphaBeta(1, 0) if rules is None else rules, [h.incoming for h in layers]
+        model, x, target, USUAL if rules is None else rules, [h.incoming for h in layers]
     )
     return {h: _by_unit(found[h.incoming], model.get_submodule(h.incoming)) for h in layers}
 

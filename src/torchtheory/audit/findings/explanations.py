@@ -37,10 +37,11 @@ from torchtheory.explanation.clever_hans import (
     Place,
     clever_hans,
 )
+from torchtheory.explanation.composites import Composite, first_layer
 from torchtheory.explanation.gradients import gradient_times_input, integrated_gradients
 from torchtheory.explanation.lrp import lrp
 from torchtheory.explanation.occlusion import occlusion
-from torchtheory.explanation.rules import Gamma
+from torchtheory.explanation.rules import Epsilon, Gamma
 from torchtheory.explanation.sanity import LIMIT, RandomizationCheck, randomization_check
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -57,8 +58,9 @@ MEAN_OF = 4096
 #: Classes shown as images, and features shown as bars.
 CLASSES, BARS = 5, 12
 
-#: Rule of relevance propagation; with epsilon it would be gradient times input again.
-RULES = Gamma(0.25)
+#: Rules of relevance propagation; with epsilon alone it would be gradient times input again, and
+#: gamma is for layers whose inputs are not negative.
+RULES = Composite(((first_layer, Epsilon(1e-6)),), Gamma(0.25))
 
 #: Samples for agreement and randomization, draws of the weights, and features taken away at most.
 COMPARED, DRAWS, TAKEN = 64, 3, 64

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.explanation.by_feature import Method
+from torchtheory.explanation.composites import Composite, first_layer
 from torchtheory.explanation.gradients import sensitivity
 from torchtheory.explanation.lrp import lrp
-from torchtheory.explanation.rules import AlphaBeta, Gamma
+from torchtheory.explanation.rules import AlphaBeta, Epsilon, Gamma, Rule
 from torchtheory.explanation.shattering import shattering
 from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.feedforward import dense
@@ -88,14 +89,23 @@ def shattered_gradients(
     )
 
 
+#: Outputs, the largest of which is explained: near 0, relevance would change its sign with the score.
+OUTPUTS = 10
+
 #: Networks whose relevance is propagated for the picture.
 FEW = 4
+
+
+def above_the_inputs(rule: Rule) -> Composite:
+    """A rule for layers whose inputs are not negative, with epsilon for the inputs themselves."""
+    return Composite(((first_layer, Epsilon(1e-6)),), rule)
+
 
 METHODS: dict[str, Method] = {
     "gradient": sensitivity,
     "LRP, zero": partial(lrp, rules="gradient_times_input"),
-    "LRP, gamma": partial(lrp, rules=Gamma(1.0)),
-    "LRP, alpha 1 beta 0": partial(lrp, rules=AlphaBeta(1, 0)),
+    "LRP, gamma": partial(lrp, rules=above_the_inputs(Gamma(1.0))),
+    "LRP, alpha 1 beta 0": partial(lrp, rules=above_the_inputs(AlphaBeta(1, 0))),
 }
 
 
@@ -132,7 +142,7 @@ def plain(run: Run, depth: int, dimension: int, width: int) -> nn.Sequential:
     for _ in range(depth):
         layers += [dense(math.sqrt(2 / size) * run.randn(width, size)), nn.ReLU()]
         size = width
-    return nn.Sequential(*layers, dense(run.randn(1, size) / math.sqrt(size)))
+    return nn.Sequential(*layers, dense(run.randn(OUTPUTS, size) / math.sqrt(size)))
 
 
 class Skip(nn.Module):
@@ -150,4 +160,4 @@ class Skip(nn.Module):
 def residual(run: Run, depth: int, dimension: int, width: int) -> nn.Sequential:
     first = dense(run.randn(width, dimension) / math.sqrt(dimension))
     blocks = [Skip(run.randn(width, width) * math.sqrt(2 / width)) for _ in range(depth)]
-    return nn.Sequential(first, *blocks, dense(run.randn(1, width) / math.sqrt(width)))
+    return nn.Sequential(first, *blocks, dense(run.randn(OUTPUTS, width) / math.sqrt(width)))
