@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.figure import Figure
 from torchtheory.explanation import pictures
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.ledger import Entry, Ledger
+from torchtheory.explanation.lrp import lrp
 from torchtheory.explanation.pictures import (
     bars,
     colored_words,
@@ -23,6 +24,7 @@ from torchtheory.explanation.pictures import (
     picture,
     words_html,
 )
+from torchtheory.explanation.rules import Epsilon
 
 Plotted = Callable[[], Any]
 
@@ -170,6 +172,9 @@ def test_words_are_colored_on_their_own_scale(drawn: Plotted) -> None:
     colored_words(e, [["a", "b"], ["c", "d"]])
     strengths = [patch.get_facecolor()[3] for patch in drawn()[0, 0].patches]
     np.testing.assert_allclose(strengths, [0.375, 0.75, 0.375, 0.75])
+    red, blue = (patch.get_facecolor()[:3] for patch in drawn()[0, 0].patches[:2])
+    assert red[0] > 2 * red[2]
+    assert blue[2] > 2 * blue[0]
 
 
 def test_long_sentences_are_broken_and_nothing_is_lost(drawn: Plotted) -> None:
@@ -245,6 +250,26 @@ def test_neighbors_are_merged_without_loss(drawn: Plotted) -> None:
     assert sum(s.to_epsilon for s in steps) == pytest.approx(float(many.to_epsilon.mean()))
     ledger_flow(many)
     assert any("…" in t.get_text() for t in drawn()[0, 0].texts)
+
+
+def test_the_stream_ends_at_the_inputs_although_branches_part() -> None:
+    """An operation beside a skip connection receives a part of what is on its way."""
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.out(x + torch.relu(self.inner(x)))
+            return logits
+
+    found = lrp(Residual().double(), torch.randn(3, 4, dtype=torch.float64), rules=Epsilon(0.1))
+    assert found.ledger is not None
+    assert abs(float(found.ledger.entries[-1].received[0]) - float(found.score[0])) > 1e-3
+    for k in range(3):
+        steps, _ = pictures._steps(found.ledger, k)
+        assert steps[-1].after == pytest.approx(float(found.total[k]))
 
 
 def test_operations_of_one_layer_stand_together() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from torchtheory.explanation.by_feature import (
     rank_correlation,
     sample_mean,
 )
+from torchtheory.explanation.composites import DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.methods import method_named
 from torchtheory.explanation.score import Inputs, Target
@@ -65,6 +68,7 @@ class Explanations:
         explanations: by the names of their methods.
         x: the inputs that were explained, one tensor or more.
         refused: why a method could not explain them, by its name.
+        remarks: what is doubtful about the choice of rules.
         legend: what to call things.
         blur: of heatmaps, in pixels.
     """
@@ -72,6 +76,7 @@ class Explanations:
     explanations: dict[str, Explanation]
     x: tuple[Tensor, ...]
     refused: dict[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
     legend: Legend = field(default_factory=Legend)
     blur: float = 0.0
 
@@ -146,6 +151,7 @@ class Explanations:
             "labels": None if self.legend.labels is None else self.legend.labels.tolist(),
             "methods": {k: _method_json(e) for k, e in self.explanations.items()},
             "refused": dict(self.refused),
+            "remarks": list(self.remarks),
             "agreement": [
                 {"methods": list(pair), "mean": i.estimate, "low": json_number(i.low),
                  "high": json_number(i.high), "confidence": i.confidence}
@@ -233,9 +239,11 @@ def explain(
     }
     found: dict[str, Explanation] = {}
     refused: dict[str, str] = {}
+    remarks: dict[str, None] = {}
     for name, call in progress.track(list(calls.items()), "explaining"):
         try:
-            found[name] = call(model, x, target)
+            with _doubts(remarks):
+                found[name] = call(model, x, target)
         except TorchTheoryError as error:
             if len(calls) == 1:
                 raise
@@ -244,9 +252,22 @@ def explain(
     if not found:
         raise last
     inputs = (x,) if isinstance(x, Tensor) else tuple(x)
-    made = Explanations(found, inputs, refused, legend or Legend(), blur)
+    made = Explanations(found, inputs, refused, tuple(remarks), legend or Legend(), blur)
     _check_shown(made)
     return made
+
+
+@contextmanager
+def _doubts(remarks: dict[str, None]) -> Iterator[None]:
+    """Doubts about rules become remarks, which the page shows; other warnings stay warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DoubtfulRules)
+        yield
+    for one in caught:
+        if issubclass(one.category, DoubtfulRules):
+            remarks[str(one.message)] = None
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def _check_shown(made: Explanations) -> None:

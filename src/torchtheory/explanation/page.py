@@ -79,6 +79,8 @@ def print_explanations(found: Explanations, console: Console) -> None:
     console.print(Text(lead(found)))
     for name, reason in found.refused.items():
         console.print(Text(f"{name} could not: {reason}", style="yellow"))
+    for remark in found.remarks:
+        console.print(Text(remark, style="yellow"))
     console.print()
     for k in range(len(found)):
         said = sample_heading(found, k)
