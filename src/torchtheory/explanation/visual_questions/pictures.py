@@ -86,20 +86,14 @@ def plot_examples(
 
 def _words(ax: Any, words: Sequence[str], strengths: Tensor) -> None:
     """Words, several on a line, each on red as strong as its share of the strongest."""
-    from matplotlib.patches import Rectangle
-
     strongest = float(strengths.max()) or 1.0
     column, line = 0, 0
     for word, strength in zip(words, strengths.tolist(), strict=False):
         if column + len(word) > LINE:
             column, line = 0, line + 1
-        box = (column - 0.25, line - 0.42)
-        shade = min(1.0, strength / strongest)
-        ax.add_patch(
-            Rectangle(
-                box, len(word) + 0.5, 0.84, color=(0.7, 0.09, 0.17, 0.75 * shade), linewidth=0
-            )
-        )
+        left, right = column - 0.25, column + len(word) + 0.25
+        color = (0.7, 0.09, 0.17, 0.75 * min(1.0, strength / strongest))
+        ax.fill_between([left, right], line - 0.42, line + 0.42, color=color, linewidth=0)
         ax.text(
             column + len(word) / 2,
             line,

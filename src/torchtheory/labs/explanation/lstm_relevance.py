@@ -42,7 +42,7 @@ LEARNING_RATE = 0.02
     full={"sequences": 16384, "epochs": 40, "length": 12, "explained": 4000},
 )
 def lstm_relevance_task(
-    run: Run, sequences: int = 4096, epochs: int = 10, length: int = 8, explained: int = 500
+    run: Run, sequences: int = 4096, epochs: int = 10, length: int = 8, explained: int = 300
 ) -> None:
     """An LSTM learns the sum, or the difference, of the two numbers of a sequence that are marked.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -40,9 +41,15 @@ def relation_network(run: Run, images: int = 2) -> None:
     says.equal(sides(plain.convolutions, x), [63, 31, 15, 7])
     says.fails("one pixel of padding", sides(padded(plain.convolutions), x))
 
-    says = run.states("C-40", r"49^2=2401\text{ pairs of }24+24+128=176\text{ numbers}")
-    says.equal(entering(plain, x, tokens), [2401, 176])
-    says.fails("objects know their place", entering(placed, x, tokens))
+    pairs, numbers = entering(plain, x, tokens)
+    says = run.states("C-40", r"7\times7\text{ objects, }49^2=2401\text{ pairs}")
+    says.equal(pairs, 2401)
+    wider = copy.deepcopy(plain)
+    wider.convolutions = padded(plain.convolutions)
+    says.fails("one pixel of padding", entering(wider, x, tokens)[0])
+    says = run.states("C-40", r"24+24+128=176\text{ numbers of a pair}")
+    says.equal(numbers, 176)
+    says.fails("objects know their place", entering(placed, x, tokens)[1])
 
     parts = {
         "convolutions": 3 * 9 * 24 + 24 + 3 * (24 * 9 * 24 + 24) + 4 * 2 * 24,
@@ -52,18 +59,14 @@ def relation_network(run: Run, images: int = 2) -> None:
         "readout": 3 * (256 * 256 + 256),
         "output": 256 * 28 + 28,
     }
-    says = run.states("C-40", r"\text{parameters of each part as the layers say}")
-    says.equal(parameters(plain, parts), list(parts.values()))
-    says.fails("objects know their place", parameters(placed, parts))
+    says = run.states("C-40", rf"{sum(parts.values())}\text{{ parameters, as the layers of the chapter say}}")
+    says.equal(sum(p.numel() for p in plain.parameters()), sum(parts.values()))
+    says.fails("objects know their place", sum(p.numel() for p in placed.parameters()))
+    counts = [totals(parameters(net, parts)) for net in (plain, placed)]
     run.table(
         "parts",
         ["part", "parameters", "with places"],
-        [
-            [*row]
-            for row in zip(
-                [*parts, "all"], totals(parameters(plain, parts)), totals(parameters(placed, parts)), strict=True
-            )
-        ],
+        list(zip([*parts, "all"], *counts, strict=True)),
         caption="Parameters of the network of the chapter; 80 words and a vector 0 for no word.",
     )
 
@@ -165,9 +168,9 @@ def one_object(left: int) -> Tensor:
 
 
 def draw(axes: Any, x: Tensor, maps: Tensor) -> None:
-    axes[0][0].imshow(x.permute(1, 2, 0).float())
+    axes[0][0].imshow(x.permute(1, 2, 0).float().numpy())
     for k in range(4):
-        axes[0][k + 1].imshow(maps[k].detach(), cmap="viridis")
+        axes[0][k + 1].imshow(maps[k].detach().numpy(), cmap="viridis")
     for ax in axes[0]:
         ax.set(xticks=[], yticks=[])
         ax.grid(False)
