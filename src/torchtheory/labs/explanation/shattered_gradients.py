@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -46,38 +47,37 @@ def shattered_gradients(
         depths: hidden layers.
         angle: between the two inputs.
     """
-    measured: dict[int, dict[str, Tensor]] = {}
-    skipping: dict[int, Tensor] = {}
+    law, skipping, measured = {}, {}, {}
     for depth in run.track(depths, "depths"):
-        measured[depth] = at_lag(run, depth, dimension, width, networks, angle, skip=False, deepest=depth == depths[-1])
-        skipping[depth] = at_lag(run, depth, dimension, width, networks, angle, skip=True)["gradient"]
+        law[depth] = at_lag(run, GRADIENT, partial(plain, run, depth, dimension, width), networks, angle)["gradient"]
+        skips = partial(residual, run, depth, dimension, width)
+        skipping[depth] = at_lag(run, GRADIENT, skips, networks, angle)["gradient"]
+        # relevance changes its sign with the score, so it is that of the largest of several outputs
+        several = partial(plain, run, depth, dimension, width, 10)
+        measured[depth] = at_lag(run, METHODS, several, networks // 2 if depth == depths[-1] else FEW, angle)
     for depth in depths[1:]:
         says = run.states(
             "C-10",
             rf"L={depth}:\ \mathbb E\,\mathrm{{corr}}(\nabla f(x),\nabla f(x'))\to\prod_l(1-\theta_l/\pi)",
         )
-        says.mean(measured[depth]["gradient"], expected(depth, angle), 0.05, against=(1.0, expected(1, angle)))
+        says.mean(law[depth], expected(depth, angle), 0.05, against=(1.0, expected(1, angle)))
         says.fails("skip connections", skipping[depth])
     deepest = depths[-1]
     for rule in ("LRP, gamma", "LRP, alpha 1 beta 0"):
         says = run.states("C-10", rf"L={deepest}:\ \mathrm{{corr}}_{{\text{{{rule}}}}}>\mathrm{{corr}}_{{\nabla}}")
-        ahead = measured[deepest][rule] - measured[deepest]["gradient"]
-        says.above(ahead.mean() - 3 * ahead.std() / math.sqrt(networks), 0.0, where="three standard errors below")
-        zero = measured[deepest]["LRP, zero"] - measured[deepest]["gradient"]
-        says.fails(
-            "negative contributions are not disfavored (LRP-0)", zero.mean() - 3 * zero.std() / math.sqrt(networks)
-        )
+        says.above(lower_end(measured[deepest], rule), 0.0, where="three standard errors below the mean difference")
+        says.fails("negative contributions are not disfavored (LRP-0)", lower_end(measured[deepest], "LRP, zero"))
     run.curves(
         "correlation",
         list(depths),
         {name: [float(measured[k][name].mean()) for k in depths] for name in measured[deepest]}
         | {"gradient, skip connections": [float(skipping[k].mean()) for k in depths]},
-        {"infinite width": [expected(k, angle) for k in depths]},
+        {"gradient, infinite width": [expected(k, angle) for k in depths]},
         axes=("hidden layers", f"correlation of explanations {angle:g} rad apart"),
         log="x",
         caption="Explanations of a random network at two inputs, compared feature by feature.",
     )
-    net = plain(run, deepest, dimension, width)
+    net = plain(run, deepest, dimension, width, 10)
     ends = run.randn(2, 4, dimension)
     ways = shattering(net, ends[0], ends[1], METHODS, points=33)
     run.curves(
@@ -89,9 +89,6 @@ def shattered_gradients(
     )
 
 
-#: Outputs, the largest of which is explained: near 0, relevance would change its sign with the score.
-OUTPUTS = 10
-
 #: Networks whose relevance is propagated for the picture.
 FEW = 4
 
@@ -101,8 +98,10 @@ def above_the_inputs(rule: Rule) -> Composite:
     return Composite(((first_layer, Epsilon(1e-6)),), rule)
 
 
+GRADIENT: dict[str, Method] = {"gradient": sensitivity}
+
 METHODS: dict[str, Method] = {
-    "gradient": sensitivity,
+    **GRADIENT,
     "LRP, zero": partial(lrp, rules="gradient_times_input"),
     "LRP, gamma": partial(lrp, rules=above_the_inputs(Gamma(1.0))),
     "LRP, alpha 1 beta 0": partial(lrp, rules=above_the_inputs(AlphaBeta(1, 0))),
@@ -110,20 +109,24 @@ METHODS: dict[str, Method] = {
 
 
 def at_lag(
-    run: Run, depth: int, dimension: int, width: int, networks: int, angle: float, *, skip: bool, deepest: bool = False
+    run: Run, methods: dict[str, Method], build: Callable[[], nn.Module], networks: int, angle: float
 ) -> dict[str, Tensor]:
-    """Correlations of explanations at two inputs an angle apart, by method: one for each network."""
-    found_by: dict[str, list[float]] = {}
-    for k in range(networks):
-        # relevance is dear, and needed for a picture only where the network is not the deepest
-        methods = METHODS if not skip and (k < FEW or deepest) else {"gradient": METHODS["gradient"]}
-        net = residual(run, depth, dimension, width) if skip else plain(run, depth, dimension, width)
-        a, b = torch.linalg.qr(run.randn(dimension, 2))[0].T
+    """Correlations `[networks]` of explanations at two inputs an angle apart, by method."""
+    found_by: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(networks):
+        net = build()
+        first = next(p for p in net.parameters())
+        a, b = torch.linalg.qr(run.randn(first.shape[1], 2))[0].T
         ends = torch.stack([a, math.cos(angle) * a + math.sin(angle) * b])
         found = shattering(net, ends[:1], ends[1:], methods, points=2)
         for name, one in found.items():
-            found_by.setdefault(name, []).append(one.at(1.0).estimate)
+            found_by[name].append(one.at(1.0).estimate)
     return {name: torch.tensor(values, dtype=torch.float64) for name, values in found_by.items()}
+
+
+def lower_end(measured: dict[str, Tensor], rule: str) -> float:
+    ahead = measured[rule] - measured["gradient"]
+    return float(ahead.mean() - 3 * ahead.std() / math.sqrt(len(ahead)))
 
 
 def expected(depth: int, angle: float) -> float:
@@ -136,17 +139,17 @@ def expected(depth: int, angle: float) -> float:
     return product
 
 
-def plain(run: Run, depth: int, dimension: int, width: int) -> nn.Sequential:
+def plain(run: Run, depth: int, dimension: int, width: int, outputs: int = 1) -> nn.Sequential:
     layers: list[nn.Module] = []
     size = dimension
     for _ in range(depth):
         layers += [dense(math.sqrt(2 / size) * run.randn(width, size)), nn.ReLU()]
         size = width
-    return nn.Sequential(*layers, dense(run.randn(OUTPUTS, size) / math.sqrt(size)))
+    return nn.Sequential(*layers, dense(run.randn(outputs, size) / math.sqrt(size)))
 
 
 class Skip(nn.Module):
-    """x + ReLU(Wx), both halves of the same size."""
+    """x + ReLU(Wx)."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -159,5 +162,5 @@ class Skip(nn.Module):
 
 def residual(run: Run, depth: int, dimension: int, width: int) -> nn.Sequential:
     first = dense(run.randn(width, dimension) / math.sqrt(dimension))
-    blocks = [Skip(run.randn(width, width) * math.sqrt(2 / width)) for _ in range(depth)]
-    return nn.Sequential(first, *blocks, dense(run.randn(OUTPUTS, width) / math.sqrt(width)))
+    blocks = [Skip(0.3 * math.sqrt(2 / width) * run.randn(width, width)) for _ in range(depth)]
+    return nn.Sequential(first, *blocks, dense(run.randn(1, width) / math.sqrt(width)))
