@@ -272,7 +272,8 @@ def test_relevance_of_layers() -> None:
 
 def test_doubtful_rules_are_told() -> None:
     net, x = relu_network(), torch.randn(2, 2, 8, 8).double()
-    deep = nn.Sequential(nn.Conv2d(2, 2, 1), nn.ReLU(), net).double()
+    more = [m for _ in range(3) for m in (nn.Conv2d(2, 2, 1), nn.ReLU())]
+    deep = nn.Sequential(*more, net).double()
     with pytest.warns(DoubtfulRules, match="noisy"):
         lrp(deep, x, rules=Epsilon())
     with pytest.warns(DoubtfulRules, match="'0' receives negative inputs"):

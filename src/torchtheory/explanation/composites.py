@@ -183,6 +183,10 @@ def _meets(place: Place, condition: Condition) -> bool:
     return condition(place)
 
 
+#: Convolutions of a network in which gradients are noisy.
+_DEEP = 5
+
+
 class DoubtfulRules(UserWarning):
     """A choice of rules that is known to work badly."""
 
@@ -205,7 +209,7 @@ def doubts(met: Sequence[tuple[Place, Rule, bool]], product: Product) -> list[st
                 "or squared weights"
             ] = None
     images = [(p, r) for p, r, _ in met if p.operation in ("conv2d", "conv3d")]
-    if len(images) > 2 and all(r.parts is None for _, r in images):
+    if len(images) >= _DEEP and all(r.parts is None for _, r in images):
         found[
             "all convolutions of an image network have the rule zero or epsilon, which makes noisy "
             "heatmaps: use gamma, or alpha 1 and beta 0, in the lower ones (the preset image_cnn)"
