@@ -108,7 +108,7 @@ def explain(
 
       torchtheory explain --model net.pt2 --data data.npz --method lrp --index 3 17
 
-      torchtheory explain --method lrp --method shapley --rules gamma=0.25 --target 3
+      torchtheory explain --method lrp --rules gamma=0.25 --method shapley --patch 2 --target 3
 
       torchtheory explain --model nets:make --data table.csv --column price --method shapley
     """
