@@ -28,8 +28,8 @@ from torchtheory.explanation.explanation import Explanation, explained
 from torchtheory.explanation.removal import Baseline, Features, Patch, Removal
 from torchtheory.explanation.score import Inputs, Target, open_score
 
-#: Draws of noise for the distortion of each set on the curve.
-_DRAWS_OF_CURVE = 256
+#: Draws of noise for D(0), which everything is measured by, and for each set on the curve.
+_DRAWS_OF_ALL, _DRAWS_OF_CURVE = 256, 64
 #: Sets on the curve, at most.
 _SETS_OF_CURVE = 33
 
@@ -107,7 +107,7 @@ def minimal_relevant_set(
         probabilities: whether to explain the probability of a class instead of its score.
         generator: of the noise.
 
-    Time: `steps` × `draws` passes forward and backward, and 256 forward for each of at most 33 sets
+    Time: `steps` × `draws` passes forward and backward, and 64 forward for each of at most 33 sets
     on the curve, in chunks; memory is that of a chunk.
 
     Raises:
@@ -134,7 +134,7 @@ def minimal_relevant_set(
         noise = _Noise(removal, None if background is not None else sigma, source)
         n, p = len(score), removal.count
         nothing = score.points.new_zeros(n, p)
-        everything = noise.distortions(nothing, _DRAWS_OF_CURVE).mean(1)
+        everything = noise.distortions(nothing, _DRAWS_OF_ALL).mean(1)
         if bool((everything <= 0).any()):
             k = int(everything.argmin())
             raise InvalidInput(
