@@ -102,7 +102,7 @@ def relation_network(run: Run, images: int = 2) -> None:
     run.figure(
         "image",
         lambda axes: draw(axes, x[0], plain.convolutions(x[:1])[0]),
-        caption="An image of 128 × 128 pixels with a question, and four of the 24 maps of 7 × 7 objects that "
+        caption="An image of 128 × 128 pixels with a question, and the liveliest of the 24 maps of 7 × 7 objects that "
         "convolutions with random weights make of it: " + " ".join(data.words[0]) + "?",
         grid=(1, 5),
         size=(9, 2.2),
@@ -169,8 +169,9 @@ def one_object(left: int) -> Tensor:
 
 def draw(axes: Any, x: Tensor, maps: Tensor) -> None:
     axes[0][0].imshow(x.permute(1, 2, 0).float().numpy())
-    for k in range(4):
-        axes[0][k + 1].imshow(maps[k].detach().numpy(), cmap="viridis")
+    liveliest = maps.detach().std((1, 2)).argsort(descending=True)
+    for ax, k in zip(axes[0][1:], liveliest.tolist(), strict=False):
+        ax.imshow(maps[k].detach().numpy(), cmap="viridis")
     for ax in axes[0]:
         ax.set(xticks=[], yticks=[])
         ax.grid(False)
