@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from torchtheory.explanation.by_feature import Method
+from torchtheory.explanation.composites import Composite, first_layer
 from torchtheory.explanation.cost import explainer_cost
 from torchtheory.explanation.gradients import (
     gradient_times_input,
@@ -74,7 +75,7 @@ def cost_of_explanations(
         "sensitivity": sensitivity,
         "gradient × input": gradient_times_input,
         "LRP, epsilon": partial(lrp, rules=Epsilon(1e-6)),
-        "LRP, gamma": partial(lrp, rules=Gamma(0.25)),
+        "LRP, gamma": partial(lrp, rules=Composite(((first_layer, Epsilon(1e-6)),), Gamma(0.25))),
         **averages,
         "occlusion": occlusion,
         "LIME": partial(lime, samples=surrogate),
