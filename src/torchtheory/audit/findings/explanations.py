@@ -337,7 +337,8 @@ def _say_places(record: FindingRecord, name: str, samples: Samples, found: Cleve
         (lambda axes: _plot_places(axes, found, places[:CLASSES]))
         if images
         else (lambda ax: _plot_converted(ax, places[:BARS])),
-        caption="Mean relevance of classes, with the place that holds most of it"
+        caption="Mean relevance of classes, the place that holds most of it, and the share of samples "
+        "of other classes that it converts."
         if images
         else "Share of samples of other classes that one feature of a class converts to it, with "
         "ranges that hold together.",
