@@ -40,16 +40,18 @@ def relevance_presets(run: Run, samples: int = 8) -> None:
         "C-33",
         r"\text{image: }z^{\mathcal B}\ \text{first},\ \gamma\ \text{in convolutions},\ \varepsilon\ \text{on top}",
     )
-    says.equal(counts(lrp(net, images, 0, box), parts), [1.0, 3.0, 2.0])
-    says.fails("no bounds of the pixels are given", counts(lrp(net, images, 0, preset("image_cnn")), parts))
+    promised = torch.tensor([1.0, 3.0, 2.0])
+    says.equal(float((counts(lrp(net, images, 0, box), parts) - promised).abs().sum()), 0.0)
+    other = counts(lrp(net, images, 0, preset("image_cnn")), parts)
+    says.fails("no bounds of the pixels are given", float((other - promised).abs().sum()))
 
     says = run.states("C-33", r"\alpha_1\beta_0\ \text{everywhere, }f>0:\ R_i\ge0")
     with torch.no_grad():
         start = torch.zeros(samples, 3).double()
         start[:, 0] = net(images)[:, 0].sign()
-    says.equal(lrp(net, images, start, preset("relu_default")).flat.clamp_max(0), 0.0)
+    says.equal(lrp(net, images, start, preset("relu_default")).flat.clamp_max(0).amin(1), 0.0)
     mixed = Composite((("8", Epsilon()),), AlphaBeta(1, 0))
-    says.fails("epsilon in one layer", lrp(net, images, start, mixed).flat.clamp_max(0))
+    says.fails("epsilon in one layer", lrp(net, images, start, mixed).flat.clamp_max(0).amin(1))
 
     says = run.states("C-33", r"\text{warnings about presets on networks of their kind: }0")
     words = torch.randint(0, 9, (samples, 6), generator=run.generator)
@@ -79,8 +81,8 @@ def relevance_presets(run: Run, samples: int = 8) -> None:
     says = run.states("C-33", r"\text{squared weights only in the first layer: the input may be any number}")
     moved = images - 0.5
     rules = Composite(((first_layer, WSquare()),), AlphaBeta(1, 0))
-    says.equal([warned(net, images, rules), warned(net, moved, rules)], 0.0)
-    says.fails("alpha 1, beta 0 there", [warned(net, images, AlphaBeta(1, 0)), warned(net, moved, AlphaBeta(1, 0))])
+    says.equal(warned(net, moved, rules), 0.0)
+    says.fails("alpha 1, beta 0 there", warned(net, moved, AlphaBeta(1, 0)))
     heatmaps(run, net, images)
 
 
@@ -120,10 +122,10 @@ class Reader(nn.Module):
         return made
 
 
-def counts(found: Explanation, names: list[str]) -> list[float]:
+def counts(found: Explanation, names: list[str]) -> Tensor:
     """How many operations had each rule."""
     assert found.ledger is not None
-    return [float(sum(e.rule == name for e in found.ledger)) for name in names]
+    return torch.tensor([float(sum(e.rule == name for e in found.ledger)) for name in names])
 
 
 def doubts(net: nn.Module, x: Tensor, rules: Rules) -> list[str]:
@@ -147,7 +149,7 @@ def heatmaps(run: Run, net: nn.Module, images: Tensor) -> None:
     def plot(axes: Any) -> None:
         for ax, name, values in zip(axes.ravel(), names, maps, strict=True):
             largest = float(values.abs().max())
-            ax.imshow(values, cmap="RdBu_r", vmin=-largest, vmax=largest)
+            ax.imshow(values.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest)
             ax.set_title(name.replace("_", " "))
             ax.set_axis_off()
 
