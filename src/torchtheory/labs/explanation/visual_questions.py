@@ -98,13 +98,13 @@ def visual_questions(
 
     The images are not those of CLEVR, which are not here, but flat drawings with known masks. On
     the image side LRP has far more relevance on objects than gradient times input, which is LRP by
-    the rule zero. The object that gets most has, in most networks and also where the answer is
-    wrong, the color of the answer more often than one drawn at random, but not in every network,
-    so a table tells. Heatmaps look cleaner still if batch normalizations are not folded, as their
-    biases then swallow the relevance of the background. On
-    the side of words gradient times input prefers late words more than LRP does. That it misses the
-    noun that is asked for, as reported for CLEVR, is not seen with these short questions: tables
-    show how often each method has it among the most relevant words.
+    the rule zero. Heatmaps look cleaner still if batch normalizations are not folded, as their
+    biases then swallow the relevance of the background. That the object with most relevance has the
+    color of the answer, right or wrong, is clear in some networks and no better than chance in
+    others, so there is a table and no claim: the rule keeps all that spoke for the answer, also the
+    objects that were only compared. On the side of words gradient times input prefers late words
+    more than LRP does. It misses the noun that is asked for less often than reported for CLEVR, as
+    these questions are short, and mostly where the noun comes early: again a table.
 
     Args:
         questions: to train on.
@@ -237,7 +237,7 @@ def protocol(run: Run, net: nn.Module, tested: VisualQuestions) -> None:
     ledger = found.explanation.ledger
     assert ledger is not None
     kept = ledger.to_biases + ledger.to_epsilon + ledger.leaked
-    says = run.states("C-41", r"\textstyle\sum_{\rm pixels}R+\sum_{\rm words}R+\text{ledger}=f_c")
+    says = run.states("C-41", r"\sum_{\text{pixels}}R+\sum_{\text{words}}R+\text{ledger}=f_c")
     says.equal((found.maps.sum((1, 2)) + found.words.sum(1) + kept) / found.explanation.score, 1.0, 1e-9)
     says.fails(
         "absolute values of words, as they are displayed",
