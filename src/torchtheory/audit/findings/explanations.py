@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import (
@@ -37,12 +38,14 @@ from torchtheory.explanation.clever_hans import (
     Place,
     clever_hans,
 )
-from torchtheory.explanation.composites import Composite, first_layer
+from torchtheory.explanation.composites import Composite, DoubtfulRules, first_layer
+from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.gradients import gradient_times_input, integrated_gradients
 from torchtheory.explanation.lrp import lrp
 from torchtheory.explanation.occlusion import occlusion
 from torchtheory.explanation.rules import Epsilon, Gamma
 from torchtheory.explanation.sanity import LIMIT, RandomizationCheck, randomization_check
+from torchtheory.explanation.score import Inputs, Target
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 
@@ -104,6 +107,9 @@ def usual_inputs(problem: Problem) -> Tensor:
 # --------------------------------------------------------------------------- what it looks at
 
 
+COMPLETE = r"\sum_iR_i=f(x)-f(\bar x)"
+
+
 @finding(
     "what-it-looks-at",
     area="data",
@@ -116,7 +122,7 @@ def what_it_looks_at(problem: Problem, record: FindingRecord) -> None:
     """How relevance is divided among features, by integrated gradients from the mean input."""
     name, samples = chosen(problem, record, min(MOST, problem.affordable(3 * STEPS + 4)))
     if len(samples) < min(LEAST, samples.population):
-        record.not_done("C-15", r"\sum_iR_i", f"there was no time for {LEAST} samples")
+        record.not_done("C-15", COMPLETE, f"there was no time for {LEAST} samples")
         return
     made = integrated_gradients(
         problem.model,
@@ -127,7 +133,9 @@ def what_it_looks_at(problem: Problem, record: FindingRecord) -> None:
     )
     shares, known = _shares(feature_totals(made.relevance).double().cpu())
     if not len(shares):
-        record.headline("The output is the same as for the mean input, so no input matters.")
+        reason = "the output is the same as for the mean input, so no input matters"
+        record.not_applicable("C-15", COMPLETE, reason, samples=samples)
+        record.headline(f"{reason[0].upper()}{reason[1:]}{part_of(name, samples)}.")
         return
     count = shares.shape[1]
     half = _needed_for_half(shares)
@@ -337,8 +345,8 @@ def _say_places(record: FindingRecord, name: str, samples: Samples, found: Cleve
         (lambda axes: _plot_places(axes, found, places[:CLASSES]))
         if images
         else (lambda ax: _plot_converted(ax, places[:BARS])),
-        caption="Mean relevance of classes, the place that holds most of it, and the share of samples "
-        "of other classes that it converts."
+        caption="Mean relevance of classes, the place that holds most of it, and the share of "
+        "samples of other classes that it converts."
         if images
         else "Share of samples of other classes that one feature of a class converts to it, with "
         "ranges that hold together.",
@@ -427,8 +435,7 @@ def explanation_sanity(problem: Problem, record: FindingRecord) -> None:
     methods: dict[str, Method] = {"gradient × input": partial(gradient_times_input, output=output)}
     target = gradient_times_input(problem.model, samples.x, output=output).classes
     try:
-        lrp(problem.model, samples.x[:1], rules=RULES, output=output)
-        methods["relevance propagation"] = partial(lrp, rules=RULES, output=output)
+        methods["relevance propagation"] = _propagation(problem, samples)
     except UnsupportedModel as error:
         record.note(f"Relevance was not propagated: {error}.")
     checks = {
@@ -452,6 +459,26 @@ def explanation_sanity(problem: Problem, record: FindingRecord) -> None:
         where=f"{len(samples)} {name} samples, {DRAWS} draws of all weights",
     )
     _judge(record, name, samples, checks, agreed)
+
+
+def _propagation(problem: Problem, samples: Samples) -> Method:
+    """Relevance propagation by gamma, or by epsilon where units are negative.
+
+    Raises:
+        UnsupportedModel: if an operation has no rule; the message names it.
+    """
+    output = meant(problem)
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always", DoubtfulRules)
+        lrp(problem.model, samples.x, rules=RULES, output=output)
+    rules = None if any(d.category is DoubtfulRules for d in doubts) else RULES
+
+    def propagated(model: nn.Module, x: Inputs, target: Target) -> Explanation:
+        with warnings.catch_warnings():  # weights drawn anew may make negative what was positive
+            warnings.simplefilter("ignore", DoubtfulRules)
+            return lrp(model, x, target, rules, output=output)
+
+    return propagated
 
 
 def _agreements(
