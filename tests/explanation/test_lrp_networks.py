@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from torchtheory.explanation.deep_taylor import (
 )
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.propagation.linear_maps import LinearMap
 from torchtheory.explanation.rules import AlphaBeta, Epsilon, Flat, Gamma, Product, WSquare, Zero
 from torchtheory.models.untouched import ModelState
 
@@ -438,3 +440,17 @@ def test_factors_are_constant_in_a_linear_region() -> None:
     moved = relevance_variation(net, x, 0, Gamma(0.5), ["1", "4"], radius=1e-3, generator=0)
     assert moved["4"] < 1e-9  # the score itself
     assert 1e-7 < moved["1"] < 1e-1
+
+
+def test_nothing_is_left_in_memory() -> None:
+    """A pass is free as soon as it is over, without waiting for the collector of cycles."""
+    net, x = residual(), torch.randn(2, 3, 8, 8).double()
+    gc.collect()
+    gc.disable()
+    try:
+        for rules in (Zero(), Gamma(1.0), AlphaBeta(2, 1)):
+            lrp(net, x, rules=rules)
+        left = [o for o in gc.get_objects() if isinstance(o, LinearMap)]
+    finally:
+        gc.enable()
+    assert left == []

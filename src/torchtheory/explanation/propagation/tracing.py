@@ -250,7 +250,8 @@ class Propagation(NamedCalls):
 
     def node(self, value: Tensor, back: Back, signals: Sequence[Tensor]) -> Tensor:
         """A value of the pass, with what becomes of its relevance; `value` must be new."""
-        made: Tensor = _Handed.apply([value], back, *signals)  # type: ignore[no-untyped-call]
+        # another tensor of the same numbers: `back` may hold the value, and would hold itself
+        made: Tensor = _Handed.apply([value.detach()], back, *signals)  # type: ignore[no-untyped-call]
         return made
 
     def linear(
