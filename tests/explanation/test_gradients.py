@@ -18,6 +18,8 @@ from torchtheory.explanation.gradients import (
 from torchtheory.explanation.linear import explain_linear
 from torchtheory.nets.activations import as_layer
 
+from ..peak_memory import peak_of_child
+
 
 def points(n: int, d: int, seed: int = 0) -> Tensor:
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -132,6 +134,21 @@ def test_a_background_averages_baselines() -> None:
     assert float(found.gap.abs().max()) < 1e-9  # type: ignore[union-attr]
     own = integrated_gradients(net, x, baseline=x.flip(0))
     assert torch.allclose(own.reference, own.score.flip(0))
+
+
+def _much() -> tuple[nn.Module, Tensor]:
+    integrated_gradients(nn.Linear(2, 1), torch.ones(1, 2), steps=1)
+    return nn.Linear(400, 1), torch.randn(500, 400)
+
+
+def _from_many_baselines(given: tuple[nn.Module, Tensor], _: int) -> None:
+    net, x = given
+    integrated_gradients(net, x, background=x, steps=1)
+
+
+def test_many_baselines_need_no_table_of_all_ways() -> None:
+    table = 4 * 500 * 500 * 400  # bytes of a start for each sample and baseline
+    assert peak_of_child(_from_many_baselines, _much, 0) < table / 4
 
 
 def test_midpoints_are_of_second_order() -> None:

@@ -131,6 +131,17 @@ def test_where_there_is_no_root() -> None:
     assert (explained.reference >= 1).all()  # it says that it stands at no root
 
 
+def test_a_ray_ends_where_the_score_does() -> None:
+    x = points(6, 3).abs() + 0.1
+    for shift in (0.2, -0.2):  # with a root where the score is a number, and without
+        net = as_layer(lambda t, shift=shift: t.sqrt().sum(1) - shift)
+        for method in ROOT_METHODS:
+            found = find_root(net, x, method=method, baseline=-1.0)
+            assert torch.isfinite(found.scores).all()
+            assert (found.scores <= net(x)).all()
+            assert shift > 0 or not found.found.any()
+
+
 def test_a_jump_is_no_root() -> None:
     net = as_layer(lambda t: torch.where(t.sum(1) > 0, 1.0, -1.0) + 0 * t.sum(1))
     found = find_root(net, torch.ones(3, 2).double(), method="segment", baseline=-1.0)

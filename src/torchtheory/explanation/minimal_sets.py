@@ -200,9 +200,9 @@ class _Noise:
         for rows, points, apart in self._mixed(kept, draws):
             values, gradient = score.gradients(points, rows)
             change = (values - score.values[rows])[:, None]
-            by_entry = torch.zeros_like(score.points)
-            by_entry.index_add_(0, rows, change * gradient * apart / draws)
-            total.index_add_(1, self.removal.features, by_entry)
+            by_feature = kept.new_zeros(len(rows), kept.shape[1])
+            by_feature.index_add_(1, self.removal.features, change * gradient * apart / draws)
+            total.index_add_(0, rows, by_feature)
         return total
 
     def _mixed(self, kept: Tensor, draws: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -66,7 +66,7 @@ class Score:
         self.network, self.x, self._single = network, tuple(x), single
         self._part, self._probabilities = output, probabilities
         self.forwards = self.backwards = 0
-        given = [t for t in self.x if not t.is_floating_point()]
+        given = any(not t.is_floating_point() for t in self.x)
         before = torch.get_rng_state()
         self.first: Tensor | None = None
         # (number of an input, what stands for it)
@@ -76,10 +76,9 @@ class Score:
             self.first = first(self, self.points)
             outputs = self.first
         else:
-            with torch.no_grad(), _Embeddings(given) as seen:
-                returned = answer(network, *(t.clone() for t in self.x))
+            returned, found = _asked(network, self.x)
             self._part = main_output(returned) if self._part is None else self._part
-            self._parts = [(k, v) for k, t in enumerate(self.x) for v in seen.found(t)]
+            self._parts = [(k, v) for k, own in enumerate(found) for v in own]
             self._lay_out()
             outputs = one_output(returned, self._part)
         self.forwards += len(self)
@@ -88,6 +87,11 @@ class Score:
                 "the model draws random numbers in evaluation mode, so it is no one function"
             )
         self.outputs = self._checked(outputs)
+        if probabilities and (outputs.ndim != 2 or outputs.shape[1] == 1):
+            raise InvalidInput(
+                f"probabilities are for outputs [n, classes], not {list(outputs.shape)}: give a "
+                "function of the outputs as the target, such as lambda out: out[:, 0].sigmoid()"
+            )
         self.classes, self._select = _selection(self.outputs, target)
         self.values = self.selected(self.outputs, None)
         self.features = self._default_features()
@@ -114,7 +118,7 @@ class Score:
         """Outputs of the network at points; nothing is counted."""
         pieces = torch.split(points, self._columns, 1)
         shaped = [
-            piece.reshape(len(points), *value.shape[1:])
+            piece.reshape(len(points), *value.shape[1:]).clone()  # the model may write into it
             for piece, (_, value) in zip(pieces, self._parts, strict=True)
         ]
         arguments: list[Tensor] = []
@@ -177,11 +181,8 @@ class Score:
         given = [t.to(own) for t, own in zip(given, self.x, strict=True)]
         if all(t.is_floating_point() for t in given):
             return torch.cat([t.reshape(len(t), -1) for t in given], 1)
-        words = [t for t in given if not t.is_floating_point()]
-        with torch.no_grad(), _Embeddings(words) as seen:
-            answer(self.network, *given)
-        found = [v for t in given for v in seen.found(t)]
-        return torch.cat([v.reshape(len(v), -1) for v in found], 1)
+        found = _asked(self.network, given)[1]
+        return torch.cat([v.reshape(len(v), -1) for own in found for v in own], 1)
 
     def by_place(self, entries: Tensor) -> Tensor:
         """What entries `[m, d]` of each number of the inputs add up to, `[m, places]`."""
@@ -254,10 +255,14 @@ class Score:
                 f"the model returns {list(outputs.shape)} for {len(self)} samples: an explanation "
                 "needs one row of outputs per sample"
             )
+        if outputs.is_complex():
+            raise InvalidInput("the model returns complex numbers, of which none is a score")
         return all_finite(outputs.detach(), "the outputs of the model")
 
     def selected(self, outputs: Tensor, rows: Tensor | None) -> Tensor:
         """Scores `[m]` that outputs of the samples `rows` have."""
+        if not outputs.is_floating_point():  # votes, or a class
+            outputs = outputs.to(self.points.dtype)
         if self._probabilities:
             outputs = torch.softmax(outputs, 1)
         return self._select(outputs, rows)
@@ -313,7 +318,7 @@ def open_score(
             all_finite(t, "x")
     if isinstance(model, nn.Module):
         _refuse_dropout(model)
-    with opened(model, given[0], seed) as network:
+    with torch.inference_mode(False), opened(model, given[0], seed) as network:
         weights = next((p for p in network.parameters() if p.is_floating_point()), None)
         if weights is not None:  # the model decides about precision and device
             given = [
@@ -356,11 +361,11 @@ def _selection(
     """The classes that are explained, if they are classes, and how to read scores off outputs."""
     n = len(outputs)
     if callable(target) and not isinstance(target, Tensor):
-        return None, lambda out, rows: _one_per_sample(target(out))
+        return None, lambda out, rows: _one_per_sample(target(out), len(out))
     if isinstance(target, tuple):
         index: Any = (slice(None), *target)
         try:
-            _one_per_sample(outputs[index])
+            _one_per_sample(outputs[index], n)
         except IndexError as error:
             raise InvalidInput(
                 f"target {target} is no index of outputs {list(outputs.shape[1:])}"
@@ -384,7 +389,7 @@ def _selection(
                 f"weights of {width} outputs of {n} samples have the shape [{width}] or "
                 f"[{n}, {width}], not {list(target.shape)}"
             )
-        weights = target.to(outputs).expand(n, width)
+        weights = all_finite(target, "the weights of the outputs").to(outputs).expand(n, width)
         return None, lambda out, rows: ((weights if rows is None else weights[rows]) * out).sum(1)
     elif isinstance(target, int | Tensor) and not isinstance(target, bool):
         classes = torch.as_tensor(target, device=outputs.device).long()
@@ -403,11 +408,25 @@ def _selection(
     return classes, select
 
 
-def _one_per_sample(scores: Any) -> Tensor:
-    if not isinstance(scores, Tensor) or scores.ndim != 1:
+def _one_per_sample(scores: Any, count: int) -> Tensor:
+    if not isinstance(scores, Tensor) or scores.shape != (count,):
         kind = list(scores.shape) if isinstance(scores, Tensor) else described(scores)
-        raise InvalidInput(f"the target must lead to one number per sample, not {kind}")
+        raise InvalidInput(
+            f"the target must lead to one number per row of outputs, [{count}], not {kind}; it "
+            "meets any number of rows, since many points are asked together"
+        )
     return scores
+
+
+def _asked(network: nn.Module, x: Sequence[Tensor]) -> tuple[object, list[list[Tensor]]]:
+    """What the network returns, and what stands for each input: itself, or its embeddings."""
+    own = [t.clone() for t in x]
+    with torch.no_grad(), _Embeddings([t for t in own if not t.is_floating_point()]) as seen:
+        returned = answer(network, *own)
+    return returned, [
+        [given] if given.is_floating_point() else seen.found(t)
+        for given, t in zip(x, own, strict=True)
+    ]
 
 
 class _Embeddings(TorchFunctionMode):
@@ -421,17 +440,16 @@ class _Embeddings(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in {F.embedding, torch.embedding}:
-            ids = _numbers_of(func, args, kwargs or {})
-            for t in self._given:
-                if ids is not None and ids.shape == t.shape and torch.equal(ids, t):
-                    self._seen.append((id(t), result))
-                    break
+            seen = {owner for owner, _ in self._seen}
+            unseen_first = sorted(self._given, key=lambda t: id(t) in seen)
+            owner = _owner(_numbers_of(func, args, kwargs or {}), unseen_first)
+            if owner is not None:
+                # as it is now: positions are often added in place
+                self._seen.append((id(unseen_first[owner]), result.clone()))
         return result
 
     def found(self, t: Tensor) -> list[Tensor]:
-        """What stands for an input: itself, or its embeddings."""
-        if t.is_floating_point():
-            return [t]
+        """The embeddings of an input."""
         embedded = [v for owner, v in self._seen if owner == id(t)]
         if not embedded:
             raise UnsupportedModel(
@@ -450,10 +468,10 @@ class _Embedded(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in {F.embedding, torch.embedding}:
-            ids = _numbers_of(func, args, kwargs or {})
-            for t, vectors in self._left:
-                if vectors and ids is not None and ids.shape == t.shape and torch.equal(ids, t):
-                    return vectors.pop(0)
+            left = [(ids, vectors) for ids, vectors in self._left if vectors]
+            owner = _owner(_numbers_of(func, args, kwargs or {}), [ids for ids, _ in left])
+            if owner is not None:
+                return left[owner][1].pop(0)
         return func(*args, **(kwargs or {}))
 
 
@@ -463,3 +481,12 @@ def _numbers_of(func: Any, args: Any, kwargs: Any) -> Tensor | None:
     else:
         ids = args[1] if len(args) > 1 else kwargs.get("indices")
     return ids if isinstance(ids, Tensor) else None
+
+
+def _owner(ids: Tensor | None, inputs: Sequence[Tensor]) -> int | None:
+    """Which of the inputs the numbers of words are: by memory, or, if they are copies, by value."""
+    if ids is None:
+        return None
+    alike = [k for k, t in enumerate(inputs) if ids.shape == t.shape and torch.equal(ids, t)]
+    same = [k for k in alike if ids.data_ptr() == inputs[k].data_ptr()]
+    return next(iter(same or alike), None)

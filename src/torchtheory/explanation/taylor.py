@@ -258,9 +258,11 @@ def _on_ray(
             scores[place] = score(points, rows[ray])
     table = torch.cat([at_start[:, None], scores.reshape(k, m)], 1)
     t = torch.cat([places.new_zeros(1), places])
-    other = table.sign() != table[:, :1].sign()
+    defined = (~table.isnan()).cumprod(1).bool()  # a ray ends where the score does
+    other = defined & (table.sign() != table[:, :1].sign())
     crossed = other.any(1)
-    first = torch.where(crossed, other.long().argmax(1), table.abs().argmin(1))
+    smallest = torch.where(defined, table.abs(), torch.inf).argmin(1)
+    first = torch.where(crossed, other.long().argmax(1), smallest)
     before = (first - 1).clamp(min=0)
     low, high = t[torch.where(crossed, before, first)], t[first]
     here = torch.arange(k, device=device)
@@ -283,7 +285,7 @@ def _on_ray(
         low[going], high[going] = torch.where(same, middle, a), torch.where(same, b, middle)
         low_score[going] = torch.where(same, value, fa)
         high_score[going] = torch.where(same, fb, value)
-    left = low_score.abs() <= high_score.abs()
+    left = (low_score.abs() <= high_score.abs()) | high_score.isnan()
     at = torch.where(left, low, high)
     return start + at[:, None] * direction, torch.where(left, low_score, high_score)
 
