@@ -160,6 +160,7 @@ class _Passes:
                 trace, points, outputs = self.watched(score, score.points[own], own)
                 score.forwards += len(own)
             parts.append(_back(score, own, trace, points, outputs, found))
+            trace.close()
             books.append(trace.entries)
             self.doubts |= dict.fromkeys(doubts(trace.met, trace.rules.product))
         relevance = torch.cat(parts)

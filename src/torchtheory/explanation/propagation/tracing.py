@@ -217,6 +217,12 @@ class Propagation(NamedCalls):
                 self._written[old.untyped_storage().data_ptr()] = old
         return new
 
+    def close(self) -> None:
+        """Let go of tensors of the pass, whose graph holds this object."""
+        self._stand_ins.clear()
+        self._written.clear()
+        self.outputs.clear()
+
     def unwritten(self, whole: Tensor, part: Any) -> None:
         """A part that was written to was put back where it came from, as `x[0] += 1` does."""
         for old, new in list(self._stand_ins.values()):
@@ -228,23 +234,23 @@ class Propagation(NamedCalls):
 
     def _replaced(self, func: Any, args: Any, named: Any) -> tuple[Any, dict[str, Any]]:
         assigns = getattr(func, "__name__", "") == "__setitem__"
+        swapped = tuple(self._swapped(a, assigns) for a in args)
+        return swapped, {k: self._swapped(v, assigns) for k, v in named.items()}
 
-        def swap(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                made = self.current(value)
-                if made is value and value.numel() and not assigns:
-                    owner = self._written.get(value.untyped_storage().data_ptr())
-                    if owner is not None and value.is_floating_point():
-                        raise self.refusal(
-                            "the network writes to a tensor and goes on to use another view of it"
-                        )
-                return made
-            if isinstance(value, list | tuple) and any(True for _ in tensors_in(value)):
-                parts = [swap(v) for v in value]
-                return parts if isinstance(value, list) else tuple(parts)
-            return value
-
-        return tuple(swap(a) for a in args), {k: swap(v) for k, v in named.items()}
+    def _swapped(self, value: Any, assigns: bool) -> Any:
+        """An argument with what stands for tensors that were written to."""
+        if isinstance(value, Tensor):
+            made = self.current(value)
+            asked = made is value and value.numel() and value.is_floating_point() and not assigns
+            if asked and value.untyped_storage().data_ptr() in self._written:
+                raise self.refusal(
+                    "the network writes to a tensor and goes on to use another view of it"
+                )
+            return made
+        if isinstance(value, list | tuple) and any(True for _ in tensors_in(value)):
+            parts = [self._swapped(v, assigns) for v in value]
+            return parts if isinstance(value, list) else tuple(parts)
+        return value
 
     # -- nodes -------------------------------------------------------------------------------------
 
