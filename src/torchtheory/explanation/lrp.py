@@ -141,8 +141,12 @@ class _Passes:
         with torch.enable_grad():
             start = points.detach().clone().requires_grad_()
             trace.begin(start)
-            with trace.named(), trace:
-                returned = score.run(start, rows)
+            try:
+                with trace.named(), trace:
+                    returned = score.run(start, rows)
+            except BaseException:
+                trace.close()
+                raise
         return trace, start, trace.current(returned)
 
     def propagated(self, score: Score) -> tuple[Tensor, Ledger, dict[str, Tensor]]:
@@ -159,8 +163,10 @@ class _Passes:
             else:
                 trace, points, outputs = self.watched(score, score.points[own], own)
                 score.forwards += len(own)
-            parts.append(_back(score, own, trace, points, outputs, found))
-            trace.close()
+            try:
+                parts.append(_back(score, own, trace, points, outputs, found))
+            finally:
+                trace.close()
             books.append(trace.entries)
             self.doubts |= dict.fromkeys(doubts(trace.met, trace.rules.product))
         relevance = torch.cat(parts)
