@@ -70,7 +70,8 @@ def shattered_gradients(
     run.curves(
         "correlation",
         list(depths),
-        {name: [float(measured[k][name].mean()) for k in depths] for name in measured[deepest]}
+        {"gradient": [float(law[k].mean()) for k in depths]}
+        | {name: [float(measured[k][name].mean()) for k in depths] for name in METHODS if name not in GRADIENT}
         | {"gradient, skip connections": [float(skipping[k].mean()) for k in depths]},
         {"gradient, infinite width": [expected(k, angle) for k in depths]},
         axes=("hidden layers", f"correlation of explanations {angle:g} rad apart"),
@@ -90,7 +91,7 @@ def shattered_gradients(
 
 
 #: Networks whose relevance is propagated for the picture.
-FEW = 4
+FEW = 8
 
 
 def above_the_inputs(rule: Rule) -> Composite:
