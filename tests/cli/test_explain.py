@@ -81,6 +81,9 @@ def test_a_table_is_explained_by_the_names_of_its_columns(call: Call) -> None:
     assert "size <b>" in outcome.out
     assert "class cheap" in outcome.out or "class dear" in outcome.out
     assert "<b>" not in Path("o/explanation.html").read_text("utf-8")
+    found = call(*line, *FAST, "--index", "19", "0", "--json", "--out", "o").json
+    assert found["samples"] == [19, 0]  # rows of the file
+    assert found["labels"] == [0, 1]
     Path("names.txt").write_text("one\ntwo\nthree\n")
     assert "three" in call(*line, *FAST, "--names", "names.txt", "--out", "o").out
 
@@ -156,6 +159,9 @@ def test_several_inputs_go_in_the_order_of_the_model(call: Call) -> None:
         (["--names", "file"], {}, "has no names in it"),
         (["--words", "short.txt"], {}, "a vocabulary is for whole numbers"),
         (["--words", "vocab.json"], {}, "number of each word"),
+        (["--words", "empty.json"], {}, "empty.json has no words in it"),
+        (["--patch", "2"], {}, "patch is an option of occlusion"),
+        (["--permutations", "2"], {}, "--permutations"),
         (["--column", "y"], {}, "a target column goes with a .csv"),
         (["--output", "scores"], {}, "no output 'scores'"),
         (["--out", "file"], {}, "cannot write to file"),
@@ -174,6 +180,7 @@ def test_explain_refuses(
     Path("file").write_text("")
     Path("short.txt").write_text("a")
     Path("vocab.json").write_text('{"a": "b"}')
+    Path("empty.json").write_text("{}")
     Path("corrupted.npz").write_bytes(b"corrupted")
     methods = [] if "--method" in arguments else FAST
     assert sentence in refused(call(*MODEL, *methods, *arguments))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
+    InvalidType,
     ShapeMismatch,
     UnknownName,
     UnsupportedModel,
@@ -27,7 +28,7 @@ from torchtheory.explanation.ledger import Entry, Ledger
 from torchtheory.explanation.lrp import lrp
 from torchtheory.explanation.methods import METHODS, method_named, parse_rules
 from torchtheory.explanation.page import most_relevant, sample_heading
-from torchtheory.explanation.rules import Gamma
+from torchtheory.explanation.rules import Epsilon, Gamma
 
 CHEAP = ("gradient-times-input", "sensitivity")
 
@@ -132,6 +133,14 @@ def test_doubts_about_rules_are_told_and_other_warnings_stay(
         ({"legend": Legend(numbers=(1, 1))}, InvalidInput, "twice"),
         ({"legend": Legend(labels=torch.zeros(3))}, ShapeMismatch, "3 labels for 2"),
         ({"legend": Legend(vocabulary={0: "a"})}, InvalidInput, "vocabulary"),
+        ({"methods": 3}, InvalidType, "methods are names"),
+        ({"methods": {"mine": 3}}, InvalidType, "method 'mine'"),
+        ({"methods": {"mine": lambda *_: 3}}, InvalidType, "mine must return an Explanation"),
+        ({"methods": "shap"}, UnknownName, "did you mean 'shapley'"),
+        ({"rules": Epsilon(0.1)}, InvalidInput, "rules is an option of lrp; ask for"),
+        ({"patch": 2}, InvalidInput, "patch is an option of occlusion, shapley, lime"),
+        ({"methods": ["lime"], "permutations": 8}, InvalidInput, "an option of shapley"),
+        ({"blur": 2.0}, InvalidInput, "blur smooths heatmaps"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -260,6 +269,35 @@ def test_rules_in_words() -> None:
 def test_rules_that_are_none(text: str, sentence: str) -> None:
     with pytest.raises(InvalidInput, match=sentence):
         parse_rules(text)
+
+
+def test_one_method_may_be_named_alone() -> None:
+    found = explain(network(), torch.randn(2, 4), "sensitivity")
+    assert list(found.explanations) == ["sensitivity"]
+
+
+def test_names_of_several_tables_stand_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x.sum(1) + y.sum(1)
+
+    seen: list[object] = []
+    monkeypatch.setattr(page.pictures, "bars", lambda e, names, **_: seen.append(names))
+    x = (torch.ones(1, 2), torch.ones(1, 3))
+    found = explain(Two(), x, CHEAP, legend=Legend(features=tuple("abcde")))
+    for part in (0, 1):
+        page.sample_picture(found, 0, part)
+    assert seen == [["a", "b"], ["c", "d", "e"]]
+    with pytest.raises(ShapeMismatch, match="2 names for 5 features"):
+        explain(Two(), x, CHEAP, legend=Legend(features=("a", "b")))
+
+
+def test_short_numbers_are_written_as_longer_ones(tmp_path: Path) -> None:
+    found = explain(network().bfloat16(), torch.randn(2, 4), ["sensitivity", "shapley"])
+    assert found.first.flat.dtype == torch.bfloat16
+    found.save(tmp_path)
+    with np.load(tmp_path / "explanation.npz") as packed:
+        assert packed["sensitivity/relevance"].tolist() == found.first.flat.tolist()
 
 
 def test_arrays_can_be_packed() -> None:

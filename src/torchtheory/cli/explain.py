@@ -76,7 +76,7 @@ def explain(
     ] = None,
     permutations: Annotated[
         int | None,
-        typer.Option(min=2, help="Orders of the features that shapley samples; all unless given."),
+        typer.Option(min=4, help="Orders of the features that shapley samples; all unless given."),
     ] = None,
     column: Annotated[
         str | None, typer.Option(help="Column of a table that is predicted, so is no input.")
@@ -197,7 +197,8 @@ def _problem(model: str, weights: Path | None, data: str, column: str | None, se
     features: Sequence[str] = ()
     classes: Sequence[str] = ()
     if is_table(data):
-        table = load_table(data, column, seed=seed)
+        # nobody trains here, so all rows can be asked for, by their numbers in the file
+        table = load_table(data, column, test_fraction=0, seed=seed)
         train, test, features, classes = table.train, table.test, table.features, table.classes
     else:
         train, test = load_data(data, target=column)

@@ -57,5 +57,7 @@ def read_vocabulary(path: str | Path) -> dict[int, str]:
     if file.suffix.lower() == ".json" and isinstance(found := read_json(file), dict):
         if not all(isinstance(k, int) and not isinstance(k, bool) for k in found.values()):
             raise FileProblem(f"{file} must say the number of each word, as in {{'good': 3}}")
+        if not found:
+            raise FileProblem(f"{file} has no words in it")
         return {number: one_line(word) for word, number in found.items()}
     return dict(enumerate(read_names(file)))

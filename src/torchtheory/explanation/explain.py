@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from torchtheory.core import progress
+from torchtheory.core.checks import described
 from torchtheory.core.claim import json_number
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
+    InvalidType,
     ShapeMismatch,
     TorchTheoryError,
 )
@@ -30,12 +33,13 @@ from torchtheory.explanation import page, pictures
 from torchtheory.explanation.by_feature import (
     Method,
     feature_totals,
+    named_methods,
     rank_correlation,
     sample_mean,
 )
 from torchtheory.explanation.composites import DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.methods import method_named
+from torchtheory.explanation.methods import method_named, methods_with
 from torchtheory.explanation.score import Inputs, Target
 
 
@@ -47,7 +51,7 @@ class Legend:
         title: of the whole, such as the name of the model.
         numbers: of the samples in their data set; from 0 unless given.
         labels: `[n]`, the true classes or values, if they are known.
-        features: names of the features of a table.
+        features: names of the features of a table; of several, one after the other.
         classes: names of the classes.
         vocabulary: words by their numbers.
     """
@@ -163,15 +167,15 @@ class Explanations:
         """Scores and relevances by name, as the file `explanation.npz` has them."""
         found: dict[str, np.ndarray[Any, Any]] = {"samples": np.array(self.sample_numbers)}
         for name, e in self.explanations.items():
-            found[f"{name}/score"] = e.score.cpu().numpy()
+            found[f"{name}/score"] = _array(e.score)
             if e.classes is not None:
-                found[f"{name}/classes"] = e.classes.cpu().numpy()
+                found[f"{name}/classes"] = _array(e.classes)
             for kind, given in (("relevance", e.relevance), ("error", e.error)):
                 if isinstance(given, Tensor):
-                    found[f"{name}/{kind}"] = given.cpu().numpy()
+                    found[f"{name}/{kind}"] = _array(given)
                 elif given is not None:
                     for part, tensor in enumerate(given):
-                        found[f"{name}/{kind}-{part}"] = tensor.cpu().numpy()
+                        found[f"{name}/{kind}-{part}"] = _array(tensor)
         return found
 
     def save(self, directory: str | Path) -> Path:
@@ -194,7 +198,7 @@ class Explanations:
 def explain(
     model: nn.Module,
     x: Inputs,
-    methods: Sequence[str] | Mapping[str, Method] = ("lrp", "integrated-gradients"),
+    methods: str | Sequence[str] | Mapping[str, Method] = ("lrp", "integrated-gradients"),
     target: Target = None,
     *,
     rules: Any = None,
@@ -209,8 +213,8 @@ def explain(
 
     Args:
         model, x, target, output: see `torchtheory.explanation.score.open_score`.
-        methods: names, see `methods.METHODS`, or callables `(model, x, target) -> Explanation` by
-            their names.
+        methods: a name or several, see `methods.METHODS`, or callables
+            `(model, x, target) -> Explanation` by their names.
         rules: of `lrp`.
         patch: side of the squares that methods remove from images; single pixels unless given.
         permutations: orders of the features that `shapley` samples; all sets unless given.
@@ -220,30 +224,37 @@ def explain(
 
     A method that cannot explain this model is told in `refused`, as long as another one can.
 
-    >>> import torch
     >>> found = explain(nn.Linear(3, 2), torch.ones(4, 3), ["sensitivity", "gradient-times-input"])
     >>> found, list(found.agreement())
     (Explanations(sensitivity, gradient-times-input of 4 scores),
      [('sensitivity', 'gradient-times-input')])
     """
-    named = methods if isinstance(methods, Mapping) else {str(m): None for m in methods}
-    if not named:
-        raise EmptyData("there is no method to explain with")
+    choices = {"rules": rules, "patch": patch, "permutations": permutations}
     seed = as_generator(generator).initial_seed()
-    calls = {
-        name: call
-        or method_named(
-            name, rules=rules, patch=patch, permutations=permutations, output=output, generator=seed
-        )
-        for name, call in named.items()
-    }
+    names: list[str] = []
+    if isinstance(methods, Mapping):
+        calls = named_methods(methods)
+    elif isinstance(methods, str | list | tuple):
+        names = [methods] if isinstance(methods, str) else [str(name) for name in methods]
+        calls = {k: method_named(k, **choices, output=output, generator=seed) for k in names}
+    else:
+        raise InvalidType(f"methods are names, or callables by name, not {described(methods)}")
+    if not calls:
+        raise EmptyData("there is no method to explain with")
+    for option, value in choices.items():
+        able = methods_with(option)
+        if value is not None and not set(able) & set(names):
+            raise InvalidInput(f"{option} is an option of {', '.join(able)}; ask for such a method")
     found: dict[str, Explanation] = {}
     refused: dict[str, str] = {}
     remarks: dict[str, None] = {}
     for name, call in progress.track(list(calls.items()), "explaining"):
         try:
             with _doubts(remarks):
-                found[name] = call(model, x, target)
+                made = call(model, x, target)
+            if not isinstance(made, Explanation):
+                raise InvalidType(f"{name} must return an Explanation, not {described(made)}")
+            found[name] = made
         except TorchTheoryError as error:
             if len(calls) == 1:
                 raise
@@ -252,9 +263,9 @@ def explain(
     if not found:
         raise last
     inputs = (x,) if isinstance(x, Tensor) else tuple(x)
-    made = Explanations(found, inputs, refused, tuple(remarks), legend or Legend(), blur)
-    _check_shown(made)
-    return made
+    shown = Explanations(found, inputs, refused, tuple(remarks), legend or Legend(), blur)
+    _check_shown(shown)
+    return shown
 
 
 @contextmanager
@@ -278,13 +289,15 @@ def _check_shown(made: Explanations) -> None:
     if len(set(legend.numbers)) < len(legend.numbers):
         raise InvalidInput("a sample is asked for twice")
     kinds = [page.kind_of_input(made, part) for part in range(len(made.x))]
+    if made.blur and "image" not in kinds:
+        raise InvalidInput("blur smooths heatmaps of images; there are none")
     if legend.vocabulary and "words" not in kinds:
         raise InvalidInput("a vocabulary is for whole numbers that are embedded; there are none")
     if not legend.features:
         return
     if "table" not in kinds:
         raise InvalidInput("names of features are for tables, and these inputs are none")
-    d = made.x[kinds.index("table")][0].numel()
+    d = page.table_columns(made, len(made.x))
     if len(legend.features) != d:
         raise ShapeMismatch(f"there are {len(legend.features)} names for {d} features")
 
@@ -316,6 +329,14 @@ def _method_json(e: Explanation) -> dict[str, Any]:
             for entry in e.ledger
         ],
     }
+
+
+def _array(values: Tensor) -> np.ndarray[Any, Any]:
+    values = values.cpu()
+    if values.dtype == torch.bfloat16:  # which numpy does not have
+        values = values.float()
+    found: np.ndarray[Any, Any] = values.numpy()
+    return found
 
 
 def _numbers(values: Tensor) -> list[Any]:

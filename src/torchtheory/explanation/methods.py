@@ -60,6 +60,15 @@ def method_named(name: str, **options: Any) -> Method:
     return partial(method, **{k: v for k, v in options.items() if k in taken and v is not None})
 
 
+def methods_with(option: str) -> list[str]:
+    """The names of the methods that have an option.
+
+    >>> methods_with("rules"), methods_with("patch")
+    (['lrp'], ['occlusion', 'shapley', 'lime'])
+    """
+    return [name for name, m in METHODS.items() if option in inspect.signature(m).parameters]
+
+
 def parse_rules(text: str) -> rules.Rule | Composite:
     """Rules from the words of a command: a preset, or a rule with its numbers.
 

@@ -121,6 +121,18 @@ def words_of(found: Explanations, part: int) -> list[list[str]]:
     return [[known.get(int(w), str(int(w))) for w in row] for row in rows]
 
 
+def table_columns(found: Explanations, part: int) -> int:
+    """How many features the tables before an input have."""
+    tables = [k for k in range(part) if kind_of_input(found, k) == "table"]
+    return sum(found.x[k][0].numel() for k in tables)
+
+
+def names_of(found: Explanations, part: int) -> list[str]:
+    """The names of the features of a table, none where there are none."""
+    start = table_columns(found, part)
+    return list(found.legend.features[start : start + found.x[part][0].numel()])
+
+
 def sample_picture(found: Explanations, sample: int, part: int) -> Figure:
     """One sample by all methods."""
     listed, kind = _labeled(found), kind_of_input(found, part)
@@ -134,7 +146,7 @@ def sample_picture(found: Explanations, sample: int, part: int) -> Figure:
             listed, found.x[part], samples=[sample], titles=[""], blur=found.blur, part=part
         )
     return pictures.bars(
-        listed, found.legend.features or None, sample=sample, values=found.x[part][sample],
+        listed, names_of(found, part) or None, sample=sample, values=found.x[part][sample],
         part=part,
     )  # fmt: skip
 
@@ -167,9 +179,9 @@ def most_relevant(found: Explanations, sample: int) -> str:
         if kind == "image":
             continue
         values = relevance[sample].reshape(-1)
-        names = (
-            words_of(found, part)[sample] if kind == "words" else list(found.legend.features)
-        ) or [f"feature {j}" for j in range(len(values))]
+        names = (words_of(found, part)[sample] if kind == "words" else names_of(found, part)) or [
+            f"feature {j}" for j in range(len(values))
+        ]
         order = values.abs().argsort(descending=True, stable=True)[:_NAMED].tolist()
         return ", ".join(f"{names[j]} {number_words(float(values[j]))}" for j in order)
     return ""
