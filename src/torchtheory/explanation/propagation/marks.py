@@ -50,6 +50,11 @@ def mark_of(tensor: Any) -> Mark:
     return found if isinstance(found, Mark) else Mark(None)
 
 
+def is_signal(value: Any) -> bool:
+    """Whether it is a tensor of the pass, which relevance may come to."""
+    return isinstance(value, Tensor) and value.requires_grad
+
+
 def noted(tensor: Tensor, mark: Mark) -> Tensor:
     """The tensor, with what is known of it."""
     setattr(tensor, _NAME, mark)
@@ -110,6 +115,16 @@ def constant_along(samples: Tensor | None, dims: Sequence[int]) -> None:
     """Refuse what sums over several samples."""
     if samples is not None and any(samples.shape[d] > 1 for d in dims):
         raise SamplesMixed
+
+
+def reduced(samples: Tensor | None, dims: Any, keep: bool) -> Tensor | None:
+    """Samples of sums along dimensions; all of them for None."""
+    if samples is None:
+        return None
+    over = range(samples.ndim) if dims is None or dims == () else dims
+    over = [over] if isinstance(over, int) else list(over)
+    constant_along(samples, over)
+    return samples.amax(over, keepdim=keep) if samples.ndim else samples
 
 
 def totals(values: Tensor, samples: Tensor | None, count: int) -> Tensor:

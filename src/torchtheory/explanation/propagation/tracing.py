@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from torchtheory.explanation.propagation.marks import (
     totals,
     weighted_totals,
 )
+from torchtheory.explanation.propagation.names import parameters, plain_name
 from torchtheory.explanation.rules import Rule
 from torchtheory.models.function_bodies import body, has_body
 from torchtheory.models.model import tensors_in
@@ -149,7 +149,7 @@ class Propagation(NamedCalls):
         except SamplesMixed:
             raise self.refusal(
                 "samples of a batch are mixed, so that none has an explanation of its own, by "
-                f"{_plain(func)[0]}"
+                f"{plain_name(func)[0]}"
             ) from None
 
     def _untouched(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -157,10 +157,10 @@ class Propagation(NamedCalls):
         return func(*args, **named)
 
     def _of_signals(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        name, writes = _plain(func)
+        name, writes = plain_name(func)
         if named.get("out") is not None:
             raise self.refusal(f"{name} writes to a tensor given as out=, which has no rule here,")
-        if has_body(func) and "inplace" in _parameters(func):
+        if has_body(func) and "inplace" in parameters(func):
             bound = inspect.signature(func).bind(*args, **named)
             writes |= bound.arguments.pop("inplace", False) is True
             args, named = bound.args, bound.kwargs
@@ -347,38 +347,3 @@ class Propagation(NamedCalls):
         samples = together([m.samples for m in marks], ndim)
         known.setdefault("gate", all(m.gate for m in marks))
         return Mark(samples, depth=max(m.depth for m in marks), **known)
-
-
-_ALIASES = {
-    "concat": "cat", "concatenate": "cat", "multiply": "mul", "subtract": "sub", "divide": "div",
-    "true_divide": "div", "__truediv__": "div", "negative": "neg", "__rsub__": "rsub",
-    "__rdiv__": "rdiv", "__rtruediv__": "rdiv", "clip": "clamp", "arctan": "atan",
-    "absolute": "abs", "__add__": "add", "__radd__": "add", "__mul__": "mul", "__rmul__": "mul",
-    "__sub__": "sub", "__neg__": "neg", "__matmul__": "matmul", "mm": "matmul", "bmm": "matmul",
-    "mv": "matmul", "dot": "matmul", "special_expit": "sigmoid", "expit": "sigmoid",
-    "__pow__": "pow", "arcsinh": "asinh", "special_softmax": "softmax", "_softmax": "softmax",
-    "special_log_softmax": "log_softmax", "moveaxis": "movedim", "swapaxes": "transpose",
-    "swapdims": "transpose", "special_expm1": "expm1", "special_erf": "erf",
-    "special_log1p": "log1p", "log_sigmoid": "logsigmoid", "row_stack": "vstack",
-}  # fmt: skip
-
-
-@cache
-def _plain(func: Any) -> tuple[str, bool]:
-    """Name of a function without what says that it writes to its input, and whether it does."""
-    name = str(getattr(func, "__name__", func))
-    if name == "__get__":
-        return f"get {getattr(getattr(func, '__self__', None), '__name__', '')}", False
-    if name.startswith("__i") and name.endswith("__") and name[3:-2] in _IN_PLACE:
-        return _IN_PLACE[name[3:-2]], True
-    writes = name.endswith("_") and not name.endswith("__")
-    name = name.rstrip("_") if writes else name
-    return _ALIASES.get(name, name), writes
-
-
-_IN_PLACE = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow"}
-
-
-@cache
-def _parameters(func: Any) -> frozenset[str]:
-    return frozenset(inspect.signature(func).parameters)

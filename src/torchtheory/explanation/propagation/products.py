@@ -1,0 +1,213 @@
+"""Products of two signals, by the product rule; a denominator is a gate that gets nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.explanation.propagation.affine import linear_map
+from torchtheory.explanation.propagation.linear_maps import per_unit
+from torchtheory.explanation.propagation.marks import (
+    Mark,
+    constant_along,
+    is_signal,
+    mark_of,
+    noted,
+    together,
+)
+from torchtheory.explanation.propagation.sums import scaled
+from torchtheory.explanation.propagation.tracing import Handler, Propagation
+
+
+def _mul(trace: Propagation, name: str, a: Any, b: Any) -> Any:
+    if is_signal(a) and is_signal(b):
+        return _product(trace, name, a, b)
+    signal, constant = (a, b) if is_signal(a) else (b, a)
+    if trace.in_steps and mark_of(signal).gate and isinstance(constant, Tensor):
+        return _product(trace, name, signal, constant)  # a gate and the initial state
+    return scaled(trace, name, signal, constant)
+
+
+def _product(trace: Propagation, name: str, a: Tensor, b: Tensor) -> Tensor:
+    """Entry by entry; a constant among the two takes its share to the biases."""
+    x, y = a.detach(), b.detach()
+    value = x * y
+    signals = [t for t in (a, b) if is_signal(t)]
+    mark = trace.entrywise(signals, value.ndim)
+    gates = [is_signal(t) and mark_of(t).gate for t in (a, b)]
+    share = trace.rules.product
+    place = trace.place(name, mark.depth, weighted=False)
+
+    def back(relevance: Tensor) -> Sequence[Tensor | None]:
+        here = place()
+        to_epsilon: Tensor | None = None
+        parts: list[Tensor | None]
+        if share.share == "all" and gates[0] != gates[1]:
+            parts = [None, relevance] if gates[0] else [relevance, None]
+        elif share.share == "prop" and gates[0] != gates[1]:
+            s, to_epsilon = per_unit(relevance, x + y, trace.rules.rule(here).epsilon)
+            parts = [s * x, s * y]
+        else:
+            parts = [relevance / 2, relevance / 2]
+        to_biases: Tensor | None = None
+        passed: list[tuple[Tensor | None, Tensor | None]] = []
+        given: list[Tensor | None] = []
+        for t, part in zip((a, b), parts, strict=True):
+            if not is_signal(t):
+                to_biases = part
+                continue
+            own = None if part is None else part.sum_to_size(t.shape)
+            given.append(own)
+            passed.append((own, mark_of(t).samples))
+        trace.book(here, share.name, relevance, mark.samples, passed, to_biases, to_epsilon)
+        return given
+
+    known = Mark(mark.samples, all(g for g in gates), mark.depth)
+    return noted(trace.node(value, back, signals), known)
+
+
+def _div(trace: Propagation, name: str, a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+    """A denominator that is a signal is a gate which gets nothing."""
+    if rounding_mode is not None:
+        return NotImplemented
+    below = b.detach() if isinstance(b, Tensor) else b
+    if not is_signal(b):
+        return scaled(trace, name, a, 1 / below)
+    value = (a.detach() if isinstance(a, Tensor) else a) / below
+    gate = not is_signal(a) or mark_of(a).gate
+    signals = [t for t in (a, b) if is_signal(t)]
+    mark = trace.entrywise(signals, value.ndim, gate=gate)
+    where = trace.refusal(f"no rule for {name} by a signal")
+
+    def back(relevance: Tensor) -> Sequence[Tensor | None]:
+        if not is_signal(a):
+            raise where
+        return (relevance.sum_to_size(a.shape), None)
+
+    return noted(trace.node(value, back, signals), mark)
+
+
+def _rdiv(trace: Propagation, name: str, a: Any, b: Any) -> Any:
+    return _div(trace, "div", b, a)
+
+
+def _matmul(trace: Propagation, name: str, a: Tensor, b: Tensor) -> Any:
+    if a.ndim == 1 or b.ndim == 1:
+        with trace:
+            left = a.unsqueeze(0) if a.ndim == 1 else a
+            right = b.unsqueeze(-1) if b.ndim == 1 else b
+            made = torch.matmul(left, right)
+            made = made.squeeze(-1) if b.ndim == 1 else made
+            return made.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else made
+    return _bilinear(trace, name, torch.matmul, a, b, _matmul_samples)
+
+
+def _matmul_samples(a: Tensor | None, b: Tensor | None, ndim: int) -> Tensor | None:
+    if a is not None:
+        constant_along(a, [-1])
+    if b is not None:
+        constant_along(b, [-2])
+    return together([a, b], ndim)
+
+
+def _bilinear(
+    trace: Propagation,
+    name: str,
+    func: Callable[[Tensor, Tensor], Tensor],
+    a: Tensor,
+    b: Tensor,
+    samples_of: Callable[[Tensor | None, Tensor | None, int], Tensor | None],
+) -> Any:
+    """A product of matrices: linear in a signal if the other is constant or a gate."""
+    x, y = a.detach(), b.detach()
+    owners = [mark_of(t).samples if is_signal(t) else None for t in (a, b)]
+    gates = [is_signal(t) and mark_of(t).gate for t in (a, b)]
+    both = is_signal(a) and is_signal(b)
+    share = trace.rules.product.share
+    if both and not (share == "all" and gates[0] != gates[1]):
+        if share == "prop" and gates[0] != gates[1]:
+            raise trace.refusal(
+                "the share 'prop' of a matrix product, such as that of attention weights and "
+                "values, is not defined (use 'all' or 'half'): no rule for it"
+            )
+        return _halved(trace, name, func, a, b, samples_of(owners[0], owners[1], _ndim(a, b)))
+    left = not gates[0] if both else is_signal(a)  # the signal that gets everything
+    signal, weight = (a, y) if left else (b, x)
+
+    def call(t: Tensor, w: Tensor) -> Tensor:
+        return func(t, w) if left else func(w, t)
+
+    linear = linear_map(trace, signal, lambda t: call(t, weight), call, weight, None)
+    samples = samples_of(owners[0], owners[1], linear.output.ndim)
+    made = trace.linear(name, [signal], linear, samples, weighted=not both)
+    mark = mark_of(made)
+    depth = max(mark.depth, *(mark_of(t).depth for t in (a, b) if is_signal(t)))
+    return noted(made, Mark(samples, mark.gate, depth))
+
+
+def _ndim(a: Tensor, b: Tensor) -> int:
+    return max(a.ndim, b.ndim)
+
+
+def _halved(
+    trace: Propagation, name: str, func: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor,
+    samples: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Each product in the sum hands half of its share to either factor."""
+    leaves = (a.detach().requires_grad_(), b.detach().requires_grad_())
+    with torch.enable_grad():
+        y = func(*leaves)
+    value = y.detach()
+    depth = max(mark_of(t).depth for t in (a, b))
+    place = trace.place(name, depth, weighted=False)
+
+    def back(relevance: Tensor) -> Sequence[Tensor | None]:
+        here = place()
+        s, held = per_unit(relevance, value, trace.rules.rule(here).epsilon)
+        slopes = torch.autograd.grad(y, leaves, s)
+        parts = [0.5 * g * t.detach() for g, t in zip(slopes, leaves, strict=True)]
+        trace.book(
+            here, trace.rules.product.name, relevance, samples,
+            [(p, mark_of(t).samples) for p, t in zip(parts, (a, b), strict=True)], None, held,
+        )  # fmt: skip
+        return parts
+
+    return noted(trace.node(value, back, [a, b]), Mark(samples, depth=depth))
+
+
+def _einsum(trace: Propagation, name: str, equation: Any, *operands: Any) -> Any:
+    if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or "..." in equation or len(operands) != 2:
+        return NotImplemented
+    terms, arrow, out = equation.replace(" ", "").partition("->")
+    first, second = terms.split(",")
+    if not arrow or any(len(set(t)) != len(t) for t in (first, second, out)):
+        return NotImplemented
+
+    def spread(samples: Tensor | None, letters: str) -> Tensor | None:
+        if samples is None:
+            return None
+        constant_along(samples, [k for k, c in enumerate(letters) if c not in out])
+        kept = [k for c in out for k in [letters.find(c)] if k >= 0]
+        summed = [k for k, c in enumerate(letters) if c not in out]
+        samples = samples.permute(*kept, *summed)
+        shape = iter(samples.shape[: len(kept)])
+        return samples.reshape([next(shape) if c in letters else 1 for c in out])
+
+    return _bilinear(
+        trace, name, lambda a, b: torch.einsum(equation, a, b), *operands,
+        lambda a, b, ndim: together([spread(a, first), spread(b, second)], ndim),
+    )  # fmt: skip
+
+
+PRODUCTS: dict[str, Handler] = {
+    "mul": _mul,
+    "div": _div,
+    "rdiv": _rdiv,
+    "matmul": _matmul,
+    "einsum": _einsum,
+}
