@@ -271,6 +271,21 @@ def test_rules_that_are_none(text: str, sentence: str) -> None:
         parse_rules(text)
 
 
+def test_a_range_that_says_little_is_told_all_the_same() -> None:
+    class Weighing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ torch.tensor([1.0, 2.0, 3.0])
+
+    # the order of the weights and its opposite, so an interval of [-13, 13]
+    net, x = Weighing(), torch.tensor([[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0]])
+    shown = page.agreement_table(explain(net, x, CHEAP))
+    assert shown is not None
+    assert shown.columns[-1] == "range"
+    alone = page.agreement_table(explain(net, x[:1], CHEAP))
+    assert alone is not None
+    assert alone.columns[-1] == "agreement"
+
+
 def test_one_method_may_be_named_alone() -> None:
     found = explain(network(), torch.randn(2, 4), "sensitivity")
     assert list(found.explanations) == ["sensitivity"]

@@ -224,7 +224,7 @@ def agreement_table(found: Explanations) -> Table | None:
     pairs = found.agreement()
     if not pairs:
         return None
-    known = all(abs(i.low) < 2 for i in pairs.values())
+    known = len(found) > 1
     rows = tuple(
         (a, b, f"{i.estimate:.2f}", *([f"{max(i.low, -1):.2f} to {min(i.high, 1):.2f}"] * known))
         for (a, b), i in pairs.items()
