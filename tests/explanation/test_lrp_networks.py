@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
 
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.explanation.batch_norm_folding import fold_batch_norm
@@ -79,6 +80,9 @@ def check(net: nn.Module, x: Any, rules: Rules = None, within: float = 1e-11) ->
     net = net.double().eval()
     found = lrp(net, x, rules=rules)
     assert found.ledger is not None
+    outputs = net(*x) if isinstance(x, tuple) else net(x)  # what is handed through is the network
+    scores = outputs if found.classes is None else outputs.gather(1, found.classes[:, None])
+    torch.testing.assert_close(found.score, scores.detach().reshape(-1))
     largest = max([float(e.received.abs().max()) for e in found.ledger] + [1.0])
     for e in found.ledger:
         assert float(e.unexplained.abs().max()) < within * largest, (e.layer, e.operation)
@@ -228,6 +232,16 @@ def linears() -> dict[str, nn.Module]:
     return {"a": nn.Linear(8, 3), "b": nn.Linear(6, 4), "c": nn.Linear(4, 3), "d": nn.Linear(6, 3)}
 
 
+AT = torch.tensor([0, 0, 1, 3])
+PAIRS = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0)).double()
+
+
+def _put(h: Tensor, x: Tensor) -> Tensor:
+    h[:, 0] = x[:, 1]
+    h[:, 1:3] = x[:, :2]
+    return h
+
+
 TABLES: dict[str, Callable[..., Tensor]] = {
     "denominator": lambda s, x: s.d(x) / (1 + s.c(s.b(x)).abs()),
     "constants joined": lambda s, x: s.a(torch.cat([x, torch.ones(len(x), 2).double()], 1)),
@@ -253,6 +267,24 @@ TABLES: dict[str, Callable[..., Tensor]] = {
     "masked": lambda s, x: s.d(x.masked_fill(x > 1, 0.5) * (x > 0)),
     "lerp": lambda s, x: torch.lerp(s.d(x), s.c(s.b(x)), 0.3),
     "softplus": lambda s, x: s.c(F.softplus(s.b(x))),
+    "graph": lambda s, x: s.c(
+        torch.zeros_like(s.b(x)).scatter_add_(1, AT.expand(len(x), -1), s.b(x))
+    ),
+    "added at places": lambda s, x: s.c(s.b(x).index_add(1, AT[:2], x[:, :2], alpha=2.0)),
+    "tensordot": lambda s, x: torch.tensordot(x, s.d.weight, ([1], [1])),
+    "inner": lambda s, x: torch.inner(x, s.d.weight),
+    "einsum with dots": lambda s, x: s.c(torch.einsum("...i,ji->...j", x, s.b.weight)),
+    "einsum without arrow": lambda s, x: torch.einsum("bi,ji", x, s.d.weight),
+    "einsum of one": lambda s, x: s.c(torch.einsum("bij->jb", s.b(x)[:, None] * AT[:2, None]).T),
+    "einsum of three": lambda s, x: torch.einsum("bi,ji,kj->bk", x, s.b.weight, s.c.weight),
+    "chain": lambda s, x: torch.linalg.multi_dot([x, s.b.weight.T, s.c.weight.T]),
+    "columns": lambda s, x: s.a(torch.column_stack([x, s.b(x)[:, :2]])),
+    "side by side": lambda s, x: s.a(torch.hstack([x[:, :3], s.b(x), x[:, 0:1]])),
+    "pairs": lambda s, x: F.bilinear(s.b(x), s.b(x.flip(1)), PAIRS, s.d.bias),
+    "angle": lambda s, x: F.cosine_similarity(s.b(x), s.b(x.flip(1))),
+    "windows": lambda s, x: s.a(x.unfold(1, 2, 2).flatten(1).repeat(1, 2)[:, :8]),
+    "assigned from a signal": lambda s, x: s.c(_put(s.b(x), x)),
+    "copied": lambda s, x: s.c(torch.empty(len(x), 4).double().copy_(s.b(x))),
     "cosine": lambda s, x: s.c(torch.cos(s.b(x)) + F.logsigmoid(s.b(x))),
 }
 
@@ -262,6 +294,34 @@ TABLES: dict[str, Callable[..., Tensor]] = {
 def test_operations_of_a_forward_method(name: str, rules: Rules) -> None:
     torch.manual_seed(7)
     check(Written(TABLES[name], **linears()), torch.randn(5, 6).double(), rules)
+
+
+LINEAR = ["graph", "added at places", "tensordot", "inner", "einsum with dots", "einsum of one",
+          "einsum without arrow", "einsum of three", "chain", "columns", "side by side", "windows",
+          "assigned from a signal", "copied"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_operations_are_gradient_times_input(name: str) -> None:
+    net, x = Written(TABLES[name], **linears()).double(), torch.randn(5, 6).double()
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(net(leaf)[:, 0].sum(), leaf)
+    torch.testing.assert_close(lrp(net, x, 0, Zero()).relevance, x * slope, rtol=1e-8, atol=1e-12)
+
+
+def test_a_graph_network_on_a_fixed_graph() -> None:
+    """Nodes of one graph within each sample, by the messages of PyTorch Geometric."""
+    torch.manual_seed(0)
+    edges = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 0, 3, 2, 2, 1]])
+    net = Written(
+        lambda s, x: s.o(F.relu(s.h(F.relu(s.g(x, edges)), edges)).mean(1)),
+        g=GCNConv(5, 4), h=GCNConv(4, 4), o=nn.Linear(4, 3),
+    )  # fmt: skip
+    x = torch.randn(4, 4, 5).double()
+    check(net, x, Epsilon(0.01))
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(net(leaf)[:, 1].sum(), leaf)
+    torch.testing.assert_close(lrp(net, x, 1, Zero()).relevance, x * slope, rtol=1e-8, atol=1e-12)
 
 
 def test_what_is_written_in_place_gives_what_it_would_give_otherwise() -> None:
@@ -283,6 +343,9 @@ def test_what_is_written_in_place_gives_what_it_would_give_otherwise() -> None:
         [nn.Conv2d(3, 6, 3, padding="same", dilation=2, groups=3), nn.ReflectionPad2d(1),
          nn.ConstantPad2d(1, 2.0), nn.Conv2d(6, 4, 3, padding=1, padding_mode="circular"),
          nn.MaxPool2d(3, 2, 1)],
+        [nn.Conv2d(3, 4, 3), nn.Unfold(2, padding=1, stride=2),
+         nn.Fold((6, 6), 2, padding=1, stride=2),
+         nn.Upsample(scale_factor=1.5, mode="bicubic")],
         [nn.Conv2d(3, 8, 3), nn.PReLU(), nn.PixelShuffle(2), nn.AvgPool2d(3, 2, 1)],
         [nn.Flatten(2), nn.Conv1d(3, 4, 5, stride=3), nn.LayerNorm(20), nn.GELU()],
         [nn.Flatten(1), nn.Linear(192, 8), nn.RMSNorm(8), nn.GLU(), nn.Hardswish()],
@@ -316,6 +379,10 @@ def test_several_inputs() -> None:
         (lambda s, x: s.d(x.detach()), "no differentiable path"),
         (lambda s, x: s.d(x.argmax(1)[:, None].double().expand(-1, 6)), "no differentiable path"),
         (lambda s, x: s.c(_viewed(s.b(x))), "another view"),
+        (lambda s, x: s.d(x.flip(0)), "rows of other samples"),
+        (lambda s, x: s.c(_put(s.b(x), x.flip(0))), "samples of a batch are mixed"),
+        (lambda s, x: torch.func.vmap(s.d)(x), "cannot be followed"),
+        (lambda s, x: s.d(x.cummax(1).values), "torch.Tensor.cummax in forward of"),
         (lambda s, x: s.d(torch.cumprod(x, 1)), "torch.cumprod in forward of"),
     ],
 )  # fmt: skip

@@ -27,7 +27,7 @@ from torchtheory.explanation.composites import DoubtfulRules, Rules, as_composit
 from torchtheory.explanation.explanation import Explanation, explained
 from torchtheory.explanation.ledger import Entry, Ledger
 from torchtheory.explanation.propagation.linear_maps import Kept
-from torchtheory.explanation.propagation.marks import mark_of
+from torchtheory.explanation.propagation.marks import mark_of, numbered
 from torchtheory.explanation.propagation.operations import HANDLERS
 from torchtheory.explanation.propagation.tracing import Propagation
 from torchtheory.explanation.score import Inputs, Score, Target, open_score, refuse_constant
@@ -45,7 +45,8 @@ def lrp(
 
     A score $\sum_cw_cf_c$ starts with $w_cf_c$ at output $c$. Another function of the outputs
     starts with outputs times its slopes; what these do not add up to goes to the biases. Maxima
-    hand everything to the winner (the first of several), averages are linear, normalizations by
+    hand everything to the winner (of equal ones to the first in pooling and in `max` along a
+    dimension, while `amax` and `maximum` let them share), averages are linear, normalizations by
     statistics of a sample count their scale as a constant, and batch normalization is affine.
 
     Args:
@@ -195,11 +196,23 @@ def _back(
         start = _start(score, outputs.detach().clone(), rows, trace)
     wanted = [t for name in layers for t in trace.outputs[name]]
     made, *others = torch.autograd.grad(outputs, [points, *wanted], start, allow_unused=True)
+    _own_rows(mark.samples, outputs)  # only now: an operation without a rule was named before
     score.backwards += len(rows)
     for name, found in layers.items():
         calls = [others.pop(0) for _ in trace.outputs[name]]
         found.append(_of_layer(name, trace.outputs[name], calls, len(rows)))
     return torch.zeros_like(points) if made is None else made.detach()
+
+
+def _own_rows(samples: Tensor | None, outputs: Tensor) -> None:
+    """Each row of the outputs must be that of its own sample."""
+    if samples is None:
+        raise UnsupportedModel(
+            "which outputs belong to which sample cannot be followed through this network (it may "
+            "be a transform such as torch.func.vmap that hides them)"
+        )
+    if not bool((samples == numbered(outputs)).all()):
+        raise UnsupportedModel("the network returns outputs of samples in rows of other samples")
 
 
 def _start(score: Score, outputs: Tensor, rows: Tensor, trace: Propagation) -> Tensor:

@@ -10,7 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.explanation.propagation.linear_maps import LinearMap
-from torchtheory.explanation.propagation.marks import constant_along, is_signal, mark_of, reduced
+from torchtheory.explanation.propagation.marks import (
+    by_row,
+    constant_along,
+    is_signal,
+    mark_of,
+    reduced,
+)
 from torchtheory.explanation.propagation.names import function_named
 from torchtheory.explanation.propagation.tracing import Handler, Propagation
 
@@ -75,8 +81,6 @@ def _by_weight(
 def _averaged(trace: Propagation, name: str, x: Tensor, *args: Any, **named: Any) -> Any:
     """Fixed coefficients that are not negative, within a sample."""
     func = function_named(name) if name in ("cumsum",) else getattr(F, name)
-    samples = mark_of(x).samples
-    constant_along(samples, range(1, x.ndim))
     linear = linear_map(
         trace,
         x,
@@ -84,8 +88,31 @@ def _averaged(trace: Propagation, name: str, x: Tensor, *args: Any, **named: Any
         lambda a, w: func(a, *args, **named),
         None,
         None,
+        as_it_stands="bicubic" in (*args, *named.values()),  # some of its coefficients are negative
     )
-    return trace.linear(name, [x], linear, samples)
+    return trace.linear(name, [x], linear, by_row(mark_of(x).samples, linear.output.ndim))
+
+
+def _added_at(
+    trace: Propagation, name: str, x: Tensor, dim: int, index: Tensor, source: Tensor, **named: Any
+) -> Any:
+    """`index_add` and `scatter_add`: entries are added up where an index says, in a graph say."""
+    if not is_signal(source):
+        return NotImplemented
+    mark = mark_of(source)
+    constant_along(mark.samples, [dim])
+    base = torch.zeros_like(x.detach())
+
+    def put(a: Tensor) -> Tensor:
+        added: Tensor = getattr(torch, name)(base, dim, index, a, **named)
+        return added
+
+    linear = linear_map(trace, source, put, lambda a, w: put(a), None, None)
+    made = trace.linear(name, [source], linear, mark.samples, gate=mark.gate)
+    if not is_signal(x) and not bool(x.any()):
+        return made
+    with trace:
+        return x + made
 
 
 def _summed(
@@ -110,6 +137,8 @@ AFFINE: dict[str, Handler] = {
     **dict.fromkeys(_CONVOLUTIONS.split(), _by_weight),
     **dict.fromkeys(_AVERAGES.split(), _averaged),
     "cumsum": _averaged,
+    "index_add": _added_at,
+    "scatter_add": _added_at,
     "sum": _summed,
     "mean": _summed,
 }

@@ -28,7 +28,7 @@ _FUNCTIONS = """
     relu relu6 leaky_relu elu selu celu gelu silu mish hardswish hardtanh tanh softsign tanhshrink
     softshrink hardshrink sigmoid hardsigmoid softplus threshold logsigmoid prelu rrelu abs sin cos
     tan atan sinh cosh asinh erf exp expm1 log log1p square sqrt rsqrt reciprocal clamp clamp_min
-    clamp_max sign
+    clamp_max sign nan_to_num
 """
 
 _GATES = {"sigmoid", "hardsigmoid", "exp", "rsqrt", "reciprocal"}

@@ -12,13 +12,14 @@ from torch import Tensor
 from torchtheory.explanation.propagation.marks import (
     Mark,
     SamplesMixed,
+    by_row,
     constant_along,
     is_signal,
     mark_of,
     narrowed,
     noted,
-    together,
 )
+from torchtheory.explanation.propagation.names import function_named
 from torchtheory.explanation.propagation.tracing import Handler, Propagation
 
 
@@ -105,7 +106,7 @@ def _side_by_side(trace: Propagation, name: str, tensors: Any) -> Any:
     """`hstack`, `vstack`, `dstack` as what they are."""
     at_least = {"hstack": torch.atleast_1d, "vstack": torch.atleast_2d, "dstack": torch.atleast_3d}
     with trace:
-        tensors = at_least[name](*tensors)  # type: ignore[no-untyped-call]
+        tensors = [at_least[name](t) for t in tensors]  # type: ignore[no-untyped-call]
         ndim = tensors[0].ndim
         dim = {"hstack": 0 if ndim == 1 else 1, "vstack": 0, "dstack": 2}[name]
         return torch.cat(tensors, dim)
@@ -122,6 +123,22 @@ def _pad(
         trace, name, made, [x], lambda: F.pad(torch.ones_like(x.detach()), pad), samples,
         mode == "constant",
     )  # fmt: skip
+
+
+def _windows(trace: Propagation, name: str, x: Tensor, *args: Any, **named: Any) -> Any:
+    """Windows of images side by side, as `F.unfold` returns them; padding is a constant."""
+    func = function_named(name)
+    made = func(x, *args, **named)
+    return _joined(
+        trace, name, made, [x], lambda: func(torch.ones_like(x.detach()), *args, **named),
+        by_row(mark_of(x).samples, made.ndim), True,
+    )  # fmt: skip
+
+
+def _copied(trace: Propagation, name: str, x: Tensor, value: Any, *_: Any, **named: Any) -> Any:
+    """`x.copy_(value)`: all entries of x are others from now on."""
+    with trace:
+        return value.to(x.dtype).expand(x.shape).clone()
 
 
 def _where(trace: Propagation, name: str, condition: Tensor, a: Any = None, b: Any = None) -> Any:
@@ -164,23 +181,20 @@ def _assigned(trace: Propagation, name: str, x: Tensor, index: Any, value: Any) 
     new = x.clone()
     new[index] = value
     signals = [t for t in (x, value) if is_signal(t)]
-    owners: list[Tensor | None] = []
-    if is_signal(x):
-        owners.append(mark_of(x).samples)
-    elif is_signal(value) and mark_of(value).samples is not None:
+    before, put = mark_of(x).samples, mark_of(value).samples
+    samples = before
+    if put is not None and (before is not None or not is_signal(x)):
         # where samples lie in a constant is known from the shape of what is put into it
-        samples = mark_of(value).samples
-        assert samples is not None
-        numbers = torch.full(x.shape, -1.0, device=x.device)
-        numbers[index] = samples.expand(value.shape)
-        owners.append(_filled(numbers))
+        unknown = torch.full(x.shape, -1.0, device=x.device)
+        numbers = unknown if before is None else before.expand(x.shape).clone()
+        numbers[index] = put.expand(value.shape)
+        samples = _filled(numbers) if before is None else narrowed(numbers)
 
     def kept() -> Tensor:
         mask: Tensor = _ones(x)
         mask[index] = _ones(value)
         return mask
 
-    samples = together(owners, new.ndim) if owners else None
     made = _joined(trace, "assignment", new, signals, kept, samples, len(signals) < 2)
     trace.write(x, made)
     trace.unwritten(x, value)
@@ -207,4 +221,6 @@ JOINS: dict[str, Handler] = {
     "tril": _triangle,
     "triu": _triangle,
     "__setitem__": _assigned,
+    "im2col": _windows,
+    "copy": _copied,
 }

@@ -117,6 +117,18 @@ def constant_along(samples: Tensor | None, dims: Sequence[int]) -> None:
         raise SamplesMixed
 
 
+def by_row(samples: Tensor | None, ndim: int) -> Tensor | None:
+    """Samples of the result of an operation within rows, which may have another shape.
+
+    Raises:
+        SamplesMixed: if a row has entries of several samples.
+    """
+    if samples is None:
+        return None
+    constant_along(samples, range(1, samples.ndim))
+    return samples.reshape(-1, *[1] * (ndim - 1))
+
+
 def reduced(samples: Tensor | None, dims: Any, keep: bool) -> Tensor | None:
     """Samples of sums along dimensions; all of them for None."""
     if samples is None:

@@ -18,7 +18,7 @@ _MOVES = """
     fliplr flipud roll rot90 view_as reshape_as expand expand_as broadcast_to repeat tile
     repeat_interleave index_select gather take_along_dim __getitem__ select narrow chunk split
     split_with_sizes unbind tensor_split hsplit vsplit dsplit diagonal atleast_1d atleast_2d
-    atleast_3d pixel_shuffle pixel_unshuffle channel_shuffle
+    atleast_3d pixel_shuffle pixel_unshuffle channel_shuffle unfold
 """
 
 _DROPOUTS = """
@@ -28,6 +28,9 @@ _DROPOUTS = """
 
 def _move(trace: Propagation, name: str, x: Any, *args: Any, **named: Any) -> Any:
     """An operation that puts entries of one signal elsewhere, or repeats or leaves out some."""
+    if name.startswith("atleast") and args:  # several, each for itself
+        with trace:
+            return tuple(function_named(name)(t) for t in (x, *args))
     if not is_signal(x):
         return NotImplemented
     func = function_named(name)

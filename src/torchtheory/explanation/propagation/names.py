@@ -22,6 +22,7 @@ _ALIASES = {
     "special_log_softmax": "log_softmax", "moveaxis": "movedim", "swapaxes": "transpose",
     "swapdims": "transpose", "special_expm1": "expm1", "special_erf": "erf",
     "special_log1p": "log1p", "log_sigmoid": "logsigmoid", "row_stack": "vstack",
+    "linalg_multi_dot": "multi_dot",
 }  # fmt: skip
 _IN_PLACE = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow"}
 
@@ -29,6 +30,8 @@ _IN_PLACE = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": 
 @cache
 def plain_name(func: Any) -> tuple[str, bool]:
     """Name of a function without what says that it writes to its input, and whether it does."""
+    if func is F.unfold:  # not the method of this name, which moves windows along one dimension
+        return "windows", False
     name = str(getattr(func, "__name__", func))
     if name == "__get__":
         return f"get {getattr(getattr(func, '__self__', None), '__name__', '')}", False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -178,15 +179,49 @@ def _halved(
     return noted(trace.node(value, back, [a, b]), Mark(samples, depth=depth))
 
 
+def _spelled_out(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
+    """Letters of the operands and of the result of `einsum`, also of those that are not written."""
+    written, arrow, out = equation.replace(" ", "").partition("->")
+    terms = written.split(",")
+    hidden = [
+        t.ndim - len(term) + 3 if "..." in term else 0
+        for term, t in zip(terms, operands, strict=True)
+    ]
+    free = [c for c in string.ascii_letters if c not in equation][: max(hidden)]
+    terms = [
+        term.replace("...", "".join(free[len(free) - k :]))
+        for term, k in zip(terms, hidden, strict=True)
+    ]
+    if arrow:
+        return terms, out.replace("...", "".join(free))
+    letters = "".join(terms)
+    once = sorted(c for c in set(letters) if letters.count(c) == 1 and c not in free)
+    return terms, "".join([*free, *once])
+
+
 def _einsum(trace: Propagation, name: str, equation: Any, *operands: Any) -> Any:
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = tuple(operands[0])
-    if not isinstance(equation, str) or "..." in equation or len(operands) != 2:
+    if not isinstance(equation, str):
         return NotImplemented
-    terms, arrow, out = equation.replace(" ", "").partition("->")
-    first, second = terms.split(",")
-    if not arrow or any(len(set(t)) != len(t) for t in (first, second, out)):
+    terms, out = _spelled_out(equation, operands)
+    if any(len(set(t)) != len(t) for t in (*terms, out)):
         return NotImplemented
+    if len(operands) == 1:
+        (own,) = terms
+        with trace:
+            summed = [k for k, c in enumerate(own) if c not in out]
+            made = operands[0].sum(summed) if summed else operands[0]
+            left = [c for c in own if c in out]
+            return made.permute([left.index(c) for c in out])
+    if len(operands) > 2:  # the first two, and then the rest
+        later = {*out, *"".join(terms[2:])}
+        between = "".join(c for c in dict.fromkeys(terms[0] + terms[1]) if c in later)
+        with trace:
+            pair = torch.einsum(f"{terms[0]},{terms[1]}->{between}", *operands[:2])
+            return torch.einsum(f"{','.join([between, *terms[2:]])}->{out}", pair, *operands[2:])
+    (first, second), (a, b) = terms, operands
+    equation = f"{first},{second}->{out}"
 
     def spread(samples: Tensor | None, letters: str) -> Tensor | None:
         if samples is None:
@@ -199,7 +234,7 @@ def _einsum(trace: Propagation, name: str, equation: Any, *operands: Any) -> Any
         return samples.reshape([next(shape) if c in letters else 1 for c in out])
 
     return _bilinear(
-        trace, name, lambda a, b: torch.einsum(equation, a, b), *operands,
+        trace, name, lambda a, b: torch.einsum(equation, a, b), a, b,
         lambda a, b, ndim: together([spread(a, first), spread(b, second)], ndim),
     )  # fmt: skip
 

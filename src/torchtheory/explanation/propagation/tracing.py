@@ -196,7 +196,7 @@ class Propagation(NamedCalls):
 
         if isinstance(made, tuple | list):
             parts = [wrapped(t) for t in made]
-            return type(made)(parts) if type(made) in (list, tuple) else tuple(parts)
+            return type(made)(parts)  # also of named results, such as those of `cummax`
         return wrapped(made)
 
     # -- what is written to ------------------------------------------------------------------------
