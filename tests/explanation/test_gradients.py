@@ -85,6 +85,21 @@ def test_smooth_gradient_has_errors_by_word() -> None:
     assert float(found.error.mean()) == pytest.approx(1 / math.sqrt(50), rel=0.03)
 
 
+def test_two_draws_have_an_honest_error() -> None:
+    net = as_layer(lambda t: t.square().sum(1) / 2)  # whose gradient is x + ν
+    found = smooth_gradient(net, points(4000, 2), sigma=1.0, samples=2, generator=0)
+    # E error² = σ²/2, from 8000 values with the mean square's standard error 0.016
+    assert float(found.error.square().mean()) == pytest.approx(0.5, rel=0.08)  # type: ignore[union-attr]
+
+
+def test_noise_is_a_tenth_of_the_width_of_the_inputs() -> None:
+    net, x = as_layer(lambda t: t.sin().sum(1)), points(3, 4)
+    found = smooth_gradient(net, x, samples=3, generator=0)
+    tenth = float(x.max() - x.min()) / 10
+    same = smooth_gradient(net, x, sigma=tenth, samples=3, generator=0)
+    assert torch.equal(found.relevance, same.relevance)
+
+
 def test_noise_needs_a_size() -> None:
     net = nn.Linear(2, 1)
     with pytest.raises(InvalidInput, match="give sigma"):
@@ -184,5 +199,8 @@ def test_a_linear_score_explains_itself() -> None:
     assert torch.allclose(found.reference, net(torch.zeros(1, 4).double())[:, 1].expand(6))
     with pytest.raises(UnsupportedModel, match="where a linear one would be"):
         explain_linear(nn.Sequential(nn.Linear(4, 2), nn.Tanh()).double(), x, 1)
+    bent = as_layer(lambda t: t.sum(1) + 1e-6 * t.square().sum(1))
+    with pytest.raises(UnsupportedModel, match="where a linear one would be"):
+        explain_linear(bent, x)
     # float32 rounding is not a nonlinearity
     explain_linear(nn.Linear(2000, 1), torch.randn(9, 2000))

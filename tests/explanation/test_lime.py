@@ -51,11 +51,19 @@ def test_the_fit_is_that_of_scikit_learn() -> None:
     masks = torch.randint(0, 2, (3, 50, 4), generator=source).double()
     scores = torch.randn(3, 50, generator=source, dtype=torch.float64)
     weights = torch.rand(3, 50, generator=source, dtype=torch.float64)
-    fitted, _ = _fit(masks, scores, weights, 0.7, None)
+    fitted, error = _fit(masks, scores, weights, 0.7, None)
     for k in range(3):
         peer = Ridge(0.7).fit(masks[k].numpy(), scores[k].numpy(), weights[k].numpy())
         assert torch.allclose(fitted[k, 1:], torch.as_tensor(peer.coef_))
         assert float(fitted[k, 0]) == pytest.approx(peer.intercept_)
+        # the sandwich, with 50 / (50 - 5) for the coefficients that were fitted
+        design, w = torch.cat([torch.ones(50, 1).double(), masks[k]], 1), weights[k][:, None]
+        ridge = torch.diag(torch.tensor([0.0, 0.7, 0.7, 0.7, 0.7]).double())
+        bread = torch.linalg.inv(design.T @ (w * design) + ridge)
+        left = scores[k] - design @ fitted[k]
+        meat = design.T @ ((w[:, 0] * left).square()[:, None] * design)
+        variance = (bread @ meat @ bread).diagonal() * 50 / 45
+        assert torch.allclose(error[k], variance.sqrt())
 
 
 def test_intervals_cover_the_best_fit_over_all_sets() -> None:

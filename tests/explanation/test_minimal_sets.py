@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -53,6 +55,28 @@ def test_weights_of_a_linear_score_are_those_of_the_formula() -> None:
     threshold = penalty * float(found.everything) / 4
     wanted = (1 - threshold / w.square()).clamp(0, 1)
     assert torch.allclose(found.weights[0], wanted, atol=0.05)
+
+
+def test_distortions_of_a_linear_score_are_squares_of_gaussians() -> None:
+    net = nn.Linear(10, 1, bias=False).double()
+    with torch.no_grad():
+        net.weight.fill_(1.0)
+    x = torch.zeros(100, 10).double()
+    found = minimal_relevant_set(net, x, sigma=3.0, steps=2, draws=2, generator=0)
+    # half the square of a Gaussian of variance 9 · 10, from 25,600 draws
+    assert float(found.everything.mean()) == pytest.approx(45, rel=0.05)
+    # a square has √2 times its mean as standard deviation: by 64 draws, √2 / 8
+    assert float(found.distortion_errors[:, 0].mean()) == pytest.approx(2**0.5 / 8, rel=0.15)
+    size = found.smallest(0.3)[:, None]
+    enough = found.distortions <= 0.3
+    assert enough.gather(1, size).all()
+    assert not (enough & (found.sizes < size)).any()
+
+
+def test_all_features_are_always_enough() -> None:
+    found = minimal_relevant_set(Some(), points(2, 10), steps=2, draws=2)
+    rounded = replace(found, distortions=found.distortions + 1e-14)
+    assert rounded.smallest(0.0).tolist() == [10, 10]
 
 
 def test_noise_from_a_background() -> None:

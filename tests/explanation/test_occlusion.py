@@ -65,6 +65,9 @@ def test_pixels_patches_and_strides() -> None:
     found = occlusion(net, x, 1, patch=(2, 3), stride=(1, 2))
     assert torch.allclose(found.relevance, by_loop(net, x, 1, moved))
     assert found.forwards == 1 + len(moved)
+    last = [(slice(r, r + 2), slice(c, c + 3)) for r in (0, 2, 3) for c in (0, 3, 4)]
+    found = occlusion(net, x, 1, patch=(2, 3), stride=(2, 3))
+    assert torch.allclose(found.relevance, by_loop(net, x, 1, last))
 
 
 def test_probabilities_and_groups() -> None:

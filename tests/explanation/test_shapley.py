@@ -100,6 +100,13 @@ def test_sampled_values_have_honest_errors() -> None:
     assert float(found.gap.abs().max()) < 1e-12  # type: ignore[union-attr]
 
 
+def test_two_pairs_of_orders_have_an_honest_error() -> None:
+    net, x = network(6), 2 * points(1, 6)
+    found = shapley(net, x.expand(3000, -1), 1, permutations=4, generator=5)
+    assert found.error is not None
+    assert torch.allclose(found.error.square().mean(0), found.relevance.var(0), rtol=0.25)
+
+
 def test_opposite_orders_are_exact_for_pairs_of_features() -> None:
     class Pairs(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -117,6 +124,10 @@ def test_sampling_stops_when_the_errors_are_small() -> None:
     found = shapley(net, x, 1, permutations=100_000, within=0.01)
     assert float(found.error.max()) <= 0.01  # type: ignore[union-attr]
     assert found.forwards < 20_000
+    # the largest error decides, also where all others are 0
+    one = torch.cat([3 * x[:1], torch.zeros(50, 6).double()])
+    uneven = shapley(net, one, 1, permutations=100_000, within=0.02)
+    assert float(uneven.error.max()) <= 0.02  # type: ignore[union-attr]
     few = shapley(net, x, 1, permutations=64, within=1e-9)
     assert few.forwards == 2 + 64 * 5
     assert float(few.error.max()) > 1e-9  # type: ignore[union-attr]

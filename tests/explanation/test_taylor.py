@@ -142,6 +142,16 @@ def test_a_ray_ends_where_the_score_does() -> None:
             assert shift > 0 or not found.found.any()
 
 
+def test_roots_are_met_up_to_256_steps_of_newton() -> None:
+    # Newton's step is 1, but soon the slope is only 1/200
+    net = as_layer(lambda t: torch.where(t > 0.99, t, 0.99 + (t - 0.99) / 200)[:, 0])
+    found = find_root(net, torch.ones(1, 1).double())
+    assert found.found.all()
+    assert float(found.distances) == pytest.approx(198.01)
+    short = as_layer(lambda t: torch.where(t > 0.99, t, 0.99 + (t - 0.99) / 300)[:, 0])
+    assert not find_root(short, torch.ones(1, 1).double()).found.any()
+
+
 def test_a_jump_is_no_root() -> None:
     net = as_layer(lambda t: torch.where(t.sum(1) > 0, 1.0, -1.0) + 0 * t.sum(1))
     found = find_root(net, torch.ones(3, 2).double(), method="segment", baseline=-1.0)

@@ -60,8 +60,9 @@ class RelevantSet(Explanation):
 
     def smallest(self, share: float = 0.05) -> Tensor:
         """The size of the smallest set on the curve with so small a share of D(0), `[n]`."""
-        closed_fraction(share, "share")
-        return self.sizes[(self.distortions <= share).long().argmax(1)]
+        enough = self.distortions <= closed_fraction(share, "share")
+        enough[:, -1] = True  # all features, whatever rounding says
+        return self.sizes[enough.long().argmax(1)]
 
 
 def minimal_relevant_set(

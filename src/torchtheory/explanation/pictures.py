@@ -242,8 +242,11 @@ def bars(
     labels = [f"feature {j}" for j in range(d)] if names is None else [str(n) for n in names]
     if len(labels) != d:
         raise ShapeMismatch(f"there are {len(labels)} names for {d} features")
-    if len(flats[0]) == 1:
+    if sample is None and len(flats[0]) == 1:
         sample = 0
+    for f in flats[1:]:
+        if f.shape != flats[0].shape:
+            raise ShapeMismatch(f"relevance of {d} and of {f.shape[1]} features in one picture")
     heights, errors = [], []
     for e, f in zip(listed, flats, strict=True):
         if sample is None:
@@ -258,6 +261,8 @@ def bars(
     order = np.argsort(-largest, kind="stable")[:BARS]
     if values is not None:
         own = _numbers(values).reshape(-1)
+        if len(own) != d:
+            raise ShapeMismatch(f"there are {len(own)} values of {d} features")
         labels = [
             f"{name} = {number_words(float(v)).replace('-', MINUS)}"
             for name, v in zip(labels, own, strict=True)
@@ -380,7 +385,12 @@ def picture(
     if _part(_listed(explanations)[0], part).ndim > 2:
         return heatmaps(explanations, x, samples=samples, part=part)
     sample = samples[0] if samples is not None and len(samples) == 1 else None
-    values = None if x is None or sample is None else x[sample]
+    values = None
+    if x is not None and sample is not None:
+        first = _listed(explanations)[0]
+        if len(x) != len(first):
+            raise ShapeMismatch(f"there are {len(x)} inputs for {len(first)} samples")
+        values = x[_sample_of(first, sample)]
     return bars(explanations, names, sample=sample, values=values, part=part)
 
 
