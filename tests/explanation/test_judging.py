@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch, UnknownName
 from torchtheory.explanation.by_feature import (
@@ -21,11 +22,13 @@ from torchtheory.explanation.by_feature import (
     rank_correlation,
     sample_mean,
 )
+from torchtheory.explanation.composites import preset
 from torchtheory.explanation.cost import explainer_cost
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.gradients import gradient_times_input, sensitivity, smooth_gradient
 from torchtheory.explanation.judging import evaluate_explanations
 from torchtheory.explanation.localization import localization
+from torchtheory.explanation.lrp import lrp
 from torchtheory.explanation.occlusion import occlusion
 from torchtheory.explanation.pixel_flipping import pixel_flipping
 from torchtheory.explanation.property_scores import explanation_scores
@@ -213,6 +216,7 @@ def test_localization_by_hand() -> None:
     mask = torch.tensor([[True, False], [False, True]])
     found = localization(relevance, mask)
     assert found.shares.tolist() == pytest.approx([6 / 7, 1 / 4])
+    assert found.mass is not None
     assert found.mass.estimate == pytest.approx((6 / 6 + 1 / 4) / 2)
     assert found.rank.estimate == pytest.approx((1.0 + 0.5) / 2)
     assert found.pointing.estimate == 0.5
@@ -225,7 +229,15 @@ def test_a_mask_for_each_sample() -> None:
     assert found.share.estimate == found.rank.estimate == 1.0
 
 
+def test_relevance_that_adds_up_to_nothing_has_no_mass() -> None:
+    found = localization(torch.tensor([[1.0, -1.0], [-2.0, 2.0]]), torch.tensor([True, False]))
+    assert found.mass is None
+    assert found.share.estimate == 0.5
+
+
 def test_masks_that_say_nothing_are_refused() -> None:
+    with pytest.raises(EmptyData, match="any sample"):
+        localization(torch.ones(0, 3), torch.ones(3, dtype=torch.bool))
     with pytest.raises(EmptyData, match="sample 0 is empty"):
         localization(torch.ones(2, 3), torch.zeros(3, dtype=torch.bool))
     with pytest.raises(ShapeMismatch, match=r"\[2, 2\] or \[1, 2, 2\]"):
@@ -277,6 +289,16 @@ def test_the_class_stays_that_of_the_trained_model() -> None:
     assert all(torch.equal(t, net(x).argmax(1)) for t in asked)
 
 
+def test_an_explanation_without_an_order_is_not_said_to_come_from_the_weights() -> None:
+    net = mlp([4, 8, 3], "relu", generator=0)
+    check = randomization_check(net, torch.zeros(6, 4).double(), gradient_times_input)
+    assert check.passed is None
+    assert (check.last.low, check.last.high) == (-1.0, 1.0)
+    some = torch.cat([torch.zeros(30, 4).double(), normal(30, 4)])
+    found = randomization_check(net, some, gradient_times_input, generator=1)
+    assert found.last.trials == 30  # zeros have no part in the mean
+
+
 def test_draws_widen_the_interval_and_names_are_checked() -> None:
     net, x = mlp([4, 8, 3], "relu", generator=0), normal(40, 4)
     one = randomization_check(net, x, gradient_times_input, layers=())
@@ -294,6 +316,32 @@ def test_the_lipschitz_constant_of_a_linear_explanation() -> None:
     found = explanation_stability(linear([2.0, -2.0, 2.0]), normal(7, 3), gradient_times_input)
     assert torch.allclose(found.lipschitz, torch.full((7,), 2.0, dtype=torch.float64))
     assert found.change.estimate > 0
+
+
+def test_moved_inputs_stay_in_the_range_of_the_data() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)).double()
+    x = normal(5, 2, 8, 8).abs().clamp(max=1)
+    x[:, :, :3], x[:, 1] = 0.0, 3 * x[:, 1]
+    x[0, :, 7, 7], x[1, 1, 7, 7] = 1.0, 3.0
+    seen = []
+
+    def watched(model: nn.Module, given: Tensor, target: Any) -> Explanation:
+        seen.append(given)
+        return lrp(model, given, target, preset("image_cnn", low=0.0, high=bounds))
+
+    bounds = torch.tensor([1.0, 3.0], dtype=torch.float64)[:, None, None]
+    judged = evaluate_explanations(net, x, {"box": watched}, generator=0)
+    stability = judged["box"].stability
+    assert stability is not None
+    assert stability.change.estimate > 0
+    lengths = {round(float((t - x).flatten(1).norm(dim=1)[2] / x[2].norm()), 9) for t in seen}
+    assert lengths == {0.0, 0.01}  # entries that would leave the box move the other way, as far
+
+
+def test_the_same_number_everywhere_has_no_range() -> None:
+    x = torch.ones(3, 2, dtype=torch.float64)
+    found = explanation_stability(linear([2.0, 2.0]), x, gradient_times_input)
+    assert torch.allclose(found.changes, torch.full((3,), 0.01, dtype=torch.float64))
 
 
 def test_words_cannot_be_moved() -> None:
@@ -339,3 +387,27 @@ def test_no_method_is_refused() -> None:
         evaluate_explanations(linear([1.0]), normal(3, 1), {})
     with pytest.raises(InvalidType, match="method"):
         evaluate_explanations(linear([1.0]), normal(3, 1), "lrp")  # type: ignore[arg-type]
+
+
+def test_a_method_returns_an_explanation() -> None:
+    with pytest.raises(InvalidType, match="'mine' must return an Explanation"):
+        evaluate_explanations(linear([1.0, 2.0]), normal(3, 2), {"mine": lambda m, x, t: x})
+
+
+class Largest(TorchDispatchMode):
+    """The most entries that a tensor had inside the block."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor):
+            self.entries = max(self.entries, made.numel())
+        return made
+
+
+def test_effects_of_single_features_take_no_table_of_all_pairs() -> None:
+    net, x = nn.Linear(3000, 1), torch.ones(1, 3000)
+    with Largest() as largest:
+        explanation_scores(net, x, x)
+    assert 3000 < largest.entries < 3000**2 / 10

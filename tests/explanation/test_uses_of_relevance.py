@@ -83,6 +83,11 @@ def test_softplus_stands_for_relu_wherever_it_is_called() -> None:
     assert torch.equal(F.relu(x), x.clamp(min=0))
 
 
+def test_a_foreign_map_is_a_tensor() -> None:
+    with pytest.raises(InvalidType, match="foreign map is a tensor"):
+        manipulate_explanation(network(0), torch.ones(1, 1, 8, 8), [1.0])  # type: ignore[arg-type]
+
+
 def test_manipulation_needs_a_map_of_the_right_shape() -> None:
     net = mlp([4, 8, 2], "relu", generator=0)
     with pytest.raises(ShapeMismatch, match="foreign map"):
@@ -125,6 +130,19 @@ def test_lags_are_averaged_over_the_way() -> None:
     first = correlation(maps[:2], maps[1:]).mean()
     assert way.mean.tolist() == pytest.approx([1.0, float(first), correlation(x, other).item()])
     assert way.at(0.5).estimate == pytest.approx(float(first))
+
+
+def test_one_target_for_all_lines_and_one_for_each() -> None:
+    net, x = mlp([4, 8, 3], "relu", generator=0), normal(6, 4)
+
+    def curve(target: Any) -> Tensor:
+        found = shattering(net, x[:3], x[3:], gradient_times_input, target, points=5)
+        return found["gradient times input"].correlations
+
+    weights = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)  # as many as there are lines
+    wanted = curve(1)
+    for same in (torch.tensor(1), torch.ones(3).long(), weights, weights.expand(3, 3)):
+        assert torch.allclose(curve(same), wanted)
 
 
 def test_lines_need_two_ends_of_one_shape() -> None:
@@ -184,6 +202,15 @@ def test_curves_begin_at_the_whole_network() -> None:
     assert found.draws.shape == (3, 2)
     low, high = found.interval("relevance", 0).low, found.interval("relevance", 0).high
     assert low < whole < high
+
+
+def test_curves_need_a_class_and_a_logit_for_each() -> None:
+    net, x = mlp([4, 6, 3], "relu", generator=0), normal(9, 4)
+    with pytest.raises(ShapeMismatch, match="9 inputs"):
+        pruning_curves(net, x, (x, torch.zeros(9, 1, dtype=torch.long)), [0.5])
+    single = mlp([4, 6, 1], "relu", generator=0)
+    with pytest.raises(UnsupportedModel, match="one logit per class"):
+        pruning_curves(single, x, (x, torch.zeros(9, dtype=torch.long)), [0.5])
 
 
 def test_a_network_without_hidden_layers_is_refused() -> None:
@@ -281,6 +308,17 @@ def test_a_single_logit_and_a_leaked_feature() -> None:
     assert clever_hans(other, spread, y).suspects == ()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_one_of_three_features_that_matter_is_not_accused(seed: int) -> None:
+    x = normal(800, 20, seed=seed)
+    net = nn.Sequential(dense((torch.arange(20) < 3).double()[None]))
+    y = (net(x)[:, 0] > 0).long()
+    found = clever_hans(net, x, y, generator=seed)
+    assert found.suspects == ()
+    # one of two would turn half of the others, by symmetry; one of three fewer
+    assert all(0.25 < p.planted.estimate < 0.5 for p in found.places)
+
+
 def test_few_features_have_no_small_place() -> None:
     x, y = normal(60, 4), torch.arange(60) % 2
     x[:, 0] = 3.0 * (2 * y - 1)
@@ -298,6 +336,10 @@ def test_what_cannot_be_judged_is_refused() -> None:
         clever_hans(net, normal(6, 20), torch.ones(6))
     with pytest.raises(InvalidInput, match="classes 0 to 2"):
         clever_hans(net, normal(40, 20), torch.arange(40) % 5)
+    with pytest.raises(InvalidInput, match="classes 0 to 1, and y those from 1 to 2"):
+        clever_hans(mlp([20, 1], "relu", generator=0), normal(40, 20), torch.arange(40) % 2 + 1)
+    with pytest.raises(EmptyData, match="artifact is empty"):
+        clever_hans(net, normal(40, 20), torch.arange(40) % 3, torch.zeros(20, dtype=torch.bool))
     with pytest.raises(InvalidType, match="real inputs"):
         clever_hans(net, torch.ones(6, 20, dtype=torch.long), torch.arange(6))
 

@@ -104,8 +104,9 @@ class CleverHans:
         clusters: of each class, of samples that are recognized.
         eigenvalues: the smallest ones of the graph of each class's heatmaps; the largest gap tells
             the number of clusters.
-        places: one for each class: that with most relevance, or that of the artifact. None where
-            samples have fewer than 16 features, one of which is no small place.
+        places: one for each class: that with most relevance, in all its samples or, of images, in
+            a cluster; or that of the artifact. None where samples have fewer than 16 features, one
+            of which is no small place.
     """
 
     heatmaps: Tensor
@@ -165,6 +166,8 @@ def clever_hans(
     heat = own_heatmaps(model, x, y, method, output)
     shape = x.shape[2:] if x.ndim == 4 else x.shape[1:]
     fixed = None if artifact_mask is None else features_inside(artifact_mask, x)[0]
+    if fixed is not None and not bool(fixed.any()):
+        raise EmptyData("the mask of the artifact is empty")
     with open_score(model, x, _any_score, output=output) as score:
         asked = _Asked(score, level)
         known = asked.said(score.points) == y
@@ -189,7 +192,9 @@ def clever_hans(
             if fixed is not None:
                 choice = _Choice(fixed, own, own)
             elif heat.shape[1] * AREA >= 1:
-                choice = _densest(heat, [own, *groups], shape)
+                # of a table, clusters are samples in which one feature is large: of course it
+                # converts others, also where it is one of several that matter
+                choice = _densest(heat, [own, *groups] if len(shape) == 2 else [own], shape)
             else:
                 continue
             places.append(asked.judged(choice, label, y, heat, shape, each, source))
@@ -203,12 +208,16 @@ def own_heatmaps(
     how = method or partial(integrated_gradients, baseline=x.mean(0), steps=STEPS, output=output)
     with open_score(model, x, _any_score, output=output) as score:
         outputs = score.outputs.reshape(len(x), -1)
+    classes = max(2, outputs.shape[1])
+    if int(y.max()) >= classes or int(y.min()) < 0:
+        raise InvalidInput(
+            f"the model has the classes 0 to {classes - 1}, and y those from {int(y.min())} to "
+            f"{int(y.max())}"
+        )
     if outputs.shape[1] == 1:  # one logit, that of class 1
         relevance = feature_totals(relevance_of(how(model, x, None), len(x))).cpu()
         relevance = relevance * (2 * y - 1)[:, None]
     else:
-        if int(y.max()) >= outputs.shape[1] or int(y.min()) < 0:
-            raise InvalidInput(f"the model has the classes 0 to {outputs.shape[1] - 1}, and y more")
         relevance = feature_totals(relevance_of(how(model, x, y), len(x))).cpu()
     positive = relevance.double().clamp(min=0)
     total = positive.sum(1, keepdim=True)

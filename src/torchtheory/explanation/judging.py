@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from torchtheory.core.checks import open_fraction
+from torchtheory.core.checks import described, open_fraction
+from torchtheory.core.errors import InvalidType
 from torchtheory.core.intervals import Interval
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.core.record import Cell, Table
@@ -161,6 +162,8 @@ def evaluate_explanations(
 
     for name, method in named_methods(methods).items():
         made = method(model, x, fixed)
+        if not isinstance(made, Explanation):
+            raise InvalidType(f"method {name!r} must return an Explanation, not {described(made)}")
         drawn = drawn or flipped(made, "random")
         judged[name] = Judgment(
             made,

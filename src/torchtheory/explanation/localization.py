@@ -34,14 +34,15 @@ class Localization:
     Attributes:
         share: of the positive relevance; `shares` `[n]` has that of each sample, NaN where a
             sample has no positive relevance, which counts for nothing.
-        mass: of all relevance; not between 0 and 1 where some is negative.
+        mass: of all relevance; not between 0 and 1 where some is negative. None where that of
+            every sample adds up to 0.
         rank: of the features in the mask, those among as many most relevant ones.
         pointing: how often the most relevant feature lies in the mask.
         area: the share of the features that the mask covers, the mean over samples.
     """
 
     share: Interval
-    mass: Interval
+    mass: Interval | None
     rank: Interval
     pointing: Interval
     area: float
@@ -75,6 +76,8 @@ def localization(
     whole = explanation.relevance if isinstance(explanation, Explanation) else explanation
     first = whole[0] if isinstance(whole, tuple) else whole
     relevance = relevance_of(explanation, len(first))
+    if not len(first):
+        raise EmptyData("there is no relevance of any sample")
     total = feature_totals(relevance).double()
     inside = features_inside(mask, relevance).to(total.device)
     counts = inside.sum(1)
@@ -86,12 +89,13 @@ def localization(
     if not bool(known.any()):
         raise EmptyData("no sample has positive relevance")
     mass = (total * inside).sum(1) / total.sum(1)
+    summed = mass.isfinite()
     place = total.argsort(dim=1, descending=True, stable=True).argsort(1)
     hits = ((place < counts[:, None]) & inside).sum(1) / counts
     pointing = inside.gather(1, total.argmax(1, keepdim=True))[:, 0]
     return Localization(
         sample_mean(shares[known], confidence),
-        sample_mean(mass[mass.isfinite()], confidence),
+        sample_mean(mass[summed], confidence) if bool(summed.any()) else None,
         sample_mean(hits, confidence),
         clopper_pearson(int(pointing.sum()), len(pointing), confidence),
         float(inside.double().mean()),

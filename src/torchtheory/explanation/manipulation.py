@@ -24,7 +24,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from torchtheory.core.checks import all_finite, open_fraction, positive_number, whole_number
+from torchtheory.core.checks import (
+    all_finite,
+    described,
+    open_fraction,
+    positive_number,
+    whole_number,
+)
 from torchtheory.core.errors import InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.explanation.by_feature import correlation, feature_totals
 from torchtheory.explanation.score import Score, Target, open_score, refuse_constant
@@ -137,6 +143,8 @@ def manipulate_explanation(
 
 
 def _as_map(foreign: Tensor, x: Tensor) -> Tensor:
+    if not isinstance(foreign, Tensor):
+        raise InvalidType(f"the foreign map is a tensor, not {described(foreign)}")
     all_finite(foreign, "the foreign map")
     if foreign.shape == x.shape:
         return feature_totals(foreign)

@@ -92,8 +92,9 @@ def explanation_scores(
         relevance = relevance_of(explanation, len(score))
         values = score.values.detach().double().cpu()
         removal = Removal(score, baseline=baseline)
-        one = torch.eye(removal.count, dtype=torch.bool, device=score.points.device)
-        effects = values[:, None] - removal(~one).double().cpu()
+        numbers = torch.arange(removal.count, device=score.points.device)
+        without = removal.of_sets(removal.count, lambda _, which: numbers != which[:, None])
+        effects = values[:, None] - without.double().cpu()
         total = totals(removal, relevance).cpu()
         if fixed is None:
             fixed = score.classes

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
+from torchtheory.core.checks import described, whole_number
 from torchtheory.core.errors import EmptyData, ShapeMismatch, UnsupportedModel
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.random import RandomSource, as_generator
@@ -148,8 +148,8 @@ def pruning_curves(
     if not len(shares):
         raise EmptyData("there is no share to remove")
     x, y = data
-    if len(x) != len(y):
-        raise ShapeMismatch(f"there are {len(x)} inputs but {len(y)} classes")
+    if not isinstance(y, Tensor) or y.shape != (len(x),):
+        raise ShapeMismatch(f"there are {len(x)} inputs, so their classes are not {described(y)}")
     relevance = unit_relevances(model, reference, target, rules)
     magnitude = unit_scores(model)
     source = as_generator(generator)
@@ -177,7 +177,7 @@ def pruning_curves(
 def _accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
     with torch.no_grad(), evaluation_mode(model):
         outputs = answer(model, x)
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or outputs.shape[1] == 1:
         raise UnsupportedModel("the model must return one logit per class and sample")
     return float((outputs.argmax(1) == y).double().mean())
 

@@ -46,7 +46,8 @@ class RandomizationCheck:
         order: whether layers were drawn anew one after the other, or each alone.
         layers: their names, from the output on.
         similarity: the rank correlation with the first explanation, after each: its mean over
-            samples, with the interval.
+            samples, with the interval. Samples whose explanation is the same number everywhere
+            count for nothing; if there are no others, it is between -1 and 1.
         last: the same with all weights drawn anew.
     """
 
@@ -126,13 +127,16 @@ def randomization_check(
         return found.abs() if absolute else found
 
     first = explained(model)
+    ordered = (first != first[:, :1]).any(1).cpu()  # a constant map has no order to lose
 
     def compared(names: Sequence[str]) -> Interval:
+        if not bool(ordered.any()):
+            return Interval(0.0, -1.0, 1.0, confidence, 0, "no explanation has an order")
         found = []
         for _ in range(draws):
             seed = int(torch.randint(2**31, (1,), generator=source))
             found.append(rank_correlation(first, explained(drawn_anew(model, seed, names))))
-        rows = torch.stack(found)
+        rows = torch.stack(found).cpu()[:, ordered]
         over_samples = sample_mean(rows.mean(0), confidence)
         if draws == 1:
             return over_samples

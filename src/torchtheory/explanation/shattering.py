@@ -98,7 +98,8 @@ def shattering(
         raise ShapeMismatch(f"lines from {list(x.shape)} cannot end at {list(other.shape)}")
     with open_score(model, x, target) as score:
         fixed: Target = score.classes if target is None else target
-    if isinstance(fixed, Tensor) and len(fixed) == len(x):
+    # a class for each sample, or weights for each; one class or one row of weights is for all
+    if isinstance(fixed, Tensor) and fixed.ndim == 1 + fixed.is_floating_point():
         fixed = fixed.repeat_interleave(points, 0)
     share = torch.linspace(0, 1, points, dtype=x.dtype, device=x.device)
     weights = share.reshape(1, points, *[1] * (x.ndim - 1))

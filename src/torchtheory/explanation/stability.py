@@ -8,8 +8,9 @@ c(x)=\max_\delta\frac{\|R(x+\delta)-R(x)\|}{\|R(x)\|}.
 $$
 
 Both are maxima over the directions that were tried, so lower bounds of the maxima over all; attacks
-(`torchtheory.explanation.manipulation`) find more. The explained class stays that of $x$. Source:
-the continuity asked for in Mathematical Aspects of Deep Learning, section 5.3.3; Alvarez-Melis and
+(`torchtheory.explanation.manipulation`) find more. Perturbed inputs stay in the range of the data:
+an entry that would leave it moves the other way. The explained class stays that of $x$. Source: the
+continuity asked for in Mathematical Aspects of Deep Learning, section 5.3.3; Alvarez-Melis and
 Jaakkola (2018).
 """
 
@@ -59,6 +60,9 @@ def explanation_stability(
 ) -> Stability:
     """How much an explanation changes when its input is moved a little in random directions.
 
+    No entry leaves the range that the inputs have (that of its channel, for images), so that rules
+    and models for pixels between 0 and 1 are asked about such pixels only.
+
     Args:
         model: the network.
         x: real inputs `[n, ...]`, or several such tensors.
@@ -91,7 +95,7 @@ def explanation_stability(
     before = flat(method(model, x, fixed).relevance).double()
     size = flat(inputs).double().norm(dim=1)
     source = as_generator(generator)
-    lipschitz = torch.zeros(len(before), dtype=torch.float64)
+    lipschitz, largest = torch.zeros(2, len(before), dtype=torch.float64)
     for _ in range(draws):
         moves = [
             gaussian(*t.shape, generator=source, dtype=t.dtype, device=t.device) for t in inputs
@@ -99,16 +103,28 @@ def explanation_stability(
         lengths = flat(tuple(moves)).norm(dim=1)
         scale = (radius * size / lengths).to(inputs[0].dtype)
         moved = tuple(
-            t + scale.reshape(-1, *[1] * (t.ndim - 1)) * m
+            _inside(t, scale.reshape(-1, *[1] * (t.ndim - 1)) * m)
             for t, m in zip(inputs, moves, strict=True)
         )
         after = flat(method(model, moved[0] if single else moved, fixed).relevance).double()
         apart = (flat(moved).double() - flat(inputs).double()).norm(dim=1)
-        slope = (after - before).norm(dim=1) / apart
-        lipschitz = torch.maximum(lipschitz, torch.where(apart > 0, slope, 0.0).cpu())
-    changes = lipschitz * radius * size.cpu() / before.norm(dim=1).cpu()
-    changes = torch.where(lipschitz > 0, changes, 0.0)
+        change = (after - before).norm(dim=1)
+        slope = torch.where(apart > 0, change / apart, 0.0)
+        lipschitz = torch.maximum(lipschitz, slope.cpu())
+        largest = torch.maximum(largest, change.cpu())
+    changes = torch.where(largest > 0, largest / before.norm(dim=1).cpu(), 0.0)
     known = changes[changes.isfinite()]
     return Stability(
         radius, lipschitz, changes, sample_mean(known if len(known) else [0.0], confidence)
     )
+
+
+def _inside(x: Tensor, move: Tensor) -> Tensor:
+    """Inputs after a move, turned back in entries that would leave the range of the inputs."""
+    over = [d for d in range(x.ndim) if x.ndim != 4 or d != 1]
+    low, high = x.amin(over, keepdim=True), x.amax(over, keepdim=True)
+    if bool((low == high).all()):
+        return x + move  # the same number everywhere has no range
+    there = x + move
+    turned = torch.where((there < low) | (there > high), x - move, there)
+    return torch.minimum(torch.maximum(turned, low), high)

@@ -209,4 +209,4 @@ def area_shares(run: Run, model: nn.Module, x: Tensor, order: str) -> Tensor:
 
 def places(model: nn.Module, x: Tensor, mask: Tensor) -> list[float]:
     found = localization(gradient_times_input(model, x), mask)
-    return [i.estimate for i in (found.share, found.mass, found.rank, found.pointing)]
+    return [i.estimate for i in (found.share, found.mass, found.rank, found.pointing) if i is not None]
