@@ -2,10 +2,12 @@ r"""Which words and which pixels an answer rests on.
 
 The answer that the model gives is explained. With LRP the LSTM hands on relevance by the epsilon
 rule ($\varepsilon=0.001$) and all of a product to its signal; the rest of the network by the rule
-$\alpha=1,\beta=0$, once batch normalizations have been folded into the layers after them. A word
-has the sum over its embedding, a pixel the sum over its channels. For display, absolute values are
-taken, and maps are blurred with a standard deviation of 0.02 times the size of the image. Source:
-Mathematical Aspects of Deep Learning, section 5.5.
+$\alpha=1,\beta=0$, once batch normalizations have been folded into the layers after them. That rule
+is made for inputs that are not negative, and the state of the LSTM has both signs: `lrp` with the
+preset `vqa` warns of it (`DoubtfulRules`), and the functions here do not, as these are the rules of
+the source. A word has the sum over its embedding, a pixel the sum over its channels. For display,
+absolute values are taken, and maps are blurred with a standard deviation of 0.02 times the size of
+the image. Source: Mathematical Aspects of Deep Learning, section 5.5.
 """
 
 from __future__ import annotations
