@@ -140,6 +140,12 @@ def test_a_ray_ends_where_the_score_does() -> None:
             assert torch.isfinite(found.scores).all()
             assert (found.scores <= net(x)).all()
             assert shift > 0 or not found.found.any()
+    one = torch.ones(1, 1).double()
+    valley = as_layer(lambda t: ((t - 0.5).square() + 0.1 + 0 * t.sqrt())[:, 0])
+    found = find_root(valley, one, method="segment", baseline=-1.0)
+    assert float(found.scores) == pytest.approx(0.1, abs=1e-3)  # the nearest to 0, not the last
+    hole = as_layer(lambda t: torch.where(t.abs() < 1e-6, torch.nan, t)[:, 0])
+    assert torch.isfinite(find_root(hole, one).scores).all()
 
 
 def test_roots_are_met_up_to_256_steps_of_newton() -> None:
