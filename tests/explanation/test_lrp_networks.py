@@ -324,6 +324,23 @@ def test_a_graph_network_on_a_fixed_graph() -> None:
     torch.testing.assert_close(lrp(net, x, 1, Zero()).relevance, x * slope, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("share", ["all", "prop", "half"])
+def test_denominators_get_nothing_however_they_are_written(share: Any) -> None:
+    """A mean square by hand, as language models normalize with."""
+    ways: list[Callable[[Tensor], Tensor]] = [
+        lambda v: torch.rsqrt(v + 0.1),
+        lambda v: (v + 0.1).pow(-0.5),
+        lambda v: (v + 0.1).sqrt().reciprocal(),
+    ]
+    x = torch.randn(5, 6).double()
+    rules = Composite((), Epsilon(1e-3), Product(share))
+    by_root = Written(lambda s, x: s.d(x / (x.pow(2).mean(1, True) + 0.1).sqrt()), **linears())
+    promised = lrp(by_root.double(), x, rules=rules).flat
+    for way in ways:
+        net = Written(lambda s, x, way=way: s.d(x * way(x.pow(2).mean(1, True))), **linears())
+        torch.testing.assert_close(check(net, x, rules).flat, promised)
+
+
 def test_what_is_written_in_place_gives_what_it_would_give_otherwise() -> None:
     x = torch.randn(5, 6).double()
     layers = linears()

@@ -305,6 +305,11 @@ def test_doubtful_rules_are_told() -> None:
             InvalidInput,
             "leave the box",
         ),
+        (
+            lambda: lrp(relu_network(), torch.rand(1, 2, 8, 8) - 0.5, rules=ZBox()),
+            InvalidInput,
+            "leave the box",
+        ),
     ],
 )
 def test_wrong_rules_are_refused(wrong, error, match) -> None:  # type: ignore[no-untyped-def]

@@ -389,7 +389,7 @@ class Product:
     | `"half"` | $R_k/2$ | $R_k/2$ |
 
     `"prop"` has poles at $x_j=-x_g$. Two signals of which neither is a gate, or both are, get half
-    each under `"all"` as well.
+    each under `"all"` as well. A factor $1/x$ or $1/\sqrt x$ is a denominator, which gets nothing.
     Source: Mathematical Aspects of Deep Learning, section 5.4.3.
     """
 

@@ -31,7 +31,8 @@ _FUNCTIONS = """
     clamp_max sign nan_to_num
 """
 
-_GATES = {"sigmoid", "hardsigmoid", "exp", "rsqrt", "reciprocal"}
+_GATES = {"sigmoid", "hardsigmoid", "exp"}
+_BELOW = {"rsqrt", "reciprocal"}
 
 
 def _activation(trace: Propagation, name: str, x: Any, *args: Any, **named: Any) -> Any:
@@ -43,8 +44,10 @@ def _activation(trace: Propagation, name: str, x: Any, *args: Any, **named: Any)
     at_zero = 0.0
     if name not in ("sigmoid", "hardsigmoid", "prelu"):
         at_zero = float(func(x.new_zeros(()), *args, **named))
-    gate = name in _GATES or (mark.gate and name in ("clamp", "clamp_min", "clamp_max"))
-    known = Mark(mark.samples, gate, mark.depth, name if name in ("sigmoid", "hardsigmoid") else "")
+    below = name in _BELOW or (name == "pow" and at_zero == math.inf)
+    gate = below or name in _GATES or (mark.gate and name in ("clamp", "clamp_min", "clamp_max"))
+    ends = name if name in ("sigmoid", "hardsigmoid") else ""
+    known = Mark(mark.samples, gate, mark.depth, ends, below)
     if at_zero == 0:
         return noted(trace.node(value, lambda relevance: (relevance,), [x]), known)
     if not math.isfinite(at_zero):

@@ -30,6 +30,7 @@ class Mark:
             multiplied with.
         depth: layers with weights between it and the input, at most.
         ends: name of the normalizing function that it came out of, if it did.
+        below: whether it is 1 over something, so that as a factor it is a denominator.
         refused: what to say if relevance arrives, for a tensor that was made without a rule.
     """
 
@@ -37,6 +38,7 @@ class Mark:
     gate: bool = False
     depth: int = 0
     ends: str = ""
+    below: bool = False
     refused: UnsupportedModel | None = None
 
 

@@ -5,6 +5,7 @@ They need no rule: the derivative takes the relevance of every entry where the e
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -45,10 +46,10 @@ def _move(trace: Propagation, name: str, x: Any, *args: Any, **named: Any) -> An
 
 def _noted_like(made: Any, samples: Any, mark: Mark) -> Any:
     if isinstance(made, Tensor):
-        return noted(made, Mark(samples, mark.gate, mark.depth, mark.ends))
+        return noted(made, replace(mark, samples=samples))
     each = [None] * len(made) if samples is None else samples
     for t, s in zip(made, each, strict=True):
-        noted(t, Mark(s, mark.gate, mark.depth, mark.ends))
+        noted(t, replace(mark, samples=s))
     return made
 
 

@@ -39,6 +39,7 @@ def _product(trace: Propagation, name: str, a: Tensor, b: Tensor) -> Tensor:
     signals = [t for t in (a, b) if is_signal(t)]
     mark = trace.entrywise(signals, value.ndim)
     gates = [is_signal(t) and mark_of(t).gate for t in (a, b)]
+    below = [is_signal(t) and mark_of(t).below for t in (a, b)]
     share = trace.rules.product
     place = trace.place(name, mark.depth, weighted=False)
 
@@ -46,7 +47,9 @@ def _product(trace: Propagation, name: str, a: Tensor, b: Tensor) -> Tensor:
         here = place()
         to_epsilon: Tensor | None = None
         parts: list[Tensor | None]
-        if share.share == "all" and gates[0] != gates[1]:
+        if below[0] != below[1]:  # a quotient, whose denominator gets nothing
+            parts = [None, relevance] if below[0] else [relevance, None]
+        elif share.share == "all" and gates[0] != gates[1]:
             parts = [None, relevance] if gates[0] else [relevance, None]
         elif share.share == "prop" and gates[0] != gates[1]:
             s, to_epsilon = per_unit(relevance, x + y, trace.rules.rule(here).epsilon)

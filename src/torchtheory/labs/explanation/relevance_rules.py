@@ -105,7 +105,8 @@ def epsilon(run: Run, x: Tensor) -> None:
     exact = lrp(inside, points, rules=Zero()).flat
     stable = lrp(inside, points, rules=Epsilon(strength)).flat
     says = run.states("C-23", r"R_j^{\varepsilon}/R_j^{0}=\frac{|z|}{|z|+\varepsilon}>0,\ -\varepsilon<z<0")
-    says.above(stable / exact, 0.0)
+    size = lrp(inside, points).score.abs()[:, None].expand(-1, 2)
+    says.equal(stable / exact, size / (size + strength), 1e-9)
     one_sign = layer(inside.weight.detach(), torch.tensor([strength]).double())
     weights = (lrp(inside, points).score / lrp(one_sign, points).score)[:, None].expand(-1, 1)
     turned = torch.cat([lrp(one_sign, p[None], rules=Zero()).flat * w for p, w in zip(points, weights, strict=True)])
@@ -123,7 +124,9 @@ def epsilon(run: Run, x: Tensor) -> None:
     at_zero = torch.ones(1, 3, dtype=torch.float64)
     exact = lrp(balanced, at_zero, rules=Zero()).flat
     still = [float((lrp(balanced, at_zero, rules=Epsilon(float(e))).flat - exact).abs().max()) for e in values]
-    says = run.states("C-23", r"\max_j|R_j^{\varepsilon}-R_j^0|=O(\varepsilon)")
+    says = run.states(
+        "C-23", r"z_k\ge\delta>0\ \text{at all active neurons}:\ \max_j|R_j^{\varepsilon}-R_j^0|=O(\varepsilon)"
+    )
     says.slope(values, away, 1.0, 0.1, against=(0.5, 2.0))
     says.fails("contributions that cancel, z = 1e-9", values, still)
     run.curves(
