@@ -130,6 +130,25 @@ def test_few_features_and_other_tasks_are_not_judged() -> None:
     assert "regression" in reasons(made("clever-hans", Problem(real, (x, value))))
 
 
+def test_explanations_of_a_network_that_looks_at_nothing_are_not_praised() -> None:
+    x, y = table(0)
+    net = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 2))
+    with torch.no_grad():
+        net[0].weight.zero_()
+    record = made("explanation-sanity", Problem(net, (x, y)))
+    assert "no input matters" in reasons(record)
+    assert not record.assessments
+    assert all(c.verdict is not Verdict.HOLDS for c in record.claims)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_class_of_a_few_features_is_not_accused(seed: int) -> None:
+    x = torch.randn(500, 20, generator=torch.Generator().manual_seed(seed))
+    y = (x[:, :3].sum(1) > 0).long()
+    net = seeded(lambda: nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 2)), seed)
+    assert accused(made("clever-hans", Problem(fit(net, x, y, 100), (x, y)), seed)) == []
+
+
 # ------------------------------------------------------------------------------ what it looks at
 
 

@@ -369,7 +369,7 @@ def _say_places(record: FindingRecord, name: str, samples: Samples, found: Cleve
         )
     else:
         record.fine(
-            f"No class hangs on one small place: at most {sentence}.",
+            f"No small place alone makes a class of most other samples: at most {sentence}.",
             number=number,
             usual=f"below {CONVERTED:.0%}",
             figure="places",
@@ -445,6 +445,11 @@ def explanation_sanity(problem: Problem, record: FindingRecord) -> None:
         )
         for k, m in methods.items()
     }  # fmt: skip
+    checks = {k: check for k, check in checks.items() if check.last.trials}
+    if not checks:
+        reason = "no input matters to the output, so explanations put nothing first"
+        record.not_applicable("C-19", RANDOMIZED, reason, samples=samples)
+        return
     for k, check in checks.items():
         record.quantity(
             f"{_slug(k)}-randomized",
@@ -546,7 +551,7 @@ def _judge(
         )
     elif all(c.passed for c in checks.values()):
         record.fine(
-            f"Explanations come from the trained weights: with weights drawn anew, the rank "
+            f"Explanations come from the weights of the network: with weights drawn anew, the rank "
             f"correlation is {checks[worst].last.estimate:z.2f}{part_of(name, samples)}.",
             number=number,
             usual=usual,
