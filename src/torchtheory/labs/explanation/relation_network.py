@@ -102,8 +102,8 @@ def relation_network(run: Run, images: int = 2) -> None:
     run.figure(
         "image",
         lambda axes: draw(axes, x[0], plain.convolutions(x[:1])[0]),
-        caption="An image of 128 × 128 pixels with a question, and the liveliest of the 24 maps of 7 × 7 objects that "
-        "convolutions with random weights make of it: " + " ".join(data.words[0]) + "?",
+        caption="An image of 128 × 128 pixels with a question, and the four liveliest of the 24 maps of 7 × 7 objects "
+        "that convolutions with random weights make of it: " + " ".join(data.words[0]) + "?",
         grid=(1, 5),
         size=(9, 2.2),
     )
