@@ -144,7 +144,7 @@ def test_a_ray_ends_where_the_score_does() -> None:
     valley = as_layer(lambda t: ((t - 0.5).square() + 0.1 + 0 * t.sqrt())[:, 0])
     found = find_root(valley, one, method="segment", baseline=-1.0)
     assert float(found.scores) == pytest.approx(0.1, abs=1e-3)  # the nearest to 0, not the last
-    hole = as_layer(lambda t: torch.where(t.abs() < 1e-6, torch.nan, t)[:, 0])
+    hole = as_layer(lambda t: torch.where(t.abs() < 1e-6, torch.nan, t.tanh())[:, 0])
     assert torch.isfinite(find_root(hole, one).scores).all()
 
 
