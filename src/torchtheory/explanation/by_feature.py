@@ -92,6 +92,20 @@ def sample_mean(values: SampleValues, confidence: float) -> Interval:
     return mean_interval(numbers, confidence)
 
 
+def agreement(one: Relevance, other: Relevance, confidence: float) -> Interval:
+    """How far two explanations of the same samples agree: the rank correlation of features.
+
+    1 where they put all features in the same order, 0 where their orders have nothing to do with
+    each other. The mean over samples, with its interval; channels of a pixel are added.
+
+    >>> found = agreement(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[5.0, 4.0, 1.0]]), 0.95)
+    >>> round(found.estimate, 6)
+    -1.0
+    """
+    a, b = (feature_totals(relevance).cpu() for relevance in (one, other))
+    return sample_mean(rank_correlation(a, b), confidence)
+
+
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     r"""Spearman's rank correlation of the rows of two matrices, `[n]`; equal values share ranks.
 

@@ -30,13 +30,7 @@ from torchtheory.core.foreign_text import json_text
 from torchtheory.core.intervals import Interval
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.explanation import page, pictures
-from torchtheory.explanation.by_feature import (
-    Method,
-    feature_totals,
-    named_methods,
-    rank_correlation,
-    sample_mean,
-)
+from torchtheory.explanation.by_feature import Method, agreement, named_methods
 from torchtheory.explanation.composites import DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.methods import method_named, methods_with
@@ -111,9 +105,9 @@ class Explanations:
         with each other. The mean over samples, with its interval; channels of a pixel are added.
         """
         names = list(self.explanations)
-        totals = {k: feature_totals(e.relevance) for k, e in self.explanations.items()}
+        maps = {k: e.relevance for k, e in self.explanations.items()}
         return {
-            (a, b): sample_mean(rank_correlation(totals[a], totals[b]), confidence)
+            (a, b): agreement(maps[a], maps[b], confidence)
             for i, a in enumerate(names)
             for b in names[i + 1 :]
         }

@@ -18,13 +18,7 @@ from torchtheory.core.errors import InvalidType
 from torchtheory.core.intervals import Interval
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.core.record import Cell, Table
-from torchtheory.explanation.by_feature import (
-    Method,
-    feature_totals,
-    named_methods,
-    rank_correlation,
-    sample_mean,
-)
+from torchtheory.explanation.by_feature import Method, agreement, named_methods
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.localization import Localization, localization
 from torchtheory.explanation.pixel_flipping import Flipping, pixel_flipping
@@ -84,8 +78,8 @@ class Evaluation:
 
     def agreement(self, one: str, other: str, confidence: float = 0.95) -> Interval:
         """The rank correlation of two methods' relevance, its mean over samples."""
-        a, b = (feature_totals(self.judgments[k].explanation.relevance).cpu() for k in (one, other))
-        return sample_mean(rank_correlation(a, b), confidence)
+        first, second = (self.judgments[k].explanation.relevance for k in (one, other))
+        return agreement(first, second, confidence)
 
     @property
     def table(self) -> Table:

@@ -27,8 +27,8 @@ from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval
 from torchtheory.explanation.by_feature import (
     Method,
+    agreement,
     feature_totals,
-    rank_correlation,
     sample_mean,
 )
 from torchtheory.explanation.clever_hans import (
@@ -512,7 +512,7 @@ def _agreements(
     for i, one in enumerate(names):
         for other in names[i + 1 :]:
             label = f"{one} and {other}"
-            found[label] = sample_mean(rank_correlation(maps[one], maps[other]), record.confidence)
+            found[label] = agreement(maps[one], maps[other], record.confidence)
             record.quantity(
                 f"agreement-{len(found)}",
                 f"rank correlation of {label}",
