@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -201,6 +204,61 @@ def test_root_points_make_the_table_without_biases() -> None:
         a = lrp(layer, x, target=weights, rules=printed)
         b = lrp(layer, x, target=weights, rules=generated)
         torch.testing.assert_close(a.relevance, b.relevance, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [Zero(), Epsilon(1e-9)], ids=lambda r: r.name)
+def test_an_output_of_zero_hands_on_nothing(rule: Rule) -> None:
+    """Contributions 1 and -1 of two inputs, and relevance that the flat rule put there."""
+    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False)).double()
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[1.0, -1.0], [1.0, 1.0]]))  # type: ignore[operator]
+        net[1].weight.fill_(3.0)  # type: ignore[operator]
+    found = lrp(net, torch.ones(1, 2).double(), rules={"0": rule, "1": Flat()})
+    assert found.score.tolist() == [6.0]
+    torch.testing.assert_close(found.flat, torch.full((1, 2), 1.5).double())
+    assert found.ledger is not None
+    torch.testing.assert_close(found.ledger.to_epsilon, torch.tensor([3.0]).double())
+
+
+class OfTwo(nn.Module):
+    """The sum of a function of two inputs."""
+
+    def __init__(self, written: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.written = written
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.written(a, b).flatten(1).sum(1)
+
+
+@pytest.mark.parametrize("share", ["all", "prop", "half"])
+def test_products_by_hand(share: Literal["all", "prop", "half"]) -> None:
+    g = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(4, 3, generator=g).double() for _ in range(2))
+    rules = Composite((), Zero(), Product(share))
+    gate = a.sigmoid()
+    product = gate * b
+    of_gate = {"all": 0 * product, "prop": gate / (gate + b) * product, "half": product / 2}[share]
+    for written in (lambda a, b: a.sigmoid() * b, lambda a, b: b * a.sigmoid()):
+        found = lrp(OfTwo(written), (a, b), rules=rules)
+        torch.testing.assert_close(found.relevance[0], of_gate)
+        torch.testing.assert_close(found.relevance[1], product - of_gate)
+    signals = lrp(OfTwo(torch.mul), (a, b), rules=rules)  # of two signals neither is a gate
+    torch.testing.assert_close(signals.relevance[0], a * b / 2)
+    torch.testing.assert_close(signals.relevance[1], a * b / 2)
+
+
+def test_a_product_of_matrices_by_hand() -> None:
+    g = torch.Generator().manual_seed(1)
+    a, b = torch.randn(4, 3, 5, generator=g).double(), torch.randn(4, 5, 2, generator=g).double()
+    found = lrp(OfTwo(torch.matmul), (a, b), rules=Zero())
+    each = a[:, :, :, None] * b[:, None]  # what is added up in an entry of the product
+    torch.testing.assert_close(found.relevance[0], each.sum(3) / 2)
+    torch.testing.assert_close(found.relevance[1], each.sum(1) / 2)
+    weights = torch.softmax(a, -1)
+    gated = lrp(OfTwo(lambda a, b: torch.softmax(a, -1) @ b), (a, b), rules=Zero())
+    assert float(gated.relevance[0].abs().max()) == 0
+    torch.testing.assert_close(gated.relevance[1], (weights[:, :, :, None] * b[:, None]).sum(1))
 
 
 def test_single_and_double_precision_batches_and_chunks_agree() -> None:
