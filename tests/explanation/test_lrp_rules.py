@@ -220,6 +220,18 @@ def test_an_output_of_zero_hands_on_nothing(rule: Rule) -> None:
     torch.testing.assert_close(found.ledger.to_epsilon, torch.tensor([3.0]).double())
 
 
+@pytest.mark.parametrize("function", [F.softplus, torch.cos, F.logsigmoid, torch.tanh, F.gelu])
+def test_functions_of_entries_hand_on_their_change_from_zero(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).double()
+    found = lrp(OfTwo(lambda a, b: function(a) + 0 * b), (x, torch.ones_like(x)), rules=Zero())
+    at_zero = function(torch.zeros_like(x))
+    torch.testing.assert_close(found.relevance[0], function(x) - at_zero)
+    assert found.ledger is not None
+    torch.testing.assert_close(found.ledger.to_biases, at_zero.sum(1))
+
+
 class OfTwo(nn.Module):
     """The sum of a function of two inputs."""
 
