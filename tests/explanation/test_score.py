@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, NonFinite, TorchTheoryError
+from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, TorchTheoryError
 from torchtheory.explanation.gradients import (
     gradient_times_input,
     integrated_gradients,
@@ -219,6 +219,16 @@ def test_nothing_is_left_behind_by_a_failure() -> None:
     assert all(p.requires_grad and p.grad is None for p in net.parameters())
     assert torch.equal(random, torch.get_rng_state())
     assert torch.is_grad_enabled()
+
+
+def test_a_background_has_samples_of_every_input() -> None:
+    x = (torch.ones(2, 4), torch.ones(2, 4))
+    for first, second in ((0, 0), (2, 3)):
+        background = (torch.zeros(first, 4), torch.zeros(second, 4))
+        with pytest.raises(EmptyData, match=f"1 or more, not {first} and {second}"):
+            occlusion(Writing(False), x, background=background)
+    with pytest.raises(EmptyData, match="1 or more, not 0"):
+        integrated_gradients(nn.Linear(4, 1), x[0], background=torch.zeros(0, 4))
 
 
 def test_a_score_does_not_change_its_points() -> None:

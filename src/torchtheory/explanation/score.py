@@ -178,6 +178,9 @@ class Score:
                     f"inputs like {described(own)} are needed, any number of them, not "
                     f"{described(t)}"
                 )
+        if len({len(t) for t in given}) > 1 or len(given[0]) == 0:
+            counts = " and ".join(str(len(t)) for t in given)
+            raise EmptyData(f"the same number of each input is needed, 1 or more, not {counts}")
         given = [t.to(own) for t, own in zip(given, self.x, strict=True)]
         if all(t.is_floating_point() for t in given):
             return torch.cat([t.reshape(len(t), -1) for t in given], 1)
