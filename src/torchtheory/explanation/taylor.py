@@ -88,7 +88,7 @@ def taylor(
             the zero-order term is not 0); `("scale", δ)` for the point δx; or inputs of one sample
             or of each.
 
-    Time: one pass forward and one backward, and the search for the root.
+    Time: two passes forward and one backward, and the search for the root.
 
     >>> net = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))
     >>> found = taylor(net, torch.randn(5, 4), reference=("scale", 0.1))
