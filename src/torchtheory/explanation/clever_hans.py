@@ -8,8 +8,10 @@ And *planted* on samples of other classes, it turns them into this one.
 The last is a test: what makes a horse of most other pictures, while it covers a sixteenth of them
 at most, is no horse. A place is *suspicious* if the share of foreign samples that it converts is
 above 1/2 with the stated confidence (Clopper and Pearson, over all classes together). It is chosen
-by relevance and never by what it converts, so the test is not bent by the choice. Source:
-Mathematical Aspects of Deep Learning, section 5.2.1 with footnote 1, and section 5.3.3.
+by relevance and never by what it converts, so the test is not bent by the choice. A tag that only
+helps, and converts fewer, is not accused: by these numbers it is like a part of the object, such as
+the hole of a zero, without which zeros are not recognized either. Source: Mathematical Aspects of
+Deep Learning, section 5.2.1 with footnote 1, and section 5.3.3.
 """
 
 from __future__ import annotations
