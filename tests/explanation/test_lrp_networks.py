@@ -526,6 +526,29 @@ def test_factors_are_constant_in_a_linear_region() -> None:
     assert 1e-7 < moved["1"] < 1e-1
 
 
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda s, x: s.c(torch.fft.rfft(x).real),
+        lambda s, x: s.d(1 / x),
+        lambda s, x: s.d(torch.log(x.abs())),
+        lambda s, x: s.d(x - x.mean(0)),
+    ],
+)
+def test_a_refusal_leaves_no_tensors(forward: Callable[..., Tensor]) -> None:
+    """An error that the graph of the pass held would hold all of it for ever."""
+    net, x = Written(forward, **linears()).double(), torch.randn(3, 6).double()
+
+    def tensors() -> int:
+        with pytest.raises(UnsupportedModel):
+            lrp(net, x)
+        gc.collect()
+        return sum(issubclass(type(o), Tensor) for o in gc.get_objects())
+
+    tensors()
+    assert tensors() == tensors()
+
+
 def test_nothing_is_left_in_memory() -> None:
     """A pass is free as soon as it is over, without waiting for the collector of cycles."""
     net, x = residual(), torch.randn(2, 3, 8, 8).double()

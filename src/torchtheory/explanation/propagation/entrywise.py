@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.errors import UnsupportedModel
 from torchtheory.explanation.propagation.marks import (
     Mark,
     constant_along,
@@ -51,10 +52,10 @@ def _activation(trace: Propagation, name: str, x: Any, *args: Any, **named: Any)
     if at_zero == 0:
         return noted(trace.node(value, lambda relevance: (relevance,), [x]), known)
     if not math.isfinite(at_zero):
-        where = trace.refusal(f"no rule for {name}, which is not finite at 0,")
+        refused = trace.located(f"no rule for {name}, which is not finite at 0,")
 
         def refuse(relevance: Tensor) -> Sequence[Tensor | None]:
-            raise where
+            raise UnsupportedModel(refused)
 
         return noted(trace.node(value, refuse, [x]), known)
     place = trace.place(name, mark.depth, weighted=False)

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import UnsupportedModel
-
 _NAME = "_torchtheory_mark"
 
 
@@ -39,7 +37,7 @@ class Mark:
     depth: int = 0
     ends: str = ""
     below: bool = False
-    refused: UnsupportedModel | None = None
+    refused: str = ""
 
 
 class SamplesMixed(Exception):

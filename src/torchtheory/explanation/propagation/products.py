@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.errors import UnsupportedModel
 from torchtheory.explanation.propagation.affine import linear_map
 from torchtheory.explanation.propagation.linear_maps import per_unit
 from torchtheory.explanation.propagation.marks import (
@@ -84,11 +85,11 @@ def _div(trace: Propagation, name: str, a: Any, b: Any, *, rounding_mode: str | 
     gate = not is_signal(a) or mark_of(a).gate
     signals = [t for t in (a, b) if is_signal(t)]
     mark = trace.entrywise(signals, value.ndim, gate=gate)
-    where = trace.refusal(f"no rule for {name} by a signal")
+    refused = trace.located(f"no rule for {name} by a signal")
 
     def back(relevance: Tensor) -> Sequence[Tensor | None]:
         if not is_signal(a):
-            raise where
+            raise UnsupportedModel(refused)
         return (relevance.sum_to_size(a.shape), None)
 
     return noted(trace.node(value, back, signals), mark)

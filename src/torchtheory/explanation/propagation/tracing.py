@@ -105,11 +105,15 @@ class Propagation(NamedCalls):
         """The points of which each row is a sample."""
         noted(points, Mark(numbered(points)))
 
-    def refusal(self, sentence: str) -> UnsupportedModel:
-        """An error with the place where it happened."""
+    def located(self, sentence: str) -> str:
+        """A sentence with the place where the pass is."""
         name, kind = self.path[-1]
         where = f"layer {name!r} ({kind})" if name else f"forward of {kind}"
-        return UnsupportedModel(f"{sentence} in {where}")
+        return f"{sentence} in {where}"
+
+    def refusal(self, sentence: str) -> UnsupportedModel:
+        """An error with the place where it happened."""
+        return UnsupportedModel(self.located(sentence))
 
     def place(self, operation: str, depth: int, weighted: bool) -> Callable[[], Place]:
         """Where an operation is; asked for on the way back, when the whole depth is known."""
@@ -176,12 +180,12 @@ class Propagation(NamedCalls):
                 return body(func)(*args, **named)
         before = [mark_of(t).refused for t in tensors_in([*args, *named.values()])]
         return self._without_rule(
-            next((r for r in before if r is not None), None)
-            or self.refusal(f"no rule for {resolve_name(func) or name}"),
+            next(filter(None, before), "")
+            or self.located(f"no rule for {resolve_name(func) or name}"),
             func(*args, **named),
         )
 
-    def _without_rule(self, refused: UnsupportedModel, made: Any) -> Any:
+    def _without_rule(self, refused: str, made: Any) -> Any:
         """Nothing is wrong with it as long as no relevance arrives."""
 
         def wrapped(t: Any) -> Any:
@@ -189,7 +193,8 @@ class Propagation(NamedCalls):
                 return t
 
             def back(relevance: Tensor) -> Sequence[Tensor | None]:
-                raise refused
+                # made here: an error that the graph holds would hold the graph by its traceback
+                raise UnsupportedModel(refused)
 
             made = self.node(t.detach(), back, [t])
             return noted(made, Mark(None, gate=True, refused=refused))
