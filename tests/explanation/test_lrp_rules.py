@@ -326,6 +326,21 @@ def test_composites_choose_by_name_type_and_depth() -> None:
     assert {e.rule for e in mapped.ledger} == {"gamma 2", "zero", "epsilon 1e-06"}
 
 
+def test_the_first_layer_has_weights() -> None:
+    net = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 2))
+    found = lrp(net, torch.rand(2, 2, 8, 8), rules=Composite([(first_layer, Flat())], Zero()))
+    assert found.ledger is not None
+    assert {e.layer: e.rule for e in found.ledger} == {"3": "zero", "1": "flat", "0": "zero"}
+
+
+def test_coefficients_of_both_signs_are_taken_as_they_stand() -> None:
+    """Bicubic interpolation has negative ones, of which no rule can take parts."""
+    net = nn.Sequential(nn.Upsample(scale_factor=2, mode="bicubic"), nn.Flatten())
+    x, weights = torch.randn(2, 1, 4, 4).double(), torch.randn(2, 64).double()
+    found = lrp(net, x, weights, AlphaBeta(1, 0))
+    torch.testing.assert_close(found.flat, lrp(net, x, weights, Zero()).flat)
+
+
 def test_relevance_of_layers() -> None:
     net, x = relu_network(), torch.rand(3, 2, 8, 8).double()
     found = layer_relevances(net, x, 2, AlphaBeta(1, 0), ["0", "2", "9"])
