@@ -14,6 +14,7 @@ from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName
 from torchtheory.explanation.composites import (
     Composite,
     DoubtfulRules,
+    Place,
     first_layer,
     last_layers,
     lower_part,
@@ -324,6 +325,31 @@ def test_composites_choose_by_name_type_and_depth() -> None:
     mapped = lrp(net, x, rules={nn.Conv2d: Gamma(2), "7": Zero()})
     assert mapped.ledger is not None
     assert {e.rule for e in mapped.ledger} == {"gamma 2", "zero", "epsilon 1e-06"}
+
+
+def test_presets_are_what_their_table_says() -> None:
+    def conv(depth: int) -> Place:
+        return Place("", nn.Conv2d, "conv2d", depth, 6, True)
+
+    dense, lstm = (Place("", k, "linear", 3, 6, True) for k in (nn.Linear, nn.LSTM))
+    image, boxed = preset("image_cnn"), preset("image_cnn", low=0, high=1)
+    assert [image.rule(conv(d)).name for d in range(6)] == [
+        "squared weights", *["gamma 0.25"] * 3, *["epsilon 1e-06"] * 2,
+    ]  # fmt: skip
+    assert boxed.rule(conv(0)).name == "box 0 to 1"
+    assert image.rule(dense).name == "epsilon 1e-06"
+    for name, of_dense, of_lstm in (
+        ("text_cnn", "epsilon 1e-06", "epsilon 1e-06"),
+        ("relu_default", "alpha 1 beta 0", "alpha 1 beta 0"),
+        ("vqa", "alpha 1 beta 0", "epsilon 0.001"),
+        ("lstm", "epsilon 0.001", "epsilon 0.001"),
+        ("transformer", "epsilon 1e-06", "epsilon 1e-06"),
+        ("field_of_view", "flat", "flat"),
+        ("gradient_times_input", "zero", "zero"),
+    ):
+        assert preset(name).rule(dense).name == of_dense, name
+        assert preset(name).rule(lstm).name == of_lstm, name
+        assert preset(name).product.share == "all"
 
 
 def test_the_first_layer_has_weights() -> None:
