@@ -10,7 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, TorchTheoryError
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    NonFinite,
+    TorchTheoryError,
+    UnsupportedModel,
+)
 from torchtheory.explanation.gradients import (
     gradient_times_input,
     integrated_gradients,
@@ -132,6 +138,15 @@ def test_equal_words_that_the_model_copies_are_told_apart_by_their_order() -> No
     found = gradient_times_input(Pair(torch.int64), (words, words.clone()))
     assert len(found.relevance) == 2
     torch.testing.assert_close(found.total, found.score)
+
+
+def test_words_are_embedded_as_they_stand() -> None:
+    class Turned(Pair):
+        def forward(self, words: Tensor) -> Tensor:  # type: ignore[override]
+            return self.words(words.T).sum(0) @ self.last.T
+
+    with pytest.raises(UnsupportedModel, match=r"no embedding takes the whole numbers \[2, 5\]"):
+        occlusion(Turned(torch.int64), torch.ones(2, 5, dtype=torch.long))
 
 
 def test_gradients_take_one_pass_each_way() -> None:

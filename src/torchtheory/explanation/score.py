@@ -299,7 +299,7 @@ def open_score(
 
     Raises:
         UnsupportedModel: for a model in training mode with dropout, one that draws random numbers,
-            and whole numbers that go through no embedding.
+            and whole numbers that go through no embedding as they stand.
 
     >>> net = nn.Linear(2, 3)
     >>> with open_score(net, torch.ones(4, 2), target=1) as score:
@@ -456,8 +456,9 @@ class _Embeddings(TorchFunctionMode):
         embedded = [v for owner, v in self._seen if owner == id(t)]
         if not embedded:
             raise UnsupportedModel(
-                "the inputs are whole numbers and go through no embedding, so the score has no "
-                "slope in them: give real inputs (x.float()), or a model that embeds them"
+                f"no embedding takes the whole numbers {list(t.shape)} as they stand, so the score "
+                "has no slope in them: give real inputs (x.float()), or a model that calls "
+                "nn.Embedding on all of them, neither cut nor turned round"
             )
         return embedded
 
