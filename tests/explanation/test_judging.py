@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch, UnknownName
+from torchtheory.core.intervals import Interval
 from torchtheory.explanation.by_feature import (
     correlation,
     feature_totals,
@@ -32,7 +33,7 @@ from torchtheory.explanation.lrp import lrp
 from torchtheory.explanation.occlusion import occlusion
 from torchtheory.explanation.pixel_flipping import pixel_flipping
 from torchtheory.explanation.property_scores import explanation_scores
-from torchtheory.explanation.sanity import randomization_check
+from torchtheory.explanation.sanity import RandomizationCheck, randomization_check
 from torchtheory.explanation.stability import explanation_stability
 from torchtheory.models.untouched import ModelState
 from torchtheory.nets.feedforward import dense, mlp
@@ -297,6 +298,16 @@ def test_an_explanation_without_an_order_is_not_said_to_come_from_the_weights() 
     some = torch.cat([torch.zeros(30, 4).double(), normal(30, 4)])
     found = randomization_check(net, some, gradient_times_input, generator=1)
     assert found.last.trials == 30  # zeros have no part in the mean
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "passed"), [(0.6, 0.70, True), (0.71, 0.8, False), (0.70, 0.71, None)]
+)
+def test_half_of_the_variance_of_ranks_is_the_limit(
+    low: float, high: float, passed: bool | None
+) -> None:
+    last = Interval((low + high) / 2, low, high, 0.95, 9, "by hand")
+    assert RandomizationCheck("cascading", (), (), last).passed is passed
 
 
 def test_draws_widen_the_interval_and_names_are_checked() -> None:

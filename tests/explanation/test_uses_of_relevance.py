@@ -319,6 +319,14 @@ def test_one_of_three_features_that_matter_is_not_accused(seed: int) -> None:
     assert all(0.25 < p.planted.estimate < 0.5 for p in found.places)
 
 
+@pytest.mark.parametrize(("features", "places"), [(15, 0), (16, 2)])
+def test_a_small_place_is_a_sixteenth(features: int, places: int) -> None:
+    x, y = normal(60, features), torch.arange(60) % 2
+    x[:, 0] = 3.0 * (2 * y - 1)
+    net = nn.Sequential(dense(torch.eye(features, dtype=torch.float64)[:1]))
+    assert len(clever_hans(net, x, y).places) == places
+
+
 def test_few_features_have_no_small_place() -> None:
     x, y = normal(60, 4), torch.arange(60) % 2
     x[:, 0] = 3.0 * (2 * y - 1)
