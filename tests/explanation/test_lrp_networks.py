@@ -22,7 +22,7 @@ from torchtheory.explanation.deep_taylor import (
     root_along,
 )
 from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.lrp import layer_relevances, lrp
 from torchtheory.explanation.propagation.linear_maps import LinearMap
 from torchtheory.explanation.rules import AlphaBeta, Epsilon, Flat, Gamma, Product, WSquare, Zero
 from torchtheory.models.untouched import ModelState
@@ -511,6 +511,36 @@ def test_expansions_of_neurons() -> None:
         float(product_expansion(z_gate, z_signal.abs(), activation="relu").residual.abs().max())
         < 1e-15
     )
+
+
+def test_roots_with_a_bias_and_references_that_are_silent() -> None:
+    g = torch.Generator().manual_seed(0)
+    w, x = torch.randn(5, generator=g).double(), torch.rand(20, 5, generator=g).double()
+    root = root_along(x, w, x + 1, bias=0.7)
+    assert float((root @ w + 0.7).abs().max()) < 1e-12
+    silent = root - w  # below the root
+    assert float(neuron_expansion(x, w, silent, bias=0.7).messages.abs().max()) == 0
+
+
+def test_a_layer_that_is_used_twice_has_the_sum_of_its_calls() -> None:
+    torch.manual_seed(0)
+    layers = {"a": nn.Linear(5, 5, bias=False), "o": nn.Linear(5, 1, bias=False)}
+    net = Written(lambda s, x: s.o(F.relu(s.a(F.relu(s.a(x))))), **layers).double()
+    x = torch.randn(4, 5).double()
+    found = layer_relevances(net, x, None, Zero(), ["a"])["a"]
+    torch.testing.assert_close(found.sum(1), 2 * net(x).detach()[:, 0])
+
+
+def test_an_operation_that_only_some_chunks_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Written(lambda s, x: s.d(x.masked_fill(x > 1, 0.5)), **linears()).double()
+    x = torch.linspace(-2, 1.01, 240).double().reshape(40, 6)  # only the last sample is filled
+    whole = lrp(net, x, 0)
+    monkeypatch.setattr("torchtheory.explanation.score.AT_ONCE", 1)
+    parts = lrp(net, x, 0)
+    assert whole.ledger is not None
+    assert parts.ledger is not None
+    torch.testing.assert_close(whole.ledger.to_biases, parts.ledger.to_biases)
+    assert float(parts.ledger.unexplained.abs().max()) < 1e-12
 
 
 def test_factors_are_constant_in_a_linear_region() -> None:
