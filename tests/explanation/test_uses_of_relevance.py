@@ -18,9 +18,10 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
+from torchtheory.core.intervals import Interval
 from torchtheory.data.real import digits
 from torchtheory.explanation.by_feature import correlation, feature_totals
-from torchtheory.explanation.clever_hans import clever_hans
+from torchtheory.explanation.clever_hans import Place, clever_hans
 from torchtheory.explanation.gradients import gradient_times_input, sensitivity
 from torchtheory.explanation.heatmap_clusters import coarse, heatmap_clusters
 from torchtheory.explanation.manipulation import Smoothed, manipulate_explanation
@@ -317,6 +318,21 @@ def test_one_of_three_features_that_matter_is_not_accused(seed: int) -> None:
     assert found.suspects == ()
     # one of two would turn half of the others, by symmetry; one of three fewer
     assert all(0.25 < p.planted.estimate < 0.5 for p in found.places)
+
+
+@pytest.mark.parametrize(
+    ("converted", "share", "suspicious"),
+    [(0.51, 0.07, True), (0.49, 0.07, False), (0.51, 0.06, False)],
+)
+def test_a_suspect_converts_most_and_is_looked_at(
+    converted: float, share: float, suspicious: bool
+) -> None:
+    def above(low: float) -> Interval:
+        return Interval(low + 0.1, low, low + 0.2, 0.95, 100, "by hand")
+
+    mask = torch.arange(16) == 0
+    place = Place(1, mask, 1 / 16, above(share), above(converted), above(0.8), above(0.0))
+    assert place.suspicious is suspicious
 
 
 @pytest.mark.parametrize(("features", "places"), [(15, 0), (16, 2)])
