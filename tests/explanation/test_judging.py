@@ -224,6 +224,11 @@ def test_localization_by_hand() -> None:
     assert found.area == 0.5
 
 
+def test_as_many_most_relevant_features_count_as_the_mask_has() -> None:
+    found = localization(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([True, False, True]))
+    assert found.rank.estimate == 0.5
+
+
 def test_a_mask_for_each_sample() -> None:
     relevance = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     found = localization(relevance, torch.tensor([[True, False], [False, True]]))
@@ -310,6 +315,12 @@ def test_half_of_the_variance_of_ranks_is_the_limit(
     assert RandomizationCheck("cascading", (), (), last).passed is passed
 
 
+def test_samples_that_say_the_same_do_not_hide_that_draws_differ() -> None:
+    net, x = mlp([20, 1], "relu", generator=0), normal(50, 20)
+    check = randomization_check(net, x, sensitivity, layers=(), draws=3, generator=0)
+    assert check.last.low + 0.01 < check.last.estimate < check.last.high - 0.01
+
+
 def test_draws_widen_the_interval_and_names_are_checked() -> None:
     net, x = mlp([4, 8, 3], "relu", generator=0), normal(40, 4)
     one = randomization_check(net, x, gradient_times_input, layers=())
@@ -362,6 +373,16 @@ def test_words_cannot_be_moved() -> None:
 
 
 # ------------------------------------------------------------------------------- cost and table
+
+
+def test_seconds_are_those_of_one_explanation_and_the_fastest_call_counts() -> None:
+    taken = iter([100.0, 9.0, 6.0, 12.0])  # the first call is not timed
+
+    def method(model: nn.Module, x: Tensor, target: Any) -> Explanation:
+        return Explanation(x, x.sum(1), "by hand", seconds=next(taken))
+
+    (cost,) = explainer_cost(linear([1.0, 1.0]), normal(3, 2), {"by hand": method})
+    assert (cost.seconds, cost.per_second, cost.samples) == (2.0, 0.5, 3)
 
 
 def test_passes_are_counted() -> None:

@@ -167,6 +167,17 @@ def test_relevance_of_units_by_hand() -> None:
     assert found.tolist() == pytest.approx([3.0, 1.0, 2.0], abs=1e-4)
 
 
+def test_places_of_a_filter_that_cancel_are_no_relevance() -> None:
+    filters = nn.Conv2d(1, 2, 1, bias=False)
+    head = nn.Linear(4, 1, bias=False)
+    with torch.no_grad():
+        filters.weight.fill_(1.0)
+        head.weight.copy_(torch.tensor([[1.0, -1.0, 1.0, 1.0]]))
+    net = nn.Sequential(filters, nn.ReLU(), nn.Flatten(), head)
+    (found,) = unit_relevances(net, torch.ones(3, 1, 1, 2), rules=Epsilon(1e-6)).values()
+    assert found.tolist() == pytest.approx([0.0, 2.0], abs=1e-4)
+
+
 def test_units_without_relevance_go_first_and_nothing_changes() -> None:
     net = mlp([5, 8, 3], "relu", generator=0)
     with torch.no_grad():
