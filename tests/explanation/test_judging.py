@@ -443,3 +443,16 @@ def test_effects_of_single_features_take_no_table_of_all_pairs() -> None:
     with Largest() as largest:
         explanation_scores(net, x, x)
     assert 3000 < largest.entries < 3000**2 / 10
+
+
+def test_what_is_no_method_is_refused_wherever_methods_are_judged() -> None:
+    net, x = nn.Linear(3, 1), torch.randn(6, 3)
+
+    def raw(model: nn.Module, x: Tensor, target: object) -> Tensor:
+        return x
+
+    for judge in (randomization_check, explanation_stability, explainer_cost):
+        with pytest.raises(InvalidType, match="must return an Explanation"):
+            judge(net, x, raw)  # type: ignore[operator]
+    with pytest.raises(InvalidType, match="function"):
+        randomization_check(net, x, "lrp")  # type: ignore[arg-type]

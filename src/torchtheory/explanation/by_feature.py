@@ -66,6 +66,16 @@ def named_methods(methods: Method | Mapping[str, Method]) -> dict[str, Method]:
     return {str(k): as_function(m, f"method {k!r}") for k, m in methods.items()}
 
 
+def explained_by(
+    method: Method, model: nn.Module, x: Inputs, target: Target, name: str = "the method"
+) -> Explanation:
+    """What a method returns, which must be an explanation."""
+    made = as_function(method, name)(model, x, target)
+    if not isinstance(made, Explanation):
+        raise InvalidType(f"{name} must return an Explanation, not {described(made)}")
+    return made
+
+
 def totals(removal: Removal, relevance: Relevance) -> Tensor:
     """Relevance `[n, features]` of the features that are taken away, such as patches."""
     score, numbers = removal.score, flat(relevance).double()

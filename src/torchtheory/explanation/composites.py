@@ -28,7 +28,7 @@ from torchtheory.explanation.rules import (
 
 #: Operations that are what a layer of this type does, wherever they are called.
 _SAME_AS: dict[type[nn.Module], set[str]] = {
-    nn.Linear: {"linear", "matmul", "einsum", "tensordot"},
+    nn.Linear: {"linear", "matmul", "einsum"},
     nn.Conv1d: {"conv1d"},
     nn.Conv2d: {"conv2d"},
     nn.Conv3d: {"conv3d"},

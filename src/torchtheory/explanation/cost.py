@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from torchtheory.core.checks import whole_number
-from torchtheory.explanation.by_feature import Method, named_methods
+from torchtheory.explanation.by_feature import Method, explained_by, named_methods
 from torchtheory.explanation.score import Inputs, Target
 
 
@@ -64,7 +64,7 @@ def explainer_cost(
     whole_number(repetitions, "repetitions", least=1)
     found = []
     for name, method in named_methods(methods).items():
-        first = method(model, x, target)
+        first = explained_by(method, model, x, target, f"method {name!r}")
         seconds = min(method(model, x, target).seconds for _ in range(repetitions))
         count = len(first)
         found.append(ExplainerCost(name, first.forwards, first.backwards, seconds / count, count))

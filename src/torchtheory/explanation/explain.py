@@ -30,7 +30,7 @@ from torchtheory.core.foreign_text import json_text
 from torchtheory.core.intervals import Interval
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.explanation import page, pictures
-from torchtheory.explanation.by_feature import Method, agreement, named_methods
+from torchtheory.explanation.by_feature import Method, agreement, explained_by, named_methods
 from torchtheory.explanation.composites import DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.methods import method_named, methods_with
@@ -245,10 +245,7 @@ def explain(
     for name, call in progress.track(list(calls.items()), "explaining"):
         try:
             with _doubts(remarks):
-                made = call(model, x, target)
-            if not isinstance(made, Explanation):
-                raise InvalidType(f"{name} must return an Explanation, not {described(made)}")
-            found[name] = made
+                found[name] = explained_by(call, model, x, target, name)
         except TorchTheoryError as error:
             if len(calls) == 1:
                 raise

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from torchtheory.core.checks import described, open_fraction
-from torchtheory.core.errors import InvalidType
+from torchtheory.core.checks import open_fraction
 from torchtheory.core.intervals import Interval
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.core.record import Cell, Table
-from torchtheory.explanation.by_feature import Method, agreement, named_methods
+from torchtheory.explanation.by_feature import Method, agreement, explained_by, named_methods
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.localization import Localization, localization
 from torchtheory.explanation.pixel_flipping import Flipping, pixel_flipping
@@ -155,9 +154,7 @@ def evaluate_explanations(
         )
 
     for name, method in named_methods(methods).items():
-        made = method(model, x, fixed)
-        if not isinstance(made, Explanation):
-            raise InvalidType(f"method {name!r} must return an Explanation, not {described(made)}")
+        made = explained_by(method, model, x, fixed, f"method {name!r}")
         drawn = drawn or flipped(made, "random")
         judged[name] = Judgment(
             made,

@@ -25,6 +25,7 @@ from torchtheory.core.intervals import Interval
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.explanation.by_feature import (
     Method,
+    explained_by,
     feature_totals,
     rank_correlation,
     sample_mean,
@@ -123,7 +124,7 @@ def randomization_check(
         fixed = score.classes if target is None else target
 
     def explained(network: nn.Module) -> Tensor:
-        found = feature_totals(method(network, x, fixed).relevance)
+        found = feature_totals(explained_by(method, network, x, fixed).relevance)
         return found.abs() if absolute else found
 
     first = explained(model)

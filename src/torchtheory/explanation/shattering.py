@@ -26,6 +26,7 @@ from torchtheory.core.intervals import Interval
 from torchtheory.explanation.by_feature import (
     Method,
     correlation,
+    explained_by,
     feature_totals,
     named_methods,
     sample_mean,
@@ -106,7 +107,7 @@ def shattering(
     way = (x[:, None] + weights * (other - x)[:, None]).flatten(0, 1)
     found = {}
     for name, method in named_methods(methods).items():
-        maps = feature_totals(method(model, way, fixed).relevance).double().cpu()
+        maps = feature_totals(explained_by(method, model, way, fixed).relevance).double().cpu()
         maps = maps.reshape(len(x), points, -1)
         lagged = [
             correlation(

@@ -25,7 +25,7 @@ from torchtheory.core.checks import open_fraction, positive_number, whole_number
 from torchtheory.core.errors import InvalidType
 from torchtheory.core.intervals import Interval
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.explanation.by_feature import Method, sample_mean
+from torchtheory.explanation.by_feature import Method, explained_by, sample_mean
 from torchtheory.explanation.explanation import flat
 from torchtheory.explanation.score import Inputs, Target, open_score
 
@@ -92,7 +92,7 @@ def explanation_stability(
     if not all(t.is_floating_point() for t in inputs):
         raise InvalidType("words cannot be moved a little; give a model of their embeddings")
     single = isinstance(x, Tensor)
-    before = flat(method(model, x, fixed).relevance).double()
+    before = flat(explained_by(method, model, x, fixed).relevance).double()
     size = flat(inputs).double().norm(dim=1)
     source = as_generator(generator)
     lipschitz, largest = torch.zeros(2, len(before), dtype=torch.float64)
@@ -106,7 +106,9 @@ def explanation_stability(
             _inside(t, scale.reshape(-1, *[1] * (t.ndim - 1)) * m)
             for t, m in zip(inputs, moves, strict=True)
         )
-        after = flat(method(model, moved[0] if single else moved, fixed).relevance).double()
+        after = flat(
+            explained_by(method, model, moved[0] if single else moved, fixed).relevance
+        ).double()
         apart = (flat(moved).double() - flat(inputs).double()).norm(dim=1)
         change = (after - before).norm(dim=1)
         slope = torch.where(apart > 0, change / apart, 0.0)
