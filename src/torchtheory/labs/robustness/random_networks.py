@@ -170,9 +170,10 @@ def copies(run: Run, count: int, width: int, dimension: int) -> Tensor:
     """Squared gradient norms of networks all of whose units are one."""
     found = []
     for _ in range(count):
-        net = random_two_layer(1, dimension, "relu", generator=run.generator)
+        one = random_two_layer(1, dimension, "relu", generator=run.generator)[0]
+        assert isinstance(one, nn.Linear)
         alike = nn.Sequential(
-            dense(net[0].weight.detach().expand(width, -1)),
+            dense(one.weight.detach().expand(width, -1)),
             nn.ReLU(),
             dense(torch.full((1, width), width**-0.5, dtype=torch.float64)),
         )
