@@ -19,7 +19,7 @@ from torchtheory.audit.engine.finding import all_findings
 PLACE = Path(__file__).parents[2] / "examples"
 
 #: Those with a test of their own elsewhere.
-OTHERS = {"track_training"}
+OTHERS = {"track_training", "explanation"}
 
 
 @pytest.fixture(autouse=True)
@@ -102,3 +102,15 @@ def test_what_the_examples_say(
     before, _, after = capsys.readouterr().out.partition("Without class 3:")
     assert "never predicted" not in before
     assert "Class 3 occurs in the data but is never predicted." in after
+
+
+def test_the_example_of_explanations_writes_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = load("explanation", monkeypatch).main(
+        ["--directory", str(tmp_path / "page"), "--epochs=1", "--samples=2"]
+    )
+    said = capsys.readouterr().out
+    assert "marked network, suspicious places:" in said
+    assert len(found.agreement()) == 3
+    assert (tmp_path / "page" / "explanation.html").stat().st_size > 5000
