@@ -26,6 +26,7 @@ Table 5.1 and Eq. (5.13).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -84,7 +85,7 @@ def _negative(w: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(ABC):
     """How a linear operation hands on relevance; the classes below are the rules there are.
 
     Attributes:
@@ -94,14 +95,14 @@ class Rule:
     epsilon: float = field(default=0.0, init=False)
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """In words, as the ledger prints it."""
-        raise NotImplementedError
 
-    @cached_property
+    @property
+    @abstractmethod
     def parts(self) -> tuple[Part, ...] | None:
         """Its table; None for $x_jw_{jk}$ as it stands, whose sum is the output itself."""
-        raise NotImplementedError
 
     @property
     def wants_positive_inputs(self) -> bool:
