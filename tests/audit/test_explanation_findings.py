@@ -10,9 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.audit.engine.finding import FindingRecord, all_findings, examine
+from torchtheory.audit.findings import explanations
 from torchtheory.core.claim import Verdict
 from torchtheory.core.diagnosis import State
+from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.data.real import digits
+from torchtheory.explanation.clever_hans import CleverHans, Place
 from torchtheory.models.problem import Problem
 from torchtheory.models.untouched import ModelState
 
@@ -149,6 +152,33 @@ def test_a_class_of_a_few_features_is_not_accused(seed: int) -> None:
     assert accused(made("clever-hans", Problem(fit(net, x, y, 100), (x, y)), seed)) == []
 
 
+@pytest.mark.parametrize(
+    ("converted", "state", "verdict"),
+    [
+        (70, State.LOOK, Verdict.VIOLATED),
+        (52, None, Verdict.HOLDS),
+        (10, State.FINE, Verdict.HOLDS),
+    ],
+)
+def test_what_is_said_of_a_place_is_what_its_claim_came_to(
+    monkeypatch: pytest.MonkeyPatch, converted: int, state: State | None, verdict: Verdict
+) -> None:
+    """Also where relevance is not dense in the place that converts most."""
+    mask = torch.zeros(20, dtype=torch.bool)
+    mask[3] = True
+    every = clopper_pearson(50, 50)
+    thin = Interval(0.06, 0.02, 0.1, 0.95, 50, "Student t")
+    places = tuple(
+        Place(k, mask, 1 / 20, thin, clopper_pearson(hits, 100), every, every)
+        for k, hits in enumerate((converted, 5))
+    )
+    found = CleverHans(torch.zeros(300, 20), (), {}, places)
+    monkeypatch.setattr(explanations, "clever_hans", lambda *_, **__: found)
+    record = made("clever-hans", Problem(seeded(lambda: nn.Linear(20, 2)), table(0)))
+    assert [a.state for a in record.assessments] == ([] if state is None else [state])
+    assert record.claims[0].verdict is verdict
+
+
 # ------------------------------------------------------------------------------ what it looks at
 
 
@@ -178,6 +208,17 @@ def test_ranges_cover_the_samples_that_were_left_out() -> None:
         hits += found[name].low <= truth[name] <= found[name].high
         assert found[name].population > found[name].used
     assert hits >= 16  # of a range that misses with 5 %, fewer have a chance of 3 in 10,000
+
+
+def test_the_range_of_the_largest_share_knows_that_it_was_chosen() -> None:
+    net = nn.Linear(40, 1)
+    with torch.no_grad():
+        net.weight.fill_(1.0)
+    for seed in range(10):
+        x = torch.randn(2000, 40, generator=torch.Generator().manual_seed(seed))
+        record = made("what-it-looks-at", Problem(net, (x, x.sum(1, keepdim=True))), seed)
+        largest = numbers(record)["largest-share"]
+        assert largest.low <= 1 / 40 <= largest.high  # all features have the same share
 
 
 def test_images_have_a_map_for_each_class() -> None:
@@ -251,6 +292,21 @@ def test_a_network_of_one_positive_layer_shows_its_input() -> None:
     record = made("explanation-sanity", Problem(seeded(Positive), (x, y)))
     (sentence,) = accused(record)
     assert "hardly change" in sentence
+
+
+def test_an_output_with_more_classes_than_the_main_one_is_judged() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(20, 2), nn.Linear(20, 7)
+
+        def forward(self, x: Tensor) -> Any:
+            return {"logits": self.first(x), "other": self.second(x)}
+
+    x, _ = table(0)
+    y = torch.arange(len(x)) % 7
+    record = made("explanation-sanity", Problem(seeded(Two), (x, y), output="other"))
+    assert "gradient-times-input-randomized" in numbers(record)
 
 
 def test_weights_that_cannot_be_drawn_anew_are_named() -> None:

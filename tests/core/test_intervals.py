@@ -19,6 +19,7 @@ from torchtheory.core.intervals import (
     clopper_pearson,
     fit_slope,
     hoeffding_radius,
+    largest_mean_interval,
     mean_interval,
     median_interval,
     quantile_interval,
@@ -58,6 +59,29 @@ def test_mean_interval_is_scipys() -> None:
         assert (ours.low, ours.high) == (pytest.approx(low), pytest.approx(high))
         assert ours.trials == 50
     assert mean_interval(torch.tensor([1, 2, 3], dtype=torch.bfloat16)).estimate == 2
+
+
+def test_the_largest_mean_of_one_column_is_its_mean() -> None:
+    x = np.random.default_rng(0).exponential(size=(30, 1))
+    one, same = largest_mean_interval(x, 0.9), mean_interval(x, 0.9)
+    assert (one.estimate, one.low, one.high) == pytest.approx((same.estimate, same.low, same.high))
+
+
+@pytest.mark.parametrize("ahead", [0.0, 0.5])
+def test_the_range_of_the_largest_mean_knows_that_it_was_chosen(ahead: float) -> None:
+    rng = np.random.default_rng(3)
+    truth = np.zeros(60)
+    truth[7] = ahead
+    hits = chosen = 0
+    for _ in range(200):
+        x = truth + rng.normal(size=(25, 60))
+        found = largest_mean_interval(torch.as_tensor(x), 0.95)
+        assert found.low <= found.estimate <= found.high
+        hits += found.low <= ahead <= found.high
+        alone = mean_interval(x[:, x.mean(0).argmax()], 0.95)
+        chosen += alone.low <= ahead <= alone.high
+    assert hits >= 180  # of a range that misses with 5 %, fewer have a chance of 1 in 1,000
+    assert ahead or chosen < 100  # the range of the chosen column alone
 
 
 def test_slope_is_numpys_and_scipys() -> None:
@@ -132,6 +156,10 @@ def test_json_round_trip_with_infinite_ends() -> None:
         (lambda: quantile_interval([1.0, math.nan], 0.5), NonFinite),
         (lambda: mean_interval([1.0]), EmptyData),
         (lambda: mean_interval([1.0, math.nan]), NonFinite),
+        (lambda: largest_mean_interval([1.0, 2.0]), ShapeMismatch),
+        (lambda: largest_mean_interval([[1.0, 2.0]]), EmptyData),
+        (lambda: largest_mean_interval([[], []]), EmptyData),
+        (lambda: largest_mean_interval([[1.0], [math.nan]]), NonFinite),
         (lambda: fit_slope([1, 2], [1, 2]), EmptyData),
         (lambda: fit_slope([1, 1, 1], [1, 2, 3]), EmptyData),
         (lambda: fit_slope([1, 2, 3], [1, 2]), ShapeMismatch),

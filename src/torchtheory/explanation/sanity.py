@@ -120,8 +120,10 @@ def randomization_check(
     for name in chosen:
         if name not in every:
             raise UnknownName("layer", name, every)
-    with open_score(model, x, target) as score:
-        fixed = score.classes if target is None else target
+    fixed = target  # of whichever output the method explains
+    if target is None:
+        with open_score(model, x) as score:
+            fixed = score.classes
 
     def explained(network: nn.Module) -> Tensor:
         found = feature_totals(explained_by(method, network, x, fixed).relevance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from torchtheory.audit.findings.hypotheses import (
 from torchtheory.audit.findings.input_units import no_noise
 from torchtheory.core.errors import EmptyData, UnsupportedModel
 from torchtheory.core.figure import COLORS
-from torchtheory.core.intervals import Interval
+from torchtheory.core.intervals import Interval, largest_mean_interval
 from torchtheory.explanation.by_feature import (
     Method,
     agreement,
@@ -142,15 +143,13 @@ def what_it_looks_at(problem: Problem, record: FindingRecord) -> None:
     few = record.quantity(
         "features-for-half",
         "share of the features that hold half of the relevance of a sample, on average",
-        _within(sample_mean(half / count, record.confidence), 0.0, 1.0),
+        _share(sample_mean(half / count, record.confidence)),
         samples=samples,
     )
-    top = shares.mean(0).argsort(descending=True)[:BARS]
-    most = _within(sample_mean(shares[:, top[0]], record.confidence), 0.0, 1.0)
-    record.quantity(
+    most = record.quantity(
         "largest-share",
         "share of the relevance that the feature with most of it has, on average",
-        most,
+        _largest_mean(shares, record.confidence),
         samples=samples,
     )
     shape = samples.x.shape[1:]
@@ -167,19 +166,23 @@ def what_it_looks_at(problem: Problem, record: FindingRecord) -> None:
         )
         where = f"on {few.value:.0%} of its pixels"
     else:
+        # those that are shown were chosen by the same samples
+        together = 1 - (1 - record.confidence) / count
+        top = shares.mean(0).argsort(descending=True)[:BARS]
         bars = [
-            (_named(int(k), tuple(shape)), sample_mean(shares[:, k], record.confidence))
+            (_named(int(k), tuple(shape)), _share(sample_mean(shares[:, k], together)))
             for k in top.tolist()
         ]
         record.figure(
             "relevance",
             lambda ax: _plot_bars(ax, bars),
             caption="Share of the relevance that features have, on average over samples, with "
-            f"{100 * record.confidence:.4g}% ranges; those with most of it.",
+            f"{100 * record.confidence:.4g}% ranges that hold together; those with most of it.",
             size=(5, 0.25 * len(bars) + 0.8),
         )
         where = (
-            f"on {few.value:.0%} of its features, most of it ({most.estimate:.0%}) on {bars[0][0]}"
+            f"on {few.value:.0%} of its features, with the largest share ({most.value:.0%}) on "
+            f"{bars[0][0]}"
         )
     record.headline(
         f"Half of what moves the output of a sample away from that of the mean input lies, on "
@@ -200,16 +203,17 @@ def _needed_for_half(shares: Tensor) -> Tensor:
     return (falling < 0.5).sum(1).double() + 1
 
 
-def _within(interval: Interval, low: float, high: float) -> Interval:
-    """What a share can be at all."""
-    return Interval(
-        interval.estimate,
-        max(low, interval.low),
-        min(high, interval.high),
-        interval.confidence,
-        interval.trials,
-        interval.test,
-    )
+def _largest_mean(shares: Tensor, confidence: float) -> Interval:
+    """The largest of the features' mean shares; one sample says nothing about its error."""
+    if len(shares) == 1:
+        return _share(sample_mean(shares.amax(1), confidence))
+    return _share(largest_mean_interval(shares, confidence))
+
+
+def _share(interval: Interval) -> Interval:
+    """A range within what a share can be at all."""
+    low, high = max(0.0, interval.low), max(interval.estimate, min(1.0, interval.high))
+    return replace(interval, low=low, high=high)
 
 
 def _named(place: int, shape: tuple[int, ...]) -> str:
@@ -244,9 +248,8 @@ def _plot_bars(ax: Any, bars: list[tuple[str, Interval]]) -> None:
     names = [name for name, _ in bars][::-1]
     found = [share for _, share in bars][::-1]
     middle = [s.estimate for s in found]
-    reach = [[s.estimate - max(0.0, s.low) for s in found], [s.high - s.estimate for s in found]]
-    finite = all(math.isfinite(v) for row in reach for v in row)
-    ax.barh(names, middle, xerr=reach if finite else None, color=COLORS[0], ecolor="0.3")
+    reach = [[s.estimate - s.low for s in found], [s.high - s.estimate for s in found]]
+    ax.barh(names, middle, xerr=reach, color=COLORS[0], ecolor="0.3")
     ax.set(xlabel="share of the relevance", xlim=(0, None))
     ax.set_axisbelow(True)
 
@@ -306,9 +309,10 @@ def hangs_on_a_place(problem: Problem, record: FindingRecord) -> None:
 
 def _say_places(record: FindingRecord, name: str, samples: Samples, found: CleverHans) -> None:
     places = sorted(found.places, key=lambda p: -p.planted.estimate)
-    worst = places[0]
+    # one that converts most for certain comes before one that may convert more
+    worst = max(places, key=lambda p: (p.planted.low > CONVERTED, p.planted.estimate))
     largest = Interval(
-        worst.planted.estimate,
+        places[0].planted.estimate,
         max(p.planted.low for p in places),
         max(p.planted.high for p in places),
         record.confidence,
@@ -358,7 +362,7 @@ def _say_places(record: FindingRecord, name: str, samples: Samples, found: Cleve
         f"{worst.label} once they get {_where(worst)} of samples of that class"
         f"{part_of(name, samples)}"
     )
-    if worst.suspicious:
+    if largest.low > CONVERTED:
         record.look(
             f"{sentence}: the class hangs on this place more than on anything else.",
             number=number,
@@ -367,7 +371,7 @@ def _say_places(record: FindingRecord, name: str, samples: Samples, found: Cleve
             "data will have it; if not, remove it and train again.",
             figure="places",
         )
-    else:
+    elif largest.high <= CONVERTED:
         record.fine(
             f"No small place alone makes a class of most other samples: at most {sentence}.",
             number=number,
@@ -438,10 +442,11 @@ def explanation_sanity(problem: Problem, record: FindingRecord) -> None:
         methods["relevance propagation"] = _propagation(problem, samples)
     except UnsupportedModel as error:
         record.note(f"Relevance was not propagated: {error}.")
+    together = 1 - (1 - record.confidence) / len(methods)  # the worst of them is judged
     checks = {
         k: randomization_check(
             problem.model, samples.x, m, target, layers=(), draws=DRAWS,
-            confidence=record.confidence, generator=record.generator,
+            confidence=together, generator=record.generator,
         )
         for k, m in methods.items()
     }  # fmt: skip
@@ -502,9 +507,7 @@ def _agreements(
     elif feature_totals(x[:1]).shape[1] > TAKEN:
         record.note("There are too many features to take away one by one.")
         return {}
-    removed = occlusion(
-        problem.model, x, target, patch=patch, output=output,
-    )  # fmt: skip
+    removed = occlusion(problem.model, x, target, patch=patch, output=output)
     maps = {k: _coarse(m(problem.model, x, target).relevance, patch) for k, m in methods.items()}
     maps["setting features to 0"] = _coarse(removed.relevance, patch)
     found = {}
@@ -536,7 +539,7 @@ def _judge(
     checks: Mapping[str, RandomizationCheck],
     agreed: Mapping[str, Interval],
 ) -> None:
-    worst = max(checks, key=lambda k: checks[k].last.estimate)
+    worst = max(checks, key=lambda k: (checks[k].passed is False, checks[k].last.estimate))
     number = next(q for q in record.quantities if q.name == f"{_slug(worst)}-randomized")
     usual = f"below {LIMIT:.2f}"
     if any(c.passed is False for c in checks.values()):
