@@ -73,7 +73,8 @@ def factors(run: Run, width: int) -> None:
     says = run.states(
         "C-31", r"\text{LRP-0 in a linear region: }c_k=R_k/x_k=\partial f/\partial x_k\ \text{is constant}"
     )
-    says.equal(variation(Zero(), 1e-8, "1"), 0.0, 1e-7)
+    # so long that gamma would show it, as it does below, and so short that it hardly ever leaves a region
+    says.equal(variation(Zero(), 1e-6, "1"), 0.0, 1e-10)
     says.fails("steps that leave the region", variation(Zero(), 1.0, "1"))
     says = run.states("C-31", r"c^{[L]}=1\ \text{at the output, whatever the rules}")
     says.equal([variation(rule, 0.01, "4") for rule in (Zero(), Gamma(GAMMA), AlphaBeta(1, 0))], 0.0, 1e-12)
@@ -110,18 +111,18 @@ def neurons(run: Run, samples: int) -> None:
         neuron_expansion(x, w, (x + root_along(x, w, direction)) / 2, factor=2.0).messages.sum(1),
     )
 
-    def both(bias: float) -> tuple[Tensor, Tensor]:
+    def apart(bias: float) -> Tensor:
         model = neuron(w, bias)
         tables, roots = zip(*((lrp(model, x, rules=a), lrp(model, x, rules=b)) for a, b in DIRECTIONS), strict=True)
-        return torch.cat([f.flat for f in roots]), torch.cat([f.flat for f in tables])
+        return torch.cat([(a.flat - b.flat).abs().amax(1) for a, b in zip(roots, tables, strict=True)])
 
     says = run.states(
         "C-32",
         r"v=x,\ x(1+\gamma1_{w\ge0}),\ x1_{w\ge0},\ w,\ x-L1_{w\ge0}-H1_{w<0}:\ \text{LRP-}0,\ \gamma,\ "
         r"\alpha_1\beta_0,\ w^2,\ z^{\mathcal B}\ \text{if }b=0",
     )
-    says.equal(*both(0.0), 1e-9)
-    says.fails("b = 0.7", both(0.7)[0], promised=both(0.7)[1])
+    says.equal(apart(0.0), 0.0, 1e-9, where="largest difference of a feature, for each rule and input")
+    says.fails("b = 0.7", apart(0.7))
 
     strength = 0.2
 
