@@ -99,18 +99,18 @@ def epsilon(run: Run, x: Tensor) -> None:
     says.fails("a bias", kept(shifted)[0], promised=kept(shifted)[1])
 
     # outputs in (-ε, 0): with +ε below, as a bias would be, relevance turns around
-    small = x[:, :2] * torch.tensor([1.0, -1.0]).double()
     inside = layer(torch.tensor([[-0.05, -0.05]]).double())
-    points = torch.stack([small[:, 0], -0.5 * small[:, 0]], 1)
+    points = x[:, :1] * torch.tensor([1.0, -0.5]).double()
     exact = lrp(inside, points, rules=Zero()).flat
     stable = lrp(inside, points, rules=Epsilon(strength)).flat
     says = run.states("C-23", r"R_j^{\varepsilon}/R_j^{0}=\frac{|z|}{|z|+\varepsilon}>0,\ -\varepsilon<z<0")
     size = lrp(inside, points).score.abs()[:, None].expand(-1, 2)
     says.equal(stable / exact, size / (size + strength), 1e-9)
     one_sign = layer(inside.weight.detach(), torch.tensor([strength]).double())
-    weights = (lrp(inside, points).score / lrp(one_sign, points).score)[:, None].expand(-1, 1)
-    turned = torch.cat([lrp(one_sign, p[None], rules=Zero()).flat * w for p, w in zip(points, weights, strict=True)])
-    says.fails("+ε below, whatever the sign of z", turned / exact)
+    with torch.no_grad():
+        start = inside(points) / one_sign(points)  # of z + ε, which makes it z
+    turned = lrp(one_sign, points, lambda out: (start * out).sum(1), Zero())
+    says.fails("+ε below, whatever the sign of z", turned.flat / exact)
 
     values = torch.logspace(-6, -3, 7, dtype=torch.float64)
     hidden = run.randn(6, 8)
@@ -143,6 +143,7 @@ def epsilon(run: Run, x: Tensor) -> None:
 def gamma(run: Run, x: Tensor) -> None:
     """Between LRP-0 and alpha 1, beta 0."""
     w = run.randn(5, 8)
+    w = torch.cat([w, -w])  # every input has outputs above 0 and below
     model = layer(w)
     z = x @ w.T
     active, silent = (z > 0.05).double(), (z < -0.05).double()
@@ -174,8 +175,8 @@ def alpha_beta(run: Run, x: Tensor, net: nn.Module) -> None:
     score = lrp(net, x, 0).score
     start = torch.stack([score.sign(), torch.zeros_like(score)], 1)  # a score that is positive
     says = run.states("C-25", r"\alpha=1,\ \beta=0,\ R_k\ge0:\ R_j\ge0")
-    says.equal(lrp(net, x, start, AlphaBeta(1, 0)).flat.clamp_max(0), 0.0)
-    says.fails("α = 2, β = 1", lrp(net, x, start, AlphaBeta(2, 1)).flat.clamp_max(0))
+    says.equal(lrp(net, x, start, AlphaBeta(1, 0)).flat.clamp_max(0).amin(1), 0.0)
+    says.fails("α = 2, β = 1", lrp(net, x, start, AlphaBeta(2, 1)).flat.clamp_max(0).amin(1))
 
     mixed = run.randn(4, 8)
     mixed[:, 0], mixed[:, 1] = 1.0, -1.0  # both signs at every neuron
@@ -210,21 +211,20 @@ def without_activations(run: Run, x: Tensor, width: int) -> None:
 
     says.equal((shares(plain) - 1 / 8).abs().amax(1), 0.0, 1e-9)
     says.fails("a layer of maxima, whose winners depend on x", (shares(pooled) - 1 / 8).abs().amax(1))
-    w = run.randn(3, 8)
-    biased = layer(w, run.randn(3))
+    biased = layer(run.randn(3, 8), run.randn(3))
     says = run.states("C-27", r"R_i=\sum_j\frac{w_{ij}^2}{\sum_lw_{lj}^2}R_j,\ \text{whatever }x\ \text{and }b")
 
-    def squared(start: Tensor, within: Tensor) -> tuple[Tensor, Tensor]:
-        found = lrp(biased, within, start, WSquare())
-        share = biased.weight.detach().square()[0] / biased.weight.detach().square()[0].sum()
-        return found.flat, found.score[:, None] * share
+    squares = biased.weight.detach().square()
 
-    first = torch.tensor([1.0, 0.0, 0.0]).double()
-    says.equal(squared(first, x)[0], squared(first, x)[1], 1e-9)
-    says.fails(
-        "several outputs have relevance", squared(torch.ones(3).double(), x)[0],
-        promised=squared(torch.ones(3).double(), x)[1],
-    )  # fmt: skip
+    def squared(model: nn.Module) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            received = model(x)  # all outputs start with their own values
+        found = lrp(model, x, torch.ones(3).double(), WSquare())
+        return found.flat, received @ (squares / squares.sum(1, keepdim=True))
+
+    says.equal(*squared(biased), 1e-9)
+    deeper = nn.Sequential(biased, layer(torch.ones(3, 3).double().tril()))
+    says.fails("another layer above, which shares relevance out first", squared(deeper)[0], promised=squared(deeper)[1])
 
 
 def box(run: Run, x: Tensor) -> None:
