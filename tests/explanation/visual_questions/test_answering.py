@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.data.visual_questions import VOCABULARY, mini_clevr
+from torchtheory.data.mini_clevr import VOCABULARY, mini_clevr
 from torchtheory.explanation.visual_questions.answering import (
     accuracy_without_images,
     answer_accuracy,

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import described, one_of
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.data.visual_questions import VOCABULARY, as_tokens, as_words
+from torchtheory.data.mini_clevr import VOCABULARY
+from torchtheory.data.visual_questions import as_tokens, as_words
 from torchtheory.explanation.composites import DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.gradients import gradient_times_input

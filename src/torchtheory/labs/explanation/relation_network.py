@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.data.visual_questions import mini_clevr
+from torchtheory.data.mini_clevr import mini_clevr
 from torchtheory.explanation.visual_questions.relation_network import RelationConfig, RelationNetwork
 from torchtheory.labs.engine import Run, lab
 

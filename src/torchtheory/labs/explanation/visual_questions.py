@@ -9,15 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.data.visual_questions import (
-    ANSWERS,
-    ATTRIBUTES,
-    COLORS,
-    PALETTE,
-    VOCABULARY,
-    VisualQuestions,
-    mini_clevr,
-)
+from torchtheory.data.mini_clevr import PALETTE, VOCABULARY, mini_clevr
+from torchtheory.data.visual_questions import ANSWERS, ATTRIBUTES, COLORS, VisualQuestions
 from torchtheory.explanation.composites import DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.gradients import gradient_times_input
