@@ -29,10 +29,11 @@ from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text
 from torchtheory.core.intervals import Interval
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.explanation import page, pictures
+from torchtheory.explanation import page
 from torchtheory.explanation.by_feature import Method, agreement, explained_by, named_methods
 from torchtheory.explanation.composites import DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
+from torchtheory.explanation.ledger_flow import ledger_flow
 from torchtheory.explanation.methods import method_named, methods_with
 from torchtheory.explanation.score import Inputs, Target
 
@@ -123,7 +124,7 @@ class Explanations:
                 found[self.picture_name(k, part)] = page.sample_picture(self, k, part)
             for method, e in self.explanations.items():
                 if e.ledger is not None:
-                    found[self.ledger_name(k, method)] = pictures.ledger_flow(e.ledger, k)
+                    found[self.ledger_name(k, method)] = ledger_flow(e.ledger, k)
         return found
 
     def picture_name(self, sample: int, part: int = 0) -> str:

@@ -13,6 +13,7 @@ from torchtheory.core.console import Console, Grid, Text, box
 from torchtheory.core.figure import Figure
 from torchtheory.core.record import Table
 from torchtheory.explanation import pictures
+from torchtheory.explanation.ledger_flow import ledger_flow
 from torchtheory.explanation.methods import METHODS
 from torchtheory.report.html import fragment, page
 from torchtheory.report.numbers import duration, number_words
@@ -63,7 +64,7 @@ def explanation_fragment(e: Explanation) -> str:
     """One explanation as a piece of HTML for a notebook: a picture, its sums, its ledger."""
     drawn = [pictures.picture(e, part=part) for part in range(_parts(e))]
     if e.ledger is not None:
-        drawn.append(pictures.ledger_flow(e.ledger))
+        drawn.append(ledger_flow(e.ledger))
     columns = ("sample", *_SUMS)
     rows = tuple((k, *_sums(e, k)) for k in range(len(e)))
     cost = f"{passes(e)} per explanation, {duration(e.seconds)} for all."

@@ -1,4 +1,4 @@
-"""Explanations as pictures: heatmaps, colored words, bars, and the ledger as a flow.
+"""Explanations as pictures: heatmaps, colored words and bars.
 
 Red speaks for the score, blue against it, white does neither. The scale of every picture is
 symmetric, so that zero is white, and its own: two pictures are compared by where their colors are.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,25 +18,23 @@ from torch import Tensor
 
 from torchtheory.core.checks import nonnegative_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.figure import COLORS, Figure, draw, label_text
+from torchtheory.core.figure import Figure, draw, label_text
 from torchtheory.core.foreign_text import one_line
 from torchtheory.report.numbers import MINUS, number_words
 
 if TYPE_CHECKING:
     from torchtheory.explanation.explanation import Explanation
-    from torchtheory.explanation.ledger import Ledger
 
 #: Blue for what speaks against the score, red for what speaks for it; told apart by every eyesight.
 FOR, AGAINST = "#b2182b", "#2166ac"
 
-#: Most tiles, bars and layers of one picture; a caption says what was left out.
-TILES, BARS, STEPS = 24, 20, 14
+#: Most tiles and bars of one picture; a caption says what was left out.
+TILES, BARS = 24, 20
 
 #: Characters on a line of words.
 LINE = 84
 
 _MAP = "RdBu_r"
-_TO_BIASES, _TO_EPSILON, _LOST = COLORS[4], COLORS[3], "#8a8f98"
 
 Array = NDArray[np.float64]
 
@@ -208,7 +205,7 @@ def words_html(
     for word, weight, value in zip(words[sample], shade, values, strict=False):
         red, green, blue = (round(255 * c) for c in _rgb(FOR if weight > 0 else AGAINST))
         color = f"rgba({red},{green},{blue},{0.75 * abs(weight):.2f})"
-        told = number_words(float(value)).replace("-", MINUS)
+        told = number_label(float(value))
         shown = escape(one_line(str(word)) or "\N{NO-BREAK SPACE}")
         spans.append(
             Markup('<span style="background:{}" title="{}">{}</span>').format(color, told, shown)
@@ -263,11 +260,8 @@ def bars(
         own = _numbers(values).reshape(-1)
         if len(own) != d:
             raise ShapeMismatch(f"there are {len(own)} values of {d} features")
-        labels = [
-            f"{name} = {number_words(float(v)).replace('-', MINUS)}"
-            for name, v in zip(labels, own, strict=True)
-        ]
-    short = [label_text(_shortened(labels[j], 34)) for j in order]
+        labels = [f"{name} = {number_label(float(v))}" for name, v in zip(labels, own, strict=True)]
+    short = [label_text(shortened(labels[j], 34)) for j in order]
 
     def plot(axes: Any) -> None:
         for ax, e, height, error in zip(axes[0], listed, heights, errors, strict=True):
@@ -302,63 +296,6 @@ def bars(
         grid=(1, len(listed)),
         size=(5.6 if one else min(2.4 + 2.4 * len(listed), 11.0), 0.9 + 0.23 * len(order)),
     )
-
-
-def ledger_flow(ledger: Ledger, sample: int | None = None) -> Figure:
-    """The ledger as a stream from the output down to the inputs.
-
-    Its width is the relevance that is on its way: it branches off to biases (to the right) and to
-    the stabilizer epsilon (to the left, with what rules leak in gray); what comes back from there
-    makes it wider. Operations of one layer stand together, and where there are many steps those
-    neighbors that lose least.
-
-    Args:
-        ledger: of an explanation.
-        sample: whose; the mean over all samples unless given.
-    """
-    steps, start = _steps(ledger, sample)
-    widest = max([abs(start), *(abs(s.after) for s in steps), *(s.leak for s in steps)]) or 1.0
-    unit = math.copysign(_STREAM / widest, start)  # inches of width; to the right is with the score
-    heights = [max(0.46, 0.28 + max(map(abs, s.sides)) * abs(unit)) for s in steps]
-    tall = sum(heights)
-
-    def plot(ax: Any) -> None:
-        ax.set_axis_off()
-        ax.set_aspect("equal")
-        ax.set_xlim(-3.15, 2.15)
-        ax.set_ylim(-tall - 0.55, 0.6)
-        left, right, top = -start * unit / 2, start * unit / 2, 0.0
-        _stream(ax, left, right, 0.25, top, start)
-        ax.text(0, 0.33, f"score {_told(start)}", ha="center", va="bottom", fontweight="bold")
-        for step, height in zip(steps, heights, strict=True):
-            bottom = top - height
-            biases, rest = (amount * unit for amount in step.sides)
-            # what leaves turns away at the top of the step, what comes back joins at its bottom
-            inner = left + max(rest, 0.0), right - max(biases, 0.0)
-            _stream(ax, *inner, top, bottom, step.after)
-            _branch(ax, right, top, bottom, biases, +1, _TO_BIASES, step.to_biases)
-            _branch(ax, left, top, bottom, rest, -1, step.left_color, step.sides[1])
-            left, right, top = left + rest, right - biases, bottom
-            ax.text(-3.13, top + height - 0.17, label_text(_shortened(step.name, 24)), fontsize=8,
-                    va="center")  # fmt: skip
-            ax.text(-3.13, top + height - 0.33, label_text(_shortened(", ".join(step.done), 34)),
-                    fontsize=6.5, va="center", color="#666")  # fmt: skip
-        last = steps[-1].after if steps else start
-        _stream(ax, left, right, top, top - 0.25, last)
-        middle = (left + right) / 2
-        ax.text(middle, top - 0.3, f"inputs {_told(last)}", ha="center", va="top",
-                fontweight="bold")  # fmt: skip
-        for x, name, color in ((1.35, "biases", _TO_BIASES), (-1.1, "epsilon", _TO_EPSILON)):
-            ax.text(x, 0.33, f"to {name}", color=color, ha="center", va="bottom", fontsize=8)
-
-    said = "The width is the relevance on its way from the score to the inputs."
-    if any(v * abs(unit) < -_THIN for s in steps for v in s.sides):
-        said += " Hatched streams come back and make it wider."
-    if abs(lost := sum(s.lost for s in steps)) > 1e-4 * widest:
-        said += f" {_told(lost)} of it leaks (gray)."
-    if sample is None and len(ledger.score) > 1:
-        said = f"Mean over {len(ledger.score)} samples. {said}"
-    return draw("ledger", plot, caption=said, size=(5.3, tall + 1.15))
 
 
 def picture(
@@ -463,12 +400,12 @@ def _titles(e: Explanation, chosen: Sequence[int], titles: Sequence[str] | None)
         return [sample_title(e, k) for k in chosen]
     if len(titles) != len(chosen):
         raise ShapeMismatch(f"there are {len(titles)} titles for {len(chosen)} samples")
-    return [_shortened(t, 40) for t in titles]
+    return [shortened(t, 40) for t in titles]
 
 
 def sample_title(e: Explanation, sample: int) -> str:
     """What was explained: a class and its score."""
-    score = f"score {_told(float(e.score[sample]))}"
+    score = f"score {number_label(float(e.score[sample]))}"
     return score if e.classes is None else f"class {int(e.classes[sample])}, {score}"
 
 
@@ -479,18 +416,20 @@ def _caption(listed: Sequence[Explanation], left: str) -> str:
     )
 
 
-def _told(value: float) -> str:
+def number_label(value: float) -> str:
+    """A number with a real minus sign."""
     return number_words(value).replace("-", MINUS)
 
 
-def _shortened(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
+    """A text on one line, of so many characters at most."""
     text = one_line(text)
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 def _broken(text: str) -> str:
     """A title over a narrow panel, on two lines if it is long."""
-    text = _shortened(text, 60)
+    text = shortened(text, 60)
     if len(text) <= 20 or " " not in text:
         return text
     spaces = [k for k, c in enumerate(text) if c == " "]
@@ -575,124 +514,3 @@ def _meaning(axes: Any, scale: Any) -> None:
 def _columns(text: str) -> int:
     """How many columns of a monospaced font a text takes."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
-# The flow
-
-
-#: Inches of the widest stream, and below which a branch is not drawn.
-_STREAM, _THIN = 1.0, 0.003
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What a layer did with the stream.
-
-    Attributes:
-        name: of the layer.
-        done: its operations and rules.
-        after: what is left.
-        to_biases, to_epsilon: what left.
-        lost: what rules leaked, and rounding.
-    """
-
-    name: str
-    done: tuple[str, ...]
-    after: float
-    to_biases: float
-    to_epsilon: float
-    lost: float
-
-    @property
-    def leak(self) -> float:
-        return abs(self.to_biases) + abs(self.to_epsilon) + abs(self.lost)
-
-    @property
-    def sides(self) -> tuple[float, float]:
-        """What leaves to the right, and to the left."""
-        return self.to_biases, self.to_epsilon + self.lost
-
-    @property
-    def left_color(self) -> str:
-        return _TO_EPSILON if abs(self.to_epsilon) >= abs(self.lost) else _LOST
-
-
-def _steps(ledger: Ledger, sample: int | None) -> tuple[list[_Step], float]:
-    """The stream's steps and its start; neighbors are merged till there are few enough."""
-
-    def number(value: Tensor) -> float:
-        values = _numbers(value)
-        return float(values.mean() if sample is None else values[sample])
-
-    if sample is not None:
-        whole_number(sample, "sample", least=0, most=len(ledger.score) - 1)
-    start = left = number(ledger.score)
-    steps: list[_Step] = []
-    for entry in ledger.entries:
-        biases, epsilon = number(entry.to_biases), number(entry.to_epsilon)
-        after = left - number(entry.received - entry.passed)
-        lost = left - after - biases - epsilon
-        name = entry.layer or entry.operation
-        what = dict.fromkeys((entry.operation if entry.layer else "", entry.rule))
-        step = _Step(name, tuple(w for w in what if w), after, biases, epsilon, lost)
-        left = after
-        if entry.layer and steps and steps[-1].name == name:
-            steps[-1] = _merged(steps[-1], step, name)
-        else:
-            steps.append(step)
-    while len(steps) > STEPS:  # the two neighbors that lose least together
-        k = min(range(len(steps) - 1), key=lambda k: steps[k].leak + steps[k + 1].leak)
-        first, last = steps[k].name.split(" … ")[0], steps[k + 1].name.split(" … ")[-1]
-        steps[k : k + 2] = [_merged(steps[k], steps[k + 1], f"{first} … {last}")]
-    return steps, start
-
-
-def _merged(one: _Step, two: _Step, name: str) -> _Step:
-    return _Step(
-        name,
-        tuple(dict.fromkeys(one.done + two.done)),
-        two.after,
-        one.to_biases + two.to_biases,
-        one.to_epsilon + two.to_epsilon,
-        one.lost + two.lost,
-    )
-
-
-def _stream(ax: Any, left: float, right: float, top: float, bottom: float, value: float) -> None:
-    """The stream between two heights."""
-    color = FOR if value > 0 else AGAINST
-    ax.fill_between([left, right], bottom, top, color=color, alpha=0.62, linewidth=0)
-
-
-def _branch(
-    ax: Any, edge: float, top: float, bottom: float, wide: float, side: int, color: str,
-    amount: float,
-) -> None:  # fmt: skip
-    """What turns away from an edge of the stream, or comes from that side and joins it.
-
-    Args:
-        edge: of the stream at the top of the step.
-        wide: in the direction of the stream; negative for what comes back.
-        side: 1 for the right edge, -1 for the left.
-        amount: relevance, written at the end.
-    """
-    thick = abs(wide)
-    if thick < _THIN:
-        return
-    bend, back = 0.08, wide < 0
-    corner, outer = edge + side * (bend + (thick if back else 0.0)), bend + thick
-    turn = np.linspace(0, np.pi / 2, 24)
-    around = np.array([-side * np.cos(turn), (1 if back else -1) * np.sin(turn)])
-    start = np.array([[corner], [bottom if back else top]])
-    inside, outside = start + bend * around, start + outer * around
-    end = side * max(1.15, abs(corner) + 0.1)
-    tip = np.array([[end, end], [inside[1, -1], outside[1, -1]]])
-    border = np.concatenate([inside, tip, outside[:, ::-1]], axis=1)
-    ax.fill(
-        *border, facecolor=color, alpha=0.7, linewidth=0, edgecolor="white",
-        hatch="/////" if back else None,
-    )  # fmt: skip
-    ax.text(
-        end + side * 0.06, tip[1].mean(), _told(amount), fontsize=7.5, va="center",
-        ha="left" if side > 0 else "right", color="#222",
-    )  # fmt: skip
