@@ -261,3 +261,24 @@ def test_trace_refusals():
 
 def test_estimates_are_numbers():
     assert float(Estimate.of(torch.tensor([2.0, 4.0]))) == 3.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shares_of_eigenvalues_and_what_the_rule_leaves_open(seed):
+    source = torch.Generator().manual_seed(seed)
+    values = torch.randn(300, dtype=torch.float64, generator=source)
+    A = LinearOperator.from_matrix(torch.diag(values))
+    exact = float(((values >= -0.4) & (values < 0.4)).double().mean())
+    errors = []
+    for steps in (6, 12, 24, 48):
+        rho = spectral_density(A, probes=8, steps=steps, generator=seed)
+        share = rho.share_between(-0.4, 0.4)
+        assert abs(share.value - exact) <= share.standard_error
+        errors.append(share.standard_error)
+        # the measure of a probe itself, whose weights are all 1 / n for random signs
+        for end in (-0.4, 0.0, 0.4):
+            low, high = rho.mass_below(end)
+            below = float((values < end).double().mean())
+            assert bool((low <= below + 1e-9).all())
+            assert bool((high >= below - 1e-9).all())
+    assert errors[-1] < errors[0] / 3

@@ -188,7 +188,7 @@ def network_problem(seed, width):
     return Problem(net, (x, y), task="regression")
 
 
-@pytest.mark.parametrize(("seed", "width"), [(0, 12), (1, 80)])
+@pytest.mark.parametrize(("seed", "width"), [(0, 12), (1, 80), (2, 80), (4, 80)])
 def test_the_index_of_a_network_against_its_dense_spectrum(seed, width):
     problem = network_problem(seed, width)
     found = classify_network(problem, probes=8, steps=45)
@@ -205,7 +205,7 @@ def test_the_index_of_a_network_against_its_dense_spectrum(seed, width):
             assert (share.value, share.standard_error) == (pytest.approx(float(exact)), 0)
         else:  # 401 parameters, fewer products than that
             assert share.standard_error > 0
-            assert abs(share.value - float(exact)) <= 4 * share.standard_error + 0.02
+            assert abs(share.value - float(exact)) <= share.standard_error
     theta = problem.parameters
     step = unflatten(1e-2 * found.direction, theta)
     sides = [problem.at({k: p + s * step[k] for k, p in theta.items()}) for s in (1, -1)]

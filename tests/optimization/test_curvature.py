@@ -301,3 +301,28 @@ def test_curvature_of_many_parameters_keeps_to_the_memory_of_the_problem() -> No
     peak = peak_of_child(_largest_curvature, _large_problem, 0)
     # pages of torch that are met for the first time count as well
     assert peak <= 250 * 2**20 + 2 * 34 * 2**20 + 60 * 2**20
+
+
+class Viewed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(2, 4, 3)
+        self.out = nn.Linear(9, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.max_pool2d(torch.relu(self.inner(x)), 2)
+        out: Tensor = self.out(hidden.view(len(x), -1)[:, :9])
+        return out
+
+
+def test_a_view_of_images_is_what_it_is_to_the_user() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(9, 2, 8, 8).double(), torch.randint(0, 3, (9,))
+    given = Problem(Viewed().double(), (x, y))
+    theta = flatten(given.trainable)
+
+    def loss(vector: Tensor) -> Tensor:
+        return given.loss(given.function(unflatten(vector, given.trainable), x), y)
+
+    expected = torch.func.hessian(loss)(theta)
+    torch.testing.assert_close(hessian_operator(given).to_dense(), expected)

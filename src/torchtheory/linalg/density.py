@@ -50,6 +50,45 @@ class SpectralDensity:
         values[carried] = self.weights[carried] * function(self.nodes[carried])
         return Estimate.of(values.sum(dim=1))
 
+    def mass_below(self, end: float) -> tuple[Tensor, Tensor]:
+        """Bounds `[p]` on what every probe's measure has below a point.
+
+        By the separation theorem of Chebyshev, Markov and Stieltjes, a measure and its Gauss rule
+        agree below any point up to the masses of the nodes on its two sides.
+
+        >>> nodes, weights = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([[0.25, 0.5, 0.25]])
+        >>> rho = SpectralDensity(nodes, weights)
+        >>> [float(bound) for bound in rho.mass_below(1.5)]
+        [0.25, 1.0]
+        """
+        carried, below = self.weights > 0, self.nodes < end
+        mass = (self.weights * below).sum(1)
+        left = torch.where(carried & below, self.nodes, -math.inf).argmax(1, keepdim=True)
+        right = torch.where(carried & ~below, self.nodes, math.inf).argmin(1, keepdim=True)
+        before, after = (
+            torch.where(side.any(1), self.weights.gather(1, place)[:, 0], 0.0)
+            for side, place in ((carried & below, left), (carried & ~below, right))
+        )
+        return mass - before, mass + after
+
+    def share_between(self, low: float, high: float) -> Estimate:
+        r"""The share of eigenvalues from `low` to below `high`, and how far it may be off.
+
+        The nodes stand for the eigenvalues around them, and do not tell those on one side of an end
+        from those on the other. Half of what `mass_below` leaves open is added to the standard
+        error of the probes.
+
+        >>> nodes, weights = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([[0.25, 0.5, 0.25]])
+        >>> rho = SpectralDensity(nodes, weights)
+        >>> rho.share_between(-math.inf, 1.5).value
+        0.75
+        """
+        (least_low, most_low), (least_high, most_high) = map(self.mass_below, (low, high))
+        found = self.moment(lambda t: ((t >= low) & (t < high)).to(t))
+        unknown = (most_high - least_low).clamp(max=1) - (least_high - most_low).clamp(min=0)
+        error = found.standard_error + float(unknown.mean()) / 2
+        return Estimate(found.value, error, found.samples)
+
     def density(self, grid: Tensor, width: float) -> Tensor:
         r"""The density smoothed by a Gaussian of standard deviation `width`, on `grid` `[g]`.
 

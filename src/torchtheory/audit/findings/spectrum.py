@@ -104,23 +104,15 @@ def _shares(record: FindingRecord, found: SpectralDensity, flat: float, *, exact
 def _mass_below(found: SpectralDensity, cut: float, *, exact: bool) -> tuple[Tensor, Tensor]:
     """Bounds `[p]` on the measure below `cut`, for every random vector.
 
-    Chebyshev, Markov and Stieltjes: a measure and its Gauss rule agree, below any point, up to the
-    masses of the nodes on its two sides. Of a matrix's own eigenvalues only those within rounding
-    of the point are in doubt.
+    Of a matrix's own eigenvalues only those within rounding of the point are in doubt.
     """
+    if not exact:
+        return found.mass_below(cut)
     nodes, weights = found.nodes, found.weights
-    below = nodes < cut
-    mass = (weights * below).sum(1)
-    if exact:
-        doubt = 100 * torch.finfo(torch.float64).eps * float(nodes.abs().max())
-        near = (weights * ((nodes - cut).abs() <= doubt)).sum(1)
-        return mass - near, mass + near
-    real = weights > 0
-    left = torch.where(real & below, nodes, -math.inf).argmax(1, keepdim=True)
-    right = torch.where(real & ~below, nodes, math.inf).argmin(1, keepdim=True)
-    before = torch.where((real & below).any(1), weights.gather(1, left)[:, 0], 0.0)
-    after = torch.where((real & ~below).any(1), weights.gather(1, right)[:, 0], 0.0)
-    return mass - before, mass + after
+    mass = (weights * (nodes < cut)).sum(1)
+    doubt = 100 * torch.finfo(torch.float64).eps * float(nodes.abs().max())
+    near = (weights * ((nodes - cut).abs() <= doubt)).sum(1)
+    return mass - near, mass + near
 
 
 def _over_probes(values: Tensor, exact: bool, confidence: float) -> tuple[float, float]:

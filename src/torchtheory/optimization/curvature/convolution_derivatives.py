@@ -171,6 +171,10 @@ class LeanConvolutions(TorchFunctionMode):
         named = kwargs or {}
         if func in _RELUS and len(args) == 1 and not named.get("inplace") and args[0].requires_grad:
             return _Relu.apply(args[0])  # type: ignore[no-untyped-call]
+        if func is torch.Tensor.view and not (
+            args[0].is_contiguous() or torch.dtype in map(type, args)
+        ):
+            func = torch.Tensor.reshape  # the order in memory is ours, and no matter of the user's
         if func in _SPATIAL:
             made = self._convolved(_SPATIAL[func], *args, **named)
             if made is not None:

@@ -26,9 +26,11 @@ from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.linalg.operators import LinearOperator
+from torchtheory.models.losses import USUAL_LOSS
 from torchtheory.models.model import Parameters, global_randomness_kept, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.optimization.curvature.chain_products import Chain, Curvature, chain_of
 from torchtheory.optimization.curvature.convolution_derivatives import (
     LeanConvolutions,
     channels_last,
@@ -44,6 +46,10 @@ _CACHED = 2**26
 
 #: Samples at least, so that the cost of calls does not matter.
 _FEWEST = 64
+
+#: Of outputs and targets: the derivative of the mean loss in the outputs, and how it moves with
+#: them; None in place of the derivative leaves the network's own curvature out.
+_Head = Callable[[Tensor, Tensor], tuple[Tensor | None, Curvature]]
 
 #: From directions, one a parameter, to their images.
 _Product = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -109,7 +115,11 @@ def hessian_operator(
         slopes = _pulled([loss], leaves.values(), [torch.ones_like(loss)], graph=True)
         return lambda directions: _pulled(slopes, leaves.values(), directions)
 
-    return _summed(problem, samples, parameters, record)
+    def head(outputs: Tensor, y: Tensor) -> tuple[Tensor, Curvature]:
+        free, slope = _slope(problem, outputs, y)
+        return slope.detach(), _loss_curvature(problem, free, slope, y)
+
+    return _summed(problem, samples, parameters, record, head)
 
 
 def gauss_newton_operator(
@@ -133,12 +143,12 @@ def gauss_newton_operator(
 
     def record(part: Samples, leaves: Parameters) -> _Product:
         outputs = _outputs(problem, leaves, part)
-        free = outputs.detach().requires_grad_()
-        loss = problem.loss(free, part.y).reshape(())
-        slope = _pulled([loss], [free], [torch.ones_like(loss)], graph=True)
-        return _between(outputs, leaves, lambda u: _pulled(slope, [free], [u])[0])
+        return _between(outputs, leaves, head(outputs, part.y)[1])
 
-    return _summed(problem, samples, parameters, record)
+    def head(outputs: Tensor, y: Tensor) -> tuple[None, Curvature]:
+        return None, _loss_curvature(problem, *_slope(problem, outputs, y), y)
+
+    return _summed(problem, samples, parameters, record, head)
 
 
 def fisher_operator(
@@ -167,22 +177,14 @@ def fisher_operator(
     tensor([[2.5000]])
     """
 
-    def curvature(outputs: Tensor) -> Callable[[Tensor], Tensor]:
-        if problem.task == "regression":
-            return lambda u: u
-        if problem.task == "binary":
-            spread = torch.sigmoid(outputs)
-            spread = spread * (1 - spread)
-            return lambda u: spread * u
-        p = F.softmax(outputs, -1)
-        return lambda u: p * (u - (p * u).sum(-1, keepdim=True))
+    def head(outputs: Tensor, y: Tensor) -> tuple[None, Curvature]:
+        return None, _information(problem, outputs.detach())
 
     def record(part: Samples, leaves: Parameters) -> _Product:
         outputs = _outputs(problem, leaves, part)
-        at = curvature(outputs.detach())
-        return _between(outputs, leaves, lambda u: at(u) / len(part))
+        return _between(outputs, leaves, head(outputs, part.y)[1])
 
-    return _summed(problem, samples, parameters, record)
+    return _summed(problem, samples, parameters, record, head)
 
 
 def empirical_fisher_operator(
@@ -247,7 +249,37 @@ def _outputs(problem: Problem, leaves: Parameters, part: Samples) -> Tensor:
     return problem.function(leaves, part.x)
 
 
-def _between(outputs: Tensor, leaves: Parameters, middle: Callable[[Tensor], Tensor]) -> _Product:
+def _slope(problem: Problem, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """A copy of the outputs, and the derivative of the mean loss in it, with its graph."""
+    with torch.enable_grad():
+        free = outputs.detach().requires_grad_()
+        loss = problem.loss(free, y).reshape(())
+        return free, _pulled([loss], [free], [torch.ones_like(loss)], graph=True)[0]
+
+
+def _information(problem: Problem, outputs: Tensor) -> Curvature:
+    """Fisher's information of the predictions in the outputs, averaged over the samples."""
+    count = len(outputs)
+    if problem.task == "regression":
+        return lambda u: u / count
+    if problem.task == "binary":
+        p = torch.sigmoid(outputs)
+        spread = p * (1 - p) / count
+        return lambda u: spread * u
+    p = F.softmax(outputs, -1)
+    share = p / count
+    return lambda u: share * (u - torch.linalg.vecdot(p, u).unsqueeze(-1))
+
+
+def _loss_curvature(problem: Problem, outputs: Tensor, slope: Tensor, y: Tensor) -> Curvature:
+    """The second derivative of the mean loss in the outputs, whose first one was recorded."""
+    usual = problem.task == "multiclass" and problem.loss is USUAL_LOSS["multiclass"]
+    if usual and outputs.ndim == 2 and y.ndim == 1 and bool((y >= 0).all()):
+        return _information(problem, outputs.detach())  # the same, in fewer steps
+    return lambda u: _pulled([slope], [outputs], [u])[0]
+
+
+def _between(outputs: Tensor, leaves: Parameters, middle: Curvature) -> _Product:
     r"""$v\mapsto J^\top M(Jv)$ for the derivative $J$ of recorded outputs.
 
     $Jv$ is the derivative in $u$ of $\langle J^\top u,v\rangle$, so that the
@@ -291,11 +323,53 @@ def _summed(
     samples: Samples | None,
     parameters: Parameters | None,
     record: Callable[[Samples, Parameters], _Product],
+    head: _Head | None = None,
 ) -> LinearOperator:
-    """The mean over the samples of what is recorded of them, chunk by chunk."""
+    """The mean over the samples of what is recorded of them.
+
+    Chains of layers are recorded by `head`, if there is one, and other networks by `record`.
+    """
     samples, point = _checked(problem, samples, parameters)
     count, like = sum(p.numel() for p in point.values()), _zeros(point, 0)
-    size = count * like.element_size()
+    chain = None
+    if head is not None and len(samples) <= problem.capacity:
+        chain = chain_of(problem.function, point, samples.x[:1])
+    return LinearOperator(
+        (count, count),
+        _in_pieces(chain, samples, head)
+        if head is not None and chain is not None
+        else _in_chunks(problem, samples, point, record),
+        batched=chain is not None,
+        symmetric=True,
+        dtype=like.dtype,
+        device=like.device,
+        memory=max(0, problem.memory - _VECTORS * count * like.element_size()),
+    )
+
+
+def _in_pieces(chain: Chain, samples: Samples, head: _Head) -> Callable[[Tensor], Tensor]:
+    """Products of a chain of layers with blocks of directions."""
+
+    def weighed(outputs: Tensor, y: Tensor) -> tuple[Tensor | None, Curvature]:
+        slope, curvature = head(outputs, y)
+        share = len(y) / len(samples)
+        return None if slope is None else share * slope, lambda u: share * curvature(u)
+
+    with global_randomness_kept():
+        pieces = [
+            chain.recorded(x, lambda outputs, y=y: weighed(outputs, y))  # type: ignore[misc]
+            for x, y in samples.chunks(chain.piece)
+        ]
+    return lambda V: chain.product(pieces, V)
+
+
+def _in_chunks(
+    problem: Problem,
+    samples: Samples,
+    point: Parameters,
+    record: Callable[[Samples, Parameters], _Product],
+) -> Callable[[Tensor], Tensor]:
+    """Products by autograd, of one chunk of the samples after the other."""
     leaves = {k: channels_last(p.detach()).requires_grad_() for k, p in point.items()}
 
     def recorded(x: Tensor, y: Tensor) -> _Product:
@@ -318,14 +392,7 @@ def _summed(
             del act  # and its graphs, before the next are recorded
         return total
 
-    return LinearOperator(
-        (count, count),
-        product,
-        symmetric=True,
-        dtype=like.dtype,
-        device=like.device,
-        memory=max(0, problem.memory - _VECTORS * size),
-    )
+    return product
 
 
 def _zeros(point: Parameters, count: int | None = None) -> Tensor:

@@ -82,8 +82,8 @@ def classify_network(
         steps: products with the Hessian for each of them.
         generator: seed or generator of start vectors and probes.
 
-    The standard errors are those of the probes. Eigenvalues that `steps` products do not resolve
-    are rounded to others, which blurs the border between the index and the zeros besides. Where
+    The standard errors are those of the probes, and of what `steps` products do not resolve at the
+    border between the index and the zeros (see `SpectralDensity.share_between`). Where
     `probes * steps` products make the whole matrix, index and zeros are exact, with error 0.
 
     Costs about `probes * steps` products with the Hessian, each about ten forward passes.
@@ -132,18 +132,14 @@ def _shares(
     hessian: LinearOperator, flat: float, probes: int, steps: int, generator: torch.Generator
 ) -> tuple[Estimate, Estimate]:
     """The shares of negative eigenvalues and of those that count as 0."""
-
-    def negative(t: Tensor) -> Tensor:
-        return (t < -flat).double()
-
-    def zero(t: Tensor) -> Tensor:
-        return (t.abs() <= flat).double()
-
     size = hessian.shape[0]
     if size <= probes * steps:
         dense = hessian.to_dense()
         eigenvalues = torch.linalg.eigvalsh((dense + dense.T) / 2)
-        low, middle = (float(f(eigenvalues).mean()) for f in (negative, zero))
-        return Estimate(low, 0.0, size), Estimate(middle, 0.0, size)
+        index, zeros = (
+            Estimate(float(share.double().mean()), 0.0, size)
+            for share in (eigenvalues < -flat, eigenvalues.abs() <= flat)
+        )
+        return index, zeros
     found = spectral_density(hessian, probes=probes, steps=steps, generator=generator)
-    return found.moment(negative), found.moment(zero)
+    return found.share_between(-math.inf, -flat), found.share_between(-flat, flat)

@@ -1,0 +1,299 @@
+r"""Products with the curvature of a chain of layers, in pieces of the data that caches hold.
+
+autograd keeps what a second derivative needs of every layer, reads it from memory, and writes as
+much again: in small convolutional networks that takes longer than the multiplications. A chain of
+layers that `stages` knows is worked out in the same few buffers for one piece of the data after the
+other, and threads share the pieces.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.budget import check_time
+from torchtheory.core.errors import UnsupportedModel
+from torchtheory.models.model import Parameters, PureFunction
+from torchtheory.nets.chain import Link, as_chain, has_own_forward
+from torchtheory.optimization.curvature.convolution_derivatives import channels_last
+from torchtheory.optimization.curvature.stages import (
+    DROPPING,
+    POINTWISE,
+    RESHAPING,
+    Affine,
+    Convolution,
+    DenseOfImages,
+    Kept,
+    Move,
+    Pointwise,
+    Rectified,
+    Reshaping,
+    Stage,
+    Workspace,
+)
+
+#: How a derivative in the outputs moves, of how the outputs move.
+Curvature = Callable[[Tensor], Tensor]
+
+#: Patches are at most so many times as large as the values they are taken from.
+_MOST_PATCHES = 4
+
+#: Bytes of the largest value of a piece; a few of them are worked with at once.
+_CACHED = 3 * 2**19
+
+#: Samples of a piece at least and at most; with fewer, layers are large, and autograd as good.
+_FEWEST, _MOST = 16, 512
+
+#: Relative and absolute difference to the model that roundings may make.
+_SAME = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What products need of some samples.
+
+    Attributes:
+        kept: by every stage.
+        curvature: of the loss in the outputs.
+    """
+
+    kept: list[Kept]
+    curvature: Curvature
+
+
+class Chain:
+    """A network whose layers `stages` knows, at one point.
+
+    Args:
+        stages: the layers.
+        point: the parameters, which all belong to them.
+        piece: samples that are worked out together.
+    """
+
+    def __init__(self, stages: Sequence[Stage], point: Parameters, piece: int) -> None:
+        self.stages = stages
+        self.point = point
+        self.piece = piece
+        self._affine = {stage.weight: stage for stage in stages if isinstance(stage, Affine)}
+        self._workspaces: list[Workspace] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()  # of the workspaces
+
+    @torch.no_grad()
+    def recorded(
+        self, x: Tensor, head: Callable[[Tensor], tuple[Tensor | None, Curvature]]
+    ) -> Piece:
+        """What products need of some samples.
+
+        Args:
+            x: the inputs.
+            head: gives, for the outputs, the derivative of the loss in them, and how it moves with
+                them. None in place of the derivative leaves the network's own curvature out.
+        """
+        y, kept = channels_last(x), []
+        for stage in self.stages:
+            y, one = stage.values(y)
+            kept.append(one)
+        outer, curvature = head(y)
+        for stage, one in zip(reversed(self.stages), reversed(kept), strict=True):
+            if outer is None:
+                one.outer = None
+            else:
+                outer = stage.slopes(one, channels_last(outer))
+                if isinstance(stage, Affine) and stage.first:
+                    outer = None
+        return Piece(kept, curvature)
+
+    def product(self, pieces: Sequence[Piece], V: Tensor) -> Tensor:
+        """The products `[p, k]` with `[p, k]`, summed over the pieces.
+
+        Threads share these, as many as torch has.
+        """
+        threads = torch.get_num_threads()
+        count = max(1, min(threads, len(pieces)))
+        stop = threading.Event()
+        with self._lock:
+            while len(self._workspaces) < count:
+                self._workspaces.append(Workspace(V))
+            if self._pool is None and count > 1:
+                self._pool = ThreadPoolExecutor(
+                    threads - 1, "curvature", initializer=torch.set_num_threads, initargs=(1,)
+                )
+            work = [
+                partial(self._share, pieces[k::count], V, self._workspaces[k], stop)
+                for k in range(count)
+            ]
+            shares = [self._pool.submit(share) for share in work[1:]] if self._pool else []
+            try:
+                torch.set_num_threads(1)  # threads of one operation would stand in the way
+                total = work[0]()
+                for share in shares:  # in the same order every time
+                    total += share.result()
+            finally:
+                stop.set()
+                wait(shares)  # whatever was raised, the workspaces are free again
+                torch.set_num_threads(threads)
+        return total
+
+    @torch.no_grad()
+    def _share(
+        self, pieces: Sequence[Piece], V: Tensor, workspace: Workspace, stop: threading.Event
+    ) -> Tensor:
+        moves = [self._move(v, workspace) for v in V.unbind(1)]
+        for piece in pieces:
+            if stop.is_set():
+                break
+            check_time()
+            for move in moves:
+                self._add(piece, move)
+        return torch.stack([self._flat(move.sums) for move in moves], 1)
+
+    def _move(self, v: Tensor, workspace: Workspace) -> Move:
+        directions, sums, start = {}, {}, 0
+        for name, p in self.point.items():
+            part = v[start : start + p.numel()].reshape(p.shape)
+            stage = self._affine.get(name)
+            directions[name] = part if stage is None else stage.filters(part)
+            sums[name] = torch.zeros_like(part) if stage is None else stage.nothing()
+            start += p.numel()
+        return Move(directions, sums, workspace)
+
+    def _flat(self, sums: Parameters) -> Tensor:
+        parts = []
+        for name, p in self.point.items():
+            stage = self._affine.get(name)
+            part = sums[name] if stage is None else stage.weight_of(sums[name], p.shape)
+            parts.append(part.reshape(-1))
+        return torch.cat(parts)
+
+    def _add(self, piece: Piece, move: Move) -> None:
+        moving, trails = None, []
+        for stage, kept in zip(self.stages, piece.kept, strict=True):
+            moving, trail = stage.pushed(kept, moving, move)
+            trails.append(trail)
+        assert moving is not None  # there is a layer with parameters
+        outer: Tensor | None = channels_last(piece.curvature(moving))
+        for stage, kept, trail in zip(
+            reversed(self.stages), reversed(piece.kept), reversed(trails), strict=True
+        ):
+            if outer is not None:  # something moves here
+                outer = stage.pulled(kept, trail, outer, move)
+
+
+def chain_of(function: PureFunction, point: Parameters, x: Tensor) -> Chain | None:
+    """The model as a chain at a point, or None where it is none, or autograd is as good.
+
+    Args:
+        function: the model.
+        point: the parameters that move: all of the model's, or there is no chain.
+        x: a few inputs, for which the chain is seen to compute what the function does.
+    """
+    plain = (function.rows, function.noise, function.output, function.class_dimension)
+    alike = {(p.dtype, p.device) for p in (*point.values(), x)}
+    if plain != (None,) * 4 or alike != {(x.dtype, torch.device("cpu"))}:
+        return None
+    if point.keys() != function.parameters.keys():
+        return None
+    if any(_is_watched(module) for module in function.model.modules()):
+        return None
+    try:
+        links = as_chain(function.model)
+    except UnsupportedModel:
+        return None
+    with torch.no_grad():
+        found = _stages(links, function.model, point, x)
+        if found is None or not _same(found[1], function(point, x)):
+            return None
+    stages, _, largest = found
+    piece = _CACHED * len(x) // (largest * x.element_size())
+    return Chain(stages, point, min(piece, _MOST)) if piece >= _FEWEST else None
+
+
+def _same(y: Tensor, expected: Tensor) -> bool:
+    return y.shape == expected.shape and torch.allclose(y, expected, rtol=_SAME, atol=_SAME)
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether something else is called when the module is, or makes its parameters."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks
+    return any(hooks) or hasattr(module, "parametrizations")
+
+
+def _stages(
+    links: Sequence[Link], model: nn.Module, point: Parameters, x: Tensor
+) -> tuple[list[Stage], Tensor, int] | None:
+    """The links as stages, what they make of inputs, and the most numbers on the way.
+
+    None if a link is not known, or a parameter belongs to none of them.
+    """
+    names = {id(p): name for name, p in model.named_parameters()}
+    stages: list[Stage] = []
+    used: set[str] = set()
+    y, largest = channels_last(x), x.numel()
+    behind = [link.module for link in links[1:]] + [None]
+    for link, following in zip(links, behind, strict=True):
+        layer = link.module
+        if isinstance(layer, DROPPING) and has_own_forward(layer):
+            continue
+        if _lays_out(layer, y) and isinstance(following, nn.Linear) and has_own_forward(following):
+            continue  # it takes images
+        own = {k: (names[id(p)], point[names[id(p)]]) for k, p in layer.named_parameters()}
+        stage = _stage(layer, own, y, first=not used)
+        if stage is None or used & {name for name, _ in own.values()}:
+            return None
+        used |= {name for name, _ in own.values()}
+        if isinstance(stage, Affine):
+            largest = max(largest, stage.rows(y, Workspace(y), "").numel())
+        y, _ = stage.values(y)
+        largest = max(largest, y.numel())
+        stages.append(stage)
+    return (stages, y, largest) if used == point.keys() else None
+
+
+def _stage(
+    layer: nn.Module, own: dict[str, tuple[str, Tensor]], x: Tensor, *, first: bool
+) -> Stage | None:
+    """One layer with its parameters, for inputs like these."""
+    if not has_own_forward(layer):
+        return None
+    if isinstance(layer, nn.Linear):
+        if x.ndim == 4 and x.shape[-1] != layer.in_features:
+            return DenseOfImages(x.shape[1:], own["weight"], own.get("bias"), first=first)
+        return Affine(own["weight"], own.get("bias"), first=first)
+    if isinstance(layer, nn.Conv2d) and _takes_patches(layer, first):
+        return Convolution(layer, own["weight"], own.get("bias"), first=first)
+    if isinstance(layer, nn.ReLU):
+        return Rectified()
+    if isinstance(layer, POINTWISE):
+        return Pointwise(layer)
+    return Reshaping(layer) if isinstance(layer, RESHAPING) else None
+
+
+def _lays_out(layer: nn.Module, x: Tensor) -> bool:
+    """Whether it makes images rows, one a sample."""
+    return (
+        x.ndim == 4
+        and isinstance(layer, RESHAPING)
+        and has_own_forward(layer)
+        and layer(x.contiguous()).shape == (len(x), x[0].numel())
+    )
+
+
+def _takes_patches(layer: nn.Conv2d, first: bool) -> bool:
+    """Whether a convolution is worth being a product of its patches and its filters.
+
+    Those of an image are made once, and may be larger.
+    """
+    if layer.groups > 1 or layer.dilation != (1, 1) or layer.padding_mode != "zeros":
+        return False
+    if isinstance(layer.padding, str):
+        return False
+    known = first and layer.weight[0].numel() <= 2 * len(layer.weight)
+    return known or math.prod(layer.kernel_size) <= _MOST_PATCHES * math.prod(layer.stride)

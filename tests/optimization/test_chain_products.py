@@ -1,0 +1,266 @@
+"""Products of chains, layer by layer, against autograd's."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from torchtheory.core.budget import within
+from torchtheory.core.errors import OutOfTime
+from torchtheory.models.problem import Problem
+from torchtheory.optimization.curvature import chain_products, operators
+from torchtheory.optimization.curvature.chain_products import chain_of
+from torchtheory.optimization.curvature.operators import (
+    fisher_operator,
+    gauss_newton_operator,
+    hessian_operator,
+)
+from torchtheory.optimization.curvature.stages import POINTWISE, DenseOfImages
+
+
+class Written(nn.Module):
+    """Functions in place of layers, and a reshape by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 4, 3, stride=2)
+        self.second = nn.Conv2d(4, 6, (2, 3), stride=(1, 2), padding=(1, 0), bias=False)
+        self.out = nn.Linear(30, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.first(x))
+        x = torch.tanh(self.second(x))
+        out: Tensor = self.out(x.view(x.size(0), -1))
+        return out
+
+
+def network(kind: str) -> tuple[nn.Module, tuple[int, ...]]:
+    match kind:
+        case "dense":
+            return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5, bias=False), nn.Tanh(),
+                                 nn.Dropout(0.5), nn.Linear(5, 3)), (4,)  # fmt: skip
+        case "linear":
+            return nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), (4,)
+        case "one layer":
+            return nn.Linear(4, 3), (4,)
+        case "sequences":
+            return nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Flatten(), nn.Linear(10, 3)), (2, 4)
+        case "images":
+            return nn.Sequential(
+                nn.Unflatten(1, (1, 9, 9)), nn.Conv2d(1, 5, 3), nn.ReLU(),
+                nn.Conv2d(5, 5, 3, stride=2, padding=1), nn.SiLU(),
+                nn.Conv2d(5, 3, 1), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3),
+            ), (81,)  # fmt: skip
+        case "far apart":  # a stride longer than the kernel, and places that no patch has
+            return nn.Sequential(
+                nn.Conv2d(2, 3, 2, stride=3, padding=1), nn.Sigmoid(),
+                nn.Conv2d(3, 3, 2, stride=2), nn.Flatten(), nn.Dropout(), nn.Linear(3, 3),
+            ), (2, 8, 8)  # fmt: skip
+        case "images out":
+            return nn.Sequential(nn.Conv2d(2, 3, 2, stride=2), nn.Tanh(), nn.Flatten(),
+                                 nn.Linear(27, 9), nn.Softplus(), nn.Unflatten(1, (3, 3)),
+                                 nn.Flatten(), nn.Linear(9, 3)), (2, 7, 7)  # fmt: skip
+    return Written(), (2, 9, 9)
+
+
+KINDS = ["dense", "linear", "one layer", "sequences", "images", "far apart", "images out", "own"]
+
+
+def problem(kind: str, count: int = 50, seed: int = 0, **more: object) -> Problem:
+    torch.manual_seed(seed)
+    net, shape = network(kind)
+    y = torch.randint(0, 3, (count,))
+    return Problem(net.double(), (torch.randn(count, *shape).double(), y), **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def by_autograd(monkeypatch):
+    def make(build, given, **more):
+        with monkeypatch.context() as patch:
+            patch.setattr(operators, "chain_of", lambda *_: None)
+            return build(given, **more)
+
+    return make
+
+
+def chained(given: Problem) -> bool:
+    return chain_of(given.function, given.trainable, given.train.x[:1]) is not None
+
+
+@pytest.mark.parametrize("build", [hessian_operator, gauss_newton_operator, fisher_operator])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chain_has_autograds_products(kind, build, by_autograd, monkeypatch):
+    monkeypatch.setattr(chain_products, "_MOST", 17)  # three pieces, one of which is shorter
+    given = problem(kind)
+    assert chained(given)
+    expected = by_autograd(build, given).to_dense()
+    found = build(given).to_dense()
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    assert float(expected.norm()) > 1e-3
+
+
+@pytest.mark.parametrize("kind", POINTWISE)
+def test_activations(kind, by_autograd):
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(3, 5), kind(), nn.Linear(5, 4), kind(), nn.Linear(4, 2))
+    given = Problem(net.double(), (torch.randn(30, 3).double(), torch.randn(30, 2).double()))
+    assert chained(given)
+    expected = by_autograd(hessian_operator, given).to_dense()
+    torch.testing.assert_close(hessian_operator(given).to_dense(), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [
+    nn.CrossEntropyLoss(label_smoothing=0.2), lambda f, y: F.nll_loss(f.log_softmax(1), y),
+    lambda f, y: (f.sum(1) * (y + 1)).mean(),
+])  # fmt: skip
+def test_losses_of_the_users_own(loss, by_autograd):
+    given = problem("images", loss=loss)
+    for build in (hessian_operator, gauss_newton_operator):
+        expected = by_autograd(build, given).to_dense()
+        torch.testing.assert_close(build(given).to_dense(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_blocks_of_directions_and_threads_change_nothing(monkeypatch):
+    monkeypatch.setattr(chain_products, "_MOST", 16)
+    given = problem("images", count=130)
+    operator = hessian_operator(given)
+    V = torch.randn(operator.shape[0], 3, generator=torch.Generator().manual_seed(0)).double()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = torch.stack([operator @ v for v in V.unbind(1)], 1)
+        torch.testing.assert_close(operator @ V, alone, rtol=1e-12, atol=1e-13)
+        torch.set_num_threads(3)
+        shared = operator @ V
+        assert torch.get_num_threads() == 3
+        fresh: list[int] = []
+        thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert fresh == [3]  # also in threads that are made later
+        assert bool((operator @ V == shared).all())  # in the same order every time
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(shared, alone, rtol=1e-12, atol=1e-13)
+
+
+def test_products_in_two_threads_of_the_user():
+    given = problem("images", count=200)
+    operator = hessian_operator(given)
+    V = torch.randn(operator.shape[0], 4).double()
+    expected = operator @ V
+    found: dict[int, Tensor] = {}
+
+    def work(k):
+        for _ in range(5):
+            found[k] = operator @ V[:, k]
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k in range(4):
+        torch.testing.assert_close(found[k], expected[:, k], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_product_ends_with_the_time_and_the_next_one_is_right(threads, monkeypatch):
+    monkeypatch.setattr(chain_products, "_MOST", 16)
+    operator = hessian_operator(problem("images", count=130))
+    v = torch.randn(operator.shape[0]).double()
+    expected = operator @ v
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        with within(0.0, 0.0), pytest.raises(OutOfTime):
+            operator @ v
+        assert torch.get_num_threads() == threads
+        torch.testing.assert_close(operator @ v, expected, rtol=1e-12, atol=1e-13)
+    finally:
+        torch.set_num_threads(before)
+
+
+class Twice(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def _hooked() -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    net[0].register_forward_hook(lambda module, inputs, output: output + 1)
+    return net
+
+
+def _shared() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(4, 3))
+
+
+def _frozen() -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    net[0].requires_grad_(False)
+    return net
+
+
+@pytest.mark.parametrize("build", [
+    _hooked, _shared, _frozen,
+    lambda: nn.Sequential(Twice(4, 5), nn.ReLU(), nn.Linear(5, 3)),
+    lambda: nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.ReLU(), nn.Linear(5, 3)),
+    lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3)),
+    lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(), nn.Linear(5, 3)),
+    lambda: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (1, 6)), nn.MaxPool1d(2), nn.Flatten(),
+                          nn.Linear(3, 3)),
+])  # fmt: skip
+def test_what_is_no_such_chain_is_left_to_autograd(build, by_autograd):
+    torch.manual_seed(0)
+    x, y = torch.randn(20, 4).double(), torch.randint(0, 3, (20,))
+    given = Problem(build().double(), (x, y))
+    assert not chained(given)
+    expected = by_autograd(hessian_operator, given).to_dense()
+    torch.testing.assert_close(hessian_operator(given).to_dense(), expected)
+
+
+@pytest.mark.parametrize("layer", [
+    nn.Conv2d(2, 4, 3, stride=2, groups=2), nn.Conv2d(2, 4, 3, stride=2, dilation=2),
+    nn.Conv2d(2, 4, 3, stride=2, padding=1, padding_mode="circular"),
+    nn.Conv2d(2, 4, 3, padding="same"), nn.Conv2d(2, 1, 5),
+])  # fmt: skip
+def test_convolutions_that_are_left_to_autograd(layer):
+    net = nn.Sequential(layer, nn.ReLU(), nn.Flatten(), nn.LazyLinear(3)).double()
+    x, y = torch.randn(20, 2, 8, 8).double(), torch.randint(0, 3, (20,))
+    net(x)
+    assert not chained(Problem(net, (x, y)))
+
+
+def test_what_does_not_fit_is_left_to_autograd():
+    small = problem("images", count=600, memory="1MiB")
+    assert len(small.train) > small.capacity
+    operator = hessian_operator(small)
+    expected = hessian_operator(problem("images", count=600))
+    v = torch.randn(operator.shape[0]).double()
+    torch.testing.assert_close(operator @ v, expected @ v, rtol=1e-9, atol=1e-12)
+
+
+def test_nothing_of_the_users_is_changed():
+    given = problem("images", count=40)
+    x, weights = given.train.x.clone(), {k: p.clone() for k, p in given.parameters.items()}
+    operator = hessian_operator(given)
+    v = torch.randn(operator.shape[0]).double()
+    kept = v.clone()
+    operator @ v
+    assert bool((v == kept).all())
+    assert bool((given.train.x == x).all())
+    assert all(bool((p == weights[k]).all()) for k, p in given.parameters.items())
+
+
+def test_images_are_not_copied_for_a_dense_layer():
+    chain = chain_of(*(lambda p: (p.function, p.trainable, p.train.x[:1]))(problem("images")))
+    assert isinstance(chain.stages[-1], DenseOfImages)
+    x = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    assert chain.stages[-1].rows(x, None, "").data_ptr() == x.data_ptr()
