@@ -1,14 +1,22 @@
-"""How many threads are worth their while on a machine that others use as well.
+"""How many threads are worth their while, and work that they share.
 
 The threads of one operation wait for each other. Where another process holds a core, all of them
-wait for the one that stands in its queue, and one thread is several times as fast as two.
+wait for the one that stands in its queue, and one thread is several times as fast as two. Where
+operations are small, threads that each do operations of their own are faster as well.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 #: Numbers and operations of a trial: long enough to be shared among threads, ten milliseconds in
 #: all.
@@ -53,3 +61,40 @@ def _trial(threads: int) -> float:
     for _ in range(_OPERATIONS):
         x.tanh_()
     return time.perf_counter() - start
+
+
+class SideBySide:
+    """Runs shares of some work at once, each in a thread that does its operations alone.
+
+    The first share is done by the thread that asks for them. Threads are kept for the next time.
+
+    >>> SideBySide()([lambda stop: torch.get_num_threads(), lambda stop: 2])
+    [1, 2]
+    """
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __call__(self, shares: Sequence[Callable[[threading.Event], T]]) -> list[T]:
+        """What the shares return, in their order.
+
+        Args:
+            shares: functions of an event. It is set when another share was interrupted or failed:
+                what can stop early should.
+        """
+        threads, stop = torch.get_num_threads(), threading.Event()
+        if self._pool is None and len(shares) > 1:
+            self._pool = ThreadPoolExecutor(
+                len(shares) - 1, "share", initializer=torch.set_num_threads, initargs=(1,)
+            )
+        others = []
+        try:
+            for share in shares[1:]:
+                assert self._pool is not None
+                others.append(self._pool.submit(copy_context().run, share, stop))
+            torch.set_num_threads(1)
+            return [shares[0](stop), *(other.result() for other in others)]
+        finally:
+            stop.set()
+            wait(others)
+            torch.set_num_threads(threads)  # also what threads that are made later begin with

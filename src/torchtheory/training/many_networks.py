@@ -11,9 +11,11 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +30,7 @@ from torchtheory.core.errors import (
     UnknownName,
 )
 from torchtheory.core.progress import display, track
+from torchtheory.core.threads import SideBySide
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.models.samples import Data, Samples
@@ -45,6 +48,9 @@ Each = float | Sequence[float] | Tensor
 # What a step of a group costs besides its arithmetic, in parameters times samples: padding costs
 # arithmetic, and a further group costs this.
 OVERHEAD = 2_500_000
+
+# How often that a thread of its own must have to do in a step.
+_WORTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,33 +243,45 @@ def fit_many(
     train_loss, train_error = torch.full(shape, math.nan), torch.full(shape, math.nan)
     train_loss, train_error = train_loss.double(), train_error.double()
     validation_loss, validation_error = train_loss.clone(), train_error.clone()
-    trained = []
+
+    def trained(members: list[int], stop: threading.Event, *, shown: bool = False) -> Group:
+        rows = torch.tensor(members)
+        one = _Stacked(
+            stack([networks[k] for k in members], pruned and [pruned[k] for k in members]),
+            problem,
+            x,
+            targets if targets.ndim == problem.train.y.ndim else targets[rows.to(x.device)],
+            [seeds[k] for k in members],
+            usual_loss=loss is None,
+        )
+        step = stacked_steps(optimizer, one.stack.trained, rates[rows], decays[rows])
+        each = range(1, epochs + 1)
+        for epoch in track(each, f"{len(members)} networks") if shown else each:
+            if stop.is_set():
+                break
+            losses, errors = one.run_epoch(epoch, batch_size, step)
+            train_loss[rows, epoch - 1] = losses
+            train_error[rows, epoch - 1] = errors
+            if held_out is not None:
+                losses, errors = one.evaluate(held_out)
+                validation_loss[rows, epoch - 1] = losses
+                validation_error[rows, epoch - 1] = errors
+        for p in one.stack.trained:
+            p.requires_grad_(False)
+        return Group(tuple(members), one.stack)
+
+    done: list[Group] = []
+    side_by_side = SideBySide()
     with torch.enable_grad(), global_randomness_kept(), display():
         for members in track(groups, "groups of networks"):
-            rows = torch.tensor(members)
-            one = _Stacked(
-                stack([networks[k] for k in members], pruned and [pruned[k] for k in members]),
-                problem,
-                x,
-                targets if targets.ndim == problem.train.y.ndim else targets[rows.to(x.device)],
-                [seeds[k] for k in members],
-                usual_loss=loss is None,
-            )
-            step = stacked_steps(optimizer, one.stack.trained, rates[rows], decays[rows])
-            for epoch in track(range(1, epochs + 1), f"{len(members)} networks"):
-                losses, errors = one.run_epoch(epoch, batch_size, step)
-                train_loss[rows, epoch - 1] = losses
-                train_error[rows, epoch - 1] = errors
-                if held_out is not None:
-                    losses, errors = one.evaluate(held_out)
-                    validation_loss[rows, epoch - 1] = losses
-                    validation_error[rows, epoch - 1] = errors
-            for p in one.stack.trained:
-                p.requires_grad_(False)
-            trained.append(Group(tuple(members), one.stack))
+            largest = max(layouts[k].parameters for k in members)
+            # a loss of the user's may not be made for threads
+            parts = 1 if loss is not None else _parts(len(members), largest * batch_size, x.device)
+            shares = [partial(trained, members[i::parts], shown=i == 0) for i in range(parts)]
+            done += side_by_side(shares) if parts > 1 else [shares[0](threading.Event())]
     classified = problem.is_classification
     return ManyResult(
-        tuple(trained),
+        tuple(done),
         train_loss,
         train_error,
         None if held_out is None else validation_loss,
@@ -522,6 +540,15 @@ def _group(
             most = max(1, memory // each)
             groups += [group[i : i + most] for i in range(0, len(group), most)]
     return groups
+
+
+def _parts(networks: int, cost: int, device: torch.device) -> int:
+    """Into how many stacks to cut one, for threads to train side by side.
+
+    Threads that share every operation of small networks mostly wait for each other.
+    """
+    worth = networks * cost // (_WORTH * OVERHEAD)
+    return max(1, min(torch.get_num_threads(), worth)) if device.type == "cpu" else 1
 
 
 def _least_padding(members: list[int], costs: list[int]) -> list[list[int]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
 from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.threads import SideBySide
 from torchtheory.models.model import Parameters, PureFunction
 from torchtheory.nets.chain import Link, as_chain, has_own_forward
 from torchtheory.optimization.curvature.convolution_derivatives import channels_last
@@ -83,7 +83,7 @@ class Chain:
         self.piece = piece
         self._affine = {stage.weight: stage for stage in stages if isinstance(stage, Affine)}
         self._workspaces: list[Workspace] = []
-        self._pool: ThreadPoolExecutor | None = None
+        self._side_by_side = SideBySide()
         self._lock = threading.Lock()  # of the workspaces
 
     @torch.no_grad()
@@ -116,31 +116,14 @@ class Chain:
 
         Threads share these, as many as torch has.
         """
-        threads = torch.get_num_threads()
-        count = max(1, min(threads, len(pieces)))
-        stop = threading.Event()
+        count = max(1, min(torch.get_num_threads(), len(pieces)))
         with self._lock:
             while len(self._workspaces) < count:
                 self._workspaces.append(Workspace(V))
-            if self._pool is None and count > 1:
-                self._pool = ThreadPoolExecutor(
-                    threads - 1, "curvature", initializer=torch.set_num_threads, initargs=(1,)
-                )
-            work = [
-                partial(self._share, pieces[k::count], V, self._workspaces[k], stop)
-                for k in range(count)
+            shares = [
+                partial(self._share, pieces[k::count], V, self._workspaces[k]) for k in range(count)
             ]
-            shares = [self._pool.submit(share) for share in work[1:]] if self._pool else []
-            try:
-                torch.set_num_threads(1)  # threads of one operation would stand in the way
-                total = work[0]()
-                for share in shares:  # in the same order every time
-                    total += share.result()
-            finally:
-                stop.set()
-                wait(shares)  # whatever was raised, the workspaces are free again
-                torch.set_num_threads(threads)
-        return total
+            return torch.stack(self._side_by_side(shares)).sum(0)
 
     @torch.no_grad()
     def _share(
