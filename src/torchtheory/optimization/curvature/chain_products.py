@@ -24,18 +24,23 @@ from torchtheory.models.model import Parameters, PureFunction
 from torchtheory.nets.chain import Link, as_chain, has_own_forward
 from torchtheory.optimization.curvature.convolution_derivatives import channels_last
 from torchtheory.optimization.curvature.stages import (
+    AVERAGING,
     DROPPING,
     POINTWISE,
     RESHAPING,
     Affine,
+    Averaging,
     Convolution,
     DenseOfImages,
+    DirectConvolution,
     Kept,
+    Largest,
     Move,
     Pointwise,
     Rectified,
     Reshaping,
     Stage,
+    Weighted,
     Workspace,
 )
 
@@ -74,14 +79,28 @@ class Chain:
     Args:
         stages: the layers.
         point: the parameters, which all belong to them.
+        x: a few inputs.
+
+    Attributes:
         piece: samples that are worked out together.
+        bytes: what is kept of a sample for all products, about.
     """
 
-    def __init__(self, stages: Sequence[Stage], point: Parameters, piece: int) -> None:
+    def __init__(self, stages: Sequence[Stage], point: Parameters, x: Tensor) -> None:
         self.stages = stages
         self.point = point
-        self.piece = piece
-        self._affine = {stage.weight: stage for stage in stages if isinstance(stage, Affine)}
+        with torch.no_grad():
+            _, kept = self.values(x)
+            tensors = [t for one in kept for t in (one.x, one.outer, one.rows) if t is not None]
+            sizes = {t.data_ptr(): t.numel() * t.element_size() for t in tensors}
+            worked = [
+                stage.rows(one.x, Workspace(one.x), "").numel() if isinstance(stage, Affine) else 0
+                for stage, one in zip(stages, kept, strict=True)
+            ]
+        largest = x.element_size() * max(*worked, *(one.x.numel() for one in kept))
+        self.piece = min(_MOST, _CACHED * len(x) // largest)
+        self.bytes = 2 * sum(sizes.values()) // len(x)  # of every value the derivative as well
+        self._weighted = {stage.weight: stage for stage in stages if isinstance(stage, Weighted)}
         self._workspaces: list[Workspace] = []
         self._side_by_side = SideBySide()
         self._lock = threading.Lock()  # of the workspaces
@@ -97,19 +116,24 @@ class Chain:
             head: gives, for the outputs, the derivative of the loss in them, and how it moves with
                 them. None in place of the derivative leaves the network's own curvature out.
         """
-        y, kept = channels_last(x), []
-        for stage in self.stages:
-            y, one = stage.values(y)
-            kept.append(one)
+        y, kept = self.values(x)
         outer, curvature = head(y)
         for stage, one in zip(reversed(self.stages), reversed(kept), strict=True):
             if outer is None:
                 one.outer = None
             else:
                 outer = stage.slopes(one, channels_last(outer))
-                if isinstance(stage, Affine) and stage.first:
+                if isinstance(stage, Weighted) and stage.first:
                     outer = None
         return Piece(kept, curvature)
+
+    def values(self, x: Tensor) -> tuple[Tensor, list[Kept]]:
+        """The outputs, and what is kept on the way."""
+        y, kept = channels_last(x), []
+        for stage in self.stages:
+            y, one = stage.values(y)
+            kept.append(one)
+        return y, kept
 
     def product(self, pieces: Sequence[Piece], V: Tensor) -> Tensor:
         """The products `[p, k]` with `[p, k]`, summed over the pieces.
@@ -142,7 +166,7 @@ class Chain:
         directions, sums, start = {}, {}, 0
         for name, p in self.point.items():
             part = v[start : start + p.numel()].reshape(p.shape)
-            stage = self._affine.get(name)
+            stage = self._weighted.get(name)
             directions[name] = part if stage is None else stage.filters(part)
             sums[name] = torch.zeros_like(part) if stage is None else stage.nothing()
             start += p.numel()
@@ -151,7 +175,7 @@ class Chain:
     def _flat(self, sums: Parameters) -> Tensor:
         parts = []
         for name, p in self.point.items():
-            stage = self._affine.get(name)
+            stage = self._weighted.get(name)
             part = sums[name] if stage is None else stage.weight_of(sums[name], p.shape)
             parts.append(part.reshape(-1))
         return torch.cat(parts)
@@ -191,12 +215,13 @@ def chain_of(function: PureFunction, point: Parameters, x: Tensor) -> Chain | No
     except UnsupportedModel:
         return None
     with torch.no_grad():
-        found = _stages(links, function.model, point, x)
-        if found is None or not _same(found[1], function(point, x)):
+        stages = _stages(links, function.model, point, x)
+        if stages is None:
             return None
-    stages, _, largest = found
-    piece = _CACHED * len(x) // (largest * x.element_size())
-    return Chain(stages, point, min(piece, _MOST)) if piece >= _FEWEST else None
+        chain = Chain(stages, point, x)
+        if not _same(chain.values(x)[0], function(point, x)):
+            return None
+    return chain if chain.piece >= _FEWEST else None
 
 
 def _same(y: Tensor, expected: Tensor) -> bool:
@@ -211,15 +236,15 @@ def _is_watched(module: nn.Module) -> bool:
 
 def _stages(
     links: Sequence[Link], model: nn.Module, point: Parameters, x: Tensor
-) -> tuple[list[Stage], Tensor, int] | None:
-    """The links as stages, what they make of inputs, and the most numbers on the way.
+) -> list[Stage] | None:
+    """The links as stages for inputs like these.
 
-    None if a link is not known, or a parameter belongs to none of them.
+    None if one is not known, or a parameter belongs to none of them.
     """
     names = {id(p): name for name, p in model.named_parameters()}
     stages: list[Stage] = []
     used: set[str] = set()
-    y, largest = channels_last(x), x.numel()
+    y = channels_last(x)
     behind = [link.module for link in links[1:]] + [None]
     for link, following in zip(links, behind, strict=True):
         layer = link.module
@@ -232,12 +257,9 @@ def _stages(
         if stage is None or used & {name for name, _ in own.values()}:
             return None
         used |= {name for name, _ in own.values()}
-        if isinstance(stage, Affine):
-            largest = max(largest, stage.rows(y, Workspace(y), "").numel())
         y, _ = stage.values(y)
-        largest = max(largest, y.numel())
         stages.append(stage)
-    return (stages, y, largest) if used == point.keys() else None
+    return stages if used == point.keys() else None
 
 
 def _stage(
@@ -250,8 +272,15 @@ def _stage(
         if x.ndim == 4 and x.shape[-1] != layer.in_features:
             return DenseOfImages(x.shape[1:], own["weight"], own.get("bias"), first=first)
         return Affine(own["weight"], own.get("bias"), first=first)
-    if isinstance(layer, nn.Conv2d) and _takes_patches(layer, first):
-        return Convolution(layer, own["weight"], own.get("bias"), first=first)
+    if isinstance(layer, nn.Conv2d):
+        if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            return None
+        kind = Convolution if _takes_patches(layer, first) else DirectConvolution
+        return kind(layer, own["weight"], own.get("bias"), first=first)
+    if isinstance(layer, nn.MaxPool2d) and x.ndim == 4:
+        return Largest(layer)
+    if isinstance(layer, AVERAGING):
+        return Averaging(layer)
     if isinstance(layer, nn.ReLU):
         return Rectified()
     if isinstance(layer, POINTWISE):
@@ -274,9 +303,7 @@ def _takes_patches(layer: nn.Conv2d, first: bool) -> bool:
 
     Those of an image are made once, and may be larger.
     """
-    if layer.groups > 1 or layer.dilation != (1, 1) or layer.padding_mode != "zeros":
-        return False
-    if isinstance(layer.padding, str):
+    if layer.groups > 1 or layer.dilation != (1, 1):
         return False
     known = first and layer.weight[0].numel() <= 2 * len(layer.weight)
     return known or math.prod(layer.kernel_size) <= _MOST_PATCHES * math.prod(layer.stride)

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 #: Stride, padding and dilation, one number a spatial dimension, and groups.
-_Setting = tuple[list[int], list[int], list[int], int]
+Setting = tuple[list[int], list[int], list[int], int]
 _RELUS = {torch.relu, torch.Tensor.relu, torch.nn.functional.relu}
 _SPATIAL = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 
 
-def _arguments(setting: _Setting) -> tuple[Any, ...]:
+def _arguments(setting: Setting) -> tuple[Any, ...]:
     stride, padding, dilation, groups = setting
     return stride, padding, dilation, False, [0] * len(stride), groups
 
@@ -42,7 +42,14 @@ def _empty(like: Tensor, shape: torch.Size) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=layout)
 
 
-def _adjoint(outer: Tensor, x: Tensor, w: Tensor, setting: _Setting, *, to_weight: bool) -> Tensor:
+def convolved(x: Tensor, w: Tensor, setting: Setting, bias: Tensor | None = None) -> Tensor:
+    """The convolution, channels last."""
+    x, w = channels_last(x), channels_last(w)
+    return channels_last(torch.ops.aten.convolution(x, w, bias, *_arguments(setting)))
+
+
+def adjoint(outer: Tensor, x: Tensor, w: Tensor, setting: Setting, *, to_weight: bool) -> Tensor:
+    """Its adjoint in `x` or in `w`, channels last; of the one it is in, only the shape counts."""
     outer, x, w = channels_last(outer), channels_last(x), channels_last(w)
     mask = [not to_weight, to_weight, False]
     made: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
@@ -64,11 +71,10 @@ class _Convolution(torch.autograd.Function):
     """`y` of `x` and `w`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, setting: _Setting) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, setting: Setting) -> Tensor:
         ctx.save_for_backward(x, w)
         ctx.setting = setting
-        x, w = channels_last(x), channels_last(w)
-        return channels_last(torch.ops.aten.convolution(x, w, None, *_arguments(setting)))
+        return convolved(x, w, setting)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> Any:
@@ -85,11 +91,11 @@ class _ToInput(torch.autograd.Function):
     """The adjoint in `x`: of an outer derivative and `w`."""
 
     @staticmethod
-    def forward(ctx: Any, outer: Tensor, w: Tensor, shape: torch.Size, setting: _Setting) -> Tensor:
+    def forward(ctx: Any, outer: Tensor, w: Tensor, shape: torch.Size, setting: Setting) -> Tensor:
         ctx.save_for_backward(outer, w)
         ctx.setting = setting
         x = _empty(outer, shape)  # only its shape is looked at
-        return _adjoint(outer, x, w, setting, to_weight=False)
+        return adjoint(outer, x, w, setting, to_weight=False)
 
     @staticmethod
     def backward(ctx: Any, x: Tensor) -> Any:
@@ -107,11 +113,11 @@ class _ToWeight(torch.autograd.Function):
     """The adjoint in `w`: of an outer derivative and `x`."""
 
     @staticmethod
-    def forward(ctx: Any, outer: Tensor, x: Tensor, shape: torch.Size, setting: _Setting) -> Tensor:
+    def forward(ctx: Any, outer: Tensor, x: Tensor, shape: torch.Size, setting: Setting) -> Tensor:
         ctx.save_for_backward(outer, x)
         ctx.setting = setting
         w = _empty(outer, shape)
-        return _adjoint(outer, x, w, setting, to_weight=True)
+        return adjoint(outer, x, w, setting, to_weight=True)
 
     @staticmethod
     def backward(ctx: Any, w: Tensor) -> Any:

@@ -331,9 +331,9 @@ def _summed(
     """
     samples, point = _checked(problem, samples, parameters)
     count, like = sum(p.numel() for p in point.values()), _zeros(point, 0)
-    chain = None
-    if head is not None and len(samples) <= problem.capacity:
-        chain = chain_of(problem.function, point, samples.x[:1])
+    chain = None if head is None else chain_of(problem.function, point, samples.x[:1])
+    if chain is not None and 4 * chain.bytes * len(samples) > problem.memory:
+        chain = None
     return LinearOperator(
         (count, count),
         _in_pieces(chain, samples, head)

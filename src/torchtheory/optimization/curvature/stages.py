@@ -29,8 +29,13 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from torchtheory.nets.chain import Rearrangement
-from torchtheory.optimization.curvature.convolution_derivatives import channels_last
+from torchtheory.nets.chain import Average, Rearrangement
+from torchtheory.optimization.curvature.convolution_derivatives import (
+    Setting,
+    adjoint,
+    channels_last,
+    convolved,
+)
 
 #: Layers that act on every entry by itself, and have no parameters.
 POINTWISE = (
@@ -40,6 +45,11 @@ POINTWISE = (
 
 #: Layers that pass on what they are given, in another shape or in the same.
 RESHAPING = (nn.Flatten, nn.Unflatten, nn.Identity, Rearrangement)
+
+#: Layers that are linear, and have no parameters.
+AVERAGING = (
+    nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, Average,
+)  # fmt: skip
 
 #: Layers that do nothing in evaluation mode.
 DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
@@ -90,7 +100,8 @@ class Kept:
         x: its input; of an activation its slopes, or for a ReLU its output.
         outer: the derivative of the loss in its output; of an activation, times its second
             derivatives. None where that is zero, or left out.
-        rows: the rows that a first layer acts on, which no product changes.
+        rows: the rows that a first layer acts on, which no product changes; of a pooling, the
+            places `[n, h, w, channels]` that its entries are from.
     """
 
     x: Tensor
@@ -126,8 +137,8 @@ class Stage(ABC):
 Trail = tuple[Tensor | None, ...]
 
 
-class Affine(Stage):
-    """A dense layer.
+class Weighted(Stage):
+    """A layer with a weight, linear in it and in its input, and a bias or none.
 
     Args:
         weight: the name of its weight, and its value.
@@ -138,25 +149,29 @@ class Affine(Stage):
     def __init__(
         self, weight: tuple[str, Tensor], bias: tuple[str, Tensor] | None, *, first: bool
     ) -> None:
-        self.weight, self.matrix = weight[0], self.filters(weight[1])
+        self.weight, self.filtering = weight[0], self.filters(weight[1])
         self.bias = bias
         self.first = first
 
     def filters(self, weight: Tensor) -> Tensor:
-        """A weight, or a direction of it, as a matrix `[outputs, inputs]`."""
+        """A weight, or a direction of it, in the form that the layer works with."""
         return weight
 
     def nothing(self) -> Tensor:
         """A sum of no derivatives in the weight."""
-        return torch.zeros_like(self.matrix)
+        return torch.zeros_like(self.filtering)
+
+    def weight_of(self, total: Tensor, shape: torch.Size) -> Tensor:
+        """A sum of derivatives in the shape of the weight."""
+        return total.reshape(shape)
+
+
+class Affine(Weighted):
+    """A dense layer: its weight is a matrix `[outputs, inputs]`."""
 
     def add(self, total: Tensor, outer: Tensor, rows: Tensor) -> None:
         """Add derivatives in the weight."""
         total.addmm_(outer.t(), rows)
-
-    def weight_of(self, total: Tensor, shape: torch.Size) -> Tensor:
-        """A sum of derivatives in the shape of the weight."""
-        return total.view(shape)
 
     def rows(self, x: Tensor, workspace: Workspace, use: str) -> Tensor:
         """Inputs as rows that the matrix acts on."""
@@ -176,13 +191,13 @@ class Affine(Stage):
 
     def values(self, x: Tensor) -> tuple[Tensor, Kept]:
         rows = self.rows(x, Workspace(x), "still")
-        y = rows @ self.matrix.t()
+        y = rows @ self.filtering.t()
         y = self.shaped(y if self.bias is None else y.add_(self.bias[1]), x)
         return y, Kept(x, rows=rows if self.first else None)
 
     def slopes(self, kept: Kept, outer: Tensor) -> Tensor:
         kept.outer = self.flat(outer)
-        return self.gathered(kept.outer @ self.matrix, kept.x, Workspace(kept.x))
+        return self.gathered(kept.outer @ self.filtering, kept.x, Workspace(kept.x))
 
     def pushed(self, kept: Kept, moving: Tensor | None, move: Move) -> tuple[Tensor | None, Trail]:
         space, V = move.workspace, move.directions[self.weight]
@@ -194,7 +209,7 @@ class Affine(Stage):
             torch.addmm(move.directions[self.bias[0]], rows, V.t(), out=y)
         moved = None if moving is None else self.rows(moving, space, "moving")
         if moved is not None:
-            y.addmm_(moved, self.matrix.t())
+            y.addmm_(moved, self.filtering.t())
         return self.shaped(y, kept.x), (rows, moved)
 
     def pulled(self, kept: Kept, trail: Trail, outer: Tensor, move: Move) -> Tensor | None:
@@ -210,7 +225,7 @@ class Affine(Stage):
         if self.first:
             return None
         inner = move.workspace.room(self, "inner", rows.shape)
-        torch.mm(outer, self.matrix, out=inner)
+        torch.mm(outer, self.filtering, out=inner)
         if kept.outer is not None:
             inner.addmm_(kept.outer, move.directions[self.weight])
         return self.gathered(inner, kept.x, move.workspace)
@@ -297,7 +312,7 @@ class Convolution(Affine):
         return weight.permute(0, 2, 3, 1).flatten(1)
 
     def nothing(self) -> Tensor:
-        return torch.zeros_like(self.matrix.t().contiguous())
+        return torch.zeros_like(self.filtering.t().contiguous())
 
     def add(self, total: Tensor, outer: Tensor, rows: Tensor) -> None:
         total.addmm_(rows.t(), outer)  # faster where inputs are few and rows many
@@ -347,6 +362,135 @@ class Convolution(Affine):
         """A view of images as patches, `[n, h, w, height, width, channels]`."""
         windows = x.unfold(1, self.kernel[0], self.stride[0])
         return windows.unfold(2, self.kernel[1], self.stride[1]).movedim(3, -1)
+
+
+class DirectConvolution(Weighted):
+    """A convolution of images as torch has it, for where patches would be too large.
+
+    Args:
+        layer: its stride, padding, dilation and groups.
+        weight: as for a dense layer.
+        bias: likewise.
+        first: likewise.
+    """
+
+    def __init__(
+        self,
+        layer: nn.Conv2d,
+        weight: tuple[str, Tensor],
+        bias: tuple[str, Tensor] | None,
+        *,
+        first: bool,
+    ) -> None:
+        super().__init__(weight, bias, first=first)
+        assert not isinstance(layer.padding, str)
+        stride, padding, dilation = map(list, (layer.stride, layer.padding, layer.dilation))
+        self.setting: Setting = (stride, padding, dilation, layer.groups)
+
+    def filters(self, weight: Tensor) -> Tensor:
+        return channels_last(weight)
+
+    def values(self, x: Tensor) -> tuple[Tensor, Kept]:
+        bias = None if self.bias is None else self.bias[1]
+        return convolved(x, self.filtering, self.setting, bias), Kept(x)
+
+    def slopes(self, kept: Kept, outer: Tensor) -> Tensor:
+        kept.outer = outer
+        return self._inner(outer, kept.x, self.filtering)
+
+    def pushed(self, kept: Kept, moving: Tensor | None, move: Move) -> tuple[Tensor | None, Trail]:
+        c = None if self.bias is None else move.directions[self.bias[0]]
+        y = convolved(kept.x, move.directions[self.weight], self.setting, c)
+        if moving is not None:
+            y += convolved(moving, self.filtering, self.setting)
+        return y, (moving,)
+
+    def pulled(self, kept: Kept, trail: Trail, outer: Tensor, move: Move) -> Tensor | None:
+        (moving,) = trail
+        V, total = move.directions[self.weight], move.sums[self.weight]
+        if self.bias is not None:
+            move.sums[self.bias[0]] += outer.sum((0, 2, 3))
+        total += adjoint(outer, kept.x, V, self.setting, to_weight=True)
+        if kept.outer is not None and moving is not None:
+            total += adjoint(kept.outer, moving, V, self.setting, to_weight=True)
+        if self.first:
+            return None
+        inner = self._inner(outer, kept.x, self.filtering)
+        return inner if kept.outer is None else inner.add_(self._inner(kept.outer, kept.x, V))
+
+    def _inner(self, outer: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return adjoint(outer, x, weight, self.setting, to_weight=False)
+
+
+class Largest(Stage):
+    """A pooling of images that passes on the largest entry of a window.
+
+    Args:
+        layer: the pooling.
+    """
+
+    def __init__(self, layer: nn.MaxPool2d) -> None:
+        self.layer = layer
+
+    def values(self, x: Tensor) -> tuple[Tensor, Kept]:
+        y, places = nn.functional.max_pool2d(
+            x,
+            self.layer.kernel_size,
+            self.layer.stride,
+            self.layer.padding,
+            self.layer.dilation,
+            self.layer.ceil_mode,
+            return_indices=True,
+        )
+        return channels_last(y), Kept(x, rows=places.permute(0, 2, 3, 1).contiguous())
+
+    def slopes(self, kept: Kept, outer: Tensor) -> Tensor:
+        assert kept.rows is not None
+        inner = torch.zeros_like(kept.x, memory_format=torch.channels_last)
+        places = kept.rows.flatten(1, 2)
+        _channels_in_rows(inner).scatter_add_(1, places, _channels_in_rows(outer))
+        return inner
+
+    def pushed(self, kept: Kept, moving: Tensor | None, move: Move) -> tuple[Tensor | None, Trail]:
+        if moving is None:
+            return None, ()
+        assert kept.rows is not None
+        passed = _channels_in_rows(moving).gather(1, kept.rows.flatten(1, 2))
+        return passed.view(kept.rows.shape).permute(0, 3, 1, 2), ()
+
+    def pulled(self, kept: Kept, trail: Trail, outer: Tensor, move: Move) -> Tensor | None:
+        return self.slopes(kept, outer)
+
+
+def _channels_in_rows(images: Tensor) -> Tensor:
+    """`[n, places, channels]`, a view of images with their channels last."""
+    return images.permute(0, 2, 3, 1).flatten(1, 2)
+
+
+class Averaging(Stage):
+    """A layer without parameters that is linear, such as the average over windows.
+
+    Args:
+        layer: the layer.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer = layer
+
+    def values(self, x: Tensor) -> tuple[Tensor, Kept]:
+        return channels_last(self.layer(x)), Kept(x)
+
+    def slopes(self, kept: Kept, outer: Tensor) -> Tensor:
+        with torch.enable_grad():
+            free = kept.x.detach().requires_grad_()
+            (inner,) = torch.autograd.grad(self.layer(free), free, outer)
+        return channels_last(inner)
+
+    def pushed(self, kept: Kept, moving: Tensor | None, move: Move) -> tuple[Tensor | None, Trail]:
+        return None if moving is None else channels_last(self.layer(moving)), ()
+
+    def pulled(self, kept: Kept, trail: Trail, outer: Tensor, move: Move) -> Tensor | None:
+        return self.slopes(kept, outer)
 
 
 class Rectified(Stage):
