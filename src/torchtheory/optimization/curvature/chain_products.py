@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,9 @@ _CACHED = 3 * 2**19
 
 #: Samples of a piece at least and at most; with fewer, layers are large, and autograd as good.
 _FEWEST, _MOST = 16, 512
+
+#: Directions that are taken at once, at most: what they share is little by then.
+_TOGETHER = 8
 
 #: Relative and absolute difference to the model that roundings may make.
 _SAME = 1e-3
@@ -135,19 +138,26 @@ class Chain:
             kept.append(one)
         return y, kept
 
-    def product(self, pieces: Sequence[Piece], V: Tensor) -> Tensor:
+    def product(self, pieces: Sequence[Piece], V: Tensor, memory: int) -> Tensor:
         """The products `[p, k]` with `[p, k]`, summed over the pieces.
 
-        Threads share these, as many as torch has.
+        Threads share these, as many as torch has, and as many directions are taken at once as fit
+        into the memory: bytes, of which one thread and one direction take what they must.
         """
-        count = max(1, min(torch.get_num_threads(), len(pieces)))
+        each = 3 * V.shape[0] * V.element_size()  # a sum, the same as a vector, and it passed on
+        count = max(1, min(torch.get_num_threads(), len(pieces), memory // each))
+        together = max(1, min(_TOGETHER, memory // (count * each)))
         with self._lock:
             while len(self._workspaces) < count:
                 self._workspaces.append(Workspace(V))
-            shares = [
-                partial(self._share, pieces[k::count], V, self._workspaces[k]) for k in range(count)
-            ]
-            return torch.stack(self._side_by_side(shares)).sum(0)
+            found = []
+            for some in torch.split(V, together, 1):
+                shares = [
+                    partial(self._share, pieces[k::count], some, self._workspaces[k])
+                    for k in range(count)
+                ]
+                found.append(reduce(Tensor.add_, self._side_by_side(shares)))
+            return torch.cat(found, 1)
 
     @torch.no_grad()
     def _share(

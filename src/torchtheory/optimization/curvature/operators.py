@@ -93,7 +93,8 @@ def hessian_operator(
 
     One product costs about six times the multiplications of a forward pass behind the first layer
     and twice those of the first, whose input needs no derivative; three times a forward pass more
-    where the graphs do not fit into a quarter of `problem.memory`.
+    where what it needs does not fit into a quarter of `problem.memory`. A block of directions
+    `[p, k]` costs less than one after the other.
 
     Args:
         problem: model, loss and data.
@@ -336,7 +337,7 @@ def _summed(
         chain = None
     return LinearOperator(
         (count, count),
-        _in_pieces(chain, samples, head)
+        _in_pieces(chain, samples, head, problem.memory // 8)
         if head is not None and chain is not None
         else _in_chunks(problem, samples, point, record),
         batched=chain is not None,
@@ -347,7 +348,9 @@ def _summed(
     )
 
 
-def _in_pieces(chain: Chain, samples: Samples, head: _Head) -> Callable[[Tensor], Tensor]:
+def _in_pieces(
+    chain: Chain, samples: Samples, head: _Head, memory: int
+) -> Callable[[Tensor], Tensor]:
     """Products of a chain of layers with blocks of directions."""
 
     def weighed(outputs: Tensor, y: Tensor) -> tuple[Tensor | None, Curvature]:
@@ -360,7 +363,7 @@ def _in_pieces(chain: Chain, samples: Samples, head: _Head) -> Callable[[Tensor]
             chain.recorded(x, lambda outputs, y=y: weighed(outputs, y))  # type: ignore[misc]
             for x, y in samples.chunks(chain.piece)
         ]
-    return lambda V: chain.product(pieces, V)
+    return lambda V: chain.product(pieces, V, memory)
 
 
 def _in_chunks(
