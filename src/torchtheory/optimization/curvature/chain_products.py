@@ -122,12 +122,12 @@ class Chain:
         y, kept = self.values(x)
         outer, curvature = head(y)
         for stage, one in zip(reversed(self.stages), reversed(kept), strict=True):
+            if isinstance(stage, Weighted) and stage.first:
+                outer = None  # nothing moves before it
             if outer is None:
                 one.outer = None
             else:
                 outer = stage.slopes(one, channels_last(outer))
-                if isinstance(stage, Weighted) and stage.first:
-                    outer = None
         return Piece(kept, curvature)
 
     def values(self, x: Tensor) -> tuple[Tensor, list[Kept]]:
