@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
 from torchtheory.core import threads
-from torchtheory.core.threads import UsefulThreads
+from torchtheory.core.threads import SideBySide, UsefulThreads
 from torchtheory.models.model import process_kept
 
 
@@ -51,3 +53,26 @@ def test_one_thread_needs_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.set_num_threads(1)
         assert UsefulThreads().choose() == 1
     assert tried == []
+
+
+def test_a_share_that_fails_stops_those_before_it() -> None:
+    def waits(stop: threading.Event) -> bool:
+        return stop.wait(20)
+
+    def fails(stop: threading.Event) -> bool:
+        raise ZeroDivisionError
+
+    seen: list[bool] = []
+    before = torch.get_num_threads()
+    with pytest.raises(ZeroDivisionError):
+        SideBySide()([lambda stop: seen.append(waits(stop)), waits, fails])
+    assert seen == [True]
+    assert torch.get_num_threads() == before
+
+
+def test_there_are_threads_for_all_shares_also_when_they_grow_more() -> None:
+    side_by_side = SideBySide()
+    for count in (2, 4, 3):
+        together = threading.Barrier(count)  # nobody passes before all are there
+        places = side_by_side([lambda stop: together.wait(20)] * count)  # noqa: B023
+        assert sorted(places) == list(range(count))

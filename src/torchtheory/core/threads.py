@@ -74,6 +74,7 @@ class SideBySide:
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
+        self._threads = 0
 
     def __call__(self, shares: Sequence[Callable[[threading.Event], T]]) -> list[T]:
         """What the shares return, in their order.
@@ -83,17 +84,26 @@ class SideBySide:
                 what can stop early should.
         """
         threads, stop = torch.get_num_threads(), threading.Event()
-        if self._pool is None and len(shares) > 1:
+        if len(shares) - 1 > self._threads:
+            self._threads = len(shares) - 1
             self._pool = ThreadPoolExecutor(
-                len(shares) - 1, "share", initializer=torch.set_num_threads, initargs=(1,)
+                self._threads, "share", initializer=torch.set_num_threads, initargs=(1,)
             )
+
+        def done(share: Callable[[threading.Event], T]) -> T:
+            try:
+                return share(stop)
+            except BaseException:
+                stop.set()  # now, and not when the shares before it are done
+                raise
+
         others = []
         try:
             for share in shares[1:]:
                 assert self._pool is not None
-                others.append(self._pool.submit(copy_context().run, share, stop))
+                others.append(self._pool.submit(copy_context().run, done, share))
             torch.set_num_threads(1)
-            return [shares[0](stop), *(other.result() for other in others)]
+            return [done(shares[0]), *(other.result() for other in others)]
         finally:
             stop.set()
             wait(others)
