@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.data.real import digits
+from torchtheory.training import many_networks
 from torchtheory.training.many_networks import fit_many, mlp_family, noisy_labels
 from torchtheory.training.stacked import StackedChain, StackedModules, layout, stack
 from torchtheory.training.trainer import fit
@@ -208,6 +211,75 @@ def test_very_different_widths_are_not_padded_to_the_widest() -> None:
     many = fit_many(family(widths=[2, 2000], seeds=range(4)), (x, y), epochs=1)
     assert [len(g.members) for g in many.groups] == [4, 4]
     assert [m[0].out_features for m in many.networks()] == [2] * 4 + [2000] * 4  # type: ignore
+
+
+class Written(nn.Module):
+    """Dense layers that a function applies, so that a tracer must follow them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(5, width), nn.Linear(width, width)
+        self.out = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.out(torch.relu(self.second(torch.relu(self.first(x)))))
+        return result
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("count", [1, 4])
+def test_threads_that_train_parts_of_a_stack_change_nothing(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = sample()
+    torch.manual_seed(0)
+    networks: list[nn.Module] = [Written(600 if count == 1 else 300).double() for _ in range(count)]
+    makers = []
+
+    def watched(*given: Any) -> Any:
+        makers.append(threading.current_thread())
+        return stack(*given)
+
+    monkeypatch.setattr(many_networks, "stack", watched)
+    options: dict[str, Any] = {"epochs": 2, "seed": range(count), "learning_rate": 1e-3}
+    shared = fit_many(networks, (x, y), **options)
+    assert torch.get_num_threads() == 2
+    assert sorted(k for g in shared.groups for k in g.members) == list(range(count))
+    assert len(shared.groups) == min(count, 2)
+    assert set(makers) == {threading.current_thread()}  # tracing is not for several at once
+    torch.set_num_threads(1)
+    alone = fit_many(networks, (x, y), **options)
+    assert len(alone.groups) == 1
+    assert torch.allclose(shared.train_loss, alone.train_loss, rtol=1e-9)
+    assert torch.allclose(shared.outputs(x), alone.outputs(x), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_interruption_ends_all_parts(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    networks = family(widths=[300], seeds=range(4), depth=2)
+    parts: list[Any] = []
+    epochs_of = many_networks._Stacked.run_epoch
+
+    def interrupted(one: Any, epoch: int, *more: Any) -> Any:
+        if one.seeds[0] == failing:
+            raise KeyboardInterrupt
+        parts.append(epoch)
+        return epochs_of(one, epoch, *more)
+
+    monkeypatch.setattr(many_networks._Stacked, "run_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit_many(networks, sample(), epochs=1000, seed=range(4))
+    assert len(parts) < 1000
+    assert torch.get_num_threads() == 2
 
 
 def test_single_precision_on_digits() -> None:

@@ -244,7 +244,7 @@ def fit_many(
     train_loss, train_error = train_loss.double(), train_error.double()
     validation_loss, validation_error = train_loss.clone(), train_error.clone()
 
-    def trained(members: list[int], stop: threading.Event, *, shown: bool = False) -> Group:
+    def prepared(members: list[int]) -> tuple[_Stacked, Step]:
         rows = torch.tensor(members)
         one = _Stacked(
             stack([networks[k] for k in members], pruned and [pruned[k] for k in members]),
@@ -254,7 +254,12 @@ def fit_many(
             [seeds[k] for k in members],
             usual_loss=loss is None,
         )
-        step = stacked_steps(optimizer, one.stack.trained, rates[rows], decays[rows])
+        return one, stacked_steps(optimizer, one.stack.trained, rates[rows], decays[rows])
+
+    def trained(
+        members: list[int], one: _Stacked, step: Step, stop: threading.Event, *, shown: bool
+    ) -> Group:
+        rows = torch.tensor(members)
         each = range(1, epochs + 1)
         for epoch in track(each, f"{len(members)} networks") if shown else each:
             if stop.is_set():
@@ -277,7 +282,9 @@ def fit_many(
             largest = max(layouts[k].parameters for k in members)
             # a loss of the user's may not be made for threads
             parts = 1 if loss is not None else _parts(len(members), largest * batch_size, x.device)
-            shares = [partial(trained, members[i::parts], shown=i == 0) for i in range(parts)]
+            cut = [members[i::parts] for i in range(parts)]
+            # stacked one after the other: while a model is traced, nothing else may call a module
+            shares = [partial(trained, part, *prepared(part), shown=part is cut[0]) for part in cut]
             done += side_by_side(shares) if parts > 1 else [shares[0](threading.Event())]
     classified = problem.is_classification
     return ManyResult(
@@ -548,7 +555,7 @@ def _parts(networks: int, cost: int, device: torch.device) -> int:
     Threads that share every operation of small networks mostly wait for each other.
     """
     worth = networks * cost // (_WORTH * OVERHEAD)
-    return max(1, min(torch.get_num_threads(), worth)) if device.type == "cpu" else 1
+    return max(1, min(torch.get_num_threads(), networks, worth)) if device.type == "cpu" else 1
 
 
 def _least_padding(members: list[int], costs: list[int]) -> list[list[int]]:
