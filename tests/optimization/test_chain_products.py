@@ -20,7 +20,12 @@ from torchtheory.optimization.curvature.operators import (
     gauss_newton_operator,
     hessian_operator,
 )
-from torchtheory.optimization.curvature.stages import POINTWISE, DenseOfImages
+from torchtheory.optimization.curvature.stages import (
+    POINTWISE,
+    Convolution,
+    DenseOfImages,
+    Workspace,
+)
 
 
 class Written(nn.Module):
@@ -106,7 +111,7 @@ def by_autograd(monkeypatch):
 
 
 def chained(given: Problem) -> bool:
-    return chain_of(given.function, given.trainable, given.train.x[:1]) is not None
+    return chain_of(given.function, given.trainable, given.train.x[:1], 2**30) is not None
 
 
 @pytest.mark.parametrize("build", [hessian_operator, gauss_newton_operator, fisher_operator])
@@ -129,6 +134,20 @@ def test_activations(kind, by_autograd):
     assert chained(given)
     expected = by_autograd(hessian_operator, given).to_dense()
     torch.testing.assert_close(hessian_operator(given).to_dense(), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [
+    nn.LeakyReLU, nn.ReLU6, nn.Hardtanh, nn.ELU, nn.CELU, nn.SELU, nn.SiLU, nn.Mish, nn.ReLU,
+])  # fmt: skip
+def test_activations_in_place(kind):
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(3, 5), kind(inplace=True), nn.Linear(5, 2)).double()
+    data = torch.randn(30, 3).double(), torch.randn(30, 2).double()
+    found = hessian_operator(Problem(net, data)).to_dense()
+    net[1] = kind()
+    assert chained(Problem(net, data))
+    expected = hessian_operator(Problem(net, data)).to_dense()
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", [
@@ -203,6 +222,85 @@ def test_a_product_ends_with_the_time_and_the_next_one_is_right(threads, monkeyp
         torch.set_num_threads(before)
 
 
+def test_an_interrupted_product_leaves_nothing_to_the_next_one(monkeypatch):
+    monkeypatch.setattr(chain_products, "_MOST", 16)
+    operator = hessian_operator(problem("images", count=64))
+    v = torch.randn(operator.shape[0]).double()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = operator @ v
+        rows, made = Convolution.rows, []
+
+        def interrupted(stage, x, workspace, use):
+            patches = rows(stage, x, workspace, use)
+            made.append(use)
+            if made.count("still") == 3:  # the second layer's of the second piece
+                raise KeyboardInterrupt
+            return patches
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Convolution, "rows", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                operator @ v
+        torch.testing.assert_close(operator @ v, expected, rtol=1e-12, atol=1e-13)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_point_stays_when_the_user_goes_on_from_it():
+    given = problem("images", count=20)
+    point = {name: p.clone() for name, p in given.trainable.items()}
+    operator = hessian_operator(given, parameters=point)
+    expected = operator.to_dense()
+    for p in point.values():
+        p.mul_(2)
+    assert bool((operator.to_dense() == expected).all())
+
+
+def test_blocks_of_no_and_of_many_directions(monkeypatch):
+    operator = hessian_operator(problem("dense"))
+    size = operator.shape[0]
+    assert (operator @ torch.zeros(size, 0).double()).shape == (size, 0)
+    expected = operator.to_dense()
+    monkeypatch.setattr(chain_products, "_TOGETHER", 7 * size)  # blocks, and one that is smaller
+    torch.testing.assert_close(operator.to_dense(), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_threads_stay_within_the_memory():
+    given = problem("dense")
+    size = 8 * given.function.count
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        for memory, threads in ((0, 1), (7 * size, 2), (2**30, 4)):
+            chain = chain_of(given.function, given.trainable, given.train.x[:1], memory)
+            assert chain is not None
+            assert chain.threads() == threads
+        assert hessian_operator(given).memory == given.memory - 14 * size
+    finally:
+        torch.set_num_threads(before)
+    vector = torch.zeros(1000)
+    assert Workspace(vector)._like.untyped_storage().nbytes() == 0  # it does not hold directions
+
+
+class Squeezed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(4, 5), nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.first(x))).squeeze()
+
+
+def test_no_sample_is_left_over_by_itself(by_autograd):
+    x = torch.randn(513, 4).double()  # of one sample there would be no dimension left
+    given = Problem(Squeezed().double(), (x, (x[:, 0] > 0).long()))
+    assert chained(given)
+    expected = by_autograd(hessian_operator, given).to_dense()
+    torch.testing.assert_close(hessian_operator(given).to_dense(), expected, rtol=1e-9, atol=1e-12)
+
+
 class Twice(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return 2 * super().forward(x)
@@ -225,8 +323,30 @@ def _frozen() -> nn.Module:
     return net
 
 
+def _hooked_backward() -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    net[1].register_full_backward_pre_hook(lambda module, outer: (2 * outer[0],))
+    return net
+
+
+def _with_a_buffer(name: str) -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    values = 1e-4 * getattr(net[0], name).detach()  # so small that outputs hardly show it
+    delattr(net[0], name)
+    net[0].register_buffer(name, values)
+    return net
+
+
+def _replaced_forward() -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    net[0].forward = lambda x: F.linear(x, 2 * net[0].weight)  # type: ignore[method-assign]
+    nn.init.zeros_(net[2].weight)  # and outputs do not show it
+    return net
+
+
 @pytest.mark.parametrize("build", [
-    _hooked, _shared, _frozen,
+    _hooked, _shared, _frozen, _hooked_backward, _replaced_forward,
+    lambda: _with_a_buffer("weight"), lambda: _with_a_buffer("bias"),
     lambda: nn.Sequential(Twice(4, 5), nn.ReLU(), nn.Linear(5, 3)),
     lambda: nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.ReLU(), nn.Linear(5, 3)),
     lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3)),
@@ -278,7 +398,9 @@ def test_nothing_of_the_users_is_changed():
 
 
 def test_images_are_not_copied_for_a_dense_layer():
-    chain = chain_of(*(lambda p: (p.function, p.trainable, p.train.x[:1]))(problem("images")))
+    given = problem("images")
+    chain = chain_of(given.function, given.trainable, given.train.x[:1], 2**30)
+    assert chain is not None
     assert isinstance(chain.stages[-1], DenseOfImages)
     x = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
     assert chain.stages[-1].rows(x, None, "").data_ptr() == x.data_ptr()

@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -56,11 +56,15 @@ _CACHED = 3 * 2**19
 #: Samples of a piece at least and at most; with fewer, layers are large, and autograd as good.
 _FEWEST, _MOST = 16, 512
 
-#: Directions that are taken at once, at most: what they share is little by then.
-_TOGETHER = 8
-
-#: Relative and absolute difference to the model that roundings may make.
+#: Difference to the model that roundings may make, relative to its largest output.
 _SAME = 1e-3
+
+#: Numbers of all directions that are followed at once, as long as there are several.
+_TOGETHER = 2**20
+
+#: Vectors of the parameters' size that a thread takes for a direction: in the layout of the stages,
+#: its image in that layout, and in that of the parameters.
+VECTORS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +87,18 @@ class Chain:
         stages: the layers.
         point: the parameters, which all belong to them.
         x: a few inputs.
+        memory: bytes that threads may take for directions and their images.
 
     Attributes:
         piece: samples that are worked out together.
         bytes: what is kept of a sample for all products, about.
     """
 
-    def __init__(self, stages: Sequence[Stage], point: Parameters, x: Tensor) -> None:
+    def __init__(self, stages: Sequence[Stage], point: Parameters, x: Tensor, memory: int) -> None:
         self.stages = stages
         self.point = point
+        self.memory = memory
+        self.size = sum(p.numel() for p in point.values())
         with torch.no_grad():
             _, kept = self.values(x)
             tensors = [t for one in kept for t in (one.x, one.outer, one.rows) if t is not None]
@@ -138,26 +145,31 @@ class Chain:
             kept.append(one)
         return y, kept
 
-    def product(self, pieces: Sequence[Piece], V: Tensor, memory: int) -> Tensor:
-        """The products `[p, k]` with `[p, k]`, summed over the pieces.
+    def threads(self) -> int:
+        """How many threads share a product: as many as torch has, if the memory is enough."""
+        item = next(iter(self.point.values())).element_size()
+        return max(1, min(torch.get_num_threads(), self.memory // (VECTORS * self.size * item)))
 
-        Threads share these, as many as torch has, and as many directions are taken at once as fit
-        into the memory: bytes, of which one thread and one direction take what they must.
-        """
-        each = 3 * V.shape[0] * V.element_size()  # a sum, the same as a vector, and it passed on
-        count = max(1, min(torch.get_num_threads(), len(pieces), memory // each))
-        together = max(1, min(_TOGETHER, memory // (count * each)))
+    def product(self, pieces: Sequence[Piece], V: Tensor) -> Tensor:
+        """The products `[p, k]` with `[p, k]`, summed over the pieces, which threads share."""
+        count = min(self.threads(), len(pieces))
+        together = max(1, _TOGETHER // (count * self.size))
+        images = V.new_zeros(V.shape[1], self.size)
         with self._lock:
             while len(self._workspaces) < count:
                 self._workspaces.append(Workspace(V))
-            found = []
-            for some in torch.split(V, together, 1):
-                shares = [
-                    partial(self._share, pieces[k::count], some, self._workspaces[k])
-                    for k in range(count)
-                ]
-                found.append(reduce(Tensor.add_, self._side_by_side(shares)))
-            return torch.cat(found, 1)
+            for start in range(0, len(images), together):
+                part = slice(start, start + together)
+                self._add_product(pieces, V[:, part], count, images[part])
+        return images.T
+
+    def _add_product(self, pieces: Sequence[Piece], V: Tensor, count: int, total: Tensor) -> None:
+        """Add the products with `[p, k]` to `[k, p]`, in so many threads."""
+        shares = [
+            partial(self._share, pieces[k::count], V, self._workspaces[k]) for k in range(count)
+        ]
+        for images in self._side_by_side(shares):
+            total += images
 
     @torch.no_grad()
     def _share(
@@ -170,7 +182,10 @@ class Chain:
             check_time()
             for move in moves:
                 self._add(piece, move)
-        return torch.stack([self._flat(move.sums) for move in moves], 1)
+        images = V.new_empty(V.shape[1], len(V))
+        for image, move in zip(images, moves, strict=True):
+            torch.cat(self._parts(move.sums), out=image)
+        return images
 
     def _move(self, v: Tensor, workspace: Workspace) -> Move:
         directions, sums, start = {}, {}, 0
@@ -182,13 +197,14 @@ class Chain:
             start += p.numel()
         return Move(directions, sums, workspace)
 
-    def _flat(self, sums: Parameters) -> Tensor:
+    def _parts(self, sums: Parameters) -> list[Tensor]:
+        """The sums in the layout and order of the parameters, flat."""
         parts = []
         for name, p in self.point.items():
             stage = self._weighted.get(name)
             part = sums[name] if stage is None else stage.weight_of(sums[name], p.shape)
             parts.append(part.reshape(-1))
-        return torch.cat(parts)
+        return parts
 
     def _add(self, piece: Piece, move: Move) -> None:
         moving, trails = None, []
@@ -204,13 +220,14 @@ class Chain:
                 outer = stage.pulled(kept, trail, outer, move)
 
 
-def chain_of(function: PureFunction, point: Parameters, x: Tensor) -> Chain | None:
+def chain_of(function: PureFunction, point: Parameters, x: Tensor, memory: int) -> Chain | None:
     """The model as a chain at a point, or None where it is none, or autograd is as good.
 
     Args:
         function: the model.
         point: the parameters that move: all of the model's, or there is no chain.
         x: a few inputs, for which the chain is seen to compute what the function does.
+        memory: bytes that its threads may take for directions and their images.
     """
     plain = (function.rows, function.noise, function.output, function.class_dimension)
     alike = {(p.dtype, p.device) for p in (*point.values(), x)}
@@ -224,24 +241,31 @@ def chain_of(function: PureFunction, point: Parameters, x: Tensor) -> Chain | No
         links = as_chain(function.model)
     except UnsupportedModel:
         return None
+    # the user may go on from the point, and weights would move without the inputs that are kept
+    point = {name: p.detach().clone() for name, p in point.items()}
     with torch.no_grad():
         stages = _stages(links, function.model, point, x)
         if stages is None:
             return None
-        chain = Chain(stages, point, x)
+        chain = Chain(stages, point, x, memory)
         if not _same(chain.values(x)[0], function(point, x)):
             return None
     return chain if chain.piece >= _FEWEST else None
 
 
 def _same(y: Tensor, expected: Tensor) -> bool:
-    return y.shape == expected.shape and torch.allclose(y, expected, rtol=_SAME, atol=_SAME)
+    if y.shape != expected.shape:
+        return False
+    return bool((y - expected).abs().max() <= _SAME * expected.abs().max())
 
 
 def _is_watched(module: nn.Module) -> bool:
     """Whether something else is called when the module is, or makes its parameters."""
-    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks
-    return any(hooks) or hasattr(module, "parametrizations")
+    hooks = (
+        module._forward_hooks, module._forward_pre_hooks,
+        module._backward_hooks, module._backward_pre_hooks,
+    )  # fmt: skip
+    return any(hooks) or "forward" in vars(module) or hasattr(module, "parametrizations")
 
 
 def _stages(
@@ -278,6 +302,8 @@ def _stage(
     """One layer with its parameters, for inputs like these."""
     if not has_own_forward(layer):
         return None
+    if isinstance(layer, nn.Linear | nn.Conv2d) and own.keys() != _numbers(layer):
+        return None
     if isinstance(layer, nn.Linear):
         if x.ndim == 4 and x.shape[-1] != layer.in_features:
             return DenseOfImages(x.shape[1:], own["weight"], own.get("bias"), first=first)
@@ -296,6 +322,11 @@ def _stage(
     if isinstance(layer, POINTWISE):
         return Pointwise(layer)
     return Reshaping(layer) if isinstance(layer, RESHAPING) else None
+
+
+def _numbers(layer: nn.Linear | nn.Conv2d) -> set[str]:
+    """What it computes with; a buffer may be among it."""
+    return {"weight"} if layer.bias is None else {"weight", "bias"}
 
 
 def _lays_out(layer: nn.Module, x: Tensor) -> bool:

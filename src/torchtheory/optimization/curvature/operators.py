@@ -10,8 +10,8 @@ $$
 Products with them need derivatives only. What the backward pass needs is recorded once and kept for
 all products where it fits into a quarter of the problem's memory; where it does not, the data are
 run through in chunks and recorded anew for every product. A product itself takes five vectors of
-the parameters' size besides; what is left of the problem's memory is the operator's `memory`, which
-the solvers keep their vectors in.
+the parameters' size besides, and three more for every further thread that shares it; what is left
+of the problem's memory is the operator's `memory`, which the solvers keep their vectors in.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ from torchtheory.models.losses import USUAL_LOSS
 from torchtheory.models.model import Parameters, global_randomness_kept, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.optimization.curvature.chain_products import Chain, Curvature, chain_of
+from torchtheory.optimization.curvature.chain_products import (
+    VECTORS,
+    Chain,
+    Curvature,
+    chain_of,
+)
 from torchtheory.optimization.curvature.convolution_derivatives import (
     LeanConvolutions,
     channels_last,
@@ -332,25 +337,26 @@ def _summed(
     """
     samples, point = _checked(problem, samples, parameters)
     count, like = sum(p.numel() for p in point.values()), _zeros(point, 0)
-    chain = None if head is None else chain_of(problem.function, point, samples.x[:1])
+    chain = None
+    if head is not None:
+        chain = chain_of(problem.function, point, samples.x[:1], problem.memory // 4)
     if chain is not None and 4 * chain.bytes * len(samples) > problem.memory:
         chain = None
+    vectors = _VECTORS if chain is None else 2 + VECTORS * chain.threads()
     return LinearOperator(
         (count, count),
-        _in_pieces(chain, samples, head, problem.memory // 8)
+        _in_pieces(chain, samples, head)
         if head is not None and chain is not None
         else _in_chunks(problem, samples, point, record),
         batched=chain is not None,
         symmetric=True,
         dtype=like.dtype,
         device=like.device,
-        memory=max(0, problem.memory - _VECTORS * count * like.element_size()),
+        memory=max(0, problem.memory - vectors * count * like.element_size()),
     )
 
 
-def _in_pieces(
-    chain: Chain, samples: Samples, head: _Head, memory: int
-) -> Callable[[Tensor], Tensor]:
+def _in_pieces(chain: Chain, samples: Samples, head: _Head) -> Callable[[Tensor], Tensor]:
     """Products of a chain of layers with blocks of directions."""
 
     def weighed(outputs: Tensor, y: Tensor) -> tuple[Tensor | None, Curvature]:
@@ -361,9 +367,9 @@ def _in_pieces(
     with global_randomness_kept():
         pieces = [
             chain.recorded(x, lambda outputs, y=y: weighed(outputs, y))  # type: ignore[misc]
-            for x, y in samples.chunks(chain.piece)
+            for x, y in samples.chunks(_even(len(samples), chain.piece))
         ]
-    return lambda V: chain.product(pieces, V, memory)
+    return lambda V: chain.product(pieces, V)
 
 
 def _in_chunks(
@@ -382,8 +388,7 @@ def _in_chunks(
     fits = len(samples) <= problem.capacity
     most = max(_FEWEST, _CACHED // max(1, problem.graph_bytes))
     most = min(most, len(samples) if fits else problem.chunk)
-    pieces = math.ceil(len(samples) / most)
-    chunks = list(samples.chunks(math.ceil(len(samples) / pieces)))
+    chunks = list(samples.chunks(_even(len(samples), most)))
     kept = [recorded(x, y) for x, y in chunks] if fits else None
 
     def product(v: Tensor) -> Tensor:
@@ -396,6 +401,11 @@ def _in_chunks(
         return total
 
     return product
+
+
+def _even(count: int, most: int) -> int:
+    """The size of chunks, at most as given, of which the last is hardly smaller than the others."""
+    return math.ceil(count / math.ceil(count / most))
 
 
 def _zeros(point: Parameters, count: int | None = None) -> Tensor:

@@ -59,7 +59,7 @@ class Workspace:
     """Memory that piece after piece of the data is worked out in, so that caches hold it."""
 
     def __init__(self, like: Tensor) -> None:
-        self._like = like
+        self._like = like.new_empty(0)  # its kind, and not its numbers
         self._held: dict[tuple[object, str], Tensor] = {}
         self._views: dict[tuple[object, str, tuple[int, ...]], Tensor] = {}
         #: The rows of its input that every stage used last, and what it kept of that piece.
@@ -236,6 +236,7 @@ class Affine(Weighted):
             return kept.rows
         last = workspace.rows.get(self)
         if last is None or last[0] is not kept:
+            workspace.rows.pop(self, None)  # overwritten from here on, also if this is interrupted
             last = workspace.rows[self] = kept, self.rows(kept.x, workspace, "still")
         return last[1]
 
@@ -299,7 +300,7 @@ class Convolution(Affine):
         first: bool,
     ) -> None:
         super().__init__(weight, bias, first=first)
-        assert not isinstance(layer.padding, str)  # the words are not for strides
+        assert not isinstance(layer.padding, str)  # whoever makes a stage of it has looked
         self.kernel, self.stride, self.padding = layer.kernel_size, layer.stride, layer.padding
         # as many neighbours of a patch as a step has entries overlap nowhere, and are added at once
         tops, lefts = (
@@ -529,7 +530,7 @@ class Pointwise(Stage):
     def values(self, x: Tensor) -> tuple[Tensor, Kept]:
         with torch.enable_grad():
             free = x.detach().requires_grad_()
-            y = self.activation(free)
+            y = self.activation(free.clone())  # it may work in place
             (slope,) = torch.autograd.grad(y.sum(), free, create_graph=True)
             bend = None
             if slope.requires_grad:
