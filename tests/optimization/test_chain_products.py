@@ -248,6 +248,24 @@ def test_an_interrupted_product_leaves_nothing_to_the_next_one(monkeypatch):
         torch.set_num_threads(before)
 
 
+def test_a_product_in_inference_mode_before_others():
+    operator = hessian_operator(problem("images"))
+    v = torch.randn(operator.shape[0]).double()
+    with torch.inference_mode():
+        inside = operator @ v
+    torch.testing.assert_close(operator @ v, inside.clone(), rtol=1e-12, atol=1e-13)
+
+
+def test_mixed_precision_is_left_to_autograd():
+    given = problem("images").in_precision(torch.float32)
+    exact = hessian_operator(given)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not chained(given)
+        mixed = hessian_operator(given)
+    v = torch.randn(exact.shape[0])
+    assert float((mixed @ v - exact @ v).norm() / (exact @ v).norm()) < 0.1
+
+
 def test_the_point_stays_when_the_user_goes_on_from_it():
     given = problem("images", count=20)
     point = {name: p.clone() for name, p in given.trainable.items()}
@@ -376,7 +394,7 @@ def test_convolutions_that_are_left_to_autograd(layer):
 
 def test_what_does_not_fit_is_left_to_autograd():
     small = problem("images", count=600, memory="4MiB")
-    chain = chain_of(small.function, small.trainable, small.train.x[:1])
+    chain = chain_of(small.function, small.trainable, small.train.x[:1], 2**30)
     assert chain is not None
     assert 4 * chain.bytes * 600 > small.memory
     operator = hessian_operator(small)
@@ -409,7 +427,7 @@ def test_images_are_not_copied_for_a_dense_layer():
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_kept_is_what_was_planned_for(kind):
     given = problem(kind)
-    chain = chain_of(given.function, given.trainable, given.train.x[:1])
+    chain = chain_of(given.function, given.trainable, given.train.x[:1], 2**30)
     piece = chain.recorded(given.train.x, lambda y: (torch.ones_like(y), lambda u: u))
     storages = {
         t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()

@@ -248,7 +248,8 @@ def chain_of(function: PureFunction, point: Parameters, x: Tensor, memory: int) 
         if stages is None:
             return None
         chain = Chain(stages, point, x, memory)
-        if not _same(chain.values(x)[0], function(point, x)):
+        y, _ = chain.values(x)
+        if y.dtype != x.dtype or not _same(y, function(point, x)):  # autocast gives another
             return None
     return chain if chain.piece >= _FEWEST else None
 

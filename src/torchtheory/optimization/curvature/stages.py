@@ -72,7 +72,8 @@ class Workspace:
             size = math.prod(shape)
             held = self._held.get((owner, use))
             if held is None or len(held) < size:
-                held = self._held[owner, use] = self._like.new_zeros(size)
+                with torch.inference_mode(False):  # to be written to also when that is over
+                    held = self._held[owner, use] = self._like.new_zeros(size)
             view = self._views[owner, use, shape] = held[:size].view(shape)
         return view
 
