@@ -16,7 +16,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.random import as_generator, gaussian, rademacher
-from torchtheory.linalg.density import spectral_density
+from torchtheory.linalg.density import SpectralDensity, spectral_density
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.trace import trace
 
@@ -282,3 +282,12 @@ def test_shares_of_eigenvalues_and_what_the_rule_leaves_open(seed):
             assert bool((low <= below + 1e-9).all())
             assert bool((high >= below - 1e-9).all())
     assert errors[-1] < errors[0] / 3
+
+
+def test_nothing_is_open_at_infinite_ends():
+    nodes, weights = torch.tensor([[0.0, 1.0, 2.0]] * 2), torch.tensor([[0.25, 0.5, 0.25]] * 2)
+    rho = SpectralDensity(nodes, weights)
+    assert rho.share_between(-math.inf, math.inf) == Estimate(1.0, 0.0, 2)
+    # below 1.5 at least 0.25 and at most 1
+    assert rho.share_between(-math.inf, 1.5) == Estimate(0.75, 0.375, 2)
+    assert rho.share_between(1.5, math.inf) == Estimate(0.25, 0.375, 2)

@@ -257,7 +257,7 @@ def test_a_product_in_inference_mode_before_others():
 
 
 def test_mixed_precision_is_left_to_autograd():
-    given = problem("images").in_precision(torch.float32)
+    given = problem("dense").in_precision(torch.float32)
     exact = hessian_operator(given)
     with torch.autocast("cpu", torch.bfloat16):
         assert not chained(given)

@@ -233,3 +233,12 @@ def test_kinds_of_networks():
     assert found.direction is None
     with pytest.raises(InvalidInput, match="tolerance"):
         classify_network(problem, tolerance=1.0)
+
+
+def test_all_eigenvalues_0_count_as_0():
+    x = torch.randn(9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    data, net = (x, x[:, :1]), nn.Linear(4, 1).double()
+    problem = Problem(net, data, loss=lambda f, y: (f * y).mean(), task="regression")
+    for probes in (2, 5):  # from random vectors, and from all of the matrix
+        found = classify_network(problem, probes=probes, steps=1)
+        assert (found.flat, found.index.value, found.zeros.value) == (0, 0, 1)

@@ -63,6 +63,8 @@ class SpectralDensity:
         """
         carried, below = self.weights > 0, self.nodes < end
         mass = (self.weights * below).sum(1)
+        if math.isinf(end):  # nothing or everything is below
+            return mass, mass
         left = torch.where(carried & below, self.nodes, -math.inf).argmax(1, keepdim=True)
         right = torch.where(carried & ~below, self.nodes, math.inf).argmin(1, keepdim=True)
         before, after = (

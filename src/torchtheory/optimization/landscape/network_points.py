@@ -142,4 +142,5 @@ def _shares(
         )
         return index, zeros
     found = spectral_density(hessian, probes=probes, steps=steps, generator=generator)
-    return found.share_between(-math.inf, -flat), found.share_between(-flat, flat)
+    above = math.nextafter(flat, math.inf)  # `flat` itself counts as 0
+    return found.share_between(-math.inf, -flat), found.share_between(-flat, above)
