@@ -13,6 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torchtheory.core.budget import within
 from torchtheory.core.errors import OutOfTime
 from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature import chain_products, operators
 from torchtheory.optimization.curvature.chain_products import chain_of
 from torchtheory.optimization.curvature.operators import (
@@ -64,7 +65,8 @@ def network(kind: str) -> tuple[nn.Module, tuple[int, ...]]:
         case "far apart":  # a stride longer than the kernel, and places that no patch has
             return nn.Sequential(
                 nn.Conv2d(2, 3, 2, stride=3, padding=1), nn.Sigmoid(),
-                nn.Conv2d(3, 3, 2, stride=2), nn.Flatten(), nn.Dropout(), nn.Linear(3, 3),
+                nn.Conv2d(3, 3, 1, padding=1), nn.Tanh(),
+                nn.Conv2d(3, 3, 2, stride=2), nn.Flatten(), nn.Dropout(), nn.Linear(12, 3),
             ), (2, 8, 8)  # fmt: skip
         case "images out":
             return nn.Sequential(nn.Conv2d(2, 3, 2, stride=2), nn.Tanh(), nn.Flatten(),
@@ -392,13 +394,25 @@ def test_convolutions_that_are_left_to_autograd(layer):
     assert not chained(Problem(net, (x, y)))
 
 
-def test_what_does_not_fit_is_left_to_autograd():
+def test_labels_that_the_loss_ignores(by_autograd):
+    given = problem("dense")
+    y = given.train.y.clone()
+    y[::3] = -100
+    samples = Samples(given.train.x, y)
+    for build in (hessian_operator, gauss_newton_operator):
+        expected = by_autograd(build, given, samples=samples).to_dense()
+        found = build(given, samples).to_dense()
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_what_does_not_fit_is_left_to_autograd(monkeypatch):
     small = problem("images", count=600, memory="4MiB")
     chain = chain_of(small.function, small.trainable, small.train.x[:1], 2**30)
     assert chain is not None
     assert 4 * chain.bytes * 600 > small.memory
-    operator = hessian_operator(small)
     expected = hessian_operator(problem("images", count=600))
+    monkeypatch.setattr(operators, "_in_pieces", lambda *_: pytest.fail("it would be kept"))
+    operator = hessian_operator(small)
     v = torch.randn(operator.shape[0]).double()
     torch.testing.assert_close(operator @ v, expected @ v, rtol=1e-9, atol=1e-12)
 
