@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TypeVar
 
@@ -63,6 +64,17 @@ def _trial(threads: int) -> float:
     return time.perf_counter() - start
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Operations inside this block are done by one thread, and none waits for the next of them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)  # also what threads that are made later begin with
+
+
 class SideBySide:
     """Runs shares of some work at once, each in a thread that does its operations alone.
 
@@ -83,7 +95,7 @@ class SideBySide:
             shares: functions of an event. It is set when another share was interrupted or failed:
                 what can stop early should.
         """
-        threads, stop = torch.get_num_threads(), threading.Event()
+        stop = threading.Event()
         if len(shares) - 1 > self._threads:
             self._threads = len(shares) - 1
             self._pool = ThreadPoolExecutor(
@@ -98,13 +110,12 @@ class SideBySide:
                 raise
 
         others = []
-        try:
-            for share in shares[1:]:
-                assert self._pool is not None
-                others.append(self._pool.submit(copy_context().run, done, share))
-            torch.set_num_threads(1)
-            return [done(shares[0]), *(other.result() for other in others)]
-        finally:
-            stop.set()
-            wait(others)
-            torch.set_num_threads(threads)  # also what threads that are made later begin with
+        with one_thread():
+            try:
+                for share in shares[1:]:
+                    assert self._pool is not None
+                    others.append(self._pool.submit(copy_context().run, done, share))
+                return [done(shares[0]), *(other.result() for other in others)]
+            finally:
+                stop.set()
+                wait(others)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.threads import SideBySide
+from torchtheory.core.threads import SideBySide, one_thread
 from torchtheory.models.model import Parameters, PureFunction
 from torchtheory.nets.chain import Link, as_chain, has_own_forward
 from torchtheory.optimization.curvature.convolution_derivatives import channels_last
@@ -145,6 +146,12 @@ class Chain:
             kept.append(one)
         return y, kept
 
+    def pieces_of(self, count: int) -> int:
+        """How large to make the pieces of so many samples, so that threads have as much to do."""
+        threads, pieces = self.threads(), math.ceil(count / self.piece)
+        shared = threads * math.ceil(pieces / threads)
+        return math.ceil(count / (shared if count >= _FEWEST * shared else pieces))
+
     def threads(self) -> int:
         """How many threads share a product: as many as torch has, if the memory is enough."""
         item = next(iter(self.point.values())).element_size()
@@ -154,10 +161,11 @@ class Chain:
         """The products `[p, k]` with `[p, k]`, summed over the pieces, which threads share."""
         count = min(self.threads(), len(pieces))
         together = max(1, _TOGETHER // (count * self.size))
-        images = V.new_zeros(V.shape[1], self.size)
-        with self._lock:
+        # threads that add up what others made would still be looking for work in the next product
+        with self._lock, one_thread() if count > 1 else nullcontext():
             while len(self._workspaces) < count:
                 self._workspaces.append(Workspace(V))
+            images = V.new_zeros(V.shape[1], self.size)
             for start in range(0, len(images), together):
                 part = slice(start, start + together)
                 self._add_product(pieces, V[:, part], count, images[part])
@@ -165,6 +173,9 @@ class Chain:
 
     def _add_product(self, pieces: Sequence[Piece], V: Tensor, count: int, total: Tensor) -> None:
         """Add the products with `[p, k]` to `[k, p]`, in so many threads."""
+        if count == 1:
+            total += self._share(pieces, V, self._workspaces[0], threading.Event())
+            return
         shares = [
             partial(self._share, pieces[k::count], V, self._workspaces[k]) for k in range(count)
         ]

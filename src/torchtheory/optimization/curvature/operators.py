@@ -367,7 +367,7 @@ def _in_pieces(chain: Chain, samples: Samples, head: _Head) -> Callable[[Tensor]
     with global_randomness_kept():
         pieces = [
             chain.recorded(x, lambda outputs, y=y: weighed(outputs, y))  # type: ignore[misc]
-            for x, y in samples.chunks(_even(len(samples), chain.piece))
+            for x, y in samples.chunks(chain.pieces_of(len(samples)))
         ]
     return lambda V: chain.product(pieces, V)
 
@@ -388,7 +388,8 @@ def _in_chunks(
     fits = len(samples) <= problem.capacity
     most = max(_FEWEST, _CACHED // max(1, problem.graph_bytes))
     most = min(most, len(samples) if fits else problem.chunk)
-    chunks = list(samples.chunks(_even(len(samples), most)))
+    pieces = math.ceil(len(samples) / most)
+    chunks = list(samples.chunks(math.ceil(len(samples) / pieces)))
     kept = [recorded(x, y) for x, y in chunks] if fits else None
 
     def product(v: Tensor) -> Tensor:
@@ -401,11 +402,6 @@ def _in_chunks(
         return total
 
     return product
-
-
-def _even(count: int, most: int) -> int:
-    """The size of chunks, at most as given, of which the last is hardly smaller than the others."""
-    return math.ceil(count / math.ceil(count / most))
 
 
 def _zeros(point: Parameters, count: int | None = None) -> Tensor:
