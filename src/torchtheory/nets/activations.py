@@ -24,6 +24,14 @@ from torchtheory.nets.activation_properties import MOST_DERIVATIVES, ActivationP
 _INF = math.inf
 
 
+#: Layers of torch that act on every entry by itself, and have nothing to learn.
+POINTWISE_LAYERS = (
+    nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
+    nn.Sigmoid, nn.LogSigmoid, nn.Tanh, nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Softplus,
+    nn.Softsign, nn.Tanhshrink, nn.Hardshrink, nn.Softshrink, nn.Threshold,
+)  # fmt: skip
+
+
 class Pointwise(nn.Module):
     """A function of one variable as a layer that acts on every entry.
 

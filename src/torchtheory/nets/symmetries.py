@@ -30,7 +30,7 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedMode
 from torchtheory.models.model import Parameters
 from torchtheory.models.untouched import copied
 from torchtheory.nets.activation_properties import inspect_activation
-from torchtheory.nets.activations import Pointwise
+from torchtheory.nets.activations import POINTWISE_LAYERS, Pointwise
 from torchtheory.nets.chain import (
     Average,
     Link,
@@ -41,12 +41,7 @@ from torchtheory.nets.chain import (
 )
 from torchtheory.primer.norms import pairwise_distances
 
-_POINTWISE = (
-    nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
-    nn.Sigmoid, nn.LogSigmoid, nn.Tanh, nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Softplus,
-    nn.Softsign, nn.Tanhshrink, nn.Hardshrink, nn.Softshrink, nn.Threshold,
-    nn.Identity, nn.Dropout, nn.AlphaDropout, Pointwise,
-)  # fmt: skip
+_POINTWISE = (*POINTWISE_LAYERS, nn.Identity, nn.Dropout, nn.AlphaDropout, Pointwise)
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMALIZATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -30,7 +30,7 @@ from torchtheory.core.checks import as_module
 from torchtheory.core.errors import InvalidType, NonFinite, ShapeMismatch, UnsupportedModel
 from torchtheory.models.model import evaluation_mode
 from torchtheory.models.problem import Loss
-from torchtheory.nets.activations import Pointwise
+from torchtheory.nets.activations import POINTWISE_LAYERS, Pointwise
 from torchtheory.nets.chain import Rearrangement, as_chain, has_own_forward
 from torchtheory.training.losses import ClassificationLoss
 
@@ -329,10 +329,6 @@ SLOPES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
     nn.Sigmoid: lambda _, z, h: h * (1 - h),
     nn.Tanh: lambda _, z, h: 1 - h.square(),
 }
-_OTHER_POINTWISE = (
-    Pointwise, nn.CELU, nn.ELU, nn.GELU, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LogSigmoid,
-    nn.Mish, nn.ReLU6, nn.SELU, nn.SiLU, nn.Softplus, nn.Softsign, nn.Tanhshrink,
-)  # fmt: skip
 
 
 def is_pointwise(module: nn.Module) -> bool:
@@ -341,7 +337,7 @@ def is_pointwise(module: nn.Module) -> bool:
     >>> is_pointwise(nn.GELU()), is_pointwise(nn.Softmax(1))
     (True, False)
     """
-    return isinstance(module, (*SLOPES, *_OTHER_POINTWISE))
+    return isinstance(module, (*POINTWISE_LAYERS, Pointwise))
 
 
 def _slope(module: nn.Module, z: Tensor, h: Tensor) -> Tensor:

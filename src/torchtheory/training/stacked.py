@@ -25,29 +25,9 @@ from torch.func import functional_call
 
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.model import Parameters
+from torchtheory.nets.activations import POINTWISE_LAYERS
 from torchtheory.nets.chain import as_chain
 from torchtheory.training.pruning.masks import Masks
-
-#: Activations that act on every entry alone and have nothing to learn.
-ELEMENTWISE = (
-    nn.ReLU,
-    nn.LeakyReLU,
-    nn.ReLU6,
-    nn.ELU,
-    nn.CELU,
-    nn.SELU,
-    nn.GELU,
-    nn.SiLU,
-    nn.Mish,
-    nn.Softplus,
-    nn.Softsign,
-    nn.Tanh,
-    nn.Sigmoid,
-    nn.Hardtanh,
-    nn.Hardsigmoid,
-    nn.Hardswish,
-    nn.Identity,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +266,7 @@ def _stack_named(all_of_them: Sequence[dict[str, Tensor]]) -> Parameters:
 def _stackable(position: int, module: nn.Module) -> bool:
     if isinstance(module, nn.Flatten):
         return position == 0 and module.start_dim == 1 and module.end_dim == -1
-    return type(module) is nn.Linear or isinstance(module, ELEMENTWISE)
+    return type(module) is nn.Linear or isinstance(module, (*POINTWISE_LAYERS, nn.Identity))
 
 
 def _linear_word(layer: nn.Linear) -> str:

@@ -22,12 +22,12 @@ from torchtheory.core.budget import check_time
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.threads import SideBySide, one_thread
 from torchtheory.models.model import Parameters, PureFunction
+from torchtheory.nets.activations import POINTWISE_LAYERS
 from torchtheory.nets.chain import Link, as_chain, has_own_forward
 from torchtheory.optimization.curvature.convolution_derivatives import channels_last
 from torchtheory.optimization.curvature.stages import (
     AVERAGING,
     DROPPING,
-    POINTWISE,
     RESHAPING,
     Affine,
     Averaging,
@@ -331,7 +331,7 @@ def _stage(
         return Averaging(layer)
     if isinstance(layer, nn.ReLU):
         return Rectified()
-    if isinstance(layer, POINTWISE):
+    if isinstance(layer, POINTWISE_LAYERS):
         return Pointwise(layer)
     return Reshaping(layer) if isinstance(layer, RESHAPING) else None
 

@@ -14,8 +14,9 @@ where $\dot G$ is what the product is in place of $W$; and for $y=\varphi(x)$, e
 $\dot y=\varphi'(x)\dot x$ and $\dot\delta_x=\varphi'(x)\dot\delta+\varphi''(x)\delta\dot x$.
 Without the terms in $\delta$ it is the Gauss-Newton matrix that is multiplied.
 
-A convolution is a dense layer of its patches. Images are kept with their channels last, where
-patches and outputs are rows of matrices.
+A convolution is a dense layer of its patches, and computed as such unless these are much larger
+than the image. Images are kept with their channels last, where patches and outputs are rows of
+matrices.
 """
 
 from __future__ import annotations
@@ -36,12 +37,6 @@ from torchtheory.optimization.curvature.convolution_derivatives import (
     channels_last,
     convolved,
 )
-
-#: Layers that act on every entry by itself, and have no parameters.
-POINTWISE = (
-    nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.Hardtanh, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU,
-    nn.Mish, nn.Softplus, nn.Softsign, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Tanhshrink,
-)  # fmt: skip
 
 #: Layers that pass on what they are given, in another shape or in the same.
 RESHAPING = (nn.Flatten, nn.Unflatten, nn.Identity, Rearrangement)
@@ -83,8 +78,8 @@ class Move:
     """A direction of the parameters, what a product makes of it, and where it is worked out.
 
     Attributes:
-        directions: by the names of parameters, matrices and vectors as `Affine` has them.
-        sums: the product; the matrices as `Affine.add` has them.
+        directions: by the names of parameters, weights as `Weighted.filters` gives them.
+        sums: the product, weights as in `Weighted.nothing`.
         workspace: of the thread.
     """
 
@@ -534,7 +529,8 @@ class Pointwise(Stage):
             y = self.activation(free.clone())  # it may work in place
             (slope,) = torch.autograd.grad(y.sum(), free, create_graph=True)
             bend = None
-            if slope.requires_grad:
+            # torch has no second derivative of the hard sigmoid, which is 0
+            if slope.requires_grad and not isinstance(self.activation, nn.Hardsigmoid):
                 (bend,) = torch.autograd.grad(slope.sum(), free, allow_unused=True)
         return y.detach(), Kept(slope.detach(), outer=bend)
 
