@@ -160,7 +160,8 @@ def test_an_activation_of_which_torch_has_no_second_derivative():
     same = nn.Sequential(net[0], Pointwise(lambda x: (x / 6 + 0.5).clamp(0, 1)), net[2])
     data = (4 * torch.randn(30, 3).double(), torch.randn(30, 2).double())
     found, expected = (hessian_operator(Problem(n, data)).to_dense() for n in (net, same))
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    # torch's own slope of it is one sixth to single precision only
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
     assert float(expected.norm()) > 1e-2
 
 
