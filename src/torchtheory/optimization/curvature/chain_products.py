@@ -277,7 +277,7 @@ def _is_watched(module: nn.Module) -> bool:
         module._forward_hooks, module._forward_pre_hooks,
         module._backward_hooks, module._backward_pre_hooks,
     )  # fmt: skip
-    return any(hooks) or "forward" in vars(module) or hasattr(module, "parametrizations")
+    return any(hooks) or "forward" in vars(module) or "parametrizations" in module._modules
 
 
 def _stages(
