@@ -22,11 +22,8 @@ from torchtheory.optimization.curvature.operators import (
     gauss_newton_operator,
     hessian_operator,
 )
-from torchtheory.optimization.curvature.stages import (
-    Convolution,
-    DenseOfImages,
-    Workspace,
-)
+from torchtheory.optimization.curvature.stages import Workspace
+from torchtheory.optimization.curvature.weighted_stages import Convolution, DenseOfImages
 
 
 class Written(nn.Module):

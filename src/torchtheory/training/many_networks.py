@@ -186,7 +186,8 @@ def fit_many(
         `ManyResult`. A network that diverges does not disturb the others; see
         `.diverged`.
 
-    Time of a step: one batched product per layer. Memory: for each network about
+    Time of a step: one batched product per layer; where that is much, threads train parts of a
+    group side by side (not with a `loss` of your own). Memory: for each network about
     $(6P + 4Bw)$ numbers with $P$ parameters, $w$ units and batches of
     $B$.
 

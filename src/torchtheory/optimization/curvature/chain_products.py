@@ -29,11 +29,7 @@ from torchtheory.optimization.curvature.stages import (
     AVERAGING,
     DROPPING,
     RESHAPING,
-    Affine,
     Averaging,
-    Convolution,
-    DenseOfImages,
-    DirectConvolution,
     Kept,
     Largest,
     Move,
@@ -41,8 +37,15 @@ from torchtheory.optimization.curvature.stages import (
     Rectified,
     Reshaping,
     Stage,
-    Weighted,
     Workspace,
+)
+from torchtheory.optimization.curvature.weighted_stages import (
+    Affine,
+    Convolution,
+    DenseOfImages,
+    DirectConvolution,
+    Own,
+    Weighted,
 )
 
 #: How a derivative in the outputs moves, of how the outputs move.
@@ -314,17 +317,11 @@ def _stage(
     """One layer with its parameters, for inputs like these."""
     if not has_own_forward(layer):
         return None
-    if isinstance(layer, nn.Linear | nn.Conv2d) and own.keys() != _numbers(layer):
-        return None
-    if isinstance(layer, nn.Linear):
-        if x.ndim == 4 and x.shape[-1] != layer.in_features:
-            return DenseOfImages(x.shape[1:], own["weight"], own.get("bias"), first=first)
-        return Affine(own["weight"], own.get("bias"), first=first)
-    if isinstance(layer, nn.Conv2d):
-        if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+    if isinstance(layer, nn.Linear | nn.Conv2d):
+        # what it computes with; a buffer may be among it
+        if own.keys() != ({"weight"} if layer.bias is None else {"weight", "bias"}):
             return None
-        kind = Convolution if _takes_patches(layer, first) else DirectConvolution
-        return kind(layer, own["weight"], own.get("bias"), first=first)
+        return _weighted(layer, Own(own["weight"], own.get("bias"), first), x)
     if isinstance(layer, nn.MaxPool2d) and x.ndim == 4:
         return Largest(layer)
     if isinstance(layer, AVERAGING):
@@ -336,9 +333,14 @@ def _stage(
     return Reshaping(layer) if isinstance(layer, RESHAPING) else None
 
 
-def _numbers(layer: nn.Linear | nn.Conv2d) -> set[str]:
-    """What it computes with; a buffer may be among it."""
-    return {"weight"} if layer.bias is None else {"weight", "bias"}
+def _weighted(layer: nn.Linear | nn.Conv2d, own: Own, x: Tensor) -> Stage | None:
+    if isinstance(layer, nn.Linear):
+        laid_out = x.ndim == 4 and x.shape[-1] != layer.in_features
+        return DenseOfImages(own, x.shape[1:]) if laid_out else Affine(own)
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return None
+    kind = Convolution if _takes_patches(layer, own.first) else DirectConvolution
+    return kind(own, layer)
 
 
 def _lays_out(layer: nn.Module, x: Tensor) -> bool:
