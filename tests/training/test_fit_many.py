@@ -24,7 +24,8 @@ from torchtheory.core.errors import (
 from torchtheory.data.real import digits
 from torchtheory.training import many_networks
 from torchtheory.training.many_networks import fit_many, mlp_family, noisy_labels
-from torchtheory.training.stacked import StackedChain, StackedModules, layout, stack
+from torchtheory.training.stacked import StackedModules, layout, stack
+from torchtheory.training.stacked_chain import StackedChain
 from torchtheory.training.trainer import fit
 
 
@@ -208,9 +209,9 @@ def test_groups_within_a_memory_budget_give_the_same_networks() -> None:
 
 def test_very_different_widths_are_not_padded_to_the_widest() -> None:
     x, y = sample()
-    many = fit_many(family(widths=[2, 2000], seeds=range(4)), (x, y), epochs=1)
+    many = fit_many(family(widths=[2, 5000], seeds=range(4)), (x, y), epochs=1)
     assert [len(g.members) for g in many.groups] == [4, 4]
-    assert [m[0].out_features for m in many.networks()] == [2] * 4 + [2000] * 4  # type: ignore
+    assert [m[0].out_features for m in many.networks()] == [2] * 4 + [5000] * 4  # type: ignore
 
 
 class Written(nn.Module):
@@ -244,9 +245,9 @@ def test_threads_that_train_parts_of_a_stack_change_nothing(
     networks: list[nn.Module] = [Written(600 if count == 1 else 300).double() for _ in range(count)]
     makers = []
 
-    def watched(*given: Any) -> Any:
+    def watched(*given: Any, **more: Any) -> Any:
         makers.append(threading.current_thread())
-        return stack(*given)
+        return stack(*given, **more)
 
     monkeypatch.setattr(many_networks, "stack", watched)
     options: dict[str, Any] = {"epochs": 2, "seed": range(count), "learning_rate": 1e-3}

@@ -286,6 +286,22 @@ def straight_paths(model: nn.Module) -> list[list[Link]]:
     return _runs(graph, dict(model.named_modules())) + known
 
 
+def is_watched(module: nn.Module) -> bool:
+    """Whether something else is called when the module is, or makes its parameters.
+
+    What such a module computes is not what its layer says.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> is_watched(layer), is_watched(nn.utils.parametrizations.orthogonal(layer))
+    (False, True)
+    """
+    hooks = (
+        module._forward_hooks, module._forward_pre_hooks,
+        module._backward_hooks, module._backward_pre_hooks,
+    )  # fmt: skip
+    return any(hooks) or "forward" in vars(module) or "parametrizations" in module._modules
+
+
 def parameters_read(model: nn.Module) -> set[str]:
     """Parameters that a forward pass uses by itself, and not through the layer they belong to.
 

@@ -40,6 +40,7 @@ from torchtheory.training.named_optimizers import OPTIMIZERS
 from torchtheory.training.pruning.masks import Masks, checked_masks
 from torchtheory.training.seeds import derived_generator, epoch_order
 from torchtheory.training.stacked import Layout, Stack, layout, stack
+from torchtheory.training.stacked_gradients import gradients_of
 from torchtheory.training.stacked_steps import STEPS, Step, stacked_steps
 
 Each = float | Sequence[float] | Tensor
@@ -47,10 +48,10 @@ Each = float | Sequence[float] | Tensor
 
 # What a step of a group costs besides its arithmetic, in parameters times samples: padding costs
 # arithmetic, and a further group costs this.
-OVERHEAD = 2_500_000
+OVERHEAD = 5_000_000
 
 # How often that a thread of its own must have to do in a step.
-_WORTH = 4
+_WORTH = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,9 @@ def fit_many(
     )
     problem = data.problem
     x = problem.train.x
-    layouts = [layout(m) for m in networks]
+    lean = pruned is not None and not bool(decays.any())  # decay moves what no unit reads as well
+    stays = pruned if pruned is not None and lean else [None] * count
+    layouts = [layout(m, masks) for m, masks in zip(networks, stays, strict=True)]
     _refuse_other_shapes(networks, layouts, problem)
     targets = _targets(problem, labels, noise, seeds)
     held_out = None if data.validation is None else _samples(data.validation)
@@ -248,7 +251,11 @@ def fit_many(
     def prepared(members: list[int]) -> tuple[_Stacked, Step]:
         rows = torch.tensor(members)
         one = _Stacked(
-            stack([networks[k] for k in members], pruned and [pruned[k] for k in members]),
+            stack(
+                [networks[k] for k in members],
+                pruned and [pruned[k] for k in members],
+                lean=lean,
+            ),
             problem,
             x,
             targets if targets.ndim == problem.train.y.ndim else targets[rows.to(x.device)],
@@ -315,23 +322,21 @@ class _Stacked:
     ) -> None:
         self.stack, self.problem, self.x, self.y = stack, problem, x, y
         self.seeds, self.usual_loss = seeds, usual_loss
+        self.gradients = gradients_of(stack)
         self.own_labels = y.ndim > problem.train.y.ndim
         self.one_order = len(set(seeds)) == 1
 
     def run_epoch(self, epoch: int, batch_size: int, step: Step) -> tuple[Tensor, Tensor]:
         """One pass over the data; mean losses and errors `[K]`."""
-        stack, masks = self.stack, self.stack.masks
         n = len(self.x)
         losses, errors = [], []
         for index in self._orders(epoch, batch_size):
-            outputs, y = self._batch(index)
-            each, wrong = self._losses(outputs, y)
-            gradients = torch.autograd.grad(each.sum(), stack.trained)
-            if masks is not None:
-                gradients = tuple(g.mul_(m) for g, m in zip(gradients, masks, strict=True))
+            x, y = self._batch(index)
+            each, wrong, gradients = self.gradients(
+                x, partial(self._losses, y=y), shared=index.ndim == 1
+            )
             step(gradients)
-            size = index.shape[-1]
-            losses.append(each.detach().double() * size)
+            losses.append(each.double() * index.shape[-1])
             if wrong is not None:
                 errors.append(wrong)
         mean = torch.stack(losses).sum(0).cpu() / n
@@ -363,19 +368,17 @@ class _Stacked:
         return torch.split(order.to(self.x.device), batch_size, -1)
 
     def _batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs `[K, outputs, B]` and targets `[K, B, ...]` (or `[B, ...]`)."""
+        """Inputs and targets `[K, B, ...]`; `[B, ...]` where all networks share them."""
         x, y = self.x, self.y
         if index.ndim == 1:
-            return self.stack.on_shared(x.index_select(0, index)), (
-                y.index_select(1, index) if self.own_labels else y.index_select(0, index)
-            )
+            return x.index_select(0, index), y.index_select(int(self.own_labels), index)
         # one index_select over all rows: several times faster than x[index] on the CPU
         flat = index.reshape(-1)
         inputs = x.index_select(0, flat).view(*index.shape, *x.shape[1:])
         if self.own_labels:
             flat = (index + len(x) * torch.arange(len(index), device=x.device)[:, None]).view(-1)
             y = y.flatten(0, 1)
-        return self.stack(inputs), y.index_select(0, flat).view(*index.shape, *y.shape[1:])
+        return inputs, y.index_select(0, flat).view(*index.shape, *y.shape[1:])
 
     def _losses(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
         """The mean loss `[K]` of each network on its batch, and its number of errors."""

@@ -1,20 +1,12 @@
 r"""Many networks as one: their parameters stacked along a leading axis of length K.
 
-A chain of linear layers and elementwise activations is computed feature-first,
-$A_{l+1} = \phi(W_l A_l + b_l)$ with $W_l$ `[K, out, in]` and $A_l$
-`[K, in, batch]`, by one batched product per layer. Networks of different widths are padded with
-zeros to the widest of them: a padded unit feeds zeros forward, and the mask keeps its own weights
-at zero, so that it is exactly inert whatever the activation. Pruned weights are kept at zero the
-same way. Any other networks of one architecture are mapped over with `torch.vmap`.
-
-On two cores, 64 networks 64-32-10 with batches of 64: a step takes 1.1 ms as a chain and about
-twice that under `vmap`; batch-first products with 10 columns are four times slower than
-feature-first ones with 64.
+Chains of linear layers and elementwise activations become batched products (`StackedChain`); any
+other networks of one architecture are mapped over with `torch.vmap`, which takes about twice as
+long.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,9 +17,11 @@ from torch.func import functional_call
 
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.model import Parameters
+from torchtheory.models.untouched import copied
 from torchtheory.nets.activations import POINTWISE_LAYERS
-from torchtheory.nets.chain import as_chain
+from torchtheory.nets.chain import as_chain, is_watched
 from torchtheory.training.pruning.masks import Masks
+from torchtheory.training.stacked_chain import StackedChain, by_parameter, units_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +60,12 @@ class Stack(Protocol):
         """A copy of the k-th network with its weights as they are now."""
 
 
-def layout(model: nn.Module) -> Layout:
+def layout(model: nn.Module, stays: Masks | None = None) -> Layout:
     """How a network can be stacked.
+
+    Args:
+        model: the network.
+        stays: which of its weights stay, where units that none of them reads are left out.
 
     >>> net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
     >>> layout(net).kind, layout(net).sizes
@@ -81,7 +79,7 @@ def layout(model: nn.Module) -> Layout:
             )
     parameters = sum(p.numel() for p in model.parameters())
     try:
-        links = as_chain(model)
+        links = [] if any(is_watched(m) for m in model.modules()) else as_chain(model)
     except UnsupportedModel:
         links = []
     linears = [link.module for link in links if isinstance(link.module, nn.Linear)]
@@ -97,83 +95,33 @@ def layout(model: nn.Module) -> Layout:
         _linear_word(link.module) if isinstance(link.module, nn.Linear) else repr(link.module)
         for link in links
     ]
-    sizes = tuple((m.out_features, m.in_features) for m in linears)
-    return Layout(tuple(words), sizes, parameters, sum(out for out, _ in sizes))
+    units = [len(read) for read in units_read(linears, by_parameter(model, stays or {}))]
+    sizes = tuple(zip(units[1:], units[:-1], strict=True))
+    held = sum(
+        out * (inputs + (m.bias is not None))
+        for m, (out, inputs) in zip(linears, sizes, strict=True)
+    )
+    return Layout(tuple(words), sizes, held, sum(units[1:]))
 
 
-def stack(models: Sequence[nn.Module], pruned: Sequence[Masks | None] | None = None) -> Stack:
+def stack(
+    models: Sequence[nn.Module],
+    pruned: Sequence[Masks | None] | None = None,
+    *,
+    lean: bool = False,
+) -> Stack:
     """Stack networks of one kind; the networks themselves are only read.
 
     Args:
         models: the networks.
         pruned: for each of them which weights stay, by the names of its parameters; the others
             are 0 from the beginning.
+        lean: as for `StackedChain`.
     """
-    masks = [m or {} for m in pruned] if pruned is not None else [{} for _ in models]
+    masks = [m or {} for m in pruned or [None] * len(models)]
     if layout(models[0]).sizes is None:
         return StackedModules(models, masks)
-    return StackedChain(models, masks)
-
-
-class StackedChain:
-    """Chains of linear layers and elementwise activations, padded to the widest."""
-
-    def __init__(self, models: Sequence[nn.Module], pruned: Sequence[Masks] = ()) -> None:
-        self.models = models
-        self.links = [link.module for link in as_chain(models[0])]
-        rows = [linear_layers(m) for m in models]
-        self.weights: list[Tensor] = []
-        self.biases: list[Tensor | None] = []
-        self.trained: list[Tensor] = []
-        masks: list[Tensor] = []
-        partial = False
-        stays = _by_identity(models, pruned)
-        for layers in zip(*rows, strict=True):
-            out = max(m.out_features for m in layers)
-            inputs = max(m.in_features for m in layers)
-            weight, mask = _pad([m.weight for m in layers], (out, inputs), stays)
-            partial = partial or not bool(mask.all())
-            self.weights.append(weight)
-            if layers[0].weight.requires_grad:
-                self.trained.append(weight.requires_grad_())
-                masks.append(mask)
-            if layers[0].bias is None:
-                self.biases.append(None)
-            else:
-                bias, mask_b = _pad([m.bias for m in layers], (out, 1), stays)
-                partial = partial or not bool(mask_b.all())
-                self.biases.append(bias)
-                if layers[0].bias.requires_grad:
-                    self.trained.append(bias.requires_grad_())
-                    masks.append(mask_b)
-        self.masks = masks if partial else None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._forward(x.flatten(2).mT)
-
-    def on_shared(self, x: Tensor) -> Tensor:
-        return self._forward(x.flatten(1).mT)
-
-    def _forward(self, a: Tensor) -> Tensor:
-        layers = iter(zip(self.weights, self.biases, strict=True))
-        for link in self.links:
-            if isinstance(link, nn.Linear):
-                a = _affine(*next(layers), a)
-            elif not isinstance(link, nn.Flatten):
-                a = link(a)
-        return a
-
-    def network(self, k: int) -> nn.Module:
-        made = copy.deepcopy(self.models[k])
-        with torch.no_grad():
-            for layer, weight, bias in zip(
-                linear_layers(made), self.weights, self.biases, strict=True
-            ):
-                out, inputs = layer.weight.shape
-                layer.weight.copy_(weight[k, :out, :inputs])
-                if bias is not None:
-                    layer.bias.copy_(bias[k, :out, 0])
-        return made
+    return StackedChain(models, masks, lean=lean)
 
 
 class StackedModules:
@@ -181,7 +129,7 @@ class StackedModules:
 
     def __init__(self, models: Sequence[nn.Module], pruned: Sequence[Masks] = ()) -> None:
         self.models = models
-        self.base = copy.deepcopy(models[0]).to("meta")
+        self.base = copied(models[0]).to("meta")
         self.parameters = _stack_named([dict(m.named_parameters()) for m in models])
         self.buffers = _stack_named([dict(m.named_buffers()) for m in models])
         for k, stays in enumerate(pruned):
@@ -213,49 +161,11 @@ class StackedModules:
         return mapped(self.parameters, self.buffers, x).mT
 
     def network(self, k: int) -> nn.Module:
-        made = copy.deepcopy(self.models[k])
+        made = copied(self.models[k])
         with torch.no_grad():
             for name, p in made.named_parameters():
                 p.copy_(self.parameters[name][k])
         return made
-
-
-def linear_layers(model: nn.Module) -> list[nn.Linear]:
-    """The linear layers of a chain, in order."""
-    return [link.module for link in as_chain(model) if isinstance(link.module, nn.Linear)]
-
-
-def _affine(weight: Tensor, bias: Tensor | None, a: Tensor) -> Tensor:
-    """`W a + b`; a shared input `[in, n]` meets all networks in one product."""
-    if a.ndim == 3:
-        return torch.bmm(weight, a) if bias is None else torch.baddbmm(bias, weight, a)
-    networks, out, inputs = weight.shape
-    rows = weight.reshape(-1, inputs)
-    product = rows @ a if bias is None else torch.addmm(bias.reshape(-1, 1), rows, a)
-    return product.view(networks, out, -1)
-
-
-def _pad(
-    tensors: Sequence[Tensor], shape: tuple[int, int], stays: Sequence[dict[int, Tensor]]
-) -> tuple[Tensor, Tensor]:
-    """The parameters as `[K, *shape]`, and 1 where one of them is and stays; biases as columns."""
-    padded = tensors[0].new_zeros(len(tensors), *shape)
-    mask = torch.zeros_like(padded)
-    with torch.no_grad():
-        for k, t in enumerate(tensors):
-            here = (k, slice(len(t)), slice(t.shape[1] if t.ndim == 2 else 1))
-            kept = stays[k].get(id(t), torch.ones_like(t)).to(t)
-            mask[here] = kept.view(len(t), -1)
-            padded[here] = t.where(kept > 0, 0).view(len(t), -1)
-    return padded, mask
-
-
-def _by_identity(models: Sequence[nn.Module], pruned: Sequence[Masks]) -> list[dict[int, Tensor]]:
-    """The masks of each network by the parameters they are for."""
-    return [
-        {id(p): stays[name] for name, p in model.named_parameters() if name in stays}
-        for model, stays in zip(models, pruned or [{}] * len(models), strict=True)
-    ]
 
 
 def _stack_named(all_of_them: Sequence[dict[str, Tensor]]) -> Parameters:

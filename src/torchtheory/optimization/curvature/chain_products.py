@@ -23,7 +23,7 @@ from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.threads import SideBySide, one_thread
 from torchtheory.models.model import Parameters, PureFunction
 from torchtheory.nets.activations import POINTWISE_LAYERS
-from torchtheory.nets.chain import Link, as_chain, has_own_forward
+from torchtheory.nets.chain import Link, as_chain, has_own_forward, is_watched
 from torchtheory.optimization.curvature.convolution_derivatives import channels_last
 from torchtheory.optimization.curvature.stages import (
     AVERAGING,
@@ -249,7 +249,7 @@ def chain_of(function: PureFunction, point: Parameters, x: Tensor, memory: int) 
         return None
     if point.keys() != function.parameters.keys():
         return None
-    if any(_is_watched(module) for module in function.model.modules()):
+    if any(is_watched(module) for module in function.model.modules()):
         return None
     try:
         links = as_chain(function.model)
@@ -272,15 +272,6 @@ def _same(y: Tensor, expected: Tensor) -> bool:
     if y.shape != expected.shape:
         return False
     return bool((y - expected).abs().max() <= _SAME * expected.abs().max())
-
-
-def _is_watched(module: nn.Module) -> bool:
-    """Whether something else is called when the module is, or makes its parameters."""
-    hooks = (
-        module._forward_hooks, module._forward_pre_hooks,
-        module._backward_hooks, module._backward_pre_hooks,
-    )  # fmt: skip
-    return any(hooks) or "forward" in vars(module) or "parametrizations" in module._modules
 
 
 def _stages(
