@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
+from torchtheory.models.problem import Problem, Task
 from torchtheory.nets.activations import POINTWISE_LAYERS
 from torchtheory.training.many_networks import fit_many
 from torchtheory.training.pruning.masks import Masks
@@ -21,6 +22,7 @@ from torchtheory.training.seeds import epoch_order
 from torchtheory.training.stacked import StackedModules, layout, stack
 from torchtheory.training.stacked_chain import StackedChain, linear_layers, units_read
 from torchtheory.training.stacked_gradients import ChainGradients, TracedGradients
+from torchtheory.training.stacked_losses import StackedLosses
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p, **o: torch.optim.SGD(p, **o),
@@ -31,6 +33,13 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
+TASKS: tuple[Task, ...] = ("multiclass", "regression", "binary")
+
+
+def single_output(net: nn.Sequential) -> nn.Sequential:
+    return nn.Sequential(*net[:-1], nn.Linear(net[-1].in_features, 1)).double()
+
+
 def activations() -> list[nn.Module]:
     arguments: dict[type[nn.Module], tuple[float, ...]] = {nn.Threshold: (0.1, 0.2)}
     made = [kind(*arguments.get(kind, ())) for kind in POINTWISE_LAYERS]
@@ -38,24 +47,41 @@ def activations() -> list[nn.Module]:
     return [*made, *in_place, nn.Identity(), nn.Flatten()]
 
 
-def squares(outputs: Tensor) -> tuple[Tensor, Tensor | None]:
-    scaled = outputs * torch.linspace(0.5, 1.5, outputs.shape[1]).view(-1, 1).to(outputs)
-    return scaled.square().sum((1, 2)), (outputs.detach() > 0).sum((1, 2))
+def losses_for(task: Task, *, usual: bool, outputs: int = 2) -> tuple[StackedLosses, Tensor]:
+    """The losses of a task, and targets for six samples."""
+    g = torch.Generator().manual_seed(5)
+    targets = {
+        "multiclass": torch.randint(0, outputs, (6,), generator=g),
+        "binary": torch.randint(0, 2, (6,), generator=g).double(),
+        "regression": torch.randn(6, outputs, generator=g, dtype=torch.float64),
+    }
+    y = targets[task]
+    net = nn.Linear(3, 1 if task == "binary" else outputs).double()
+    chosen = None if usual else (F.multi_margin_loss if task == "multiclass" else F.l1_loss)
+    problem = Problem(net, (torch.zeros(6, 3).double(), y), task=task, loss=chosen)
+    return StackedLosses(problem, usual=usual), problem.train.y
 
 
-def agree(chain: StackedChain, x: Tensor, *, shared: bool) -> None:
-    """Formulas and autograd, twice: memory that is kept must not be remembered."""
-    gradients = ChainGradients(chain)
-    for inputs in (x, x.flip(-1), x[..., :2, :] if shared else x[:, :2]):
-        expected, wrong, others = TracedGradients(chain)(inputs, squares, shared=shared)
-        each, found, ours = gradients(inputs, squares, shared=shared)
-        assert found is not None
-        assert wrong is not None
-        torch.testing.assert_close(each, expected, rtol=1e-12, atol=1e-12)
-        assert torch.equal(found, wrong)
-        for g, other in zip(ours, others, strict=True):
-            assert not g.requires_grad
-            torch.testing.assert_close(g, other, rtol=1e-11, atol=1e-12)
+def agree(chain: StackedChain, x: Tensor, *, shared: bool, task: Task = "multiclass") -> None:
+    """Formulas and autograd, more than once: memory that is kept must not be remembered."""
+    for usual in (True, False):
+        losses, y = losses_for(task, usual=usual)
+        ours, theirs = ChainGradients(chain, losses), TracedGradients(chain, losses)
+        y = y if shared else y.expand(len(x), *y.shape)
+        own = y.expand(len(chain.models), *y.shape) if shared else y
+        both = own if shared else own.flip(1)
+        for inputs, labels in (
+            (x, y),
+            (x.flip(-1), both),
+            (x[:2], y[:2]) if shared else (x[:, :2], y[:, :2]),
+        ):
+            expected, wrong, others = theirs(inputs, labels, shared=shared)
+            each, found, gradients = ours(inputs, labels, shared=shared)
+            torch.testing.assert_close(each, expected, rtol=1e-12, atol=1e-12)
+            assert (found is None and wrong is None) or torch.equal(found, wrong)
+            for g, other in zip(gradients, others, strict=True):
+                assert not g.requires_grad
+                torch.testing.assert_close(g, other, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -77,7 +103,9 @@ def test_formulas_are_what_autograd_says(activation: nn.Module, bias: bool, shar
         for width in (5, 2, 3)
     ]
     x = torch.randn(6, 3) if shared else torch.randn(3, 6, 3)
-    agree(StackedChain(networks), x.double(), shared=shared)
+    for task in TASKS[: 3 if isinstance(activation, nn.ReLU) else 1]:
+        chain = StackedChain([single_output(net) if task == "binary" else net for net in networks])
+        agree(chain, x.double(), shared=shared, task=task)
 
 
 @pytest.mark.parametrize("frozen", [[], [0], [0, 2], [2], [4], [2, 4]])
@@ -190,7 +218,7 @@ def test_a_pruned_network_is_smaller() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    sizes=st.lists(st.integers(1, 6), min_size=3, max_size=5),
+    sizes=st.lists(st.integers(1, 6), min_size=2, max_size=4).map(lambda s: [*s, 2]),
     share=st.floats(0, 1),
     seed=st.integers(0, 10**6),
 )
@@ -206,7 +234,7 @@ def test_left_out_units_do_not_count(sizes: list[int], share: float, seed: int) 
         for net in networks
     ]
     lean, whole = StackedChain(networks, masks, lean=True), StackedChain(networks, masks)
-    x = torch.randn(2, 4, sizes[0], dtype=torch.float64, generator=g)
+    x = torch.randn(2, 6, sizes[0], dtype=torch.float64, generator=g)
     torch.testing.assert_close(lean(x), whole(x), rtol=1e-12, atol=1e-13)
     agree(lean, x, shared=False)
     for k, net in enumerate(networks):

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.checks import closed_fraction, whole_number, whole_numbers
@@ -34,13 +33,14 @@ from torchtheory.core.threads import SideBySide
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.models.samples import Data, Samples
-from torchtheory.training.batches import EVALUATION_CHUNK, BatchSource, InMemory, OpenData
+from torchtheory.training.batches import BatchSource, InMemory, OpenData
 from torchtheory.training.history import Epoch, History
 from torchtheory.training.named_optimizers import OPTIMIZERS
 from torchtheory.training.pruning.masks import Masks, checked_masks
 from torchtheory.training.seeds import derived_generator, epoch_order
 from torchtheory.training.stacked import Layout, Stack, layout, stack
 from torchtheory.training.stacked_gradients import gradients_of
+from torchtheory.training.stacked_losses import StackedLosses
 from torchtheory.training.stacked_steps import STEPS, Step, stacked_steps
 
 Each = float | Sequence[float] | Tensor
@@ -52,6 +52,9 @@ OVERHEAD = 5_000_000
 
 # How often that a thread of its own must have to do in a step.
 _WORTH = 2
+
+# Samples that all networks are evaluated on at once: their values should stay in caches.
+_CHUNK = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class ManyResult:
         for group in self.groups:
             like = group.stack.trained[0]
             x = x.to(like) if x.is_floating_point() else x.to(like.device)
-            chunks = [group.stack.on_shared(c).mT for c in torch.split(x, EVALUATION_CHUNK)]
+            chunks = [group.stack.on_shared(c).mT for c in torch.split(x, _CHUNK)]
             for k, outputs in zip(group.members, torch.cat(chunks, 1), strict=True):
                 parts[k] = outputs
         return torch.stack([p for p in parts if p is not None])
@@ -321,8 +324,9 @@ class _Stacked:
         usual_loss: bool,
     ) -> None:
         self.stack, self.problem, self.x, self.y = stack, problem, x, y
-        self.seeds, self.usual_loss = seeds, usual_loss
-        self.gradients = gradients_of(stack)
+        self.seeds = seeds
+        self.losses = StackedLosses(problem, usual=usual_loss)
+        self.gradients = gradients_of(stack, self.losses)
         self.own_labels = y.ndim > problem.train.y.ndim
         self.one_order = len(set(seeds)) == 1
 
@@ -332,9 +336,7 @@ class _Stacked:
         losses, errors = [], []
         for index in self._orders(epoch, batch_size):
             x, y = self._batch(index)
-            each, wrong, gradients = self.gradients(
-                x, partial(self._losses, y=y), shared=index.ndim == 1
-            )
+            each, wrong, gradients = self.gradients(x, y, shared=index.ndim == 1)
             step(gradients)
             losses.append(each.double() * index.shape[-1])
             if wrong is not None:
@@ -348,8 +350,8 @@ class _Stacked:
     def evaluate(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Mean losses and errors `[K]` of all networks on the same samples."""
         losses, errors = [], []
-        for x, y in samples.chunks(EVALUATION_CHUNK):
-            each, wrong = self._losses(self.stack.on_shared(x), y)
+        for x, y in samples.chunks(_CHUNK):
+            each, wrong = self.losses(self.gradients.outputs(x), y)
             losses.append(each.double() * len(x))
             if wrong is not None:
                 errors.append(wrong)
@@ -379,31 +381,6 @@ class _Stacked:
             flat = (index + len(x) * torch.arange(len(index), device=x.device)[:, None]).view(-1)
             y = y.flatten(0, 1)
         return inputs, y.index_select(0, flat).view(*index.shape, *y.shape[1:])
-
-    def _losses(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The mean loss `[K]` of each network on its batch, and its number of errors."""
-        task, usual = self.problem.task, self.usual_loss
-        wrong: Tensor | None = None
-        networks, _, size = outputs.shape
-        shared = y.ndim == self.problem.train.y.ndim
-        if task == "multiclass":
-            labels = y.expand(networks, size) if shared else y
-            # argmax over a dimension in the middle is thirty times slower
-            wrong = (outputs.detach().max(1).indices != labels).sum(1)
-            if usual:
-                picked = F.log_softmax(outputs, 1).gather(1, labels.unsqueeze(1))
-                return -picked.sum((1, 2)) / size, wrong
-        rows = outputs.mT
-        if task != "multiclass":
-            labels = y.expand(networks, *y.shape) if shared else y
-            rows = rows.reshape(labels.shape)
-            if task == "binary":
-                wrong = ((rows.detach() > 0) != (labels > 0.5)).flatten(1).sum(1)
-            if usual:
-                kind = F.mse_loss if task == "regression" else F.binary_cross_entropy_with_logits
-                return kind(rows, labels, reduction="none").flatten(1).mean(1), wrong
-        each: Tensor = torch.vmap(self.problem.loss)(rows, labels)
-        return each, wrong
 
 
 def mlp_family(
@@ -546,7 +523,7 @@ def _group(
         members.sort(key=lambda k: (-layouts[k].parameters, k))
         for group in _least_padding(members, [layouts[k].parameters * batch_size for k in members]):
             largest = layouts[group[0]]
-            samples = max(batch_size, EVALUATION_CHUNK)
+            samples = max(batch_size, _CHUNK)
             each = item * (6 * largest.parameters + 4 * samples * (largest.units + inputs))
             most = max(1, memory // each)
             groups += [group[i : i + most] for i in range(0, len(group), most)]

@@ -12,7 +12,6 @@ $$
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -20,60 +19,72 @@ from torch import Tensor, nn
 
 from torchtheory.training.stacked import Stack
 from torchtheory.training.stacked_chain import Affine, StackedChain
-
-Losses = Callable[[Tensor], tuple[Tensor, Tensor | None]]
-"""From outputs `[K, outputs, n]` to the mean loss `[K]` of each network, and its errors `[K]`."""
+from torchtheory.training.stacked_losses import StackedLosses
 
 Differentiated = tuple[Tensor, Tensor | None, list[Tensor]]
 """Mean losses `[K]`, errors `[K]`, and the gradients of the trained stacks of parameters."""
 
 
 class Gradients(Protocol):
-    """Differentiates losses of a stack of networks."""
+    """Differentiates the losses of a stack of networks."""
 
-    def __call__(self, x: Tensor, losses: Losses, *, shared: bool) -> Differentiated:
+    def __call__(self, x: Tensor, y: Tensor, *, shared: bool) -> Differentiated:
         """Losses, errors and gradients; those of padded and pruned weights are 0.
 
         Args:
             x: inputs of each network, `[K, n, ...]`, or the same for all, `[n, ...]`.
-            losses: what is differentiated.
+            y: targets, as for `StackedLosses`.
             shared: whether the inputs are the same for all.
 
         The next call may overwrite the gradients.
         """
 
+    def outputs(self, x: Tensor) -> Tensor:
+        """Outputs `[K, outputs, n]` for the same inputs `[n, ...]`, until the next call."""
 
-def gradients_of(stack: Stack) -> Gradients:
+
+def gradients_of(stack: Stack, losses: StackedLosses) -> Gradients:
     """The faster way to differentiate a stack."""
-    return ChainGradients(stack) if isinstance(stack, StackedChain) else TracedGradients(stack)
+    if isinstance(stack, StackedChain):
+        return ChainGradients(stack, losses)
+    return TracedGradients(stack, losses)
 
 
 class TracedGradients:
     """The gradients of any stack, by autograd."""
 
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
+    def __init__(self, stack: Stack, losses: StackedLosses) -> None:
+        self.stack, self.losses = stack, losses
 
-    def __call__(self, x: Tensor, losses: Losses, *, shared: bool) -> Differentiated:
+    def __call__(self, x: Tensor, y: Tensor, *, shared: bool) -> Differentiated:
         stack = self.stack
-        each, wrong = losses(stack.on_shared(x) if shared else stack(x))
+        each, wrong = self.losses(stack.on_shared(x) if shared else stack(x), y)
         gradients = list(torch.autograd.grad(each.sum(), stack.trained))
         if stack.masks is not None:
             gradients = [g.mul_(m) for g, m in zip(gradients, stack.masks, strict=True)]
         return each.detach(), wrong, gradients
 
+    @torch.no_grad()
+    def outputs(self, x: Tensor) -> Tensor:
+        return self.stack.on_shared(x)
+
 
 class ChainGradients:
     """The gradients of stacked chains, by their formulas, in memory that is kept.
 
-    >>> stack = StackedChain([nn.Linear(1, 1, bias=False)])
-    >>> gradients = ChainGradients(stack)
-    >>> gradients(torch.tensor([[3.0]]), lambda f: (f.sum((1, 2)), None), shared=True)[2]
-    [tensor([[[3.]]])]
+    The derivative of $(ax-2)^2$ with respect to $a=0$ at $x=3$:
+
+    >>> from torchtheory.models.problem import Problem
+    >>> net = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.zeros_(net.weight)
+    >>> x, y = torch.tensor([[3.0]]), torch.tensor([[2.0]])
+    >>> losses = StackedLosses(Problem(net, (x, y)), usual=True)
+    >>> ChainGradients(StackedChain([net]), losses)(x, y, shared=True)[2]
+    [tensor([[[-12.]]])]
     """
 
-    def __init__(self, stack: StackedChain) -> None:
-        self.stack = stack
+    def __init__(self, stack: StackedChain, losses: StackedLosses) -> None:
+        self.stack, self.losses = stack, losses
         self._gradients = [torch.empty_like(p) for p in stack.trained]
         self._of = {id(p): g for p, g in zip(stack.trained, self._gradients, strict=True)}
         self._held: dict[tuple[str, int, int], Tensor] = {}
@@ -83,13 +94,10 @@ class ChainGradients:
         self._masked = [(gradient, mask) for gradient, mask in pairs if not bool(mask.all())]
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, losses: Losses, *, shared: bool) -> Differentiated:
+    def __call__(self, x: Tensor, y: Tensor, *, shared: bool) -> Differentiated:
         links = self.stack.links
         values = self._values(self.stack.columns(x, shared=shared))
-        with torch.enable_grad():
-            outputs = values[-1].detach().requires_grad_()
-            each, wrong = losses(outputs)
-            (slope,) = torch.autograd.grad(each.sum(), outputs)
+        each, wrong, slope = self.losses.with_slopes(values[-1].detach(), y)
         for place in range(len(links) - 1, self.stack.lowest - 1, -1):
             link, a = links[place], values[place]
             if isinstance(link, Affine):
@@ -98,12 +106,19 @@ class ChainGradients:
                     out = self._room("slopes", place, link.weight.shape[2], slope)
                     slope = torch.bmm(link.weight.mT, slope, out=out)
             elif type(link) is nn.ReLU:
-                slope = torch.ops.aten.threshold_backward(slope, values[place + 1], 0)
+                out = self._room("slopes", place, a.shape[1], slope)
+                slope = torch.ops.aten.threshold_backward.grad_input(
+                    slope, values[place + 1], 0, grad_input=out
+                )
             else:
                 (slope,) = torch.autograd.grad(values[place + 1], a, slope)
         for gradient, mask in self._masked:
             gradient.mul_(mask)
-        return each.detach(), wrong, self._gradients
+        return each, wrong, self._gradients
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor) -> Tensor:
+        return self._values(self.stack.columns(x, shared=True))[-1].detach()
 
     def _values(self, a: Tensor) -> list[Tensor]:
         """What each link is given, and what the last one returns."""

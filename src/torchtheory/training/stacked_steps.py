@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
 
 Step = Callable[[Sequence[Tensor]], None]
 
@@ -101,28 +103,29 @@ STEPS: dict[str, Callable[[Tensor, Tensor, Tensor | None], Move]] = {
 }
 
 
-#: Optimizers of torch that move a tensor in one pass over it, with one rate for all of its entries.
-_FUSED: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
+#: Steps of torch that move a tensor in one pass over it, with one rate for all of its entries.
+_FUSED: dict[str, Callable[..., None]] = {"adam": adam, "adamw": adamw}
 
 
 def _fused(
-    kind: Callable[..., torch.optim.Optimizer],
-    parameters: Sequence[Tensor],
-    rate: float,
-    decay: float,
+    kind: Callable[..., None], parameters: Sequence[Tensor], rate: float, decay: float
 ) -> Step:
-    """One rate and one decay for all networks: a step is a single pass, several times faster."""
-    optimizer = kind(list(parameters), lr=rate, weight_decay=decay, fused=True)
+    """One rate and one decay for all networks: a step is a single pass, several times faster.
 
+    torch's function, and not its `Optimizer`, which takes as long as the pass to get there.
+    """
+    moved = [p.detach() for p in parameters]
+    first, second = [torch.zeros_like(p) for p in moved], [torch.zeros_like(p) for p in moved]
+    counts = [torch.zeros((), device=p.device) for p in moved]
+
+    @torch.no_grad()
     def step(gradients: Sequence[Tensor]) -> None:
-        for p, gradient in zip(parameters, gradients, strict=True):
-            p.grad = gradient.contiguous()  # torch's fused step reads memory, whatever the strides
-        optimizer.step()
-        for p in parameters:
-            p.grad = None
+        # it reads memory, whatever the strides
+        given = [gradient.contiguous() for gradient in gradients]
+        kind(
+            moved, given, first, second, [], counts, fused=True, amsgrad=False, beta1=0.9,
+            beta2=0.999, lr=rate, weight_decay=decay, eps=1e-8, maximize=False,
+        )  # fmt: skip
 
     return step
 
