@@ -207,11 +207,11 @@ class _Plan:
             default=1,
         )
         entries = positions * {"full": most**2, "diagonal": most, "trace": 1}[outputs]
-        # several tiles a side, so that the mirror image of most is saved, but not too thin ones
-        thinnest = -(-128 // (most if outputs == "full" else 1))
-        several = max(-(-n // 8), thinnest)
         fit = int((budget // 8 / (3 * item * entries)) ** 0.5)
-        self.tile = max(1, min(TILE, several, fit))
+        self.tile = max(1, min(TILE, fit))
+        # what is on the diagonal has no mirror image, but tiles should not be too thin
+        thinnest = -(-128 // (most if outputs == "full" else 1))
+        self.on_diagonal = min(self.tile, max(-(-n // 8), thinnest))
         self.blocks = (blocks(n, self.block), blocks(m, self.block))
 
     def _numbers(self) -> tuple[int, int]:
@@ -271,37 +271,61 @@ def _fill_block(
     n, m = block.shape[:2]
     k1, k2 = c1.stop - c1.start, c2.stop - c2.start
     whole = len(plan.classes) == 1 or plan.outputs != "full"  # each tile is symmetric by itself
-    for r in blocks(n, plan.tile):
-        for s in blocks(m, plan.tile):
-            if diagonal_block and whole and s.start < r.start:
-                continue  # the mirror image of a tile that is done
-            a, b = r.stop - r.start, s.stop - s.start
-            shape = {"full": (a * k1, b * k2), "diagonal": (k1, a, b), "trace": (a, b)}
-            total = block.new_zeros(shape[plan.outputs])
-            for one, two in zip(left, right, strict=True):
-                one.add_to(total, r, two, s)
-            if plan.outputs == "full":
-                tile = total.view(a, k1, b, k2).permute(0, 2, 1, 3)
-                block[r, s, c1, c2] = tile
-                turned = tile.permute(1, 0, 3, 2)
-                if mirror is not None:
-                    mirror[s, r, c2, c1] = turned
-                elif diagonal_block and whole and s.start > r.start:
-                    block[s, r, c2, c1] = turned
-                continue
-            tile = total.permute(1, 2, 0) if plan.outputs == "diagonal" else total
-            places = [(block, r, s, tile)]
+    for r, s in _tiles(n, m, plan, mirrored=diagonal_block and whole):
+        a, b = r.stop - r.start, s.stop - s.start
+        shape = {"full": (a * k1, b * k2), "diagonal": (k1, a, b), "trace": (a, b)}
+        total = block.new_zeros(shape[plan.outputs])
+        for one, two in zip(left, right, strict=True):
+            one.add_to(total, r, two, s)
+        if plan.outputs == "full":
+            tile = total.view(a, k1, b, k2).permute(0, 2, 1, 3)
+            block[r, s, c1, c2] = tile
+            turned = tile.permute(1, 0, 3, 2)
             if mirror is not None:
-                places.append((mirror, s, r, tile.transpose(0, 1)))
+                mirror[s, r, c2, c1] = turned
             elif diagonal_block and whole and s.start > r.start:
-                places.append((block, s, r, tile.transpose(0, 1)))
-            for target, p, q, values in places:
-                if plan.outputs == "diagonal":
-                    target[p, q, c1] = values
-                elif first:
-                    target[p, q] = values
-                else:
-                    target[p, q] += values
+                block[s, r, c2, c1] = turned
+            continue
+        tile = total.permute(1, 2, 0) if plan.outputs == "diagonal" else total
+        places = [(block, r, s, tile)]
+        if mirror is not None:
+            places.append((mirror, s, r, tile.transpose(0, 1)))
+        elif diagonal_block and whole and s.start > r.start:
+            places.append((block, s, r, tile.transpose(0, 1)))
+        for target, p, q, values in places:
+            if plan.outputs == "diagonal":
+                target[p, q, c1] = values
+            elif first:
+                target[p, q] = values
+            else:
+                target[p, q] += values
+
+
+def _tiles(n: int, m: int, plan: _Plan, *, mirrored: bool) -> Iterator[tuple[slice, slice]]:
+    """Tiles that cover a block, or what is not below its diagonal where the rest is mirrored.
+
+    There the block is halved again and again, so that most of it is in large tiles.
+    """
+
+    def rectangle(rows: slice, columns: slice) -> Iterator[tuple[slice, slice]]:
+        for r in blocks(rows.stop - rows.start, plan.tile):
+            for s in blocks(columns.stop - columns.start, plan.tile):
+                yield (
+                    slice(rows.start + r.start, rows.start + r.stop),
+                    slice(columns.start + s.start, columns.start + s.stop),
+                )
+
+    def triangle(rows: slice) -> Iterator[tuple[slice, slice]]:
+        if rows.stop - rows.start <= plan.on_diagonal:
+            yield rows, rows
+            return
+        middle = (rows.start + rows.stop) // 2
+        upper, lower = slice(rows.start, middle), slice(middle, rows.stop)
+        yield from rectangle(upper, lower)
+        yield from triangle(upper)
+        yield from triangle(lower)
+
+    return triangle(slice(0, n)) if mirrored else rectangle(slice(0, n), slice(0, m))
 
 
 class _FeatureCache:
@@ -327,15 +351,14 @@ class _FeatureCache:
         size = self._largest
         while self._kept and size + sum(self._bytes(f) for f in self._kept.values()) > plan.keep:
             self._kept.popitem(last=False)
-        pieces = [
-            model.features(x[part], classes, plan.in_factors, plan.late, plan.outputs)
-            for part in blocks(len(x), plan.chunk)
-        ]
         made: list[Features] = []
-        while pieces[0]:  # group by group, so that the pieces are freed as they are joined
-            first, *rest = (piece.pop() for piece in pieces)
-            made.append(first.joined(rest) if rest else first)
-        made.reverse()
+        for part in blocks(len(x), plan.chunk):
+            piece = model.features(x[part], classes, plan.in_factors, plan.late, plan.outputs)
+            if not made:
+                made = piece if part.stop == len(x) else [f.with_room(len(x)) for f in piece]
+            else:
+                for whole, few in zip(made, piece, strict=True):
+                    whole.put(part.start, few)
         self._largest = max(self._largest, self._bytes(made))
         self._kept[key] = made
         return made

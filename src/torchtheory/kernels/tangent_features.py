@@ -168,16 +168,29 @@ class Features(ABC):
         """
 
     @abstractmethod
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What is kept."""
-
-    @abstractmethod
-    def joined(self, others: Sequence[Self]) -> Self:
-        """These samples followed by others."""
+    def samples(self) -> dict[str, int]:
+        """The tensors that are kept, by name, and which of their dimensions are the samples."""
 
     @property
     def bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in self.tensors())
+        """Of what is kept."""
+        kept: list[Tensor] = [getattr(self, name) for name in self.samples()]
+        return sum(t.numel() * t.element_size() for t in kept)
+
+    def with_room(self, samples: int) -> Self:
+        """The same, with room for more samples behind these (see `put`)."""
+        for name, dim in self.samples().items():
+            few: Tensor = getattr(self, name)
+            shape = [*few.shape[:dim], samples, *few.shape[dim + 1 :]]
+            setattr(self, name, few.new_empty(shape))
+            getattr(self, name).narrow(dim, 0, few.shape[dim]).copy_(few)
+        return self
+
+    def put(self, start: int, others: Self) -> None:
+        """Put other samples in their place, the first of them at `start`."""
+        for name, dim in self.samples().items():
+            few: Tensor = getattr(others, name)
+            getattr(self, name).narrow(dim, start, few.shape[dim]).copy_(few)
 
 
 class Factors(Features):
@@ -192,14 +205,8 @@ class Factors(Features):
         self.right = right.contiguous()
         self.outputs = outputs
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.left, self.right
-
-    def joined(self, others: Sequence[Self]) -> Self:
-        self.left = torch.cat([self.left, *(o.left for o in others)])
-        where = 1 if self.outputs == "diagonal" else 0
-        self.right = torch.cat([self.right, *(o.right for o in others)], where)
-        return self
+    def samples(self) -> dict[str, int]:
+        return {"left": 0, "right": int(self.outputs == "diagonal")}
 
     def add_to(self, total: Tensor, rows: slice, other: Self, columns: slice) -> None:
         a1, a2 = self.left[rows], other.left[columns]
@@ -238,7 +245,7 @@ class Factors(Features):
 
 
 class Jacobians(Features):
-    """Jacobians `[n, C, P]` of `n` samples."""
+    """Jacobians `[n, C, P]` of `n` samples, `[C, n, P]` for the diagonal."""
 
     def __init__(self, jacobian: Tensor, outputs: Outputs) -> None:
         self.outputs = outputs
@@ -248,13 +255,8 @@ class Jacobians(Features):
             else jacobian.contiguous()
         )
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.values,)
-
-    def joined(self, others: Sequence[Self]) -> Self:
-        where = 1 if self.outputs == "diagonal" else 0
-        self.values = torch.cat([self.values, *(o.values for o in others)], where)
-        return self
+    def samples(self) -> dict[str, int]:
+        return {"values": int(self.outputs == "diagonal")}
 
     def add_to(self, total: Tensor, rows: slice, other: Self, columns: slice) -> None:
         if self.outputs == "trace":
@@ -282,13 +284,8 @@ class LateJacobians(Features):
         self.left, self.right = left.contiguous(), right.contiguous()
         self.outputs, self.rows = outputs, rows
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.left, self.right
-
-    def joined(self, others: Sequence[Self]) -> Self:
-        self.left = torch.cat([self.left, *(o.left for o in others)])
-        self.right = torch.cat([self.right, *(o.right for o in others)])
-        return self
+    def samples(self) -> dict[str, int]:
+        return {"left": 0, "right": 0}
 
     def add_to(self, total: Tensor, rows: slice, other: Self, columns: slice) -> None:
         same = other is self and rows == columns
