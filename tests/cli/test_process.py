@@ -56,7 +56,7 @@ def test_help_does_not_load_torch(arguments: list[str]) -> None:
 @pytest.mark.parametrize("command", ["index --json | head -1", "--version | true"])
 def test_a_reader_that_has_seen_enough(tmp_path: Path, command: str) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m torchtheory.cli {command}",
+        f"{sys.executable} -m torchtheory {command}",
         shell=True, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
@@ -81,7 +81,7 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path, command: str) -> None:
 )
 def test_streams_that_take_nothing(tmp_path: Path, command: str, code: int, err: str) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m torchtheory.cli {command}",
+        f"{sys.executable} -m torchtheory {command}",
         shell=True, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
@@ -96,7 +96,7 @@ def test_ctrl_c_as_a_process(tmp_path: Path) -> None:
     )
     np.savez(tmp_path / "d.npz", x_train=np.zeros((2, 2)), y_train=np.zeros(2))
     started = subprocess.Popen(
-        [sys.executable, "-m", "torchtheory.cli", "audit", "--model", "zz_waiting:make",
+        [sys.executable, "-m", "torchtheory", "audit", "--model", "zz_waiting:make",
          "--data", "d.npz"],
         cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

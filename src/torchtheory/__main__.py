@@ -1,4 +1,4 @@
-"""`python -m torchtheory.cli` is `torchtheory`."""
+"""`python -m torchtheory` is `torchtheory`."""
 
 from torchtheory.cli.entry import main
 
