@@ -119,6 +119,14 @@ def test_layer_outputs_leaves_no_hook_even_after_an_error() -> None:
     assert net.training
 
 
+def test_layer_outputs_are_those_before_a_layer_that_works_in_place() -> None:
+    first = torch.nn.Linear(2, 5)
+    x = torch.linspace(-1, 1, 8).reshape(4, 2)
+    found = layer_outputs(torch.nn.Sequential(first, torch.nn.ReLU(inplace=True)), x)
+    assert torch.equal(found["0"], first(x))
+    assert torch.equal(found["1"], first(x).relu())
+
+
 def test_layer_outputs_of_a_layer_used_twice() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:

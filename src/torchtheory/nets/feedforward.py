@@ -278,14 +278,16 @@ def layer_outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     handles = []
 
-    def recorder(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def record(module: nn.Module, inputs: Any, output: Any) -> None:
-            if isinstance(output, Tensor):
-                key, count = name or "(model)", 1
-                while key in found:
-                    count += 1
-                    key = f"{name} ({count})"
-                found[key] = output
+    def recorder(name: str) -> Callable[[nn.Module, Any, Any], Tensor | None]:
+        def record(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
+            if not isinstance(output, Tensor):
+                return None
+            key, count = name or "(model)", 1
+            while key in found:
+                count += 1
+                key = f"{name} ({count})"
+            found[key] = output
+            return output.clone()  # what follows may work in place
 
         return record
 
