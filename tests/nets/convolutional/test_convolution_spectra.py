@@ -173,6 +173,17 @@ def test_the_twist_is_exact_for_three_symmetric_taps() -> None:
     assert found.upper == pytest.approx((1 + 2 * math.cos(math.pi / 9)) ** 2, rel=1e-12)
 
 
+@pytest.mark.parametrize("n", [4, 5, 8, 11])
+def test_upper_bounds_are_exact_for_second_differences(n: int) -> None:
+    """The half-twisted torus of n + 1 places, odd or even, has 2 - 2 cos(πk/(n + 1)), and so has
+    (1, -2, 1) on n places between zeros."""
+    layer = convolution_layer(torch.tensor([[[1.0, -2.0, 1.0]]]).double(), padding=1)
+    low, high = singular_value_bounds(layer, (1, n))
+    exact = 2 - 2 * torch.cos(math.pi * torch.arange(n, 0, -1).double() / (n + 1))
+    torch.testing.assert_close(high, exact, atol=1e-12, rtol=0)
+    assert bool((low <= exact + 1e-12).all())
+
+
 @settings(max_examples=30)
 @given(
     n=st.integers(3, 9), taps=st.integers(1, 4), stride=st.integers(1, 3),
