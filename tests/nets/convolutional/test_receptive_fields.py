@@ -73,6 +73,52 @@ def test_by_hand() -> None:
     assert found[4].deviation == pytest.approx([math.sqrt(v) for v in rows])
 
 
+@pytest.mark.parametrize(
+    ("layer", "size"),
+    [
+        (nn.ZeroPad2d((2, 0, 1, 3)), (3, 3)),
+        (nn.ReflectionPad2d(1), (3, 3)),
+        (nn.GLU(dim=1), (3, 3)),
+        (nn.GLU(dim=-3), (3, 3)),
+        (nn.Softmax(dim=1), (3, 3)),
+        (nn.GLU(), None),
+        (nn.GLU(dim=2), None),
+        (nn.Softmax(dim=3), None),
+    ],
+)
+def test_layers_between_places(layer: nn.Module, size: tuple[int, int] | None) -> None:
+    """Padding moves places, gates and softmax join channels, or places, as their dimension says."""
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), layer)
+    found = receptive_fields(net)[-1]
+    assert found.size == size
+    seen = dependence(net, (1, 12, 12))[-1]
+    assert (seen.size == (3, 3)) == (size is not None)
+    if size is not None:
+        assert found.start is not None and found.jump is not None
+        middle = [n // 2 for n in seen.shape[1:]]
+        first = [a + m * j for a, m, j in zip(found.start, middle, found.jump, strict=True)]
+        assert seen.box == tuple((a, a + 2) for a in first)
+
+
+class Replacing(nn.Module):
+    """A ReLU by comparison: NaN is not above 0, so it becomes a 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(1, 2, 3, padding=1)
+        self.second = nn.Conv1d(2, 1, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        made: Tensor = self.second(torch.where(h > 0, h, 0.0))
+        return made
+
+
+def test_marks_that_get_lost_are_refused() -> None:
+    with pytest.raises(UnsupportedModel, match=r"layer 'second' depends on the input, but NaN"):
+        dependence(Replacing(), (1, 9))
+
+
 class Branches(nn.Module):
     """A wide branch and a narrow one, and a concatenation with the input."""
 
@@ -211,6 +257,7 @@ def test_an_effective_field_by_hand() -> None:
         (lambda: receptive_fields(nn.ReLU(), 4), "dimensions must be"),
         (lambda: dependence(nn.ReLU(), (3,)), "at least 2 whole numbers"),
         (lambda: dependence(nn.ReLU(), torch.ones(3, 4).long()), "one input"),
+        (lambda: dependence(nn.ReLU(), None), "or its shape, not None"),  # type: ignore[arg-type]
         (lambda: dependence(lambda x: x, (1, 3)), "must be a torch.nn.Module"),  # type: ignore[arg-type]
         (
             lambda: effective_receptive_field(nn.Sequential(nn.ReLU()), -torch.ones(2, 1, 5)),

@@ -145,7 +145,7 @@ class LayerRow:
         shape: of its output for one input.
         parameters: of the layer.
         field: receptive field of a unit per dimension, where the network is a chain of layers; None
-            behind a layer that mixes all places.
+            where `receptive_fields` knows none.
         jump: places of the input from one unit to the next, likewise.
     """
 

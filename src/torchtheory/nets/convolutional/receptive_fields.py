@@ -55,12 +55,21 @@ _POOLS = (
     nn.LPPool1d, nn.LPPool2d, nn.LPPool3d,
 )  # fmt: skip
 
+_PADDINGS = (
+    nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d,
+    nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReflectionPad3d, nn.ReplicationPad1d,
+    nn.ReplicationPad2d, nn.ReplicationPad3d, nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d,
+)  # fmt: skip
+
 #: Layers whose every entry depends on entries at its own place only.
 _PLACE_BY_PLACE = (
     nn.Identity, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, nn.Dropout1d,
     nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.PReLU, nn.Softmax2d,
     nn.LocalResponseNorm,
 )  # fmt: skip
+
+#: Layers of torch's activations that join entries along one of their dimensions.
+_ALONG_A_DIMENSION = (nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.GLU)
 
 #: Entries of one batch of inputs, at most.
 _AT_ONCE = 2**19
@@ -73,7 +82,7 @@ class LayerField:
     Attributes:
         name, kind: of the layer.
         size: places of the input that a unit depends on, per dimension, padding included; None
-            behind a layer that mixes all places.
+            from a layer on that is no window of places: one that mixes all of them, or resizes.
         jump: places of the input from one unit to the next, per dimension.
         start: the first place of the field of the first unit, negative on the padding.
         deviation: of the place that a squared gradient comes from, in the mean over independent
@@ -142,9 +151,16 @@ def _windows(link: Link, dims: int) -> list[tuple[int, int, int, int]] | None:
             options["kernel_size"], stride, options.get("dilation", 1), options.get("padding", 0),
         )  # fmt: skip
         return list(zip(*(each(v) for v in settings), strict=True))
+    if isinstance(module, _PADDINGS):
+        _refuse_other_dimension(module, int(type(module).__name__[-2]), dims)
+        before = [int(v) for v in module.padding[::2]][::-1]  # torch begins with the last dimension
+        return [(1, 1, 1, p) for p in before]
+    if isinstance(module, _ALONG_A_DIMENSION):
+        across_channels = module.dim in (1, -1 - dims)
+        return [(1, 1, 1, 0)] * dims if across_channels else None
     pointwise = module.__class__.__module__ == "torch.nn.modules.activation"
-    softmax = isinstance(module, nn.Softmax | nn.LogSoftmax | nn.Softmin | nn.MultiheadAttention)
-    if isinstance(module, _PLACE_BY_PLACE) or (pointwise and not softmax):
+    attention = isinstance(module, nn.MultiheadAttention)
+    if isinstance(module, _PLACE_BY_PLACE) or (pointwise and not attention):
         return [(1, 1, 1, 0)] * dims
     return None
 
@@ -199,8 +215,9 @@ def dependence(model: nn.Module, example: Tensor | Sequence[int]) -> list[Depend
 
     Places of the input are set to NaN, and the unit in the middle of each output is watched: it
     becomes NaN exactly if it is computed from one of them, through any layers, branches and
-    functions, and whatever the weights are (a product with 0 is NaN as well). Bisection finds
-    both ends of the field along each dimension. Layers are the modules without children.
+    functions, and whatever the weights are (a product with 0 is NaN as well). A network that
+    replaces NaN by numbers, as `torch.where(x > 0, x, 0)` does, is refused. Bisection finds both
+    ends of the field along each dimension. Layers are the modules without children.
 
     Args:
         model: any module with one image or sequence as its input; it runs in evaluation mode and,
@@ -223,6 +240,7 @@ def dependence(model: nn.Module, example: Tensor | Sequence[int]) -> list[Depend
         )
     if not names:
         raise UnsupportedModel("the network has no layer whose output is a tensor")
+    _refuse_lost_marks(own, x)
     count = len(names)
     ends: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     reached = torch.ones(count, dtype=torch.bool)
@@ -236,6 +254,24 @@ def dependence(model: nn.Module, example: Tensor | Sequence[int]) -> list[Depend
         Dependence(name, shape, tuple(box) if bool(known) else None, places)
         for name, shape, box, known in zip(names, shapes, ends, reached, strict=True)
     ]
+
+
+def _refuse_lost_marks(model: nn.Module, x: Tensor) -> None:
+    """Refuse networks that replace NaN by numbers: what depends on the input would not show."""
+    names, _, seen = _disturbed(model, torch.full_like(x, math.nan)[None])
+    with torch.no_grad():
+        others = []
+        for z in (x, x.flip(tuple(range(x.ndim))) + 1):
+            with global_randomness_kept():  # the same draws in both passes
+                others.append(layer_outputs(model, z[None]))
+    for name, arrived in zip(names, seen[0], strict=True):
+        here, there = (_middle(made[name], x.ndim + 1) for made in others)
+        if not bool(arrived) and not torch.equal(here, there):
+            raise UnsupportedModel(
+                f"layer {name!r} depends on the input, but NaN in it does not arrive there: "
+                "something before it compares or replaces numbers (torch.where, nan_to_num), so "
+                "what depends on what cannot be seen"
+            )
 
 
 def _precise(model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
@@ -262,6 +298,10 @@ def _example(example: Tensor | Sequence[int]) -> Tensor:
                 f"an example is one input [channels, ...] of real numbers, not {described(example)}"
             )
         return all_finite(example.detach().double(), "example")
+    if not isinstance(example, Sequence):
+        raise InvalidType(
+            f"an example is one input [channels, ...] or its shape, not {described(example)}"
+        )
     shape = whole_numbers(tuple(example), "the shape of the example", fewest=2)
     return torch.randn(shape, dtype=torch.float64, generator=as_generator(0))
 
@@ -307,15 +347,20 @@ def _disturbed(model: nn.Module, inputs: Tensor) -> tuple[list[str], list[tuple[
             for name, out in layer_outputs(model, inputs).items()
             if out.is_floating_point() and out.ndim >= 1 and len(out) == len(inputs)
         }
-    seen = []
-    for out in outputs.values():
-        values = out
-        if out.ndim == inputs.ndim:
-            for d in range(2, out.ndim):
-                values = values.narrow(d, out.shape[d] // 2, 1)
-        seen.append(values.isnan().reshape(len(inputs), -1).any(1))
+    seen = [
+        _middle(out, inputs.ndim).isnan().reshape(len(inputs), -1).any(1)
+        for out in outputs.values()
+    ]
     shapes = [tuple(out.shape[1:]) for out in outputs.values()]
     return list(outputs), shapes, torch.stack(seen, 1) if seen else torch.zeros(len(inputs), 0)
+
+
+def _middle(out: Tensor, ndim: int) -> Tensor:
+    """The unit in the middle of an output that has the input's dimensions; all of others."""
+    if out.ndim == ndim:
+        for d in range(2, ndim):
+            out = out.narrow(d, out.shape[d] // 2, 1)
+    return out
 
 
 def forgets_places(
@@ -496,9 +541,7 @@ def effective_receptive_field(
     with torch.enable_grad(), global_randomness_kept():
         outputs = called(PureFunction(model), lambda t: layer_outputs(model, t), point)
         name, out = _chosen(outputs, layer, x.ndim)
-        middle = out
-        for d in range(2, out.ndim):
-            middle = middle.narrow(d, out.shape[d] // 2, 1)
+        middle = _middle(out, x.ndim)
         energy = torch.zeros(x.shape[2:], dtype=torch.float64, device=x.device)
         for _ in range(probes):
             signs = torch.randint(0, 2, middle.shape, generator=random, device=x.device) * 2 - 1
