@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.problem import Problem
 from torchtheory.nets.chain import Rearrangement
+from torchtheory.nets.convolutional.layer_matrices import layer_matrix
 from torchtheory.robustness import lipschitz as module
 from torchtheory.robustness.lipschitz import LayerNorm, jacobian_norms, layer_norms
 
@@ -83,6 +84,26 @@ def test_large_convolutions() -> None:
         layer.weight.data.copy_(kernel)
         (found,) = layer_norms(nn.Sequential(layer), (4, 24, 24))
         assert found.lipschitz == pytest.approx(exact, rel=1e-10)
+        assert found.lower is not None
+        assert 0.999 * exact < found.lower <= exact * (1 + 1e-12)
+
+
+def test_norms_are_known_from_both_sides() -> None:
+    """A strided convolution between zeros is bounded from both sides, and both hold."""
+    torch.manual_seed(6)
+    layer = nn.Conv2d(1, 8, 5, stride=2, padding=2, dtype=torch.float64)
+    (found,) = layer_norms(nn.Sequential(layer), (1, 28, 28))
+    matrix = layer_matrix(layer, (1, 28, 28)).to_dense()
+    exact = float(torch.linalg.matrix_norm(matrix, 2))
+    assert found.lower is not None
+    assert found.lower < found.lipschitz
+    assert found.lower <= exact * (1 + 1e-12)
+    assert exact <= found.lipschitz * (1 + 1e-12)
+    for other, shape in ((nn.Linear(5, 3), (5,)), (nn.BatchNorm1d(3), (3,))):
+        (exactly,) = layer_norms(nn.Sequential(other), shape)
+        assert exactly.lower == exactly.lipschitz
+    (large,) = layer_norms(nn.Sequential(nn.Linear(600, 600)), (600,))
+    assert large.lower is None
 
 
 def test_dense_layers_and_batch_norm() -> None:

@@ -57,12 +57,15 @@ class LayerNorm:
             within 1% of the norm, and else, as for larger dense layers, one that fails with
             probability 1e-6; `torchtheory.nets.convolutional.spectra.convolution_norm` says which.
         frobenius: Frobenius norm of its linear map; None for a layer without weights.
+        lower: what the spectral norm is at least, `lipschitz` itself where that is exact; None for
+            a layer without weights, and for a larger dense layer.
     """
 
     name: str
     kind: str
     lipschitz: float
     frobenius: float | None
+    lower: float | None = None
 
     @property
     def stable_rank(self) -> float | None:
@@ -94,8 +97,8 @@ def layer_norms(model: nn.Module, input_shape: Sequence[int]) -> list[LayerNorm]
         for link in as_chain(model):
             if isinstance(vars(link.module).get("weight"), Tensor):
                 link.module(x)  # the weight is no parameter: a hook computes it in each pass
-            lipschitz, frobenius = _norms(link.module, x, link.name)
-            found.append(LayerNorm(link.name, type(link.module).__name__, lipschitz, frobenius))
+            norms = _norms(link.module, x, link.name)
+            found.append(LayerNorm(link.name, type(link.module).__name__, *norms))
             link.module.training = False
             x = link.module(x)
     return found
@@ -129,32 +132,37 @@ def jacobian_norms(problem: Problem, points: Tensor) -> Tensor:
     return torch.cat(norms)
 
 
-def _norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float | None]:
+def _norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float | None, float | None]:
+    """The Lipschitz constant, the Frobenius norm, and what the spectral norm is at least."""
     if not has_own_forward(module):
         raise UnsupportedModel(
             f"layer {name or type(module).__name__} is a {type(module).__name__} with a forward "
             "of its own, whose Lipschitz constant no rule here gives"
         )
     if isinstance(module, nn.Linear):
-        return spectral_norm(module.weight), float(module.weight.double().norm())
+        norm = spectral_norm(module.weight)
+        exact = min(module.weight.shape) <= DENSE
+        return norm, float(module.weight.double().norm()), norm if exact else None
     if isinstance(module, (*CONVOLUTIONS, *TRANSPOSED)):
         found = convolution_map(module, x.shape[1:])
-        return norm_of_map(found).upper, found.frobenius_norm()
+        bounds = norm_of_map(found)
+        return bounds.upper, found.frobenius_norm(), bounds.lower
     if isinstance(module, _NORMALIZATIONS):
-        return _normalization_norms(module, x, name)
+        largest, frobenius = _normalization_norms(module, x, name)
+        return largest, frobenius, largest
     if isinstance(module, _LINEAR_POOLS):
-        return _action_norm(module, x[:, :1]), None  # every channel by itself, and alike
+        return _action_norm(module, x[:, :1]), None, None  # every channel by itself, and alike
     if isinstance(module, _MAX_POOLS):
-        return _max_pool_constant(module, x), None
+        return _max_pool_constant(module, x), None, None
     if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm | nn.MultiheadAttention):
         raise UnsupportedModel(
             f"layer {name or type(module).__name__} is a {type(module).__name__}, whose Lipschitz "
             "constant depends on the ball its inputs are in; lipschitz_bound bounds it there"
         )
     if isinstance(module, _PASSING):
-        return 1.0, None
+        return 1.0, None, None
     try:
-        return pointwise_constant(module), None
+        return pointwise_constant(module), None, None
     except UnsupportedModel:
         raise UnsupportedModel(
             f"layer {name or type(module).__name__} is a {type(module).__name__}, "

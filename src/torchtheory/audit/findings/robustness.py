@@ -218,14 +218,15 @@ def _tabulate_norms(problem: Problem, record: FindingRecord) -> None:
         return
     record.table(
         "layers",
-        ("layer", "kind", "spectral norm", "Frobenius norm", "stable rank"),
+        ("layer", "kind", "spectral norm at most", "at least", "Frobenius norm", "stable rank"),
         [
-            (n.name or "(function)", n.kind, n.lipschitz, n.frobenius, n.stable_rank)
+            (n.name or "(function)", n.kind, n.lipschitz, n.lower, n.frobenius, n.stable_rank)
             for n in found
             if n.frobenius is not None
         ],
         caption="Stable rank: squared Frobenius over squared spectral norm. A convolution's norms "
-        "are those of the linear map it applies to its whole input, as a batch sees it.",
+        "are those of the linear map it applies to its whole input, as a batch sees it; where it "
+        "pads with zeros and is large, its spectral norm is known from both sides only.",
     )
     _show_budget(record, found)
 
@@ -260,7 +261,7 @@ def _plot_budget(ax: Any, norms: list[LayerNorm]) -> None:
     ax.set_yticks(places, [label_text(n.name or "(function)") for n in shown])
     ax.axvline(1.0, color="#D55E00")
     ax.set_axisbelow(True)
-    ax.set(xlabel="spectral norm", ylabel="layer", xlim=(0, None))
+    ax.set(xlabel="spectral norm, at most", ylabel="layer", xlim=(0, None))
 
 
 def _norm_behind(problem: Problem, point: Tensor, scale: float) -> float:
