@@ -162,6 +162,16 @@ def test_norms_are_between_their_bounds(mode: Any, certain: bool) -> None:
 
 
 @pytest.mark.usefixtures("no_dense")
+def test_bounds_from_random_products_say_that_they_may_fail() -> None:
+    torch.manual_seed(8)
+    layer = nn.Conv1d(2, 2, 4, 3, 1, padding_mode="replicate", dtype=torch.float64)
+    safe, random = (convolution_norm(layer, (2, 13), certain=c) for c in (True, False))
+    assert random.upper < 0.9 * safe.upper
+    assert safe.failure == 0
+    assert random.failure == spectra.FAILURE
+
+
+@pytest.mark.usefixtures("no_dense")
 def test_the_twist_is_exact_for_three_symmetric_taps() -> None:
     for n in (5, 12, 31):
         layer = convolution_layer(torch.ones(1, 1, 3).double(), padding=1)

@@ -16,6 +16,7 @@ from torchtheory.core.errors import InvalidInput, TorchTheoryError, UnsupportedM
 from torchtheory.nets.convolutional.receptive_fields import (
     dependence,
     effective_receptive_field,
+    forgets_places,
     receptive_fields,
 )
 from torchtheory.nets.image_networks import PreActivationBlock, preactivation_resnet18
@@ -94,10 +95,39 @@ def test_layers_between_places(layer: nn.Module, size: tuple[int, int] | None) -
     seen = dependence(net, (1, 12, 12))[-1]
     assert (seen.size == (3, 3)) == (size is not None)
     if size is not None:
-        assert found.start is not None and found.jump is not None
+        assert found.start is not None
+        assert found.jump is not None
         middle = [n // 2 for n in seen.shape[1:]]
         first = [a + m * j for a, m, j in zip(found.start, middle, found.jump, strict=True)]
         assert seen.box == tuple((a, a + 2) for a in first)
+
+
+@pytest.mark.parametrize("taps", [2, 3, 4])
+def test_padding_that_keeps_the_size_begins_where_torch_does(taps: int) -> None:
+    """An even kernel is padded by one place more behind the image than before it."""
+    net = nn.Sequential(nn.Conv1d(1, 1, taps, padding="same"))
+    (found,), (seen,) = receptive_fields(net, 1), dependence(net, (1, 9))
+    assert found.start is not None
+    assert seen.box is not None
+    assert seen.box[0][0] == found.start[0] + 4
+
+
+class Rows(nn.Module):
+    """An average over the places along some dimensions."""
+
+    def __init__(self, *dims: int) -> None:
+        super().__init__()
+        self.layer, self.dims = nn.Conv2d(1, 2, 3), dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.layer(x)
+        return made.mean(self.dims).flatten(1)
+
+
+def test_places_are_forgotten_along_all_dimensions() -> None:
+    x = torch.randn(3, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    forgotten = [forgets_places(Rows(*dims), x, "layer") for dims in ((2, 3), (2,), (3,))]
+    assert forgotten == [True, False, False]
 
 
 class Replacing(nn.Module):

@@ -42,6 +42,14 @@ def ring(channels: int, outputs: int, taps: int, dims: int, **more: bool) -> nn.
     return kind(channels, outputs, taps, padding="same", padding_mode="circular", **more)
 
 
+def test_kernels_as_long_as_zeros_outside_allow() -> None:
+    """Every difference of two places has a number of its own, up to the corners of the grid."""
+    whole = layer(nn.Conv2d(1, 1, (7, 5), padding=(3, 2), bias=False))
+    found = is_convolution(whole, (1, 4, 3))
+    assert found.kind == "convolution with zeros outside"
+    assert found.toeplitz_residual < 1e-14
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 10**6))
 def test_circulant_matrices_and_no_others(n: int, seed: int) -> None:
