@@ -227,5 +227,9 @@ def test_what_cannot_be_moved_is_refused() -> None:
         translations(border="mirror")  # type: ignore[arg-type]
     with pytest.raises(EmptyData, match="no element to try"):
         Actions([], lambda g, x: x)
+    with pytest.raises(InvalidType, match="elements must be a list of those to try, not 5"):
+        Actions(5, lambda g, x: x)  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match="a list of those to try, not a generator"):
+        Actions((k for k in range(2)), lambda g, x: x)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="need an axis"):
         permutations(())

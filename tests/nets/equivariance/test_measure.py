@@ -205,6 +205,29 @@ def test_a_pair_of_actions_of_ones_own() -> None:
     assert not measure_equivariance(odd, scales, x).exact
     with pytest.raises(ShapeMismatch, match="on_input must return a tensor like"):
         measure_equivariance(odd, Actions([1], lambda s, z: z[:, :1]), x)
+    with pytest.raises(NonFinite, match="what on_input returns must be finite"):
+        measure_equivariance(odd, Actions([math.inf], lambda s, z: s * z), x)
+
+
+def test_actions_may_write_to_what_they_are_given() -> None:
+    """Each element acts on the inputs themselves, which stay as they are."""
+    odd = nn.Conv1d(1, 1, 3, bias=False, dtype=torch.float64)
+    x = draw(3, 1, 6, dtype=torch.float64)
+    before = x.clone()
+    scales = Actions([-1.0, 2.0], lambda s, z: z.mul_(s), lambda s, z: z.mul_(s))
+    assert measure_equivariance(odd, scales, x).exact
+    assert float(equivariance_defect(odd, scales, 2.0, x).abs().max()) < 1e-12
+    averaged = group_average(odd, Actions([-1.0], lambda s, z: z.mul_(s)))(x)
+    assert float(averaged.detach().abs().max()) < 1e-12
+    assert torch.equal(x, before)
+
+
+def test_long_elements_are_shown_in_one_line() -> None:
+    turns = [torch.linalg.qr(draw(3, 3, seed=k))[0] for k in range(2)]
+    found = measure_equivariance(
+        nn.Linear(3, 3), Actions(turns, lambda q, z: z @ q.to(z)), draw(2, 4, 3)
+    )
+    assert all("\n" not in e.label and len(e.label) < 80 for e in found.elements)
 
 
 class Square(nn.Module):
@@ -219,7 +242,7 @@ def test_outputs_are_moved_where_their_positions_are() -> None:
     assert measure_equivariance(last, "translations", x).exact  # [n, h, w, c]
     found = measure_equivariance(nn.Upsample(scale_factor=2), "translations", x)
     assert found.exact
-    assert "1/2 × 1/2 times coarser" in found.assumed
+    assert "2 × 2 times finer" in found.assumed
     assert not measure_equivariance(Channels(), "translations", x, on_output="invariant").exact
     with pytest.raises(ShapeMismatch, match="no positions that go with"):
         measure_equivariance(classifier(), "rotations", draw(1, 1, 4, 4), on_output="equivariant")
@@ -333,6 +356,7 @@ class Random(nn.Module):
         ((convolution(), "translations", draw(0, 1, 4, 4)), EmptyData, "at least one input"),
         ((convolution(), "translations", draw(2, 1, 1, 1)), ShapeMismatch, "identity alone"),
         ((convolution(), "translations", [1.0]), InvalidType, "x must be a torch tensor"),
+        ((convolution(), "flips", draw(2, 1, 4, 4).to_sparse()), InvalidType, "dense tensor"),
         ((convolution(), "translations", draw(2, 1, 4, 4) / 0), NonFinite, "x must be finite"),
         ((nn.Conv2d(1, 1, 3), "translations", draw(2, 1, 8, 8)), ShapeMismatch, "no whole part"),
         ((convolution(stride=2), translations(most=1), draw(2, 1, 8, 8)), InvalidInput, r"\(2\)"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -25,9 +25,13 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_function, described, finite_number, one_of, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.core.foreign_text import one_line
 
 Element = Any
 """An element of a group: a tuple of whole numbers, or whatever a user's action takes."""
+
+#: Characters of a user's own element that are shown.
+_LONGEST_LABEL = 60
 
 Border = Literal["circular", "edge"] | float
 """What a shift brings in: the other end, the nearest pixel again, or a number."""
@@ -435,12 +439,17 @@ class Actions:
         as_function(self.on_input, "on_input")
         if self.on_output is not None:
             as_function(self.on_output, "on_output")
-        if len(list(self.elements)) == 0:
+        if not isinstance(self.elements, Collection):  # an iterator would be used up
+            raise InvalidType(
+                f"elements must be a list of those to try, not {described(self.elements)}"
+            )
+        if len(self.elements) == 0:
             raise EmptyData("there is no element to try: give at least one")
 
     def label(self, element: Element) -> str:
-        """An element in words."""
-        return str(element)
+        """An element in words, the beginning of a long one."""
+        words = one_line(str(element))
+        return words if len(words) <= _LONGEST_LABEL else f"{words[:_LONGEST_LABEL]}..."
 
     def __repr__(self) -> str:
         return self.name

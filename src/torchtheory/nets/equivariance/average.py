@@ -78,7 +78,7 @@ class GroupAverage(nn.Module):
     def _average_of_actions(self, x: Tensor, pair: Actions) -> Tensor:
         total: Tensor = self.model(x)
         for element in pair.elements:
-            y = self.model(pair.on_input(element, x))
+            y = self.model(pair.on_input(element, x.clone()))  # which it may write to
             if pair.on_output is not None:
                 assert pair.inverse is not None  # group_average asks for it
                 y = pair.on_output(pair.inverse(element), y)

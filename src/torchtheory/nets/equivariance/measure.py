@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import (
+    all_finite,
     described,
     open_fraction,
     whole_number,
@@ -239,7 +240,9 @@ def equivariance_defect(
     wanted = refuse_unknown_output(on_output)
     if isinstance(group, Actions):
         moved = _acted(group.on_input, element, x, "on_input")
-        expected = y if group.on_output is None else group.on_output(element, y)
+        expected = (
+            y if group.on_output is None else _acted(group.on_output, element, y, "on_output")
+        )
         return _outputs(function, moved, len(x)) - expected
     layout = input_layout(group, x.shape)
     _refuse_other_elements(group, element, layout)
@@ -336,13 +339,13 @@ def _moved(group: Group, element: Element, z: Tensor, layout: Layout) -> Tensor:
 
 
 def _acted(action: Act, element: Element, z: Tensor, name: str) -> Tensor:
-    moved = action(element, z)
+    moved = action(element, z.clone())  # which it may write to
     if not isinstance(moved, Tensor) or moved.shape != z.shape:
         raise ShapeMismatch(
             f"{name} must return a tensor like the one it is given, {list(z.shape)}, not "
             f"{described(moved)}"
         )
-    return moved
+    return all_finite(moved, f"what {name} returns")
 
 
 # ----------------------------------------------------------------------------------- the numbers

@@ -86,6 +86,8 @@ def _output_grid(fine: Grid, sizes: Sequence[int], stride: int | None) -> Grid:
 def _coarser(grid: Grid) -> str:
     if all(s == 1 for s in grid.strides):
         return ""
+    if all(s <= 1 for s in grid.strides):
+        return f", on a grid that is {' × '.join(str(1 / s) for s in grid.strides)} times finer"
     return f", on a grid that is {' × '.join(map(str, grid.strides))} times coarser"
 
 
