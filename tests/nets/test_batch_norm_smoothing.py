@@ -150,6 +150,10 @@ def test_batches_and_names_that_do_not_fit_are_refused() -> None:
     x = randn(8, 2)
     with pytest.raises(ShapeMismatch, match="outputs are"):
         batch_norm_smoothing(net, (x, x[:, 0]))  # [8] and [8, 1] would be compared all with all
+    with pytest.raises(ShapeMismatch, match="a target per sample"):
+        batch_norm_smoothing(net, (x, x[:5, :1]))
+    with pytest.raises(UnsupportedModel, match=r"the model raised .* \[8, 3\]"):
+        batch_norm_smoothing(net, (randn(8, 3), x[:, :1]))
     with pytest.raises(InvalidInput, match="pair"):
         batch_norm_smoothing(net, x)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="tensor"):

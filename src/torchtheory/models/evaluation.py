@@ -30,25 +30,47 @@ def called(function: PureFunction, run: Callable[[Tensor], T], x: Tensor) -> T:
             change that helps.
         UnsupportedModel: with what the model says.
     """
+    if function.rows is None:
+        return answered(run, x, function.reference())
     try:
         return run(x)
     except TorchTheoryError:
         raise
     except Exception as error:
-        if function.rows is None:
-            with global_randomness_kept():
-                advice = repair_of(run, x[:8], function.reference())
-            if advice is not None:
-                raise InvalidType(advice) from error
-        sentence = " ".join(str(error).split())
-        inputs = (
-            f"shape {list(x.shape)} and type {x.dtype}"
-            if function.rows is None
-            else f"{function.rows.shapes()} a sample"
-        )
-        raise UnsupportedModel(
-            f"the model raised {type(error).__name__} on inputs of {inputs}: {sentence[:300]}"
-        ) from error
+        raise UnsupportedModel(_said(error, f"{function.rows.shapes()} a sample")) from error
+
+
+def answered(run: Callable[[Tensor], T], x: Tensor, like: Tensor | None = None) -> T:
+    """`run(x)`, which calls a model on inputs `[n, ...]`; what that raises becomes a sentence.
+
+    Args:
+        run: calls the model.
+        x: its inputs.
+        like: a tensor of the model's precision, such as a parameter; the inputs unless given.
+
+    Raises:
+        InvalidType, UnsupportedModel: as `called`.
+
+    >>> answered(torch.nn.Linear(3, 1), torch.ones(2, 4))
+    Traceback (most recent call last):
+        ...
+    torchtheory.core.errors.UnsupportedModel: the model raised RuntimeError on inputs of shape ...
+    """
+    try:
+        return run(x)
+    except TorchTheoryError:
+        raise
+    except Exception as error:
+        with global_randomness_kept():
+            advice = repair_of(run, x[:8], x if like is None else like)
+        if advice is not None:
+            raise InvalidType(advice) from error
+        raise UnsupportedModel(_said(error, f"shape {list(x.shape)} and type {x.dtype}")) from error
+
+
+def _said(error: Exception, inputs: str) -> str:
+    sentence = " ".join(str(error).split())
+    return f"the model raised {type(error).__name__} on inputs of {inputs}: {sentence[:300]}"
 
 
 def evaluated(function: PureFunction, x: Tensor) -> Tensor:

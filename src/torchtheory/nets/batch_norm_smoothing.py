@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,7 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
+from torchtheory.models.evaluation import answered
 from torchtheory.models.model import evaluation_mode, one_output
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -286,7 +288,8 @@ def batch_norm_smoothing(
             handles.append(module.register_forward_pre_hook(before))
             handles.append(module.register_forward_hook(record(name)))
         try:
-            outputs = one_output(model(x))
+            like = next(iter(model.parameters()), None)
+            outputs = answered(lambda t: one_output(_once(model, t, kept)), x, like)
         finally:
             for handle in handles:
                 handle.remove()
@@ -301,12 +304,20 @@ def batch_norm_smoothing(
         return [_measure(name, layers[name], value.reshape(()), *kept[name]) for name in layers]
 
 
+def _once(model: nn.Module, x: Tensor, kept: dict[str, tuple[Tensor, Tensor]]) -> Any:
+    kept.clear()  # another pass may have been tried before
+    return model(x)
+
+
 def _pair(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise InvalidInput("a batch is a pair (x, y)")
     if not isinstance(batch[1], Tensor):
         raise InvalidInput(f"y must be a tensor, not {type(batch[1]).__name__}")
-    return batch[0], batch[1]
+    x, y = batch
+    if isinstance(x, Tensor) and x.ndim and (not y.ndim or len(x) != len(y)):
+        raise ShapeMismatch(f"x is {list(x.shape)} and y {list(y.shape)}: a target per sample")
+    return x, y
 
 
 def _usual_loss(y: Tensor) -> Loss:

@@ -172,6 +172,9 @@ def test_refused() -> None:
         gradient_profile(nn.Sequential(net[0]), randn(1, 2)).rate  # noqa: B018
     with pytest.raises(UnsupportedModel):
         jacobian_profile(nn.Sequential(nn.Embedding(3, 2)), torch.tensor([[0], [1]]), blocks=["0"])
+    for measure in (jacobian_profile, gradient_profile, block_jacobian):
+        with pytest.raises(UnsupportedModel, match=r"the model raised RuntimeError on .*\[1, 5\]"):
+            measure(net, randn(1, 5))
 
 
 @pytest.mark.parametrize("first", [True, False])

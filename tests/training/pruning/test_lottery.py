@@ -245,6 +245,8 @@ def test_sweeps_that_make_no_sense_are_refused() -> None:
             lottery_tickets(net, data(), data(), **{**sweep, **wrong})  # type: ignore[arg-type]
     with pytest.raises(InvalidType, match="list of shares"):
         lottery_tickets(net, data(), data(), sparsities=0.5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match="seeds must be a list of whole numbers, not 3"):
+        lottery_tickets(net, data(), data(), sparsities=[0.5], seeds=3)  # type: ignore[arg-type]
     with pytest.raises(EmptyData, match="two seeds"):
         lottery_tickets(net, data(), data(), sparsities=[0.5], seeds=[0])
     with pytest.raises(UnsupportedModel, match="Dropout"):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torchtheory.core.checks import as_module, one_of, whole_number, whole_numbers
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.models.evaluation import answered
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.nets.convolutional.layer_sizes import output_size
 from torchtheory.nets.feedforward import layer_outputs
@@ -110,8 +111,9 @@ def feature_maps(model: nn.Module, image: Tensor) -> dict[str, Tensor]:
     as_module(model)
     if image.ndim < 2 or not image.is_floating_point():
         raise ShapeMismatch(f"an image is [channels, ...] of real numbers, not {list(image.shape)}")
+    like = next(iter(model.parameters()), None)
     with torch.no_grad():
-        found = layer_outputs(model, image[None])
+        found = answered(lambda t: layer_outputs(model, t), image[None], like)
     maps = {name: out[0] for name, out in found.items() if out.ndim == image.ndim + 1}
     if not maps:
         raise UnsupportedModel("no layer gives an image out")

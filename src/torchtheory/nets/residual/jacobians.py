@@ -35,6 +35,7 @@ from torchtheory.core.errors import (
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.singular_values import operator_norm
+from torchtheory.models.evaluation import answered
 from torchtheory.models.model import evaluation_mode, one_output
 
 #: Jacobians of up to so many entries are written down, with all their singular values.
@@ -250,7 +251,9 @@ def block_jacobian(block: nn.Module, x: Tensor) -> Tensor:
              [0., 1.]]])
     """
     as_batch(x)
+    like = next(iter(block.parameters()), None)
     with evaluation_mode(block), torch.enable_grad():
+        answered(lambda t: block(t.clone()), x.detach()[:1], like)
         return torch.stack([_jacobian(block, sample) for sample in x.detach()])
 
 
@@ -298,8 +301,10 @@ def _run(
     entered = x.detach().clone()
     if entered.is_floating_point():
         entered.requires_grad_()
+    like = next(iter(model.parameters()), None)
     with _hooks(modules, names, keep, recorder):
-        outputs = one_output(model(entered.clone()))  # a leaf cannot be changed in place
+        # of a copy: a leaf cannot be changed in place
+        outputs = answered(lambda t: one_output(model(t.clone())), entered, like)
     ran = {id(u.module) for u in uses}
     skipped = [n for n in names if n in unfit or id(modules[n]) not in ran]
     if blocks is not None and skipped:

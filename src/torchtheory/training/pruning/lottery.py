@@ -155,7 +155,7 @@ def lottery_tickets(
     shares = [number_between(s, "a sparsity", 0, 1, closed="left") for s in sparsities]
     if not shares or any(b <= a for a, b in itertools.pairwise(shares)):
         raise InvalidInput(f"sparsities must increase, at least one, not {list(sparsities)}")
-    numbers = whole_numbers(list(seeds), "seeds", least=0)
+    numbers = whole_numbers(seeds, "seeds", least=0)
     if len(numbers) < 2:
         raise EmptyData("error bars need at least two seeds")
     if len(set(numbers)) < len(numbers):
