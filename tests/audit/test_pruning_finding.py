@@ -12,9 +12,10 @@ from torch.nn.utils import prune as torch_prune
 
 import torchtheory as tt
 from torchtheory.audit.engine.finding import FindingRecord, all_findings, examine
-from torchtheory.audit.findings.pruning import LOSS, SHARES, paired_loss
+from torchtheory.audit.findings.pruning import LOSS, SHARES, Removal, _range_of, paired_loss
 from torchtheory.core.claim import Verdict
 from torchtheory.core.diagnosis import State
+from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.untouched import ModelState
@@ -22,6 +23,27 @@ from torchtheory.models.untouched import ModelState
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 D = 8
+
+
+def test_the_two_intervals_of_a_paired_loss_share_the_risk() -> None:
+    """Each of them is one at 97.5 %, so that both hold at 95 %."""
+    before, after = torch.zeros(2, 300, dtype=torch.bool)
+    before[:20] = True
+    after[10:60] = True
+    found = paired_loss(before, after, 0.95)
+    harmed, helped = clopper_pearson(40, 300, 0.975), clopper_pearson(10, 300, 0.975)
+    assert found.estimate == pytest.approx(30 / 300)
+    assert found.low == harmed.low - helped.high
+    assert found.high == harmed.high - helped.low
+
+
+def test_shares_are_judged_by_the_ends_of_their_ranges() -> None:
+    """What can go is shown to cost little, and what cannot is shown to cost more."""
+    losses = [(0.0, -0.01, 0.008), (0.005, -0.01, 0.02), (0.05, 0.0, 0.1), (0.2, 0.1, 0.3)]
+    removed = [
+        Removal(0.1 * (k + 1), Interval(*loss, 0.95, 500, "")) for k, loss in enumerate(losses)
+    ]
+    assert _range_of(removed) == pytest.approx((0.2, 0.1, 0.4))
 
 
 def made(problem: Problem, **options: Any) -> FindingRecord:

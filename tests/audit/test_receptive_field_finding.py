@@ -60,6 +60,14 @@ def test_healthy_twins(head: tuple[nn.Module, ...]) -> None:
     assert [a.state for a in found.assessments] == [State.FINE]
 
 
+def test_the_longer_side_of_an_image_decides() -> None:
+    found = _finding(_bag(*POOLED), _data(1, 6, 24))
+    (said,) = found.assessments
+    assert said.state is State.LOOK
+    assert said.number is not None
+    assert said.number.value == pytest.approx(5 / 24)
+
+
 def test_a_small_image_is_seen_as_a_whole() -> None:
     found = _finding(_bag(*POOLED), _data(1, 5, 5))
     (said,) = found.assessments

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import stats
 from torch import Tensor, nn
 
 from torchtheory.core.errors import (
@@ -70,6 +71,9 @@ def test_mean_and_largest_are_those_of_a_loop_over_shifts() -> None:
     others = {k: v for k, v in defects.items() if k[1:] != (0, 0)}
     assert found.mean.estimate == pytest.approx(sum(others.values()) / len(others), rel=1e-10)
     assert found.largest == pytest.approx(max(others.values()), rel=1e-10)
+    means = [sum(v for k, v in others.items() if k[0] == i) / 19 for i in range(3)]
+    low, high = stats.t.interval(0.95, 2, sum(means) / 3, stats.sem(means))  # inputs are the trials
+    assert (found.mean.low, found.mean.high) == pytest.approx((max(0, low), min(2, high)))
     i, down, right = max(others, key=lambda k: others[k])
     assert (found.worst_input, found.worst) == (i, f"shift by ({down}, {right})")
     assert len(found.elements) == 19
