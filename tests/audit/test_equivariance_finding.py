@@ -95,6 +95,26 @@ def test_a_network_that_hangs_on_a_pixel_is_named(seed: int) -> None:
     assert "1 (Linear) has weights of its own" in claim.reason
 
 
+class Pixel(nn.Module):
+    """The class is whether one pixel is bright."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        bright = x[:, 0, 12, 12]
+        return torch.stack([0.5 - bright, bright - 0.5], 1)
+
+
+def test_few_images_that_change_are_no_accusation() -> None:
+    """4 of 30 change, more than one in ten, but so few could be one in twenty."""
+    x = torch.zeros(30, 1, 24, 24)
+    x[:4, 0, 12, 12] = 1.0
+    data = (x, (torch.arange(30) < 4).long())
+    record = made("shifted-images", Problem(Pixel(), data, data))
+    changed = quantity(record, "shift-1-changes")
+    assert changed.value == pytest.approx(4 / 30)
+    assert changed.low < OFTEN < changed.value
+    assert record.assessments == []
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("padding", ["circular", "zeros"])
 def test_its_twins_are_not_accused(padding: str, seed: int) -> None:
