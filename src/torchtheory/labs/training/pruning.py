@@ -157,15 +157,8 @@ def tickets(run: Run, width: int, epochs: int, seeds: int, sparsities: tuple[flo
     train, test = split(*digits(), 0.3, run.generator)
     first = int(torch.randint(2**31, (1,), generator=run.generator))
     model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
-    found = lottery_tickets(
-        model,
-        train,
-        test,
-        sparsities=sparsities,
-        seeds=range(first, first + seeds),
-        rewind=rewind,
-        recipe=Recipe(epochs=epochs, learning_rate=5e-3),
-    )
+    numbers, recipe = range(first, first + seeds), Recipe(epochs=epochs, learning_rate=5e-3)
+    found = lottery_tickets(model, train, test, sparsities=sparsities, seeds=numbers, rewind=rewind, recipe=recipe)
     # where the fewest weights are left the difference is largest, and so is the spread
     last = len(found.sparsities) - 1
     says = run.states("A-140", r"\text{error of random masks minus error of tickets, the same initial weights}")
@@ -174,21 +167,16 @@ def tickets(run: Run, width: int, epochs: int, seeds: int, sparsities: tuple[flo
         0,
         where=f"lower end of a {SURE:.0%} interval over {seeds} seeds, {float(found.sparsities[last]):.1%} pruned",
     )
-    again = random_tickets(run, found, train, test, epochs - rewind)
+    # the same initial weights and batches, with other masks
+    masks = [random_masks(m, run.generator) for m in found.masks[-1]]
+    second = recipe.run(found.starts, train, numbers, masks, epochs=epochs - rewind, validation=test)
+    assert second.validation_error is not None
+    again = second.validation_error[:, -1]
     says.fails(
         "random masks in place of the tickets",
         mean_interval(found.measures["random mask"][last] - again, SURE).low,
     )
     report_tickets(run, found, seeds)
-
-
-def random_tickets(run: Run, found: Tickets, train: Any, test: Any, epochs: int) -> Tensor:
-    """Test errors of a second draw of random masks, at the largest sparsity."""
-    masks = [random_masks(m, run.generator) for m in found.masks[-1]]
-    seeds = list(range(len(masks)))
-    result = fit_many(found.starts, train, masks=masks, validation=test, epochs=epochs, learning_rate=5e-3, seed=seeds)
-    assert result.validation_error is not None
-    return result.validation_error[:, -1]
 
 
 def report_tickets(run: Run, found: Tickets, seeds: int) -> None:
