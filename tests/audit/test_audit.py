@@ -301,6 +301,28 @@ def test_a_vacuous_bound_is_said_to_be_vacuous() -> None:
     assert [c.verdict for c in found.claims if c.promised] == [Verdict.VACUOUS]
 
 
+def test_layers_of_a_residual_network_have_norms() -> None:
+    """Layers that are no chain are listed as well, where the network has one input."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.Conv2d(1, 1, 3, padding=1), nn.Linear(36, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made: Tensor = self.head((x + self.layer(x)).flatten(1))
+            return made
+
+    torch.manual_seed(0)
+    x = torch.randn(40, 1, 6, 6)
+    (found,) = tt.audit(
+        Block(), (x, torch.arange(40) % 2), only=["lipschitz"], budget=None
+    ).findings
+    (table,) = [t for t in found.tables if t.name == "layers"]
+    assert [row[0] for row in table.rows] == ["layer", "head"]
+    assert all(0 < row[3] <= row[2] for row in table.rows)  # type: ignore[operator]
+
+
 def test_a_wrong_lipschitz_constant_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchtheory.robustness import lipschitz
 

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.problem import Problem
+from torchtheory.models.untouched import ModelState
 from torchtheory.nets.chain import Rearrangement
 from torchtheory.nets.convolutional.layer_matrices import layer_matrix
 from torchtheory.robustness import lipschitz as module
-from torchtheory.robustness.lipschitz import LayerNorm, jacobian_norms, layer_norms
+from torchtheory.robustness.lipschitz import LayerNorm, jacobian_norms, layer_norms, weight_norms
 
 
 def dense(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
@@ -104,6 +105,38 @@ def test_norms_are_known_from_both_sides() -> None:
         assert exactly.lower == exactly.lipschitz
     (large,) = layer_norms(nn.Sequential(nn.Linear(600, 600)), (600,))
     assert large.lower is None
+
+
+class Residual(nn.Module):
+    """A shortcut, a gate that no rule knows, and a layer that never runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular", dtype=torch.float64)
+        self.second = nn.ConvTranspose2d(2, 4, 2, stride=2, dtype=torch.float64)
+        self.unused = nn.Linear(2, 2)
+        self.last = nn.Linear(2, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = nn.functional.glu(self.second(x + self.first(x)), 1)
+        made: Tensor = self.last(h.amax((2, 3)))
+        return made
+
+
+def test_norms_of_layers_that_are_no_chain() -> None:
+    torch.manual_seed(7)
+    net, x = Residual().train(), torch.randn(3, 2, 6, 5, dtype=torch.float64)
+    before = ModelState(net)
+    found = {n.name: n for n in weight_norms(net, x)}
+    assert before.changes(net) == []
+    assert list(found) == ["first", "second", "last"]
+    for name in ("first", "second"):
+        matrix = layer_matrix(net.get_submodule(name), (2, 6, 5)).to_dense()  # type: ignore[arg-type]
+        exact = float(torch.linalg.matrix_norm(matrix, 2))
+        assert found[name].lipschitz == pytest.approx(exact, rel=1e-10)
+        assert found[name].frobenius == pytest.approx(float(matrix.norm()), rel=1e-10)
+    with pytest.raises(UnsupportedModel, match="the model raised"):
+        list(weight_norms(net, x[:, :1]))
 
 
 def test_dense_layers_and_batch_norm() -> None:

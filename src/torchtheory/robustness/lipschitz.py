@@ -8,7 +8,7 @@ All constants here are with respect to Euclidean norms.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,7 @@ from torchtheory.linalg.singular_values import (
     operator_norm_upper_bound,
     spectral_norm,
 )
+from torchtheory.models.evaluation import answered
 from torchtheory.models.model import PureFunction, evaluation_mode
 from torchtheory.models.problem import Problem
 from torchtheory.nets.chain import Rearrangement, as_chain, has_own_forward
@@ -102,6 +103,57 @@ def layer_norms(model: nn.Module, input_shape: Sequence[int]) -> list[LayerNorm]
             link.module.training = False
             x = link.module(x)
     return found
+
+
+def weight_norms(model: nn.Module, x: Tensor) -> Iterator[LayerNorm]:
+    """Norms of the dense, convolution and batch normalization layers of any module, one by one.
+
+    In the order in which they run, each for the shape of input that it met first; layers that do
+    not run, or have a forward pass of their own, are left out.
+
+    Args:
+        model: any module with one input.
+        x: inputs `[n, ...]`, of which one is used.
+
+    >>> class Sum(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = nn.Linear(2, 2, bias=False)
+    ...     def forward(self, x):
+    ...         return x + self.layer(x)
+    >>> net = Sum()
+    >>> _ = net.layer.weight.data.copy_(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    >>> [(n.name, n.lipschitz) for n in weight_norms(net, torch.ones(1, 2))]
+    [('layer', 4.0)]
+    """
+    met: dict[str, tuple[nn.Module, Tensor]] = {}
+
+    def watch(name: str) -> Callable[..., None]:
+        def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if inputs and name not in met:
+                met[name] = (module, torch.zeros_like(inputs[0][:1]))
+
+        return look
+
+    kinds = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *_NORMALIZATIONS)
+    handles = [
+        module.register_forward_pre_hook(watch(name))
+        for name, module in model.named_modules()
+        if isinstance(module, kinds)
+    ]
+    try:
+        with torch.no_grad(), evaluation_mode(model):
+            answered(model, x[:1].clone(), next(iter(model.parameters()), None))
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, (module, given) in met.items():
+        try:
+            with torch.no_grad():
+                norms = _norms(module, given, name)
+        except UnsupportedModel:
+            continue
+        yield LayerNorm(name, type(module).__name__, *norms)
 
 
 def jacobian_norms(problem: Problem, points: Tensor) -> Tensor:

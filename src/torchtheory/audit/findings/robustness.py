@@ -24,7 +24,12 @@ from torchtheory.core.intervals import median_interval
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.primer.norms import pairwise_distances
-from torchtheory.robustness.lipschitz import LayerNorm, jacobian_norms, layer_norms
+from torchtheory.robustness.lipschitz import (
+    LayerNorm,
+    jacobian_norms,
+    layer_norms,
+    weight_norms,
+)
 from torchtheory.robustness.lipschitz_bound import bounds_about
 from torchtheory.robustness.margin_certificates import boundary_distances, certified_radii
 from torchtheory.robustness.semidefinite import affine_pieces, semidefinite_lipschitz
@@ -211,10 +216,13 @@ def _semidefinite(problem: Problem) -> float:
 
 
 def _tabulate_norms(problem: Problem, record: FindingRecord) -> None:
-    """The norms of the layers, where they are a chain."""
+    """The norms of the layers: of all of a chain, else of those with weights."""
+    chain = True
     try:
         found = layer_norms(problem.model, problem.train.x.shape[1:])
     except TorchTheoryError:
+        chain, found = False, _weight_norms(problem)
+    if not found:
         return
     record.table(
         "layers",
@@ -228,7 +236,23 @@ def _tabulate_norms(problem: Problem, record: FindingRecord) -> None:
         "are those of the linear map it applies to its whole input, as a batch sees it; where it "
         "pads with zeros and is large, its spectral norm is known from both sides only.",
     )
-    _show_budget(record, found)
+    if chain:
+        _show_budget(record, found)
+
+
+def _weight_norms(problem: Problem) -> list[LayerNorm]:
+    """The norms of as many layers with weights as half of the time allows."""
+    if problem.several_inputs:
+        return []
+    found, enough = [], time_left() / 2
+    try:
+        for norm in weight_norms(problem.model, problem.train.x):
+            found.append(norm)
+            if time_left() < enough:
+                break
+    except TorchTheoryError:
+        pass
+    return found
 
 
 def _show_budget(record: FindingRecord, found: list[LayerNorm]) -> None:
