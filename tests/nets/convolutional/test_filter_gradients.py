@@ -108,6 +108,10 @@ def test_what_images_do_not_show_is_not_learned() -> None:
             r"the gradient of the output must be \[1, 3, 3, 3\]",
         ),
         (lambda: learn_filter(random(1, 1, 5), random(1, 1, 5), (3,)), r"y must be \[n, 1, 3\]"),
+        (
+            lambda: convolution_backward(random(1, 1, 5), 3, random(1, 1, 3)),  # type: ignore[arg-type]
+            "weight must be a torch tensor, not 3",
+        ),
         (lambda: learn_filter(random(1, 1, 5), random(2, 1, 3), (3,)), "with as many samples"),
         (
             lambda: learn_filter(0 * random(1, 1, 5), random(1, 1, 3), (3,)),

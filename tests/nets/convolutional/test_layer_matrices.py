@@ -232,6 +232,9 @@ def test_other_refusals() -> None:
         toeplitz_matrix(torch.ones(3), 5, "same")  # type: ignore[arg-type]
     with pytest.raises(TorchTheoryError, match="must be finite"):
         toeplitz_matrix(torch.tensor([1.0, math.nan]), 5)
+    for setting, words in ({"stride": 0}, "stride"), ({"padding": -1}, "padding"):
+        with pytest.raises(TorchTheoryError, match=rf"{words}\[0\] must be a whole number"):
+            layer_matrix(convolution_layer(torch.ones(1, 1, 3), **setting), (1, 5))
     with pytest.raises(TorchTheoryError, match="do not divide into 2 groups"):
         convolution_layer(torch.ones(3, 1, 2), groups=2)
     with pytest.raises(TorchTheoryError, match="no padding mode is named"):

@@ -177,6 +177,7 @@ def test_filters_against_scipy() -> None:
         (lambda: convolutional_network((1, 8, 8), [3], pooling="sum"), "no pooling is named"),
         (lambda: feature_maps(nn.Sequential(nn.Flatten()), torch.ones(1, 3, 3)), "no layer gives"),
         (lambda: feature_maps(nn.Conv2d(1, 1, 3), torch.ones(2, 1, 5, 5)), "the model raised"),
+        (lambda: layer_table(nn.Conv2d(1, 1, 3), 5), "must be a list of whole numbers"),  # type: ignore[arg-type]
         (lambda: tiled(torch.ones(3, 3)), "height, width"),
     ],
 )

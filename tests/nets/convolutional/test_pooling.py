@@ -133,6 +133,7 @@ def test_a_block_is_rows_of_a_block_circulant_matrix() -> None:
     [
         (lambda: max_pool(random(1, 1, 3), 4), "do not fit"),
         (lambda: max_pool(random(3, 3), 2), "images must be"),
+        (lambda: max_pool([1.0], 2), "images must be a tensor"),  # type: ignore[arg-type]
         (lambda: average_pool(random(1, 1, 3), 0), "size must be"),
         (lambda: subsample(random(1, 1, 3), 0), "stride must be"),
         (lambda: ConvolutionBlock(random(1, 1, 3), "mean"), "no pooling is named 'mean'"),  # type: ignore[arg-type]

@@ -18,8 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.checks import all_finite, positive_number, whole_number, whole_numbers
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.checks import (
+    all_finite,
+    described,
+    positive_number,
+    whole_number,
+    whole_numbers,
+)
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.nets.convolutional.layer_matrices import map_of_arguments, resized
 
 _CONVOLVE: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d)
@@ -62,8 +68,10 @@ def convolution_backward(
     >>> bool(torch.allclose(found.weight, auto, rtol=1e-4, atol=1e-4))
     True
     """
-    weight, upstream = weight.detach(), upstream.detach()
-    x = x.detach()
+    for value, name in ((x, "x"), (weight, "weight"), (upstream, "upstream")):
+        if not isinstance(value, Tensor):
+            raise InvalidType(f"{name} must be a torch tensor, not {described(value)}")
+    x, weight, upstream = x.detach(), weight.detach(), upstream.detach()
     if x.ndim != weight.ndim or x.ndim not in (3, 4, 5):
         raise ShapeMismatch(
             f"inputs [n, channels, ...] and filters must have 3 to 5 dimensions each, not {x.ndim} "

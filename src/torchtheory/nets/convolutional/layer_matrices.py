@@ -296,13 +296,15 @@ def map_of_arguments(
     if shape[0] != channels:
         raise ShapeMismatch(f"the layer takes {channels} channels, and the input has {shape[0]}")
     taps = weight.shape[2:]
-    strides, dilations = _each(stride, dims), _each(dilation, dims)
+    strides = whole_numbers(_each(stride, dims), "stride")
+    dilations = whole_numbers(_each(dilation, dims), "dilation")
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, taps, strict=True)]
     if padding == "same":
         before = tuple((r - 1) // 2 for r in reach)
         behind = tuple(r - 1 - b for r, b in zip(reach, before, strict=True))
     else:
-        before = _each(0 if padding == "valid" else cast(Any, padding), dims)
+        given = _each(0 if padding == "valid" else cast(Any, padding), dims)
+        before = whole_numbers(given, "padding", least=0)
         behind = before if after is None else tuple(after)
     extra = _each(output_padding, dims)
     windows = []

@@ -177,7 +177,7 @@ def layer_table(model: nn.Module, input_shape: Sequence[int]) -> list[LayerRow]:
     Linear (10,) 13530 None
     """
     as_module(model)
-    shape = whole_numbers(tuple(input_shape), "input_shape")
+    shape = whole_numbers(input_shape, "input_shape")
     like = PureFunction(model).reference()
     x = torch.zeros(1, *shape, dtype=like.dtype, device=like.device)
     with torch.no_grad(), global_randomness_kept():

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import one_of, whole_number, whole_numbers
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.checks import described, one_of, whole_number, whole_numbers
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.nets.convolutional.layer_matrices import convolution_layer
 
 Pooling = Literal["none", "subsample", "average", "max"]
@@ -197,6 +197,8 @@ def _checked(x: Tensor, size: int, stride: int | None) -> int:
     whole_number(size, "size", least=1)
     if stride is not None:
         whole_number(stride, "stride", least=1)
+    if not isinstance(x, Tensor):
+        raise InvalidType(f"images must be a tensor [n, channels, ...], not {described(x)}")
     if x.ndim not in (3, 4, 5):
         raise ShapeMismatch(
             f"images must be [n, channels, ...] with 1 to 3 more dimensions, not {list(x.shape)}"
