@@ -514,3 +514,24 @@ def test_a_border_put_together_by_hand_is_not_accused(seed: int) -> None:
     broken = equivariance_by_layer(AroundByHand(around=False), "translations", x)
     assert broken.first is not None
     assert broken.first.kind == "indexing"
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)),  # the mean of means
+        (nn.PixelUnshuffle(2), nn.PixelShuffle(2)),
+        (nn.InstanceNorm2d(1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 2)),  # of zeros
+    ],
+)
+def test_layers_of_an_equivariant_network_are_not_accused(layers: tuple[nn.Module, ...]) -> None:
+    net, x = nn.Sequential(*layers), draw(3, 1, 8, 8)
+    assert measure_equivariance(net, "translations", x).exact
+    assert equivariance_by_layer(net, "translations", x).first is None
+
+
+def test_a_network_without_an_answer_acquits_no_layer() -> None:
+    dead = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.Threshold(1e9, 0.0))
+    found = equivariance_by_layer(dead, "translations", draw(3, 1, 8, 8))
+    assert found.first is not None
+    assert found.first.reason == "pads the border with zeros"

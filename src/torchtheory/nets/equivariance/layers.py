@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
 from torchtheory.core.figure import COLORS, Figure, draw, label_text
+from torchtheory.models.evaluation import evaluated
 from torchtheory.models.model import PureFunction, global_randomness_kept
 from torchtheory.nets.equivariance.actions import Actions, Group, as_group
 from torchtheory.nets.equivariance.following import Following, LayerDefect, overall_defect
@@ -119,8 +120,8 @@ def equivariance_by_layer(
     The network runs as it is, on a few of the inputs; every layer and function that it calls is
     tried on the elements which generate those that act on what it reads. Behind a stride these
     are the shifts which the stride divides; that the others are lost is the stride's doing.
-    Where a function in `forward` breaks equivariance, and the network as a whole has it all the
-    same, it is not accused: what it took apart comes together again, and how is not followed.
+    Where layers break equivariance, and the network as a whole has it all the same, they are not
+    accused: what they took apart comes together again, and how is not followed.
 
     Args:
         model: a module of one tensor; `nn.Module`s of torch are layers, and so are functions that
@@ -150,7 +151,7 @@ def equivariance_by_layer(
         watch.run(function, x)
         _carried_on(watch, function, x)
     layers = [s.defect for s in watch.steps if s.shown]
-    suspects = [layer for layer in layers if layer.breaks and not layer.is_module]
+    suspects = [layer for layer in layers if layer.breaks]
     if suspects and _exact(function, group, x):
         # what they take apart is put together again further on, such as a border that goes around
         for layer in suspects:
@@ -159,7 +160,13 @@ def equivariance_by_layer(
 
 
 def _exact(function: PureFunction, group: Group, x: Tensor) -> bool:
+    """Whether the network commutes with the group, and not for want of any answer to its input."""
     try:
+        if x.is_floating_point():
+            with torch.no_grad(), global_randomness_kept():
+                outputs = evaluated(function, torch.cat([x, -x]))
+            if bool((outputs == outputs[:1]).all()):
+                return False
         return measure_equivariance(function, group, x, elements=PASSES, generator=0).exact
     except TorchTheoryError:  # outputs on a grid of their own, or a batch of one size only
         return False
