@@ -190,7 +190,7 @@ def test_shared_parameters() -> None:
 @pytest.mark.parametrize(
     ("function", "error", "sentence"),
     [
-        (lambda x: {"a": x, "b": x}, UnsupportedModel, "no output 'logits'; it returns 'a', 'b'"),
+        (lambda x: {"a": x, "b": x}, UnsupportedModel, r"it returns 'a', 'b' \(output= says"),
         (lambda x: ("text", x), UnsupportedModel, "returns str; wrap it"),
         (lambda x: x.sum(), ShapeMismatch, r"an output of shape \[\]"),
         (lambda x: x.sum(0), ShapeMismatch, "first dimension must be the samples"),

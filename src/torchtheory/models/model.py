@@ -340,7 +340,11 @@ def one_output(outputs: object, which: int | str | None = None) -> Tensor:
         if which not in known:
             raise UnsupportedModel(
                 f"the model has no output {which!r}; it returns "
-                + (", ".join(map(repr, known)) if known else type(outputs).__name__)
+                + (
+                    f"{', '.join(map(repr, known))} (output= says which is meant)"
+                    if known
+                    else type(outputs).__name__
+                )
             )
         part = known[which]
     if isinstance(part, Tensor):

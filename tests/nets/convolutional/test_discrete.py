@@ -246,6 +246,7 @@ def test_the_faster_method_is_chosen() -> None:
         (lambda: convolve(torch.ones(3), torch.ones(2).long()), "h must be a tensor"),
         (lambda: convolve(torch.ones(3), torch.ones(1, 1, 1)), "one axis or two"),
         (lambda: convolve(torch.ones(3), torch.ones(2, 2)), "at least as many"),
+        (lambda: convolve(torch.ones(3).to_sparse(), torch.ones(2)), "f must be a dense tensor"),
         (lambda: convolve(torch.ones(0), torch.ones(2)), "f is empty"),
         (lambda: convolve(torch.ones(3), torch.ones(4), mode="valid"), "fits inside"),
         (lambda: convolve(torch.ones(3), torch.ones(2).double()), "of one kind"),

@@ -403,6 +403,8 @@ def _real(value: Tensor, name: str) -> Tensor:
         raise InvalidType(
             f"{name} must be a tensor of float32 or float64 numbers, not {described(value)}"
         )
+    if value.layout != torch.strided:
+        raise InvalidType(f"{name} must be a dense tensor: call .to_dense()")
     if value.numel() == 0:
         raise EmptyData(f"{name} is empty, its shape is {list(value.shape)}")
     return all_finite(value, name)
