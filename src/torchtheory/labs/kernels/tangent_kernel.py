@@ -47,7 +47,7 @@ def tangent_kernel_of_a_network(
     Args:
         samples: inputs between which the kernel is taken.
         widths: of the networks whose kernel is watched, three or more.
-        seeds: networks of each width.
+        seeds: networks of each width; four times as many where a layer stays narrow.
         steps: of training.
     """
     whole_number(samples, "samples", least=4)
@@ -153,8 +153,9 @@ def drift_against_width(
     y = run.signs(8, 1)
     narrow = 4
     family: dict[str, tuple[list[int], list[float]]] = {}
-    for name, second in (("both layers wide", None), (f"second layer of {narrow}", narrow)):
-        sizes = [n for n in widths for _ in range(seeds)]
+    # that all of an interval lies above -1/2 takes more networks than that some of it lies below
+    for name, second, count in (("both layers wide", None, seeds), (f"second layer of {narrow}", narrow, 4 * seeds)):
+        sizes = [n for n in widths for _ in range(count)]
         nets = [
             ntk_mlp(
                 [3, n, second or n, 1],
