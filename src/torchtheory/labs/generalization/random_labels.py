@@ -55,7 +55,6 @@ DELTA = 0.01
         "samples": 1000,
         "tests": 5000,
         "width": 256,
-        "seeds": 5,
         "epochs": 100,
         "draws": 20,
     },
@@ -65,9 +64,9 @@ def random_labels(
     images: str = "digits",
     samples: int = 100,
     tests: int = 600,
-    width: int = 80,
-    seeds: int = 5,
-    epochs: int = 80,
+    width: int = 128,
+    seeds: int = 12,
+    epochs: int = 100,
     draws: int = 16,
 ) -> None:
     """One architecture, one way of training, data with ever less to learn.
@@ -100,7 +99,7 @@ def random_labels(
     settings: dict[str, Any] = {
         "epochs": epochs,
         "batch_size": batch,
-        "learning_rate": 0.015 if images == "digits" else 0.002,
+        "learning_rate": 0.025 if images == "digits" else 0.002,
     }
     found = memorization_test(make_network, train, test, shares=SHARES, seeds=range(seeds), **settings)
     # four hidden units: too few for the random labels
@@ -110,7 +109,7 @@ def random_labels(
     )  # fmt: skip
     # whether a test error is that of guessing takes more networks
     more = memorization_test(
-        make_network, train, test, shares=[1.0], images=[], seeds=range(seeds, 8 * seeds), **settings
+        make_network, train, test, shares=[1.0], images=[], seeds=range(seeds, 3 * seeds), **settings
     )
     fits(run, found, narrow)
     times(run, found, narrow)
@@ -174,7 +173,7 @@ def times(run: Run, found: Memorization, narrow: Memorization) -> None:
     ratio = found.select(share=1.0).column("epochs_to_fit") / base
     shuffled = found.select("shuffled pixels").column("epochs_to_fit") / base
     says = run.states(IDS, r"\text{epochs on random labels} > \text{epochs on true labels}")
-    says.above(_low(ratio), 1.0, where="lower end of the 99% interval of the ratio over the seeds")
+    says.above(_low(ratio), 1.0, where="lower end of the 99.9% interval of the ratio over the seeds")
     says.fails(
         "labels that still mean something: pixels in one fixed order, which a dense network does not notice",
         _low(shuffled),
@@ -202,7 +201,7 @@ def chance(run: Run, found: Memorization, more: Memorization) -> None:
     says.above(
         [_low(after - before) for before, after in pairwise(errors)],
         0.0,
-        where="lower ends of 99% intervals of the differences over the seeds; the training error is 0 at every share",
+        where="lower ends of 99.9% intervals of the differences over the seeds; the training error is 0 at every share",
     )
     says.fails("nothing left to lose: from random labels to noise for images", _low(noise - errors[-1]))
 
@@ -346,7 +345,7 @@ def blind_bounds(run: Run, train: Pair, test: Pair, width: int, seeds: int, epoc
     says.above(
         _low(random - first),
         0.0,
-        where="lower end of the 99% interval of the difference over the seeds; squared loss, 0-4 against 5-9",
+        where="lower end of the 99.9% interval of the difference over the seeds; squared loss, 0-4 against 5-9",
     )
     says.fails("true labels both times, other initial weights", _low(second - first))
     run.table(
@@ -379,10 +378,13 @@ def _widths(net: nn.Module) -> tuple[int, ...]:
 
 
 def _low(values: Tensor) -> float:
-    """Lower end of Student's 99% interval; minus infinity where a value is not finite."""
+    """Lower end of Student's 99.9% interval; minus infinity where a value is not finite.
+
+    Where there is no difference it is above 0 once in 2000 times: a control must fail at any seed.
+    """
     if not bool(torch.isfinite(values).all()):
         return -math.inf
-    return mean_interval(values).low
+    return mean_interval(values, 0.999).low
 
 
 # ------------------------------------------------------------------------------------ the figure
