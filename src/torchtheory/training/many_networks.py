@@ -178,7 +178,8 @@ def fit_many(
         label_noise: share of the labels replaced by another class at random; one for all, or one
             for each network. The noise follows from the network's seed.
         masks: for each network which weights stay (see `torchtheory.training.pruning`), or None;
-            the others are 0 from the beginning and stay so.
+            the others are 0 from the beginning and stay so. Units of a chain that no weight reads
+            any more cost nothing, unless weights decay.
         loss: as for `fit`, mapped over the networks.
         seed: one for all, or one for each network. Networks with the same seed get the same
             batches in the same order, those `fit` would give them; when all seeds are equal a

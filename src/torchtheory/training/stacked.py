@@ -1,8 +1,7 @@
 r"""Many networks as one: their parameters stacked along a leading axis of length K.
 
 Chains of linear layers and elementwise activations become batched products (`StackedChain`); any
-other networks of one architecture are mapped over with `torch.vmap`, which takes about twice as
-long.
+other networks of one architecture are mapped over with `torch.vmap`, which takes longer.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ with zeros to the widest of them: a padded unit feeds zeros forward, and the mas
 weights at zero, so that it is exactly inert whatever the activation. Pruned weights are kept at
 zero the same way.
 
-On two cores, 64 networks 64-32-10 with batches of 64: a step takes 1.1 ms; batch-first products
-with 10 columns are four times slower than feature-first ones with 64.
+Batch-first products with 10 columns are four times slower than feature-first ones with 64.
 """
 
 from __future__ import annotations

@@ -217,11 +217,12 @@ def _semidefinite(problem: Problem) -> float:
 
 def _tabulate_norms(problem: Problem, record: FindingRecord) -> None:
     """The norms of the layers: of all of a chain, else of those with weights."""
-    chain = True
+    chain, left_out = True, ""
     try:
         found = layer_norms(problem.model, problem.train.x.shape[1:])
     except TorchTheoryError:
-        chain, found = False, _weight_norms(problem)
+        chain, (found, complete) = False, _weight_norms(problem)
+        left_out = "" if complete else " There was no time for the layers behind these."
     if not found:
         return
     record.table(
@@ -234,25 +235,26 @@ def _tabulate_norms(problem: Problem, record: FindingRecord) -> None:
         ],
         caption="Stable rank: squared Frobenius over squared spectral norm. A convolution's norms "
         "are those of the linear map it applies to its whole input, as a batch sees it; where it "
-        "pads with zeros and is large, its spectral norm is known from both sides only.",
+        f"pads with zeros and is large, its spectral norm is known from both sides only.{left_out}",
     )
     if chain:
         _show_budget(record, found)
 
 
-def _weight_norms(problem: Problem) -> list[LayerNorm]:
-    """The norms of as many layers with weights as half of the time allows."""
+def _weight_norms(problem: Problem) -> tuple[list[LayerNorm], bool]:
+    """The norms of as many layers with weights as half of the time allows, and whether of all."""
+    found: list[LayerNorm] = []
     if problem.several_inputs:
-        return []
-    found, enough = [], time_left() / 2
+        return found, True
+    enough = time_left() / 2
     try:
         for norm in weight_norms(problem.model, problem.train.x):
-            found.append(norm)
             if time_left() < enough:
-                break
+                return found, False
+            found.append(norm)
     except TorchTheoryError:
-        pass
-    return found
+        pass  # what the model says of its inputs is said elsewhere
+    return found, True
 
 
 def _show_budget(record: FindingRecord, found: list[LayerNorm]) -> None:
