@@ -97,14 +97,18 @@ def empirical_ntk(
         with torch.no_grad():
             known = partial(Derivatives, model, parameters=parameters, only=only, in_parts=in_parts)
             rows = columns = known(x1)
+            rows.find_layers(x1[:1])
             if x2 is not None and x2.shape[1:] != x1.shape[1:]:
                 columns = known(x2)
+                columns.find_layers(x2[:1])
                 if columns.classes != rows.classes:
                     raise ShapeMismatch(
                         f"a sample of x1 has {rows.classes} outputs, one of x2 {columns.classes}"
                     )
                 if in_parts and not _alike(rows, columns):
                     continue
+                if (rows.layered is None) != (columns.layered is None):
+                    rows.layered = columns.layered = None  # they have parameters in another order
             samples = (len(x1), len(x1 if x2 is None else x2))
             plan = _Plan(rows, columns, samples, outputs, bytes_of(memory), symmetric=x2 is None)
             try:
@@ -171,7 +175,7 @@ class _Plan:
             for group, one, two in zip(rows.groups, rows.sizes, columns.sizes, strict=True)
         ]
         # a quarter to differentiate in, half to keep features in, the rest for tiles
-        self.keep = budget // 2
+        self.working, self.keep = budget // 4, budget // 2
         self.late = [False] * len(self.in_factors)
         each, besides = self._numbers()
         if held * item * (besides + classes * each) > self.keep:
@@ -188,13 +192,13 @@ class _Plan:
             each, besides = self._numbers()
         by_output = max(rows.bytes_by_output, columns.bytes_by_output) + item * each
         by_sample = max(rows.bytes_by_sample, columns.bytes_by_sample)
-        at_once = (budget // 4 - by_sample) // max(1, by_output)
+        at_once = (self.working - by_sample) // max(1, by_output)
         kept_at_once = (self.keep // (item * held) - besides) // max(1, each)
         if outputs != "full" and kept_at_once >= 1:
             at_once = min(at_once, kept_at_once)
         self.classes = blocks(classes, max(1, min(classes, at_once)))
         most = max(s.stop - s.start for s in self.classes)
-        self.chunk = max(1, min(budget // 4, CACHED) // max(1, by_sample + most * by_output))
+        self.chunk = max(1, min(self.working, CACHED) // max(1, by_sample + most * by_output))
         feature = item * (besides + most * each)
         fits = held * feature <= self.keep
         self.block = BLOCK if fits else max(1, min(BLOCK, self.keep // max(1, 2 * feature)))
@@ -351,12 +355,17 @@ class _FeatureCache:
         size = self._largest
         while self._kept and size + sum(self._bytes(f) for f in self._kept.values()) > plan.keep:
             self._kept.popitem(last=False)
-        made: list[Features] = []
-        for part in blocks(len(x), plan.chunk):
-            piece = model.features(x[part], classes, plan.in_factors, plan.late, plan.outputs)
-            if not made:
-                made = piece if part.stop == len(x) else [f.with_room(len(x)) for f in piece]
-            else:
+        how = classes, plan.in_factors, plan.late, plan.outputs
+        if model.layered is not None:
+            made = model.layered_features(x, *how, plan.working)
+        else:
+            made = []
+            for part in blocks(len(x), plan.chunk):
+                piece = model.features(x[part], *how)
+                if part.stop - part.start == len(x):
+                    made = piece
+                    break
+                made = made or [f.room_for(len(x)) for f in piece]
                 for whole, few in zip(made, piece, strict=True):
                     whole.put(part.start, few)
         self._largest = max(self._largest, self._bytes(made))

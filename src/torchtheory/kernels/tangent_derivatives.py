@@ -2,6 +2,7 @@ r"""Per-sample derivatives of a model, kept in factors where its operations allo
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,11 +21,15 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.core.random import as_generator
+from torchtheory.core.workspace import Workspace
+from torchtheory.kernels.layered_network import LayeredNetwork, layered_network, same
 from torchtheory.kernels.parameter_uses.jacobians import Lookup, Use
 from torchtheory.kernels.parameter_uses.watching import ParameterUses
 from torchtheory.kernels.tangent_features import (
+    ByUse,
     Factors,
     Features,
+    Group,
     Jacobians,
     LateJacobians,
     Outputs,
@@ -33,6 +38,7 @@ from torchtheory.kernels.tangent_features import (
     jacobian_of,
     measure,
 )
+from torchtheory.kernels.tiles import blocks
 from torchtheory.models.cost import saved_sizes
 from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept
 
@@ -237,6 +243,7 @@ class Derivatives(Differentiable):
         groups: the parameters that are kept in factors or Jacobians of their uses.
         sizes: of each group, for inputs like `x`.
         whole: parameters that are differentiated as a whole.
+        layered: the layers of a network that is worked out layer by layer.
     """
 
     def __init__(
@@ -252,7 +259,26 @@ class Derivatives(Differentiable):
         self._batched = True
         self.whole: list[str] = []
         self.uses: list[Use] = []
+        self.layered: LayeredNetwork | None = None
         self._find_uses(x, in_parts)
+
+    def find_layers(self, x: Tensor) -> None:
+        """From here on work layer by layer, if that computes the same for a sample `[1, ...]`."""
+        layered = layered_network(self.function, self.point, self.uses, x)
+        if layered is None or self.whole:
+            return
+        self.layered = layered
+        uses = [self._by_tiles(layered, group) for group in self.groups]
+        in_factors = [g.outer and use is None for g, use in zip(self.groups, uses, strict=True)]
+        how = slice(None), in_factors, [False] * len(uses)
+        ours = self.layered_features(x, *how, "full", memory=0)
+        for use, one, two in zip(uses, ours, self.features(x, *how, "full"), strict=True):
+            for name in one.samples():
+                expected = getattr(two, name)
+                if use is not None:
+                    expected = layered.tiled[use].reordered(expected)
+                if not same(getattr(one, name), expected):
+                    self.layered = None
 
     def _find_uses(self, x: Tensor, in_parts: bool) -> None:
         """Watch one sample; what cannot be followed, or comes out wrong, is taken as a whole."""
@@ -310,6 +336,8 @@ class Derivatives(Differentiable):
     @property
     def bytes_by_output(self) -> int:
         """Memory to differentiate one sample by one output, roughly."""
+        if self.layered is not None:
+            return self.layered.bytes_by_output
         item = torch.finfo(self.dtype).bits // 8
         outputs = sum(shape.numel() for shape in self._shapes)
         whole = sum(self.point[k].numel() for k in self.whole)
@@ -362,19 +390,75 @@ class Derivatives(Differentiable):
     ) -> list[Features]:
         """What the kernel of these samples is made of: one entry per group, then the whole ones."""
         inputs, grads, jacobians = self._differentiate(x, classes)
-        made: list[Features] = []
-        for group, factors, later in zip(self.groups, in_factors, late, strict=True):
-            if factors:
-                made.append(Factors(*factors_of(group, self.uses, inputs, grads), outputs))
-            elif later:
-                use = self.uses[group.places[0][0]]
-                rows = use.rows if isinstance(use, Lookup) else 0
-                parts = factors_of(group, self.uses, inputs, grads)
-                made.append(LateJacobians(*parts, outputs, rows))
-            else:
-                made.append(Jacobians(jacobian_of(group, self.uses, inputs, grads), outputs))
+        made = [
+            self._feature(group, factors, later, inputs, grads, outputs)
+            for group, factors, later in zip(self.groups, in_factors, late, strict=True)
+        ]
         made.extend(Jacobians(j, outputs) for j in jacobians)
         return made
+
+    def _feature(
+        self,
+        group: Group,
+        factors: bool,
+        late: bool,
+        inputs: ByUse,
+        grads: ByUse,
+        outputs: Outputs,
+    ) -> Features:
+        if factors:
+            return Factors(*factors_of(group, self.uses, inputs, grads), outputs)
+        if late:
+            use = self.uses[group.places[0][0]]
+            rows = use.rows if isinstance(use, Lookup) else 0
+            return LateJacobians(*factors_of(group, self.uses, inputs, grads), outputs, rows)
+        return Jacobians(jacobian_of(group, self.uses, inputs, grads), outputs)
+
+    def layered_features(
+        self,
+        x: Tensor,
+        classes: slice,
+        in_factors: Sequence[bool],
+        late: Sequence[bool],
+        outputs: Outputs,
+        memory: int,
+    ) -> list[Features]:
+        """The same for any number of samples, layer by layer, in about so many bytes."""
+        layered = self.layered
+        assert layered is not None
+        basis = torch.eye(self.classes, dtype=self.dtype, device=x.device)[classes]
+        made: dict[int, Features] = {}
+        into: dict[int, Jacobians] = {}
+        for k, group in enumerate(self.groups):
+            use = self._by_tiles(layered, group)
+            if use is not None and not (in_factors[k] or late[k]):
+                shape = (len(x), len(basis), self.sizes[k].jacobian)
+                made[k] = into[use] = Jacobians.empty(shape, outputs, basis)
+        begun = layered.begun(basis)
+        allocating = threading.Lock()
+
+        def work(part: slice, space: Workspace) -> None:
+            places = {use: jacobians.by_sample[part] for use, jacobians in into.items()}
+            inputs, grads = layered.differentiate(x[part], begun, places, space)
+            for k, group in enumerate(self.groups):
+                if group.places[0][0] in into:
+                    continue
+                few = self._feature(group, in_factors[k], late[k], inputs, grads, outputs)
+                with allocating:
+                    if k not in made:
+                        made[k] = few.room_for(len(x))
+                made[k].put(part.start, few)
+
+        pieces = blocks(len(x), layered.piece(len(basis)))
+        layered.share(pieces, layered.threads(len(basis), memory), basis, work)
+        return [made[k] for k in range(len(self.groups))]
+
+    def _by_tiles(self, layered: LayeredNetwork, group: Group) -> int | None:
+        """The use whose Jacobian is worked out by tiles, if the group is that and nothing else."""
+        if len(group.places) != 1 or group.places[0][1][0] != "weight":
+            return None
+        use = group.places[0][0]
+        return use if use in layered.tiled else None
 
     def numbers_by_output(self, in_factors: Sequence[bool]) -> tuple[int, int]:
         """How many numbers the features of a sample hold: for each output, and besides.

@@ -16,8 +16,9 @@ to multiply but too large to keep, their factors are kept and they are formed a 
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -28,6 +29,9 @@ from torchtheory.kernels.parameter_uses.jacobians import Lookup, OuterUse, Use, 
 from torchtheory.kernels.tiles import blocks
 
 Outputs = Literal["full", "trace", "diagonal"]
+
+#: A tensor for every use, by its number.
+ByUse = Sequence[Tensor] | Mapping[int, Tensor]
 
 #: Bytes of Jacobians that are formed at a time from the factors kept.
 WORKSPACE = 2**26
@@ -95,9 +99,7 @@ class Size:
     jacobian: int
 
 
-def measure(
-    group: Group, uses: Sequence[Use], inputs: Sequence[Tensor], grads: Sequence[Tensor]
-) -> Size:
+def measure(group: Group, uses: Sequence[Use], inputs: ByUse, grads: ByUse) -> Size:
     """Sizes of a group from what a single sample `[1, ...]` gave."""
     if not group.outer:
         made = jacobian_of(group, uses, inputs, grads)
@@ -112,7 +114,7 @@ def measure(
 
 
 def factors_of(
-    group: Group, uses: Sequence[Use], inputs: Sequence[Tensor], grads: Sequence[Tensor]
+    group: Group, uses: Sequence[Use], inputs: ByUse, grads: ByUse
 ) -> tuple[Tensor, Tensor]:
     """Left `[n, T, d]` and right `[n, C, T, o]` factors, the uses one after the other."""
     lefts, rights = [], []
@@ -127,9 +129,7 @@ def factors_of(
     return torch.cat(lefts, 1), torch.cat(rights, 2)
 
 
-def jacobian_of(
-    group: Group, uses: Sequence[Use], inputs: Sequence[Tensor], grads: Sequence[Tensor]
-) -> Tensor:
+def jacobian_of(group: Group, uses: Sequence[Use], inputs: ByUse, grads: ByUse) -> Tensor:
     """The Jacobian `[n, C, P]` of a group, summed over its uses."""
     if group.outer:
         left, right = factors_of(group, uses, inputs, grads)
@@ -177,17 +177,17 @@ class Features(ABC):
         kept: list[Tensor] = [getattr(self, name) for name in self.samples()]
         return sum(t.numel() * t.element_size() for t in kept)
 
-    def with_room(self, samples: int) -> Self:
-        """The same, with room for more samples behind these (see `put`)."""
+    def room_for(self, samples: int) -> Self:
+        """The same without numbers, for so many samples (see `put`)."""
+        made = copy.copy(self)
         for name, dim in self.samples().items():
             few: Tensor = getattr(self, name)
             shape = [*few.shape[:dim], samples, *few.shape[dim + 1 :]]
-            setattr(self, name, few.new_empty(shape))
-            getattr(self, name).narrow(dim, 0, few.shape[dim]).copy_(few)
-        return self
+            setattr(made, name, few.new_empty(shape))
+        return made
 
     def put(self, start: int, others: Self) -> None:
-        """Put other samples in their place, the first of them at `start`."""
+        """Put samples in their place, the first of them at `start`."""
         for name, dim in self.samples().items():
             few: Tensor = getattr(others, name)
             getattr(self, name).narrow(dim, start, few.shape[dim]).copy_(few)
@@ -254,6 +254,20 @@ class Jacobians(Features):
             if outputs == "diagonal"
             else jacobian.contiguous()
         )
+
+    @classmethod
+    def empty(cls, shape: tuple[int, int, int], outputs: Outputs, like: Tensor) -> Jacobians:
+        """Room for Jacobians of this shape `[n, C, P]`; see `by_sample`."""
+        n, classes, parameters = shape
+        made = cls(like.new_empty(0, 0, 0), outputs)
+        lead = (classes, n) if outputs == "diagonal" else (n, classes)
+        made.values = like.new_empty(*lead, parameters)
+        return made
+
+    @property
+    def by_sample(self) -> Tensor:
+        """The Jacobians as `[n, C, P]`, to write to."""
+        return self.values.transpose(0, 1) if self.outputs == "diagonal" else self.values
 
     def samples(self) -> dict[str, int]:
         return {"values": int(self.outputs == "diagonal")}

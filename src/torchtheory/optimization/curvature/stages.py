@@ -20,13 +20,13 @@ channels last.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.workspace import Workspace as Memory
 from torchtheory.nets.chain import Average, Rearrangement
 from torchtheory.optimization.curvature.convolution_derivatives import channels_last
 
@@ -42,27 +42,16 @@ AVERAGING = (
 DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
-class Workspace:
-    """Memory that piece after piece of the data is worked out in, so that caches hold it."""
+class Workspace(Memory):
+    """Memory that piece after piece of the data is worked out in.
+
+    Attributes:
+        rows: the rows of its input that every stage used last, and what it kept of that piece.
+    """
 
     def __init__(self, like: Tensor) -> None:
-        self._like = like.new_empty(0)  # its kind, and not its numbers
-        self._held: dict[tuple[object, str], Tensor] = {}
-        self._views: dict[tuple[object, str, tuple[int, ...]], Tensor] = {}
-        #: The rows of its input that every stage used last, and what it kept of that piece.
+        super().__init__(like)
         self.rows: dict[object, tuple[Kept, Tensor]] = {}
-
-    def room(self, owner: object, use: str, shape: tuple[int, ...]) -> Tensor:
-        """A tensor for one use; what the last piece left is still in it, and zeros at first."""
-        view = self._views.get((owner, use, shape))
-        if view is None:
-            size = math.prod(shape)
-            held = self._held.get((owner, use))
-            if held is None or len(held) < size:
-                with torch.inference_mode(False):  # to be written to also when that is over
-                    held = self._held[owner, use] = self._like.new_zeros(size)
-            view = self._views[owner, use, shape] = held[:size].view(shape)
-        return view
 
 
 @dataclass(slots=True)

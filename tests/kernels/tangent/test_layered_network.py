@@ -1,0 +1,252 @@
+"""Tangent kernels of convolutional networks, layer by layer: equal to Jacobians written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.threads import one_thread
+from torchtheory.kernels import layered_network, tangent
+from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.tangent_derivatives import Derivatives
+
+
+def _normalization(kind: type[nn.Module], width: int) -> nn.Module:
+    layer = kind(width)
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    layer.running_mean.normal_()
+    layer.running_var.uniform_(0.5, 2)
+    return layer
+
+
+class Residual(nn.Module):
+    """Shortcuts that end in a sum, with a value that is read three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 16, 3, padding=1, bias=False)
+        self.norm = _normalization(nn.BatchNorm2d, 16)
+        self.one = nn.Conv2d(16, 16, 3, padding=1)
+        self.two = nn.Conv2d(16, 16, 3, padding=1)
+        self.beside = nn.Conv2d(16, 16, 1)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        y = self.two(torch.relu(self.one(x))) + x
+        y = torch.relu(y + self.beside(x))
+        return self.last(y.mean((2, 3)))
+
+
+class Dense(nn.Module):
+    """Values side by side, and one layer that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(2, 16, 3, padding=1)
+        self.two = nn.Conv2d(16, 16, 3, padding=1)
+        self.three = nn.Conv2d(32, 16, 3)
+        self.last = nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.one(x))
+        y = torch.cat([torch.tanh(self.two(x)), x], 1)
+        y = torch.relu(self.two(torch.relu(self.three(y))))
+        return self.last(torch.flatten(nn.functional.adaptive_avg_pool2d(y, 1), 1))
+
+
+def _chain(*layers: nn.Module, size: int, features: int) -> tuple[nn.Module, Tensor]:
+    return (
+        nn.Sequential(
+            nn.Conv2d(2, 16, 3, padding=1), nn.ReLU(), *layers, nn.Flatten(),
+            nn.Linear(features, 3),
+        ),
+        torch.randn(4, 2, size, size),
+    )  # fmt: skip
+
+
+def _partly_frozen() -> tuple[nn.Module, Tensor]:
+    net, x = _chain(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1),
+                    nn.ReLU(), size=16, features=4096)  # fmt: skip
+    net[0].requires_grad_(False)
+    net[2].bias.requires_grad_(False)
+    net[4].weight.requires_grad_(False)
+    return net, x
+
+
+NETWORKS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "chain": lambda: _chain(nn.Conv2d(16, 20, 3, padding=1), nn.ReLU(), size=16, features=5120),
+    "odd sizes": lambda: _chain(
+        nn.Conv2d(16, 16, 3, padding=2), nn.GELU(), nn.Conv2d(16, 18, 3), nn.ELU(inplace=True),
+        size=17, features=18 * 17 * 17,
+    ),
+    "poolings": lambda: _chain(
+        nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Dropout(),
+        nn.Conv2d(16, 16, 5, stride=2, padding=1, bias=False), nn.Sigmoid(), nn.AvgPool2d(2),
+        size=16, features=16,
+    ),
+    "linear": lambda: _chain(nn.Conv2d(16, 16, 3, padding=1), size=16, features=4096),
+    "two dense layers": lambda: _chain(
+        nn.Conv2d(16, 16, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(4096, 5),
+        _normalization(nn.BatchNorm1d, 5), nn.ReLU(), size=16, features=5,
+    ),
+    "partly frozen": _partly_frozen,
+    "shortcuts": lambda: (Residual(), torch.randn(4, 2, 16, 17)),
+    "side by side": lambda: (Dense(), torch.randn(4, 2, 18, 18)),
+}  # fmt: skip
+
+
+def make(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Tensor]:
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        net, x = NETWORKS[name]()
+    return net.to(dtype).eval(), x.to(dtype)
+
+
+def _layered(net: nn.Module, x: Tensor) -> object:
+    derivatives = Derivatives(net, x)
+    derivatives.find_layers(x[:1])
+    return derivatives.layered
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    return bool((found - expected).abs().max() <= 1e-11 * expected.abs().max())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_equals_the_jacobian_contraction(name: str, jacobian: Any) -> None:
+    net, x = make(name)
+    assert _layered(net, x) is not None
+    full = jacobian(net, x)
+    assert _close(empirical_ntk(net, x), torch.einsum("ncp,mdp->nmcd", full, full))
+    for outputs, pattern in (("diagonal", "ncp,mcp->nmc"), ("trace", "ncp,mcp->nm")):
+        expected = torch.einsum(pattern, full, full[1:3])
+        assert _close(empirical_ntk(net, x, x[1:3], outputs=outputs), expected)
+
+
+@pytest.mark.parametrize("name", ["odd sizes", "side by side", "poolings"])
+@pytest.mark.parametrize("memory", [1000, 2**21, 2**23])
+@pytest.mark.parametrize("outputs", ["full", "diagonal"])
+def test_little_memory_changes_nothing(name: str, memory: int, outputs: str) -> None:
+    net, x = make(name)
+    cut = empirical_ntk(net, x, outputs=outputs, memory=memory)
+    assert _close(cut, empirical_ntk(net, x, outputs=outputs))
+
+
+def test_pieces_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = make("shortcuts")
+    x = torch.cat([x, x.flip(2), x.flip(3)])
+    with one_thread():
+        whole = empirical_ntk(net, x)
+        monkeypatch.setattr(layered_network, "_CACHED", 3 * 2**17)  # a sample or two
+        alone = empirical_ntk(net, x)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        shared = empirical_ntk(net, x)
+        monkeypatch.setattr(tangent, "BLOCK", 5)
+        blocks = empirical_ntk(net, x)
+    finally:
+        torch.set_num_threads(before)
+    for found in (alone, shared, blocks):
+        assert _close(found, whole)
+
+
+@pytest.mark.parametrize("only", [["2.weight"], ["2.bias"], ["0", "2.weight"], ["5"], ["0.bias"]])
+def test_some_of_the_parameters(only: list[str], jacobian: Any) -> None:
+    net, x = make("chain")
+    names = [k for k, _ in net.named_parameters() if any(k.startswith(w) for w in only)]
+    found = jacobian(net, x, names)
+    assert _close(empirical_ntk(net, x, only=only), torch.einsum("ncp,mdp->nmcd", found, found))
+
+
+def test_at_another_point(jacobian: Any) -> None:
+    net, x = make("shortcuts")
+    point = {k: p.detach() + 0.1 for k, p in net.named_parameters()}
+    found = empirical_ntk(net, x, parameters=point)
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            p.copy_(point[name])
+    full = jacobian(net, x)
+    assert _close(found, torch.einsum("ncp,mdp->nmcd", full, full))
+
+
+def test_inputs_of_two_sizes(jacobian: Any) -> None:
+    net, x = make("shortcuts")
+    small = x[:, :, :8, :8].contiguous()  # too few tiles to be worked out layer by layer
+    large = torch.cat([x, x], 3)
+    one = jacobian(net, x)
+    for other in (small, large):
+        expected = torch.einsum("ncp,mdp->nmcd", one, jacobian(net, other))
+        assert _close(empirical_ntk(net, x, other), expected)
+
+
+def test_single_precision_is_as_good_as_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = make("odd sizes")
+    exact = empirical_ntk(net, x)
+    net, x = make("odd sizes", torch.float32)
+    errors = [float((empirical_ntk(net, x) - exact).norm() / exact.norm())]
+    monkeypatch.setattr("torchtheory.kernels.tangent_derivatives.layered_network", lambda *_: None)
+    errors.append(float((empirical_ntk(net, x) - exact).norm() / exact.norm()))
+    assert errors[0] < 1e-5
+    assert errors[0] < 10 * errors[1]
+
+
+class Twisted(nn.Conv2d):
+    """A convolution of the user's that is none."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def _with_hook(net: nn.Module) -> nn.Module:
+    net[2].register_forward_hook(lambda module, given, out: 2 * out)
+    return net
+
+
+def _with_own_layer(net: nn.Module) -> nn.Module:
+    other = Twisted(16, 20, 3, padding=1).to(torch.float64)
+    other.load_state_dict(net[2].state_dict())
+    net[2] = other
+    return net
+
+
+def _circular(net: nn.Module) -> nn.Module:
+    net[2].padding_mode = "circular"
+    net[2]._reversed_padding_repeated_twice = [1, 1, 1, 1]
+    return net
+
+
+@pytest.mark.parametrize("change", [_with_hook, _with_own_layer, _circular])
+def test_what_is_no_such_network_goes_the_general_way(
+    change: Callable[[nn.Module], nn.Module], jacobian: Any
+) -> None:
+    net, x = make("chain")
+    net = change(net)
+    assert _layered(net, x) is None
+    full = jacobian(net, x)
+    assert _close(empirical_ntk(net, x), torch.einsum("ncp,mdp->nmcd", full, full))
+
+
+def test_layers_that_compute_something_else_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = make("chain")
+    pulled = layered_network.Pointwise.pulled
+    monkeypatch.setattr(
+        layered_network.Pointwise, "pulled", lambda *given: (1.01 * pulled(*given)[0],)
+    )
+    assert _layered(net, x) is None
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    net, x = make("shortcuts")
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    given = x.clone()
+    empirical_ntk(net.train(False), x)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in net.parameters())
+    assert torch.equal(x, given)
