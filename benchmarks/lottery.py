@@ -41,7 +41,7 @@ def one_alone(
     recipe: Recipe,
     seed: int,
 ) -> nn.Module:
-    """What one would write with torch alone; test errors are looked at after every epoch."""
+    """What one would write with torch alone; test errors are looked at in the end."""
     net = copy.deepcopy(start)
     for name, mask in (masks or {}).items():
         torch_prune.custom_from_mask(net.get_submodule(name.rpartition(".")[0]), "weight", mask)
@@ -52,8 +52,8 @@ def one_alone(
             optimizer.zero_grad()
             F.cross_entropy(net(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        with torch.no_grad():
-            (net(test[0]).argmax(1) != test[1]).double().mean()
+    with torch.no_grad():
+        (net(test[0]).argmax(1) != test[1]).double().mean()
     return net
 
 

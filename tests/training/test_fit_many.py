@@ -23,7 +23,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.data.real import digits
 from torchtheory.training import many_networks
-from torchtheory.training.many_networks import fit_many, mlp_family, noisy_labels
+from torchtheory.training.many_networks import ManyResult, fit_many, mlp_family, noisy_labels
 from torchtheory.training.stacked import StackedModules, layout, stack
 from torchtheory.training.stacked_chain import StackedChain
 from torchtheory.training.trainer import fit
@@ -384,3 +384,49 @@ def test_refused(error: type[Exception], sentence: str, change: dict[str, Any]) 
     arguments: dict[str, Any] = {"networks": family(), "train": (X, Y), "epochs": 1}
     with pytest.raises(error, match=sentence):
         fit_many(**{**arguments, **change})
+
+
+def test_looks_at_validation_data_only_now_and_then() -> None:
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    data = (x, (x[:, 0] > 0).long())
+    networks = mlp_family(3, widths=[4], outputs=2, seeds=[0, 1])
+    often = fit_many(networks, data, validation=data, epochs=5)
+    seldom = fit_many(networks, data, validation=data, validate_every=2, epochs=5)
+    assert seldom.validated.tolist() == [False, True, False, True, True]
+    assert bool(often.validated.all())
+    for a, b in (
+        (often.validation_loss, seldom.validation_loss),
+        (often.validation_error, seldom.validation_error),
+    ):
+        assert a is not None and b is not None
+        assert torch.equal(a[:, seldom.validated], b[:, seldom.validated])
+        assert bool(b[:, ~seldom.validated].isnan().all())
+    found = [e.validation_loss is None for e in seldom.history(1).epochs]
+    assert found == [True, False, True, False, False]
+    with pytest.raises(InvalidInput, match="validate_every"):
+        fit_many(networks, data, validation=data, validate_every=0)
+
+
+@pytest.mark.parametrize("seeds", [[0, 0], [0, 1]])
+@pytest.mark.parametrize("own_labels", [True, False])
+def test_batches_that_are_read_together_change_nothing(
+    seeds: list[int], own_labels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    networks = mlp_family(3, widths=[4], outputs=2, seeds=[0, 1])
+    labels = torch.stack([y, 1 - y]) if own_labels else None
+
+    def trained() -> ManyResult:
+        return fit_many(networks, (x, y), epochs=3, batch_size=8, labels=labels, seed=seeds)
+
+    together = trained()
+    monkeypatch.setattr(many_networks, "_TOGETHER", 1)
+    alone = trained()
+    assert torch.allclose(together.train_loss, alone.train_loss, rtol=1e-6)
+    assert torch.equal(together.train_error, alone.train_error)
+    for k in range(2):
+        for p, q in zip(
+            together.network(k).parameters(), alone.network(k).parameters(), strict=True
+        ):
+            assert torch.equal(p, q)

@@ -75,11 +75,17 @@ def agree(chain: StackedChain, x: Tensor, *, shared: bool, task: Task = "multicl
             (x.flip(-1), both),
             (x[:2], y[:2]) if shared else (x[:, :2], y[:, :2]),
         ):
-            expected, wrong, others = theirs(inputs, labels, shared=shared)
-            each, found, gradients = ours(inputs, labels, shared=shared)
-            torch.testing.assert_close(each, expected, rtol=1e-12, atol=1e-12)
-            assert (found is None and wrong is None) or torch.equal(found, wrong)
-            for g, other in zip(gradients, others, strict=True):
+            expected = chain.on_shared(inputs) if shared else chain(inputs)
+            total = losses(expected, labels)[0].sum()
+            masks = chain.masks or [1] * len(chain.trained)
+            by_autograd = [
+                m * g for m, g in zip(masks, torch.autograd.grad(total, chain.trained), strict=True)
+            ]
+            made, others = theirs(inputs, labels, shared=shared)
+            outputs, gradients = ours(inputs, labels, shared=shared)
+            for values in (made, outputs):
+                torch.testing.assert_close(values, expected.detach(), rtol=1e-12, atol=1e-12)
+            for g, other in zip([*gradients, *others], [*by_autograd] * 2, strict=True):
                 assert not g.requires_grad
                 torch.testing.assert_close(g, other, rtol=1e-11, atol=1e-12)
 

@@ -56,6 +56,9 @@ _WORTH = 2
 # Samples that all networks are evaluated on at once: their values should stay in caches.
 _CHUNK = 128
 
+# Batches that are read at once at most, and numbers of their inputs.
+_TOGETHER, _READ = 16, 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -74,6 +77,8 @@ class ManyResult:
         train_loss, train_error: `[K, epochs]`, as in `History`; the error is NaN in
             regression.
         validation_loss, validation_error: `[K, epochs]`, or None without validation data.
+        validated: the epochs after which these were looked at, `[epochs]`; they are NaN after the
+            others.
         learning_rates: `[K]`.
         labels: what each network was trained on, `[K, n, ...]`, or `[n, ...]` if all shared it.
         seconds: for all together.
@@ -84,6 +89,7 @@ class ManyResult:
     train_error: Tensor
     validation_loss: Tensor | None
     validation_error: Tensor | None
+    validated: Tensor
     learning_rates: Tensor
     labels: Tensor
     seconds: float
@@ -137,8 +143,8 @@ class ManyResult:
                     e + 1,
                     float(self.train_loss[k, e]),
                     None if math.isnan(error) else error,
-                    _entry(self.validation_loss, k, e),
-                    _entry(self.validation_error, k, e),
+                    _entry(self.validation_loss, k, e) if self.validated[e] else None,
+                    _entry(self.validation_error, k, e) if self.validated[e] else None,
                     float(self.learning_rates[k]),
                     self.seconds / self.train_loss.numel(),
                 )
@@ -151,6 +157,7 @@ def fit_many(
     train: Data,
     *,
     validation: Data | float | None = None,
+    validate_every: int = 1,
     epochs: int = 10,
     batch_size: int = 64,
     optimizer: str = "adam",
@@ -171,6 +178,8 @@ def fit_many(
             elementwise activations may differ in width and depth; other networks are stacked
             with those of the same architecture. Dropout and batch normalization are refused.
         train, validation, epochs, batch_size, task: as for `fit`; the data are held in memory.
+        validate_every: epochs from one look at the validation data to the next; after the last
+            epoch there always is one.
         optimizer: `sgd`, `momentum`, `nesterov`, `adam` or `adamw`.
         learning_rate, weight_decay: one for all, or one for each network.
         labels: targets of their own for each network, `[K, n, ...]`, instead of those in
@@ -214,6 +223,7 @@ def fit_many(
         if not any(p.requires_grad for p in model.parameters()):
             raise InvalidInput(f"network {k} has no parameter to train")
     whole_number(epochs, "epochs", least=1)
+    whole_number(validate_every, "validate_every", least=1)
     if optimizer not in STEPS:
         raise UnknownName("optimizer of stacked networks", str(optimizer), STEPS)
     count = len(networks)
@@ -250,6 +260,8 @@ def fit_many(
     shape = (count, epochs)
     train_loss, train_error = torch.full(shape, math.nan), torch.full(shape, math.nan)
     train_loss, train_error = train_loss.double(), train_error.double()
+    validated = torch.arange(1, epochs + 1) % validate_every == 0
+    validated[-1] = True
     validation_loss, validation_error = train_loss.clone(), train_error.clone()
 
     def prepared(members: list[int]) -> tuple[_Stacked, Step]:
@@ -279,7 +291,7 @@ def fit_many(
             losses, errors = one.run_epoch(epoch, batch_size, step)
             train_loss[rows, epoch - 1] = losses
             train_error[rows, epoch - 1] = errors
-            if held_out is not None:
+            if held_out is not None and validated[epoch - 1]:
                 losses, errors = one.evaluate(held_out)
                 validation_loss[rows, epoch - 1] = losses
                 validation_error[rows, epoch - 1] = errors
@@ -305,10 +317,37 @@ def fit_many(
         train_error,
         None if held_out is None else validation_loss,
         None if held_out is None or not classified else validation_error,
+        validated,
         rates,
         targets,
         time.perf_counter() - started,
     )
+
+
+class _Total:
+    """Losses and errors of K networks, sample after sample."""
+
+    def __init__(self, losses: StackedLosses) -> None:
+        self._losses = losses
+        self._sums: list[Tensor] = []
+        self._wrong: list[Tensor] = []
+        self._samples = 0
+
+    @torch.no_grad()
+    def add(self, outputs: Tensor, y: Tensor) -> None:
+        """Some samples with the outputs `[K, outputs, n]`."""
+        each, wrong = self._losses(outputs, y)
+        self._sums.append(each.double() * outputs.shape[2])
+        self._samples += outputs.shape[2]
+        if wrong is not None:
+            self._wrong.append(wrong)
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Mean losses and shares of errors `[K]`; NaN in place of errors in regression."""
+        mean = torch.stack(self._sums).sum(0).cpu() / self._samples
+        if not self._wrong:
+            return mean, torch.full_like(mean, math.nan)
+        return mean, torch.stack(self._wrong).sum(0).double().cpu() / self._samples
 
 
 class _Stacked:
@@ -332,34 +371,44 @@ class _Stacked:
         self.one_order = len(set(seeds)) == 1
 
     def run_epoch(self, epoch: int, batch_size: int, step: Step) -> tuple[Tensor, Tensor]:
-        """One pass over the data; mean losses and errors `[K]`."""
-        n = len(self.x)
-        losses, errors = [], []
-        for index in self._orders(epoch, batch_size):
-            x, y = self._batch(index)
-            each, wrong, gradients = self.gradients(x, y, shared=index.ndim == 1)
-            step(gradients)
-            losses.append(each.double() * index.shape[-1])
-            if wrong is not None:
-                errors.append(wrong)
-        mean = torch.stack(losses).sum(0).cpu() / n
-        if not errors:
-            return mean, torch.full_like(mean, math.nan)
-        return mean, torch.stack(errors).sum(0).double().cpu() / n
+        """One pass over the data; mean losses and errors `[K]`.
+
+        Several batches are read at once, and the usual losses, which are means over samples, are
+        computed for all of them at once.
+        """
+        each = max(1, self.x[0].numel() * len(self.seeds) * batch_size)
+        together = batch_size * max(1, min(_TOGETHER, _READ // each))
+        total = _Total(self.losses)
+        for index in self._orders(epoch, together):
+            inputs, targets = self._batch(index)
+            shared = index.ndim == 1
+            batches = [
+                (
+                    inputs.narrow(0 if shared else 1, start, size),
+                    targets.narrow(int(not shared or self.own_labels), start, size),
+                )
+                for start in range(0, index.shape[-1], batch_size)
+                for size in (min(batch_size, index.shape[-1] - start),)
+            ]
+            made = []
+            for x, y in batches:
+                outputs, gradients = self.gradients(x, y, shared=shared)
+                step(gradients)
+                if self.losses.usual and len(batches) > 1:
+                    made.append(outputs.clone())  # the next batch overwrites them
+                else:
+                    total.add(outputs, y)
+            if made:
+                total.add(torch.cat(made, 2), targets)
+        return total.means()
 
     @torch.no_grad()
     def evaluate(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Mean losses and errors `[K]` of all networks on the same samples."""
-        losses, errors = [], []
+        total = _Total(self.losses)
         for x, y in samples.chunks(_CHUNK):
-            each, wrong = self.losses(self.gradients.outputs(x), y)
-            losses.append(each.double() * len(x))
-            if wrong is not None:
-                errors.append(wrong)
-        mean = torch.stack(losses).sum(0).cpu() / len(samples)
-        if not errors:
-            return mean, torch.full_like(mean, math.nan)
-        return mean, torch.stack(errors).sum(0).double().cpu() / len(samples)
+            total.add(self.gradients.outputs(x), y)
+        return total.means()
 
     def _orders(self, epoch: int, batch_size: int) -> tuple[Tensor, ...]:
         """Row numbers of each batch: `[B]` where all share it, else `[K, B]`."""

@@ -21,22 +21,22 @@ from torchtheory.training.stacked import Stack
 from torchtheory.training.stacked_chain import Affine, StackedChain
 from torchtheory.training.stacked_losses import StackedLosses
 
-Differentiated = tuple[Tensor, Tensor | None, list[Tensor]]
-"""Mean losses `[K]`, errors `[K]`, and the gradients of the trained stacks of parameters."""
+Differentiated = tuple[Tensor, list[Tensor]]
+"""Outputs `[K, outputs, n]`, and the gradients of the trained stacks of parameters."""
 
 
 class Gradients(Protocol):
     """Differentiates the losses of a stack of networks."""
 
     def __call__(self, x: Tensor, y: Tensor, *, shared: bool) -> Differentiated:
-        """Losses, errors and gradients; those of padded and pruned weights are 0.
+        """Outputs and gradients; those of padded and pruned weights are 0.
 
         Args:
             x: inputs of each network, `[K, n, ...]`, or the same for all, `[n, ...]`.
             y: targets, as for `StackedLosses`.
             shared: whether the inputs are the same for all.
 
-        The next call may overwrite the gradients.
+        The next call may overwrite both.
         """
 
     def outputs(self, x: Tensor) -> Tensor:
@@ -58,11 +58,12 @@ class TracedGradients:
 
     def __call__(self, x: Tensor, y: Tensor, *, shared: bool) -> Differentiated:
         stack = self.stack
-        each, wrong = self.losses(stack.on_shared(x) if shared else stack(x), y)
-        gradients = list(torch.autograd.grad(each.sum(), stack.trained))
+        outputs = stack.on_shared(x) if shared else stack(x)
+        slopes = self.losses.slopes(outputs.detach(), y)
+        gradients = list(torch.autograd.grad(outputs, stack.trained, slopes))
         if stack.masks is not None:
             gradients = [g.mul_(m) for g, m in zip(gradients, stack.masks, strict=True)]
-        return each.detach(), wrong, gradients
+        return outputs.detach(), gradients
 
     @torch.no_grad()
     def outputs(self, x: Tensor) -> Tensor:
@@ -79,7 +80,7 @@ class ChainGradients:
     >>> _ = nn.init.zeros_(net.weight)
     >>> x, y = torch.tensor([[3.0]]), torch.tensor([[2.0]])
     >>> losses = StackedLosses(Problem(net, (x, y)), usual=True)
-    >>> ChainGradients(StackedChain([net]), losses)(x, y, shared=True)[2]
+    >>> ChainGradients(StackedChain([net]), losses)(x, y, shared=True)[1]
     [tensor([[[-12.]]])]
     """
 
@@ -97,7 +98,8 @@ class ChainGradients:
     def __call__(self, x: Tensor, y: Tensor, *, shared: bool) -> Differentiated:
         links = self.stack.links
         values = self._values(self.stack.columns(x, shared=shared))
-        each, wrong, slope = self.losses.with_slopes(values[-1].detach(), y)
+        outputs = values[-1].detach()
+        slope = self.losses.slopes(outputs, y)
         for place in range(len(links) - 1, self.stack.lowest - 1, -1):
             link, a = links[place], values[place]
             if isinstance(link, Affine):
@@ -114,7 +116,7 @@ class ChainGradients:
                 (slope,) = torch.autograd.grad(values[place + 1], a, slope)
         for gradient, mask in self._masked:
             gradient.mul_(mask)
-        return each, wrong, self._gradients
+        return outputs, self._gradients
 
     @torch.no_grad()
     def outputs(self, x: Tensor) -> Tensor:

@@ -55,11 +55,13 @@ class Recipe:
         validation: Data | None = None,
     ) -> ManyResult:
         """All of them as one batch."""
+        epochs = self.epochs if epochs is None else epochs
         return fit_many(
             networks,
             train,
             validation=validation,
-            epochs=self.epochs if epochs is None else epochs,
+            validate_every=epochs,  # the last one is what counts
+            epochs=epochs,
             batch_size=self.batch_size,
             optimizer=self.optimizer,
             learning_rate=self.learning_rate,
@@ -171,20 +173,21 @@ def lottery_tickets(
 
     def trained(
         networks: list[nn.Module], masks: Sequence[Masks] | None
-    ) -> tuple[list[nn.Module], Tensor]:
+    ) -> tuple[ManyResult, Tensor]:
         rounds = len(networks) // len(numbers)
         result = recipe.run(
             networks, train, list(numbers) * rounds, masks, epochs=left, validation=test
         )
-        return list(result.networks()), _final(result).view(rounds, len(numbers))
+        return result, _final(result).view(rounds, len(numbers))
 
-    networks, measured = trained(starts, None)
+    result, measured = trained(starts, None)
     dense = measured[0]
     found: list[tuple[Masks, ...]] = []
     rows: list[Tensor] = []
     draws = torch.Generator().manual_seed(derived_seed(numbers[0], "random masks"))
     waves = [[s] for s in shares] if iterative else [shares]
     for wave in track(waves, "rounds of pruning"):
+        networks = [result.network(k) for k in range(len(numbers))]
         at, masks = [], []
         for share in wave:
             # in the first round nothing has gone yet
@@ -197,10 +200,8 @@ def lottery_tickets(
             drawn = [random_masks(m, draws) for m in chosen]
             at += [*starts, *strangers, *starts]
             masks += [*chosen, *chosen, *drawn]
-        after, measured = trained(at, masks)
+        result, measured = trained(at, masks)  # the tickets are the first
         rows += list(measured.view(len(wave), len(KINDS), len(numbers)))
-        if iterative:
-            networks = after[: len(numbers)]
     table = torch.stack(rows)
     return Tickets(
         torch.tensor([sparsity(m[0]) for m in found], dtype=torch.float64),
