@@ -398,7 +398,8 @@ def test_looks_at_validation_data_only_now_and_then() -> None:
         (often.validation_loss, seldom.validation_loss),
         (often.validation_error, seldom.validation_error),
     ):
-        assert a is not None and b is not None
+        assert a is not None
+        assert b is not None
         assert torch.equal(a[:, seldom.validated], b[:, seldom.validated])
         assert bool(b[:, ~seldom.validated].isnan().all())
     found = [e.validation_loss is None for e in seldom.history(1).epochs]
