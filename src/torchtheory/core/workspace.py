@@ -26,16 +26,18 @@ class Workspace:
     def __init__(self, like: Tensor) -> None:
         self._like = like.new_empty(0)  # its kind, and not its numbers
         self._held: dict[tuple[Hashable, str], Tensor] = {}
-        self._views: dict[tuple[Hashable, str, tuple[int, ...]], Tensor] = {}
+        self._views: dict[tuple[Hashable, str], dict[tuple[int, ...], Tensor]] = {}
 
     def room(self, owner: Hashable, use: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor for one use; what the last piece left is still in it, and zeros at first."""
-        view = self._views.get((owner, use, shape))
-        if view is None:
+        views = self._views.setdefault((owner, use), {})
+        if shape not in views:
             size = math.prod(shape)
             held = self._held.get((owner, use))
             if held is None or len(held) < size:
+                views.clear()  # of what was too small
+                self._held.pop((owner, use), None)
                 with torch.inference_mode(False):  # to be written to also when that is over
                     held = self._held[owner, use] = self._like.new_zeros(size)
-            view = self._views[owner, use, shape] = held[:size].view(shape)
-        return view
+            views[shape] = held[:size].view(shape)
+        return views[shape]

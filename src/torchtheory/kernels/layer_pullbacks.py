@@ -26,7 +26,8 @@ class Kept:
     Attributes:
         x: its inputs.
         used: what the operation on its parameters is given.
-        slopes: of an activation, laid out as the derivatives are.
+        slopes: of an activation, laid out as the derivatives are; of a pooling, the places that
+            its entries are from.
     """
 
     x: Sequence[Tensor]

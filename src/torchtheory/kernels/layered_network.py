@@ -44,12 +44,6 @@ from torchtheory.nets.convolutional.winograd import TAPS, TILE
 #: Work on some of the samples.
 Work = Callable[[slice, Workspace], None]
 
-#: Layers that pass on what they are given, in another shape or in the same.
-_RESHAPING = (nn.Flatten, nn.Unflatten, nn.Identity, chain.Rearrangement)
-
-#: Layers that do nothing in evaluation mode.
-_DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-
 #: Layers without parameters that map samples one by one.
 _PLAIN = (
     nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, chain.Average, nn.LPPool2d,
@@ -61,9 +55,6 @@ _CHANNELS, _TILES = 16, 16
 
 #: Bytes of the derivatives of a piece in the largest value.
 _CACHED = 3 * 2**20
-
-#: Difference to the model that roundings may make, relative to the largest entry.
-_SAME = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +89,10 @@ class Begun:
     grads: dict[int, Tensor]
 
 
+class LayersDiffer(Exception):
+    """The model does not compute what its layers say, such as one that works in place."""
+
+
 class LayeredNetwork:
     """A network of known layers, at one point.
 
@@ -108,14 +103,20 @@ class LayeredNetwork:
     Attributes:
         tiled: the convolutions whose Jacobians are worked out by tiles, by the number of their use.
         bytes_by_output: memory to differentiate a sample by one output, about.
+        bytes_by_sample: memory of a sample besides.
     """
 
     def __init__(self, steps: Sequence[Step], x: Tensor) -> None:
         self.steps = steps
-        values, _ = self._values(x[:1])
-        sizes = [v.numel() * v.element_size() for v in values]
-        # every layer has its own result, and the tiles of the largest are larger nine times
-        self.bytes_by_output = 2 * sum(sizes) + 9 * max(sizes)
+        item = x.element_size()
+        sizes = [item * v.numel() for v in self._values(x[:1])[0]]
+        filters = [
+            item * s.layer.weight.numel() for s in steps if isinstance(s.layer, TiledConvolution)
+        ]
+        # every layer has its own result; the tiles of the largest are larger nine times, and what
+        # is on its way to a Jacobian five times
+        self.bytes_by_output = 2 * sum(sizes) + 9 * max(sizes) + 5 * max(filters)
+        self.bytes_by_sample = 6 * sum(sizes)
         self._largest = max(sizes)
         self.tiled = {
             step.use: step.layer
@@ -125,14 +126,16 @@ class LayeredNetwork:
         self._side_by_side = SideBySide()
         self._workspaces: list[Workspace] = []
 
-    def piece(self, outputs: int) -> int:
-        """How many samples to work out at once."""
-        return max(1, _CACHED // (outputs * self._largest))
+    def shares(self, outputs: int, memory: int) -> tuple[int, int]:
+        """How many threads share the samples, and how many samples they work out at once."""
+        each = self.bytes_by_sample + outputs * self.bytes_by_output
+        threads = max(1, min(torch.get_num_threads(), memory // each))
+        cached = _CACHED // (outputs * self._largest)
+        return threads, max(1, min(cached, memory // (threads * each)))
 
-    def threads(self, outputs: int, memory: int) -> int:
-        """How many threads share the samples, if there is memory for all."""
-        each = outputs * self.bytes_by_output * self.piece(outputs)
-        return max(1, min(torch.get_num_threads(), memory // each))
+    def forget(self) -> None:
+        """Give memory back."""
+        self._workspaces.clear()
 
     def _values(self, x: Tensor) -> tuple[list[Tensor], list[Kept]]:
         values: list[Tensor] = []
@@ -152,12 +155,9 @@ class LayeredNetwork:
         """
         number, outer, nothing = len(self.steps) - 1, basis[None], Kept(())
         grads: dict[int, Tensor] = {}
-        while number >= 0 and (step := self.steps[number]).layer.same_for_all and step.moves:
-            # the step before it, and no branch that goes round it
+        while number > 0 and (step := self.steps[number]).layer.same_for_all and step.moves:
             if step.inputs != (number - 1,) or not self.steps[number - 1].moves:
-                break
-            if any(number - 1 in other.inputs for other in self.steps[number + 1 :]):
-                break
+                break  # a branch goes round the step before it, or there is nothing to go to
             if step.use is not None:
                 grads[step.use] = outer
             (outer,) = step.layer.pulled(nothing, outer, Workspace(basis))
@@ -166,18 +166,29 @@ class LayeredNetwork:
 
     @torch.no_grad()
     def differentiate(
-        self, x: Tensor, begun: Begun, into: dict[int, Tensor], space: Workspace
+        self,
+        x: Tensor,
+        expected: Tensor,
+        begun: Begun,
+        into: dict[int, Tensor],
+        space: Workspace,
     ) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
         """What goes into operations on parameters `[n, ...]`, and what comes back `[n, C, ...]`.
 
         Args:
             x: some samples.
+            expected: the model's outputs for them.
             begun: what is known of the way back.
             into: where to put Jacobians `[n, C, P]`, for operations (by number) of which nothing
                 else is asked for.
             space: to work in; the results are good until it is used again.
+
+        Raises:
+            LayersDiffer: if the model computes something else than its layers.
         """
-        kept = self._values(x)[1]
+        values, kept = self._values(x)
+        if not agree(values[-1], expected):
+            raise LayersDiffer
         inputs: dict[int, Tensor] = {}
         grads = {use: of_all(outer, len(x)) for use, outer in begun.grads.items()}
         outer = {begun.step: begun.outer}
@@ -265,21 +276,21 @@ def layered_network(
             isinstance(s.layer, TiledConvolution) and s.moves for s in steps
         ):
             return None
-        network = LayeredNetwork(steps, x)
-        values, _ = network._values(x[:1])
-        expected = function(point, x[:1])
-        return network if values[-1].ndim == 2 and same(values[-1], expected) else None
+        return LayeredNetwork(steps, x)
 
 
-def same(found: Tensor, expected: Tensor) -> bool:
-    """Whether two ways to compute the same agree but for roundings.
+def agree(found: Tensor, expected: Tensor) -> bool:
+    """Whether two ways to compute something agree but for roundings.
 
-    >>> same(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.001]))
+    >>> agree(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0001]))
     True
+    >>> agree(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.01]))
+    False
     """
     if found.shape != expected.shape:
         return False
-    return bool((found - expected).abs().max() <= _SAME * expected.abs().max())
+    allowed = torch.finfo(expected.dtype).eps ** 0.5 * expected.abs().max()
+    return bool((found - expected).abs().max() <= allowed)
 
 
 def _steps(
@@ -311,11 +322,15 @@ def _steps(
             use, _ = waiting.pop(0)
         moves = use is not None or any(steps[i].moves for i in one.inputs if i >= 0)
         y, _ = layer.values(*given)
-        if y.ndim not in (2, 4):
+        if y.ndim not in (2, 4) or len(y) != len(x):
             return None
         steps.append(Step(layer, one.inputs, use, moves))
         values.append(y)
-    return None if waiting else steps
+    read = {len(steps) - 1}
+    for number in reversed(range(len(steps))):
+        read.update(steps[number].inputs if number in read else ())
+    unread = any(s.use is not None for number, s in enumerate(steps) if number not in read)
+    return None if waiting or unread or values[-1].ndim != 2 else steps
 
 
 def _layer(module: nn.Module, own: Parameters, given: Sequence[Tensor]) -> Layer | None:
@@ -326,6 +341,10 @@ def _layer(module: nn.Module, own: Parameters, given: Sequence[Tensor]) -> Layer
     if isinstance(module, chain.Concatenation):
         return Concatenation() if module.dim in (1, 1 - x.ndim) else None
     if not chain.has_own_forward(module):
+        return None
+    # a buffer in place of a parameter is not among its own
+    held = {k for k in ("weight", "bias") if getattr(module, k, None) is not None}
+    if held != own.keys():
         return None
     if isinstance(module, nn.Linear):
         return Dense(own["weight"], own.get("bias")) if x.ndim == 2 else None
@@ -338,9 +357,9 @@ def _layer(module: nn.Module, own: Parameters, given: Sequence[Tensor]) -> Layer
         return Scaling(*statistics, own.get("weight"), own.get("bias"))
     if own:
         return None
-    if isinstance(module, _DROPPING):
+    if isinstance(module, chain.DROPPING):
         return Reshaping(nn.Identity(), x.shape[1:])
-    if isinstance(module, _RESHAPING):
+    if isinstance(module, chain.RESHAPING):
         return Reshaping(module, x.shape[1:])
     if isinstance(module, nn.MaxPool2d):
         return Largest(module)
@@ -351,9 +370,6 @@ def _layer(module: nn.Module, own: Parameters, given: Sequence[Tensor]) -> Layer
 
 def _convolution(module: nn.Conv2d, own: Parameters, x: Tensor) -> Layer | None:
     if module.padding_mode != "zeros" or isinstance(module.padding, str) or x.ndim != 4:
-        return None
-    # a buffer in place of a parameter is not among them
-    if own.keys() != ({"weight"} if module.bias is None else {"weight", "bias"}):
         return None
     parameters = own["weight"], own.get("bias")
     places = [n + 2 * p - TAPS + 1 for n, p in zip(x.shape[2:], module.padding, strict=True)]

@@ -22,7 +22,12 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.random import as_generator
 from torchtheory.core.workspace import Workspace
-from torchtheory.kernels.layered_network import LayeredNetwork, layered_network, same
+from torchtheory.kernels.layered_network import (
+    LayeredNetwork,
+    LayersDiffer,
+    agree,
+    layered_network,
+)
 from torchtheory.kernels.parameter_uses.jacobians import Lookup, Use
 from torchtheory.kernels.parameter_uses.watching import ParameterUses
 from torchtheory.kernels.tangent_features import (
@@ -44,6 +49,10 @@ from torchtheory.models.model import Parameters, PureFunction, global_randomness
 
 #: (parameters, batch of inputs) -> batch of outputs
 Functional = Callable[[Parameters, Tensor], Tensor]
+
+
+#: Bytes of the values of some samples, for a forward pass.
+_CACHED = 2**26
 
 
 def refuse_unusable_mode(model: nn.Module) -> None:
@@ -264,21 +273,35 @@ class Derivatives(Differentiable):
 
     def find_layers(self, x: Tensor) -> None:
         """From here on work layer by layer, if that computes the same for a sample `[1, ...]`."""
+        if self.whole:
+            return
         layered = layered_network(self.function, self.point, self.uses, x)
-        if layered is None or self.whole:
+        if layered is None:
             return
         self.layered = layered
-        uses = [self._by_tiles(layered, group) for group in self.groups]
+        uses = [self._by_tiles(group) for group in self.groups]
         in_factors = [g.outer and use is None for g, use in zip(self.groups, uses, strict=True)]
-        how = slice(None), in_factors, [False] * len(uses)
-        ours = self.layered_features(x, *how, "full", memory=0)
-        for use, one, two in zip(uses, ours, self.features(x, *how, "full"), strict=True):
-            for name in one.samples():
-                expected = getattr(two, name)
+        # two combinations of the outputs: all of them may be too many for the memory
+        two = torch.randn(2, self.classes, generator=as_generator(0), dtype=torch.float64)
+        how = two.to(x), in_factors, [False] * len(uses)
+        try:
+            ours = self.layered_features(x, *how, "full", memory=0)
+        except LayersDiffer:
+            self.layered = None
+            return
+        for use, found, general in zip(uses, ours, self.features(x, *how, "full"), strict=True):
+            for name in found.samples():
+                expected = getattr(general, name)
                 if use is not None:
                     expected = layered.tiled[use].reordered(expected)
-                if not same(getattr(one, name), expected):
+                if not agree(getattr(found, name), expected):
                     self.layered = None
+        layered.forget()
+
+    def basis(self, classes: slice) -> Tensor:
+        """Some of the outputs, as combinations of all, `[C, outputs]`."""
+        eye = torch.eye(self.classes, dtype=self.dtype, device=self._first_input.device)
+        return eye[classes]
 
     def _find_uses(self, x: Tensor, in_parts: bool) -> None:
         """Watch one sample; what cannot be followed, or comes out wrong, is taken as a whole."""
@@ -307,10 +330,10 @@ class Derivatives(Differentiable):
         """Names whose gradient, put together from the uses, is not autograd's."""
         try:
             try:
-                inputs, grads, _ = self._differentiate(x[:1], slice(None))
+                inputs, grads, _ = self._differentiate(x[:1], self.basis(slice(None)))
             except (RuntimeError, NotImplementedError):
                 self._batched = False  # vmap knows no rule for something the model does
-                inputs, grads, _ = self._differentiate(x[:1], slice(None))
+                inputs, grads, _ = self._differentiate(x[:1], self.basis(slice(None)))
         except PathsDiffer as differ:  # a function of the user's that torch.func runs elsewhere
             return differ.names
         along = [torch.tensordot(cotangent, g[0], 1)[None, None] for g in grads]
@@ -346,6 +369,8 @@ class Derivatives(Differentiable):
     @property
     def bytes_by_sample(self) -> int:
         """Memory of a sample's forward pass, roughly, and of its patches in convolutions."""
+        if self.layered is not None:
+            return self.layered.bytes_by_sample
         item = torch.finfo(self.dtype).bits // 8
         patches = sum(size.positions * size.left for size in self.sizes)
         return 2 * self.saved_bytes + item * patches
@@ -353,13 +378,12 @@ class Derivatives(Differentiable):
     # -- differentiating -------------------------------------------------------------------------
 
     def _differentiate(
-        self, x: Tensor, classes: slice
+        self, x: Tensor, basis: Tensor
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Inputs `[n, ...]` and derivatives `[n, C, ...]` of the uses, and whole Jacobians."""
         known = {k: self.point[k] for k in self.names if k not in self.whole}
         whole = {k: self.point[k] for k in self.whole}
         zeros = tuple(torch.zeros(s, dtype=self.dtype, device=x.device) for s in self._shapes)
-        basis = torch.eye(self.classes, dtype=self.dtype, device=x.device)[classes]
 
         def one(v: Tensor) -> tuple[Any, Any, Any]:
             def outputs(
@@ -383,13 +407,13 @@ class Derivatives(Differentiable):
     def features(
         self,
         x: Tensor,
-        classes: slice,
+        basis: Tensor,
         in_factors: Sequence[bool],
         late: Sequence[bool],
         outputs: Outputs,
     ) -> list[Features]:
         """What the kernel of these samples is made of: one entry per group, then the whole ones."""
-        inputs, grads, jacobians = self._differentiate(x, classes)
+        inputs, grads, jacobians = self._differentiate(x, basis)
         made = [
             self._feature(group, factors, later, inputs, grads, outputs)
             for group, factors, later in zip(self.groups, in_factors, late, strict=True)
@@ -417,7 +441,7 @@ class Derivatives(Differentiable):
     def layered_features(
         self,
         x: Tensor,
-        classes: slice,
+        basis: Tensor,
         in_factors: Sequence[bool],
         late: Sequence[bool],
         outputs: Outputs,
@@ -426,22 +450,26 @@ class Derivatives(Differentiable):
         """The same for any number of samples, layer by layer, in about so many bytes."""
         layered = self.layered
         assert layered is not None
-        basis = torch.eye(self.classes, dtype=self.dtype, device=x.device)[classes]
+        # by this thread: others must not run the model at the same time
+        whole = blocks(len(x), max(1, min(memory, _CACHED) // layered.bytes_by_sample))
+        with torch.no_grad():
+            values = torch.cat([self.function(self.point, x[part]) for part in whole])
         made: dict[int, Features] = {}
         into: dict[int, Jacobians] = {}
         for k, group in enumerate(self.groups):
-            use = self._by_tiles(layered, group)
+            use = self._by_tiles(group)
             if use is not None and not (in_factors[k] or late[k]):
                 shape = (len(x), len(basis), self.sizes[k].jacobian)
                 made[k] = into[use] = Jacobians.empty(shape, outputs, basis)
+        tiled = set(made)
         begun = layered.begun(basis)
         allocating = threading.Lock()
 
         def work(part: slice, space: Workspace) -> None:
             places = {use: jacobians.by_sample[part] for use, jacobians in into.items()}
-            inputs, grads = layered.differentiate(x[part], begun, places, space)
+            inputs, grads = layered.differentiate(x[part], values[part], begun, places, space)
             for k, group in enumerate(self.groups):
-                if group.places[0][0] in into:
+                if k in tiled:
                     continue
                 few = self._feature(group, in_factors[k], late[k], inputs, grads, outputs)
                 with allocating:
@@ -449,16 +477,17 @@ class Derivatives(Differentiable):
                         made[k] = few.room_for(len(x))
                 made[k].put(part.start, few)
 
-        pieces = blocks(len(x), layered.piece(len(basis)))
-        layered.share(pieces, layered.threads(len(basis), memory), basis, work)
+        threads, most = layered.shares(len(basis), memory)
+        layered.share(blocks(len(x), most), threads, basis, work)
         return [made[k] for k in range(len(self.groups))]
 
-    def _by_tiles(self, layered: LayeredNetwork, group: Group) -> int | None:
-        """The use whose Jacobian is worked out by tiles, if the group is that and nothing else."""
-        if len(group.places) != 1 or group.places[0][1][0] != "weight":
-            return None
+    def _by_tiles(self, group: Group) -> int | None:
+        """The use whose Jacobian is worked out by tiles, if the group is all of that use."""
+        assert self.layered is not None
         use = group.places[0][0]
-        return use if use in layered.tiled else None
+        whole = [use] == [k for other in self.groups for k, _ in other.places if k == use]
+        alone = len(group.places) == 1 and group.places[0][1][0] == "weight"
+        return use if alone and whole and use in self.layered.tiled else None
 
     def numbers_by_output(self, in_factors: Sequence[bool]) -> tuple[int, int]:
         """How many numbers the features of a sample hold: for each output, and besides.

@@ -8,6 +8,7 @@ refused with the name of the operation where the data flow is not a chain.
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -51,12 +52,27 @@ _LAYER_FUNCTIONS: dict[Callable[..., Any] | str, tuple[type[nn.Module], tuple[st
     F.dropout: (nn.Dropout, ("p",)),
     F.max_pool1d: (nn.MaxPool1d, ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
     F.max_pool2d: (nn.MaxPool2d, ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
-    F.avg_pool1d: (nn.AvgPool1d, ("kernel_size", "stride", "padding", "ceil_mode")),
-    F.avg_pool2d: (nn.AvgPool2d, ("kernel_size", "stride", "padding", "ceil_mode")),
+    F.avg_pool1d: (
+        nn.AvgPool1d,
+        ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
+    ),
+    F.avg_pool2d: (
+        nn.AvgPool2d,
+        (
+            "kernel_size",
+            "stride",
+            "padding",
+            "ceil_mode",
+            "count_include_pad",
+            "divisor_override",
+        ),
+    ),
     F.adaptive_avg_pool1d: (nn.AdaptiveAvgPool1d, ("output_size",)),
     F.adaptive_avg_pool2d: (nn.AdaptiveAvgPool2d, ("output_size",)),
     F.adaptive_max_pool2d: (nn.AdaptiveMaxPool2d, ("output_size",)),
 }
+#: Of these, what may be given besides: whether to work in place, or to train.
+_WITHOUT_EFFECT = {F.silu, F.elu, F.leaky_relu, F.dropout}
 _RESHAPES: set[Callable[..., Any] | str] = {
     torch.flatten, "flatten", "view", "reshape", torch.reshape,
     "squeeze", torch.squeeze, "unsqueeze", torch.unsqueeze, "contiguous",
@@ -65,6 +81,10 @@ _SIZES: set[Callable[..., Any] | str] = {"size", getattr, "dim"}
 _MOVES: set[Callable[..., Any] | str] = {"permute", "transpose"}
 _SUMS: set[Callable[..., Any] | str] = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _JOINS: set[Callable[..., Any] | str] = {torch.cat, torch.concat}
+
+
+#: torch changes how all modules are called while it traces one.
+_TRACING = threading.Lock()
 
 
 class Rearrangement(nn.Module):
@@ -157,6 +177,13 @@ class Step:
     inputs: tuple[int, ...]
 
 
+#: Layers that pass on what they are given, in another shape or in the same.
+RESHAPING = (nn.Flatten, nn.Unflatten, nn.Identity, Rearrangement)
+
+#: Layers that do nothing in evaluation mode.
+DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
 class _Tracer(fx.Tracer):
     """Goes into containers and user modules, stops at layers of `torch.nn` and ours."""
 
@@ -198,6 +225,10 @@ def as_steps(model: nn.Module) -> list[Step]:
     """
     if not list(model.children()):
         return [Step(Link("", model), (-1,))]
+    if _is_plain_sequential(model):
+        links = _flatten(model, "")
+        if all(_Tracer().is_leaf_module(link.module, "") for link in links):
+            return [Step(link, (k - 1,)) for k, link in enumerate(links)]
     graph, modules, name = _graph(model), dict(model.named_modules()), type(model).__name__
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     if len(inputs) != 1:
@@ -215,6 +246,8 @@ def as_steps(model: nn.Module) -> list[Step]:
             continue
         taken = _operands(node, sizes)
         link = _joining(node)
+        if link is not None and isinstance(link.module, Sum) and len(taken) != 2:
+            link = None  # a value and a number
         if link is None and len(taken) == 1:
             link = _link(node, modules, sizes, name)
         if link is None or not all(n in places for n in taken):
@@ -246,7 +279,7 @@ def _joining(node: fx.Node) -> Link | None:
         return Link("", Transposition(str(node.target), tuple(node.args[1:])))
     if node.target in _SUMS and len(node.args) == 2 and not node.kwargs:
         return Link("", Sum()) if all(isinstance(a, fx.Node) for a in node.args) else None
-    if node.target in _JOINS and isinstance(node.args[0], tuple | list):
+    if node.target in _JOINS and node.args and isinstance(node.args[0], tuple | list):
         dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
         return Link("", Concatenation(dim)) if isinstance(dim, int) and dim else None
     return None
@@ -299,7 +332,11 @@ def is_watched(module: nn.Module) -> bool:
         module._forward_hooks, module._forward_pre_hooks,
         module._backward_hooks, module._backward_pre_hooks,
     )  # fmt: skip
-    return any(hooks) or "forward" in vars(module) or "parametrizations" in module._modules
+    everywhere = torch.nn.modules.module
+    hooks_of_all = (everywhere._global_forward_hooks, everywhere._global_forward_pre_hooks)
+    if any(hooks) or any(hooks_of_all):
+        return True
+    return "forward" in vars(module) or "parametrizations" in module._modules
 
 
 def parameters_read(model: nn.Module) -> set[str]:
@@ -344,7 +381,7 @@ def trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
     Tracing runs the forward pass, and leaves in the model's attributes what it writes to them.
     """
     own = private_copy(model)
-    with evaluation_mode(own):
+    with evaluation_mode(own), _TRACING:
         return tracer.trace(own)
 
 
@@ -423,6 +460,10 @@ def _link(
     if node.target in _LAYER_FUNCTIONS:
         kind, names = _LAYER_FUNCTIONS[node.target]
         given = dict(zip(names, node.args[1:], strict=False))
+        besides = [*node.args[1 + len(names) :]]
+        besides += [v for k, v in node.kwargs.items() if k not in (*names, "input")]
+        if any(besides) and node.target not in _WITHOUT_EFFECT:
+            return None
         given |= {k: v for k, v in node.kwargs.items() if k in names and v is not None}
         if any(isinstance(v, fx.Node) for v in given.values()):
             return None

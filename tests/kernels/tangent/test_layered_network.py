@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.budget import OutOfTime
 from torchtheory.core.threads import one_thread
 from torchtheory.kernels import layered_network, tangent
 from torchtheory.kernels.tangent import empirical_ntk
@@ -31,6 +32,7 @@ class Residual(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(2, 16, 3, padding=1, bias=False)
         self.norm = _normalization(nn.BatchNorm2d, 16)
+        self.other = _normalization(nn.BatchNorm2d, 16)
         self.one = nn.Conv2d(16, 16, 3, padding=1)
         self.two = nn.Conv2d(16, 16, 3, padding=1)
         self.beside = nn.Conv2d(16, 16, 1)
@@ -38,24 +40,24 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.norm(self.stem(x)))
-        y = self.two(torch.relu(self.one(x))) + x
+        y = self.two(torch.relu(self.other(self.one(x)))) + x
         y = torch.relu(y + self.beside(x))
         return self.last(y.mean((2, 3)))
 
 
 class Dense(nn.Module):
-    """Values side by side, and one layer that is used twice."""
+    """Values of 16 and of 2 channels side by side, and one layer that is used twice."""
 
     def __init__(self) -> None:
         super().__init__()
         self.one = nn.Conv2d(2, 16, 3, padding=1)
         self.two = nn.Conv2d(16, 16, 3, padding=1)
-        self.three = nn.Conv2d(32, 16, 3)
+        self.three = nn.Conv2d(18, 16, 3)
         self.last = nn.Linear(16, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(self.one(x))
-        y = torch.cat([torch.tanh(self.two(x)), x], 1)
+        given, x = x, torch.tanh(self.one(x))
+        y = torch.cat([torch.tanh(self.two(x)), given], 1)
         y = torch.relu(self.two(torch.relu(self.three(y))))
         return self.last(torch.flatten(nn.functional.adaptive_avg_pool2d(y, 1), 1))
 
@@ -89,6 +91,15 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
         nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Dropout(),
         nn.Conv2d(16, 16, 5, stride=2, padding=1, bias=False), nn.Sigmoid(), nn.AvgPool2d(2),
         size=16, features=16,
+    ),
+    "other poolings": lambda: _chain(
+        nn.Conv2d(16, 32, 3, padding=1), nn.LeakyReLU(), nn.MaxPool2d(2, 2, 0, 2, ceil_mode=True),
+        nn.Conv2d(32, 16, 3, padding=2, dilation=2, groups=4), nn.PixelShuffle(2), nn.Hardtanh(),
+        nn.Upsample(scale_factor=2), nn.ZeroPad2d((1, 0, 0, 2)), nn.LPPool2d(2, 4),
+        size=16, features=4 * 8 * 8,
+    ),
+    "pooling at the end": lambda: _chain(
+        nn.Conv2d(16, 16, 3, padding=1), nn.MaxPool2d(8), size=16, features=64,
     ),
     "linear": lambda: _chain(nn.Conv2d(16, 16, 3, padding=1), size=16, features=4096),
     "two dense layers": lambda: _chain(
@@ -250,3 +261,237 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
     assert all(p.grad is None and p.requires_grad for p in net.parameters())
     assert torch.equal(x, given)
+
+
+# ------------------------------------------------------------------- what one sample does not show
+
+
+def _agree_with_autograd(net: nn.Module, x: Tensor, jacobian: Any) -> None:
+    full = jacobian(net, x)
+    assert _close(empirical_ntk(net, x), torch.einsum("ncp,mdp->nmcd", full, full))
+
+
+def _functional(forward: Callable[[nn.Module, Tensor], Tensor], **layers: nn.Module) -> nn.Module:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, layer in layers.items():
+                setattr(self, name, layer)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return forward(self, x)
+
+    return Own().double().eval()
+
+
+def _conv(inputs: int = 16, outputs: int = 16) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 3, padding=1)
+
+
+def _head(h: Tensor, layer: nn.Module) -> Tensor:
+    return layer(h.mean((2, 3)))
+
+
+def _images(count: int = 3, size: int = 16) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(count, 16, size, size, generator=generator, dtype=torch.float64)
+
+
+def test_an_input_that_is_written_to_and_read_again(jacobian: Any) -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = net.a(x)
+        r = net.act(h)
+        return _head(torch.tanh(net.b(h) + r), net.l)
+
+    torch.manual_seed(0)
+    net = _functional(
+        forward, a=_conv(), b=_conv(), act=nn.Hardtanh(-1, 1, inplace=True), l=nn.Linear(16, 2)
+    )
+    x = _images()
+    x[0] *= 0.1  # nothing is cut off here
+    assert _layered(net, x) is not None
+    _agree_with_autograd(net, x, jacobian)
+
+
+def test_averages_that_do_not_count_the_padding(jacobian: Any) -> None:
+    torch.manual_seed(0)
+    net = _functional(
+        lambda net, x: _head(
+            torch.relu(net.a(nn.functional.avg_pool2d(x, 3, 1, 1, False, False))), net.l
+        ),
+        a=_conv(),
+        l=nn.Linear(16, 2),
+    )
+    x = _images(size=20)
+    for edge in ([0, 1, -1, -2],):  # a black frame
+        x[0, :, edge] = 0
+        x[0, :, :, edge] = 0
+    _agree_with_autograd(net, x, jacobian)
+
+
+def test_hooks_of_all_modules(jacobian: Any) -> None:
+    net, x = make("chain")
+    x[0] *= 0.01
+
+    def cut(module: nn.Module, given: Any, out: Tensor) -> Tensor | None:
+        return out.clamp(max=0.5) if isinstance(module, nn.Conv2d) else None
+
+    handle = nn.modules.module.register_module_forward_hook(cut)
+    try:
+        assert _layered(net, x) is None
+        _agree_with_autograd(net, x, jacobian)
+    finally:
+        handle.remove()
+
+
+class Doubled(nn.ReLU):
+    """A layer of the user's that is as torch's for small inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x).clamp(max=3.0)
+
+
+@pytest.mark.parametrize("kind", ["hook", "layer"])
+def test_what_is_different_for_large_inputs_only(kind: str, jacobian: Any) -> None:
+    net, x = make("chain")
+    x[0] *= 0.01
+    if kind == "hook":
+        net[1].register_forward_hook(lambda module, given, out: out.clamp(max=3.0))
+    else:
+        net[1] = Doubled()
+    x[1:] *= 10
+    assert _layered(net, x) is None
+    _agree_with_autograd(net, x, jacobian)
+
+
+def test_buffers_in_place_of_parameters(jacobian: Any) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(16, 16)
+    del layer.bias
+    layer.register_buffer("bias", 1e-4 * torch.randn(16))
+    fixed = nn.Linear(16, 2)
+    weight = fixed.weight.data
+    del fixed.weight
+    fixed.register_buffer("weight", weight)
+    for last in (nn.Linear(16, 2), fixed):
+        net = nn.Sequential(
+            _conv(), nn.ReLU(), _conv(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), layer, nn.Tanh(),
+            last,
+        ).double().eval()  # fmt: skip
+        assert _layered(net, _images()) is None
+        _agree_with_autograd(net, _images(), jacobian)
+
+
+def test_a_bias_that_two_layers_share(jacobian: Any) -> None:
+    net = nn.Sequential(
+        _conv(), nn.ReLU(), _conv(), nn.ReLU(), _conv(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(16, 2),
+    ).double().eval()  # fmt: skip
+    net[4].bias = net[2].bias
+    assert _layered(net, _images()) is not None
+    _agree_with_autograd(net, _images(), jacobian)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda net, x: _head(net.a(x) + x.shape[1], net.l),
+        lambda net, x: _head(torch.cat(tensors=[net.a(x)], dim=1), net.l),
+        lambda net, x: net.l(net.a(x).mean((2, 3)).view(-1, 16)),
+        lambda net, x: _head(net.a(x) + net.a(x).mean((2, 3), keepdim=True), net.l),
+        lambda net, x: _head(torch.cat([net.a(x), net.a(x)], -1), net.l),
+    ],
+)
+def test_other_ways_to_write_a_network(
+    forward: Callable[[nn.Module, Tensor], Tensor], jacobian: Any
+) -> None:
+    torch.manual_seed(0)
+    net = _functional(forward, a=_conv(), l=nn.Linear(16, 2))
+    _agree_with_autograd(net, _images(), jacobian)
+
+
+def test_a_convolution_that_is_in_tiles_for_one_side_only(jacobian: Any) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        _conv(2), nn.ReLU(), _conv(), nn.ReLU(), nn.MaxPool2d(2), _conv(), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2),
+    ).double().eval()  # fmt: skip
+    one, two = torch.randn(2, 2, 32, 32).double(), torch.randn(2, 2, 24, 24).double()
+    assert _layered(net, one) is not None
+    assert _layered(net, two) is not None
+    expected = torch.einsum("ncp,mdp->nmcd", jacobian(net, one), jacobian(net, two))
+    assert _close(empirical_ntk(net, one, two), expected)
+
+
+def test_layouts_of_images(jacobian: Any) -> None:
+    torch.manual_seed(0)
+    net = _functional(
+        lambda net, x: net.l(torch.relu(net.a(x)).view(len(x), -1)), a=_conv(),
+        l=nn.Linear(4096, 2),
+    )  # fmt: skip
+    x = _images()
+    full = jacobian(net, x)
+    expected = torch.einsum("ncp,mdp->nmcd", full, full)
+    chain = nn.Sequential(net.a, nn.ReLU(), nn.Flatten(), net.l)
+    assert _layered(chain, x) is not None
+    for given in (x.to(memory_format=torch.channels_last), x.mT.contiguous().mT):
+        assert _close(empirical_ntk(chain, given), expected)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.Tanh()])
+def test_in_inference_mode(activation: nn.Module) -> None:
+    net = nn.Sequential(
+        _conv(), activation, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2)
+    ).double().eval()  # fmt: skip
+    expected = empirical_ntk(net, _images())
+    with torch.inference_mode():
+        assert _close(empirical_ntk(net, _images()), expected)
+
+
+def test_single_precision_is_worked_out_layer_by_layer() -> None:
+    assert _layered(*make("shortcuts", torch.float32)) is not None
+
+
+def test_tiles_only_where_they_are_right(jacobian: Any) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        _conv(), nn.Conv2d(16, 16, 3, padding=2, dilation=2), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1, groups=2), nn.ReLU(),
+        nn.Conv2d(32, 16, 3, padding=1, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(16, 2),
+    ).double().eval()  # fmt: skip
+    found: Any = _layered(net, _images())
+    assert list(found.tiled) == [0]
+    _agree_with_autograd(net, _images(), jacobian)
+
+
+def test_time_that_is_up_is_noticed_between_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = make("chain")
+    monkeypatch.setattr(layered_network, "_CACHED", 1)
+
+    def up() -> None:
+        raise OutOfTime("now")
+
+    derivatives = Derivatives(net, x)
+    derivatives.find_layers(x[:1])
+    monkeypatch.setattr(layered_network, "check_time", up)
+    nothing = [False] * len(derivatives.groups)
+    with pytest.raises(OutOfTime):
+        derivatives.layered_features(
+            x, derivatives.basis(slice(None)), nothing, nothing, "full", 2**30
+        )
+
+
+def test_memory_decides_how_many_samples_and_threads() -> None:
+    network: Any = _layered(*make("chain"))
+    each = network.bytes_by_sample + 3 * network.bytes_by_output
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert network.shares(3, 0) == (1, 1)
+        assert network.shares(3, 2 * each) == (2, 1)
+        threads, most = network.shares(3, 100 * each)
+        assert threads == 2
+        assert 1 < most <= 50
+    finally:
+        torch.set_num_threads(before)

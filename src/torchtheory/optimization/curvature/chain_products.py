@@ -23,12 +23,17 @@ from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.threads import SideBySide, one_thread
 from torchtheory.models.model import Parameters, PureFunction
 from torchtheory.nets.activations import POINTWISE_LAYERS
-from torchtheory.nets.chain import Link, as_chain, has_own_forward, is_watched
+from torchtheory.nets.chain import (
+    DROPPING,
+    RESHAPING,
+    Link,
+    as_chain,
+    has_own_forward,
+    is_watched,
+)
 from torchtheory.optimization.curvature.convolution_derivatives import channels_last
 from torchtheory.optimization.curvature.stages import (
     AVERAGING,
-    DROPPING,
-    RESHAPING,
     Averaging,
     Kept,
     Largest,

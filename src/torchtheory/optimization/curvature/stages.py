@@ -27,19 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.workspace import Workspace as Memory
-from torchtheory.nets.chain import Average, Rearrangement
+from torchtheory.nets.chain import Average
 from torchtheory.optimization.curvature.convolution_derivatives import channels_last
-
-#: Layers that pass on what they are given, in another shape or in the same.
-RESHAPING = (nn.Flatten, nn.Unflatten, nn.Identity, Rearrangement)
 
 #: Layers that are linear, and have no parameters.
 AVERAGING = (
     nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, Average,
 )  # fmt: skip
-
-#: Layers that do nothing in evaluation mode.
-DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
 class Workspace(Memory):
