@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -402,8 +403,11 @@ def test_looks_at_validation_data_only_now_and_then() -> None:
         assert b is not None
         assert torch.equal(a[:, seldom.validated], b[:, seldom.validated])
         assert bool(b[:, ~seldom.validated].isnan().all())
-    found = [e.validation_loss is None for e in seldom.history(1).epochs]
-    assert found == [True, False, True, False, False]
+    epochs = seldom.history(1).epochs
+    assert [e.validation_loss is None for e in epochs] == [True, False, True, False, False]
+    assert [e.validation_error is None for e in epochs] == [True, False, True, False, False]
+    seen = [(e.validation_loss, e.epoch) for e in epochs if e.validation_loss is not None]
+    assert seldom.history(1).best_epoch == min(seen)[1]
     with pytest.raises(InvalidInput, match="validate_every"):
         fit_many(networks, data, validation=data, validate_every=0)
 
@@ -423,6 +427,7 @@ def test_batches_that_are_read_together_change_nothing(
 
     together = trained()
     monkeypatch.setattr(many_networks, "_TOGETHER", 1)
+    monkeypatch.setattr(many_networks, "_KEPT", 1)
     alone = trained()
     assert torch.allclose(together.train_loss, alone.train_loss, rtol=1e-6)
     assert torch.equal(together.train_error, alone.train_error)
@@ -431,3 +436,44 @@ def test_batches_that_are_read_together_change_nothing(
             together.network(k).parameters(), alone.network(k).parameters(), strict=True
         ):
             assert torch.equal(p, q)
+
+
+def test_a_loss_that_is_no_mean_is_computed_batch_by_batch() -> None:
+    x = torch.randn(83, 3, generator=torch.Generator().manual_seed(0)).double()
+    y = x.sum(1, keepdim=True).sin()
+
+    def root(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.mse_loss(outputs, targets).sqrt()
+
+    networks = mlp_family(3, widths=[4], outputs=1, seeds=[0, 1], dtype=torch.float64)
+    many = fit_many(networks, (x, y), loss=root, batch_size=7, epochs=3, seed=[3, 4])
+    for k, seed in enumerate((3, 4)):
+        alone = fit(
+            copy.deepcopy(networks[k]), (x, y), loss=root, batch_size=7, epochs=3, seed=seed
+        )
+        for found, epoch in zip(many.train_loss[k], alone.epochs, strict=True):
+            assert abs(float(found) - epoch.train_loss) < 1e-9
+
+
+def test_outputs_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = []
+    add = many_networks._Total.add
+
+    def watched(total: Any, outputs: Tensor, y: Tensor) -> None:
+        add(total, outputs, y)
+        waiting.append(sum(kept.numel() for kept, _ in total._waiting))
+
+    monkeypatch.setattr(many_networks._Total, "add", watched)
+    monkeypatch.setattr(many_networks, "_KEPT", 100)
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    networks = mlp_family(3, widths=[4], outputs=2, seeds=[0])
+    fit_many(networks, (x, (x[:, 0] > 0).long()), batch_size=10, epochs=1)
+    assert 0 < max(waiting) < 100
+
+
+def test_noise_in_two_classes() -> None:
+    x = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    result = fit_many([nn.Linear(5, 1)], (x, y), label_noise=0.2, epochs=1)
+    assert int((result.labels.flatten() != y).sum()) == 4
+    assert int((noisy_labels(y[:, None], 2, 0.2)[:, 0] != y).sum()) == 4

@@ -20,7 +20,7 @@ class Epoch:
         train_error: share of training samples misclassified in the same passes; None in
             regression.
         validation_loss, validation_error: after the epoch, in evaluation mode, with the plain
-            loss; None without validation data.
+            loss; None without validation data, or where they were not looked at.
         learning_rate: of the first parameter group, at the epoch's last step.
         seconds: how long it took. Not part of equality: two runs never agree on it.
     """
@@ -76,11 +76,11 @@ class History:
     @property
     def best_epoch(self) -> int:
         """The first epoch of least validation loss; of least training loss without validation."""
-
-        def loss(e: Epoch) -> float:
-            return e.train_loss if e.validation_loss is None else e.validation_loss
-
-        return min(self.epochs, key=loss).epoch if self.epochs else 0
+        losses = [
+            (e.validation_loss, e.epoch) for e in self.epochs if e.validation_loss is not None
+        ]
+        losses = losses or [(e.train_loss, e.epoch) for e in self.epochs]
+        return min(losses, key=lambda pair: pair[0])[1] if losses else 0
 
     @property
     def seconds(self) -> float:

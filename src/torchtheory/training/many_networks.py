@@ -59,6 +59,9 @@ _CHUNK = 128
 # Batches that are read at once at most, and numbers of their inputs.
 _TOGETHER, _READ = 16, 2**20
 
+# Numbers of outputs that wait for their losses to be computed, at most.
+_KEPT = 2**18
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -177,7 +180,8 @@ def fit_many(
         networks: modules with the same inputs and outputs. Chains of linear layers and
             elementwise activations may differ in width and depth; other networks are stacked
             with those of the same architecture. Dropout and batch normalization are refused.
-        train, validation, epochs, batch_size, task: as for `fit`; the data are held in memory.
+        train, validation, epochs, batch_size, task: as for `fit`; the data are held in memory. A
+            share of the data that is held out is the same for all networks, by the first seed.
         validate_every: epochs from one look at the validation data to the next; after the last
             epoch there always is one.
         optimizer: `sgd`, `momentum`, `nesterov`, `adam` or `adamw`.
@@ -325,29 +329,58 @@ def fit_many(
 
 
 class _Total:
-    """Losses and errors of K networks, sample after sample."""
+    """Losses and errors of K networks, batch after batch.
 
-    def __init__(self, losses: StackedLosses) -> None:
-        self._losses = losses
+    The usual losses are means over samples: those of several batches are computed at once.
+
+    Args:
+        losses: of the networks.
+        own: whether targets are `[K, n, ...]`, and not the same for all networks.
+
+    Attributes:
+        dim: the dimension of the targets that are samples.
+    """
+
+    def __init__(self, losses: StackedLosses, *, own: bool) -> None:
+        self._losses, self.dim = losses, int(own)
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._numbers = 0
         self._sums: list[Tensor] = []
         self._wrong: list[Tensor] = []
         self._samples = 0
 
     @torch.no_grad()
     def add(self, outputs: Tensor, y: Tensor) -> None:
-        """Some samples with the outputs `[K, outputs, n]`."""
+        """Some samples with the outputs `[K, outputs, n]`, which may be overwritten afterwards."""
+        if not self._losses.usual or outputs.numel() >= _KEPT:
+            self._compute(outputs, y)
+            return
+        self._waiting.append((outputs.clone(), y))
+        self._numbers += outputs.numel()
+        if self._numbers >= _KEPT:
+            self._flush()
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Mean losses and shares of errors `[K]`; NaN in place of errors in regression."""
+        self._flush()
+        mean = torch.stack(self._sums).sum(0).cpu() / self._samples
+        if not self._wrong:
+            return mean, torch.full_like(mean, math.nan)
+        return mean, torch.stack(self._wrong).sum(0).double().cpu() / self._samples
+
+    @torch.no_grad()
+    def _flush(self) -> None:
+        if self._waiting:
+            outputs, targets = zip(*self._waiting, strict=True)
+            self._compute(torch.cat(outputs, 2), torch.cat(targets, self.dim))
+        self._waiting, self._numbers = [], 0
+
+    def _compute(self, outputs: Tensor, y: Tensor) -> None:
         each, wrong = self._losses(outputs, y)
         self._sums.append(each.double() * outputs.shape[2])
         self._samples += outputs.shape[2]
         if wrong is not None:
             self._wrong.append(wrong)
-
-    def means(self) -> tuple[Tensor, Tensor]:
-        """Mean losses and shares of errors `[K]`; NaN in place of errors in regression."""
-        mean = torch.stack(self._sums).sum(0).cpu() / self._samples
-        if not self._wrong:
-            return mean, torch.full_like(mean, math.nan)
-        return mean, torch.stack(self._wrong).sum(0).double().cpu() / self._samples
 
 
 class _Stacked:
@@ -371,41 +404,35 @@ class _Stacked:
         self.one_order = len(set(seeds)) == 1
 
     def run_epoch(self, epoch: int, batch_size: int, step: Step) -> tuple[Tensor, Tensor]:
-        """One pass over the data; mean losses and errors `[K]`.
+        """One pass over the data, of which several batches are read at once.
 
-        Several batches are read at once, and the usual losses, which are means over samples, are
-        computed for all of them at once.
+        Returns:
+            Mean losses and errors `[K]`.
         """
         each = max(1, self.x[0].numel() * len(self.seeds) * batch_size)
         together = batch_size * max(1, min(_TOGETHER, _READ // each))
-        total = _Total(self.losses)
+        total = _Total(self.losses, own=self.own_labels or not self.one_order)
         for index in self._orders(epoch, together):
             inputs, targets = self._batch(index)
             shared = index.ndim == 1
             batches = [
                 (
                     inputs.narrow(0 if shared else 1, start, size),
-                    targets.narrow(int(not shared or self.own_labels), start, size),
+                    targets.narrow(total.dim, start, size),
                 )
                 for start in range(0, index.shape[-1], batch_size)
                 for size in (min(batch_size, index.shape[-1] - start),)
             ]
-            made = []
             for x, y in batches:
                 outputs, gradients = self.gradients(x, y, shared=shared)
                 step(gradients)
-                if self.losses.usual and len(batches) > 1:
-                    made.append(outputs.clone())  # the next batch overwrites them
-                else:
-                    total.add(outputs, y)
-            if made:
-                total.add(torch.cat(made, 2), targets)
+                total.add(outputs, y)
         return total.means()
 
     @torch.no_grad()
     def evaluate(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Mean losses and errors `[K]` of all networks on the same samples."""
-        total = _Total(self.losses)
+        total = _Total(self.losses, own=False)
         for x, y in samples.chunks(_CHUNK):
             total.add(self.gradients.outputs(x), y)
         return total.means()
@@ -468,7 +495,7 @@ def mlp_family(
 
 
 def noisy_labels(y: Tensor, classes: int, share: float, *, seed: int = 0) -> Tensor:
-    """Labels `y[n]` with `round(share * n)` of them, at random, moved to another class.
+    """Labels `[n]` or `[n, 1]` with `round(share * n)` of them, at random, moved to another class.
 
     >>> y = torch.zeros(10, dtype=torch.long)
     >>> int((noisy_labels(y, 3, 0.4) != 0).sum())
@@ -481,7 +508,7 @@ def noisy_labels(y: Tensor, classes: int, share: float, *, seed: int = 0) -> Ten
     chosen = torch.randperm(len(y), generator=generator)[: round(share * len(y))]
     shift = torch.randint(1, classes, (len(chosen),), generator=generator)
     noisy = y.clone()
-    chosen, shift = chosen.to(y.device), shift.to(y.device)
+    chosen, shift = chosen.to(y.device), shift.to(y.device).view(-1, *[1] * (y.ndim - 1))
     noisy[chosen] = ((y[chosen].long() + shift) % classes).to(y.dtype)
     return noisy
 

@@ -149,7 +149,7 @@ def width_and_test_error(
     run: Run,
     samples: int = 200,
     widths: tuple[int, ...] = (1, 3, 6, 10, 16, 32, 64),
-    seeds: int = 3,
+    seeds: int = 6,
     epochs: int = 120,
     label_noise: float = 0.15,
 ) -> None:
