@@ -477,3 +477,8 @@ def test_noise_in_two_classes() -> None:
     result = fit_many([nn.Linear(5, 1)], (x, y), label_noise=0.2, epochs=1)
     assert int((result.labels.flatten() != y).sum()) == 4
     assert int((noisy_labels(y[:, None], 2, 0.2)[:, 0] != y).sum()) == 4
+
+
+def test_inputs_without_targets_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="regression and classification"):
+        fit_many([nn.Linear(5, 3)], torch.randn(20, 5), epochs=1)

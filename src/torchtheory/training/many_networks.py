@@ -252,6 +252,11 @@ def fit_many(
         memory=sys.maxsize,
     )
     problem = data.problem
+    if problem.task not in ("regression", "binary", "multiclass"):
+        raise InvalidInput(
+            "fit_many trains for regression and classification, one target per sample; train with "
+            "fit where there are others, or none"
+        )
     x = problem.train.x
     lean = pruned is not None and not bool(decays.any())  # decay moves what no unit reads as well
     stays = pruned if pruned is not None and lean else [None] * count

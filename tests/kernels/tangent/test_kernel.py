@@ -355,3 +355,23 @@ def test_jacobians_formed_late_and_outputs_in_turn_change_nothing(monkeypatch: A
             assert len(plans[-2].classes) == 1
     assert len(plans[1].classes) > 1
     assert len(plans[1].blocks[0]) == 1
+
+
+class Unread(nn.Module):
+    """A layer whose output nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.unread, self.last = nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.first(x))
+        self.unread(h)
+        return self.last(h)
+
+
+def test_layers_that_nothing_reads(jacobian: Any) -> None:
+    model, x = Unread().double(), torch.randn(4, 3).double()
+    full = jacobian(model, x)
+    expected = torch.einsum("ncp,mdp->nmcd", full, full)
+    assert torch.allclose(empirical_ntk(model, x), expected, atol=1e-12)

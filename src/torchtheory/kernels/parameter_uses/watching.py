@@ -94,10 +94,11 @@ class ParameterUses(TorchFunctionMode):
         self.uses.append(use)
         self.inputs.append(a)
         self.shapes.append(result.shape)
-        # uses beyond the expected ones are noticed by the caller, who compares the lists
+        # other uses than the expected ones are noticed by the caller, who compares the lists
         if self._perturbations is None or len(self.uses) > len(self._perturbations):
             return result
-        return result + self._perturbations[len(self.uses) - 1]
+        perturbation = self._perturbations[len(self.uses) - 1]
+        return result + perturbation if perturbation.shape == result.shape else result
 
 
 _signature = cache(inspect.signature)
