@@ -495,3 +495,25 @@ def test_memory_decides_how_many_samples_and_threads() -> None:
         assert 1 < most <= 50
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_shared_layer_whose_first_output_nothing_reads(jacobian: Any) -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = net.a(x)
+        net.b(h)
+        return _head(net.b(torch.relu(h)), net.l)
+
+    torch.manual_seed(0)
+    net = _functional(forward, a=_conv(), b=_conv(), l=nn.Linear(16, 2))
+    _agree_with_autograd(net, _images(), jacobian)
+
+
+def test_samples_that_are_cut_into_several_rows(jacobian: Any) -> None:
+    torch.manual_seed(0)
+    net = _functional(
+        lambda net, x: net.l(torch.relu(net.a(x)).mean((2, 3)).view(-1, 8)).view(-1, 4),
+        a=_conv(),
+        l=nn.Linear(8, 2),
+    )
+    assert _layered(net, _images()) is None
+    _agree_with_autograd(net, _images(), jacobian)
