@@ -23,7 +23,7 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.data.real import digits
-from torchtheory.training import many_networks
+from torchtheory.training import many_networks, stacked_losses
 from torchtheory.training.many_networks import ManyResult, fit_many, mlp_family, noisy_labels
 from torchtheory.training.stacked import StackedModules, layout, stack
 from torchtheory.training.stacked_chain import StackedChain
@@ -427,7 +427,7 @@ def test_batches_that_are_read_together_change_nothing(
 
     together = trained()
     monkeypatch.setattr(many_networks, "_TOGETHER", 1)
-    monkeypatch.setattr(many_networks, "_KEPT", 1)
+    monkeypatch.setattr(stacked_losses, "_KEPT", 1)
     alone = trained()
     assert torch.allclose(together.train_loss, alone.train_loss, rtol=1e-6)
     assert torch.equal(together.train_error, alone.train_error)
@@ -457,14 +457,14 @@ def test_a_loss_that_is_no_mean_is_computed_batch_by_batch() -> None:
 
 def test_outputs_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = []
-    add = many_networks._Total.add
+    add = stacked_losses.LossTotals.add
 
     def watched(total: Any, outputs: Tensor, y: Tensor) -> None:
         add(total, outputs, y)
         waiting.append(sum(kept.numel() for kept, _ in total._waiting))
 
-    monkeypatch.setattr(many_networks._Total, "add", watched)
-    monkeypatch.setattr(many_networks, "_KEPT", 100)
+    monkeypatch.setattr(stacked_losses.LossTotals, "add", watched)
+    monkeypatch.setattr(stacked_losses, "_KEPT", 100)
     x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     networks = mlp_family(3, widths=[4], outputs=2, seeds=[0])
     fit_many(networks, (x, (x[:, 0] > 0).long()), batch_size=10, epochs=1)

@@ -84,7 +84,7 @@ _JOINS: set[Callable[..., Any] | str] = {torch.cat, torch.concat}
 
 
 #: torch changes how all modules are called while it traces one.
-_TRACING = threading.Lock()
+_TRACING = threading.RLock()
 
 
 class Rearrangement(nn.Module):

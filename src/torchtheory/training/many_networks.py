@@ -40,7 +40,7 @@ from torchtheory.training.pruning.masks import Masks, checked_masks
 from torchtheory.training.seeds import derived_generator, epoch_order
 from torchtheory.training.stacked import Layout, Stack, layout, stack
 from torchtheory.training.stacked_gradients import gradients_of
-from torchtheory.training.stacked_losses import StackedLosses
+from torchtheory.training.stacked_losses import LossTotals, StackedLosses
 from torchtheory.training.stacked_steps import STEPS, Step, stacked_steps
 
 Each = float | Sequence[float] | Tensor
@@ -58,9 +58,6 @@ _CHUNK = 128
 
 # Batches that are read at once at most, and numbers of their inputs.
 _TOGETHER, _READ = 16, 2**20
-
-# Numbers of outputs that wait for their losses to be computed, at most.
-_KEPT = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,61 +330,6 @@ def fit_many(
     )
 
 
-class _Total:
-    """Losses and errors of K networks, batch after batch.
-
-    The usual losses are means over samples: those of several batches are computed at once.
-
-    Args:
-        losses: of the networks.
-        own: whether targets are `[K, n, ...]`, and not the same for all networks.
-
-    Attributes:
-        dim: the dimension of the targets that are samples.
-    """
-
-    def __init__(self, losses: StackedLosses, *, own: bool) -> None:
-        self._losses, self.dim = losses, int(own)
-        self._waiting: list[tuple[Tensor, Tensor]] = []
-        self._numbers = 0
-        self._sums: list[Tensor] = []
-        self._wrong: list[Tensor] = []
-        self._samples = 0
-
-    @torch.no_grad()
-    def add(self, outputs: Tensor, y: Tensor) -> None:
-        """Some samples with the outputs `[K, outputs, n]`, which may be overwritten afterwards."""
-        if not self._losses.usual or outputs.numel() >= _KEPT:
-            self._compute(outputs, y)
-            return
-        self._waiting.append((outputs.clone(), y))
-        self._numbers += outputs.numel()
-        if self._numbers >= _KEPT:
-            self._flush()
-
-    def means(self) -> tuple[Tensor, Tensor]:
-        """Mean losses and shares of errors `[K]`; NaN in place of errors in regression."""
-        self._flush()
-        mean = torch.stack(self._sums).sum(0).cpu() / self._samples
-        if not self._wrong:
-            return mean, torch.full_like(mean, math.nan)
-        return mean, torch.stack(self._wrong).sum(0).double().cpu() / self._samples
-
-    @torch.no_grad()
-    def _flush(self) -> None:
-        if self._waiting:
-            outputs, targets = zip(*self._waiting, strict=True)
-            self._compute(torch.cat(outputs, 2), torch.cat(targets, self.dim))
-        self._waiting, self._numbers = [], 0
-
-    def _compute(self, outputs: Tensor, y: Tensor) -> None:
-        each, wrong = self._losses(outputs, y)
-        self._sums.append(each.double() * outputs.shape[2])
-        self._samples += outputs.shape[2]
-        if wrong is not None:
-            self._wrong.append(wrong)
-
-
 class _Stacked:
     """A stack of networks with its data."""
 
@@ -416,7 +358,7 @@ class _Stacked:
         """
         each = max(1, self.x[0].numel() * len(self.seeds) * batch_size)
         together = batch_size * max(1, min(_TOGETHER, _READ // each))
-        total = _Total(self.losses, own=self.own_labels or not self.one_order)
+        total = LossTotals(self.losses, own=self.own_labels or not self.one_order)
         for index in self._orders(epoch, together):
             inputs, targets = self._batch(index)
             shared = index.ndim == 1
@@ -437,7 +379,7 @@ class _Stacked:
     @torch.no_grad()
     def evaluate(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Mean losses and errors `[K]` of all networks on the same samples."""
-        total = _Total(self.losses, own=False)
+        total = LossTotals(self.losses, own=False)
         for x, y in samples.chunks(_CHUNK):
             total.add(self.gradients.outputs(x), y)
         return total.means()

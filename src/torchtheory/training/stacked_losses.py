@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.models.problem import Problem
+
+#: Numbers of outputs that wait for their losses to be computed, at most.
+_KEPT = 2**18
 
 
 class StackedLosses:
@@ -68,6 +73,61 @@ class StackedLosses:
         """Targets `[K, n, ...]` of every network."""
         shared = y.ndim == self.problem.train.y.ndim
         return y.expand(len(outputs), *y.shape) if shared else y
+
+
+class LossTotals:
+    """Losses and errors of K networks, batch after batch.
+
+    The usual losses are means over samples: those of several batches are computed at once.
+
+    Args:
+        losses: of the networks.
+        own: whether targets are `[K, n, ...]`, and not the same for all networks.
+
+    Attributes:
+        dim: the dimension of the targets that are samples.
+    """
+
+    def __init__(self, losses: StackedLosses, *, own: bool) -> None:
+        self._losses, self.dim = losses, int(own)
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._numbers = 0
+        self._sums: list[Tensor] = []
+        self._wrong: list[Tensor] = []
+        self._samples = 0
+
+    @torch.no_grad()
+    def add(self, outputs: Tensor, y: Tensor) -> None:
+        """Some samples with the outputs `[K, outputs, n]`, which may be overwritten afterwards."""
+        if not self._losses.usual or outputs.numel() >= _KEPT:
+            self._compute(outputs, y)
+            return
+        self._waiting.append((outputs.clone(), y))
+        self._numbers += outputs.numel()
+        if self._numbers >= _KEPT:
+            self._flush()
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Mean losses and shares of errors `[K]`; NaN in place of errors in regression."""
+        self._flush()
+        mean = torch.stack(self._sums).sum(0).cpu() / self._samples
+        if not self._wrong:
+            return mean, torch.full_like(mean, math.nan)
+        return mean, torch.stack(self._wrong).sum(0).double().cpu() / self._samples
+
+    @torch.no_grad()
+    def _flush(self) -> None:
+        if self._waiting:
+            outputs, targets = zip(*self._waiting, strict=True)
+            self._compute(torch.cat(outputs, 2), torch.cat(targets, self.dim))
+        self._waiting, self._numbers = [], 0
+
+    def _compute(self, outputs: Tensor, y: Tensor) -> None:
+        each, wrong = self._losses(outputs, y)
+        self._sums.append(each.double() * outputs.shape[2])
+        self._samples += outputs.shape[2]
+        if wrong is not None:
+            self._wrong.append(wrong)
 
 
 def _cross_entropies(logarithms: Tensor, labels: Tensor) -> Tensor:

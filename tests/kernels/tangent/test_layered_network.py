@@ -323,9 +323,9 @@ def test_averages_that_do_not_count_the_padding(jacobian: Any) -> None:
         l=nn.Linear(16, 2),
     )
     x = _images(size=20)
-    for edge in ([0, 1, -1, -2],):  # a black frame
-        x[0, :, edge] = 0
-        x[0, :, :, edge] = 0
+    frame = [0, 1, -1, -2]
+    x[0, :, frame] = 0
+    x[0, :, :, frame] = 0
     _agree_with_autograd(net, x, jacobian)
 
 
@@ -344,7 +344,7 @@ def test_hooks_of_all_modules(jacobian: Any) -> None:
         handle.remove()
 
 
-class Doubled(nn.ReLU):
+class CutOff(nn.ReLU):
     """A layer of the user's that is as torch's for small inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -358,7 +358,7 @@ def test_what_is_different_for_large_inputs_only(kind: str, jacobian: Any) -> No
     if kind == "hook":
         net[1].register_forward_hook(lambda module, given, out: out.clamp(max=3.0))
     else:
-        net[1] = Doubled()
+        net[1] = CutOff()
     x[1:] *= 10
     assert _layered(net, x) is None
     _agree_with_autograd(net, x, jacobian)
