@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from torchtheory.core import catalogue
-from torchtheory.core.claim import Claim
+from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.errors import FileProblem, InvalidInput, TorchTheoryError, UnknownName
 from torchtheory.labs.engine import store as store_module
 from torchtheory.labs.engine.registry import Lab, find_lab, lab
@@ -93,7 +93,7 @@ def test_weaknesses_are_known_by_ids_and_place() -> None:
         run.states("N-08, N-06", "x").at_most(1, 18)
         run.states("N-08", "x").at_most(1, 18, loose="no case comes nearer")
         run.states("N-08", "x").mean([0.4, 0.5, 0.6], 0.5)
-        run.states("N-08", "x").mean([0.4, 0.5, 0.6], 0.5, against=9.0)
+        run.states("N-08", "x").mean([0.4, 0.5, 0.6] * 9, 0.5, against=9.0)
 
     run = run_lab(register(function))
     assert run.weaknesses == [
@@ -425,3 +425,36 @@ def test_what_is_no_seed(seed: Any) -> None:
 def test_what_is_no_lab(given: Any) -> None:
     with pytest.raises(TypeError, match="a lab is given by its name or by find_lab"):
         run_lab(given)
+
+
+def many_means(run: Run, claims: int = 12) -> None:
+    for _ in range(claims):
+        run.states("N-08", "x").mean(run.randn(40), 0.0, against=(3.0,), confidence=0.99)
+    says = run.states("N-08", "y")
+    says.equal(1.0, 1.0)
+    says.fails("broken", 2.0)
+
+
+def test_the_confidence_is_that_of_the_lab() -> None:
+    lab = register(many_means)
+    runs = [run_lab(lab, seed=seed) for seed in range(60)]
+    found = {c.interval.confidence for c in runs[0].claims if c.interval is not None}
+    assert found == {1 - 1 / 200 / 12}
+    assert sum(not run.passed for run in runs) <= 2
+    # as many claims at 99% each would contradict a tenth of the true labs
+    alone = [[c.at(0.99) for c in run.claims] for run in runs]
+    assert sum(any(c.verdict is Verdict.VIOLATED for c in claims) for claims in alone) > 2
+
+
+def test_a_higher_confidence_of_a_claim_is_kept() -> None:
+    def careful(run: Run) -> None:
+        says = run.states("N-08", "x")
+        says.mean(run.randn(40), 0.0, against=(3.0,), confidence=0.99999)
+        says.fails("broken", run.randn(40) + 9)
+
+    claim = run_lab(register(careful)).claims[0]
+    assert claim.interval is not None
+    assert claim.interval.confidence == 0.99999
+    assert claim.control is not None
+    assert claim.control.interval is not None
+    assert claim.control.interval.confidence == 0.99999
