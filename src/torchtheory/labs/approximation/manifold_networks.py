@@ -85,7 +85,7 @@ def manifold_networks(
     run: Run,
     samples: int = 2000,
     cells: tuple[int, int] = (4, 6),
-    atlases: int = 6,
+    atlases: int = 10,
     draws: int = 10_000,
 ) -> None:
     """A function on a rolled-up sheet is put together from charts, each a linear projection.

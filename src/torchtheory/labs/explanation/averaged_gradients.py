@@ -96,7 +96,7 @@ def averaged_gradients(run: Run, trials: int = 3000, samples: int = 40, width: i
     says.equal(polynomial_gaps(w, x, start, 0), 0.0, 1e-10)
     says.fails("degree 2k + 1", polynomial_gaps(w, x, start, 1))
     smooth = mlp([dimension, width, width, 1], "tanh", generator=run.generator)
-    steps = [4, 8, 16, 32, 64]
+    steps = [4, 6, 8, 12, 16, 24, 32, 48, 64]
     gaps = {
         f"{name}, {rule}": [gap(net, 2 * x, s, rule) for s in steps]
         for name, net in (("tanh", smooth), ("ReLU", biased))
