@@ -183,6 +183,7 @@ def regularization(run: Run, penalty: ErrorCurve, dropout: Interval) -> None:
     says.at_most(
         [max(abs(i.low), abs(i.high)) for i in changes],
         MILD,
+        loose="what counts as little was fixed beforehand; no theorem says how much it is",
         where="outer ends of 99% intervals over the seeds: weight decay 0.001 and dropout",
     )
     says.fails(
