@@ -63,7 +63,7 @@ def tangent_kernel_dynamics(
     hidden: int = 24,
     samples: int = 4,
     widths: tuple[int, ...] = (32, 64, 128, 256, 512),
-    networks: int = 20,
+    networks: int = 32,
 ) -> None:
     """A small tanh network under gradient flow, then wide ones beside the closed form.
 
@@ -295,7 +295,7 @@ def closed_form(run: Run, x: Tensor, y: Tensor, grid: Tensor) -> None:
     )
 
 
-def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 400) -> None:
+def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 1500) -> None:
     """What the start leaves behind: its mean, its variance, and nothing on the training inputs."""
     m, time = len(y), 1.0
     points = torch.cat([x, grid])

@@ -157,7 +157,7 @@ def like_batch_norm(run: Run, samples: int) -> None:
     weight = run.randn(4, n)
     direction = weight / weight.norm(dim=1, keepdim=True)
     mixing = torch.diag(torch.logspace(-1, 1, n, dtype=torch.float64))
-    sizes = [samples // 2**k for k in range(6)][::-1]
+    sizes = [round(samples / 2 ** (k / 2)) for k in range(11)][::-1]
     repeats, errors, colored = 30, [], []
     for size in sizes:
         gaps, others = [], []
