@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torchtheory.core.checks import open_fraction
 from torchtheory.core.errors import EmptyData
 from torchtheory.core.estimate import Estimate
+from torchtheory.core.mapping import Mapped
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.models.samples import Data, Samples, collect
@@ -114,7 +115,7 @@ def risk(
 
 def sample_losses(problem: Problem, samples: Samples) -> Tensor:
     """The loss `[n]` of every sample of a problem, in chunks."""
-    each = torch.vmap(lambda o, y: problem.loss(o.unsqueeze(0), y.unsqueeze(0)))
+    each = Mapped(lambda o, y: problem.loss(o.unsqueeze(0), y.unsqueeze(0)))
     with torch.no_grad(), global_randomness_kept():
         outputs = problem.outputs(samples)
         parts = [
