@@ -163,6 +163,13 @@ def inside_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def differentiating() -> bool:
+    """Whether a transform of `torch.func` is differentiating the code that asks."""
+    running = torch._C._functorch.peek_interpreter_stack()
+    kinds = torch._C._functorch.TransformType
+    return running is not None and running.key() in (kinds.Grad, kinds.Jvp)
+
+
 def _equal(ours: Tensor, own: Tensor) -> bool:
     if ours.shape != own.shape or ours.dtype != own.dtype:
         return False
