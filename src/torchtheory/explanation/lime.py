@@ -51,10 +51,10 @@ def lime(
 ) -> Explanation:
     r"""The coefficients of a weighted linear fit to scores with features left out.
 
-    For a linear score and baseline 0 they are $w_ix_i$, up to rounding. Otherwise they estimate the best
-    linear fit over all sets, and depend on those that were drawn: `error` has their standard errors
-    (of the sandwich estimator, for a misfit of any shape). Draws are independent from sample to
-    sample. `reference` is $\beta_0$, so `gap` says by how much the surrogate misses the score.
+    For a linear score and baseline 0 they are $w_ix_i$, up to rounding. Otherwise they estimate the
+    best linear fit over all sets, and depend on those that were drawn: `error` has their standard
+    errors (of the sandwich estimator, for a misfit of any shape). Draws are independent from sample
+    to sample. `reference` is $\beta_0$, so `gap` says by how much the surrogate misses the score.
 
     Args:
         model, x, target, output: see `open_score`.
