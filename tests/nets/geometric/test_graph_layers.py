@@ -23,6 +23,7 @@ from torchtheory.nets.geometric.graph_reading import as_graph, graph_union
 from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import gcn_coupling, graph_laplacian
 from torchtheory.nets.geometric.message_passing import MessagePassing, OnGraph, pooled_nodes
+from torchtheory.nets.geometric.node_samples import TakesGraph
 from torchtheory.nets.geometric.pyg import from_pyg, to_pyg
 from torchtheory.nets.geometric.relabeling import graph_equivariance
 
@@ -123,6 +124,7 @@ def test_edges_that_are_listed_several_times_count_as_often(
     for given in (edges, graph):
         found = from_pyg(theirs)(x, as_graph(given, nodes=7) if given is edges else given)
         torch.testing.assert_close(found, wanted, atol=1e-11, rtol=1e-11)
+    torch.testing.assert_close(TakesGraph(theirs, "edge_index")(x, graph), wanted)
     # and there and back again
     data = graph.to_pyg(x)
     assert data.edge_index.shape == edges.shape

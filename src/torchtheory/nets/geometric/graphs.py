@@ -99,6 +99,10 @@ class Graph:
         """Where the edges end, `[E]`, ascending."""
         return self.edges[1]
 
+    def listed_edges(self) -> Tensor:
+        """The edges with parallel ones as often as they are there, `[2, >= E]`."""
+        return self.edges if self.copies is None else self.edges.repeat_interleave(self.copies, 1)
+
     def kept(self, key: Hashable, make: Callable[[], _Kept]) -> _Kept:
         """What `make` returns, made at the first call with this key and kept for the others."""
         if key not in self._kept:
@@ -346,12 +350,11 @@ class Graph:
             raise MissingPackage(
                 "PyTorch Geometric is not installed: pip install torch-geometric"
             ) from missing
-        edges, weights = self.edges, self.weights
+        weights = self.weights
         if self.copies is not None and weights is not None:
             each = (weights / self.copies).repeat_interleave(self.copies)
             weights = None if bool((each == 1).all()) else each
-            edges = edges.repeat_interleave(self.copies, 1)
-        made = Data(x=x, edge_index=edges, edge_attr=self.edge_features)
+        made = Data(x=x, edge_index=self.listed_edges(), edge_attr=self.edge_features)
         made.num_nodes = self.nodes
         if weights is not None:
             made.edge_weight = weights
