@@ -72,7 +72,7 @@ def test_a_small_image_is_seen_as_a_whole() -> None:
     found = _finding(_bag(*POOLED), _data(1, 5, 5))
     (said,) = found.assessments
     assert said.state is State.FINE
-    assert "the whole input" in said.sentence
+    assert "the whole extent of the input" in said.sentence
 
 
 def test_signals_in_one_dimension() -> None:

@@ -167,7 +167,8 @@ def _assess(
     number: Quantity,
     seen: EffectiveField | None,
 ) -> None:
-    sees = f"A unit behind layer {last.name} sees a window of {_by(last.size)} of {_by(last.places)} places"
+    window = f"a window of {_by(last.size)} of {_by(last.places)} places"
+    sees = f"A unit behind layer {last.name} sees {window}"
     if seen is not None and not last.whole:
         sees += f", and looks at about {_by(round(s) for s in seen.size)} of it"
     figure = "field" if any(f.name == "field" for f in record.figures) else ""
