@@ -306,7 +306,8 @@ def _local_minima(
             sign * score.gradients_in_chunks(points + sign * step * v)[1] for sign in (1, -1)
         )
         product = length * difference / torch.where(along == 0, 1.0, 2 * step * along)
-        return product - (product * u).sum(1, keepdim=True) * u
+        across: Tensor = product - (product * u).sum(1, keepdim=True) * u
+        return across
 
     v = _gaussian_like(points, source)
     shift = torch.zeros_like(length)

@@ -217,7 +217,7 @@ def least_constant(problem: Problem, samples: Samples, starts: Sequence[Tensor])
         return value
 
     with torch.enable_grad(), global_randomness_kept(), suppress(Exception):  # no derivative, say
-        optimizer.step(closure)  # type: ignore[arg-type, no-untyped-call]
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
     return min((best, moved.detach()), key=height)
 
 

@@ -260,7 +260,8 @@ def _largest_output(
     def quotients() -> Tensor:
         parts, charge = outputs(w), penalties(w)
         sizes: Tensor = parts.flatten(1).norm(dim=1)
-        return sizes.log() - charge.log()
+        made: Tensor = sizes.log() - charge.log()
+        return made
 
     reached: list[float] = []
     for step in range(steps):
