@@ -247,6 +247,8 @@ def explain(
         try:
             with _doubts(remarks):
                 found[name] = explained_by(call, model, x, target, name)
+            ledger = found[name].ledger
+            remarks |= dict.fromkeys(ledger.remarks() if ledger is not None else [])
         except TorchTheoryError as error:
             if len(calls) == 1:
                 raise
@@ -305,6 +307,8 @@ def _method_json(e: Explanation) -> dict[str, Any]:
         "forwards": e.forwards,
         "backwards": e.backwards,
         "seconds": e.seconds,
+        "folded": None if e.ledger is None else dict(e.ledger.folded),
+        "not_folded": None if e.ledger is None else dict(e.ledger.not_folded),
         "ledger": None
         if e.ledger is None
         else [
