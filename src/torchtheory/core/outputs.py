@@ -9,6 +9,7 @@ user's, a directory, a link, a pipe or a device at its place is refused, and lef
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import io
 import json
@@ -113,6 +114,10 @@ def marked_archive(kind: str, packed: bytes) -> bytes:
 
 # ----------------------------------------------------------------------------- before the work
 
+#: Bytes of the longest path to a directory that something can be made in; of the systems' 4096,
+#: some are for what that is.
+_LONGEST_PATH = 3800
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -157,12 +162,13 @@ def refuse_places(places: Sequence[Place], inputs: Iterable[str | Path | None] =
         FileProblem: the first reason found.
     """
     read = {_identity(Path(i)) for i in inputs if i is not None} - {None}
-    for directory in dict.fromkeys(place.directory for place in places):
-        refuse_directory(directory)
+    given = dict.fromkeys(place.directory for place in places)
+    known = {directory: refuse_directory(directory) for directory in given}
     for place in places:
         with _told(place.directory):
             root = Path(os.path.realpath(place.directory))
             for name, form in place.forms.items():
+                _refuse_long(PurePath(name).parts, known[place.directory])
                 for one in _matching(root, name) if "*" in name else [name]:
                     _refuse(root, one, form, read)
     _refuse_shared(places)
@@ -186,10 +192,10 @@ def _refuse_shared(places: Sequence[Place]) -> None:
         folders |= {parent: place.option for path in paths for parent in path.parents}
 
 
-def refuse_directory(directory: Path) -> None:
+def refuse_directory(directory: Path) -> Path:
     """Refuse a directory that could not be written to; where there is none yet, none is made.
 
-    A file without a name is written to the nearest directory that exists: permission, a file
+    Returns the nearest one that exists. A file without a name is written to it: permission, a file
     system that is read only and a full disk are met here.
     """
     with _told(directory):
@@ -198,25 +204,24 @@ def refuse_directory(directory: Path) -> None:
             raise FileProblem(
                 f"cannot write to {short_path(directory)}: {short_path(place)} is not a directory"
             )
-        _refuse_long_names(directory, place)
+        # what is made in it takes more than its own name
+        if len(os.fsencode(os.path.realpath(directory))) > _LONGEST_PATH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        _refuse_long(directory.parts[len(place.parts) :], place)
         if not os.access(place, os.W_OK | os.X_OK):
             raise FileProblem(
                 f"cannot write to {short_path(directory)}: {short_path(place)} does not allow it"
             )
         with tempfile.TemporaryFile(dir=place) as tried:
             tried.write(bytes(2**16))
+    return place
 
 
-def _refuse_long_names(directory: Path, place: Path) -> None:
+def _refuse_long(names: Iterable[str], place: Path) -> None:
     """The system looks at the length of a name only when it comes to its directory."""
-    if not hasattr(os, "pathconf"):
-        return
-    longest, whole = (os.pathconf(place, limit) for limit in ("PC_NAME_MAX", "PC_PATH_MAX"))
-    missing = directory.parts[len(place.parts) :]
-    # what is made in it takes more than its own name
-    room = len(os.fsencode(os.path.realpath(directory))) + 200
-    if room > whole > 0 or any(len(os.fsencode(part)) > longest > 0 for part in missing):
-        raise OSError(36, "File name too long")
+    longest = os.pathconf(place, "PC_NAME_MAX") if hasattr(os, "pathconf") else -1
+    if any(len(os.fsencode(name)) > longest > 0 for name in names):
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
 
 
 def _matching(root: Path, pattern: str) -> list[str]:

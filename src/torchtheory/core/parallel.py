@@ -230,8 +230,8 @@ def _dispatch(
         with _interrupts_ignored():
             found = parallel(calls)
     try:
-        for place, packed in found:
-            yield _unpacked(place, packed)
+        for place, packed, words in found:
+            yield _unpacked(place, packed, words)
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that unfinished tasks are canceled: so they should be
@@ -254,8 +254,11 @@ def _attempt(function: Callable[[Task], T], place: int, task: Task, here: bool) 
 
 def _work(
     function: Callable[[Task], T], place: int, task: Task, worker: _Worker
-) -> tuple[int, bytes]:
-    """One task in a worker process; the outcome is packed here, so that failing at it is one."""
+) -> tuple[int, bytes, str]:
+    """One task in a worker process; the outcome is packed here, so that failing at it is one.
+
+    With the words of what was raised: its class may be known to the worker alone.
+    """
     _prepare(worker)
     mark = None if worker.marks is None else Path(worker.marks, str(place))
     if mark is not None:
@@ -263,22 +266,26 @@ def _work(
     try:
         with progress.hidden():
             outcome = _attempt(function, place, task, here=False)
+        words = ""
         if outcome.error is not None:
+            words = _words(outcome.error)
             outcome = Outcome(place, error=_portable(outcome.error))
         try:
-            return place, cloudpickle.dumps(outcome)
+            return place, cloudpickle.dumps(outcome), words
         except BaseException as error:
             problem = TypeError(f"the result cannot be sent back: {_words(error)}")
-            return place, cloudpickle.dumps(Outcome(place, error=problem))
+            return place, cloudpickle.dumps(Outcome(place, error=problem)), words
     finally:
         if mark is not None:
             mark.unlink(missing_ok=True)
 
 
-def _unpacked(place: int, packed: bytes) -> Outcome[Any]:
+def _unpacked(place: int, packed: bytes, words: str) -> Outcome[Any]:
     try:
         return cast(Outcome[Any], pickle.loads(packed))  # made by our own worker
     except BaseException as error:
+        if words:
+            return Outcome(place, error=RuntimeError(words))
         return Outcome(place, error=TypeError(f"the result cannot be read: {_words(error)}"))
 
 
