@@ -536,6 +536,10 @@ def test_a_stream_becomes_a_file_when_it_is_complete(tmp_path: Path) -> None:
     assert path.read_bytes() == b"second"
     assert [p.name for p in path.parent.iterdir()] == ["run.pt"]
     (path.parent / f"{outputs._beside(path)}0123abcd").write_text("killed")
+    with replaced_file(path) as one, replaced_file(path) as two:  # each leaves the other alone
+        one.write(b"third")
+        two.write(b"second")
+    assert path.read_bytes() == b"third"
     (path.parent / "link.pt").symlink_to("run.pt")
     with pytest.raises(FileProblem, match="not followed"), replaced_file(path.parent / "link.pt"):
         pass

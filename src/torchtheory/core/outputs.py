@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -32,10 +33,8 @@ from torchtheory.core.errors import FileProblem
 from torchtheory.core.files import reason, short_path
 from torchtheory.core.foreign_text import json_text
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+#: Locks of the system; Windows has others.
+fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 
 # ----------------------------------------------------------------------------- what is ours
 
@@ -363,8 +362,8 @@ def write_outputs(directory: str | Path, contents: Mapping[str, str | bytes]) ->
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
     """A stream whose bytes take the place of a file in one step, when they are complete.
 
-    For one process at a time (see `sole_writer`): what a killed one left is removed. Whether the
-    file that is there may go is the caller's to know; anything but a file is refused.
+    What a killed process left half-written is removed. Whether the file that is there may go is the
+    caller's to know; anything but a file is refused.
     """
     plain_file(path)
     with _told(path):
@@ -373,6 +372,7 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
         made = path.with_name(f"{_beside(path)}{secrets.token_hex(4)}")
         try:
             with made.open("xb") as stream:
+                _lock(stream.fileno(), end=0.0)  # says that it is not left over
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -427,19 +427,23 @@ def _one_by_one(target: Path, new: Mapping[str, bytes]) -> None:
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=target) as made:
         fresh, old = Path(made) / "new", Path(made) / "old"
         _write(fresh, new, target)
-        moved: list[str] = []
+        for name in new:
+            for place in (target / name, old / name):
+                place.parent.mkdir(parents=True, exist_ok=True)
+            if (target / name).exists():
+                _link(target / name, old / name)
+        moves = [(str(fresh / n), str(target / n)) for n in sorted(new, key=_is_page)]
         try:
-            for name in sorted(new, key=lambda n: n.endswith(".html")):
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                moved.append(name)
-                if (target / name).exists():
-                    (old / name).parent.mkdir(parents=True, exist_ok=True)
-                    _link(target / name, old / name)
-                os.replace(fresh / name, target / name)
+            for source, place in moves:  # nothing else in between: it takes microseconds
+                os.replace(source, place)
         except BaseException:
-            for name in reversed(moved):
+            for name in new:
                 _restore(old / name, fresh / name, target / name)
             raise
+
+
+def _is_page(name: str) -> bool:
+    return name.endswith(".html")
 
 
 def _restore(old: Path, fresh: Path, place: Path) -> None:
@@ -517,7 +521,7 @@ def _alone(directory: Path) -> Iterator[bool]:
     The system's lock on the directory itself: no file has to be made for it, and that of a killed
     process is gone with it.
     """
-    if fcntl is None:
+    if fcntl is None:  # and a directory cannot be opened
         yield False
         return
     end, held = time.monotonic() + _PATIENCE, False
@@ -535,7 +539,8 @@ def _alone(directory: Path) -> Iterator[bool]:
 
 
 def _lock(handle: int, end: float) -> bool:
-    while True:
+    """Hold an open file or directory, once nobody else does; whether that was so in time."""
+    while fcntl is not None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -546,6 +551,7 @@ def _lock(handle: int, end: float) -> bool:
             return False
         else:
             return True
+    return False
 
 
 def _beside(path: Path) -> str:
@@ -564,4 +570,13 @@ def _remove_leftovers(directory: Path, start: str) -> None:
     for left in directory.glob(f"{start}*"):
         if re.fullmatch(r"[a-z0-9_]{8}", left.name.removeprefix(start)):
             with suppress(OSError):
-                left.unlink() if _is_plain(left) else shutil.rmtree(left)
+                if not _is_plain(left):
+                    shutil.rmtree(left)
+                elif not _in_use(left):
+                    left.unlink()
+
+
+def _in_use(file: Path) -> bool:
+    """Whether a process that is alive holds a file."""
+    with file.open("rb") as stream:
+        return fcntl is not None and not _lock(stream.fileno(), end=0.0)

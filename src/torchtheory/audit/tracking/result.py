@@ -19,7 +19,7 @@ from torchtheory.core.errors import (
     UnknownName,
 )
 from torchtheory.core.figure import Figure, draw
-from torchtheory.core.outputs import record_text, write_outputs
+from torchtheory.core.outputs import record_text, refuse_directory, write_outputs
 from torchtheory.core.record import Cell, Table
 
 #: Readings of one name by the step they were taken at.
@@ -179,6 +179,7 @@ class Tracking:
                 "numbers as JSON"
             ) from error
         target = Path(directory)
+        refuse_directory(target)
         writer: Any = SummaryWriter(str(target))  # type: ignore[no-untyped-call,unused-ignore]
         try:
             for name, by_label in self.series.items():
