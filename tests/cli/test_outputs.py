@@ -18,7 +18,7 @@ from torch import nn
 
 from torchtheory.audit import checkpoints
 from torchtheory.audit.bare_weights import audit as bare
-from torchtheory.core.outputs import form_of
+from torchtheory.core.marks import form_of
 from torchtheory.labs.engine import many
 from torchtheory.report import files
 

@@ -18,17 +18,8 @@ import pytest
 from torchtheory.core import outputs
 from torchtheory.core.errors import FileProblem
 from torchtheory.core.figure import draw
-from torchtheory.core.outputs import (
-    Place,
-    file_place,
-    form_of,
-    marked_archive,
-    marked_markdown,
-    record_text,
-    refuse_places,
-    replaced_file,
-    write_outputs,
-)
+from torchtheory.core.marks import form_of, marked_archive, marked_markdown, record_text
+from torchtheory.core.outputs import Place, file_place, refuse_places, replaced_file, write_outputs
 
 NAMES = ("figures/a.svg", "audit.json", "report.md", "report.html")
 FORMS = {
@@ -491,6 +482,16 @@ def test_a_save_that_is_stopped_leaves_the_old_report(
     assert versions(tmp_path) == ["old", "none", "old", "old"]
     assert kept(tmp_path, ours=False)
     assert leftovers(tmp_path) == []
+
+
+def test_an_empty_folder_of_the_users_stays(tmp_path: Path) -> None:
+    write_outputs(tmp_path / "o", report("old"))
+    (tmp_path / "o/empty").mkdir()
+    (tmp_path / "o/.gitkeep").touch()
+    write_outputs(tmp_path / "o", report("new"))
+    assert (tmp_path / "o/empty").is_dir()
+    assert (tmp_path / "o/.gitkeep").is_file()
+    assert versions(tmp_path / "o") == ["new"] * 4
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems write one by one")

@@ -324,6 +324,13 @@ def test_the_directory_is_as_readable_as_any_other(tmp_path: Path) -> None:
     assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
+def test_what_a_killed_run_left_is_no_run(tmp_path: Path) -> None:
+    store, made = RunStore(tmp_path), register(random_lab)
+    path = store.save(run_lab(made))
+    shutil.copytree(path, path.with_name(".partial-0123456789abcdef-abcdefgh"))
+    assert len(store.finished()) == 1
+
+
 def test_sweep_removes_only_what_is_old(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     old = time.time() - 3600

@@ -18,7 +18,8 @@ from torchtheory.audit.user_code import source_files
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
 from torchtheory.core.files import kind_of, read_json
 from torchtheory.core.foreign_text import one_line
-from torchtheory.core.outputs import record_text, write_outputs
+from torchtheory.core.marks import record_text
+from torchtheory.core.outputs import write_outputs
 from torchtheory.core.parallel import Outcome, run_tasks
 from torchtheory.data.sources import load_data
 from torchtheory.kernels.tiles import fingerprint as digest_of

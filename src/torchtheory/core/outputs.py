@@ -1,7 +1,6 @@
 """What is written for a user: marked as ours, whole at any moment, never over anything else.
 
-Every file that a report consists of says in its first (or last) bytes what it is, and
-`form_of` reads it off. Only a regular file of the same form is ever replaced: a file of the
+Only a regular file of the same form (`torchtheory.core.marks`) is ever replaced: a file of the
 user's, a directory, a link, a pipe or a device at its place is refused, and left as it is.
 `refuse_places` says so before the work is done, `write_outputs` before the first file is touched.
 """
@@ -12,8 +11,6 @@ import ctypes
 import errno
 import hashlib
 import importlib
-import io
-import json
 import os
 import re
 import secrets
@@ -22,7 +19,6 @@ import stat
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,85 +27,10 @@ from typing import Any, BinaryIO
 
 from torchtheory.core.errors import FileProblem
 from torchtheory.core.files import reason, short_path
-from torchtheory.core.foreign_text import json_text
+from torchtheory.core.marks import HEAD, PICTURES, TAIL, form_of
 
 #: Locks of the system; Windows has others.
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
-
-# ----------------------------------------------------------------------------- what is ours
-
-#: So many bytes of a file are looked at, from its beginning and from its end.
-_HEAD, _TAIL = 2048, 64
-
-# What the beginning (or the end) of each form looks like; a group is the kind of report.
-_FORMS: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
-    (form, re.compile(pattern, re.DOTALL))
-    for form, pattern in {
-        "page": rb'\A<!DOCTYPE html>.{,400}?<meta name="generator" content="torchtheory (\w+)">',
-        "text": rb"\A<!-- torchtheory (\w+) -->",
-        "record": rb'\A\{\s*"made_by": "torchtheory (\w+)"',
-        "SARIF log": rb'\A\{\s*"\$schema": "[^"]*sarif[^"]*",\s*"version": "[^"]*",\s*"runs": '
-        rb'\[\s*\{\s*"tool": \{\s*"driver": \{\s*"name": "torchtheory"',
-        "JUnit log": rb'\A<\?xml[^>]*>\s*<testsuites name="torchtheory audit"',
-        "picture": rb"\A\x89PNG\r\n\x1a\n.{,200}?tEXtSoftware\0torchtheory",
-        "drawing": rb"\A<svg [^>]*>\s*<metadata>.{,800}?<dc:title>torchtheory</dc:title>",
-        "arrays": rb"\APK.*torchtheory (\w+)\Z",
-    }.items()
-)
-
-
-# What may stand in a folder of a report.
-_PICTURES = ("picture", "drawing", "nothing")
-
-
-def form_of(content: bytes) -> str | None:
-    """What one of our outputs is, read off its first and last bytes; None if it is none of ours.
-
-    An empty file has the form `"nothing"`.
-
-    >>> form_of(b"<!-- torchtheory audit -->\\n# A report")
-    'audit text'
-    >>> form_of(b"# A report about torchtheory") is None
-    True
-    """
-    if not content:
-        return "nothing"
-    seen = content if len(content) <= _HEAD + _TAIL else content[:_HEAD] + content[-_TAIL:]
-    for form, pattern in _FORMS:
-        if found := pattern.search(seen):
-            return " ".join([*(kind.decode() for kind in found.groups()), form])
-    return None
-
-
-def record_text(kind: str, data: Mapping[str, Any]) -> str:
-    """Data as JSON that says what it is the record of.
-
-    Half a character, such as of the name of a file that is no UTF-8, becomes a question mark: no
-    record that holds one is read back.
-
-    >>> record_text("audit", {"title": "net"})
-    '{\\n "made_by": "torchtheory audit",\\n "title": "net"\\n}'
-    """
-    made = {"made_by": f"torchtheory {kind}", **data}
-    text = json_text(made)
-    if "\\ud" not in text:
-        return text
-    plain = json.dumps(made, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
-    return json_text(json.loads(plain))
-
-
-def marked_markdown(kind: str, text: str) -> str:
-    """Markdown that says what it is a report of, in a comment that nobody sees."""
-    return f"<!-- torchtheory {kind} -->\n\n{text}"
-
-
-def marked_archive(kind: str, packed: bytes) -> bytes:
-    """A ZIP archive, such as an `.npz` file, with what it holds in the comment that ends it."""
-    stream = io.BytesIO(packed)
-    with zipfile.ZipFile(stream, "a") as archive:
-        archive.comment = f"torchtheory {kind}".encode()
-    return stream.getvalue()
-
 
 # ----------------------------------------------------------------------------- before the work
 
@@ -254,7 +175,7 @@ def _refuse(root: Path, name: str, form: str, read: Iterable[object] = ()) -> No
         )
     found = _form_at(path)
     # an empty file has nothing to lose, and may have been made to be written to (mktemp)
-    if found not in (form, "nothing") and not (form == "nothing" and found in _PICTURES):
+    if found not in (form, "nothing") and not (form == "nothing" and found in PICTURES):
         raise FileProblem(
             f"cannot write {short_path(path)}: the file that is there is no {form} of torchtheory, "
             "and is not replaced; move it, or give another place"
@@ -296,11 +217,11 @@ def _form_at(path: Path) -> str | None:
     # a pipe that has come to stand here since is not waited for, a link not followed
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     with os.fdopen(os.open(path, flags | getattr(os, "O_BINARY", 0)), "rb") as stream:
-        content = stream.read(_HEAD)
+        content = stream.read(HEAD)
         length = os.fstat(stream.fileno()).st_size
-        if length > _HEAD:
-            stream.seek(max(_HEAD, length - _TAIL))
-            content += stream.read(_TAIL)
+        if length > HEAD:
+            stream.seek(max(HEAD, length - TAIL))
+            content += stream.read(TAIL)
     return form_of(content)
 
 
@@ -398,7 +319,8 @@ def _exchanged(target: Path, new: Mapping[str, bytes]) -> bool:
                 (made / name).parent.mkdir(exist_ok=True)
                 os.link(target / name, made / name)
             _write(made, new, target)
-            shutil.copystat(target, made)
+            for folder in {PurePath(name).parent for name in old} | {PurePath()}:
+                shutil.copystat(target / folder, made / folder)
             return _belong_alike(target, made) and _exchange(made, target)
         except OSError:  # a file system without links: the other way works, or says why not
             return False
@@ -476,9 +398,11 @@ def _only_ours(directory: Path) -> set[str] | None:
     try:
         for path in directory.iterdir():
             inside = list(path.iterdir()) if path.is_dir() and not path.is_symlink() else None
+            if inside == []:
+                return None
             for file in [path] if inside is None else inside:
                 form = _form_at(file) if _is_plain(file) else None
-                if form is None or (inside is not None and form not in _PICTURES):
+                if form is None or (inside is not None and form not in PICTURES):
                     return None
                 found.add(str(file.relative_to(directory)))
     except OSError:  # what may not be read is not known to be ours

@@ -26,7 +26,8 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.figure import Figure
 from torchtheory.core.intervals import Interval
-from torchtheory.core.outputs import marked_archive, record_text, write_outputs
+from torchtheory.core.marks import marked_archive, record_text
+from torchtheory.core.outputs import write_outputs
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.explanation import page
 from torchtheory.explanation.by_feature import Method, agreement, explained_by, named_methods

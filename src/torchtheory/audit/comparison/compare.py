@@ -51,7 +51,8 @@ from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.diagnosis import State
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.foreign_text import printable
-from torchtheory.core.outputs import marked_markdown, record_text, write_outputs
+from torchtheory.core.marks import marked_markdown, record_text
+from torchtheory.core.outputs import write_outputs
 from torchtheory.core.quantity import ROUNDING
 
 # What of the facts says which data was used, and how.

@@ -15,7 +15,8 @@ from torchtheory.core.console import Console, Grid, Text, box
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.figure import COLORS, Figure, draw, label_text
-from torchtheory.core.outputs import marked_markdown, record_text, write_outputs
+from torchtheory.core.marks import marked_markdown, record_text
+from torchtheory.core.outputs import write_outputs
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.record import Table
 from torchtheory.report.html import page

@@ -38,8 +38,9 @@ from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area, Assessment, State, diagnose
 from torchtheory.core.errors import UnknownName
 from torchtheory.core.figure import Figure
+from torchtheory.core.marks import marked_markdown, record_text
 from torchtheory.core.memory import bytes_of
-from torchtheory.core.outputs import marked_markdown, record_text, write_outputs
+from torchtheory.core.outputs import write_outputs
 from torchtheory.core.random import as_generator
 from torchtheory.core.threads import UsefulThreads
 from torchtheory.models.derivative import import_differentiation

@@ -19,7 +19,8 @@ from torchtheory.core.errors import (
     UnknownName,
 )
 from torchtheory.core.figure import Figure, draw
-from torchtheory.core.outputs import record_text, refuse_directory, write_outputs
+from torchtheory.core.marks import record_text
+from torchtheory.core.outputs import refuse_directory, write_outputs
 from torchtheory.core.record import Cell, Table
 
 #: Readings of one name by the step they were taken at.

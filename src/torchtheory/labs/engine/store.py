@@ -19,7 +19,8 @@ from torchtheory.core.claim import Claim
 from torchtheory.core.errors import FileProblem
 from torchtheory.core.figure import Figure
 from torchtheory.core.files import kind_of, read_json
-from torchtheory.core.outputs import Place, record_text, refuse_places, write_outputs
+from torchtheory.core.marks import record_text
+from torchtheory.core.outputs import Place, refuse_places, write_outputs
 from torchtheory.core.record import Table
 from torchtheory.core.statement import CounterExample
 from torchtheory.labs.engine.fingerprint import (
@@ -123,6 +124,8 @@ class RunStore:
         known = listed_labs()
         found = []
         for path in sorted(self.root.glob("*/*/config.json")):
+            if path.parent.name.startswith("."):  # left by a run that was killed
+                continue
             try:
                 config = read_json(path)
                 run = _read(path.parent, find_lab(known[config["lab"]].name), config)
