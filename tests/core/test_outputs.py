@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -83,6 +84,20 @@ def test_an_archive_with_its_mark_is_read_as_before(tmp_path: Path) -> None:
     with np.load(tmp_path / "o/b.npz", allow_pickle=False) as arrays:
         assert arrays["x"].sum() == 4498500
     refuse_places([Place(tmp_path / "o", {"b.npz": "explanation arrays"})])
+
+
+def test_a_picture_that_somebody_else_drew_gets_the_mark(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (90, 60), "white").save(tmp_path / "a.png")
+    drawn = {"a.png": (tmp_path / "a.png").read_bytes(), "b.svg": "<svg width='9'><path/></svg>"}
+    for _ in range(2):
+        write_outputs(tmp_path / "o", drawn)
+    assert form_of((tmp_path / "o/a.png").read_bytes()) == "picture"
+    assert form_of((tmp_path / "o/b.svg").read_bytes()) == "drawing"
+    ElementTree.parse(tmp_path / "o/b.svg")
+    with image.open(tmp_path / "o/a.png") as read:
+        read.load()
+        assert read.getpixel((3, 3)) == (255, 255, 255)
 
 
 def test_what_does_not_say_what_it_is_cannot_be_written(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 
 from torchtheory.core.errors import FileProblem
 from torchtheory.core.files import reason, short_path
-from torchtheory.core.marks import HEAD, PICTURES, TAIL, form_of
+from torchtheory.core.marks import HEAD, PICTURES, TAIL, form_of, marked_picture
 
 #: Locks of the system; Windows has others.
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
@@ -260,8 +260,8 @@ def write_outputs(directory: str | Path, contents: Mapping[str, str | bytes]) ->
     given = Path(directory)
     new = {
         # half a character becomes a question mark
-        name: content.encode("utf-8", "replace") if isinstance(content, str) else content
-        for name, content in contents.items()
+        name: marked_picture(c.encode("utf-8", "replace") if isinstance(c, str) else c)
+        for name, c in contents.items()
     }
     refuse_directory(given)
     with _told(given):
@@ -356,8 +356,8 @@ def _one_by_one(target: Path, new: Mapping[str, bytes]) -> None:
                 _link(target / name, old / name)
         moves = [(str(fresh / n), str(target / n)) for n in sorted(new, key=_is_page)]
         try:
-            for source, place in moves:  # nothing else in between: it takes microseconds
-                os.replace(source, place)
+            for move in moves:  # nothing else in between: it takes microseconds
+                os.replace(*move)
         except BaseException:
             for name in new:
                 _restore(old / name, fresh / name, target / name)
