@@ -441,7 +441,7 @@ def two_who_write_at_once(place: Path, ours: bool) -> None:
     fill(place / "o", ours)
 
     def write() -> None:
-        for version in ("old", "new") * 6:
+        for version in ("old", "new") * (40 if ours else 6):
             write_outputs(place / "o", report(version))
 
     other = os.fork()
