@@ -278,9 +278,9 @@ def trees(run: Run, depths: int, samples: int, epochs: int) -> None:
     asked = [accuracy(d, False) for d in range_]
     alone = [accuracy(d, True) for d in range_]
     says = run.states(
-        "N-107", r"\text{width fixed: training accuracy at depth }3\text{ is below that at depth }1\text{ by }0.35"
+        "N-107", r"\text{width fixed: training accuracy at depth }3\text{ is below that at depth }1\text{ by }0.3"
     )
-    says.at_most(asked[2], asked[0] - 0.35, where=f"width {width}, {samples} questions, {classes} classes")
+    says.at_most(asked[2], asked[0] - 0.3, where=f"width {width}, {samples} questions, {classes} classes")
     says.fails("only the leaf that is asked for speaks: one class is all that must come through", alone[2])
     run.curves(
         "trees",
