@@ -354,7 +354,7 @@ def unbounded(run: Run) -> dict[str, tuple[Tensor, Tensor]]:
 
 def away_from_zero(run: Run, steps: int = 8) -> None:
     """Activations with σ(0) ≠ 0, in networks that come near to the bound."""
-    n = 8
+    n, radius = 8, 2.0
     equal, wide = torch.ones(n, n).double() / n, torch.ones(n, 1).double()
     cases = [
         # (σ, ‖A‖, ‖B‖/√n): without input the first step is √n|σ(0)|, small ones meet the slope, large ones the top
@@ -367,8 +367,8 @@ def away_from_zero(run: Run, steps: int = 8) -> None:
     outputs, allowed = [], []
     for name, a, b in cases:
         net = ShallowRNN(a * equal, b * wide, wide.T, name).requires_grad_(False)
-        outputs.append(net.run(torch.ones(1, steps, 1).double()).outputs[0, 1:, 0])
-        allowed.append(output_bounds(net, steps, 1.0)[1:])
+        outputs.append(net.run(radius * torch.ones(1, steps, 1).double()).outputs[0, 1:, 0])
+        allowed.append(output_bounds(net, steps, radius)[1:])
     ratios = torch.stack(outputs) / torch.stack(allowed)
     says = run.states(
         "X-95",
@@ -377,14 +377,14 @@ def away_from_zero(run: Run, steps: int = 8) -> None:
     )
     says.at_most(ratios, 1.0, 1e-12, where="softplus and the logistic function, all entries of A and of B equal")
     loud = ShallowRNN(0 * equal, wide, wide.T, "softplus").requires_grad_(False)
-    beyond = loud.run(9 * torch.ones(1, steps, 1).double()).outputs[0, 1:, 0]
-    says.fails("entries nine times as large as R", beyond / output_bounds(loud, steps, 1.0)[1:])
+    beyond = loud.run(2 * radius * torch.ones(1, steps, 1).double()).outputs[0, 1:, 0]
+    says.fails("entries twice as large as R", beyond / output_bounds(loud, steps, radius)[1:])
     says = run.states("X-95", r"\text{and the bound is met: least } \max_i|y_i|/\|C\|r_i \text{ of a network}")
     # softplus has the slope 1 only far away from 0, where |σ(0)| is not added any more
     says.at_least(ratios.amax(1), [0.999, 0.7, 0.999, 0.99, 0.999], where="the same networks")
     mixed = ShallowRNN(3 * equal, wide, wide.T * torch.tensor([1.0, -1.0] * (n // 2)), "softplus")
-    cancelled = mixed.requires_grad_(False).run(torch.ones(1, steps, 1).double()).outputs[0, 1:, 0].abs()
-    says.fails("C of both signs, across the states", (cancelled / output_bounds(mixed, steps, 1.0)[1:]).amax())
+    cancelled = mixed.requires_grad_(False).run(radius * torch.ones(1, steps, 1).double()).outputs[0, 1:, 0].abs()
+    says.fails("C of both signs, across the states", (cancelled / output_bounds(mixed, steps, radius)[1:]).amax())
 
 
 def plot(
