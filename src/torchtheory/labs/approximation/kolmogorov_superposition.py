@@ -199,6 +199,14 @@ def two_scales(run: Run, refinement: int, grid: Tensor) -> dict[str, list[float]
     says.below([b - a for v in found.values() for a, b in pairwise(v)], 0.0)
     largest, mean = symmetric_step(TARGETS[1][1], grid)
     says.fails("equal weights, for x₁ - x₂", largest)
+
+    def left_of(f: Function) -> Tensor:
+        return torch.stack([f(x) - net(x) for net in two_scale_superposition(f, 2, 12)])
+
+    says = run.states("X-21", r"f=1:\ \text{five terms of a quarter leave } f-S=-\tfrac14,\text{ and then }\tfrac1{16}")
+    leaves = torch.tensor([[-0.25], [0.0625]], dtype=torch.float64).expand(-1, len(x))
+    says.equal(left_of(lambda z: torch.ones_like(z[:, 0])), leaves, 1e-9)
+    says.fails("f is not constant: ½ + x₁", left_of(lambda z: 0.5 + z[:, 0]))
     # one of five terms is on a slope, and what it adds is a quarter of another value of f
     says = run.states(
         "X-21", r"\text{and on the average to at most half of it: } \|f-S\|_1/\|f\|_1 \text{ at either scale}"
