@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -172,11 +173,14 @@ def bounds(run: Run, x: Tensor, width: int) -> None:
 
 def coverage(run: Run, x: Tensor, width: int, draws: int, delta: float) -> dict[str, Any]:
     """How often the distance is within ★, and the eigenvalues with it."""
-    weights = [run.randn(width, x.shape[1]) for _ in range(draws)]
+
+    def drawn(units: int, count: int, mean: float | Tensor = 0.0) -> Iterator[Tensor]:
+        return (run.randn(units, x.shape[1]) + mean for _ in range(count))
+
     # one point, repeated: all of a unit's matrix stands in one direction, and is there or is not
     one = x[:1].expand_as(x)
-    distances, shifts, _ = moved(one, weights)
-    away, _, _ = moved(one, [run.randn(40 * width, x.shape[1]) + 3 * x[0] for _ in range(60)])
+    distances, shifts, _ = moved(one, drawn(width, draws))
+    away, _, _ = moved(one, drawn(40 * width, 60, 3 * x[0]))
     radius = gram_radius(one, width, delta=delta)
     sixth = (
         "0 ≤ uᵀHₖu ≤ B²|X|², so that Hoeffding's inequality for one u has a sixth of the second term of ★: its "
@@ -203,7 +207,7 @@ def coverage(run: Run, x: Tensor, width: int, draws: int, delta: float) -> dict[
         r"P\bigl(\lambda_{\min}(\hat G)\ge\lambda_{\min}(G)-\star,\ \lambda_{\max}(\hat G)\le"
         r"\lambda_{\max}(G)+\star\bigr)\ge1-\delta: \text{ quantile at } 1-\delta \text{ of the larger shift}",
     ).at_most(quantile_interval(shifts, 1 - delta), radius, loose=sixth, where=f"the same {draws} networks")
-    typical, apart, crossed = moved(x, weights)
+    typical, apart, crossed = moved(x, drawn(width, draws))
     says = run.states(
         "M-55",
         r"x_1=\dots=x_n:\ \mathbb E\|\hat G-G\|^2=\|X\|_F^4/4m,\ \text{the most that } 0\le u^\top H_ku\le\|X\|_F^2"
@@ -227,7 +231,7 @@ def coverage(run: Run, x: Tensor, width: int, draws: int, delta: float) -> dict[
     return {"distances": typical, "radius": gram_radius(x, width, delta=delta), "width": width}
 
 
-def moved(points: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def moved(points: Tensor, weights: Iterable[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Distances of sampled matrices to their expectation, and how far extreme eigenvalues moved.
 
     The last are the largest eigenvalues less the smallest expected one.

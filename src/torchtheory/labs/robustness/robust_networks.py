@@ -119,7 +119,7 @@ class Flips(NamedTuple):
     """How far the samples of a trained network are from another sign, in units of √d."""
 
     dimension: int
-    count: int
+    samples: int
     shortest: float
     one_for_all: float
     margin: float
@@ -140,14 +140,14 @@ def gradient_descent(run: Run, width: int, epochs: int) -> None:
         r"\langle x_i,x_j\rangle\approx0,\ z\propto\textstyle\sum_jy_jx_j:\ "
         r"y_if(x_i-y_iz)<0\text{ for all }i\text{ at a length }\|z\|\le\tfrac92\sqrt{d/m}",
     )
-    says.at_most([f.one_for_all * math.sqrt(f.count) for f in found], 4.5, where=f"‖z‖ over √(d/m); {AT_SIZES}")
+    says.at_most([f.one_for_all * math.sqrt(f.samples) for f in found], 4.5, where=f"‖z‖ over √(d/m); {AT_SIZES}")
     says.fails(
         "the samples lean to the means of their classes",
-        [f.one_for_all * math.sqrt(f.count) for f in leaning if f.count == COUNTS[-1]],
+        [f.one_for_all * math.sqrt(f.samples) for f in leaning if f.samples == COUNTS[-1]],
     )
     says = run.states("M-150", r"\text{median distance to a flip}/\sqrt d\sim m^{-1/2}")
     says.slope(
-        [f.count for f in found],
+        [f.samples for f in found],
         [f.shortest for f in found],
         -0.5,
         0.05,  # few samples are a little nearer than the law has them
@@ -156,11 +156,11 @@ def gradient_descent(run: Run, width: int, epochs: int) -> None:
     )
     says.fails(
         "the samples lean to the means of their classes",
-        [f.count for f in leaning],
+        [f.samples for f in leaning],
         [f.shortest for f in leaning],
     )
     # with the constant that is measured the two lengths are equal at m of about 6 / (1 - c)^2
-    many, few = ([f.shortest / f.certified for f in found if f.count == m] for m in (COUNTS[-1], COUNTS[0]))
+    many, few = ([f.shortest / f.certified for f in found if f.samples == m] for m in (COUNTS[-1], COUNTS[0]))
     says = run.states("M-150", r"m\gg(1-c)^{-2}:\ \text{median distance to a flip}<\tfrac45\cdot\tfrac{1-c}2\sqrt d")
     says.below(many, 0.8, where=f"over the certified radius of the explicit network, m = {COUNTS[-1]}")
     says.fails(f"m = {COUNTS[0]}", few)
