@@ -240,6 +240,17 @@ def test_failures_are_counted() -> None:
     last = ShallowRNN(0 * ONE, ONE, ONE, "relu").requires_grad_(False)
     found = failure_probability(last, lambda x: x.sum(1), draws, 0.5)
     assert found.estimate == 0.8  # right only for the sequences of one entry
+    # errors of 3 and 4 in two outputs are one of 5, and an error of ε is none
+    apart = [
+        failure_probability(
+            lambda x: x.new_tensor([[3.0, 4.0]]).expand(len(x), 2),
+            lambda x: x.new_zeros(len(x), 2),
+            draws,
+            e,
+        ).estimate
+        for e in (4.9, 5.0)
+    ]
+    assert apart == [1.0, 0.0]
     values = sequence_values(lambda x: x.sum(1), draws)
     torch.testing.assert_close(values[:, 0], torch.stack([d.sum() for d in draws]))
 
@@ -273,6 +284,24 @@ def test_output_bounds(seed: int, sigma: str) -> None:
         rnn, lambda s: s.new_full((len(s), 3), 1e3), [x[:, :i] for i in (1, 9)]
     )
     assert bool((stress.errors >= stress.floors - 1e-9).all())
+
+
+def test_output_bounds_by_hand() -> None:
+    # four neurons, |A| = 2, |B| = 3, |C| = 5, and an initial state of norm 1
+    shift, first = torch.eye(4).double(), torch.zeros(4, 1).double()
+    first[0] = 1.0
+
+    def net(sigma: str) -> ShallowRNN:
+        return ShallowRNN(2 * shift, 3 * first, 5 * first.T, sigma, initial=first[:, 0])
+
+    half = 2 * 0.5 + 0.25 * (2 * 1 + 3 * 0.5)  # √n σ(0) + λ(|A| r + |B| R) = 1.875, below √n
+    found = output_bounds(net("logistic"), 2, 0.5)
+    torch.testing.assert_close(found, torch.tensor([5.0, 5 * half, 5 * 2.0]).double())
+    step = 2 * math.log(2) + 2 * 1 + 3 * 0.5
+    found = output_bounds(net("softplus"), 2, 0.5)
+    wanted = [5.0, 5 * step, 5 * (2 * math.log(2) + 2 * step + 3 * 0.5)]
+    torch.testing.assert_close(found, torch.tensor(wanted).double())
+    assert output_bounds(net("relu"), 2, 0.5).tolist() == [5.0, 5 * 3.5, 5 * 8.5]
 
 
 def test_counter_counts() -> None:
