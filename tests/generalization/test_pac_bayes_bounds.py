@@ -108,7 +108,9 @@ def test_slopes_are_derivatives(q: float, c: float) -> None:
     assert p == pytest.approx(upper_kl_inverse(q, c))
 
 
-def gradients(function: Callable[..., Tensor], q: float, c: float, dtype: torch.dtype) -> list[float]:
+def gradients(
+    function: Callable[..., Tensor], q: float, c: float, dtype: torch.dtype
+) -> list[float]:
     values = torch.tensor([q, c], dtype=dtype, requires_grad=True)
     function(values[0], values[1]).backward()  # type: ignore[no-untyped-call]
     assert values.grad is not None
