@@ -531,9 +531,7 @@ def test_ways_along_rays_have_affine_outputs_and_penalties():
     for subnetwork in (deep_subnetwork([2, 3, 3, 1]), relu_unit(2, 1, penalty="product")):
         first = parallel_network(subnetwork, normal(2, 4, subnetwork.size))
         last = first.scaled(torch.tensor([0.0, 0.5, 1.0, 7.0]))
-        path = DescentPath(
-            [first, last, first], [0.0] * 3, ["start", "rescale", "slide"], [0.0], None
-        )
+        path = DescentPath([first, last, first], [0.0] * 3, stages, [0.0] * 3, None)
         for point, share in ((1, 0.3), (2, 0.7)):
             there = path.between(point, share)
             assert torch.allclose(there(x), torch.lerp(first(x), last(x), 0.3))
