@@ -1,4 +1,4 @@
-"""Grids grow as a power of the dimension: those that do not fit are refused before they are made."""
+"""Grids grow as a power of the dimension; what does not fit is refused before it is made."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_refused_before_it_is_made(made):
 
 
 def test_orders_of_too_many_axes_are_not_summed():
-    with pytest.raises(InvalidInput, match="at most 8 axes, .* not 12"):
+    with pytest.raises(InvalidInput, match=r"at most 8 axes, .* not 12"):
         SphericalSpinGlass(torch.zeros((2,) * 12))

@@ -260,7 +260,7 @@ def _graininess(change: Tensor, largest: Tensor, eps: float) -> float:
 
 def _largest_grain(largest: float, eps: float) -> float:
     """Changes of the values up to this one may be their rounding."""
-    return max(eps**_GRAIN * largest, 4 * eps)
+    return max(math.pow(eps, _GRAIN) * largest, 4 * eps)
 
 
 def _jumps(change: Tensor, largest: float, eps: float) -> bool:

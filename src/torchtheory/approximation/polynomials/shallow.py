@@ -226,7 +226,7 @@ def kolmogorov_width(units: int, dimension: int) -> float:
     whole_number(dimension, "dimension", least=1)
     place = units + 1  # 0 is the first eigenvalue
     square = place**2 if dimension == 1 else _square_norm(place, dimension)
-    return (1 + math.pi**2 * square) ** -0.5
+    return 1 / math.sqrt(1 + math.pi**2 * square)
 
 
 def _square_norm(place: int, dimension: int) -> int:

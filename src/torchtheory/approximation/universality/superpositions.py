@@ -312,7 +312,8 @@ def fit_superposition(
 
 
 def _knots(d: int, families: int, cells: int) -> int:
-    return 2 * families * (cells + 1) ** d
+    count: int = 2 * families * (cells + 1) ** d
+    return count
 
 
 def _cheapest(d: int, tolerance: float, lipschitz: float, largest: float) -> tuple[int, int]:

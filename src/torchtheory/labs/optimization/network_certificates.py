@@ -453,7 +453,7 @@ def wide_path(run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwor
     says.equal(along[-1].weights.abs().amax(1).min(), within=1e-7)
     says.fails("at t = ½", along[10].weights.abs().amax(1).min())
     corners, signs = (torch.tensor(v).double() for v in XOR)
-    cases = [(path, x, loss, strength), (*repeated_corner(), 0.1)]
+    cases: list[tuple[DescentPath, Tensor, OutputLoss, float]] = [(path, x, loss, strength), (*repeated_corner(), 0.1)]
     for m in (2, 3):
         inputs, two = run.randn(m, 2), HalfSquares(run.randn(m, 2))
         wide = parallel_network(relu_unit(2, 2), run.randn(required_width(2, m), 4))
