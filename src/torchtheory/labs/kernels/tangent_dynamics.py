@@ -139,7 +139,7 @@ def flow_and_descent(run: Run, problem: Problem) -> ParameterPath:
     says = run.states("A-54", r"\hat{\mathcal R}_s(\Phi(\cdot,\Theta(t))) \text{ never increases: largest increase}")
     says.at_most(path.losses.diff().max(), 0)
     says.fails(f"steps of {2 * end:.2g} instead of the flow", _losses(problem, far).diff().max())
-    counts = [6, 12, 24, 48]
+    counts = [6, 8, 12, 16, 24, 32, 48]
     euler = [_distance(trajectory(direction, theta, [end / k] * k)[-1], path) for k in counts]
 
     def midpoint(theta: Tensor, step: float, count: int) -> Tensor:
