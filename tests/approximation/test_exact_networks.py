@@ -24,6 +24,7 @@ from torchtheory.approximation.piecewise.payoffs import Payoff, largest_network,
 from torchtheory.approximation.universality.superpositions import (
     Superposition,
     broken_line,
+    fit_superposition,
     inner_functions,
     nested_inner_functions,
     superposition_step,
@@ -227,6 +228,52 @@ def test_the_second_scale_takes_more_away() -> None:
         two_scale_superposition(f, 10, 100)
     with pytest.raises(InvalidInput):
         nested_inner_functions(0, 5)
+
+
+@pytest.mark.parametrize(("d", "tolerance"), [(2, 0.4), (2, 0.05), (3, 0.3), (2, 3.0)])
+def test_superpositions_within_a_tolerance(d: int, tolerance: float) -> None:
+    slope = torch.tensor([2.0, -3.0, 1.0], dtype=torch.float64)[:d]
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x @ slope)
+
+    made = fit_superposition(f, d, tolerance, lipschitz=float(slope.norm()), largest=1.0)
+    assert made.bound <= tolerance
+    # the whole tolerance is used, and the error is not far below
+    assert made.bound > 0.9 * tolerance or tolerance > 1
+    x = torch.rand(4000, d, dtype=torch.float64, generator=as_generator(0))
+    error = float((made.network(x) - f(x)).abs().max())
+    assert made.bound / 6 < error <= made.bound
+
+
+def test_more_inner_functions_leave_less() -> None:
+    """A constant has no cells: what is left of it is all on slopes, at most 1/(K - 1)."""
+    for functions in (5, 9, 21):
+        step = superposition_step(
+            lambda x: torch.where(x[:, 0] < 0.5, 1.0, -1.0).double(),
+            2,
+            2,
+            lipschitz=1e-300,
+            largest=1.0,
+            functions=functions,
+        )
+        assert step.contraction == 1 / (functions - 1)
+        assert step.network.hidden_units == (2 * functions, functions)
+        # away from the middle, where it is not constant
+        x = torch.cartesian_prod(
+            torch.linspace(0, 0.2, 401).double(), torch.linspace(0, 1, 5).double()
+        )
+        left = float((step.network(x) - 1).abs().max())
+        assert left <= step.bound * (1 + 1e-9)
+
+
+def test_what_a_tolerance_takes_is_said() -> None:
+    with pytest.raises(InvalidInput, match=r"knots of the outer one.* can be had") as refused:
+        fit_superposition(lambda x: x.sum(1), 2, 1e-3, lipschitz=2**0.5, largest=2.0)
+    least = float(str(refused.value).split("constants ")[1].split()[0])
+    assert 1e-3 < least < 0.2
+    with pytest.raises(InvalidInput, match="functions"):
+        inner_functions(2, 4, functions=4)
 
 
 def test_superpositions_refuse() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.architectures.recurrent_sequences import (
     failure_probability,
+    fit_in_probability,
     fit_sequences,
     length_cutoff,
     length_stress_test,
@@ -271,6 +272,40 @@ def test_fitted_sequences_and_refusals() -> None:
         length_cutoff(lambda i: 0.5**i, 1.5)
     with pytest.raises(NotConverged):
         length_cutoff(lambda i: 1.0, 0.1, most=100)
+
+
+def last_above_first(x: Tensor) -> Tensor:
+    return (x[:, -1] > x[:, 0]).double()
+
+
+def test_a_fit_in_probability_keeps_its_promise_or_is_refused() -> None:
+    """A jump whose direction in the register changes with the length."""
+    draws = [rand(k, k % 3 + 1, 1) for k in range(2000)]
+    made, share = fit_in_probability(
+        last_above_first, draws[:1600], 0.1, 0.17, width=64, most=128, generator=0
+    )
+    assert share.high <= 0.17
+    assert failure_probability(made, last_above_first, draws[1600:], 0.1).low <= 0.17
+    with pytest.raises(NotConverged, match=r"exceeds 0\.1 on .* fresh sequences"):
+        fit_in_probability(
+            last_above_first, draws[:400], 0.1, 0.01, width=8, most=16, steps=20, generator=0
+        )
+
+
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_units_of_one_length_are_off_at_the_others(inputs: int) -> None:
+    draws = [10 * rand(k, k % 4, inputs) - 7 for k in range(400)]
+
+    def only_three(x: Tensor) -> Tensor:
+        rest = x.new_full((len(x), 1), float(x.shape[1]))
+        return torch.relu(x[:, 0, :1] + x[:, 2, :1]) if x.shape[1] == 3 else rest
+
+    made = fit_sequences(only_three, draws, 3, 60, steps=0, generator=1)
+    for length in (0, 1, 2):
+        x = 10 * rand(length, 50, length, inputs) - 7
+        assert torch.allclose(made(x), torch.full((50, 1), float(length)).double(), atol=1e-8)
+    x = 10 * rand(9, 200, 3, inputs) - 7
+    assert float((made(x) - only_three(x)).abs().mean()) < 1
 
 
 @settings(max_examples=15, deadline=None)

@@ -94,6 +94,15 @@ def test_widths_by_hand() -> None:
     for n in range(8):
         exact = (1 + math.pi**2 * squares[n + 1]) ** -0.5
         assert kolmogorov_width(n, 2) == pytest.approx(exact)
+    every = sorted(sum(i * i for i in k) for k in itertools.product(range(7), repeat=4))
+    for n in (0, 3, 4, 5, 40, 300):
+        assert kolmogorov_width(n, 4) == pytest.approx((1 + math.pi**2 * every[n + 1]) ** -0.5)
+    # in eight dimensions 1 + 8 + 28 + 56 frequencies have squared norms 0 to 3, and 78 have 4
+    for n, square in ((91, 3), (92, 4), (100, 4), (169, 4), (170, 5)):
+        assert kolmogorov_width(n, 8) == pytest.approx((1 + math.pi**2 * square) ** -0.5)
+    assert kolmogorov_width(10**6, 1) == pytest.approx(1 / (math.pi * (10**6 + 1)))
+    with pytest.raises(InvalidInput, match="too many to count"):
+        kolmogorov_width(10**15, 2)
 
 
 @settings(max_examples=10, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import mpmath
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
+from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.generalization.pac_bayes.bernoulli_kl import (
@@ -104,6 +106,56 @@ def test_slopes_are_derivatives(q: float, c: float) -> None:
     assert values.grad is not None
     assert values.grad.tolist() == pytest.approx([by_q, by_c], rel=1e-8)
     assert p == pytest.approx(upper_kl_inverse(q, c))
+
+
+def gradients(
+    function: Callable[..., Tensor], q: float, c: float, dtype: torch.dtype
+) -> list[float]:
+    values = torch.tensor([q, c], dtype=dtype, requires_grad=True)
+    function(values[0], values[1]).backward()  # type: ignore[no-untyped-call]
+    assert values.grad is not None
+    return [float(v) for v in values.grad]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivatives_at_the_ends(dtype: torch.dtype) -> None:
+    inf, upper, lower = math.inf, upper_kl_inverse, lower_kl_inverse
+    left = math.exp(-0.5)  # p = 1 - e^-c at q = 0
+    expected = {
+        (0.0, 0.5): ([inf, left], [0.0, 0.0]),
+        (1.0, 0.5): ([0.0, 0.0], [inf, -left]),
+        (0.25, 0.0): ([1.0, inf], [1.0, -inf]),
+        (0.0, 0.0): ([1.0, 1.0], [1.0, 0.0]),
+        (1.0, 0.0): ([1.0, 0.0], [1.0, -1.0]),
+        (0.25, inf): ([0.0, 0.0], [0.0, 0.0]),
+    }
+    for (q, c), (above, below) in expected.items():
+        assert gradients(upper, q, c, dtype) == pytest.approx(above, rel=1e-6)
+        assert gradients(lower, q, c, dtype) == pytest.approx(below, rel=1e-6)
+        assert list(upper_kl_slopes(q, c)[1:]) == pytest.approx(above, rel=1e-6)
+    # for small c, p - q of rounded numbers would be off by percents
+    for function, sign in ((upper, 1), (lower, -1)):
+        by_c = gradients(function, 0.25, 1e-12, dtype)[1]
+        assert by_c == pytest.approx(sign * math.sqrt(0.1875 / 2e-12), rel=1e-5)
+    # what does not depend on the inverse has no gradient, not NaN
+    q = torch.zeros(2, dtype=dtype, requires_grad=True)
+    (through,) = torch.autograd.grad((upper(q, 0.5) * torch.tensor([0.0, 1.0])).sum(), q)
+    assert through.tolist() == [0.0, inf]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivatives_of_the_divergence_at_the_ends(dtype: torch.dtype) -> None:
+    inf = math.inf
+    assert gradients(binary_kl, 0.0, 0.5, dtype) == [-inf, 2.0]
+    assert gradients(binary_kl, 1.0, 0.5, dtype) == [inf, -2.0]
+    assert gradients(binary_kl, 0.5, 0.5, dtype) == [0.0, 0.0]
+    assert gradients(binary_kl, 0.0, 0.0, dtype) == [0.0, 1.0]
+    by_q, by_p = gradients(binary_kl, 0.3, 1e-12, dtype)
+    assert by_q == pytest.approx(math.log(0.3 / 0.7) - math.log(1e-12), rel=1e-6)
+    assert by_p == pytest.approx(-0.3e12, rel=1e-6)
+    q = torch.tensor([0.05, 0.3, 0.9], dtype=torch.float64, requires_grad=True)
+    p = torch.tensor([0.2, 0.31, 0.1], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(binary_kl, (q, p))
 
 
 def test_refused_probabilities() -> None:

@@ -22,6 +22,7 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.models.model import PureFunction
+from torchtheory.optimization.parallel_networks import nonincreasing_paths
 from torchtheory.optimization.parallel_networks.activation_cells import activation_patterns
 from torchtheory.optimization.parallel_networks.induced_regularizer import induced_penalty
 from torchtheory.optimization.parallel_networks.network_certificates import (
@@ -38,6 +39,7 @@ from torchtheory.optimization.parallel_networks.nondegenerate_pairs import (
     match_degrees,
 )
 from torchtheory.optimization.parallel_networks.nonincreasing_paths import (
+    DescentPath,
     nonincreasing_path,
     required_width,
     slide_to_zero,
@@ -470,6 +472,71 @@ def test_path_never_rises_and_ends_certified():
     assert path.certificate.optimal
     assert {len(n) for n in path.networks} == {5}
     assert path.stages[0] == "start"
+
+
+CORNERS = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]).double()
+SIGNS = torch.tensor([[1.0], [-1.0], [-1.0], [1.0]]).double()
+
+
+def logistic(z):
+    return nn.functional.softplus(-z * SIGNS).sum()
+
+
+def repeated_corner():
+    """Units for three corners of exclusive or, the third in three copies: no unit is zero."""
+    units = 0.7 * torch.cat([CORNERS / 2**0.5, SIGNS], 1)
+    return parallel_network(relu_unit(2, 1), torch.cat([units[:2], units[[2, 2, 2]] / 3**0.5]))
+
+
+def largest_rise(path, point, x, loss, strength, shares=17):
+    ways = [path.between(point, k / (shares - 1)) for k in range(shares)]
+    values = torch.stack([n.objective(x, loss, strength) for n in ways])
+    ends = torch.tensor(path.objectives[point - 1 : point + 1], dtype=torch.float64)
+    assert torch.allclose(values[[0, -1]], ends, rtol=1e-12)
+    return float((values - values.cummin(0).values).max())
+
+
+def test_path_does_not_rise_between_its_points():
+    """Gradient steps that only end lower did, and so do straight lines along rescalings."""
+    cases = [(repeated_corner(), CORNERS, logistic, 0.1)]
+    start = parallel_network(relu_unit(2, 1), normal(202, required_width(1, 6), 3))
+    cases.append((start, normal(2, 6, 2), HalfSquares(normal(102, 6, 1)), 0.3))
+    seen = set()
+    for start, x, loss, strength in cases:
+        path = nonincreasing_path(start, x, loss, strength, tolerance=1e-3, steps=60)
+        assert path.certificate.optimal
+        assert max(path.rises) < 1e-8
+        seen.update(path.stages)
+        for point in range(1, len(path.networks)):
+            assert largest_rise(path, point, x, loss, strength) <= path.rises[point] + 1e-13
+    assert seen == {"start", "descend", "rescale", "slide", "grow"}
+    with pytest.raises(InvalidInput, match="point must be"):
+        path.between(0, 0.5)
+
+
+def test_the_proven_rise_of_a_rescaling_that_goes_too_far(monkeypatch):
+    """(3 - c)²/2 + c/5 from c = 1 to 5 in four steps: the slopes at their ends are c - 2.8."""
+    monkeypatch.setattr(nonincreasing_paths, "best_scales", lambda *_: torch.tensor([5.0]).double())
+    start = parallel_network(linear_unit(1, 1), torch.ones(1, 2).double())
+    x, loss = torch.ones(1, 1).double(), HalfSquares(torch.full((1, 1), 3.0).double())
+    path = nonincreasing_path(start, x, loss, 0.2, steps=0, tolerance=10.0)
+    assert path.stages == ["start", *["rescale"] * 4]
+    assert path.rises == pytest.approx([0.0, 0.0, 0.2, 1.2, 2.2])
+    # from c = 4 to 5 it does rise, by 3 - 1.3
+    assert largest_rise(path, 4, x, loss, 0.2) == pytest.approx(1.7)
+
+
+def test_ways_along_rays_have_affine_outputs_and_penalties():
+    x, stages = normal(0, 4, 2), ["start", "rescale", "slide"]
+    for subnetwork in (deep_subnetwork([2, 3, 3, 1]), relu_unit(2, 1, penalty="product")):
+        first = parallel_network(subnetwork, normal(2, 4, subnetwork.size))
+        last = first.scaled(torch.tensor([0.0, 0.5, 1.0, 7.0]))
+        path = DescentPath([first, last, first], [0.0] * 3, stages, [0.0] * 3, None)
+        for point, share in ((1, 0.3), (2, 0.7)):
+            there = path.between(point, share)
+            assert torch.allclose(there(x), torch.lerp(first(x), last(x), 0.3))
+            charges = torch.lerp(first.penalties(), last.penalties(), 0.3)
+            assert torch.allclose(there.penalties(), charges)
 
 
 # -- pairs --------------------------------------------------------------------------------------

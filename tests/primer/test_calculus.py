@@ -134,9 +134,19 @@ class TestDifferences:
         assert abs(found.value - math.e) < 1e-11
         assert found.error < 1e-9
 
-    def test_limit_at_a_jump(self):
-        found = derivative_by_limit(lambda x: (x > 0).to(x), torch.tensor(0.0).double())
-        assert found.error > 10
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    def test_limit_at_a_jump(self, dtype):
+        for function, point in (
+            (lambda x: (x > 0).to(x), 0.0),
+            (lambda x: (x >= 0.25).to(x), 0.25),
+            (torch.sign, 0.0),
+            (torch.floor, 100.0),
+            (torch.round, 1.5),
+            (lambda x: torch.sin(x) + 0.1 * (x > 0.5).to(x), 0.5),
+        ):
+            assert derivative_by_limit(function, torch.tensor(point, dtype=dtype)).error == math.inf
+        near = derivative_by_limit(lambda x: (x > 0.5 + 1e-7).to(x), torch.tensor(0.5).double())
+        assert (near.value, near.error) == (0.0, 0.0)
         root = derivative_by_limit(
             lambda x: x.sign() * x.abs() ** (1 / 3), torch.zeros(()).double()
         )
@@ -147,6 +157,19 @@ class TestDifferences:
         found = derivative_by_limit(function, torch.tensor(point, dtype=torch.float64))
         for exact in derivatives:
             assert abs(found.value - exact) <= found.error
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    @pytest.mark.parametrize("exponent", [2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 20])
+    def test_the_error_covers_the_rounding_of_the_points(self, exponent, dtype):
+        x = torch.tensor(10.0**exponent, dtype=dtype)
+        for first_step in (0.25, 0.3):
+            found = derivative_by_limit(torch.sin, x, first_step=first_step)
+            assert abs(found.value - math.cos(float(x))) <= found.error
+        # a large entry along which nothing moves does no harm
+        pair = torch.stack([x, torch.ones_like(x)])
+        along = torch.tensor([0.0, 1.0], dtype=dtype)
+        found = derivative_by_limit(lambda v: torch.sin(v[1]), pair, along)
+        assert abs(found.value - math.cos(1)) <= found.error
 
     @pytest.mark.parametrize("frequency", [10.0, 1e3, 1e5, 1e7, 2**20 * 2 * math.pi])
     @pytest.mark.parametrize("point", [0.0, 0.3, 1.0, 7.7])

@@ -16,6 +16,7 @@ from torchtheory.primer.moment_tails import (
     moment_bernstein_radius,
     moment_constants,
     moment_generating_bound,
+    moment_generating_exponent,
     moment_limits,
     nonnegative_mean_floor,
     sample_log_moments,
@@ -83,6 +84,28 @@ def test_the_radius_is_refused_where_it_is_no_bound():
         chi_square_radius(1, 2.25e-7)
     radius = 4 * math.sqrt(math.log(2 / 2.25e-7))
     assert stats.chi2.sf(1 + radius, 1) > 100 * 2.25e-7
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 10, 30, 100, 1000])
+def test_the_radius_is_given_exactly_where_the_statement_holds(k):
+    for exponent in (1, 3, 4, 6, 9, 12, 15, 26, 28, 79, 82, 300):
+        gamma = 10.0**-exponent
+        radius = 4 * math.sqrt(k * (math.log(2) + exponent * math.log(10)))
+        if stats.chi2.sf(k + radius, k) + stats.chi2.cdf(k - radius, k) <= gamma:
+            assert math.isclose(chi_square_radius(k, gamma), radius)
+        else:
+            with pytest.raises(InvalidInput, match="no bound here"):
+                chi_square_radius(k, gamma)
+
+
+def test_exponentials_beyond_the_largest_number():
+    assert moment_generating_bound(0.9999, 1.0, 1.0) == math.inf
+    assert moment_generating_bound(0.99, 1.0, 1.0) == pytest.approx(math.exp(0.99**2 / 0.02))
+    assert moment_generating_bound(1e200, 1.0, 1e-250) == math.inf
+    # as the scale falls, the exponent of a Gaussian
+    assert moment_bernstein_exponent(3.0, 2, 1.0, 1e-200) == pytest.approx(-9 / 4)
+    assert moment_generating_exponent(0.9999, 1.0, 1.0) == pytest.approx(0.9999**2 / 2e-4)
+    assert moment_constants(torch.tensor([800.0, 900.0]).double()).variance == math.inf
 
 
 def test_bad_arguments_are_refused():

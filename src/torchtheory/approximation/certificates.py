@@ -20,6 +20,7 @@ from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.checks import nonnegative_number, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.core.intervals import Interval, mean_interval
+from torchtheory.core.memory import refuse_too_large
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.expressivity.pieces import Pieces, affine_pieces
 from torchtheory.robustness.lipschitz import layer_norms
@@ -301,6 +302,7 @@ def box_grid(box: Box, points: int) -> Tensor:
     >>> box_grid(((0.0, 1.0), (0.0, 1.0)), 2).tolist()
     [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
     """
+    refuse_too_large(8 * len(box) * points ** len(box), f"a grid of {points}^{len(box)} points")
     axes = [torch.linspace(low, high, points, dtype=torch.float64) for low, high in box]
     return torch.cartesian_prod(*axes).reshape(-1, len(box))
 
@@ -313,6 +315,7 @@ def _inside_cells(box: Box, cells: int) -> Tensor:
     period divides the cells.
     """
     d = len(box)
+    refuse_too_large(32 * d * cells**d, f"a grid of {cells}^{d} cells")
     ratio = 1.5
     for _ in range(64):
         ratio = (1 + ratio) ** (1 / (d + 1))

@@ -109,10 +109,11 @@ class Limit:
     Attributes:
         value: the extrapolated limit.
         error: how far the derivative may be from it, judged by all steps: what the extrapolations
-            still move, how much one-sided quotients disagree, what rounding of the function's
-            values can do, and what smaller steps say instead. At a kink it reaches beyond both
-            one-sided derivatives, and it is infinite where the quotients diverge. No finite number
-            of values proves more: what the function does between the steps, or below the
+            still move, how much one-sided quotients disagree, what rounding of the points and of
+            the function's values can do, and what smaller steps say instead. At a kink it reaches
+            beyond both one-sided derivatives. It is infinite where the quotients diverge, at a
+            jump, and where the numbers around the point are farther apart than the steps. No finite
+            number of values proves more: what the function does between the steps, or below the
             rounding of its values, stays unseen.
         step: the smallest step that went into the value.
     """
@@ -135,8 +136,10 @@ def derivative_by_limit(
     extrapolated to step 0 (Romberg). With $g(t)=(f(x+tu)-2f(x)+f(x-tu))/t$, the difference of
     the one-sided quotients, $tg(t)$ without its even powers up to $t^6$ is the noise of the values,
     or a kink. The step is taken whose error, judged by the movement of the extrapolations, the
-    noise, and the disagreement with all smaller steps, is least. About 12 digits for a smooth
-    function, where a single quotient gives 10, at 2 calls per step and 1 more, about 110.
+    noise, the distance of the rounded points from $x\pm tu$, and the disagreement with all smaller
+    steps, is least; a function that changes as much on the smallest steps as on 16 times larger
+    ones has a jump. About 12 digits for a smooth function, where a single quotient gives 10, at 2
+    calls per step and 1 more, about 110.
 
     Args:
         function: from tensors of the shape of `x` to a number.
@@ -149,6 +152,8 @@ def derivative_by_limit(
     (6.0, True)
     >>> derivative_by_limit(torch.abs, torch.tensor(0.0).double()).error >= 1      # a kink
     True
+    >>> derivative_by_limit(torch.sin, torch.tensor(1e8)).error          # neighbors are 8 away
+    inf
     """
     x = _point(x)
     if direction is None:
@@ -166,10 +171,11 @@ def derivative_by_limit(
     middle = _number(function, x)
     ahead = steps.new_tensor([_number(function, x + t * direction) for t in steps.tolist()])
     behind = steps.new_tensor([_number(function, x - t * direction) for t in steps.tolist()])
+    moved = steps.new_tensor([_displacement_error(x, t * direction) for t in steps.tolist()])
     finite = ahead.isfinite() & behind.isfinite() & math.isfinite(middle)
     # a table goes on from row to row: it starts below the last step that left the domain
     start = 0 if bool(finite.all()) else int((~finite).nonzero().max()) + 1
-    steps, ahead, behind = steps[start:], ahead[start:], behind[start:]
+    steps, ahead, behind, moved = steps[start:], ahead[start:], behind[start:], moved[start:]
     if len(steps) < _COLUMNS:
         raise NonFinite(f"the function is not finite within {float(first_step):g} of the point")
     central = (ahead - behind) / (2 * steps)
@@ -188,7 +194,9 @@ def derivative_by_limit(
     noise = (
         noise + eps * (largest + central.abs() * size / length) + _graininess(change, largest, eps)
     )
-    values, errors = _best_of_columns(_extrapolated(central, first_power=2), noise / steps)
+    rounding = noise / steps + central.abs() * moved / (1 - moved)
+    rounding[moved > 0.5] = math.inf
+    values, errors = _best_of_columns(_extrapolated(central, first_power=2), rounding)
     # what smaller steps deny is no limit: two early entries may agree by chance
     denied = (
         ((values[:, None] - values).abs() - errors)
@@ -196,6 +204,8 @@ def derivative_by_limit(
         .clamp(min=0)
     )
     errors = errors + denied.triu(1).amax(1)
+    if _jumps(change[moved <= 0.5], float(largest.max()), eps):
+        errors = torch.full_like(errors, math.inf)
     at = int(errors.argmin()) if bool(errors.isfinite().any()) else len(errors) - 1
     return Limit(float(values[at]), float(errors[at]), float(steps[at]))
 
@@ -214,6 +224,14 @@ def _number(function: Function, x: Tensor) -> float:
     if made.numel() != 1:
         raise ShapeMismatch(f"the function must give one number, not {list(made.shape)}")
     return float(made)
+
+
+def _displacement_error(x: Tensor, step: Tensor) -> float:
+    r"""How far the rounded $x\pm tu$ are from these points, as a part of the step: from 0 to 1."""
+    x, ahead, behind, wanted = (v.double() for v in (x, x + step, x - step, step))
+    off = torch.maximum((ahead - x - wanted).abs().max(), (x - behind - wanted).abs().max())
+    length = float(wanted.abs().max())
+    return min(1.0, float(off) / length) if length else 0.0
 
 
 def _extrapolated(quotients: Tensor, first_power: int) -> Tensor:
@@ -237,7 +255,19 @@ def _graininess(change: Tensor, largest: Tensor, eps: float) -> float:
     if not len(changed) or change[-1] > 0:
         return 0.0
     least = float(change[changed.max()])
-    return least if least <= max(eps**_GRAIN * float(largest.max()), 4 * eps) else 0.0
+    return least if least <= _largest_grain(float(largest.max()), eps) else 0.0
+
+
+def _largest_grain(largest: float, eps: float) -> float:
+    """Changes of the values up to this one may be their rounding."""
+    return max(math.pow(eps, _GRAIN) * largest, 4 * eps)
+
+
+def _jumps(change: Tensor, largest: float, eps: float) -> bool:
+    """Whether the last four halvings of the step do not even halve the function's change."""
+    last = change[-5:]
+    least, most = (float(last.min()), float(last.max())) if len(last) == 5 else (0.0, 0.0)
+    return least > _largest_grain(largest, eps) and least >= most / 2
 
 
 def _best_of_columns(table: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,9 +17,11 @@ Source: Foundations of Deep Learning, section 12.3.1.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 import torch
+from scipy.special import gammaincc
 from torch import Tensor
 
 from torchtheory.core.checks import (
@@ -31,6 +33,8 @@ from torchtheory.core.checks import (
     whole_number,
 )
 from torchtheory.core.errors import InvalidInput
+
+_LARGEST = math.log(sys.float_info.max)
 
 
 def moment_bernstein_radius(k: int, variance: float, scale: float, gamma: float) -> float:
@@ -69,21 +73,33 @@ def moment_bernstein_exponent(threshold: float, k: int, variance: float, scale: 
     _check(k, variance, scale)
     nonnegative_number(threshold, "the threshold")
     u = scale * threshold / (k * variance)
-    # (√(1+2u) - 1)²/2, with the difference written so that nothing cancels for small u
-    difference = 2 * u / (math.sqrt(1 + 2 * u) + 1)
-    return -k * variance / scale**2 * difference**2 / 2
+    # 1 + u - √(1+2u) is (√(1+2u) - 1)²/2, and that difference is 2u over this sum: nothing cancels
+    # for small u, and no small scale is squared
+    total = math.sqrt(1 + 2 * u) + 1
+    return -2 * (threshold / total) * (threshold / total / (k * variance))
 
 
 def moment_generating_bound(rate: float, variance: float, scale: float) -> float:
     r"""$\exp\frac{\sigma^2\lambda^2}{2(1-\lambda c)}$ for $0\le\lambda<1/c$: at least
-    $\mathbb Ee^{\lambda X}$.
+    $\mathbb Ee^{\lambda X}$. Infinite where it is beyond the largest number; its logarithm,
+    `moment_generating_exponent`, is not.
 
-    >>> moment_generating_bound(0.0, 1.0, 1.0)
-    1.0
+    >>> moment_generating_bound(0.0, 1.0, 1.0), moment_generating_bound(0.9999, 1.0, 1.0)
+    (1.0, inf)
+    """
+    return _exponential(moment_generating_exponent(rate, variance, scale))
+
+
+def moment_generating_exponent(rate: float, variance: float, scale: float) -> float:
+    r"""$\frac{\sigma^2\lambda^2}{2(1-\lambda c)}$ for $0\le\lambda<1/c$: at least
+    $\log\mathbb Ee^{\lambda X}$.
+
+    >>> round(moment_generating_exponent(0.9999, 1.0, 1.0), 6)
+    4999.00005
     """
     _check(1, variance, scale)
     number_between(rate, "the rate", 0.0, 1 / scale, closed="left")
-    return math.exp(variance * rate**2 / 2 / (1 - rate * scale))
+    return variance * rate * rate / 2 / (1 - rate * scale)  # rate**2 would raise for large ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +135,8 @@ def moment_constants(log_moments: Tensor) -> MomentConstants:
         raise InvalidInput("give the moments of orders 2 and 3 at least")
     q = torch.arange(3, len(logs) + 2, dtype=torch.float64, device=logs.device)
     roots = (math.log(2) + logs[1:] - torch.lgamma(q + 1) - logs[0]) / (q - 2)
-    return MomentConstants(math.exp(float(logs[0])), math.exp(float(roots.max())), len(logs) + 1)
+    variance, scale = (_exponential(float(v)) for v in (logs[0], roots.max()))
+    return MomentConstants(variance, scale, len(logs) + 1)
 
 
 def moment_limits(orders: int, variance: float, scale: float) -> Tensor:
@@ -152,25 +169,33 @@ def sample_log_moments(samples: Tensor, orders: int) -> Tensor:
 
 
 def chi_square_radius(k: int, gamma: float) -> float:
-    r"""$4\sqrt{k\log(2/\gamma)}$, where $\log(2/\gamma)\le k$.
+    r"""$4\sqrt{k\log(2/\gamma)}$, where the sum of $k$ squared Gaussians stays within it of $k$.
 
-    With probability at least $1-\gamma$ the sum of the squares of $k$ standard Gaussians is within
-    this of $k$. For smaller $\gamma$ the statement is false, and `chi_square_radii` has the term
-    that is missing.
+    With $\ell=\log(2/\gamma)$ it does so with probability at least $1-\gamma$ wherever
+    $\ell\le k$ (`chi_square_radii` is then smaller), and for some smaller $\gamma$: there the
+    radius exceeds $k$, so that only the upper tail $P(\chi^2_k>k+4\sqrt{k\ell})$ counts, which
+    is the incomplete gamma function. Where that is above $\gamma$ the statement is false, and
+    refused.
 
-    Source: Foundations of Deep Learning, Lemma 77, which prints it without the condition.
+    Source: Foundations of Deep Learning, Lemma 77, which prints it without a condition.
 
     >>> round(chi_square_radius(100, 2 * math.exp(-4)), 12)
     80.0
+    >>> round(chi_square_radius(10, 1e-6), 4)                   # left with probability 8e-9
+    48.1808
     """
     whole_number(k, "k", least=1)
-    level = math.log(2 / open_fraction(gamma, "gamma"))
+    level = _two_sided_level(gamma)
+    radius = 4 * math.sqrt(k * level)
     if level > k:
-        raise InvalidInput(
-            f"4√(k log(2/γ)) is no bound unless log(2/γ) <= k, and here log(2/γ) = {level:.3g} and "
-            f"k = {k}: use chi_square_radii"
-        )
-    return 4 * math.sqrt(k * level)
+        tail = float(gammaincc(k / 2, (k + radius) / 2))
+        if not tail <= gamma * (1 - 1e-9):  # what the function may be off by; 0 is an underflow
+            raise InvalidInput(
+                f"4√(k log(2/γ)) is no bound here: for k = {k} the sum is farther than "
+                f"{radius:.4g} from k with probability {tail:.2g}, more than γ = {gamma:.3g}; use "
+                "chi_square_radii"
+            )
+    return radius
 
 
 def chi_square_radii(k: int, gamma: float) -> tuple[float, float]:
@@ -185,7 +210,7 @@ def chi_square_radii(k: int, gamma: float) -> tuple[float, float]:
     (40.0, 48.0)
     """
     whole_number(k, "k", least=1)
-    level = math.log(2 / open_fraction(gamma, "gamma"))
+    level = _two_sided_level(gamma)
     return 2 * math.sqrt(k * level), 2 * math.sqrt(k * level) + 2 * level
 
 
@@ -204,6 +229,16 @@ def nonnegative_mean_floor(
     """
     nonnegative_number(mean, "the mean")
     return mean - moment_bernstein_radius(k, 2 * variance, scale, gamma) / k
+
+
+def _exponential(exponent: float) -> float:
+    """Infinite where the exponential is beyond the largest number."""
+    return math.exp(exponent) if exponent < _LARGEST else math.inf
+
+
+def _two_sided_level(gamma: float) -> float:
+    """log(2/γ): as a difference, since 2/γ itself overflows for the least numbers."""
+    return math.log(2) - math.log(open_fraction(gamma, "gamma"))
 
 
 def _check(k: int, variance: float, scale: float) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +35,6 @@ from torchtheory.nets.regression import least_squares
 
 SequenceFunction = Callable[[Tensor], Tensor]
 """From sequences `[batch, i, m]` of one length, any length, to `[batch, p]`."""
-
-#: What a register holds where no entry has come: not 0, which is often an entry itself.
-_EMPTY = -1.0
 
 
 def length_cutoff(tail: Callable[[int], float], delta: float, *, most: int = 1_000_000) -> int:
@@ -190,39 +187,208 @@ def fit_sequences(
     memory: int,
     width: int,
     *,
+    steps: int = 500,
     generator: RandomSource = None,
 ) -> ShallowRNN:
     r"""A recurrent network for a function of sequences, fitted on those that fit its register.
 
-    Hidden ReLUs have random normals and pass through random registers of the sample; the output
-    weights are the least squares solution.
+    Each length has hidden ReLUs of its own, which the places of the register that are not yet
+    filled switch off at all other lengths, and a constant of its own. The units begin with random
+    normals through random registers of the sample; all are then moved to make the mean absolute
+    error small, and the output weights are fitted once more where that is better. Nothing is
+    promised of the error: see `fit_in_probability`.
 
     Args:
         sequences: draws, each `[length, m]`; longer ones than `memory` are left out.
-        memory: $i_0$, as from `length_cutoff`; places not yet filled hold -1.
-        width: hidden units.
+        memory: $i_0$, as from `length_cutoff`; places not yet filled hold a number below all
+            entries.
+        width: hidden units, shared out among the lengths up to `memory`; as many as there are
+            lengths come on top for the constants.
+        steps: of the training.
 
-    Time: $O(sN^2)$ for $s$ sequences and $N$ units.
+    Time: $O(sN)$ a step for $s$ sequences and $N$ units of a length.
 
     >>> grid = torch.linspace(0, 1, 12, dtype=torch.float64)
     >>> draws = [torch.cartesian_prod(*[grid] * i).reshape(-1, i, 1) for i in (1, 2)]
-    >>> made = fit_sequences(lambda x: x.sum(1), [s for batch in draws for s in batch], 2, 40)
+    >>> draws = [s for batch in draws for s in batch]
+    >>> made = fit_sequences(lambda x: x.sum(1), draws, 2, 40, steps=0, generator=0)
     >>> abs(made.encode(torch.tensor([[0.5], [0.25]]).double()).item() - 0.75) < 0.01
     True
     """
     whole_number(width, "width", least=1)
+    whole_number(steps, "steps", least=0)
     short = [s for s in sequences if len(s) <= memory]
     if not short:
         raise EmptyData(f"no sequence has at most {memory} entries")
-    x = sequence_values(lambda s: windows(s, memory, _EMPTY), short)
+    inputs = short[0].shape[1]
+    entries = torch.cat(short)
+    low, high = (float(v) for v in (entries.min(), entries.max())) if len(entries) else (0.0, 0.0)
+    fill = low - max(1.0, high - low)
+    x = sequence_values(lambda s: windows(s, memory, fill), short)
     y = sequence_values(target, short)
     source = as_generator(generator)
+    share = max(1, width // memory)
+    hidden, biases, outs, constants = [], [], [], []
+    for i in range(memory + 1):
+        rows = x[:, -1] == i
+        mine, values = x[rows, : i * inputs], y[rows]
+        if not len(mine) or not i:  # nothing is known, or nothing to know but one value
+            constants.append(values.mean(0) if len(values) else y.new_zeros(y.shape[1]))
+            continue
+        units = _fitted_units(mine, values, share, steps, source)
+        normals, bias = _gated(units, i, memory, inputs, fill, (low, high))
+        hidden.append(normals)
+        biases.append(bias)
+        outs.append(units.out)
+        constants.append(units.constant)
+    # the constant of each length: a broken line in the length, level beyond the last
+    level = torch.stack(constants)
+    slopes = torch.cat([level.diff(dim=0), level.new_zeros(1, level.shape[1])])
+    slopes = slopes.diff(dim=0, prepend=level.new_zeros(1, level.shape[1]))
+    count = x.new_zeros(len(slopes), x.shape[1])
+    count[:, -1] = 1.0
+    network = chain(
+        [
+            (torch.cat([*hidden, count]), torch.cat([*biases, -torch.arange(len(slopes)).to(x)])),
+            (torch.cat([*outs, slopes]).T, level[0]),
+        ],
+        [nn.ReLU()],
+    )
+    return sequence_network(network, inputs, memory, fill=fill)
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """ReLUs of the entries of sequences of one length: normals, biases, outputs, a constant."""
+
+    normals: Tensor
+    bias: Tensor
+    out: Tensor
+    constant: Tensor
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.relu(x @ self.normals.T + self.bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.features(x) @ self.out + self.constant
+
+    def refitted(self, x: Tensor, y: Tensor) -> _Units:
+        fit = least_squares(self.features(x), y, intercept=True)
+        return replace(self, out=fit.weight, constant=fit.bias)
+
+
+def _fitted_units(
+    x: Tensor, y: Tensor, width: int, steps: int, source: torch.Generator | None
+) -> _Units:
     normals = torch.randn(width, x.shape[1], dtype=x.dtype, generator=source)
     through = x[torch.randint(len(x), (width,), generator=source)]
-    bias = -(normals * through).sum(1)
-    fit = least_squares(torch.relu(x @ normals.T + bias), y, intercept=True)
-    network = chain([(normals, bias), (fit.weight.T, fit.bias)], [nn.ReLU()])
-    return sequence_network(network, short[0].shape[1], memory, fill=_EMPTY)
+    start = _Units(normals, -(normals * through).sum(1), y.new_zeros(0), y.new_zeros(0))
+    start = start.refitted(x, y)
+    spread = float(y.std(dim=0, correction=0).max())
+    if not steps or spread == 0:
+        return start
+    begin = start.normals, start.bias, torch.zeros_like(start.out), y.mean(0)
+    parts = [v.clone().requires_grad_() for v in begin]
+    optimizer = torch.optim.Adam(parts, lr=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
+    for _ in range(steps):
+        gap = (_Units(*parts)(x) - y).square().sum(1)
+        loss = (gap + (1e-2 * spread) ** 2).sqrt().mean()  # a jump is worth a steep ramp
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+    moved = _Units(*(v.detach() for v in parts))
+    return min(
+        (start, moved, moved.refitted(x, y)), key=lambda u: float((u(x) - y).norm(dim=1).mean())
+    )
+
+
+def _gated(
+    units: _Units, length: int, memory: int, inputs: int, fill: float, box: tuple[float, float]
+) -> tuple[Tensor, Tensor]:
+    r"""The same units of the whole register and the length $\ell$, off unless $\ell=i$.
+
+    $K(\ell-i)$ switches them off for shorter sequences. For longer ones places that are empty at
+    length $i$ are filled, and each takes away more than the length adds.
+    """
+    reach = max(abs(fill), abs(box[0]), abs(box[1])) + abs(fill - box[0])
+    most = 1 + 2 * (units.normals.abs().sum(1) * reach + units.bias.abs())
+    normals = units.normals.new_zeros(len(units.normals), memory * inputs + 1)
+    normals[:, : length * inputs] = units.normals
+    normals[:, -1] = most
+    bias = units.bias - length * most
+    taken = 4 * most / (box[0] - fill)
+    for place in range(length, memory):
+        normals[:, place * inputs] = -taken
+        bias = bias + taken * fill
+    return normals, bias
+
+
+def fit_in_probability(
+    target: SequenceFunction,
+    sequences: Sequence[Tensor],
+    accuracy: float,
+    delta: float,
+    *,
+    width: int = 64,
+    most: int = 1024,
+    steps: int = 500,
+    confidence: float = 0.99,
+    generator: RandomSource = None,
+) -> tuple[ShallowRNN, Interval]:
+    r"""A recurrent network with $P(\|f_1-f_2\|>\epsilon)\le\delta$, or a refusal that says why not.
+
+    The first half of the draws chooses the register, so that about $\delta/2$ of them are longer,
+    and is fitted with more and more units. Each network is tried on a part of the second half that
+    was not looked at before, and the first whose failures are below $\delta$, with the upper end
+    of their exact interval, is the one.
+
+    Args:
+        sequences: independent draws from $P$, each `[length, m]`.
+        accuracy: $\epsilon$.
+        delta: $\delta$.
+        width: hidden units to begin with; doubled up to `most`.
+        confidence: that the promise holds, all trials together.
+
+    Returns:
+        the network and the interval of its failures.
+
+    Raises:
+        NotConverged: with the share of failures that was reached.
+
+    >>> draws = [torch.rand(1 + i % 3, 1, generator=torch.Generator().manual_seed(i)).double()
+    ...          for i in range(400)]
+    >>> made, share = fit_in_probability(lambda x: x.amax(1), draws, 0.1, 0.2, generator=0)
+    >>> share.high <= 0.2
+    True
+    """
+    positive_number(accuracy, "accuracy")
+    open_fraction(delta, "delta")
+    whole_number(width, "width", least=1)
+    widths = [width]
+    while 2 * widths[-1] <= most:
+        widths.append(2 * widths[-1])
+    half = len(sequences) // 2
+    if half < len(widths):
+        raise EmptyData(f"{len(sequences)} sequences are too few: give more to fit and to try")
+    train, trials = sequences[:half], sequences[half:]
+    lengths = sorted(len(s) for s in train)
+    memory = max(1, lengths[math.ceil((1 - delta / 2) * half) - 1])
+    source = as_generator(generator)
+    size = len(trials) // len(widths)
+    for k, units in enumerate(widths):
+        made = fit_sequences(target, train, memory, units, steps=steps, generator=source)
+        fresh = trials[k * size : (k + 1) * size]
+        level = 1 - (1 - confidence) / len(widths)
+        share = failure_probability(made, target, fresh, accuracy, confidence=level)
+        if share.high <= delta:
+            return made, share
+    raise NotConverged(
+        f"with {units} units and a register of {memory} entries the error exceeds {accuracy:g} on "
+        f"{share.estimate:.3g} of {size} fresh sequences (at most {share.high:.3g} of all, "
+        f"{delta:g} are allowed): give more sequences, units or steps, or ask for less"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torchtheory.approximation.network_calculus import chain, combine, compose
 from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput
+from torchtheory.core.memory import refuse_too_large
 
 
 def bump_constant(dimension: int) -> float:
@@ -83,6 +84,8 @@ def wavelet_grid(dimension: int, scales: int) -> tuple[Tensor, Tensor]:
     whole_number(scales, "scales", least=1)
     if dimension > 3:
         raise InvalidInput(f"a grid in {dimension} dimensions is too large; take at most 3")
+    finest = (2**scales + 1) ** dimension
+    refuse_too_large(32 * finest * dimension**2, f"a grid of {scales} scales")
     matrices, shifts = [], []
     for j in range(scales):
         steps = 2 ** (j + 1)

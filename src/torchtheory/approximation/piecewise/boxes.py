@@ -21,6 +21,7 @@ from torchtheory.approximation.network_calculus import block_diagonal, chain, co
 from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.memory import refuse_too_large
 from torchtheory.nets.feedforward import affine_layers
 
 
@@ -80,6 +81,7 @@ def cell_centers(box: Box, cells: int) -> Tensor:
     >>> cell_centers(((0.0, 1.0),), 2).tolist()
     [[0.25], [0.75]]
     """
+    refuse_too_large(8 * len(box) * cells ** len(box), f"a grid of {cells}^{len(box)} cells")
     steps = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
     axes = [low + (high - low) * steps for low, high in box]
     return torch.cartesian_prod(*axes).reshape(-1, len(box))

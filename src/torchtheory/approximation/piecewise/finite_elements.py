@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torchtheory.approximation.network_calculus import block_diagonal, chain, combine
 from torchtheory.core.checks import all_finite, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.memory import refuse_too_large
 
 #: Weights a layer may have; the layers of a sum are block diagonal, and mostly zeros.
 MOST_WEIGHTS = 1 << 25
@@ -115,6 +116,9 @@ def cube_mesh(cells: int, dimension: int) -> Mesh:
     """
     whole_number(cells, "cells", least=1)
     whole_number(dimension, "dimension", least=1)
+    # a list of Python's integers, then the tensor
+    count = cells**dimension * math.factorial(dimension)
+    refuse_too_large(32 * (dimension + 1) * count, f"a mesh of {count:,} simplices")
     side = torch.linspace(0, 1, cells + 1, dtype=torch.float64)
     nodes = torch.cartesian_prod(*[side] * dimension).reshape(-1, dimension)
     strides = [(cells + 1) ** (dimension - 1 - j) for j in range(dimension)]

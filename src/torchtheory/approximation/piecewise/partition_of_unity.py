@@ -21,6 +21,7 @@ from torchtheory.approximation.network_calculus import block_diagonal, chain
 from torchtheory.approximation.piecewise.boxes import relu_bump
 from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import ShapeMismatch
+from torchtheory.core.memory import refuse_too_large
 from torchtheory.nets.feedforward import affine_layers
 
 
@@ -32,6 +33,9 @@ def patch_centers(cells: int, dimension: int) -> Tensor:
     """
     whole_number(cells, "cells", least=1)
     whole_number(dimension, "dimension", least=1)
+    refuse_too_large(
+        8 * dimension * (cells + 1) ** dimension, f"a grid of {cells}^{dimension} cells"
+    )
     side = torch.arange(cells + 1, dtype=torch.float64) / cells
     return torch.cartesian_prod(*[side] * dimension).reshape(-1, dimension)
 

@@ -10,8 +10,9 @@ nearly constant on intervals, such that every point is inside an interval for mo
 $i$, and an outer function that reads off the cube a point lies in; and two steps in one, with
 inner functions that are nearly constant on the intervals of two scales. The theorem goes on to
 infinitely many scales; the images of the cubes of a third are closer to each other than double
-precision can tell. Source: Mathematical Aspects of Deep Learning, section 3.3, Eq. (3.2); the step
-is Lorentz's, with the weights of this module.
+precision can tell. A given tolerance is reached with more inner functions instead: a point is on
+a slope of a smaller part of them. Source: Mathematical Aspects of Deep Learning, section 3.3,
+Eq. (3.2); the step is Lorentz's, with the weights of this module.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 #: More knots of the outer function than this do not fit.
 MOST_KNOTS = 1 << 23
 
+_EPS = 2.0**-52
+_KEPT = 1e-3  # part of a tolerance that is kept for rounding
+
 
 class Superposition(nn.Module):
     r"""$\sum_ig(\sum_jk_j\phi_i(x_j))$ with broken lines $\phi_i$ and $g$.
 
     As a network: $d(2d+1)$ units in the first hidden layer, $2d+1$ in the second, each
-    with an activation of its own.
+    with an activation of its own. More inner functions than $2d+1$ may be given.
 
     Args:
         inner_knots, inner_values: `[2d + 1, p]`, the broken lines $\phi_i$.
@@ -60,9 +64,9 @@ class Superposition(nn.Module):
     ) -> None:
         super().__init__()
         d = len(weights)
-        if weights.ndim != 1 or inner_knots.ndim != 2 or len(inner_knots) != 2 * d + 1:
+        if weights.ndim != 1 or inner_knots.ndim != 2 or len(inner_knots) < 2 * d + 1:
             raise ShapeMismatch(
-                f"{d} weights go with {2 * d + 1} inner functions [{2 * d + 1}, p], "
+                f"{d} weights go with {2 * d + 1} or more inner functions [{2 * d + 1}, p], "
                 f"not {list(inner_knots.shape)}"
             )
         if inner_values.shape != inner_knots.shape or outer_values.shape != outer_knots.shape:
@@ -119,11 +123,11 @@ class InnerFunctions:
     r"""The inner functions of one scale; they serve every $f$.
 
     Attributes:
-        knots, values: `[2d + 1, 2(N + 1)]`: two knots for each of $N+1$ plateaus.
+        knots, values: `[K, 2(N + 1)]`: two knots for each of $N+1$ plateaus.
         weights: `[d]`.
-        images: `[2d + 1, (N + 1)^d]`, the least $\sum_jk_j\phi_i$ on every cube.
+        images: `[K, (N + 1)^d]`, the least $\sum_jk_j\phi_i$ on every cube.
         rise: how far it rises on a cube.
-        centers: `[2d + 1, (N + 1)^d, d]` of the cubes.
+        centers: `[K, (N + 1)^d, d]` of the cubes.
     """
 
     knots: Tensor
@@ -139,10 +143,12 @@ class InnerFunctions:
         return float(self.images.flatten().sort().values.diff().min()) - self.rise
 
 
-def inner_functions(dimension: int, cells: int, *, separated: bool = True) -> InnerFunctions:
+def inner_functions(
+    dimension: int, cells: int, *, functions: int | None = None, separated: bool = True
+) -> InnerFunctions:
     r"""Functions $\phi_i$ that are nearly constant on $N$ intervals out of step.
 
-    Each of the $N$ cells of $[0,1]$ has $2d+1$ parts, and $\phi_i$ climbs
+    Each of the $N$ cells of $[0,1]$ has $K=2d+1$ parts, and $\phi_i$ climbs
     on the $i$-th of them and is nearly flat on the others, so that every $t$ is on a
     slope of exactly one $\phi_i$. The weights $k_j\sim\delta^{j-1}$ order the cubes as
     a dictionary does, and no two cubes of any $i$ have values in common.
@@ -150,13 +156,14 @@ def inner_functions(dimension: int, cells: int, *, separated: bool = True) -> In
     Args:
         dimension: $d\ge2$.
         cells: $N$.
+        functions: $K\ge2d+1$; the least unless given.
         separated: with equal weights instead, different cubes have the same values.
 
     >>> inner_functions(2, 4).gap > 0, inner_functions(2, 4, separated=False).gap > 0
     (True, False)
     """
     d, n = whole_number(dimension, "dimension", least=2), whole_number(cells, "cells", least=1)
-    families = 2 * d + 1
+    families = whole_number(functions or 2 * d + 1, "functions", least=2 * d + 1)
     if 2 * families * (n + 1) ** d > MOST_KNOTS:
         raise InvalidInput(f"{n} cells in {d} dimensions are too many cubes")
     i = torch.arange(families, dtype=torch.float64)[:, None]
@@ -183,7 +190,7 @@ class SuperpositionStep:
     Attributes:
         network: the superposition $S$.
         bound: the promised $\sup_{[0,1]^d}|f-S|$.
-        contraction: $\theta=(d-1)/(d+2)$; the bound tends to $\theta\sup|f|$.
+        contraction: $\theta=(d-1)/(K-d+1)$; the bound tends to $\theta\sup|f|$.
         domain: the unit cube.
     """
 
@@ -200,46 +207,133 @@ def superposition_step(
     *,
     lipschitz: float = math.inf,
     largest: float = math.inf,
+    functions: int | None = None,
 ) -> SuperpositionStep:
-    r"""The outer function for given inner ones: $g=f(\text{center})/(d+2)$ on each cube.
+    r"""The outer function for given inner ones: $g=f(\text{center})/(K-d+1)$ on each cube.
 
     A point lies on a slope in one of its first $d-1$ coordinates for between one and
-    $d-1$ of the $2d+1$ functions; for the others $g$ reads a value of
-    $f$ not further away than $r=\sqrt d\,(d+1)/((2d+1)N)$. So
+    $d-1$ of the $K=2d+1$ functions; for the others $g$ reads a value of
+    $f$ not further away than $r=\sqrt d\,(K+1)/(2KN)$. So
 
     $$
-    |f-S|\le\frac{d-1}{d+2}\sup|f|+\frac{2d}{d+2}\,L\,r.
+    |f-S|\le\frac{d-1}{K-d+1}\sup|f|+\frac{K-1}{K-d+1}\,L\,r,
     $$
 
-    Repeating it on $f-S$ at finer scales makes the sum converge to $f$.
+    and $\frac{d-1}{d+2}\sup|f|$ stays for $2d+1$ functions. Repeating it on $f-S$ at finer scales
+    makes the sum converge to $f$. What rounding of the images can do is added to the bound.
 
     Args:
         function: $f$, from `[n, d]` to `[n]`.
         cells: $N$.
         lipschitz: $L$ of $f$; without it no bound is promised.
         largest: $\sup|f|$.
+        functions: $K$.
 
     >>> made = superposition_step(lambda x: x.sum(1), 2, 8, lipschitz=2**0.5, largest=2.0)
     >>> made.network.hidden_units, made.contraction
     ((10, 5), 0.25)
     """
-    inner = inner_functions(dimension, cells)
-    d = dimension
+    inner = inner_functions(dimension, cells, functions=functions)
+    d, families = dimension, len(inner.knots)
     if lipschitz < math.inf:
         positive_number(lipschitz, "lipschitz")
     knots, values = _outer_function(inner, values_of(function, inner.centers.reshape(-1, d)))
-    reach = math.sqrt(d) * (d + 1) / ((2 * d + 1) * cells)
-    theta = (d - 1) / (d + 2)
-    bound = theta * largest + 2 * d / (d + 2) * lipschitz * reach
+    # off by a few units in the last place, a sum is read that far up the way to the next cube
+    share = min(1.0, 16 * _EPS / inner.gap)
+    rounding = 2 * families / (families - d + 1) * share * largest
+    bound = rounding + _step_bound(d, families, cells, lipschitz, largest)
     network = Superposition(inner.knots, inner.values, inner.weights, knots, values)
+    theta = (d - 1) / (families - d + 1)
     return SuperpositionStep(network, bound, theta, ((0.0, 1.0),) * d)
 
 
+def _step_bound(d: int, families: int, cells: int, lipschitz: float, largest: float) -> float:
+    reach = math.sqrt(d) * (families + 1) / (2 * families * cells)
+    return ((d - 1) * largest + (families - 1) * lipschitz * reach) / (families - d + 1)
+
+
+def fit_superposition(
+    function: Callable[[Tensor], Tensor],
+    dimension: int,
+    tolerance: float,
+    *,
+    lipschitz: float,
+    largest: float,
+) -> SuperpositionStep:
+    r"""A superposition within a tolerance of $f$ on the cube, or a refusal that says what it takes.
+
+    With $K$ inner functions in the place of $2d+1$ a point is on a slope of at most $d-1$ of many,
+    and one step leaves $\frac{d-1}{K-d+1}\sup|f|$ and what the cells are too coarse for: so
+    both are made small together, with the fewest knots of the outer function. The inner functions
+    depend on $K$ and the cells, and on nothing else of $f$. (With $2d+1$ of them the tolerance
+    takes finer and finer scales; `two_scale_superposition` has as many as double precision.)
+
+    Args:
+        function: $f$, from `[n, d]` to `[n]`.
+        tolerance: of $\sup_{[0,1]^d}|f-S|$, at most the bound of the result.
+        lipschitz: $L$ of $f$, in the Euclidean norm.
+        largest: $\sup|f|$.
+
+    Time and memory $O(K(N+1)^d)$, where $K$ and $N$ grow as one over the tolerance.
+
+    >>> made = fit_superposition(lambda x: x.prod(1), 2, 0.1, lipschitz=2**0.5, largest=1.0)
+    >>> x = torch.rand(500, 2, generator=torch.Generator().manual_seed(0)).double()
+    >>> bool((made.network(x) - x.prod(1)).abs().max() <= made.bound), made.bound <= 0.1
+    (True, True)
+    >>> fit_superposition(lambda x: x.prod(1), 2, 1e-3, lipschitz=2**0.5, largest=1.0)
+    Traceback (most recent call last):
+        ...
+    torchtheory.core.errors.InvalidInput: a tolerance of 0.001 takes ... inner functions of ...
+    """
+    d = whole_number(dimension, "dimension", least=2)
+    positive_number(tolerance, "tolerance")
+    positive_number(lipschitz, "lipschitz")
+    positive_number(largest, "largest")
+    wanted = tolerance * (1 - _KEPT)
+    families, cells = _cheapest(d, wanted, lipschitz, largest)
+    if 2 * families * (cells + 1) ** d > MOST_KNOTS:
+        least = tolerance
+        while _knots(d, *_cheapest(d, least * (1 - _KEPT), lipschitz, largest)) > MOST_KNOTS:
+            least *= 1.05
+        raise InvalidInput(
+            f"a tolerance of {tolerance:g} takes {families} inner functions of {cells} cells and "
+            f"{_knots(d, families, cells):,} knots of the outer one, more than {MOST_KNOTS:,}: for "
+            f"these constants {least:.2g} can be had"
+        )
+    made = superposition_step(
+        function, d, cells, lipschitz=lipschitz, largest=largest, functions=families
+    )
+    if made.bound > tolerance:
+        raise InvalidInput(
+            f"double precision does not tell the cubes of {cells} cells apart well enough for a "
+            f"tolerance of {tolerance:g}: the bound is {made.bound:.3g}"
+        )
+    return made
+
+
+def _knots(d: int, families: int, cells: int) -> int:
+    count: int = 2 * families * (cells + 1) ** d
+    return count
+
+
+def _cheapest(d: int, tolerance: float, lipschitz: float, largest: float) -> tuple[int, int]:
+    """The number of functions and of cells with a bound in the tolerance and the fewest knots."""
+    least = max(2 * d + 1, math.floor((d - 1) * (largest / tolerance + 1)) + 1)
+    found = []
+    for families in sorted({math.ceil(least * (1 + k / 50)) for k in range(400)}):
+        left = tolerance * (families - d + 1) - (d - 1) * largest
+        if left > 0:
+            slope = (families - 1) * lipschitz * math.sqrt(d) * (families + 1) / (2 * families)
+            found.append((families, math.ceil(slope / left)))
+    return min(found, key=lambda pair: _knots(d, *pair))
+
+
 def _outer_function(inner: InnerFunctions, heights: Tensor) -> tuple[Tensor, Tensor]:
-    """The broken line that is the cube's height over d + 2 on the image of every cube."""
+    """The broken line that is the cube's height over K - d + 1 on the image of every cube."""
     images, order = inner.images.flatten().sort()
     knots = torch.stack([images, images + inner.rise], dim=1).flatten()
-    return knots, (heights / (len(inner.weights) + 2))[order].repeat_interleave(2)
+    shares = len(inner.knots) - len(inner.weights) + 1
+    return knots, (heights / shares)[order].repeat_interleave(2)
 
 
 def nested_inner_functions(cells: int, refinement: int) -> tuple[InnerFunctions, InnerFunctions]:
@@ -321,6 +415,9 @@ def two_scale_superposition(
         function: $f$, from `[n, 2]` to `[n]`.
         cells: $N$.
         refinement: $m$; the fine scale has $5Nm$ cells.
+
+    The second scale leaves between a fifth and a half of $\sup|f|$ and promises nothing: for a
+    tolerance see `fit_superposition`.
 
     Returns:
         the superpositions with $g_1$ and with $g_1+g_2$.

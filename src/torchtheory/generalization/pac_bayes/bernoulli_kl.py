@@ -35,6 +35,9 @@ def binary_kl(q: Tensor | float, p: Tensor) -> Tensor: ...
 def binary_kl(q: Tensor | float, p: Tensor | float) -> Tensor | float:
     r"""$\mathrm{kl}(q\,\|\,p)$ of Bernoulli laws, entry by entry; infinite unless dominated.
 
+    Differentiable in both arguments. The derivative in $q$ is $-\infty$ at $q=0$ and $\infty$ at
+    $q=1$.
+
     Args:
         q, p: probabilities; tensors broadcast, two numbers give a number.
 
@@ -46,7 +49,7 @@ def binary_kl(q: Tensor | float, p: Tensor | float) -> Tensor | float:
     first, second, plain = _pair(q, p)
     _refuse_outside(first, "q", 1.0)
     _refuse_outside(second, "p", 1.0)
-    value = _kl(first, second)
+    value: Tensor = _Divergence.apply(first, second)  # type: ignore[no-untyped-call]
     return float(value) if plain else value
 
 
@@ -69,6 +72,9 @@ def upper_kl_inverse(q: Tensor | float, c: Tensor | float) -> Tensor | float:
     \frac{\partial p}{\partial c}=\frac{p(1-p)}{p-q},\qquad
     \frac{\partial p}{\partial q}=\frac{p(1-p)}{p-q}\,\ln\frac{p\,(1-q)}{q\,(1-p)}.
     $$
+
+    As that of a square root at 0, the derivative in $q$ is infinite at $q=0$, and so is that in
+    $c$ at $c=0$ unless $q$ is 0 or 1: keep away from both before a gradient step.
 
     Args:
         q: probabilities.
@@ -99,10 +105,10 @@ def upper_kl_slopes(q: float, c: float) -> tuple[float, float, float]:
     (0.2201, 1.332, 1.429)
     """
     _refuse_numbers(q, c)
+    if c == 0:
+        return float(q), 1.0, math.inf if 0 < q < 1 else 1.0 - q
     if q == 1 or c == math.inf:
         return 1.0, 0.0, 0.0
-    if c == 0:
-        return float(q), 1.0, math.inf if q > 0 else 1.0
     u = _tail(max(q, _LEAST) if q else q, 1 - q, max(c, _LEAST) if q else c)
     p = _outward(-math.expm1(-u), 1.0)
     if q == 0:
@@ -197,6 +203,25 @@ def lower_kl_inverse(q: Tensor | float, c: Tensor | float) -> Tensor | float:
     return value
 
 
+class _Divergence(torch.autograd.Function):
+    """The divergence with derivatives that are right at the ends of the unit interval as well."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, p: Tensor) -> Tensor:
+        ctx.save_for_backward(q, p)
+        return _kl(q, p)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        q, p = ctx.saved_tensors
+        by_q = torch.log(q) - torch.log(p) + torch.log1p(-p) - torch.log1p(-q)
+        by_q = torch.where(q == p, 0.0, by_q)
+        # at an end only one of the two logarithms depends on p
+        by_p = torch.where(q == 0, 1 / (1 - p), (p - q) / (p * (1 - p)))
+        by_p = torch.where(q == 1, -1 / p, by_p)
+        return _times(gradients[0], by_q), _times(gradients[0], by_p)
+
+
 class _Inverse(torch.autograd.Function):
     """Either inverse with its derivatives, which have the same formulas."""
 
@@ -209,19 +234,28 @@ class _Inverse(torch.autograd.Function):
         end = torch.zeros_like(p) if lower else torch.ones_like(p)
         inward = p.double() > exact if lower else p.double() < exact
         p = torch.where(inward, torch.nextafter(p, end), p)
-        ctx.save_for_backward(q, p)
+        ctx.save_for_backward(*wide, exact)  # p - q of rounded numbers has no digits for small c
+        ctx.lower = lower
         return p
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        q, p = (t.double() for t in ctx.saved_tensors)
+        q, c, p = ctx.saved_tensors
         slope = p * (1 - p) / (p - q)
-        ratio = torch.log(p * (1 - q) / (q * (1 - p)))
-        # at the ends (p = q = 1, or c = 0) p does not move with c
-        slope, ratio = torch.nan_to_num(slope, nan=0.0), torch.nan_to_num(ratio, nan=0.0)
-        by_q, by_c = (slope * ratio).to(q.dtype), slope
-        (g,) = gradients
-        return (g * by_q).to(g.dtype), (g * by_c).to(g.dtype), None
+        ratio = torch.log(p) - torch.log(q) + torch.log1p(-q) - torch.log1p(-p)
+        # p stays at its end where it is one (q = 1 above, q = 0 below, infinite c)
+        by_q = torch.nan_to_num(slope * ratio, nan=0.0, posinf=math.inf)
+        by_c = torch.nan_to_num(slope, nan=0.0, posinf=math.inf, neginf=-math.inf)
+        away = -1.0 if ctx.lower else 1.0
+        far, near = (0.0, 1.0) if ctx.lower else (1.0, 0.0)
+        start = torch.where(q == far, 0.0, torch.where(q == near, away, away * math.inf))
+        by_q, by_c = torch.where(c == 0, 1.0, by_q), torch.where(c == 0, start, by_c)
+        return _times(gradients[0], by_q), _times(gradients[0], by_c), None
+
+
+def _times(gradient: Tensor, slope: Tensor) -> Tensor:
+    """Their product; 0 where nothing depends on it, also if the slope is infinite."""
+    return torch.where(gradient == 0, 0.0, gradient * slope).to(gradient.dtype)
 
 
 def _upper(q: Tensor, c: Tensor) -> Tensor:

@@ -183,7 +183,7 @@ def networks(run: Run, train: list[Tensor], memory: int, width: int) -> dict[str
     made["sum above 2"] = sequence_network(jumps(add, 2.0), 1, memory)
     made["entries above 0.6"] = sequence_network(jumps(torch.eye(memory, memory + 1).double(), 0.6), 1, memory)
     for name in ("maximum", "median"):
-        made[name] = fit_sequences(TARGETS[name], train, memory, width, generator=run.generator)
+        made[name] = fit_sequences(TARGETS[name], train, memory, width, steps=200, generator=run.generator)
     return made
 
 

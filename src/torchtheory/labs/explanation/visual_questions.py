@@ -144,7 +144,7 @@ def visual_questions(
 
     found = explain_questions(net, tested, ("lrp", "gradient_times_input"))
     some = tested.at(range(min(64, len(tested))))
-    before = explain_questions(fresh, some, ("lrp", "gradient_times_input"))
+    before = explain_questions(fresh, some)
     on_objects(run, net, tested, found)
     agreement(run, net, tested, some, found)
     late_words(run, tested, found, before)
@@ -423,22 +423,38 @@ def asked_for(
 ) -> None:
     """The noun that is asked for is among the three most relevant words."""
 
-    def beyond_chance(explanations: dict[str, AnswerExplanation], data: VisualQuestions) -> float:
+    def beyond_chance(explanations: dict[str, AnswerExplanation], data: VisualQuestions, method: str) -> float:
         words = torch.tensor([len(w) for w in data.words]).double()
-        lead = word_statistics(explanations, data).telling["lrp"].double() - 3 / words
+        lead = word_statistics(explanations, data).telling[method].double() - 3 / words
         early = ~late_noun(data)
         return mean_interval(by_image(lead[early], data.image_of[early])).low
 
+    every = {**found, "occlusion": explain_answers(net, *tested.inputs(), "occlusion")}
+    few = {name: e.at(range(len(some))) for name, e in every.items()}
+    for name in ("lrp", "occlusion"):
+        says = run.states(
+            "C-42",
+            r"P(\text{the attribute asked for, in the first half, is among the 3 most relevant words by "
+            rf"{NAMES[name]}}})>3/\text{{words}}",
+        )
+        says.above(
+            beyond_chance(every, tested, name),
+            0.0,
+            where=f"the lower end of a 99% interval over the images of {len(tested)} questions",
+        )
+        says.fails("before training", beyond_chance(before, some, name))
+    statistics = word_statistics(few, some)
     says = run.states(
         "C-42",
-        r"P(\text{the attribute asked for, in the first half, is among the 3 most relevant words by LRP})"
-        r">3/\text{words}",
+        r"\text{questions of a type with a word among the three of largest }|R|:\ \text{the table, written out}",
     )
-    says.above(beyond_chance(found, tested), 0.0, where="the lower end of a 99% interval over images")
-    says.fails("before training", beyond_chance(before, some))
-    few = {name: e.at(range(len(some))) for name, e in found.items()}
-    few["occlusion"] = explain_answers(net, *some.inputs(), "occlusion")
-    statistics = word_statistics(few, some)
+    kept = [(name, kind, word) for name in few for kind in statistics.questions for word in VOCABULARY]
+    says.equal(
+        [statistics.counts[name][kind][word] for name, kind, word in kept],
+        [counted(few[name], some, kind, word, 3) for name, kind, word in kept],
+        where=f"{len(few)} methods, {len(statistics.questions)} types and all words",
+    )
+    says.fails("the two of largest |R|", [counted(few[name], some, kind, word, 2) for name, kind, word in kept])
     run.table(
         "words",
         ["type", "method", "words among the three most relevant of a question, and in how many questions"],
@@ -457,6 +473,15 @@ def asked_for(
         rows,
         caption="How often the attribute that is asked for is among the most relevant words, with 99% intervals.",
     )
+
+
+def counted(found: AnswerExplanation, data: VisualQuestions, kind: str, word: str, top: int) -> int:
+    """In how many questions of a type a word is among the so many of largest relevance."""
+    count = 0
+    for words, of, strengths in zip(data.words, data.types, found.word_strengths.tolist(), strict=True):
+        best = sorted(range(len(words)), key=lambda k: -strengths[k])[:top]
+        count += of == kind and word in {words[k] for k in best}
+    return count
 
 
 def late_noun(data: VisualQuestions) -> Tensor:

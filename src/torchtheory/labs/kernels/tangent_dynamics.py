@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchdiffeq import odeint
 
-from torchtheory.kernels.dynamics import KernelTraining
+from torchtheory.kernels.dynamics import DescentRule, KernelTraining
+from torchtheory.kernels.infinite_width import limit_kernels
 from torchtheory.kernels.laws import law_of_training
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.labs.engine import COLORS, Run, lab
@@ -63,7 +64,7 @@ def tangent_kernel_dynamics(
     hidden: int = 24,
     samples: int = 4,
     widths: tuple[int, ...] = (32, 64, 128, 256, 512),
-    networks: int = 32,
+    networks: int = 40,
 ) -> None:
     """A small tanh network under gradient flow, then wide ones beside the closed form.
 
@@ -89,6 +90,7 @@ def tangent_kernel_dynamics(
     x = torch.tensor([-1.8, -1.0, 0.1, 0.9, 1.7], dtype=torch.float64)[:, None]
     y = torch.tensor([0.6, -0.5, 0.2, 0.7, -0.3], dtype=torch.float64)
     grid = torch.linspace(-2.5, 2.5, 30, dtype=torch.float64)[:, None]
+    written_out(run)
     closed_form(run, x, y, grid)
     random_part(run, x, y, grid)
     sweep = widening(run, x, y, grid, list(widths), networks)
@@ -216,7 +218,7 @@ def risk_bound(run: Run, problem: Problem, path: ParameterPath) -> Tensor:
             for k in range(0, len(path.times), 2)
         ]
     )
-    least = spectra[:, 0].min()
+    least = below_all(spectra[:, 0])
     bound = path.losses[0] * torch.exp(-4 * least * path.times / m)
     steep = path.losses[0] * torch.exp(-4 * spectra[:, -1].min() * path.times / m)
     says = run.states(
@@ -233,6 +235,11 @@ def risk_bound(run: Run, problem: Problem, path: ParameterPath) -> Tensor:
     )
     says.fails("λ is the largest eigenvalue", path.losses, promised=steep)
     return bound
+
+
+def below_all(values: Tensor) -> Tensor:
+    """The least of a smooth function, from its values at some times: less by what it moves between two."""
+    return values.min() - values.diff().abs().max()
 
 
 def logistic_convergence(run: Run, net: nn.Module, x: Tensor) -> None:
@@ -253,8 +260,8 @@ def logistic_convergence(run: Run, net: nn.Module, x: Tensor) -> None:
             return float(torch.linalg.eigvalsh(gram)[0])
 
         end = end or 3 * m**2 / smallest(problem.parameters)
-        path = gradient_flow(problem, torch.linspace(0, end, 5, dtype=torch.float64), rtol=1e-6, atol=1e-8)
-        least = min(smallest(path.parameters(k)) for k in range(len(path.times)))
+        path = gradient_flow(problem, torch.linspace(0, end, 33, dtype=torch.float64), rtol=1e-8, atol=1e-10)
+        least = below_all(torch.tensor([smallest(path.parameters(k)) for k in range(len(path.times))]).double())
         excess = torch.expm1(path.losses)
         grown = 1 / excess - excess.log()
         return grown[1:] - grown[0], least * path.times[1:] / m**2, end
@@ -295,7 +302,58 @@ def closed_form(run: Run, x: Tensor, y: Tensor, grid: Tensor) -> None:
     )
 
 
-def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 1500) -> None:
+def written_out(run: Run) -> None:
+    """The source's formula as it stands, for kernels of several depths, sizes and times."""
+    cases = [(1, 2), (3, 2), (3, 4), (8, 3), (20, 2)]
+    times = [0.0, 0.1, 1.0, 10.0]
+
+    def formulas(m: int, depth: int, steps: int = 0) -> tuple[list[Tensor], list[Tensor]]:
+        """Outputs elsewhere, C(t), errors on the training inputs, and mean and covariance over the
+        start: as computed, and written out.
+
+        With `steps` the flow is left to gradient descent with so many steps per unit of time.
+        """
+        points = run.randn(m + 6, 3)
+        kernels = limit_kernels(points, depth=depth, bias_variance=0.1)
+        kernel, sigma = kernels.ntk, kernels.nngp
+        y, start = run.randn(m), run.randn(m + 6)
+        gram, cross = kernel[:m, :m], kernel[m:, :m]
+        rule = DescentRule(1 / steps) if steps else None
+        training = KernelTraining(gram, y, start[:m], rate=2 / m, rule=rule)
+        found, promised = [], []
+        for t in times:
+            left = torch.linalg.matrix_exp(-2 * gram * t / m)
+            C = cross @ torch.linalg.solve(gram, torch.eye(m).double() - left)
+            clock = t * max(1, steps)
+            found += [training.test(cross, clock, start[m:]), training.influence(cross, clock).flatten()]
+            found.append(y - training.train(clock))
+            promised += [C @ y + (start[m:] - C @ start[:m]), C.flatten(), left @ (y - start[:m])]
+            law = law_of_training(kernel, y, clock, initial=sigma, rate=2 / m, rule=rule)
+            found += [law.mean[m:], law.covariance[m:, m:].flatten()]
+            away = torch.cat([-C, torch.eye(6).double()], 1)  # of the start, from what C carries over
+            promised += [C @ y, (away @ sigma @ away.T).flatten()]
+        return found, promised
+
+    made = [formulas(*case) for case in cases]
+    measured, wanted = (torch.cat([v for pair in made for v in pair[k]]) for k in (0, 1))
+    stepped = [formulas(*case, steps=10) for case in cases]
+    slow, exact = (torch.cat([v for pair in stepped for v in pair[k]]) for k in (0, 1))
+    says = run.states(
+        "A-59",
+        r"\Phi(\cdot,\Theta(t))=C(t)y+(\Phi_0-C(t)\Phi_0(X)),\ "
+        r"C(t)=k(\cdot)^\top\bar K^{-1}(I-e^{-2\bar Kt/m}),\ y-\Phi(X,t)=e^{-2\bar Kt/m}(y-\Phi_0(X)),\ "
+        r"\text{mean } C(t)y,\ \text{covariance of } \Phi_0-C(t)\Phi_0(X)",
+    )
+    says.equal(
+        measured,
+        wanted,
+        1e-7,
+        where="m, L = " + "; ".join(f"{m}, {depth}" for m, depth in cases) + "; t = 0, 0.1, 1, 10",
+    )
+    says.fails("gradient descent with steps of 0.1 in place of the flow", slow, promised=exact)
+
+
+def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 400) -> None:
     """What the start leaves behind: its mean, its variance, and nothing on the training inputs."""
     m, time = len(y), 1.0
     points = torch.cat([x, grid])

@@ -59,16 +59,18 @@ def gradients_with_depth(run: Run, depth: int = 20, width: int = 128, networks: 
             for _ in range(networks)
         ]
         rates[name], shown[name] = [f.rate for f in found], found[0]
-    # the logarithm of a random factor is smaller on average than that of its mean: by 5/(4n) a
-    # layer for ReLU (variance 5/n of a squared length), less with a shortcut; and once more for
-    # the next order
-    within = 2.5 / width
     for name, (gain, skips, rate) in cases.items():
         law = r"\frac12\ln(1+\frac12n\sigma^2)" if skips else r"\frac12\ln(\frac12n\sigma^2)"
         says = run.states("A-130", rf"\text{{growth of }}\ln\|\nabla_\ell\|\text{{ per layer}}={law}")
-        # what the same weights would do in a chain of the other kind
+        # what the same weights would do in a chain of the other kind, and no growth at all
         other = 0.5 * math.log(gain / 2) if skips else 0.5 * math.log(1 + gain / 2)
-        says.mean(rates[name], rate, within, against=(other,), where=f"ReLU, {name}; L = {depth}, n = {width}")
+        says.mean(
+            rates[name],
+            rate,
+            logarithm_bias(gain, width, skips=skips),
+            against=(other, 0.0) if rate else (other,),
+            where=f"ReLU, {name}; L = {depth}, n = {width}",
+        )
         if name == "plain, σ² = 1/n":
             says.fails("with shortcuts", rates["shortcuts, σ² = 1/n"])
         if name == "shortcuts, σ² = 1/n":
@@ -82,6 +84,19 @@ def gradients_with_depth(run: Run, depth: int = 20, width: int = 128, networks: 
         beside=True,
         caption=f"Length of the gradient at every layer of one network each: ReLU, {depth} layers of {width} units.",
     )
+
+
+def logarithm_bias(gain: float, width: int, *, skips: bool) -> float:
+    r"""Twice how far the mean of the logarithm of a layer's factor is below that of its mean.
+
+    The squared length of a gradient is multiplied by a random factor whose variance, relative to
+    its squared mean, is v: then E ln √factor is smaller by v/4. For a ReLU layer v = 5/n. A block
+    with a shortcut adds to 1 a term of mean g/2 and relative variance 7/n (one more layer), and
+    twice an inner product of variance g/(2n). Once more as much is left for the next order.
+    """
+    share = gain / 2
+    variance = (4 * share + 7 * share**2) / (1 + share) ** 2 if skips else 5.0
+    return variance / (2 * width)
 
 
 def products(run: Run) -> None:

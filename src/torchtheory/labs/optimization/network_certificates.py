@@ -34,7 +34,9 @@ from torchtheory.optimization.parallel_networks.nonincreasing_paths import (
 from torchtheory.optimization.parallel_networks.polar_problems import polar
 from torchtheory.optimization.parallel_networks.subnetworks import (
     HalfSquares,
+    OutputLoss,
     ParallelNetwork,
+    Subnetwork,
     linear_unit,
     parallel_network,
     relu_unit,
@@ -364,7 +366,70 @@ def exclusive_or(run: Run) -> list[ParallelNetwork]:
     return ladder
 
 
+#: Outputs and samples whose |φ| = outputs × samples the slide is tried at.
+SHAPES = ((1, 2), (1, 6), (2, 2), (3, 2), (2, 5))
+
+
+def entry_units(run: Run, outputs: int, samples: int) -> tuple[Tensor, Tensor]:
+    """Inputs, and |φ| units with independent outputs: each answers one sample alone."""
+    x = run.randn(samples, samples)
+    alone = torch.linalg.inv(x).T.repeat_interleave(outputs, 0)
+    return x, torch.cat([alone, run.randn(len(alone), outputs)], 1)
+
+
+def slides(unit: Subnetwork, weights: Tensor, x: Tensor) -> float:
+    """Whether a unit can be emptied with the outputs kept and the penalty no larger: 1 or 0."""
+    network = parallel_network(unit, weights)
+    try:
+        slide = slide_to_zero(network, x)
+    except InvalidInput:
+        return 0.0
+    along = [slide.at(k / 10) for k in range(11)]
+    kept = max(float((n(x) - network(x)).abs().max()) for n in along) <= 1e-8
+    charges = torch.stack([n.penalties().sum() for n in along])
+    emptied = float(along[-1].weights.abs().amax(1).min()) <= 1e-6
+    return float(kept and emptied and bool((charges.diff() <= 1e-10).all()))
+
+
+def enough_units(run: Run) -> None:
+    """One unit more than |φ| is what the slide asks for: with |φ| of them there is none."""
+    wide, narrow = [], []
+    for outputs, samples in SHAPES:
+        x, units = entry_units(run, outputs, samples)
+        unit = relu_unit(samples, outputs)
+        more = required_width(outputs, samples) - len(units)
+        wide.append(slides(unit, torch.cat([units, run.randn(more, units.shape[1]).abs()]), x))
+        fewer = required_width(outputs, samples) - 1
+        narrow.append(slides(unit, units[:fewer], x) if fewer <= len(units) else 1.0)
+    says = run.states(
+        "B-51",
+        r"r=|\phi|+1: \text{ a unit is emptied on a way that keeps } \Phi_r \text{ and raises no } \Theta_r",
+    )
+    says.equal(
+        wide, 1.0, where="outputs × samples: " + ", ".join(f"{c} × {m}" for c, m in SHAPES) + "; 1 where there is one"
+    )
+    says.fails("r = |φ|, each unit answers one sample alone", narrow)
+
+
+def between_points(path: DescentPath, x: Tensor, loss: OutputLoss, strength: float) -> Tensor:
+    """How far the objective rises above what it was, at eight times between any two points."""
+    values = [
+        path.between(point, k / 8).objective(x, loss, strength)
+        for point in range(1, len(path.networks))
+        for k in range(1, 9)
+    ]
+    found = torch.stack([torch.tensor(path.objectives[0], dtype=torch.float64), *values])
+    return found - found.cummin(0).values
+
+
+def straight(path: DescentPath, x: Tensor, loss: OutputLoss, strength: float) -> Tensor:
+    """The same with straight lines in the weights, on which the outputs are not affine."""
+    every = replace(path, stages=["descend"] * len(path.stages))
+    return between_points(every, x, loss, strength)
+
+
 def wide_path(run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwork) -> DescentPath:
+    enough_units(run)
     unit, loss = relu_unit(2, 1), HalfSquares(y)
     width = required_width(1, len(x))
     units = run.randn(width, 3)
@@ -372,7 +437,6 @@ def wide_path(run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwor
     units[silent, :2] *= -1  # one that says nothing could be dropped without a slide
     start = parallel_network(unit, units)
     path = nonincreasing_path(start, x, loss, strength, tolerance=1e-4)
-    values = torch.tensor(path.objectives, dtype=torch.float64)
     slide = slide_to_zero(start, x)
     times = [k / 20 for k in range(21)]
     along = [slide.at(t) for t in times]
@@ -390,23 +454,36 @@ def wide_path(run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwor
     says = run.states("B-51", r"\text{at } t=1 \text{ a subnetwork is zero: its largest weight}")
     says.equal(along[-1].weights.abs().amax(1).min(), within=1e-7)
     says.fails("at t = ½", along[10].weights.abs().amax(1).min())
-    rising = torch.stack([start.scaled(1 + t * back).objective(x, loss, strength) for t in times])
-    says = run.states("B-51", r"r>|\phi|: \text{ a path on which the objective does not increase}")
-    says.at_most(
-        values.diff(),
-        0,
-        1e-12,
-        where=f"{len(values)} points: " + ", ".join(f"{n} {s}" for s, n in Counter(path.stages).items()),
+    corners, signs = (torch.tensor(v).double() for v in XOR)
+    cases: list[tuple[DescentPath, Tensor, OutputLoss, float]] = [(path, x, loss, strength), (*repeated_corner(), 0.1)]
+    for m in (2, 3):
+        inputs, two = run.randn(m, 2), HalfSquares(run.randn(m, 2))
+        wide = parallel_network(relu_unit(2, 2), run.randn(required_width(2, m), 4))
+        cases.append((nonincreasing_path(wide, inputs, two, strength, tolerance=1e-4), inputs, two, strength))
+    says = run.states(
+        "B-51", r"r>|\phi|: \text{ the objective does not rise on the path, at its points and between them}"
     )
-    says.fails("its first slide with β of the other sign", rising.diff())
+    says.at_most(
+        torch.cat([between_points(*case) for case in cases]),
+        0,
+        1e-9,
+        where=f"{len(x)} samples and 1 output, 2 and 3 samples and 2 outputs, exclusive or with the logistic loss; "
+        + ", ".join(f"{n} {s}" for s, n in Counter(s for case in cases for s in case[0].stages).items()),
+    )
+    says.fails("straight lines in the weights on rescalings and slides", torch.cat([straight(*case) for case in cases]))
+    says = run.states("B-51", r"\text{what is proven, by convexity, of the rise on rescalings, slides and growths}")
+    says.at_most(torch.tensor([r for case in cases for r in case[0].rises]), 0, 1e-7)
+    says.fails("the slide with β of the other sign", [rise_backwards(start, back, x, loss, strength)])
     says = run.states("B-51", r"\text{to a global minimum: relative gap of the certificate at its end}")
     says.at_most(
-        path.certificate.relative_gap,
+        [case[0].certificate.relative_gap for case in cases],
         1e-4,
-        where=f"{width} units for {len(x)} samples; above the optimum by "
+        where=f"the first has {width} units for {len(x)} samples and ends above the optimum by "
         f"{path.certificate.objective - best.certificate.objective:.1e}",
     )
-    says.fails("after the descent alone, with one unit", lone_gap(run, x, y, strength))
+    says.fails(
+        "r = 3 < |φ| = 4 at a local minimum of exclusive or: no path leads on", stuck(corners, HalfSquares(signs))
+    )
     run.note(
         f"The theorem asks for one unit more than outputs times samples: {width} here, and "
         f"{required_width(10, 60_000)} for sixty thousand images in ten classes. It is an "
@@ -415,13 +492,35 @@ def wide_path(run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwor
     return path
 
 
-def lone_gap(run: Run, x: Tensor, y: Tensor, strength: float) -> float:
-    """The relative gap of the best single unit that rescaling finds."""
-    loss = HalfSquares(y)
-    network = parallel_network(relu_unit(2, 1), run.randn(1, 3))
-    network = network.scaled(best_scales(network, x, loss, strength))
-    found = certify_network(network, x, loss, strength)
-    return found.relative_gap
+def rise_backwards(start: ParallelNetwork, back: Tensor, x: Tensor, loss: OutputLoss, strength: float) -> float:
+    """The objective's slope at the end of a slide that raises the penalty."""
+    end = start.scaled(1 + back)
+    return float((end.objective(x, loss, strength) - start.objective(x, loss, strength)).detach())
+
+
+def repeated_corner() -> tuple[DescentPath, Tensor, OutputLoss]:
+    """The path from units for three corners, the third in three copies: one is slid to zero."""
+    x, y = (torch.tensor(v).double() for v in XOR)
+    units = 0.7 * torch.cat([x / math.sqrt(2), y], 1)
+    copies = torch.cat([units[:2], units[[2, 2, 2]] / math.sqrt(3)])
+
+    def loss(z: Tensor) -> Tensor:
+        return torch.nn.functional.softplus(-z * y).sum()
+
+    start = parallel_network(relu_unit(2, 1), copies)
+    return nonincreasing_path(start, x, loss, 0.1, tolerance=1e-4), x, loss
+
+
+def stuck(x: Tensor, loss: OutputLoss) -> float:
+    """The relative gap where the path of three units from a local minimum ends: where it began."""
+    strength, root = 0.5, math.sqrt(2)
+    size = (1 - strength / root) / root
+    units = math.sqrt(size) * torch.cat([x / root, torch.tensor(XOR[1]).double()], 1)[:3]
+    network = parallel_network(relu_unit(2, 1), units)
+    try:
+        return nonincreasing_path(network, x, loss, strength, tolerance=1e-4).certificate.relative_gap
+    except InvalidInput:  # the units are independent, so that none can be emptied
+        return certify_network(network, x, loss, strength).relative_gap
 
 
 def plot(axes: Any, ladder: list[ParallelNetwork], path: DescentPath, least: float) -> None:

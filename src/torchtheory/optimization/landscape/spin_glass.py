@@ -31,6 +31,9 @@ from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.linalg.operators import effective_tolerance
 from torchtheory.optimization.descent.iterates import Function, check_start
 
+#: Axes of couplings whose orders, 40,320 of them, are summed.
+_MOST_AXES = 8
+
 #: Couplings that are drawn at most: 8 gigabytes of them.
 MOST_COUPLINGS = 10**9
 
@@ -60,6 +63,11 @@ class SphericalSpinGlass:
         if not couplings.is_floating_point() or not bool(torch.isfinite(couplings).all()):
             raise NonFinite(f"couplings must be finite real numbers, not {described(couplings)}")
         self.size, self.degree = couplings.shape[0], couplings.ndim
+        if self.degree > _MOST_AXES:
+            raise InvalidInput(
+                f"couplings have at most {_MOST_AXES} axes, as all orders of them are summed, not "
+                f"{self.degree}"
+            )
         orders = list(permutations(range(self.degree)))
         symmetric = sum((couplings.permute(order) for order in orders), 0 * couplings)
         self.couplings = symmetric / len(orders) * self.size ** (-(self.degree - 1) / 2)

@@ -22,6 +22,7 @@ from torchtheory.optimization.parallel_networks.network_certificates import (
     NetworkCertificate,
     best_scales,
     certify_network,
+    value_and_descent,
     worth_of_subnetwork,
 )
 from torchtheory.optimization.parallel_networks.subnetworks import OutputLoss, ParallelNetwork
@@ -31,6 +32,9 @@ DEPENDENT = 1e-10
 
 #: Rounds of a path at most, and points of it recorded on each rescaling, slide and growth.
 ROUNDS, POINTS = 50, 4
+
+#: Points of a gradient step at which the objective is looked at, its end among them.
+LOOKS = 8
 
 
 def required_width(outputs: int, samples: int) -> int:
@@ -107,19 +111,57 @@ def slide_to_zero(network: ParallelNetwork, x: Tensor) -> Slide:
 
 @dataclass(frozen=True, slots=True)
 class DescentPath:
-    """A path on which the objective does not increase.
+    r"""A path on which the objective does not increase, with what is known between its points.
+
+    On a rescaling, a slide and a growth every subnetwork moves along its own ray, so that its
+    outputs and penalty are affine in the time $t\in[0,1]$ between two points. With a convex loss
+    the objective is then convex in $t$, and rises above what it was before by at most its slope at
+    the end, if that is positive: this is proven. A gradient step is a straight line in the weights,
+    where nothing is known of a network in general: there the objective was seen not to rise at
+    `LOOKS` points and not to have a positive slope at the end.
 
     Attributes:
         networks: along it, all of one width.
         objectives: there.
         stages: how each was reached: start, descend, rescale, slide or grow.
+        rises: how far the objective can rise on the way to each; proven unless the stage is
+            descend, where it is 0 as nothing was seen. Rounding alone makes it positive.
         certificate: of the last.
     """
 
     networks: list[ParallelNetwork]
     objectives: list[float]
     stages: list[str]
+    rises: list[float]
     certificate: NetworkCertificate
+
+    def between(self, point: int, t: float) -> ParallelNetwork:
+        """The network at time `t` from 0 to 1 on the way from the point before to `point`."""
+        if not 1 <= point < len(self.networks):
+            raise InvalidInput(f"point must be from 1 to {len(self.networks) - 1}, not {point!r}")
+        closed_fraction(t, "t")
+        before, here = self.networks[point - 1], self.networks[point]
+        if self.stages[point] == "descend":
+            return _on_line(before, here, t)
+        return _on_rays(before, here, t)
+
+
+def _on_line(before: ParallelNetwork, here: ParallelNetwork, t: float) -> ParallelNetwork:
+    return replace(before, weights=torch.lerp(before.weights, here.weights, t))
+
+
+def _on_rays(before: ParallelNetwork, here: ParallelNetwork, t: float) -> ParallelNetwork:
+    """Between weights that are multiples of each other, subnetwork by subnetwork: affine outputs.
+
+    A size to the power of the degree is what the outputs are proportional to.
+    """
+    degree = before.subnetwork.degree
+    first, last = (n.weights.abs().amax(1) for n in (before, here))
+    longer = torch.where((first >= last)[:, None], before.weights, here.weights)
+    most = torch.maximum(first, last)
+    safe = torch.where(most > 0, most, 1.0)
+    mixed = (1 - t) * (first / safe) ** degree + t * (last / safe) ** degree
+    return replace(before, weights=mixed[:, None] ** (1 / degree) * longer)
 
 
 def nonincreasing_path(
@@ -135,9 +177,10 @@ def nonincreasing_path(
     r"""Walk from given weights to a global minimum of the same width, never going up.
 
     Each round descends by gradient steps with backtracking, rescales the parts (a convex problem,
-    so the straight way there does not rise), slides one subnetwork to zero where none is, and
-    grows the solution of the polar problem in its place; until the certificate holds, at most
-    `ROUNDS` times. `POINTS` are recorded on each rescaling, slide and growth.
+    so the way there does not rise), slides one subnetwork to zero where none is, and grows the
+    solution of the polar problem in its place; until the certificate holds, at most `ROUNDS` times.
+    `POINTS` are recorded on each rescaling, slide and growth. See `DescentPath` for what is proven
+    of the way between two points, and what was looked at.
 
     Args:
         network: with $r>mc$ subnetworks, or fewer if their outputs stay dependent.
@@ -148,9 +191,13 @@ def nonincreasing_path(
         tolerance: of the certificate.
         generator: of the starts of a search.
     """
-    path = DescentPath([network], [float(network.objective(x, loss, strength))], ["start"], None)  # type: ignore[arg-type]
+    first = float(network.objective(x, loss, strength))
+    path = DescentPath([network], [first], ["start"], [0.0], None)  # type: ignore[arg-type]
 
     def record(there: ParallelNetwork, stage: str) -> None:
+        known = stage != "descend"
+        rise = _rise_on_rays(path.networks[-1], there, x, loss, strength) if known else 0.0
+        path.rises.append(rise)
         path.networks.append(there)
         path.objectives.append(float(there.objective(x, loss, strength).detach()))
         path.stages.append(stage)
@@ -189,24 +236,70 @@ def nonincreasing_path(
     return replace(path, certificate=certify())
 
 
+def _rise_on_rays(
+    before: ParallelNetwork, here: ParallelNetwork, x: Tensor, loss: OutputLoss, strength: float
+) -> float:
+    """The slope of a convex objective at the end of a way of length 1, if it is positive."""
+    Z = here(x).detach()
+    _, descent = value_and_descent(loss, Z)
+    outputs = float((descent * (Z - before(x).detach())).sum())
+    penalties = float((here.penalties() - before.penalties()).sum().detach())
+    return max(0.0, strength * penalties - outputs)
+
+
 def _descended(
     network: ParallelNetwork, x: Tensor, loss: OutputLoss, strength: float, steps: int
 ) -> list[ParallelNetwork]:
-    """Gradient steps that each lower the objective by half of what their slope promises."""
+    """Gradient steps that each lower the objective by half of what their slope promises.
+
+    On the way the objective falls from each of `LOOKS` points to the next, and at the end the
+    slope along the step is not positive.
+    """
     found: list[ParallelNetwork] = []
     eta = 1.0
+    value, slope = _value_and_slope(network, x, loss, strength)
     for _ in range(steps):
-        weights = network.weights.detach().requires_grad_()
-        f = replace(network, weights=weights).objective(x, loss, strength)
-        (slope,) = torch.autograd.grad(f, weights)
-        square, value = float(slope.square().sum()), float(f.detach())
+        square = float(slope.square().sum())
         while eta * square > 1e-14 * value:
             there = replace(network, weights=network.weights - eta * slope)
-            if float(there.objective(x, loss, strength)) <= value - eta * square / 2:
+            reached, after = _value_and_slope(there, x, loss, strength)
+            if (
+                reached <= value - eta * square / 2
+                and float((after * slope).sum()) >= 0
+                and _falls(network, there, value, reached, x, loss, strength)
+            ):
                 break
             eta /= 2
         else:
             break
         found.append(there)
-        network, eta = there, 1.5 * eta
+        network, value, slope, eta = there, reached, after, 1.5 * eta
     return found
+
+
+def _value_and_slope(
+    network: ParallelNetwork, x: Tensor, loss: OutputLoss, strength: float
+) -> tuple[float, Tensor]:
+    weights = network.weights.detach().requires_grad_()
+    f = replace(network, weights=weights).objective(x, loss, strength)
+    (slope,) = torch.autograd.grad(f, weights)
+    return float(f.detach()), slope
+
+
+def _falls(
+    network: ParallelNetwork,
+    there: ParallelNetwork,
+    value: float,
+    reached: float,
+    x: Tensor,
+    loss: OutputLoss,
+    strength: float,
+) -> bool:
+    """Whether the objective does not rise from any point that is looked at to the next."""
+    with torch.no_grad():
+        for k in range(1, LOOKS):
+            here = float(_on_line(network, there, k / LOOKS).objective(x, loss, strength))
+            if here > value:
+                return False
+            value = here
+    return reached <= value
