@@ -15,16 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from torchtheory.core.budget import check_time
-from torchtheory.core.checks import all_finite, as_module
+from torchtheory.core.checks import all_finite, module_with_values
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
+    ModelRaised,
     NonFinite,
     OutOfTime,
+    PassEnded,
     ShapeMismatch,
+    TorchTheoryError,
     UnsupportedModel,
 )
 from torchtheory.models.inputs import Rows
@@ -37,10 +39,6 @@ Initial = nn.Module | Mapping[str, Tensor]
 """A point of parameter space: parameters by name, a state dict, or a module of the same shape."""
 
 
-#: Note on an exception that comes out of a model's forward pass.
-RAISED_BY_MODEL = "raised by the model's forward pass"
-
-
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put every sub-module in evaluation mode, and the model back to what it was afterwards.
@@ -51,7 +49,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     generators. A copy of the weights is kept meanwhile.
 
     Raises:
-        UnsupportedModel: in place of what would end the program, such as `sys.exit()`.
+        UnsupportedModel: if the model has no values yet.
+        ModelRaised: in place of what the model or one of its layers raises, also of what would end
+            the program, such as `sys.exit()`.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
     >>> with evaluation_mode(net):
@@ -60,27 +60,82 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     >>> net.training
     True
     """
+    module_with_values(model)
     with (
         contents_kept(model, values=True),
         global_randomness_kept(),
         evaluating(model),
-        _exits_refused(),
+        _faults_of(model),
     ):
         yield
 
 
+#: What comes out of a pass through a model and is not about it.
+_NOT_THE_MODELS = (TorchTheoryError, PassEnded, KeyboardInterrupt, OutOfTime)
+
+
 @contextmanager
-def _exits_refused() -> Iterator[None]:
-    """`sys.exit()` ends the model's pass, not its caller; an interrupt and a deadline stay such."""
+def faults_told() -> Iterator[None]:
+    """What a model raises inside becomes a sentence; nothing but the model's code may run here.
+
+    `sys.exit()` ends the model's pass, not its caller. An interrupt and a deadline stay such.
+
+    Raises:
+        ModelRaised: from what the model raised.
+
+    >>> with faults_told():
+    ...     exit(3)
+    Traceback (most recent call last):
+        ...
+    torchtheory.core.errors.ModelRaised: the model raised SystemExit: 3
+    """
     try:
         yield
-    except (Exception, KeyboardInterrupt, OutOfTime):
+    except _NOT_THE_MODELS:
         raise
     except BaseException as error:
-        raise UnsupportedModel(
-            f"the model's forward pass raised {type(error).__name__}"
-            + (f": {error}" if str(error) else "")
-        ) from error
+        raise ModelRaised(f"the model raised {said(error)}") from error
+
+
+@contextmanager
+def _faults_of(model: nn.Module) -> Iterator[None]:
+    """The same where other code runs as well, whose own errors pass."""
+    try:
+        yield
+    except _NOT_THE_MODELS:
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception) and not _passed_through(error, model):
+            raise
+        raise ModelRaised(f"the model raised {said(error)}") from error
+
+
+def _passed_through(error: BaseException, model: nn.Module) -> bool:
+    """Whether an error was raised while the model or one of its layers was called."""
+    layers = {id(module) for module in model.modules()}
+    trace = error.__traceback__
+    while trace is not None:
+        if id(trace.tb_frame.f_locals.get("self")) in layers:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def raised_on(inputs: str, error: ModelRaised) -> ModelRaised:
+    """The same error with the inputs in its sentence, given in words to follow "on inputs"."""
+    raised = error.__cause__ or error
+    kind, sentence = type(raised).__name__, " ".join(str(raised).split())[:300]
+    return ModelRaised(f"the model raised {kind} on inputs {inputs}: {sentence}")
+
+
+def said(error: BaseException) -> str:
+    """The kind of an error and what it says, on one line.
+
+    >>> said(ValueError("two\\nlines")), said(SystemExit())
+    ('ValueError: two lines', 'SystemExit')
+    """
+    sentence = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
 
 
 @contextmanager
@@ -103,7 +158,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), _switches_kept():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
@@ -130,17 +185,28 @@ def process_kept() -> Iterator[None]:
 
     Packages that are imported inside set some of them, and so may a user's model.
     """
-    variables, floats = dict(os.environ), torch.get_default_dtype()
-    gradients, threads = torch.is_grad_enabled(), torch.get_num_threads()
+    variables = dict(os.environ)
     try:
-        with global_randomness_kept(), warnings.catch_warnings():
+        with global_randomness_kept(), warnings.catch_warnings(), _switches_kept():
             yield
     finally:
         for name in os.environ.keys() - variables.keys():
             del os.environ[name]
         os.environ.update({k: v for k, v in variables.items() if os.environ.get(k) != v})
-        torch.set_default_dtype(floats)
-        torch.set_grad_enabled(gradients)
+
+
+@contextmanager
+def _switches_kept() -> Iterator[None]:
+    """Of torch: the default precision, whether gradients are taken, the number of threads."""
+    floats, threads = torch.get_default_dtype(), torch.get_num_threads()
+    gradients = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        if torch.get_default_dtype() != floats:
+            torch.set_default_dtype(floats)
+        if torch.is_grad_enabled() != gradients:
+            torch.set_grad_enabled(gradients)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 
@@ -174,22 +240,17 @@ class PureFunction:
         rows: Rows | None = None,
         output: int | str | tuple[int | str, ...] | None = None,
     ) -> None:
-        as_module(model)
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
-                raise UnsupportedModel(
-                    f"{name} is a lazy tensor without values; run the model once on a batch first"
-                )
-            if tensor.is_meta:
-                raise UnsupportedModel(
-                    f"{name} is on the meta device, which holds no values; load the weights first"
-                )
+        module_with_values(model)
         for name, parameter in model.named_parameters():
             if not parameter.is_floating_point():
                 kind = str(parameter.dtype).removeprefix("torch.")
                 raise UnsupportedModel(
                     f"the parameter {name} of the model is {kind}, and the theory is about real "
                     "weights: convert it to a floating type, or make it a buffer if it is constant"
+                )
+            if parameter.layout != torch.strided:
+                raise UnsupportedModel(
+                    f"the parameter {name} of the model is sparse: make it dense, by .to_dense()"
                 )
         #: The private copy that is run; the model given where no copy of it can be made.
         self.model = private_copy(model)
@@ -234,17 +295,13 @@ class PureFunction:
         with ExitStack() as stack:
             stack.enter_context(contents_kept(self.model, values=False))
             stack.enter_context(evaluating(self.model))
-            stack.enter_context(_exits_refused())
             if self.noise is not None:
                 stack.enter_context(global_randomness_kept())
                 stack.enter_context(noise_fixed(self.noise, len(x) if x.ndim else 1))
-            try:
-                outputs: object = torch.func.functional_call(
-                    self.model, {**buffers, **given}, arguments, named
-                )
-            except Exception as error:
-                error.add_note(RAISED_BY_MODEL)
-                raise
+            stack.enter_context(faults_told())
+            outputs: object = torch.func.functional_call(
+                self.model, {**buffers, **given}, arguments, named
+            )
         if not self.writes and versions != [_version(p) for p in given.values()]:
             self.writes = True
         return outputs

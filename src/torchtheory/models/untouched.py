@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from torchtheory.core.checks import as_module
 from torchtheory.core.errors import OutOfTime, UnsupportedModel
 
 Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]
@@ -54,6 +55,7 @@ def copied(model: nn.Module) -> nn.Module:
     >>> bool((copied(net).weight == net.weight).all())
     True
     """
+    as_module(model)
     kind = f"the model ({type(model).__name__}) cannot be copied, which is needed here"
     if _speaks_of_itself(model):
         raise UnsupportedModel(f"{kind}: a function that it holds refers to the model itself")
@@ -81,6 +83,7 @@ def private_copy(model: nn.Module) -> nn.Module:
     >>> bool((net.weight == before).all())
     True
     """
+    as_module(model)  # what is none has no copy and is no model either
     try:
         return copied(model)
     except UnsupportedModel:
