@@ -44,10 +44,15 @@ class UnsupportedModel(TorchTheoryError, TypeError):
 
 
 class ModelRaised(UnsupportedModel, RuntimeError):
-    """The model's own code raised; the cause is what it raised.
+    """The model's own code raised something.
 
     A `RuntimeError` as well, which most of what torch raises inside of a model is.
     """
+
+    @property
+    def raised(self) -> BaseException:
+        """What the model raised."""
+        return self.__cause__ or self.__context__ or self
 
 
 class FileProblem(TorchTheoryError, ValueError):

@@ -17,7 +17,8 @@ from torchtheory.core.errors import (
     TorchTheoryError,
     UnsupportedModel,
 )
-from torchtheory.models.model import PureFunction, faults_told, global_randomness_kept, raised_on
+from torchtheory.core.foreign_code import ForeignCode
+from torchtheory.models.model import PureFunction, global_randomness_kept, raised_on
 from torchtheory.models.repairs import repair_of
 
 T = TypeVar("T")
@@ -34,10 +35,10 @@ def called(function: PureFunction, run: Callable[[Tensor], T], x: Tensor) -> T:
     if function.rows is None:
         return answered(run, x, function.reference())
     try:
-        with faults_told():
+        with ForeignCode("the model", ModelRaised):
             return run(x)
     except ModelRaised as error:
-        raise raised_on(f"of {function.rows.shapes()} a sample", error) from error.__cause__
+        raise raised_on(f"of {function.rows.shapes()} a sample", error) from error.raised
 
 
 def answered(run: Callable[[Tensor], T], x: Tensor, like: Tensor | None = None) -> T:
@@ -57,15 +58,15 @@ def answered(run: Callable[[Tensor], T], x: Tensor, like: Tensor | None = None) 
     torchtheory.core.errors.ModelRaised: the model raised RuntimeError on inputs of shape ...
     """
     try:
-        with faults_told():
+        with ForeignCode("the model", ModelRaised):
             return run(x)
     except ModelRaised as error:
         with global_randomness_kept():
             advice = repair_of(run, x[:8], x if like is None else like)
         if advice is not None:
-            raise InvalidType(advice) from error.__cause__
+            raise InvalidType(advice) from error.raised
         inputs = f"of shape {list(x.shape)} and type {x.dtype}"
-        raise raised_on(inputs, error) from error.__cause__
+        raise raised_on(inputs, error) from error.raised
 
 
 def evaluated(function: PureFunction, x: Tensor) -> Tensor:

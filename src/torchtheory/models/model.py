@@ -9,6 +9,7 @@ import random
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,10 @@ from torchtheory.core.errors import (
     InvalidType,
     ModelRaised,
     NonFinite,
-    OutOfTime,
-    PassEnded,
     ShapeMismatch,
-    TorchTheoryError,
     UnsupportedModel,
 )
+from torchtheory.core.foreign_code import ForeignCode, said
 from torchtheory.models.inputs import Rows
 from torchtheory.models.noise import Noise, growth_of, noise_fixed
 from torchtheory.models.untouched import contents_kept, private_copy
@@ -65,77 +64,44 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         contents_kept(model, values=True),
         global_randomness_kept(),
         evaluating(model),
-        _faults_of(model),
+        _FaultsOf(model),
     ):
         yield
 
 
-#: What comes out of a pass through a model and is not about it.
-_NOT_THE_MODELS = (TorchTheoryError, PassEnded, KeyboardInterrupt, OutOfTime)
+class _FaultsOf(ForeignCode):
+    """What the model or one of its layers raises, where other code runs as well: its errors pass.
 
-
-@contextmanager
-def faults_told() -> Iterator[None]:
-    """What a model raises inside becomes a sentence; nothing but the model's code may run here.
-
-    `sys.exit()` ends the model's pass, not its caller. An interrupt and a deadline stay such.
-
-    Raises:
-        ModelRaised: from what the model raised.
-
-    >>> with faults_told():
-    ...     exit(3)
-    Traceback (most recent call last):
-        ...
-    torchtheory.core.errors.ModelRaised: the model raised SystemExit: 3
+    `sys.exit()` is always the model's.
     """
-    try:
-        yield
-    except _NOT_THE_MODELS:
-        raise
-    except BaseException as error:
-        raise ModelRaised(f"the model raised {said(error)}") from error
 
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__("the model", ModelRaised)
+        self.model = model
 
-@contextmanager
-def _faults_of(model: nn.Module) -> Iterator[None]:
-    """The same where other code runs as well, whose own errors pass."""
-    try:
-        yield
-    except _NOT_THE_MODELS:
-        raise
-    except BaseException as error:
-        if isinstance(error, Exception) and not _passed_through(error, model):
-            raise
-        raise ModelRaised(f"the model raised {said(error)}") from error
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not isinstance(raised, Exception) or self._passed_through(trace):
+            super().__exit__(kind, raised, trace)
 
-
-def _passed_through(error: BaseException, model: nn.Module) -> bool:
-    """Whether an error was raised while the model or one of its layers was called."""
-    layers = {id(module) for module in model.modules()}
-    trace = error.__traceback__
-    while trace is not None:
-        if id(trace.tb_frame.f_locals.get("self")) in layers:
-            return True
-        trace = trace.tb_next
-    return False
+    def _passed_through(self, trace: TracebackType | None) -> bool:
+        """Whether the model or one of its layers was running."""
+        layers = {id(module) for module in self.model.modules()}
+        while trace is not None:
+            if id(trace.tb_frame.f_locals.get("self")) in layers:
+                return True
+            trace = trace.tb_next
+        return False
 
 
 def raised_on(inputs: str, error: ModelRaised) -> ModelRaised:
     """The same error with the inputs in its sentence, given in words to follow "on inputs"."""
-    raised = error.__cause__ or error
-    kind, sentence = type(raised).__name__, " ".join(str(raised).split())[:300]
+    kind, _, sentence = said(error.raised).partition(": ")
     return ModelRaised(f"the model raised {kind} on inputs {inputs}: {sentence}")
-
-
-def said(error: BaseException) -> str:
-    """The kind of an error and what it says, on one line.
-
-    >>> said(ValueError("two\\nlines")), said(SystemExit())
-    ('ValueError: two lines', 'SystemExit')
-    """
-    sentence = " ".join(str(error).split())[:300]
-    return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
 
 
 @contextmanager
@@ -298,7 +264,7 @@ class PureFunction:
             if self.noise is not None:
                 stack.enter_context(global_randomness_kept())
                 stack.enter_context(noise_fixed(self.noise, len(x) if x.ndim else 1))
-            stack.enter_context(faults_told())
+            stack.enter_context(ForeignCode("the model", ModelRaised))
             outputs: object = torch.func.functional_call(
                 self.model, {**buffers, **given}, arguments, named
             )

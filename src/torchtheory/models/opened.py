@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import ModelRaised
+from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.models.model import (
     evaluating,
     evaluation_mode,
-    faults_told,
     global_randomness_kept,
     raised_on,
 )
@@ -58,9 +58,9 @@ def opened(model: nn.Module, x: Tensor, seed: int, *, private: bool = True) -> I
 def answer(network: nn.Module, *x: Tensor) -> object:
     """What the network returns; what it raises becomes a sentence."""
     try:
-        with faults_told():
+        with ForeignCode("the model", ModelRaised):
             return network(*x)
     except ModelRaised as error:
         needing = " that need gradients" * any(t.requires_grad for t in x)
         shapes = " and ".join(str(list(t.shape)) for t in x)
-        raise raised_on(f"{shapes}{needing}", error) from error.__cause__
+        raise raised_on(f"{shapes}{needing}", error) from error.raised

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from torchtheory.core.checks import as_module
@@ -349,6 +350,8 @@ def _printed(value: Any, depth: int = 0) -> Any:
     if depth > _DEEPEST:
         return id(value)
     if isinstance(value, Tensor):
+        if is_lazy(value):  # which nothing can be asked but its class, and that changes
+            return id(value), type(value)
         gradient = value.grad if value.is_leaf else None
         return (
             id(value),

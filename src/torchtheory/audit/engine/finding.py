@@ -442,7 +442,7 @@ def examine(
     except OutOfTime:
         late = _late(time.perf_counter() - start, last)
     except ModelRaised as error:
-        reason = _known_cause(error.__cause__ or error) or str(error)
+        reason = _known_cause(error.raised) or str(error)
     except TorchTheoryError as error:
         reason = str(error)
     except (Exception, SystemExit) as error:
