@@ -101,7 +101,8 @@ class _FaultsOf(ForeignCode):
 def raised_on(inputs: str, error: ModelRaised) -> ModelRaised:
     """The same error with the inputs in its sentence, given in words to follow "on inputs"."""
     kind, _, sentence = said(error.raised).partition(": ")
-    return ModelRaised(f"the model raised {kind} on inputs {inputs}: {sentence}")
+    words = f": {sentence}" if sentence else ""
+    return ModelRaised(f"the model raised {kind} on inputs {inputs}{words}")
 
 
 @contextmanager
