@@ -64,16 +64,12 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         contents_kept(model, values=True),
         global_randomness_kept(),
         evaluating(model),
-        _FaultsOf(model),
     ):
         yield
 
 
 class _FaultsOf(ForeignCode):
-    """What the model or one of its layers raises, where other code runs as well: its errors pass.
-
-    `sys.exit()` is always the model's.
-    """
+    """What the model or one of its layers raises; the errors of other code that runs here pass."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__("the model", ModelRaised)
@@ -85,7 +81,7 @@ class _FaultsOf(ForeignCode):
         raised: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not isinstance(raised, Exception) or self._passed_through(trace):
+        if self._passed_through(trace):
             super().__exit__(kind, raised, trace)
 
     def _passed_through(self, trace: TracebackType | None) -> bool:
@@ -109,6 +105,8 @@ def raised_on(inputs: str, error: ModelRaised) -> ModelRaised:
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Only the modes: what is written to the model inside stays, as for a callback of a trainer.
 
+    What the model or one of its layers raises becomes `ModelRaised`.
+
     >>> net = nn.Dropout()
     >>> with evaluating(net):
     ...     net.p = 0.1
@@ -125,7 +123,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), _switches_kept():
+        with sdpa_kernel(SDPBackend.MATH), _switches_kept(), _FaultsOf(model):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

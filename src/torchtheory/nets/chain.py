@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from torchtheory.core.checks import as_module
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.naming import operation_words
 from torchtheory.models.model import evaluation_mode
@@ -199,6 +200,7 @@ def as_chain(model: nn.Module) -> list[Link]:
     >>> [link.name for link in as_chain(net)]
     ['0', '1.0', '1.1']
     """
+    as_module(model)
     if _is_plain_sequential(model):
         return _flatten(model, "")
     if not list(model.children()):
@@ -225,6 +227,7 @@ def as_steps(model: nn.Module) -> list[Step]:
     """
     if not list(model.children()):
         return [Step(Link("", model), (-1,))]
+    as_module(model)
     if _is_plain_sequential(model):
         links = _flatten(model, "")
         if all(_Tracer().is_leaf_module(link.module, "") for link in links):
@@ -303,6 +306,7 @@ def straight_paths(model: nn.Module) -> list[list[Link]]:
     >>> [[link.name for link in path] for path in straight_paths(Block())]
     [['inner.0', 'inner.1', 'inner.2']]
     """
+    as_module(model)
     if _is_plain_sequential(model):
         links = _flatten(model, "")
         if all(_Tracer().is_leaf_module(link.module, "") for link in links):

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.budget import time_left
-from torchtheory.core.checks import as_module, whole_number
+from torchtheory.core.checks import module_with_values, whole_number
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.progress import track
 from torchtheory.models.untouched import copied
@@ -103,7 +103,7 @@ def semidefinite_lipschitz(
     >>> round(found.constant, 3), round(found.product, 3)       # units of slope 1 or 3, never both
     (3.0, 9.0)
     """
-    as_module(model)
+    module_with_values(model)
     whole_number(steps, "steps", least=1)
     weights, slopes = affine_pieces(model, input_shape)
     if not slopes:

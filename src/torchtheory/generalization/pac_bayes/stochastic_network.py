@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import as_module, positive_number
-from torchtheory.core.errors import InvalidInput, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, ModelRaised, UnsupportedModel
+from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.generalization.pac_bayes.gaussian_layers import GaussianLayer, has_local_form
 from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept
@@ -132,10 +133,11 @@ class StochasticNetwork(nn.Module):
         if noise not in NOISES:
             raise InvalidInput(f"noise must be one of {', '.join(NOISES)}, not {noise!r}")
         skeleton = self._skeletons.get(noise)
-        if skeleton is not None and self._usable(skeleton, x):
-            return self._run(skeleton, x)
-        weights = self.means if noise == "none" else self.draw()
-        return _one_tensor(torch.func.functional_call(self._plain[0], weights, (x,)))
+        with global_randomness_kept(), ForeignCode("the model", ModelRaised):
+            if skeleton is not None and self._usable(skeleton, x):
+                return self._run(skeleton, x)
+            weights = self.means if noise == "none" else self.draw()
+            return _one_tensor(torch.func.functional_call(self._plain[0], weights, (x,)))
 
     def law_of(self, outputs: Tensor) -> tuple[Tensor, Tensor] | None:
         """Mean and variance of outputs just computed, given the noise before the last layer.
