@@ -207,6 +207,8 @@ def all_finite(value: Tensor, name: str) -> Tensor:
         ...
     torchtheory.core.errors.NonFinite: the start must be finite, and entry [1] is inf
     """
+    if value.is_meta:
+        raise NonFinite(f"{name} is on the meta device, which holds no values")
     inner = value.detach()
     # a finite sum has finite terms, and takes one pass; an infinite one may have overflowed
     if not bool(torch.isfinite(inner.sum())) and not bool(torch.isfinite(inner).all()):
@@ -442,11 +444,6 @@ def module_with_values(value: nn.Module, name: str = "the model") -> nn.Module:
     torchtheory.core.errors.UnsupportedModel: weight is a lazy tensor without values; run ...
     """
     as_module(value, name)
-    if isinstance(value, torch.jit.ScriptModule):
-        raise UnsupportedModel(
-            f"{name} was compiled by torch.jit, and its code cannot be followed; give "
-            "the module it was made of"
-        )
     try:
         held = [*value.named_parameters(), *value.named_buffers()]
     except Exception as error:  # a model may have methods of these names

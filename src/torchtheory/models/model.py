@@ -123,7 +123,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), _switches_kept(), _FaultsOf(model):
+        with sdpa_kernel(SDPBackend.MATH), switches_kept(), _FaultsOf(model):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
@@ -152,7 +152,7 @@ def process_kept() -> Iterator[None]:
     """
     variables = dict(os.environ)
     try:
-        with global_randomness_kept(), warnings.catch_warnings(), _switches_kept():
+        with global_randomness_kept(), warnings.catch_warnings(), switches_kept():
             yield
     finally:
         for name in os.environ.keys() - variables.keys():
@@ -161,7 +161,7 @@ def process_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _switches_kept() -> Iterator[None]:
+def switches_kept() -> Iterator[None]:
     """Of torch: the default precision, whether gradients are taken, the number of threads."""
     floats, threads = torch.get_default_dtype(), torch.get_num_threads()
     gradients = torch.is_grad_enabled()
@@ -174,6 +174,15 @@ def _switches_kept() -> Iterator[None]:
             torch.set_grad_enabled(gradients)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+
+
+def refuse_compiled(model: nn.Module) -> None:
+    """Refuse what torch.jit made: its code cannot be followed, nor its weights be exchanged."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModel(
+            "the model was compiled by torch.jit, and its code cannot be followed; give the module "
+            "it was made of"
+        )
 
 
 class PureFunction:
@@ -205,7 +214,7 @@ class PureFunction:
         rows: Rows | None = None,
         output: int | str | tuple[int | str, ...] | None = None,
     ) -> None:
-        module_with_values(model)
+        refuse_compiled(module_with_values(model))
         for name, parameter in model.named_parameters():
             if not parameter.is_floating_point():
                 kind = str(parameter.dtype).removeprefix("torch.")
@@ -375,6 +384,8 @@ def one_output(outputs: object, which: int | str | None = None) -> Tensor:
             raise UnsupportedModel(
                 f"the model returns a {kind} tensor; wrap it so that it returns a dense one"
             )
+        if part.ndim > 1 and part.shape[1:].numel() == 0:
+            raise UnsupportedModel(f"the model returns no number a sample, {list(part.shape)}")
         return part
     raise UnsupportedModel(
         f"the model returns {type(part).__name__}; wrap it so that it returns one tensor"
@@ -456,6 +467,7 @@ def parameters_from(model: nn.Module, initial: Initial) -> Parameters:
     >>> bool((parameters_from(net, other.state_dict())["weight"] == other.weight).all())
     True
     """
+    module_with_values(model)
     if isinstance(initial, nn.Module):
         given: Mapping[str, Tensor] = {k: p.detach() for k, p in initial.named_parameters()}
     elif isinstance(initial, Mapping):

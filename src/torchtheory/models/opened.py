@@ -21,6 +21,7 @@ from torchtheory.models.model import (
     evaluation_mode,
     global_randomness_kept,
     raised_on,
+    refuse_compiled,
 )
 from torchtheory.models.untouched import private_copy
 
@@ -36,7 +37,7 @@ def opened(model: nn.Module, x: Tensor, seed: int, *, private: bool = True) -> I
         private: whether to work on a copy; without it the model itself runs in evaluation mode,
             which whoever trains it may want.
     """
-    module_with_values(model)
+    refuse_compiled(module_with_values(model))
     own = private_copy(model) if private else model
     with ExitStack() as stack:
         if own is model and private:  # no copy could be made: everything is put back instead

@@ -225,6 +225,7 @@ def as_steps(model: nn.Module) -> list[Step]:
     >>> [(type(step.link.module).__name__, step.inputs) for step in as_steps(Block())]
     [('Linear', (-1,)), ('Sum', (-1, 0))]
     """
+    as_module(model)
     if not list(model.children()):
         return [Step(Link("", model), (-1,))]
     as_module(model)
@@ -355,6 +356,7 @@ def parameters_read(model: nn.Module) -> set[str]:
     >>> parameters_read(Tied())
     {'layer.weight'}
     """
+    as_module(model)
     if _is_plain_sequential(model) and not any(list(m.children()) for m in model.children()):
         return set()
     try:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module, positive_number
+from torchtheory.core.checks import as_module, module_with_values, positive_number
 from torchtheory.core.errors import InvalidInput, ModelRaised, UnsupportedModel
 from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.random import RandomSource, as_generator
@@ -318,6 +318,7 @@ def spread_like(model: nn.Module, fraction: float) -> Parameters:
     >>> spread_like(nn.Linear(3, 1, bias=False), 0.5)["weight"].shape
     torch.Size([])
     """
+    module_with_values(model)
     positive_number(fraction, "the fraction")
     values = {k: p.detach() for k, p in model.named_parameters()}
     sizes = {k: float(p.square().mean().sqrt()) for k, p in values.items()}
