@@ -14,12 +14,13 @@ from torchtheory.core.checks import all_finite, described, first_entry
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
+    ModelRaised,
     NonFinite,
     ShapeMismatch,
-    TorchTheoryError,
     UnknownName,
     UnsupportedModel,
 )
+from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.random import as_generator
 from torchtheory.core.workspace import Workspace
 from torchtheory.kernels.layered_network import (
@@ -45,7 +46,7 @@ from torchtheory.kernels.tangent_features import (
 )
 from torchtheory.kernels.tiles import blocks
 from torchtheory.models.cost import saved_sizes
-from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept
+from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept, raised_on
 
 #: (parameters, batch of inputs) -> batch of outputs
 Functional = Callable[[Parameters, Tensor], Tensor]
@@ -144,16 +145,11 @@ class Differentiable:
 
     def _evaluate(self, x: Tensor) -> Tensor:
         try:
-            with torch.no_grad():
+            with torch.no_grad(), ForeignCode("the model", ModelRaised):
                 out = self.function(self.point, x)
-        except TorchTheoryError:
-            raise
-        except Exception as error:
-            sentence = " ".join(str(error).split())[:300]
-            raise UnsupportedModel(
-                f"the model raised {type(error).__name__} on inputs of shape {list(x.shape)} "
-                f"and type {x.dtype}: {sentence}"
-            ) from error
+        except ModelRaised as error:
+            inputs = f"of shape {list(x.shape)} and type {x.dtype}"
+            raise raised_on(inputs, error) from error.raised
         if not isinstance(out, Tensor):
             raise UnsupportedModel(
                 f"the model returns {type(out).__name__}; wrap it so that it returns one tensor"

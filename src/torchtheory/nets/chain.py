@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 from torchtheory.core.checks import as_module
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.naming import operation_words
-from torchtheory.models.model import evaluation_mode
+from torchtheory.models.model import evaluating, evaluation_mode, global_randomness_kept
 from torchtheory.models.untouched import private_copy
 
 
@@ -387,7 +387,9 @@ def trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
     Tracing runs the forward pass, and leaves in the model's attributes what it writes to them.
     """
     own = private_copy(model)
-    with evaluation_mode(own), _TRACING:
+    # a copy need not be put back, and may be on the meta device: only its operations are looked at
+    quiet = evaluation_mode if own is model else evaluating
+    with quiet(own), global_randomness_kept(), _TRACING:
         return tracer.trace(own)
 
 
