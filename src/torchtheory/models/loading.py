@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
 from torchtheory.core.files import existing_file, read_json
+from torchtheory.core.foreign_code import ForeignCode, said
 from torchtheory.core.memory import refuse_too_large
 from torchtheory.core.naming import several
 from torchtheory.core.random import as_generator
@@ -112,26 +113,24 @@ def named_object(name: str, what: str, last: str) -> object:
         raise InvalidInput(f"name the {what} as package.module:{last}, not {name!r}")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise FileProblem(f"cannot import {module_name}: {error}") from None
-    except (Exception, SystemExit) as error:  # a script may end itself when it is imported
-        raise FileProblem(f"importing {module_name} raised {_sentence(error)}") from error
+    with ForeignCode(f"importing {module_name}", FileProblem):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise FileProblem(f"cannot import {module_name}: {error}") from None
     found: object = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise InvalidInput(f"{module_name} has no {attribute!r}")
-        found = getattr(found, part)
+    with ForeignCode(name):  # an attribute may be computed
+        for part in attribute.split("."):
+            if not hasattr(found, part):
+                raise InvalidInput(f"{module_name} has no {attribute!r}")
+            found = getattr(found, part)
     return found
 
 
 def call_without_arguments(function: Callable[[], object], name: str) -> object:
     """What a user's function returns; what it raises becomes a sentence."""
-    try:
+    with ForeignCode(f"{name}()"):
         return function()
-    except (Exception, SystemExit) as error:
-        raise InvalidInput(f"{name}() raised {_sentence(error)}") from error
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -190,7 +189,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     try:
         model.load_state_dict(state)
     except Exception as error:
-        raise InvalidInput(f"{path} does not fit the model: {_sentence(error)}") from error
+        raise InvalidInput(f"{path} does not fit the model: {said(error)}") from error
 
 
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
@@ -301,7 +300,3 @@ def _without_prefixes(state: dict[str, Tensor], wanted: Iterable[str]) -> dict[s
             return {inner[k]: tensor for k, tensor in state.items()} if fits else state
         names = found
     return {names[key]: tensor for key, tensor in state.items()}
-
-
-def _sentence(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

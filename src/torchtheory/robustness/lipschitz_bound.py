@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import all_finite, as_module
+from torchtheory.core.checks import all_finite, module_with_values
 from torchtheory.core.errors import (
     InvalidInput,
     ShapeMismatch,
@@ -167,7 +167,7 @@ def bounds_about(
     >>> bool((bounds.lipschitz(0.1) <= bounds.lipschitz()).all())
     True
     """
-    as_module(model)
+    module_with_values(model)
     all_finite(centers, "the centers")
     if centers.ndim < 1 or not len(centers):
         raise ShapeMismatch("centers must have one row for each input")

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.budget import time_left
-from torchtheory.core.checks import as_module, whole_number
+from torchtheory.core.checks import all_finite, module_with_values, whole_number
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.progress import track
 from torchtheory.models.untouched import copied
@@ -103,9 +103,11 @@ def semidefinite_lipschitz(
     >>> round(found.constant, 3), round(found.product, 3)       # units of slope 1 or 3, never both
     (3.0, 9.0)
     """
-    as_module(model)
+    module_with_values(model)
     whole_number(steps, "steps", least=1)
     weights, slopes = affine_pieces(model, input_shape)
+    for weight in weights:
+        all_finite(weight, "a weight of the model")
     if not slopes:
         norm = float(torch.linalg.matrix_norm(weights[0], 2)) * (1 + _ROOM)
         return SemidefiniteBound(norm, norm, ())
@@ -160,6 +162,7 @@ def affine_pieces(
 
     Memory is that of the matrices, and of one pass of as many inputs as the widest has columns.
     """
+    module_with_values(model)
     chain = as_chain(copied(model).double().eval().requires_grad_(False))
     pieces: list[list[nn.Module]] = [[]]
     slopes: list[tuple[float, float]] = []

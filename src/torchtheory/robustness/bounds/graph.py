@@ -202,7 +202,7 @@ class Picks:
         samples, count = a.shape[:2]
         if self.plain:
             return [a.reshape(samples, count, *self.inputs[0])], None
-        flat = a.flatten(2)
+        flat = a.reshape(samples, count, -1)
         found = []
         for shape, place, source in zip(self.inputs, self.places, self.sources, strict=True):
             made = flat.new_zeros(samples, count, math.prod(shape))

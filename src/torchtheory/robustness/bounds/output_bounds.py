@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_batch, as_module, one_of, whole_number
+from torchtheory.core.checks import as_batch, module_with_values, one_of, whole_number
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.models.model import PureFunction
 from torchtheory.robustness.bounds.balls import Ball, Limits
@@ -69,7 +69,7 @@ class BoundedNetwork:
     """
 
     def __init__(self, model: nn.Module, x: Tensor, *, output: int | str | None = None) -> None:
-        as_module(model)
+        module_with_values(model)
         like = PureFunction(model).reference()
         self.dtype, self.device = like.dtype, like.device
         x = as_batch(x)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module
+from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.model import evaluating, global_randomness_kept
 from torchtheory.models.untouched import copied
@@ -86,7 +86,7 @@ def trace(
     Raises:
         UnsupportedModel: if an operation has no rule; the message names it and its place.
     """
-    as_module(model)
+    module_with_values(model)
     own = copied(model).requires_grad_(False) if own is None else own
     given = torch.zeros(COPIES, *sample.shape, dtype=sample.dtype, device=sample.device)
     watch = Pass(centers=COPIES, apply=apply)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
-from torchtheory.core.checks import as_batch, as_module, one_of, whole_number
+from torchtheory.core.checks import as_batch, module_with_values, one_of, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.models.untouched import copied
 from torchtheory.robustness.attacks.balls import DUAL_EXPONENTS, Norm, as_norm
@@ -90,7 +90,7 @@ def minimal_perturbation(
     >>> [round(minimal_perturbation(net, x, 0, norm).distance, 6) for norm in ("inf", "2", "1")]
     [1.0, 1.414214, 2.0]
     """
-    as_module(model)
+    module_with_values(model)
     named = as_norm(norm)
     one_of(method, "method", ("auto", "milp", "cells"))
     whole_number(most, "most", least=1)
