@@ -33,7 +33,8 @@ TYPES = {
     12: torch.bool,
     13: torch.bfloat16,
 }
-_STRIDED = 7
+#: ... and for dense ones.
+STRIDED = 7
 
 
 class Archive:
@@ -133,7 +134,7 @@ class Archive:
         if payload["use_pickle"]:
             return self._tensor_or_refuse(self._plain(self._parts[path], path), path)
         meta = payload["tensor_meta"]
-        if meta["layout"] != _STRIDED:
+        if meta["layout"] != STRIDED:
             raise UnsupportedModel(f"{path} of {self.file} is not a dense tensor")
         raw = self._parts[path]
         dtype = TYPES[meta["dtype"]]

@@ -14,6 +14,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,12 +22,11 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from torchtheory.core.errors import UnsupportedModel
+from torchtheory.models.exported_arguments import LARGEST_SIZE, Schema
 
 Arguments = Mapping[str, Any]
 Check = Callable[[Arguments], bool]
 
-#: Whole numbers beyond this are not sizes; a slice may still end at the largest one there is.
-LARGEST_SIZE = 2**40
 # Beyond this a kernel, stride or padding only serves to overflow.
 _LARGEST_WINDOW = 2**24
 # Most tensors one operator may take apart another into.
@@ -100,20 +100,25 @@ class Operator:
 
     Attributes:
         name: as the archive names it.
-        function: takes the arguments of the archive, by name if `by_name`.
-        check: of arguments that ATen itself would not refuse.
-        by_name: whether arguments have names.
+        function: takes the arguments of the archive, by name if there is a schema.
+        schema: what each argument may be; None for functions of numbers, which look themselves.
+        check: of arguments that fit the schema, and that ATen itself would not refuse.
         creates: whether it makes a tensor out of numbers, on a device that it must be told.
     """
 
     name: str
     function: Callable[..., Any]
+    schema: Schema | None = None
     check: Check | None = None
-    by_name: bool = True
     creates: bool = False
 
+    def refuse_others(self, arguments: list[tuple[str, Any]]) -> None:
+        """Refuse arguments that are not of the kinds, ranges and lengths that it takes."""
+        if self.schema is not None:
+            self.schema.refuse_others(arguments)
+
     def __call__(self, arguments: list[tuple[str, Any]]) -> Any:
-        if not self.by_name:
+        if self.schema is None:
             return self.function(*(value for _, value in arguments))
         named = dict(arguments)
         if self.check is not None and not _passes(self.check, named):
@@ -130,6 +135,7 @@ def _passes(check: Check, arguments: Arguments) -> bool:
         return False  # not even arguments of the right kind
 
 
+@cache
 def find_operator(target: str) -> Operator | None:
     """The operator of that name, or None where it is not to be called.
 
@@ -139,27 +145,37 @@ def find_operator(target: str) -> Operator | None:
     True
     """
     if target in _ON_NUMBERS:
-        return Operator(target, _ON_NUMBERS[target], by_name=False)
+        return Operator(target, _ON_NUMBERS[target])
     match = re.fullmatch(r"torch\.ops\.aten\.(\w+)\.(\w+)", target)
     if match is None:
         return None
     name, overload = match[1], match[2]
-    if (full := f"{name}.{overload}") in _IN_PLACE_OF:
-        return Operator(full, _IN_PLACE_OF[full], creates=_IN_PLACE_OF[full] is _zeros)
-    if name not in _NAMES and full not in _NAMES and name not in _CHECKED:
-        return None
     function = getattr(getattr(torch.ops.aten, name, None), overload, None)
-    if not isinstance(function, OpOverload) or not _is_plain(function):
+    full = f"{name}.{overload}"
+    listed = {name, full} & (_NAMES | _CHECKED.keys() | _IN_PLACE_OF.keys())
+    if not listed or not isinstance(function, OpOverload) or not _is_plain(function):
         return None
     arguments = function._schema.arguments
     creates = not any("Tensor" in str(a.type) for a in arguments)
     creates &= any(a.name == "device" for a in arguments)
-    return Operator(full, function, _CHECKED.get(name), creates=creates)
+    return Operator(
+        full,
+        _IN_PLACE_OF.get(full, function),
+        Schema.of(full, arguments),
+        _CHECKED.get(name),
+        creates,
+    )
 
 
 def _is_plain(function: OpOverload) -> bool:
-    """Whether an operator maps numbers and tensors to such, and writes to no output given to it."""
+    """Whether an operator maps numbers and tensors to such, and writes to no output given to it.
+
+    What TorchScript calls under a name of ATen (`remainder.int`, which divides by 0 if asked to) is
+    none of them: it does not pass through the dispatcher, and nothing is exported to it.
+    """
     schema = function._schema
+    if not torch._C._dispatch_has_kernel(function.name()):
+        return False
     kinds = [re.sub(r"Optional\[(.*)\]", r"\1", str(a.type)) for a in schema.arguments]
     inner = [re.sub(r"List\[(?:Optional\[)?(\w+)\]*", r"\1", kind) for kind in kinds]
     return (
@@ -177,8 +193,8 @@ def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of numbers that refuses other things, and results that are not sizes."""
 
     def apply(*numbers: Any) -> Any:
-        if not all(isinstance(n, int | float) for n in numbers):
-            raise UnsupportedModel("the exported network computes with sizes that are not numbers")
+        if not all(isinstance(n, int | float) and abs(n) <= LARGEST_SIZE for n in numbers):
+            raise UnsupportedModel("the exported network computes with sizes that are none")
         if function is operator.pow and not _is_small_power(*numbers):
             raise UnsupportedModel("the exported network computes a power beyond any size")
         try:
