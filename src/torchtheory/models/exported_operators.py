@@ -29,6 +29,8 @@ Check = Callable[[Arguments], bool]
 
 # Beyond this a kernel, stride or padding only serves to overflow.
 _LARGEST_WINDOW = 2**24
+# Of a stride, squared, times channels: oneDNN multiplies that by 16, and dies where it overflows.
+_MOST_STRIDES = 2**26
 # Most tensors one operator may take apart another into.
 _MOST_PARTS = 2**16
 
@@ -253,6 +255,15 @@ def _each(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list | tuple) else (value,)
 
 
+def _convolves(given: Arguments) -> bool:
+    """Strides whose square, times the channels, oneDNN can count: it does so in 32 bits."""
+    weight: Tensor = given["weight"]
+    strides = [n for n in _each(given.get("stride", 1)) if isinstance(n, int)]
+    widest = max(map(abs, strides), default=1)
+    channels = max(given["input"].shape[1:2] + weight.shape[:2], default=0)
+    return _small_windows(given) and widest**2 * channels <= _MOST_STRIDES
+
+
 def _one_entry_per_channel(given: Arguments) -> bool:
     x = given["input"]
     names = ("weight", "bias", "running_mean", "running_var")
@@ -446,6 +457,11 @@ _CHECKED: dict[str, Check] = {
     **dict.fromkeys(
         """
         conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
+        """.split(),
+        _convolves,
+    ),
+    **dict.fromkeys(
+        """
         avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d max_pool1d_with_indices
         max_pool2d_with_indices max_pool3d_with_indices adaptive_avg_pool1d adaptive_avg_pool2d
         adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool1d
