@@ -440,6 +440,11 @@ def made(given: Array, draw: random.Random) -> Tensor:
     values = values.to(given.dtype)
     if given.bent == "turned" and len(shape) > 1:
         return guarded(values.transpose(0, -1).contiguous(), draw).transpose(0, -1)
+    if given.bent == "rows" and len(shape) > 0:  # the same numbers along the last dimension
+        return guarded(values[..., :1].contiguous(), draw).expand(shape)
+    if given.bent == "halved" and len(shape) > 0:  # every other number
+        double = values.repeat_interleave(2, -1)
+        return guarded(double[..., :-1].contiguous(), draw)[..., ::2] if shape[-1] else values
     tensor = guarded(values, draw)
     return tensor if strides is None else tensor.as_strided(shape, strides)
 
@@ -516,14 +521,14 @@ _OTHERS: tuple[Any, ...] = (
 
 def _bend_array(given: Array, draw: random.Random) -> Array:
     shape = list(given.shape)
-    how = draw.randrange(7)
+    how = draw.randrange(10)
     if how == 0:
         kinds = list(NUMBERS)
         return replace(given, dtype=draw.choice(kinds))
     if how == 1:
         return replace(given, bent="outside")
-    if how == 2:
-        return replace(given, bent=draw.choice(("stretched", "turned")))
+    if how in (2, 7, 8, 9):
+        return replace(given, bent=draw.choice(("stretched", "rows", "turned", "halved")))
     if how == 3 and shape:
         shape[draw.randrange(len(shape))] = draw.choice((0, 1, 2, 5, 9, 70))
     elif how == 4:
