@@ -167,7 +167,8 @@ class Schema:
     def of(cls, name: str, arguments: Iterable[torch._C.Argument]) -> Schema:
         """Read off the arguments of a function of ATen, which is called `name.overload`."""
         given = list(arguments)
-        fits = {a.name: _fits(a.real_type, a.name, a.N) for a in given}
+        lengths: list[Any] = given  # of lists, which the stubs of torch leave out
+        fits = {a.name: _fits(a.real_type, a.name, a.N) for a in lengths}
         # `x + 7` is written down as a sum of tensors
         if torch._C._should_allow_numbers_as_tensors(name.partition(".")[0]):
             tensors = (a.name for a in given if a.real_type.kind() == "TensorType")

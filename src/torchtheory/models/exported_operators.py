@@ -176,7 +176,8 @@ def _is_plain(function: OpOverload) -> bool:
     none of them: it does not pass through the dispatcher, and nothing is exported to it.
     """
     schema = function._schema
-    if not torch._C._dispatch_has_kernel(function.name()):
+    name = function.name()  # type: ignore[no-untyped-call]
+    if not torch._C._dispatch_has_kernel(name):
         return False
     kinds = [re.sub(r"Optional\[(.*)\]", r"\1", str(a.type)) for a in schema.arguments]
     inner = [re.sub(r"List\[(?:Optional\[)?(\w+)\]*", r"\1", kind) for kind in kinds]

@@ -9,7 +9,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
@@ -312,16 +312,16 @@ def _read_state_dict(file: Path) -> dict[str, Tensor]:
     raise FileProblem(f"{file} must hold a state dict: names and tensors")
 
 
-def load_plain(source: Path | IO[bytes]) -> object:
+def load_plain(source: Path | IO[bytes]) -> Any:
     """What `torch.save` wrote, if it is tensors and plain values; code is never run.
 
     Indices of sparse tensors are looked at, which torch leaves out unless told: they say where in
     memory something is written.
     """
-    with warnings.catch_warnings(), torch.sparse.check_sparse_tensor_invariants():
+    checked = torch.sparse.check_sparse_tensor_invariants()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings(), checked:
         warnings.simplefilter("ignore")  # what is refused need not be warned of as well
-        content: object = torch.load(source, map_location="cpu", weights_only=True)
-    return content
+        return torch.load(source, map_location="cpu", weights_only=True)
 
 
 def _refuse_bomb(file: Path) -> None:
