@@ -157,6 +157,7 @@ def _kernel(plan: _Plan, x1: Tensor, x2: Tensor | None, file: str | Path | None)
     computation = fingerprint(plan.outputs, plan.blocks, symmetric, x1, other, *rows.identity())
     with TiledFile.opened(file, shape, rows.dtype, computation) as target:
         names = {f"{i} {j}": (i, j) for i, j in tiles}
+        target.refuse_unknown(names)
         for name in target.done:
             target.refuse_changed(name, _parts(target.array, plan, names[name], symmetric))
         todo = [tile for name, tile in names.items() if name not in target.done]
