@@ -2,6 +2,7 @@ r"""The inputs that bounds are about: a ball, or what of it lies in a box of val
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import torch
@@ -9,8 +10,17 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_batch
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.robustness.attacks.balls import DUAL_EXPONENTS, as_norm
-from torchtheory.robustness.bounds.relaxations import Box
+from torchtheory.robustness.attacks.balls import Norm, as_norm
+from torchtheory.robustness.bounds.relaxations import Box, largest_entries
+from torchtheory.robustness.bounds.rounding import (
+    LONGEST,
+    chain,
+    entries,
+    gamma,
+    products,
+    smallest,
+    sums,
+)
 
 Limits: TypeAlias = tuple[float | Tensor, float | Tensor]
 
@@ -47,7 +57,10 @@ class Ball:
             self.radius = torch.where(radii.to(center) == 0, 0.0, self.radius)
         self.limited = box is not None
         each = self.radius.reshape(-1, *[1] * (center.ndim - 1))
-        lower, upper = center - each, center + each
+        lower, upper = (
+            torch.where(each > 0, torch.nextafter(end, end.new_tensor(away)), end)
+            for end, away in ((center - each, -torch.inf), (center + each, torch.inf))
+        )
         if box is not None:
             low, high = (torch.as_tensor(v, dtype=center.dtype, device=center.device) for v in box)
             if bool((center < low).any()) or bool((center > high).any()):
@@ -67,19 +80,24 @@ class Ball:
         Returns:
             The minimum, and a bound of the absolute terms that were added up.
         """
-        flat = a.flatten(2)
+        flat = entries(a)
         x = self.center.flatten(1)
-        size = torch.linalg.vector_norm(flat, DUAL_EXPONENTS[self.norm], dim=2)
-        reach = torch.linalg.vector_norm(x, float(self.norm), dim=1)
-        terms = size * (reach + self.radius)[:, None]
+        n = flat.shape[2]
+        size = _dual_norms(flat, self.norm)
+        # what rounding may do to sums of n numbers is counted here, and not left to the caller
+        share = gamma(chain(n) + 16, flat.dtype)
+        sizes = flat.detach().abs()
+        terms = products(sizes, x.abs()) + size.detach() * self.radius[:, None]
+        free = products(flat, x) - size * self.radius[:, None] - share * terms
         if not self.limited:
-            return _products(flat, x) - size * self.radius[:, None], terms
+            return free, terms
         lower, upper = (v.flatten(1) for v in self.entries)
         middle, half = (lower + upper) / 2, (upper - lower) / 2
-        within = _products(flat, middle) - _products(flat.abs(), half)
+        inside = products(sizes, largest_entries(self.entries).flatten(1))
+        within = products(flat, middle) - products(flat.abs(), half) - 2 * share * inside
         if self.norm == "inf":
-            return within, terms
-        return torch.maximum(within, _products(flat, x) - size * self.radius[:, None]), terms
+            return within, inside
+        return torch.maximum(within, free), torch.maximum(terms, inside)
 
     def part(self, rows: slice) -> Ball:
         """The balls of some samples."""
@@ -90,11 +108,17 @@ class Ball:
         return made
 
 
-def _products(a: Tensor, x: Tensor) -> Tensor:
-    """`[b or 1, s, n]` and `[b, n]` to `[b, s]`."""
-    if len(a) == 1:
-        return x @ a[0].mT
-    return torch.bmm(a, x[..., None])[..., 0]
+def _dual_norms(flat: Tensor, norm: Norm) -> Tensor:
+    """Dual norms `[b, s]` of coefficients `[b, s, n]`."""
+    if norm == "inf":
+        return sums(flat.abs())
+    if norm == "1":
+        return flat.abs().amax(2)
+    # squares may vanish, and numbers of which they do have this norm at most
+    vanished = math.sqrt(flat.shape[2]) * smallest(flat.dtype)
+    parts = [torch.linalg.vector_norm(part, dim=2) for part in flat.split(LONGEST, 2)]
+    found: Tensor = torch.linalg.vector_norm(torch.stack(parts, 2), dim=2) + vanished
+    return found
 
 
 def _worst(radii: Tensor) -> str:
