@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import linprog, nnls
 
 from torchtheory.core.budget import check_time
-from torchtheory.core.errors import InvalidInput, NotConverged
+from torchtheory.core.errors import NotConverged
 from torchtheory.robustness.attacks.balls import Norm
 from torchtheory.robustness.bounds.propagation import Propagation
 from torchtheory.robustness.exact.piecewise_affine import Array, PiecewiseAffine, State
@@ -60,7 +60,7 @@ def by_cells(
         check_time()
         seen += 1
         if seen > most:
-            raise InvalidInput(
+            raise NotConverged(
                 f"more than {most:,} cells lie nearer than the boundary: the network is too large "
                 "for this method (raise most=, or use output_bounds)"
             )
@@ -141,7 +141,10 @@ def nearest_point(rows: Array, norm: Norm) -> Array | None:
     if norm == "2":
         e = np.zeros(n + 1)
         e[-1] = 1.0
-        u, _ = nnls(np.vstack([g.T, h[None] / scale]), e, maxiter=50 * max(10, len(h)))
+        try:
+            u, _ = nnls(np.vstack([g.T, h[None] / scale]), e, maxiter=50 * max(10, len(h)))
+        except RuntimeError as error:
+            raise NotConverged(f"the projection onto a cell failed: {error}") from error
         r = np.vstack([g.T, h[None] / scale]) @ u - e
         if np.linalg.norm(r) <= 1e-10 or r[-1] >= -1e-13:
             return None
@@ -157,10 +160,13 @@ def nearest_point(rows: Array, norm: Norm) -> Array | None:
         cost = np.ones(2 * n)
         a, b = np.hstack([-g, g]), -h / scale
         sides = (0, None)
-    found = linprog(cost, a, b, bounds=sides, method="highs")
-    if found.status == 2:
-        return None
-    if not found.success:
+    for way in ("highs", "highs-ipm"):  # simplex, and where it stumbles an interior point
+        found = linprog(cost, a, b, bounds=sides, method=way)
+        if found.status == 2:
+            return None
+        if found.success:
+            break
+    else:
         raise NotConverged(f"a linear program of a cell failed: {found.message}")
     z = found.x[:n] if norm == "inf" else found.x[:n] - found.x[n:]
     return scale * z
