@@ -238,3 +238,19 @@ def test_too_many_cells_are_told() -> None:
     x, y = sample(net, 3, 0)
     with pytest.raises(NotConverged, match="more than 1 cells"):
         minimal_perturbation(net, x, y, "2", most=1)
+
+
+@pytest.mark.parametrize("norm", ["inf", "2", "1"])
+def test_lower_bounds_of_the_margin_leave_few_cells(norm: str) -> None:
+    """24 units in 10 dimensions have millions of cells, of which few can hold the answer."""
+    net = perceptron([10, 24, 1], 2)
+    x = torch.randn(10, generator=torch.Generator().manual_seed(1)).double()
+    y = int(net(x[None]) > 0)
+    found = minimal_perturbation(net, x, y, norm, method="cells", most=1000)
+    assert found.adversarial is not None
+    assert float(net(found.adversarial[None]).abs()) < 1e-6
+    if norm != "2":
+        other = minimal_perturbation(net, x, y, norm, method="milp")
+        assert found.distance == pytest.approx(other.distance, rel=1e-5)
+    else:
+        assert float(certified_radius(net, x[None], torch.tensor([y]), "2")) <= found.distance

@@ -7,10 +7,12 @@ Two ways, which agree where both run:
   binary $b$; the bounds $l\le y\le u$ come from CROWN on a ball that is doubled until it holds an
   answer, and any answer inside the ball is the nearest of all;
 * *the cells in the order of their distance*, for all three norms. A cell is a polytope on which
-  the network is affine. Units are decided one after another; the distance from $x$ to the polytope
-  of the decisions made so far, a projection (Lawson and Hanson's least distance program) or a
-  linear program, is a lower bound for all cells inside of it, so the first cell whose wrong side
-  is reached in the order of these bounds holds the nearest adversarial point.
+  the network is affine. Units are decided one after another, those first around which the lines of
+  CROWN leave the most room. In the polytope of the decisions made so far the margin has a lower
+  bound that is affine, and the distance from $x$ to where it is not positive, a projection (Lawson
+  and Hanson's least distance program) or a linear program, is a lower bound for all cells inside
+  of it; so the first cell whose wrong side is reached in the order of these bounds holds the
+  nearest adversarial point.
 
 Both take time exponential in the number of units that bend, at worst: some dozen of them.
 """
