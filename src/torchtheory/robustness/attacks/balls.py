@@ -144,7 +144,7 @@ def steepest_step(
     else:
         up, down = (v.flatten(1).gather(1, first).to(flat) for v in (high, low))
         most = torch.where(sign >= 0, up, -down)
-    all_of_it = (length[:, None] if isinstance(length, Tensor) else torch.full_like(size, length))
+    all_of_it = length[:, None] if isinstance(length, Tensor) else torch.full_like(size, length)
     if bool((most >= all_of_it).all()):  # the steepest entry has room for the whole step
         step = torch.zeros_like(flat).scatter(1, first, all_of_it.to(flat.dtype) * sign)
         return step.reshape(gradient.shape)
@@ -282,7 +282,7 @@ def _scale(size: Tensor, room: Tensor, radius: float, start: Tensor) -> Tensor:
 
 
 def _simplex_threshold(size: Tensor, radius: float) -> Tensor:
-    r"""$\lambda$ with $\sum_i\max(|z_i|-\lambda,0)=\varepsilon$, `[n, 1]`, where the sum at 0 is larger.
+    r"""$\lambda$ with $\sum_i\max(|z_i|-\lambda,0)=\varepsilon$, `[n, 1]`, if the sum at 0 is larger.
 
     With the entries in descending order, the largest of $(s_1+\dots+s_k-\varepsilon)/k$.
     """

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import as_batch, as_module, one_of, whole_number
-from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch, UnsupportedModel
-from torchtheory.models.model import PureFunction
+from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.robustness.bounds.balls import Ball, Limits
 from torchtheory.robustness.bounds.graph import Graph
+from torchtheory.robustness.bounds.kept import graph_of
 from torchtheory.robustness.bounds.propagation import KEPT, Propagation, meet
 from torchtheory.robustness.bounds.relaxations import Box, largest_entries
 from torchtheory.robustness.bounds.rounding import chain, gamma, products, smallest
-from torchtheory.robustness.bounds.tracing import trace
 
 Method: TypeAlias = Literal["interval", "crown", "crown-interval", "alpha-crown"]
 METHODS: tuple[Method, ...] = ("interval", "crown", "crown-interval", "alpha-crown")
@@ -71,18 +70,9 @@ class BoundedNetwork:
 
     def __init__(self, model: nn.Module, x: Tensor, *, output: int | str | None = None) -> None:
         as_module(model)
-        like = PureFunction(model).reference()
+        graph, like = graph_of(model, tuple(as_batch(x).shape[1:]), output)
+        self.graph: Graph = graph
         self.dtype, self.device = like.dtype, like.device
-        if self.dtype not in (torch.float32, torch.float64):
-            raise UnsupportedModel(
-                f"bounds are for networks in float32 or float64, and this one is in "
-                f"{str(self.dtype).removeprefix('torch.')}: bound its copy "
-                "(copy.deepcopy(model).float())"
-            )
-        x = as_batch(x)
-        self.graph: Graph = trace(
-            model, torch.empty(x.shape[1:], dtype=self.dtype, device=self.device), output=output
-        )
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -271,7 +261,10 @@ def output_bounds(
         UnsupportedModel: if an operation has no rule; the message names it and its place. Networks
             in half precision or under autocast are refused.
 
-    Cost: interval bounds take two forward passes. CROWN takes, for each layer of $n$ units that
+    Cost: following the network takes a few passes for one sample; the graph of a model that
+    consists of torch's own layers is kept while it lives and does not change, so that later calls
+    begin with the bounds (`BoundedNetwork` keeps that of any). Interval bounds take two forward
+    passes. CROWN takes, for each layer of $n$ units that
     an activation follows, a backward pass of $2n$ functions through the layers before it; of
     ReLUs only for the units whose interval bounds have both signs. Memory: 32 MiB of
     coefficients a few times over, and the bounds of all values of `chunk` samples.

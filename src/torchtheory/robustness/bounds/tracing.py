@@ -87,6 +87,12 @@ def trace(
         UnsupportedModel: if an operation has no rule; the message names it and its place.
     """
     as_module(model)
+    if sample.dtype not in (torch.float32, torch.float64):
+        raise UnsupportedModel(
+            "bounds are for networks in float32 or float64, and this one is in "
+            f"{str(sample.dtype).removeprefix('torch.')}: bound its copy "
+            "(copy.deepcopy(model).float())"
+        )
     own = copied(model).requires_grad_(False) if own is None else own
     given = torch.zeros(COPIES, *sample.shape, dtype=sample.dtype, device=sample.device)
     watch = Pass(centers=COPIES, apply=apply)
@@ -103,7 +109,7 @@ def trace(
     assert isinstance(last, Vertex)
     kept = tuple(v for v in watch.nodes if isinstance(v, Vertex))
     for vertex in kept:
-        vertex.center = vertex.center.new_empty(0)  # only the shapes were of use
+        vertex.center, vertex.parents = vertex.center.new_empty(0), ()  # only shapes were of use
     return Graph(kept, last.place)
 
 
