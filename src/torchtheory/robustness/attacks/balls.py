@@ -94,10 +94,10 @@ def project(
         return found.copysign(given).to(delta.dtype)
     flat = delta.flatten(1).double()
     size = flat.abs()
-    room = None if low is None else _room(flat, low, high)
-    inside = size if room is None else torch.minimum(size, room)
+    room = _room(flat, low, high)
+    inside = torch.minimum(size, room)
     outside = inside.sum(1, keepdim=True) > radius
-    if room is None or bool((size <= room).all()):  # no entry comes to an end of the box
+    if bool((size <= room).all()):  # no entry comes to an end of the box
         shrunk = (size - _simplex_threshold(size, radius)).clamp_min(0.0)
     else:
         threshold = _threshold(size, room, radius)[:, None]

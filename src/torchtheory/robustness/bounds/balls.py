@@ -116,7 +116,7 @@ def _dual_norms(flat: Tensor, norm: Norm) -> Tensor:
         return flat.abs().amax(2)
     # squares may vanish, and numbers of which they do have this norm at most
     vanished = math.sqrt(flat.shape[2]) * smallest(flat.dtype)
-    parts = [torch.linalg.vector_norm(part, dim=2) for part in flat.split(LONGEST, 2)]
+    parts = [torch.linalg.vector_norm(part, dim=2) for part in torch.split(flat, LONGEST, 2)]
     found: Tensor = torch.linalg.vector_norm(torch.stack(parts, 2), dim=2) + vanished
     return found
 

@@ -68,7 +68,7 @@ def sums(values: Tensor) -> Tensor:
     """Sums over the last dimension, of parts of a certain length first."""
     if values.shape[-1] <= LONGEST:
         return values.sum(-1)
-    return torch.stack([part.sum(-1) for part in values.split(LONGEST, -1)], -1).sum(-1)
+    return torch.stack([part.sum(-1) for part in torch.split(values, LONGEST, -1)], -1).sum(-1)
 
 
 def products(a: Tensor, x: Tensor) -> Tensor:
