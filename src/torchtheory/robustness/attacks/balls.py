@@ -282,7 +282,7 @@ def _scale(size: Tensor, room: Tensor, radius: float, start: Tensor) -> Tensor:
 
 
 def _simplex_threshold(size: Tensor, radius: float) -> Tensor:
-    r"""$\lambda$ with $\sum_i\max(|z_i|-\lambda,0)=\varepsilon$, `[n, 1]`, if the sum at 0 is larger.
+    r"""$\lambda$ with $\sum_i\max(|z_i|-\lambda,0)=\varepsilon$, `[n, 1]`; larger at 0.
 
     With the entries in descending order, the largest of $(s_1+\dots+s_k-\varepsilon)/k$.
     """
