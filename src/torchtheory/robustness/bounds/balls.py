@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_batch
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.robustness.attacks.balls import Norm, as_norm
+from torchtheory.robustness.attacks.balls import DUAL_EXPONENTS, Norm, as_norm
 from torchtheory.robustness.bounds.relaxations import Box, largest_entries
 from torchtheory.robustness.bounds.rounding import (
     LONGEST,
@@ -19,7 +19,6 @@ from torchtheory.robustness.bounds.rounding import (
     gamma,
     products,
     smallest,
-    sums,
 )
 
 Limits: TypeAlias = tuple[float | Tensor, float | Tensor]
@@ -78,26 +77,28 @@ class Ball:
         Euclidean or $\ell_1$ ball inside a box the larger of the bounds on the two sets.
 
         Returns:
-            The minimum, and a bound of the absolute terms that were added up.
+            The minimum, less what rounding may do to it here, and its absolute value.
         """
         flat = entries(a)
         x = self.center.flatten(1)
-        n = flat.shape[2]
-        size = _dual_norms(flat, self.norm)
-        # what rounding may do to sums of n numbers is counted here, and not left to the caller
-        share = gamma(chain(n) + 16, flat.dtype)
-        sizes = flat.detach().abs()
-        terms = products(sizes, x.abs()) + size.detach() * self.radius[:, None]
-        free = products(flat, x) - size * self.radius[:, None] - share * terms
-        if not self.limited:
-            return free, terms
-        lower, upper = (v.flatten(1) for v in self.entries)
-        middle, half = (lower + upper) / 2, (upper - lower) / 2
-        inside = products(sizes, largest_entries(self.entries).flatten(1))
-        within = products(flat, middle) - products(flat.abs(), half) - 2 * share * inside
-        if self.norm == "inf":
-            return within, inside
-        return torch.maximum(within, free), torch.maximum(terms, inside)
+        # what rounding may do to these sums of n numbers is counted as a larger ball
+        share = 2 * gamma(chain(flat.shape[2]) + 16, flat.dtype)
+        if self.norm == "inf" and not self.limited:
+            reach = self.radius + share * (x.abs().amax(1) + self.radius)
+            found = products(flat, x) - _dual_norms(flat, self.norm) * reach[:, None]
+            return found, found.abs()
+        sizes = flat.abs()
+        if self.limited:
+            lower, upper = (v.flatten(1) for v in self.entries)
+            half = (upper - lower) / 2 + share * largest_entries(self.entries).flatten(1)
+            within = products(flat, (lower + upper) / 2) - products(sizes, half)
+            if self.norm == "inf":
+                return within, within.abs()
+        size = _dual_norms(flat, self.norm) * (1 + share) * self.radius[:, None]
+        free = products(flat, x) - size - products(sizes, share * x.abs())
+        if self.limited:
+            free = torch.maximum(within, free)
+        return free, free.abs()
 
     def part(self, rows: slice) -> Ball:
         """The balls of some samples."""
@@ -109,16 +110,16 @@ class Ball:
 
 
 def _dual_norms(flat: Tensor, norm: Norm) -> Tensor:
-    """Dual norms `[b, s]` of coefficients `[b, s, n]`."""
-    if norm == "inf":
-        return sums(flat.abs())
-    if norm == "1":
-        return flat.abs().amax(2)
+    """Dual norms `[b, s]` of coefficients `[b, s, n]`, not less than the true ones by underflow."""
+    exponent = DUAL_EXPONENTS[norm]
+    parts = [
+        torch.linalg.vector_norm(part, exponent, dim=2) for part in torch.split(flat, LONGEST, 2)
+    ]
+    found: Tensor = parts[0]
+    if len(parts) > 1:
+        found = torch.linalg.vector_norm(torch.stack(parts, 2), exponent, dim=2)
     # squares may vanish, and numbers of which they do have this norm at most
-    vanished = math.sqrt(flat.shape[2]) * smallest(flat.dtype)
-    parts = [torch.linalg.vector_norm(part, dim=2) for part in torch.split(flat, LONGEST, 2)]
-    found: Tensor = torch.linalg.vector_norm(torch.stack(parts, 2), dim=2) + vanished
-    return found
+    return found + math.sqrt(flat.shape[2]) * smallest(flat.dtype) if norm == "2" else found
 
 
 def _worst(radii: Tensor) -> str:
