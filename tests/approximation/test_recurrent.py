@@ -339,6 +339,24 @@ def test_output_bounds_by_hand() -> None:
     assert output_bounds(net("relu"), 2, 0.5).tolist() == [5.0, 5 * 3.5, 5 * 8.5]
 
 
+def test_no_bound_is_read_off_the_values_of_an_activation() -> None:
+    """It is 1 on [-10, 10] and at powers of ten, and may be anything elsewhere."""
+
+    def steep(x: Tensor) -> Tensor:
+        return torch.where((x > 20) & (x < 30), 1e6, 0.0) + x.clamp(-1, 1)
+
+    wide = ShallowRNN(0 * ONE, 25 * ONE, ONE, steep).requires_grad_(False)
+    with pytest.raises(UnsupportedModel, match="lipschitz="):
+        output_bounds(wide, 2, 1.0)
+    bound = output_bounds(wide, 2, 1.0, lipschitz=1e12, largest=1e6 + 1)
+    assert float(wide(torch.ones(1, 2, 1).double()).abs()) <= float(bound[-1]) == 1e6 + 1
+    for layer, top in ((nn.Hardtanh(-30, 20), 30.0), (nn.ReLU6(), 6.0)):
+        rnn = ShallowRNN(ONE, 1e3 * ONE, ONE, layer)
+        assert float(output_bounds(rnn, 3, 1.0)[-1]) == top
+    with pytest.raises(UnsupportedModel, match="Threshold"):
+        output_bounds(ShallowRNN(ONE, ONE, ONE, nn.Threshold(15.0, 99.0)), 3, 1.0)
+
+
 def test_counter_counts() -> None:
     counter = rnn_with_bias(ONE, 0 * ONE, ONE, ONE[0], "relu").requires_grad_(False)
     batches = [torch.zeros(1, i, 1).double() for i in (0, 3, 100)]

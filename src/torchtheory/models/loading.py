@@ -341,7 +341,7 @@ def _parts(file: Path) -> list[zipfile.ZipInfo]:
         with zipfile.ZipFile(file) as archive:
             return archive.infolist()
     except Exception as error:  # every kind of packing has errors of its own
-        raise FileProblem(f"{file} is not a readable archive: {_sentence(error)}") from None
+        raise FileProblem(f"{file} is not a readable archive: {said(error)}") from None
 
 
 def _is_state(content: object) -> bool:

@@ -60,6 +60,9 @@ _RISING = (
     nn.Tanhshrink, nn.Softshrink, nn.Hardsigmoid, nn.SELU, nn.CELU,
 )  # fmt: skip
 
+#: The least slope of Mish, at x = -2.25638, rounded down.
+_MISH = -0.112527
+
 
 @dataclass(frozen=True, slots=True)
 class SemidefiniteBound:
@@ -202,7 +205,14 @@ def slope_range(module: nn.Module) -> tuple[float, float]:
         return min(1.0, module.negative_slope), max(1.0, module.negative_slope)
     if isinstance(module, nn.GELU | nn.SiLU | nn.Hardswish):
         return 1.0 - largest, largest  # the slopes at x and -x add up to 1
-    if isinstance(module, _RISING) or (isinstance(module, nn.ELU) and module.alpha >= 0):
+    if isinstance(module, nn.Mish):
+        return _MISH, largest
+    if isinstance(module, nn.PReLU):
+        sides = module.weight.detach()
+        return min(1.0, float(sides.min())), max(1.0, float(sides.max()))
+    if isinstance(module, nn.ELU):
+        return min(0.0, module.alpha), largest
+    if isinstance(module, _RISING):
         return 0.0, largest
     return -largest, largest
 
