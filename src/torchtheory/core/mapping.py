@@ -61,7 +61,7 @@ class Mapped:
             if "randomness" in str(error):  # a function of chance is one at a time as well
                 raise
             # what a model raises may be that vmap has no rule; other sentences are final
-            if isinstance(error, TorchTheoryError) and not isinstance(error, ModelRaised):
+            if not isinstance(error, ModelRaised) and isinstance(error, TorchTheoryError):
                 raise
             self._one_by_one = True  # no rule for something the function does
             return self._in_turn(items)

@@ -441,7 +441,7 @@ class Derivatives(Differentiable):
             try:
                 return self._derivatives(x, basis, self._way)
             except (RuntimeError, NotImplementedError) as error:
-                if isinstance(error, TorchTheoryError) and not isinstance(error, ModelRaised):
+                if not isinstance(error, ModelRaised) and isinstance(error, TorchTheoryError):
                     raise
                 self._way += 1  # vmap knows no rule for something the model does
         samples_at_once, outputs_at_once = _WAYS[self._way if way is None else way]

@@ -261,8 +261,10 @@ def _quantity(data: Mapping[str, Any]) -> Quantity:
 
 
 def _interval(data: Mapping[str, Any]) -> Interval:
-    ends = {name: float(data[name]) for name in ("estimate", "low", "high", "confidence")}
-    return Interval(**ends, trials=int(data["trials"]), test=_word(data["test"]))
+    estimate, low, high, confidence = (
+        float(data[name]) for name in ("estimate", "low", "high", "confidence")
+    )
+    return Interval(estimate, low, high, confidence, int(data["trials"]), _word(data["test"]))
 
 
 def _word(value: Any) -> str:
