@@ -364,9 +364,7 @@ def integrated_error(run: Run, trainings: int, points: int) -> None:
 
     noise = sigma * run.randn(trainings, 100)
     found, shifted = parts(predictions(noise)), parts(predictions(noise.abs()))
-    says = run.states(
-        "S-35", r"\mathrm{MISE}=\mathbb E\int(G-f)^2=\int(\mathbb EG-f)^2+\int\operatorname{Var}G"
-    )
+    says = run.states("S-35", r"\mathrm{MISE}=\mathbb E\int(G-f)^2=\int(\mathbb EG-f)^2+\int\operatorname{Var}G")
     says.mean(
         torch.stack([p.total for p in found]),
         bias + variance,

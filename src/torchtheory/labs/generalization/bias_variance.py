@@ -155,7 +155,9 @@ def population_risk(run: Run, network: nn.Module, planted: Tensor, sigma: float)
             1e-10,
             where="at w_* and four other weights; a law on 200 points with noise ±σ, so that risks are sums",
         )
-        says.fails("noise that depends on x", over_the_law(clean + tied)[1:], promised=[sigma**2 + e for e in excess[1:]])
+        says.fails(
+            "noise that depends on x", over_the_law(clean + tied)[1:], promised=[sigma**2 + e for e in excess[1:]]
+        )
         bent = clean + features.square().sum(1)  # no linear function of the features
         best = least_squares(features, bent).weight
         least = over_the_law(bent, models=[nn.Sequential(phi, dense(best[None]))])[0]
