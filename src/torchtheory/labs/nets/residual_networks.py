@@ -353,10 +353,13 @@ def dense_blocks(run: Run, layers: int = 6, growth: int = 4, size: int = 6) -> N
     set to zero its gradient is still that of one layer, and the plain chain's is 0.
 
     Args:
-        layers: of the block.
+        layers: of the block, 2 at least.
         growth: channels that each layer adds.
         size: side of the images.
     """
+    whole_number(layers, "layers", least=2)  # with one layer there is nothing to connect to
+    whole_number(growth, "growth", least=1)
+    whole_number(size, "size", least=2)
     start = 2 * growth
     block = DenseBlock(start, layers, growth, generator=run.generator).double()
     x = run.randn(3, start, size, size)
