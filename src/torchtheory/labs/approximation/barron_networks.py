@@ -377,7 +377,7 @@ def integrated_error(run: Run, trainings: int, points: int) -> None:
     says.mean(
         torch.stack([p.variance for p in found]),
         (1 - 1 / group) * variance,
-        against=(variance, bias, (1 + 1 / group) * variance),
+        against=(variance, (1 + 1 / group) * variance),
         confidence=0.999,
     )
     tied = parts(predictions(noise[::group].repeat_interleave(group, 0)))
@@ -386,7 +386,7 @@ def integrated_error(run: Run, trainings: int, points: int) -> None:
     says.mean(
         torch.stack([p.bias for p in found]),
         bias + variance / group,
-        against=(bias, variance),
+        against=(bias, bias + variance),
         confidence=0.999,
     )
     says.fails("five times the same sample", torch.stack([p.bias for p in tied]))

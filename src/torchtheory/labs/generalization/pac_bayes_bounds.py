@@ -254,18 +254,28 @@ def gibbs(run: Run, trials: int) -> None:
         where=f"{repeats} passes over {n} samples; E_Q R_S is a normal probability",
     )
     says.fails("one draw of Q for all of them", kept.double())
+
+    def deviation(count: int) -> float:
+        """The mean distance of the share of errors among so many independent draws from its mean."""
+        errors = torch.arange(count + 1).double()
+        law = torch.as_tensor(stats.binom.pmf(errors.numpy(), count, risk))
+        return float(law @ (errors / count - risk).abs())
+
     together, _ = estimates(n)
-    says = run.states("M-57", r"\mathbb E\bigl(\hat R-\mathbb E_QR_S\bigr)^2=r(1-r)/M\text{ after }M\text{ draws}")
+    says = run.states(
+        "M-57",
+        r"M\text{ draws: }\mathbb E\bigl|\hat R-\mathbb E_QR_S\bigr|=\mathbb E\bigl|\tfrac1M\mathrm{Bin}(M,r)-r\bigr|",
+    )
     for block in (1, 8):
         found, draws = (anew, draws) if block == 1 else estimates(block)
         says.mean(
-            (found - risk).square(),
-            risk * (1 - risk) / draws,
-            against=(risk * (1 - risk), 2 * risk * (1 - risk) / draws, 0.5 * risk * (1 - risk) / draws),
+            (found - risk).abs(),
+            deviation(draws),
+            against=(deviation(1), deviation(draws // 2), deviation(2 * draws)),
             confidence=0.999,
             where=f"blocks of {block} samples: {draws} draws",
         )
-        says.fails("one draw of Q for all samples", (together - risk).square())
+        says.fails("one draw of Q for all samples", (together - risk).abs())
 
 
 def compare(run: Run) -> None:
