@@ -61,7 +61,7 @@ def backpropagation(run: Run, depth: int = 10, width: int = 16, graphs: int = 4,
         units: of each graph.
     """
     whole_number(width, "width", least=2)
-    whole_number(units, "units", least=3)
+    whole_number(units, "units", least=5)
     chains(run, width)
     printed_recursion(run)
     two_two_one(run)

@@ -58,9 +58,9 @@ def distillation(
         epochs: of a training.
         temperatures: of the teacher's answers.
     """
-    whole_number(repeats, "repeats", least=3)
-    whole_number(points, "points", least=320)
-    whole_number(epochs, "epochs", least=8)
+    whole_number(repeats, "repeats", least=4)
+    whole_number(points, "points", least=640)
+    whole_number(epochs, "epochs", least=16)
     loss_and_gradient(run)
     high_temperature(run)
     rows, curves = experiment(run, repeats, labeled, points, epochs, temperatures)

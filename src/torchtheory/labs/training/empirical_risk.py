@@ -64,9 +64,9 @@ def empirical_risk_lab(run: Run, trials: int = 100, dimension: int = 6, samples:
         dimension: of the inputs.
         samples: of the least squares.
     """
-    whole_number(trials, "trials", least=50)
-    whole_number(dimension, "dimension", least=2)
-    whole_number(samples, "samples", least=30)
+    whole_number(trials, "trials", least=100)
+    whole_number(dimension, "dimension", least=6)
+    whole_number(samples, "samples", least=60)
     law = Law(run.randn(dimension), 0.5, 0.7)
     sizes, spread = validation_risk(run, law, trials)
     least_squares(run, law, samples)

@@ -43,8 +43,8 @@ def label_smoothing(run: Run, smoothing: float = 0.1, samples: int = 500, epochs
         epochs: of a training.
         trials: labels that are drawn.
     """
-    number_between(smoothing, "smoothing", 0.01, 0.9)
-    whole_number(samples, "samples", least=250)
+    number_between(smoothing, "smoothing", 0.05, 0.9)
+    whole_number(samples, "samples", least=500)
     whole_number(epochs, "epochs", least=10)
     whole_number(trials, "trials", least=1000)
     classes = 10

@@ -70,8 +70,8 @@ def losses(run: Run, steps: int = 120, hidden: int = 20, samples: int = 300) -> 
         samples: random outputs and labels.
     """
     whole_number(steps, "steps", least=30)
-    whole_number(hidden, "hidden", least=5)
-    whole_number(samples, "samples", least=75)
+    whole_number(hidden, "hidden", least=10)
+    whole_number(samples, "samples", least=300)
     outputs = 2 * run.randn(samples, 4)
     labels = torch.randint(0, 4, (samples,), generator=run.generator)
     reference_values(run)
