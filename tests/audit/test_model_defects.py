@@ -139,6 +139,29 @@ def test_weights_that_are_those_at_the_start() -> None:
     assert said(made("untrained", Problem(model, data, initial=start))) == []
 
 
+@pytest.mark.parametrize("unbalanced", [False, True])
+def test_the_share_explained_is_of_the_loss_of_the_best_constant(unbalanced: bool) -> None:
+    x, y = blobs(300)
+    if unbalanced:
+        y = torch.where(y == 2, 0, y)  # and one class does not occur
+    model = network()
+    with torch.no_grad():
+        model[-1].bias.add_(torch.tensor([0.0, 3.0, -1.0]))  # the mean output is far from the best
+    problem = Problem(model, (x, y))
+    with torch.no_grad():
+        loss = float(F.cross_entropy(model(x), y))
+    entropy = float(torch.special.entr(torch.bincount(y) / len(y)).sum())
+    found = number(made("untrained", problem), "explained-loss")
+    assert found.value == pytest.approx(1 - loss / entropy, abs=1e-5)
+    absolute = Problem(nn.Linear(8, 1), (x, x[:, :1].exp()), loss=nn.L1Loss(), task="regression")
+    targets = x[:, :1].exp()
+    with torch.no_grad():
+        loss = float((absolute.model(x) - targets).abs().mean())
+    spread = float((targets - targets.median()).abs().mean())
+    found = number(made("untrained", absolute), "explained-loss")
+    assert found.value == pytest.approx(1 - loss / spread, abs=1e-4)
+
+
 def test_the_share_explained_has_a_range_that_covers_all_samples() -> None:
     data = blobs(2000)
     model = trained(network(), data, steps=15)

@@ -36,7 +36,7 @@ def test_a_bag_of_small_patches_is_worth_a_look() -> None:
     found = _finding(_bag(*POOLED), _data(1, 24, 24))
     (said,) = found.assessments
     assert said.state is State.LOOK
-    assert "sees 5 × 5 of 24 × 24 places" in said.sentence
+    assert "sees a window of 5 × 5 of 24 × 24 places" in said.sentence
     assert said.number is not None
     assert said.number.value == pytest.approx(5 / 24)
     assert [f.name for f in found.figures] == ["field"]
@@ -72,7 +72,7 @@ def test_a_small_image_is_seen_as_a_whole() -> None:
     found = _finding(_bag(*POOLED), _data(1, 5, 5))
     (said,) = found.assessments
     assert said.state is State.FINE
-    assert "the whole input" in said.sentence
+    assert "the whole extent of the input" in said.sentence
 
 
 def test_signals_in_one_dimension() -> None:
@@ -167,5 +167,5 @@ def test_what_follows_may_be_written_in_other_ways(how: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
     (said,) = found.assessments
     assert said.state is State.LOOK
-    assert "sees 5 × 5 of 24 × 24 places" in said.sentence
+    assert "sees a window of 5 × 5 of 24 × 24 places" in said.sentence
     assert "joins all places alike" in said.sentence

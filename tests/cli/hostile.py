@@ -289,6 +289,13 @@ def workshop(place: Path, seed: int) -> dict[str, list[str]]:
         "types": b'{"title": 3, "facts": [], "findings": {}}',
     }.items():  # fmt: skip
         add("audit", f"{name}.json", content)
+    os.link(place / "good.npz", place / "hard.npz")
+    for name in ("report.html", "explanation.html", "index.html", "comparison.html"):
+        (place / "taken" / name).mkdir(parents=True)  # directories with something of the user's
+        (place / "taken" / name / "thesis.tex").write_text("mine", "utf-8")
+    (place / "linked").mkdir()
+    for name in ("audit.json", "explanation.npz", "series.json", "figures", "good"):
+        (place / "linked" / name).symlink_to(place / "good.npz")
     (place / "zz_fuzz_models.py").write_text(MODELS, "utf-8")
     (place / "zz_fuzz_labs.py").write_text(LABS, "utf-8")
     (place / "zz_fuzz_broken.py").write_text("import \x0c nothing $\n", "utf-8")
@@ -340,11 +347,19 @@ def _options(
         found += [option] if not good[option] else [option, draw.choice(good[option])]
     if draw.random() < 0.5:
         option = draw.choice(sorted(bad))
-        # a directory of any name may be written to, and the test asks where files appear
-        names = () if option == "--out" else NAMES
+        # a file of any name may be written to, and the test asks where files appear
+        names = () if option in ("--out", "--sarif", "--junit") else NAMES
         found += [option, draw.choice(bad[option] + names)]
     return found
 
+
+#: No logs: inputs, files of other kinds and what is no file; none of them may change.
+_NO_LOGS = (
+    "good.safetensors", "./good.pt", "good.npz", "zz_fuzz_models.py", "large.json", "pipe.npz",
+    "gone.npz", "device.npz", "loop.npz", "folder.npz", "closed.npz", "good.npz/x", ".", "", "/",
+    "/dev/null", "x" * 300, "out/" + "x" * 300, "audit-one", "audit-one/audit.json",
+    "audit-one/report.html", "hard.npz", "zz_fuzz_broken.py", "..",
+)  # fmt: skip
 
 _NUMBERS = ("0", "-1", "1e999", "nan", "9" * 400, "1e-300", "²", "٣")
 
@@ -393,6 +408,8 @@ def _audit(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:
         "--seed": _NUMBERS,
         "--only": (),
         "--fail-on": (),
+        "--sarif": (*_NO_LOGS, "out/logs/b.xml"),
+        "--junit": (*_NO_LOGS, "out/logs/a.sarif"),
     }
     line += _options(draw, good, bad)
     if draw.random() < 0.1:
@@ -437,13 +454,19 @@ def _explain(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:
         "--words": files,
         "--output": ("²", "99999999999"),
     }
-    return line + _options(draw, good, bad)
+    line += _options(draw, good, bad)
+    if draw.random() < 0.15:
+        line += ["--out", draw.choice((*_NO_FOLDERS, "out/a b", "taken", "linked", "out/logs"))]
+    return line
 
 
 def _weights(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:
     good = ["good.safetensors", "good.pt"]
     chosen = [draw.choice([*good, *kinds["weights"]]) for _ in range(draw.choice((1, 1, 2, 3)))]
     line = ["audit", "--weights", *chosen, "--budget", "1s"]
+    if draw.random() < 0.4:
+        model, data = draw.choice(FACTORIES), draw.choice(("good.npz", *LOADERS, *kinds["data"]))
+        line += ["--model", f"zz_fuzz_models:{model}", "--data", data, "--only", "layers"]
     options: dict[str, tuple[str, ...]] = {
         "--fail-on": ("never", "violated", "defect", "look"),
         "--sarif": ("out/logs/a.sarif",),
@@ -453,6 +476,7 @@ def _weights(draw: random.Random, kinds: dict[str, list[str]]) -> list[str]:
         "--seed": ("3",),
     }
     bad = {"--only": (), "--jobs": _NUMBERS, "--budget": _NUMBERS, "--confidence": _NUMBERS}
+    bad |= {"--sarif": _NO_LOGS, "--junit": _NO_LOGS, "--out": (*_NO_FOLDERS, "taken", "linked")}
     return line + _options(draw, options, bad)
 
 

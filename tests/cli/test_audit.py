@@ -27,7 +27,8 @@ def test_audit_of_a_users_model(call: Call) -> None:
     assert {f["name"] for f in data["findings"]} >= {"risk", "curvature", "lipschitz"}
     written = {p.name for p in Path("o").iterdir()}
     assert written == {"report.html", "report.md", "audit.json", "figures"}
-    assert json.loads(Path("o/audit.json").read_text("utf-8")) == data
+    kept = json.loads(Path("o/audit.json").read_text("utf-8"))
+    assert kept == {"made_by": "torchtheory audit", **data}
     text = call(*MODEL, "--only", "layers", "--only", "margins", "--out", "o")
     assert text.code == 0
     assert "report: o" in text.out
@@ -78,7 +79,7 @@ def test_audit_exit_code_one(call: Call) -> None:
         (["--output", "scores"], {}, "no output 'scores'"),
         (["--output", "²"], {}, "no output '²'"),
         (["--output", "9" * 5000], {}, "no output '999"),
-        (["--out", "o" * 300], {}, "cannot write to ooo"),
+        (["--out", "o" * 300], {}, "ooo: File name too long"),
         ([], {"x_train": np.zeros((40, 7), np.float32)}, "test inputs"),
         ([], {"x_train": np.zeros((39, 3))}, "the train data has 39 inputs but 40 targets"),
         ([], {"x_test": np.full((9, 3), np.nan)}, "the test inputs contain NaN or infinity"),

@@ -28,7 +28,8 @@ def test_a_page_of_a_users_model(call: Call) -> None:
         "explanation.html", "explanation.json", "explanation.npz", "figures",
     }  # fmt: skip
     data = outcome.json
-    assert data == json.loads(Path("o/explanation.json").read_text("utf-8"))
+    kept = json.loads(Path("o/explanation.json").read_text("utf-8"))
+    assert kept == {"made_by": "torchtheory explanation", **data}
     assert data["title"] == "zz_cli_models:make"
     assert data["samples"] == [3, 7]
     assert list(data["methods"]) == ["gradient-times-input", "sensitivity"]

@@ -1,11 +1,9 @@
-"""Files of a user: what is none is refused, what is written belongs together."""
+"""Files of a user: what is none is refused."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,6 @@ from torchtheory.core.files import (
     existing_folder,
     kind_of,
     read_json,
-    replace_directory,
-    write_together,
 )
 from torchtheory.core.memory import refuse_too_large, spare_memory
 
@@ -91,103 +87,3 @@ def test_memory_to_spare() -> None:
     for count in (spare_memory() + 1, 10**400):
         with pytest.raises(FileProblem, match=r"x would take .*, more than this machine has"):
             refuse_too_large(count, "x")
-
-
-NAMES = ("figures/a.png", "audit.json", "report.md", "report.html")
-
-
-def contents(directory: Path) -> dict[str, str]:
-    return {n: (directory / n).read_text() for n in NAMES if (directory / n).exists()}
-
-
-def test_files_are_written_and_others_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "mine.png").write_text("mine")
-    for version in ("old", "new"):
-        write_together(tmp_path, dict.fromkeys(NAMES, version))
-        assert contents(tmp_path) == dict.fromkeys(NAMES, version)
-    assert (tmp_path / "figures" / "mine.png").read_text() == "mine"
-    assert not list(tmp_path.glob(".partial*"))
-    write_together(tmp_path, {"audit.json": "half \ud800"})
-    assert (tmp_path / "audit.json").read_bytes() == b"half ?"
-
-
-KILLED = """
-import os, pathlib, sys
-from torchtheory.core.files import write_together
-left, move = int(sys.argv[2]), pathlib.Path.replace
-def replace(self, target):
-    global left
-    if left == 0:
-        os._exit(9)
-    left -= 1
-    return move(self, target)
-pathlib.Path.replace = replace
-write_together(sys.argv[1], dict.fromkeys({names!r}, "new"))
-"""
-
-
-def test_a_killed_save_never_mixes_two_reports(tmp_path: Path) -> None:
-    code = KILLED.replace("{names!r}", repr(NAMES))
-    seen = set()
-    for moves in range(2 * len(NAMES) + 1):
-        place = tmp_path / str(moves)
-        write_together(place, dict.fromkeys(NAMES, "old"))
-        ended = subprocess.run([sys.executable, "-c", code, str(place), str(moves)], check=False)
-        found = contents(place)
-        assert len(set(found.values())) <= 1
-        assert ended.returncode == (0 if moves == 2 * len(NAMES) else 9)
-        seen |= set(found.values())
-        write_together(place, dict.fromkeys(NAMES, "next"))
-        assert contents(place) == dict.fromkeys(NAMES, "next")
-    assert seen == {"old", "new"}
-
-
-@pytest.mark.parametrize("moves", range(2 * len(NAMES)))
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_save_that_is_stopped_leaves_the_old_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int, error: BaseException
-) -> None:
-    write_together(tmp_path, dict.fromkeys(NAMES, "old"))
-    move, made = Path.replace, []
-
-    def replace(self: Path, target: Path) -> Path:
-        made.append(target)
-        if len(made) == moves + 1:
-            raise error
-        return move(self, target)
-
-    monkeypatch.setattr(Path, "replace", replace)
-    with pytest.raises((FileProblem, KeyboardInterrupt)):
-        write_together(tmp_path, dict.fromkeys(NAMES, "new"))
-    assert contents(tmp_path) == dict.fromkeys(NAMES, "old")
-    assert not list(tmp_path.glob(".partial*"))
-
-
-@pytest.mark.parametrize("system", ["this", "without an exchange"])
-def test_a_directory_takes_the_place_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
-) -> None:
-    if system != "this":
-        monkeypatch.setattr("torchtheory.core.files._exchange", lambda one, other: False)
-    for version in ("first", "second", "third"):
-        write_together(tmp_path / "new", dict.fromkeys(NAMES, version))
-        replace_directory(tmp_path / "new", tmp_path / "place")
-        assert contents(tmp_path / "place") == dict.fromkeys(NAMES, version)
-        assert [p.name for p in tmp_path.iterdir()] == ["place"]
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems need two steps")
-def test_there_is_always_a_directory(tmp_path: Path) -> None:
-    """Killed after any call to the system, one of the two is whole."""
-    for version, name in (("old", "place"), ("new", "new")):
-        write_together(tmp_path / name, dict.fromkeys(NAMES, version))
-    code = (
-        "import os, shutil, sys, pathlib\n"
-        "from torchtheory.core.files import replace_directory\n"
-        "shutil.rmtree = pathlib.Path.rename = lambda *a, **k: os._exit(9)\n"
-        "replace_directory(*map(pathlib.Path, sys.argv[1:]))"
-    )
-    run = [sys.executable, "-c", code, str(tmp_path / "new"), str(tmp_path / "place")]
-    assert subprocess.run(run, check=False).returncode == 9
-    assert contents(tmp_path / "place") == dict.fromkeys(NAMES, "new")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -170,3 +172,42 @@ def test_json_round_trip_with_infinite_ends() -> None:
 def test_refused(call: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         call()
+
+
+X = [0.3, 1.1, 0.7, 2.9, 1.8, 0.2, 1.3, 2.2, 0.9, 1.6]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda c: clopper_pearson(7, 40, c),
+        lambda c: mean_interval(X, c),
+        lambda c: quantile_interval(range(200), 0.4, c),
+        lambda c: largest_mean_interval(np.reshape(X, (5, 2)), c),
+        lambda c: fit_slope(range(1, 11), X, c),
+        lambda c: fit_slope(range(1, 11), X, c, log=False),
+    ],
+)
+def test_an_interval_is_made_again_at_another_confidence(made: Any) -> None:
+    first = made(0.9)
+    assert first.at(0.9) == first
+    assert first.at(0.9995) == made(0.9995)
+    assert pickle.loads(pickle.dumps(first)).at(0.99) == made(0.99)
+    assert "again" not in first.to_json()
+
+
+def test_an_interval_that_nobody_can_make_again_is_stretched() -> None:
+    kept = Interval.from_json(mean_interval(np.linspace(0, 1, 100_000), 0.9).to_json())
+    exact = mean_interval(np.linspace(0, 1, 100_000), 0.999)
+    assert kept.at(0.999).low == pytest.approx(exact.low, rel=1e-6)
+    assert kept.at(0.999).high == pytest.approx(exact.high, rel=1e-6)
+    # what was changed since is stretched as it is, not made again
+    cut = replace(mean_interval(X, 0.9), low=0.0)
+    half = replace(cut, again=None)
+    assert cut.at(0.99) == half.at(0.99)
+    one_sided = Interval(2.0, 2.0, math.inf, 0.9, 5, "t").at(0.99)
+    assert (one_sided.low, one_sided.high) == (2.0, math.inf)
+    exact_value = Interval(2.0, 2.0, 2.0, 1.0, 1, "exact")
+    assert exact_value.at(0.99) is exact_value
+    with pytest.raises(InvalidInput, match="confidence"):
+        cut.at(1.0)

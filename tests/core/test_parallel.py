@@ -14,7 +14,7 @@ import joblib
 import pytest
 import torch
 
-from torchtheory.core.errors import InvalidInput, MissingPackage, TorchTheoryError
+from torchtheory.core.errors import InvalidInput, MissingPackage, OutOfTime, TorchTheoryError
 from torchtheory.core.parallel import Outcome, WorkerKilled, run_tasks
 
 
@@ -50,6 +50,56 @@ def test_every_task_gets_its_own_outcome(jobs: int) -> None:
     assert isinstance(outcomes[3].error, SystemExit)
     if jobs > 1:
         assert "cannot be sent back" in str(outcomes[4].error)
+
+
+class Odd(BaseException):
+    """No `Exception`, as `KeyboardInterrupt` is none."""
+
+    def __str__(self) -> str:
+        raise ValueError("it has no words")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_no_class_of_exceptions_costs_another_task(jobs: int) -> None:
+    def task(k: int) -> int:
+        if k == 0:
+            raise Odd
+        if k == 1:
+            raise GeneratorExit("one")
+        if k == 2:
+            raise KeyboardInterrupt  # not the user's: in a worker nobody presses Ctrl-C
+        return k
+
+    tasks = range(5) if jobs > 1 else (0, 1, 3, 4)
+    outcomes = {tasks[o.place]: o for o in run_tasks(task, tasks, jobs=jobs)}
+    assert {k: o.value for k, o in outcomes.items()} == {k: None if k < 3 else k for k in tasks}
+    assert isinstance(outcomes[1].error, GeneratorExit)
+    assert outcomes[0].complaint.startswith("it raised ")
+    assert outcomes[1].complaint == "it raised GeneratorExit: one"
+    assert outcomes[3].complaint == ""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OutOfTime])
+def test_ctrl_c_and_a_deadline_are_for_all_tasks(error: type[BaseException]) -> None:
+    def task(k: int) -> int:
+        if k == 1:
+            raise error
+        return k
+
+    found = run_tasks(task, range(3))
+    assert next(found).value == 0
+    with pytest.raises(error):
+        next(found)
+
+
+def test_workers_stand_where_the_caller_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):  # the workers of the first call are there for the second
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        places = {o.get() for o in run_tasks(lambda _: os.getcwd(), range(3), jobs=2)}
+        assert places == {str(tmp_path / name)}
 
 
 def test_outcomes_come_as_they_finish_with_their_share_of_the_cores(tmp_path: Path) -> None:

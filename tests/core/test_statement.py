@@ -405,3 +405,50 @@ def test_a_control_says_first_what_is_broken() -> None:
     says.at_most(1, 2)
     with pytest.raises(InvalidInput, match=r"which hypothesis is broken, in words, not 3"):
         says.fails(3)  # type: ignore[arg-type]
+
+
+def test_a_tolerance_as_large_as_the_promise_is_a_weakness() -> None:
+    assert says().equal(0.02, 0.01, 0.01).weaknesses == ("tolerance",)
+    assert says().equal(0.0, 0.01, 0.01).verdict is HOLDS  # which is why
+    assert says().equal(0.01, 0.02, 0.01).weaknesses == ()
+    assert says().at_most(0.5, 0.5, 1.0).weaknesses == ("tolerance",)
+    # one promise of several is enough, and one of 0 has no size to compare with
+    assert says().equal([0.001, 3.0], [0.0, 3.0], 0.01).weaknesses == ()
+    assert says().equal(0.001, 0.0, 0.01).weaknesses == ()
+    back = Claim.from_json(says().equal(0.02, 0.01, 0.01).to_json())
+    assert back.weaknesses == ("tolerance",)
+
+
+def test_alternatives_farther_than_half_and_twice_the_promise() -> None:
+    wide = Interval(0.5, 0.2, 0.8, 0.99, 9, "t")
+    assert says().slope(wide, 0.5, against=(5.0,)).weaknesses == ("far",)
+    # the interval excludes 0.25 and 1, so that nothing is hidden by the far alternative
+    assert says().slope(NEAR, 0.5, against=(5.0,)).weaknesses == ()
+    assert "far" not in says().slope(wide, 0.5, against=(0.0, 5.0)).weaknesses
+
+
+@pytest.mark.parametrize(("other", "narrow"), [(0.65, True), (0.71, False), (0.29, False)])
+def test_what_an_interval_just_misses_is_narrow(other: float, narrow: bool) -> None:
+    assert ("narrow" in says().slope(NEAR, 0.5, against=(other,)).weaknesses) is narrow
+    statement = says()
+    statement.slope(Interval(other, other - 0.1, other + 0.1, 0.99, 9, "t"), other, against=(9.0,))
+    made = statement.fails("broken", NEAR)
+    assert ("narrow" in made.weaknesses) is narrow
+
+
+def test_a_claim_at_another_confidence_is_judged_anew() -> None:
+    samples = np.linspace(0.0, 1.0, 50)
+    statement = says()
+    statement.mean(samples, 0.6, against=(0.9,), confidence=0.7)
+    made = statement.fails("broken", samples + 0.2)
+    assert (made.verdict, made.control.verdict) == (VIOLATED, VIOLATED)  # type: ignore[union-attr]
+    wider = made.at(0.9999)
+    assert (wider.verdict, wider.violations) == (HOLDS, 0)
+    assert wider.control is not None
+    assert wider.control.interval is not None
+    assert (wider.control.verdict, wider.control.interval.confidence) == (HOLDS, 0.9999)
+    share = says().share([True] * 95 + [False] * 5, 0.99, confidence=0.9)
+    assert (share.verdict, share.at(0.9999).verdict) == (VIOLATED, HOLDS)
+    assert share.at(0.9999) == says().share([True] * 95 + [False] * 5, 0.99, confidence=0.9999)
+    exact = says().equal(1.0, 1.0)
+    assert exact.at(0.9) == exact

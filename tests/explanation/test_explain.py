@@ -168,7 +168,7 @@ def test_what_is_saved_is_what_was_found(tmp_path: Path) -> None:
     assert "not the class that was explained" in five
     assert "not the class that was explained" not in seven
     record = json.loads((tmp_path / "o/explanation.json").read_text("utf-8"))
-    assert record == found.to_json()
+    assert record == {"made_by": "torchtheory explanation", **found.to_json()}
     assert record["samples"] == [5, 7]
     with np.load(tmp_path / "o/explanation.npz", allow_pickle=False) as arrays:
         np.testing.assert_array_equal(

@@ -46,24 +46,46 @@ def test_a_linear_score_is_recovered_from_few_sets() -> None:
     assert float(found.error.max()) < 1e-12  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("width", [0.05, 0.25, 1.0])
+@pytest.mark.parametrize("features", [1, 2, 3])
+def test_few_features_with_almost_all_weight_on_the_whole_input(
+    features: int, width: float
+) -> None:
+    # the empty set weighs e^-16 at width 0.25, and e^-400 at 0.05
+    net, x = nn.Linear(features, 1).double(), points(4, features)
+    found = lime(net, x, width=width, generator=0)
+    torch.testing.assert_close(found.relevance, (net.weight * x).detach(), rtol=1e-11, atol=1e-13)
+    assert found.gap is not None
+    assert float(found.gap.abs().max()) < 1e-12
+
+
+def test_one_set_again_and_again_tells_nothing() -> None:
+    masks, weights = torch.ones(1, 9, 2).double(), torch.ones(1, 9).double()
+    with pytest.raises(InvalidInput, match="do not tell the features apart"):
+        _fit(masks, torch.randn(1, 9).double(), weights, 0.0, None)
+    masks[:, ::2] = 0.0  # two features that come and go together
+    with pytest.raises(InvalidInput, match="do not tell the features apart"):
+        _fit(masks, torch.randn(1, 9).double(), weights, 0.0, None)
+
+
 def test_the_fit_is_that_of_scikit_learn() -> None:
     source = torch.Generator().manual_seed(0)
     masks = torch.randint(0, 2, (3, 50, 4), generator=source).double()
     scores = torch.randn(3, 50, generator=source, dtype=torch.float64)
     weights = torch.rand(3, 50, generator=source, dtype=torch.float64)
-    fitted, error = _fit(masks, scores, weights, 0.7, None)
+    intercepts, fitted, error = _fit(masks, scores, weights, 0.7, None)
     for k in range(3):
         peer = Ridge(0.7).fit(masks[k].numpy(), scores[k].numpy(), weights[k].numpy())
-        assert torch.allclose(fitted[k, 1:], torch.as_tensor(peer.coef_))
-        assert float(fitted[k, 0]) == pytest.approx(peer.intercept_)
+        assert torch.allclose(fitted[k], torch.as_tensor(peer.coef_))
+        assert float(intercepts[k]) == pytest.approx(peer.intercept_)
         # the sandwich, with 50 / (50 - 5) for the coefficients that were fitted
         design, w = torch.cat([torch.ones(50, 1).double(), masks[k]], 1), weights[k][:, None]
         ridge = torch.diag(torch.tensor([0.0, 0.7, 0.7, 0.7, 0.7]).double())
         bread = torch.linalg.inv(design.T @ (w * design) + ridge)
-        left = scores[k] - design @ fitted[k]
+        left = scores[k] - intercepts[k] - masks[k] @ fitted[k]
         meat = design.T @ ((w[:, 0] * left).square()[:, None] * design)
         variance = (bread @ meat @ bread).diagonal() * 50 / 45
-        assert torch.allclose(error[k], variance.sqrt())
+        assert torch.allclose(error[k], variance[1:].sqrt())
 
 
 def test_intervals_cover_the_best_fit_over_all_sets() -> None:

@@ -495,6 +495,108 @@ def test_batch_normalization_is_folded_where_that_is_exact() -> None:
     assert "pads with zeros" in kept.kept["2"]
 
 
+@pytest.mark.parametrize("rules", ["image_cnn", "relu_default", Gamma(0.25), None])
+def test_relevance_is_that_of_the_network_without_normalization(rules: Rules) -> None:
+    net, x = residual(), torch.randn(3, 3, 8, 8).double()
+    plain = fold_batch_norm(net, x)
+    found, own = lrp(net, x, 0, rules), lrp(plain.model, x, 0, rules)
+    kept = lrp(net, x, 0, rules, fold=False)
+    layers = layer_relevances(net, x, 0, rules, ["3.b1", "3.c1"])
+    torch.testing.assert_close(found.relevance, own.relevance)
+    torch.testing.assert_close(layers["3.b1"], layers["3.c1"])
+    assert found.ledger is not None
+    assert kept.ledger is not None
+    assert found.ledger.folded == plain.into
+    assert not any(entry.operation == "batch_norm" for entry in found.ledger)
+    assert any(entry.operation == "batch_norm" for entry in kept.ledger)
+    assert kept.ledger.folded == {}
+    assert set(kept.ledger.not_folded) == set(plain.into)
+    difference = float((found.flat - kept.flat).norm() / found.flat.norm())
+    assert difference < 1e-2 if rules is None else difference > 0.2
+
+
+class _Standardized(nn.Conv2d):
+    """A convolution whose filters have mean 0 whatever its weights are."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        mean = self.weight.mean((1, 2, 3), keepdim=True)
+        return F.conv2d(input, (self.weight - mean).sign(), self.bias)
+
+
+def _normalized_by(layer: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4)
+    for tensor in (norm.running_mean, norm.weight, norm.bias):
+        assert tensor is not None
+        nn.init.normal_(tensor)
+    net = nn.Sequential(layer, norm, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2))
+    return net.double().eval()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        _Standardized(3, 4, 3),
+        nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)),
+        nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3)),
+    ],
+    ids=["own forward", "weight norm", "spectral norm"],
+)
+def test_weights_that_something_else_makes_are_not_folded(layer: nn.Module) -> None:
+    net, x = _normalized_by(layer), torch.rand(2, 3, 8, 8).double()
+    found = lrp(net, x, 0)
+    assert found.ledger is not None
+    assert found.ledger.folded == {}
+    assert "no linear layer" in found.ledger.not_folded["1"]
+    assert "has a rule of its own" in found.ledger.remarks()[0]
+    torch.testing.assert_close(found.score, net(x)[:, 0].detach())
+
+
+class _OwnSlopes(nn.Module):
+    """A network that multiplies its outputs by derivatives that it takes itself."""
+
+    def __init__(self, slopes: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+        self.slopes = slopes
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.body(x) * self.slopes(self.body, x)
+        return made
+
+
+def _by_autograd(body: nn.Module, x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        free = x.detach().clone().requires_grad_()
+        outputs = body(free)
+        (slopes,) = torch.autograd.grad(outputs, free, torch.ones_like(outputs))
+    return slopes
+
+
+def _by_backward(body: nn.Module, x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        free = x.detach().clone().requires_grad_()
+        body(free).square().sum().backward()
+    assert free.grad is not None
+    return free.grad
+
+
+@pytest.mark.parametrize(
+    "slopes",
+    [
+        _by_autograd,
+        _by_backward,
+        lambda body, x: torch.func.vmap(torch.func.grad(lambda v: body(v).square().sum()))(x),
+        lambda body, x: torch.func.vjp(body, x)[1](torch.ones_like(x))[0],
+        lambda body, x: torch.func.jvp(body, (x,), (torch.ones_like(x),))[1],
+    ],
+    ids=["autograd.grad", "backward", "func.grad", "func.vjp", "func.jvp"],
+)
+def test_a_network_that_differentiates_itself_is_refused(slopes: Any) -> None:
+    with pytest.raises(UnsupportedModel, match=r"takes derivatives by .* before it returns"):
+        lrp(_OwnSlopes(slopes), torch.randn(2, 3).double(), 0)
+
+
 def test_expansions_of_neurons() -> None:
     g = torch.Generator().manual_seed(0)
     w, x = torch.randn(5, generator=g).double(), torch.rand(20, 5, generator=g).double()

@@ -206,3 +206,58 @@ def test_refused_references() -> None:
         taylor(PRODUCT, x, reference=0.5)  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match="no method is named 'newton'"):
         find_root(PRODUCT, x, method="newton")  # type: ignore[arg-type]
+
+
+class _Ellipsoid(nn.Module):
+    """Below 0 inside the ellipsoid with these half axes."""
+
+    def __init__(self, axes: list[float]) -> None:
+        super().__init__()
+        self.register_buffer("axes", torch.tensor(axes, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x / self.axes).square().sum(1, keepdim=True) - 1
+
+
+def _nearest_on_ellipse(x: Tensor) -> Tensor:
+    """From points inside the ellipse with half axes 3 and 1, by looking everywhere on it."""
+    angle = torch.linspace(0, 2 * torch.pi, 20_001, dtype=torch.float64)
+    ellipse = torch.stack([3 * angle.cos(), angle.sin()], 1)
+    return torch.cdist(x, ellipse).min(1).values
+
+
+@pytest.mark.parametrize("rays", [16, 0])
+def test_the_nearest_root_is_no_maximum(rays: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(find_root.__globals__, "_RANDOM_RAYS", rays)
+    # on the long axis the gradient leads to its end, where the distance is a local maximum
+    x = torch.tensor([[1.0, 0.0], [0.3, 0.0], [2.0, 0.0], [1.0, 0.2], [0.0, 0.5], [2.9, 0.0]])
+    found = find_root(_Ellipsoid([3.0, 1.0]), x.double(), method="nearest")
+    torch.testing.assert_close(found.distances, _nearest_on_ellipse(x.double()), atol=1e-6, rtol=0)
+    assert found.locally_nearest is not None
+    assert bool(found.locally_nearest.all())
+
+
+def test_a_maximum_does_not_pass_for_a_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(find_root.__globals__, "_RANDOM_RAYS", 0)
+    monkeypatch.setitem(find_root.__globals__, "_ESCAPES", 0)
+    net = _Ellipsoid([3.0, 1.0])
+    x = torch.tensor([[1.0, 0.0], [2.9, 0.0]]).double()
+    found = find_root(net, x, method="nearest")
+    torch.testing.assert_close(found.distances, torch.tensor([2.0, 0.1]).double())
+    assert found.locally_nearest is not None
+    assert found.locally_nearest.tolist() == [False, True]  # the end of the axis bends less there
+    assert find_root(net, x).locally_nearest is None
+
+
+def test_saddles_in_more_dimensions_are_left() -> None:
+    axes = [3.0, 1.0, 2.0, 2.5, 1.5]
+    x = torch.zeros(5, 5).double()
+    x[:, 0] = torch.tensor([0.0, 0.5, 1.0, 2.0, 2.8])
+    found = find_root(_Ellipsoid(axes), x, method="nearest")
+    # with the shortest half axis b alone: (1 - x^2 / (a^2 - b^2))^(1/2) b, or the end of the axis
+    a, b = axes[:2]
+    inside = 1 - x[:, 0].square() / (a**2 - b**2)
+    exact = torch.where(x[:, 0] < (a**2 - b**2) / a, b * inside.clamp(min=0).sqrt(), a - x[:, 0])
+    torch.testing.assert_close(found.distances, exact, atol=1e-6, rtol=0)
+    assert found.locally_nearest is not None
+    assert bool(found.locally_nearest.all())

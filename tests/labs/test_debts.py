@@ -12,6 +12,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from torchtheory.core.errors import FileProblem
+from torchtheory.core.intervals import Interval
 from torchtheory.labs.engine import debts as module
 from torchtheory.labs.engine.debts import (
     Debts,
@@ -34,6 +35,9 @@ def weak(run: Run, improved: bool = False) -> None:
     says.at_most(9 if improved else 1, 18)
     says.fails("broken", [19, 1, 1])
     run.states("N-06, N-08", "x").mean([0.4, 0.5, 0.6], 0.5)
+    run.states("N-08", "x").equal(0.02, 0.01, 0.01)
+    run.states("N-06", "x").mean(Interval(0.5, 0.2, 0.8, 0.99, 9, "t"), 0.5, against=5.0)
+    run.states("N-06", "x").mean(Interval(0.5, 0.4, 0.6, 0.99, 9, "t"), 0.5, against=0.65)
 
 
 def register(function: Callable[..., object] = weak, name: str = "zz-weak") -> Lab:
@@ -50,7 +54,14 @@ def owing(**tables: list[str]) -> Debts:
     return {kind: {"zz-weak": tuple(tables.get(kind, ()))} for kind in module.KINDS}
 
 
-ALL = owing(loose=["N-08#1"], unresolved=["N-06, N-08#1"], control=["N-08#1"])
+ALL = owing(
+    loose=["N-08#1"],
+    unresolved=["N-06, N-08#1"],
+    control=["N-08#1"],
+    tolerance=["N-08#2"],
+    far=["N-06#1"],
+    narrow=["N-06#2"],
+)
 
 
 def test_what_is_not_listed_is_outstanding(run: Run) -> None:
@@ -58,9 +69,12 @@ def test_what_is_not_listed_is_outstanding(run: Run) -> None:
     assert outstanding(run, owing(loose=["N-08#1"])) == [
         ("N-08#1", "control"),
         ("N-06, N-08#1", "unresolved"),
+        ("N-08#2", "tolerance"),
+        ("N-06#1", "far"),
+        ("N-06#2", "narrow"),
     ]
     # the shipped file knows nothing of it
-    assert len(outstanding(run)) == 3
+    assert len(outstanding(run)) == 6
     assert paid(run) == []
 
 
@@ -123,8 +137,8 @@ def test_rooms_are_counted(run: Run, tmp_path: Path) -> None:
     with console.capture() as shown:
         print_debts(console, path)
     lines = [line.split() for line in shown.get().splitlines()]
-    assert ["nets", "1", "1", "1", "0", "0"] in lines
-    assert lines[-1] == ["all", "1", "1", "1", "0", "1"]
+    assert ["nets", *"11111100"] in lines
+    assert lines[-1] == ["all", *"11111101"]
 
 
 @pytest.mark.draws

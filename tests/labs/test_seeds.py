@@ -55,7 +55,7 @@ def test_a_claim_that_fails_at_the_rate_of_its_confidence_is_accepted(tmp_path: 
 
     report = report_of(tmp_path, rare, 20)
     (rate,) = report.rates
-    assert (rate.violated, rate.allowed, rate.confidence) == ([7], 3, 0.99)
+    assert (rate.violated, rate.allowed, rate.confidence) == ([7], 2, 0.995)
     assert report.passed
     assert not rate.steady
 

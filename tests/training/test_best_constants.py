@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import optimize
 from torch import Tensor, nn
 
 from torchtheory.models.problem import Problem
@@ -78,3 +79,81 @@ def test_where_no_constant_is_known() -> None:
     assert problem.task == "unlabeled"
     assert best_constant(problem, problem.train) is None
     assert constant_loss(problem, problem.train) is None
+
+
+WEIGHTS = torch.tensor([1.0, 5.0, 0.2]).double()
+LOSSES: dict[str, tuple[str, Any]] = {
+    "absolute": ("regression", nn.L1Loss()),
+    "huber": ("regression", nn.HuberLoss(delta=0.3)),
+    "quantile": ("regression", lambda f, y: torch.maximum(0.8 * (y - f), 0.2 * (f - y)).mean()),
+    "cosh": ("regression", lambda f, y: (f - y).cosh().log().mean()),
+    "weighted": (
+        "multiclass",
+        lambda f, y: (F.cross_entropy(f, y, WEIGHTS, reduction="none")).mean(),
+    ),
+    "smoothed": ("multiclass", nn.CrossEntropyLoss(label_smoothing=0.2)),
+    "hinges": ("multiclass", nn.MultiMarginLoss(p=2)),
+    "squares of one-hot rows": (
+        "multiclass",
+        lambda f, y: (f - F.one_hot(y, 3)).square().mean(),
+    ),
+    "weighted coins": (
+        "binary",
+        nn.BCEWithLogitsLoss(pos_weight=torch.tensor([4.0]).double()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_constant_is_best_for_the_loss_that_is_given(name: str) -> None:
+    kind, loss = LOSSES[name]
+    y, outputs = targets(kind)
+    y = y.double() if y.is_floating_point() else y
+    y = y.exp() if kind == "regression" else y  # whose mean is no median
+    model = nn.Linear(2, outputs).double()
+    problem = Problem(model, (torch.zeros(50, 2).double(), y), loss=loss)
+    assert problem.task == kind
+    found = best_constant(problem, problem.train)
+    assert found is not None
+
+    def height(constant: Any) -> float:
+        rows = torch.as_tensor(constant, dtype=torch.float64).expand(50, outputs)
+        return float(problem.loss(rows, problem.train.y))
+
+    least = min(
+        optimize.minimize(height, start, method="Powell", options={"xtol": 1e-9}).fun
+        for start in (found.numpy() + 0.3, found.numpy() - 0.2, 0 * found.numpy())
+    )
+    assert height(found) == pytest.approx(least, abs=1e-4)
+    assert constant_loss(problem, problem.train) == pytest.approx(height(found))
+    # the constant of the usual loss is not as good
+    plain = Problem(model, (torch.zeros(50, 2).double(), y), task=kind)
+    usual = best_constant(plain, plain.train)
+    assert height(usual) > height(found) + 1e-3
+
+
+def test_probabilities_are_those_of_the_classes() -> None:
+    y, _ = targets("multiclass")
+    model = nn.Sequential(nn.Linear(2, 3), nn.Softmax(1))
+
+    def loss(p: Tensor, y: Tensor) -> Tensor:
+        return F.nll_loss(p.log(), y)
+
+    problem = Problem(model, (torch.randn(50, 2), y), loss=loss)
+    assert not problem.loss_takes_logits
+    found = best_constant(problem, problem.train)
+    assert found is not None
+    assert torch.allclose(found, torch.bincount(y, minlength=3) / 50)
+
+
+def test_a_loss_that_wants_something_else_leaves_the_usual_constant() -> None:
+    def loss(f: Tensor, y: Tensor) -> Tensor:
+        if not f.requires_grad and len(f) == 50:
+            raise KeyError("no constants")
+        return (f - y).abs().mean()
+
+    y, outputs = targets("regression")
+    problem = Problem(nn.Linear(2, outputs), (torch.zeros(50, 2), y), loss=loss)
+    found = best_constant(problem, problem.train)
+    assert found is not None
+    assert torch.allclose(found, y.mean(0))

@@ -440,3 +440,25 @@ def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileProblem, match="cannot be written"):
         fit(network(), sample(), epochs=1, checkpoint=tmp_path / "file" / "run.pt")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and pipes")
+def test_a_checkpoint_is_a_file_and_nothing_else(tmp_path: Path) -> None:
+    """No link is followed, no pipe waited for, neither at its place nor beside it."""
+    mine = tmp_path / "thesis.tex"
+    mine.write_text("mine")
+    (tmp_path / "link.pt").symlink_to(mine)
+    (tmp_path / "gone.pt").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe.pt")
+    (tmp_path / ".a.pt.lock").symlink_to(mine)
+    x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+    for name in ("link.pt", "gone.pt", "pipe.pt", "a.pt"):
+        with pytest.raises(FileProblem, match="give another place"):
+            fit(nn.Linear(2, 2), (x, y), epochs=1, checkpoint=tmp_path / name)
+    (tmp_path / "other.pt").write_text("mine")
+    with pytest.raises(FileProblem, match="no checkpoint"):
+        fit(nn.Linear(2, 2), (x, y), epochs=1, checkpoint=tmp_path / "other.pt")
+    (tmp_path / ".b.pt.partial").symlink_to(mine)
+    fit(nn.Linear(2, 2), (x, y), epochs=1, checkpoint=tmp_path / "b.pt")
+    assert mine.read_text() == (tmp_path / "other.pt").read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()

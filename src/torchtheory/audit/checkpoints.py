@@ -14,12 +14,17 @@ from torchtheory import __version__
 from torchtheory.audit.bare_weights.audit import weights as audit_weights
 from torchtheory.audit.bare_weights.checkpoint import file_digest
 from torchtheory.audit.engine.audit import Audit, audit
+from torchtheory.audit.user_code import source_files
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
-from torchtheory.core.files import kind_of, read_json, write_together
-from torchtheory.core.foreign_text import json_text
+from torchtheory.core.files import kind_of, read_json
+from torchtheory.core.foreign_text import one_line
+from torchtheory.core.marks import record_text
+from torchtheory.core.outputs import write_outputs
 from torchtheory.core.parallel import Outcome, run_tasks
 from torchtheory.data.sources import load_data
-from torchtheory.models.loading import load_network, weights_for
+from torchtheory.kernels.tiles import fingerprint as digest_of
+from torchtheory.models.loading import is_named, load_network, weights_for
+from torchtheory.models.samples import collect
 
 #: Where it is kept what a finished audit is of.
 RECORD = "checkpoint.json"
@@ -57,20 +62,44 @@ class Request:
     seed: int = 0
 
     def fingerprint(self) -> str:
-        """A hash of everything the audit follows from: the files as far as they are files.
+        """A hash of everything the audit follows from.
 
-        Code that is named, and not given as a file, counts by its name.
+        Files count by what they hold, folders of data by the arrays in them and below, a named
+        model by the source files that it and its imports stand in, named data by the samples that
+        are read, whatever code or files they come from.
         """
-        parts = {k: str(v) for k, v in asdict(self).items()}
+        parts: dict[str, Any] = {k: str(v) for k, v in asdict(self).items()}
         for name in ("weights", "initial_weights", "prior_weights", "model", "data", "test_data"):
             given = getattr(self, name)
-            if given is not None and kind_of(Path(given)) == "file":
-                parts[name] = file_digest(given)
-            elif given is not None and kind_of(Path(given)) == "directory":
-                files = sorted(p for p in Path(given).iterdir() if p.is_file())
-                parts[name] = " ".join(f"{p.name} {file_digest(p)}" for p in files)
+            if given is not None:
+                parts[name] = _content(str(given))
+        if self.data is not None and is_named(self.data) and kind_of(Path(self.data)) == "nothing":
+            parts["samples"] = self._samples()
         parts["version"] = __version__
         return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+    def _samples(self) -> list[str]:
+        assert self.data is not None
+        found = []
+        for name, part in zip(("train", "test"), load_data(self.data), strict=True):
+            if part is not None:
+                read = collect(part, name, limit=self.limit, seed=self.seed)
+                inputs = [] if read.rows is None else read.rows.tensors()
+                found.append(digest_of(read.x, read.y, *inputs, read.note))
+        return found
+
+
+def _content(given: str) -> list[str]:
+    """What a name stands for, with the digests of the files behind it."""
+    path = Path(given)
+    if (kind := kind_of(path)) == "file":
+        return [file_digest(path)]
+    if kind == "directory":
+        inside = sorted(p for below in ("*", "*/*", "*/*/*") for p in path.glob(below))
+        files = [p for p in inside if re.search(r"\.npy$|ubyte(\.gz)?$", p.name) and p.is_file()]
+        return [f"{p.relative_to(path)} {file_digest(p)}" for p in files]
+    code = source_files(given) if is_named(given) else []
+    return [given, *(f"{p} {file_digest(p)}" for p in code)]
 
 
 def run_request(request: Request) -> Audit:
@@ -123,7 +152,7 @@ def run_checkpoints(
 ) -> Iterator[Outcome[Path]]:
     """Audit several files of weights side by side, each into a directory of its own.
 
-    One whose report is there, of the same files and options, is not audited again.
+    One whose report is there, of the same files, code and options, is not audited again.
 
     Args:
         request: what to do with each; its weights are replaced.
@@ -135,39 +164,49 @@ def run_checkpoints(
     Returns:
         The outcomes as they finish: each the directory of a report.
     """
+    same = _without_weights(request, jobs)
     tasks = [
-        (replace(request, weights=file), directory / name, again)
+        (replace(request, weights=file), same, directory / name, again)
         for file, name in zip(files, directory_names(files), strict=True)
     ]
     return run_tasks(_run_one, tasks, jobs=jobs, description="checkpoints")
 
 
-def _run_one(task: tuple[Request, Path, bool]) -> Path:
-    request, directory, again = task
-    of = request.fingerprint()
+def _without_weights(request: Request, jobs: int) -> str:
+    """The fingerprint of what all checkpoints share; the data may be read by code of the user's."""
+    [found] = run_tasks(Request.fingerprint, [replace(request, weights=None)], jobs=jobs)
+    if found.error is not None and not isinstance(found.error, TorchTheoryError):
+        raise InvalidInput(f"{request.data} cannot be read: {found.complaint}")
+    return found.get()
+
+
+def _run_one(task: tuple[Request, str, Path, bool]) -> Path:
+    request, same, directory, again = task
+    assert request.weights is not None
+    of = f"{same}-{file_digest(request.weights)}"
     if not again and _finished(directory, of):
         return directory
-    (directory / RECORD).unlink(missing_ok=True)  # or it would vouch for half of a new report
     made = run_request(request)
-    assert request.weights is not None
-    made.title = (
-        request.weights.name if request.model is None else f"{made.title}, {request.weights.name}"
-    )
+    name = one_line(request.weights.name)
+    made.title = name if request.model is None else f"{made.title}, {name}"
     made.save(directory)
     if made.interrupted:  # of all of them
         raise KeyboardInterrupt
-    record = {"fingerprint": of, "weights": request.weights.name}
-    write_together(directory, {RECORD: json_text(record)})
+    # with the digest of the report that it vouches for, and of no other that may come to lie there
+    report = file_digest(directory / "audit.json")
+    record = {"fingerprint": of, "report": report, "weights": request.weights.name}
+    write_outputs(directory, {RECORD: record_text("checkpoint", record)})
     return directory
 
 
 def _finished(directory: Path, fingerprint: str) -> bool:
     try:
         record = read_json(directory / RECORD)
-        read_json(directory / "audit.json")
+        report = file_digest(directory / "audit.json")
     except TorchTheoryError:
         return False
-    return isinstance(record, dict) and record.get("fingerprint") == fingerprint
+    wanted = {"fingerprint": fingerprint, "report": report}
+    return isinstance(record, dict) and {k: record.get(k) for k in wanted} == wanted
 
 
 def directory_names(files: Sequence[Path]) -> list[str]:

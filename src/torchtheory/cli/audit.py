@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchtheory.cli.options import (
+    REPLACED,
     Data,
     Json,
     Model,
@@ -20,15 +21,14 @@ from torchtheory.cli.options import (
 )
 from torchtheory.cli.output import (
     INTERRUPTED,
-    check_directory,
-    check_file,
     complain,
     console,
     print_json,
     print_place,
-    write_file,
 )
 from torchtheory.core.errors import InvalidInput
+from torchtheory.core.outputs import Place, file_place, refuse_places, write_outputs
+from torchtheory.report.files import CHECKPOINT, SERIES, audit_files
 
 if TYPE_CHECKING:
     from torchtheory.audit.checkpoints import Request
@@ -103,7 +103,9 @@ def audit(
     again: Annotated[
         bool, typer.Option("--again", help="Of several checkpoints, also those that are finished.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Directory for the report.")] = DEFAULT_AUDIT,
+    out: Annotated[
+        Path, typer.Option(help=f"Directory for the report. {REPLACED}")
+    ] = DEFAULT_AUDIT,
     fail_on: Annotated[
         FailChoice,
         typer.Option(
@@ -114,11 +116,16 @@ def audit(
     sarif: Annotated[
         Path | None,
         typer.Option(
-            help="Also write SARIF 2.1.0 to this file, for code hosts; its directory is made."
+            help="Also write SARIF 2.1.0 to this file, for code hosts; its directory is made. Only "
+            "an earlier such log of torchtheory is replaced."
         ),
     ] = None,
     junit: Annotated[
-        Path | None, typer.Option(help="Also write JUnit XML to this file, a test for each area.")
+        Path | None,
+        typer.Option(
+            help="Also write JUnit XML to this file, a test for each area. Only an earlier such "
+            "log of torchtheory is replaced."
+        ),
     ] = None,
     details: Annotated[
         bool, typer.Option("--details", help="Print everything, not only the first screen.")
@@ -147,10 +154,6 @@ def audit(
 
       torchtheory audit --only curvature --only risk --json
     """
-    check_directory(out)
-    for file in (sarif, junit):
-        if file is not None:
-            check_file(file)
     files = [*(weights or ()), *(more_weights or ())]
     if model is None:
         with_model: dict[str, object] = {
@@ -166,6 +169,10 @@ def audit(
         refuse_without_model(with_model)
     elif data is None:
         raise InvalidInput("--model needs --data, the data to audit it on")
+    refuse_places(
+        [*_reports(out, files, bare=model is None), *_logs(sarif, junit)],
+        [*files, model, data, test_data, initial_weights, prior_weights],
+    )
     if not files and model is None:
         return _finish(
             _example(seed, task, confidence, only, budget, memory, learning_rate, limit),
@@ -195,6 +202,26 @@ def audit(
         return _several(request, files, out, jobs, again, fail_on, sarif, junit, as_json)
     about = _artifact(request)
     return _finish(run_request(request), about, out, fail_on, sarif, junit, details, as_json)
+
+
+def _logs(sarif: Path | None, junit: Path | None) -> list[Place]:
+    """Where logs for other programs go."""
+    asked = ((sarif, "SARIF log", "--sarif"), (junit, "JUnit log", "--junit"))
+    return [file_place(file, form, option) for file, form, option in asked if file is not None]
+
+
+def _reports(out: Path, files: Sequence[Path], *, bare: bool) -> list[Place]:
+    """Where reports go, with every picture that they may have."""
+    from torchtheory.audit.bare_weights.findings import FINDINGS
+    from torchtheory.audit.checkpoints import directory_names
+    from torchtheory.audit.engine.finding import all_findings
+
+    pictures = audit_files([f.name for f in FINDINGS] if bare and files else list(all_findings()))
+    if len(files) < 2:
+        return [Place(out, pictures)]
+    each = pictures | CHECKPOINT
+    inside = {f"{d}/{name}": form for d in directory_names(files) for name, form in each.items()}
+    return [Place(out, SERIES | inside)]
 
 
 def _example(
@@ -274,21 +301,19 @@ def _several(
     from torchtheory.audit.comparison.recorded import read_audit
     from torchtheory.audit.comparison.series import print_series, series
     from torchtheory.audit.routine import fails
-    from torchtheory.core.errors import TorchTheoryError
     from torchtheory.core.files import existing_file
 
     for file in files:
         existing_file(file)
     names = directory_names(files)
     done: dict[int, RecordedAudit] = {}
-    refused, interrupted = False, False
+    interrupted = False
     try:
         for outcome in run_checkpoints(request, files, out, jobs=jobs, again=again):
             if outcome.error is None:
                 done[outcome.place] = read_audit(outcome.get())
             else:
-                refused |= isinstance(outcome.error, TorchTheoryError)
-                complain(f"{files[outcome.place]}: {outcome.error}")
+                complain(f"{files[outcome.place]}: {outcome.complaint}")
     except KeyboardInterrupt:
         interrupted = True
     places = sorted(done)
@@ -307,10 +332,9 @@ def _several(
             print_place(page)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
-    if refused:
+    if len(done) < len(files):
         raise typer.Exit(2)
-    bad = len(done) < len(files) or any(fails(a, fail_on.value) for a in done.values())
-    raise typer.Exit(1 if bad else 0)
+    raise typer.Exit(1 if any(fails(a, fail_on.value) for a in done.values()) else 0)
 
 
 def _write_logs(
@@ -323,9 +347,10 @@ def _write_logs(
     from torchtheory.audit.routine import sarif as sarif_of
 
     if sarif is not None:
-        write_file(sarif, sarif_of(audits))
+        write_outputs(sarif.parent, {sarif.name: sarif_of(audits)})
     if junit is not None:
-        write_file(junit, junit_of([a for a, _ in audits], on=fail_on.value))
+        text = junit_of([a for a, _ in audits], on=fail_on.value)
+        write_outputs(junit.parent, {junit.name: text})
 
 
 def _artifact(request: Request) -> str:

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from torchtheory.cli.options import Json
-from torchtheory.cli.output import check_directory, console, print_json, print_place
+from torchtheory.cli.options import REPLACED, Json
+from torchtheory.cli.output import console, print_json, print_place
 from torchtheory.core.errors import InvalidInput
+from torchtheory.core.outputs import Place, refuse_places
+from torchtheory.report.files import COMPARISON
 
 DEFAULT_COMPARISON = Path("torchtheory-comparison")
 
@@ -17,7 +19,9 @@ DEFAULT_COMPARISON = Path("torchtheory-comparison")
 def compare(
     first: Annotated[Path, typer.Argument(help="An audit: its audit.json, or its directory.")],
     second: Annotated[Path, typer.Argument(help="The audit to compare with it.")],
-    out: Annotated[Path, typer.Option(help="Directory for the report.")] = DEFAULT_COMPARISON,
+    out: Annotated[
+        Path, typer.Option(help=f"Directory for the report. {REPLACED}")
+    ] = DEFAULT_COMPARISON,
     verbose: Annotated[
         bool, typer.Option(help="Show equal numbers and how it was decided.")
     ] = False,
@@ -42,10 +46,10 @@ def compare(
     """
     if markdown and as_json:
         raise InvalidInput("--markdown and --json both print on stdout; give one of them")
+    refuse_places([Place(out, COMPARISON)], [first, second])
     from torchtheory.audit.comparison.compare import compare as compare_audits
     from torchtheory.audit.comparison.page import print_comparison
 
-    check_directory(out)
     found = compare_audits(first, second)
     page = found.save(out)
     if as_json:

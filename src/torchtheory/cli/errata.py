@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from torchtheory.cli.options import DEFAULT_RUNS, Json
-from torchtheory.cli.output import check_directory, complain, console, print_json
+from torchtheory.cli.output import complain, console, print_json
+from torchtheory.core.outputs import refuse_directory
 
 
 def errata(
@@ -41,7 +42,7 @@ def errata(
     from torchtheory.labs.engine.store import RunStore
 
     store = RunStore(out)
-    check_directory(out)
+    refuse_directory(out)
     found = find_errata(" ".join(query or ()), store, anew=anew)
     if as_json:
         print_json({"errata": [e.to_json() for e in found]})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchtheory.cli.options import (
+    REPLACED,
     Data,
     Json,
     Model,
@@ -19,8 +20,10 @@ from torchtheory.cli.options import (
     position_or_key,
     refuse_without_model,
 )
-from torchtheory.cli.output import check_directory, console, print_json, print_place
+from torchtheory.cli.output import console, print_json, print_place
 from torchtheory.core.errors import InvalidInput
+from torchtheory.core.outputs import Place, refuse_places
+from torchtheory.report.files import EXPLANATION
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -91,7 +94,9 @@ def explain(
         float, typer.Option(min=0, max=100, help="Smooths heatmaps over so many pixels.")
     ] = 0.0,
     seed: Seed = 0,
-    out: Annotated[Path, typer.Option(help="Directory for the report.")] = DEFAULT_EXPLANATION,
+    out: Annotated[
+        Path, typer.Option(help=f"Directory for the report. {REPLACED}")
+    ] = DEFAULT_EXPLANATION,
     as_json: Json = False,
 ) -> None:
     """Which inputs made your network say what it says.
@@ -112,7 +117,7 @@ def explain(
 
       torchtheory explain --model nets:make --data table.csv --column price --method shapley
     """
-    check_directory(out)
+    refuse_places([Place(out, EXPLANATION)], [model, weights, data, names, words])
     numbers = [*(index or ()), *(more_index or ())]
     if more_index and not index:
         raise InvalidInput(f"what is {more_index[0]}? Numbers of samples follow --index")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchtheory.cli.options import DEFAULT_RUNS, Json, Seed, check_room
+from torchtheory.cli.options import DEFAULT_RUNS, REPLACED, Json, Seed, check_room
 from torchtheory.cli.output import (
-    check_directory,
     complain,
     console,
     list_console,
@@ -20,6 +19,8 @@ from torchtheory.cli.output import (
 )
 from torchtheory.core import catalogue
 from torchtheory.core.errors import InvalidInput
+from torchtheory.core.outputs import Place, refuse_places
+from torchtheory.report.files import INDEX
 
 if TYPE_CHECKING:
     from torchtheory.labs.engine.registry import Lab
@@ -181,7 +182,9 @@ def lab_run(
         int | None,
         typer.Option(min=1, help="Run at this many seeds and count how often each claim fails."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Directory the runs are kept in.")] = DEFAULT_RUNS,
+    out: Annotated[
+        Path, typer.Option(help=f"Directory the runs are kept in. {REPLACED}")
+    ] = DEFAULT_RUNS,
     jobs: Annotated[int, typer.Option(min=1, help="Labs run side by side.")] = 1,
     force: Annotated[bool, typer.Option(help="Run again what is finished already.")] = False,
     verbose: Annotated[
@@ -211,7 +214,7 @@ def lab_run(
     _take_up(modules)
     chosen = _chosen(names or [], every)
     store = RunStore(out)
-    check_directory(out)
+    refuse_places([Place(out, INDEX)])
     if seeds is not None:
         report = run_seeds(
             chosen,

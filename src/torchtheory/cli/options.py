@@ -29,6 +29,12 @@ Output = Annotated[
     typer.Option(help="Key or position of the output meant, if the model returns several."),
 ]
 
+#: What `--out` promises, for the help of every command that writes.
+REPLACED = (
+    "Only earlier reports of torchtheory are replaced: another file, a directory or a link at the "
+    "place of one is refused before the work."
+)
+
 #: Where runs of labs are kept unless the user names another directory.
 DEFAULT_RUNS = Path("torchtheory-runs")
 

@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from torchtheory.core.errors import FileProblem
-from torchtheory.core.files import write_together
 from torchtheory.core.foreign_text import json_text, one_line
 
 if TYPE_CHECKING:
@@ -65,36 +63,3 @@ def discard(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
-
-
-def check_directory(out: Path) -> None:
-    """Refuse a directory that could not be written to, before the work for it is done.
-
-    Nothing is made: a command that is refused later leaves no trace.
-    """
-    try:
-        place = next(p for p in (out, *out.parents) if p.exists() or p.is_symlink())
-        if not place.is_dir():
-            raise FileProblem(f"cannot write to {out}: {place} is not a directory")
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise FileProblem(f"cannot write to {out}: {place} does not allow it")
-    except OSError as error:
-        raise FileProblem(f"cannot write to {out}: {error.strerror}") from None
-    except ValueError as error:  # a null character
-        raise FileProblem(f"cannot write to {out}: {error}") from None
-
-
-def check_file(file: Path) -> None:
-    """Refuse a file that could not be written, before the work for it is done."""
-    check_directory(file.parent)
-    try:
-        folder = file.is_dir()
-    except (OSError, ValueError) as error:
-        raise FileProblem(f"cannot write {file}: {error}") from None
-    if folder or not file.name:
-        raise FileProblem(f"cannot write {file}: it is a directory")
-
-
-def write_file(file: Path, text: str) -> None:
-    """Write a file in one step; the directory is made if needed."""
-    write_together(file.parent, {file.name: text})

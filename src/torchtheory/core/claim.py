@@ -48,8 +48,14 @@ Number = float | int | bool
 Values = Number | Sequence[Number] | np.ndarray[Any, Any] | torch.Tensor
 
 #: A bound far from every case met; an equation that excludes no alternative; a control that fails
-#: in few of its cases, without a number, or without the interval of its check.
-Weakness = Literal["loose", "unresolved", "control"]
+#: in few of its cases, without a number, or without the interval of its check; a tolerance as large
+#: as the promise; alternatives so far away that half or twice the promise is met as well; a
+#: control, or an alternative, that an interval excludes so narrowly that another seed's would not.
+Weakness = Literal["loose", "unresolved", "control", "tolerance", "far", "narrow"]
+
+#: What must lie outside of an interval lies so many of its half-widths away from the estimate. At
+#: confidence 0.999 the half-width is 3.3 standard errors, and 6.6 leave a chance of 1 in 2,000.
+MARGIN = 2.0
 
 
 class Verdict(StrEnum):
@@ -90,6 +96,8 @@ class Claim:
         undone: whether it may well apply, and there was no time or memory to measure.
         self_check: whether only an error of ours could break it: it speaks about how a number was
             made, not about the network.
+        blunt: whether the tolerance is as large as the promise in each of its cases, so that 0
+            would do as well.
     """
 
     ids: tuple[str, ...]
@@ -109,6 +117,7 @@ class Claim:
     control: Claim | None = None
     undone: bool = False
     self_check: bool = False
+    blunt: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -157,7 +166,34 @@ class Claim:
             found.append("unresolved")
         if self.control is not None and _weak_control(self, self.control):
             found.append("control")
+        if self.blunt:
+            found.append("tolerance")
+        if _half_or_twice_is_met(self):
+            found.append("far")
+        if _narrow(self):
+            found.append("narrow")
         return tuple(found)
+
+    def at(self, confidence: float) -> Claim:
+        """The same comparison where its interval, and its control's, have another confidence."""
+        control = None if self.control is None else self.control.at(confidence)
+        if self.interval is None or self.relation is None:
+            return replace(self, control=control)
+        interval = self.interval.at(confidence)
+        promised = np.array([self.promised])
+        low, high = interval.low, interval.high
+        return replace(
+            self,
+            interval=interval,
+            control=control,
+            violations=int(not _holds(self.relation, promised, low, high, self.tolerance)),
+            slack=_slack(
+                self.relation,
+                promised,
+                np.array([low if self.relation in ("<=", "<") else high]),
+                counted=_is_counted(interval),
+            ),
+        )
 
     @property
     def id(self) -> str:
@@ -211,6 +247,7 @@ class Claim:
             "against": [json_number(a) for a in self.against],
             "control": None if self.control is None else self.control.to_json(),
             "self_check": self.self_check,
+            "blunt": self.blunt,
         }
 
     @classmethod
@@ -234,6 +271,7 @@ class Claim:
             control=None if data["control"] is None else cls.from_json(data["control"]),
             undone=data.get("verdict") == Verdict.NOT_DONE,
             self_check=data.get("self_check", False),
+            blunt=data.get("blunt", False),
         )
 
 
@@ -329,6 +367,7 @@ def claim(
         slack=_slack(relation, p, nearest, counted=_is_counted(interval)),
         loose=loose,
         against=others,
+        blunt=_as_large_as_promised(tolerance, p),
     )
 
 
@@ -443,6 +482,49 @@ def _weak_control(made: Claim, control: Claim) -> bool:
     few = 0 < 2 * control.violations <= control.cases
     unmeasured = control.measured is None or math.isnan(control.measured)
     return few or unmeasured or (made.interval is not None and control.interval is None)
+
+
+def _as_large_as_promised(tolerance: float, promised: np.ndarray[Any, Any]) -> bool:
+    """Whether 0 in place of every promise would be within the tolerance as well."""
+    sizes = np.abs(promised[np.isfinite(promised)])
+    within = tolerance * np.maximum(1.0, sizes) >= sizes
+    return tolerance > 0 and bool(sizes.any()) and bool(within.all())
+
+
+def _half_or_twice_is_met(made: Claim) -> bool:
+    """Whether its half or double is met too, all alternatives being farther away than 0 is."""
+    if made.relation not in STATISTICAL or made.interval is None or not made.promised:
+        return False
+    size = abs(made.promised)
+    if any(abs(a - made.promised) <= size * (1 + 1e-9) for a in made.against):
+        return False
+    low, high = made.interval.low, made.interval.high
+    others = (made.promised / 2, 2 * made.promised)
+    return bool(made.against) and any(
+        _holds(made.relation, a, low, high, made.tolerance) for a in others
+    )
+
+
+def _narrow(made: Claim) -> bool:
+    """Whether what must lie outside of an interval lies so near that it will not at other seeds."""
+    found = [(made, a) for a in made.against]
+    if made.control is not None and made.control.promised is not None:
+        found.append((made.control, made.control.promised))
+    return any(_excluded_narrowly(one, value) for one, value in found)
+
+
+def _excluded_narrowly(made: Claim, value: float) -> bool:
+    """Whether a value is excluded, but not by an interval `MARGIN` times as wide."""
+    if made.interval is None or made.relation is None or made.interval.confidence == 1:
+        return False
+    i = made.interval
+    if _holds(made.relation, value, i.low, i.high, made.tolerance):
+        return False  # which is not narrow but wrong
+    wider = (
+        i.estimate - MARGIN * (i.estimate - i.low),
+        i.estimate + MARGIN * (i.high - i.estimate),
+    )
+    return bool(_holds(made.relation, value, *wider, made.tolerance))
 
 
 def _about_failures(relation: Relation | None, promised: Any, counted: bool) -> bool:

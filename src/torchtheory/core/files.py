@@ -1,15 +1,11 @@
-"""Files of a user: opened only if they are files, read within bounds, written in one step."""
+"""Files of a user: opened only if they are files, read within bounds.
+
+`torchtheory.core.outputs` writes.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -36,9 +32,9 @@ def existing_file(path: str | Path) -> Path:
     """
     file = Path(path)
     if (kind := kind_of(file)) == "nothing":
-        raise FileProblem(f"there is no file {_short(file)}")
+        raise FileProblem(f"there is no file {short_path(file)}")
     if kind != "file":
-        raise FileProblem(f"{_short(file)} is not a file")
+        raise FileProblem(f"{short_path(file)} is not a file")
     return file
 
 
@@ -46,13 +42,13 @@ def existing_folder(path: str | Path) -> Path:
     """The path, or one sentence on why there is no such directory."""
     folder = Path(path)
     if (kind := kind_of(folder)) == "nothing":
-        raise FileProblem(f"there is no directory {_short(folder)}")
+        raise FileProblem(f"there is no directory {short_path(folder)}")
     if kind != "directory":
-        raise FileProblem(f"{_short(folder)} is not a directory")
+        raise FileProblem(f"{short_path(folder)} is not a directory")
     try:
         next(folder.iterdir(), None)  # may it be read?
     except OSError as error:
-        raise FileProblem(f"cannot read {_short(folder)}: {reason(error)}") from None
+        raise FileProblem(f"cannot read {short_path(folder)}: {reason(error)}") from None
     return folder
 
 
@@ -67,7 +63,7 @@ def kind_of(path: Path) -> Literal["file", "directory", "other", "nothing"]:
             return "nothing"
         return "directory" if path.is_dir() else "file" if path.is_file() else "other"
     except (OSError, ValueError) as error:  # no permission, a name no file system takes
-        raise FileProblem(f"cannot read {_short(path)}: {reason(error)}") from None
+        raise FileProblem(f"cannot read {short_path(path)}: {reason(error)}") from None
 
 
 def reason(error: BaseException) -> str:
@@ -145,94 +141,7 @@ def parse_json(content: bytes, name: str) -> Any:
     return data
 
 
-def write_together(directory: str | Path, contents: Mapping[str, str | bytes]) -> Path:
-    """Write files so that those in the directory always belong together; others are left alone.
-
-    All are complete beside their places before the first old one goes, and all old ones are gone
-    before the first new one comes: whoever is killed leaves files of one report, and whoever is
-    stopped by an exception leaves the old one.
-
-    Args:
-        directory: made if needed.
-        contents: texts or bytes, by their names relative to the directory.
-    """
-    target = Path(directory)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".partial-", dir=target) as made:
-            new, old = Path(made) / "new", Path(made) / "old"
-            for name, content in contents.items():
-                for place in (new / name, old / name):
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                if isinstance(content, str):  # half a character becomes a question mark
-                    content = content.encode("utf-8", "replace")
-                (new / name).write_bytes(content)
-            with _undone_unless_finished() as moved:
-                for name in contents:
-                    if (target / name).exists():
-                        _move(target / name, old / name, moved)
-                for name in contents:
-                    (target / name).parent.mkdir(parents=True, exist_ok=True)
-                    _move(new / name, target / name, moved)
-    except (OSError, ValueError) as error:
-        raise FileProblem(f"cannot write to {_short(target)}: {reason(error)}") from None
-    return target
-
-
-def _move(source: Path, target: Path, moved: list[tuple[Path, Path]]) -> None:
-    moved.append((source, target))
-    source.replace(target)
-
-
-@contextmanager
-def _undone_unless_finished() -> Iterator[list[tuple[Path, Path]]]:
-    """Moves that are taken back, the last first, where something stops them halfway."""
-    moved: list[tuple[Path, Path]] = []
-    try:
-        yield moved
-    except BaseException:
-        for source, target in reversed(moved):
-            with suppress(OSError):
-                target.replace(source)
-        raise
-
-
-def replace_directory(new: Path, target: Path) -> None:
-    """Put a finished directory in the place of another, in one step where the system has one.
-
-    Two processes may do so at once: one of the two directories is there in the end.
-    """
-    if _exchange(new, target):
-        shutil.rmtree(new, ignore_errors=True)
-        return
-    old = new.with_name(new.name + "-old")
-    with suppress(FileNotFoundError):
-        target.rename(old)
-    try:
-        new.rename(target)
-    except OSError:
-        if not target.exists():
-            with suppress(OSError):
-                old.rename(target)
-            raise
-        # another process was faster
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two names change places in one step; False where that is impossible."""
-    if not sys.platform.startswith("linux") or not other.exists():
-        return False
-    here, swap = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):  # an old C library
-        return False
-    failed: int = rename(here, os.fsencode(one), here, os.fsencode(other), swap)
-    return failed == 0
-
-
-def _short(path: Path) -> str:
+def short_path(path: Path) -> str:
     """A path for a message: its end, where it is longer than any real one."""
     text = str(path)
     return text if len(text) <= 200 else f"...{text[-200:]}"

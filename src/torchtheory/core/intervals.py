@@ -3,8 +3,9 @@ r"""Confidence intervals: what turns a simulation into a claim that can fail."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ class Interval:
         confidence: probability that such an interval covers the truth.
         trials: number of independent observations.
         test: the method, in words.
+        again: makes it at another confidence from the same observations; see `at`.
     """
 
     estimate: float
@@ -38,10 +40,40 @@ class Interval:
     confidence: float
     trials: int
     test: str
+    again: Callable[[float], Interval] | None = field(default=None, compare=False, repr=False)
+
+    def at(self, confidence: float) -> Interval:
+        """The interval that the same observations give at another confidence.
+
+        Where it is not known how it was made (it came from a file, or was put together from
+        others), its ends are moved as those of a normal law's interval would be.
+
+        >>> i = mean_interval([1.0, 2.0, 3.0], confidence=0.95)
+        >>> i.at(0.99) == mean_interval([1.0, 2.0, 3.0], confidence=0.99)
+        True
+        """
+        open_fraction(confidence, "confidence")
+        if self.confidence in (confidence, 1.0):  # of confidence 1: exact, at any confidence
+            return self
+        # whoever has changed its ends since did not change how it was made
+        if self.again is not None and self.again(self.confidence) == self:
+            return self.again(confidence)
+        factor = _normal(confidence) / _normal(self.confidence)
+        low = (
+            self.estimate
+            if self.low == self.estimate
+            else (self.estimate - factor * (self.estimate - self.low))
+        )
+        high = (
+            self.estimate
+            if self.high == self.estimate
+            else (self.estimate + factor * (self.high - self.estimate))
+        )
+        return replace(self, low=low, high=high, confidence=confidence)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; an infinite end becomes the string `"inf"` or `"-inf"`."""
-        data = asdict(self)
+        data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "again"}
         for end in ("estimate", "low", "high"):
             number = float(data[end])
             data[end] = number if math.isfinite(number) else str(number)
@@ -73,7 +105,8 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
     failures = trials - successes
     low = 0.0 if successes == 0 else special.betaincinv(successes, failures + 1, tail)
     high = 1.0 if failures == 0 else special.betainccinv(successes + 1, failures, tail)
-    return Interval(successes / trials, float(low), float(high), confidence, trials, COUNTED)
+    again = partial(clopper_pearson, successes, trials)
+    return Interval(successes / trials, float(low), float(high), confidence, trials, COUNTED, again)
 
 
 def quantile_interval(samples: SampleValues, level: float, confidence: float = 0.95) -> Interval:
@@ -104,7 +137,8 @@ def quantile_interval(samples: SampleValues, level: float, confidence: float = 0
     low = float(x[first - 1]) if first > 0 else -math.inf
     high = float(x[last - 1]) if last <= n else math.inf
     middle = (x[math.ceil(level * n) - 1] + x[min(math.floor(level * n), n - 1)]) / 2
-    return Interval(float(middle), low, high, confidence, n, "order statistics")
+    again = partial(quantile_interval, x, level)
+    return Interval(float(middle), low, high, confidence, n, "order statistics", again)
 
 
 def median_interval(samples: SampleValues, confidence: float = 0.95) -> Interval:
@@ -146,11 +180,8 @@ def mean_interval(values: SampleValues, confidence: float = 0.99) -> Interval:
     x = _finite(values)
     if x.size < 2:
         raise EmptyData(f"an interval for a mean needs at least two observations, not {x.size!r}")
-    radius = _student(confidence, x.size - 1) * x.std(ddof=1) / math.sqrt(x.size)
-    mean = float(x.mean())
-    return Interval(
-        mean, mean - float(radius), mean + float(radius), confidence, x.size, "Student t"
-    )
+    error = float(x.std(ddof=1)) / math.sqrt(x.size)
+    return _student_interval(float(x.mean()), error, x.size - 1, x.size, "Student t", confidence)
 
 
 def largest_mean_interval(
@@ -190,6 +221,7 @@ def largest_mean_interval(
         confidence,
         n,
         f"Student t over {d} means together",
+        partial(largest_mean_interval, x),
     )
 
 
@@ -226,14 +258,27 @@ def fit_slope(
     slope = float(centered @ b) / spread
     residual = b - b.mean() - slope * centered
     error = math.sqrt(float(residual @ residual) / (a.size - 2) / spread)
-    radius = _student(confidence, a.size - 2) * error
     name = "least squares on logarithms" if log else "least squares"
-    return Interval(slope, slope - radius, slope + radius, confidence, a.size, name)
+    return _student_interval(slope, error, a.size - 2, a.size, name, confidence)
+
+
+def _student_interval(
+    estimate: float, error: float, degrees: int, trials: int, test: str, confidence: float
+) -> Interval:
+    """Student's interval of an estimate with this standard error and these degrees of freedom."""
+    radius = _student(confidence, degrees) * error
+    again = partial(_student_interval, estimate, error, degrees, trials, test)
+    return Interval(estimate, estimate - radius, estimate + radius, confidence, trials, test, again)
 
 
 def _student(confidence: float, degrees: int) -> float:
     """Two-sided quantile of Student's t."""
     return -float(special.stdtrit(degrees, (1 - confidence) / 2))
+
+
+def _normal(confidence: float) -> float:
+    """Two-sided quantile of the normal law."""
+    return -float(special.ndtri((1 - confidence) / 2))
 
 
 def _finite(values: SampleValues) -> np.ndarray[Any, Any]:

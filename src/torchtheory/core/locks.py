@@ -9,6 +9,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from torchtheory.core.errors import FileProblem
+from torchtheory.core.files import reason
+from torchtheory.core.outputs import plain_file
 
 
 @contextmanager
@@ -33,6 +35,7 @@ def sole_writer(path: Path) -> Iterator[None]:
 has ended, or give another file
     """
     lock_path = path.with_name(f".{path.name}.lock")
+    plain_file(lock_path)
     lock = FileLock(lock_path, blocking=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +46,7 @@ has ended, or give another file
             "another file"
         ) from None
     except OSError as error:
-        raise FileProblem(f"{path} cannot be written: {error.strerror}") from None
+        raise FileProblem(f"{path} cannot be written: {reason(error)}") from None
     try:
         yield
     finally:

@@ -4,7 +4,8 @@
 goes through joblib: processes of this machine (`loky`), a cluster (`dask`, `ray`), or this process
 (`serial`). What the tasks may count on is the same everywhere:
 
-- a task that raises costs nobody else anything: its exception is its outcome;
+- a task that raises costs nobody else anything: its exception is its outcome, whatever class it is
+  of;
 - a process that is killed (out of memory, `kill`) costs its own task only;
 - Ctrl-C, or leaving the loop early, ends the workers at once; so does the death of this process;
 - processes on one machine get their share of its cores.
@@ -33,7 +34,8 @@ import torch
 
 from torchtheory.core import progress
 from torchtheory.core.checks import one_of, whole_number
-from torchtheory.core.errors import MissingPackage
+from torchtheory.core.errors import MissingPackage, OutOfTime, TorchTheoryError
+from torchtheory.core.foreign_text import one_line
 
 Backend = Literal["loky", "dask", "ray", "serial"]
 BACKENDS: tuple[Backend, ...] = ("loky", "dask", "ray", "serial")
@@ -66,6 +68,17 @@ class Outcome(Generic[T]):
             raise self.error
         return cast(T, self.value)
 
+    @property
+    def complaint(self) -> str:
+        """What went wrong, on one line; empty where nothing did.
+
+        >>> Outcome(0, error=SystemExit(3)).complaint
+        'it raised SystemExit: 3'
+        """
+        if self.error is None or isinstance(self.error, TorchTheoryError | WorkerKilled):
+            return one_line(str(self.error or ""))
+        return one_line(f"it raised {_words(self.error)}")[:500]
+
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
@@ -75,11 +88,14 @@ class _Worker:
         parent: process id of the one that waits for the results, where it is on the same machine.
         marks: a directory in which a file stands for each task being run.
         threads: how many threads the numerical libraries may use; as they are if `None`.
+        place: the current directory of the one that waits, which a worker of an earlier call may
+            not have seen.
     """
 
     parent: int | None = None
     marks: str | None = None
     threads: int | None = None
+    place: str | None = None
 
 
 def run_tasks(
@@ -136,7 +152,7 @@ def _outcomes(
     if backend == "serial" or (backend == "loky" and jobs == 1):
         with progress.display():
             for place, task in enumerate(progress.track(tasks, description)):
-                yield _attempt(function, place, task)
+                yield _attempt(function, place, task, here=True)
         return
     outcomes = _on_this_machine if backend == "loky" else _on_a_cluster
     found = outcomes(function, tasks, jobs, backend, threads)
@@ -158,7 +174,7 @@ def _on_this_machine(
     suspects: list[int] = []
     settings = {"backend": backend, "inner_max_num_threads": threads}
     with tempfile.TemporaryDirectory(prefix="torchtheory-tasks-") as marks:
-        worker = _Worker(os.getpid(), marks, threads)
+        worker = _Worker(os.getpid(), marks, threads, os.getcwd())
         while waiting or suspects:
             # a suspect runs alone: if a process is killed again, it was this task's
             chosen = sorted(waiting) if waiting else [suspects.pop()]
@@ -214,48 +230,62 @@ def _dispatch(
         with _interrupts_ignored():
             found = parallel(calls)
     try:
-        for place, packed in found:
-            yield _unpacked(place, packed)
+        for place, packed, words in found:
+            yield _unpacked(place, packed, words)
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that unfinished tasks are canceled: so they should be
             found.close()
 
 
-def _attempt(function: Callable[[Task], T], place: int, task: Task) -> Outcome[T]:
+def _attempt(function: Callable[[Task], T], place: int, task: Task, here: bool) -> Outcome[T]:
+    """Call the function; whatever it raises is its outcome, `sys.exit` and the like too.
+
+    In this process (`here`) Ctrl-C and the end of a deadline are for all tasks. No worker is told
+    of either: there they come from the task.
+    """
     try:
         return Outcome(place, function(task))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if here and (type(error) is KeyboardInterrupt or isinstance(error, OutOfTime)):
+            raise
         return Outcome(place, error=error)
 
 
 def _work(
     function: Callable[[Task], T], place: int, task: Task, worker: _Worker
-) -> tuple[int, bytes]:
-    """One task in a worker process; the outcome is packed here, so that failing at it is one."""
+) -> tuple[int, bytes, str]:
+    """One task in a worker process; the outcome is packed here, so that failing at it is one.
+
+    With the words of what was raised: its class may be known to the worker alone.
+    """
     _prepare(worker)
     mark = None if worker.marks is None else Path(worker.marks, str(place))
     if mark is not None:
         mark.touch()
     try:
         with progress.hidden():
-            outcome = _attempt(function, place, task)
+            outcome = _attempt(function, place, task, here=False)
+        words = ""
         if outcome.error is not None:
+            words = _words(outcome.error)
             outcome = Outcome(place, error=_portable(outcome.error))
         try:
-            return place, cloudpickle.dumps(outcome)
-        except Exception as error:
+            return place, cloudpickle.dumps(outcome), words
+        except BaseException as error:
             problem = TypeError(f"the result cannot be sent back: {_words(error)}")
-            return place, cloudpickle.dumps(Outcome(place, error=problem))
+            return place, cloudpickle.dumps(Outcome(place, error=problem)), words
     finally:
         if mark is not None:
             mark.unlink(missing_ok=True)
 
 
-def _unpacked(place: int, packed: bytes) -> Outcome[Any]:
+def _unpacked(place: int, packed: bytes, words: str) -> Outcome[Any]:
     try:
         return cast(Outcome[Any], pickle.loads(packed))  # made by our own worker
-    except Exception as error:
+    except BaseException as error:
+        if words:
+            return Outcome(place, error=RuntimeError(words))
         return Outcome(place, error=TypeError(f"the result cannot be read: {_words(error)}"))
 
 
@@ -263,13 +293,16 @@ def _portable(error: BaseException) -> BaseException:
     """The exception, or its words where it does not survive being sent."""
     try:
         sent = pickle.loads(cloudpickle.dumps(error))
-    except Exception:
+    except BaseException:
         sent = None
     return error if type(sent) is type(error) else RuntimeError(_words(error))
 
 
 def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:  # of a class whose __str__ raises
+        return type(error).__name__
 
 
 _prepared: _Worker | None = None
@@ -284,6 +317,8 @@ def _prepare(worker: _Worker) -> None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         watch = threading.Thread(target=_end_with_parent, args=(worker.parent,), daemon=True)
         watch.start()
+    if worker.place is not None:
+        os.chdir(worker.place)
     if worker.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(worker.threads)
         torch.set_num_threads(worker.threads)

@@ -8,7 +8,8 @@ says.fails("weights with mean 0.3", widths, shifted)
 
 Each verb measures and records one claim. `fails` sends observations made with a hypothesis broken
 through the *same* estimator, relation, tolerance and confidence, so a control cannot be another
-check. Wherever a verb takes observations, an `Interval` that was made of them already will do.
+check. Wherever a verb takes observations, an `Interval` that was made of them already will do. The
+confidence that a verb takes is the least: a lab judges all of its claims together, at a higher one.
 """
 
 from __future__ import annotations

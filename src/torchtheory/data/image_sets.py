@@ -14,7 +14,6 @@ import os
 import urllib.error
 import urllib.request
 import zlib
-from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import FileProblem, UnknownName
 from torchtheory.core.files import kind_of
+from torchtheory.core.outputs import replaced_file
 from torchtheory.data.files import read_idx
 
 FILES = (
@@ -109,16 +109,8 @@ def download_image_set(name: str) -> Path:
         if _file(place, file):
             continue
         packed = _fetch(f"{file}.gz", checksum, name)
-        partial = place / f".partial-{os.getpid()}-{file}.gz"
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(packed)
-            partial.replace(place / f"{file}.gz")
-        except OSError as error:
-            raise FileProblem(f"cannot write to {place}: {error.strerror}") from None
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
+        with replaced_file(place / f"{file}.gz") as stream:
+            stream.write(packed)
     return place
 
 

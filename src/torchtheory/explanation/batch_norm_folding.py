@@ -10,6 +10,7 @@ pad what goes in. Source: Mathematical Aspects of Deep Learning, section 5.4.1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from torchtheory.models.model import (
     one_output,
     tensors_in,
 )
+from torchtheory.models.opened import answer
 from torchtheory.models.untouched import copied
 from torchtheory.nets.attention.tracing import NamedCalls
 
@@ -41,22 +43,30 @@ class Folded:
     Attributes:
         model: the copy, in evaluation mode, with `nn.Identity` in their places.
         difference: largest difference of outputs on the probe inputs.
+        unchanged: whether that is rounding.
         into: by name of the normalization, the layer it went into.
         kept: by name of a normalization that stayed, why.
     """
 
     model: nn.Module
     difference: float
+    unchanged: bool
     into: dict[str, str]
     kept: dict[str, str]
 
 
-def fold_batch_norm(model: nn.Module, probe: Tensor) -> Folded:
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether there is something to fold."""
+    return any(isinstance(module, _NORMS) for module in model.modules())
+
+
+def fold_batch_norm(model: nn.Module, probe: Tensor | Sequence[Tensor]) -> Folded:
     """A copy of the network with every batch normalization folded that can be.
 
     Args:
         model: the network; it stays as it is.
-        probe: inputs `[n, ...]` to see which layer feeds which, and to compare outputs on.
+        probe: inputs `[n, ...]`, or several such tensors, to see which layer feeds which, and to
+            compare outputs on.
 
     Raises:
         UnsupportedModel: if the network cannot be copied.
@@ -66,6 +76,7 @@ def fold_batch_norm(model: nn.Module, probe: Tensor) -> Folded:
     {'1': '0'}
     """
     as_module(model)
+    probe = [probe] if isinstance(probe, Tensor) else probe
     made = copied(model).requires_grad_(False)
     with torch.no_grad(), evaluating(made), global_randomness_kept():
         calls = _Calls(made)
@@ -85,11 +96,13 @@ def fold_batch_norm(model: nn.Module, probe: Tensor) -> Folded:
             setattr(modules[parent], own, nn.Identity())
         after = _outputs(made, probe)
     made.eval()
-    return Folded(made, float((after - before).abs().max()), into, kept)
+    difference, size = float((after - before).abs().max()), float(before.abs().max())
+    unchanged = difference <= torch.finfo(before.dtype).eps ** 0.5 * size
+    return Folded(made, difference, unchanged, into, kept)
 
 
-def _outputs(model: nn.Module, probe: Tensor) -> Tensor:
-    returned = model(probe)
+def _outputs(model: nn.Module, probe: Sequence[Tensor]) -> Tensor:
+    returned = answer(model, *(t.clone() for t in probe))
     return one_output(returned, main_output(returned))
 
 
@@ -124,6 +137,8 @@ def _fold(
     name: str, norm: Any, modules: dict[str, nn.Module], calls: _Calls, into: dict[str, str]
 ) -> str:
     """Fold one normalization into a layer beside it; why not, if that is impossible."""
+    if not _is_plain(norm):
+        return "it does more than batch normalization"
     if norm.running_mean is None or norm.running_var is None:
         return "it has no running statistics"
     if len(calls.given.get(name, [])) != 1:
@@ -137,6 +152,7 @@ def _fold(
     layer = modules.get(before)
     if (
         isinstance(layer, _FOLDABLE)
+        and _is_plain(layer)
         and len(calls.made[before]) == 1
         and len(calls.takers.get(id(given), [])) == 1
     ):
@@ -151,7 +167,8 @@ def _fold(
     takers = {taker for taker, _ in calls.takers.get(id(made), [])}
     behind = next(iter(takers)) if len(takers) == 1 else ""
     layer = modules.get(behind)
-    if not isinstance(layer, _FOLDABLE) or len(calls.made.get(behind, [])) != 1:
+    alone = isinstance(layer, _FOLDABLE) and len(calls.made.get(behind, [])) == 1
+    if not (isinstance(layer, _FOLDABLE) and alone and _is_plain(layer)):
         return "no linear layer alone feeds it, and none alone takes what it returns"
     if isinstance(layer, _CONVOLUTIONS) and _pads_with_zeros(layer):
         return f"the convolution {behind!r} behind it pads with zeros"
@@ -160,6 +177,19 @@ def _fold(
     _fold_before(layer, scale, shift)
     into[name] = behind
     return ""
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether a layer does what its weights say, and nothing makes them, hooks or overrides it."""
+    known = next(kind for kind in (*_FOLDABLE, *_NORMS) if isinstance(layer, kind))
+    hooks = layer._forward_hooks or layer._forward_pre_hooks
+    own = layer._parameters.keys() | layer._buffers.keys()
+    return (
+        type(layer).forward is known.forward
+        and getattr(type(layer), "_conv_forward", None) is getattr(known, "_conv_forward", None)
+        and not hooks
+        and {"weight", "bias"} <= own
+    )
 
 
 def _fold_before(layer: _Linear, scale: Tensor, shift: Tensor) -> None:

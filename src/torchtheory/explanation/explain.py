@@ -25,9 +25,9 @@ from torchtheory.core.errors import (
     TorchTheoryError,
 )
 from torchtheory.core.figure import Figure
-from torchtheory.core.files import write_together
-from torchtheory.core.foreign_text import json_text
 from torchtheory.core.intervals import Interval
+from torchtheory.core.marks import marked_archive, record_text
+from torchtheory.core.outputs import write_outputs
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.explanation import page
 from torchtheory.explanation.by_feature import Method, agreement, explained_by, named_methods
@@ -182,12 +182,12 @@ class Explanations:
         np.savez_compressed(packed, allow_pickle=False, **self.arrays())
         figures = self.figures()
         files: dict[str, str | bytes] = {
-            "explanation.json": json_text(self.to_json()),
-            "explanation.npz": packed.getvalue(),
+            "explanation.json": record_text("explanation", self.to_json()),
+            "explanation.npz": marked_archive("explanation", packed.getvalue()),
             "explanation.html": page.explanations_page(self, figures),
         }
         files |= {f"figures/{name}.png": figure.png for name, figure in figures.items()}
-        return write_together(directory, files) / "explanation.html"
+        return write_outputs(directory, files) / "explanation.html"
 
 
 def explain(
@@ -247,6 +247,8 @@ def explain(
         try:
             with _doubts(remarks):
                 found[name] = explained_by(call, model, x, target, name)
+            ledger = found[name].ledger
+            remarks |= dict.fromkeys(ledger.remarks() if ledger is not None else [])
         except TorchTheoryError as error:
             if len(calls) == 1:
                 raise
@@ -305,6 +307,8 @@ def _method_json(e: Explanation) -> dict[str, Any]:
         "forwards": e.forwards,
         "backwards": e.backwards,
         "seconds": e.seconds,
+        "folded": None if e.ledger is None else dict(e.ledger.folded),
+        "not_folded": None if e.ledger is None else dict(e.ledger.not_folded),
         "ledger": None
         if e.ledger is None
         else [

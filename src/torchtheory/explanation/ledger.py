@@ -15,8 +15,8 @@ Eq. (5.8) and footnote 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -61,11 +61,15 @@ class Ledger:
         score: `[n]`, what was put in at the top.
         entries: in the order in which relevance met them.
         relevance: `[n]`, what arrived at the inputs.
+        folded: batch normalizations that were folded, and the layers that they went into.
+        not_folded: those that have a rule of their own, and why they were not folded.
     """
 
     score: Tensor
     entries: tuple[Entry, ...]
     relevance: Tensor
+    folded: Mapping[str, str] = field(default_factory=dict)
+    not_folded: Mapping[str, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
@@ -89,6 +93,18 @@ class Ledger:
     def unexplained(self) -> Tensor:
         """`[n]`, what the books do not account for, from score to inputs."""
         return self.score - self.relevance - self.to_biases - self.to_epsilon - self.leaked
+
+    def remarks(self) -> list[str]:
+        """What was done about batch normalization, in sentences."""
+        found = [
+            f"batch normalization {name!r} is not folded into a layer and has a rule of its own, "
+            f"because {reason}"
+            for name, reason in self.not_folded.items()
+        ]
+        if self.folded:
+            pairs = ", ".join(f"{norm} into {layer}" for norm, layer in self.folded.items())
+            found.insert(0, f"batch normalizations were folded before LRP: {pairs}")
+        return found
 
     def _sum(self, parts: list[Tensor]) -> Tensor:
         return torch.stack(parts).sum(0) if parts else torch.zeros_like(self.score)

@@ -51,10 +51,10 @@ def lime(
 ) -> Explanation:
     r"""The coefficients of a weighted linear fit to scores with features left out.
 
-    For a linear score and baseline 0 they are $w_ix_i$ exactly. Otherwise they estimate the best
-    linear fit over all sets, and depend on those that were drawn: `error` has their standard errors
-    (of the sandwich estimator, for a misfit of any shape). Draws are independent from sample to
-    sample. `reference` is $\beta_0$, so `gap` says by how much the surrogate misses the score.
+    For a linear score and baseline 0 they are $w_ix_i$, up to rounding. Otherwise they estimate the
+    best linear fit over all sets, and depend on those that were drawn: `error` has their standard
+    errors (of the sandwich estimator, for a misfit of any shape). Draws are independent from sample
+    to sample. `reference` is $\beta_0$, so `gap` says by how much the surrogate misses the score.
 
     Args:
         model, x, target, output: see `open_score`.
@@ -113,10 +113,10 @@ def lime(
             scores = removal(kept, some).double()
             share = kept.double().mean(2)
             weights = torch.exp(-(((1 - share.sqrt()) / width) ** 2))
-            fitted, error = _fit(kept.double(), scores, weights, penalty, select)
-            values.append(fitted[:, 1:])
-            errors.append(error[:, 1:])
-            intercepts.append(fitted[:, 0])
+            intercept, fitted, error = _fit(kept.double(), scores, weights, penalty, select)
+            values.append(fitted)
+            errors.append(error)
+            intercepts.append(intercept)
         return explained(
             score,
             removal.spread(torch.cat(values).to(score.points)),
@@ -129,38 +129,53 @@ def lime(
 
 def _fit(
     masks: Tensor, scores: Tensor, weights: Tensor, penalty: float, select: int | None
-) -> tuple[Tensor, Tensor]:
-    """Intercepts and coefficients `[n, 1 + p]` of weighted ridges, and their standard errors."""
-    design = torch.cat([torch.ones_like(masks[..., :1]), masks], 2)
-    weighted = design * weights[..., None]
-    gram = weighted.mT @ design
-    moments = (weighted.mT @ scores[..., None])[..., 0]
-    shrunk = torch.full_like(moments[0], penalty)
-    shrunk[0] = 0.0  # not the intercept
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Intercepts `[n]` and coefficients `[n, p]` of weighted ridges, and their standard errors.
+
+    All is seen from the set of the largest weight, and centered, before it is multiplied: with
+    almost all of the weight on one set, differences of large sums would be rounding.
+    """
+    heaviest = (torch.arange(len(masks), device=masks.device), weights.argmax(1))
+    here, score_here = masks[heaviest], scores[heaviest]
+    centered, rest = masks - here[:, None], scores - score_here[:, None]
+    share = weights / weights.sum(1, keepdim=True)
+    middle, level = (centered * share[..., None]).sum(1), (rest * share).sum(1)
+    centered, rest = centered - middle[:, None], rest - level[:, None]
+    weighted = centered * weights[..., None]
+    gram = weighted.mT @ centered
+    moments = (weighted.mT @ rest[..., None])[..., 0]
     used = torch.ones_like(moments)
     if select is not None:
-        used[:, 1:] = _first_on_the_path(gram, moments, select)
+        used = _first_on_the_path(gram, moments, select)
     # what is not used has the equation "coefficient = 0"
-    system = gram * used[:, :, None] * used[:, None] + torch.diag_embed(shrunk * used + (1 - used))
-    inverse, failed = torch.linalg.inv_ex(system)
-    if bool((failed > 0).any()):
+    system = gram * used[:, :, None] * used[:, None]
+    system = system + torch.diag_embed(penalty * used + (1 - used))
+    scale = system.diagonal(dim1=1, dim2=2).sqrt()  # weights may be tiny, and all alike
+    inverse, failed = torch.linalg.inv_ex(system / scale[:, None] / scale[..., None])
+    size = inverse.abs().amax((1, 2))
+    if bool((failed > 0).any() or not (size < 1e-3 / torch.finfo(size.dtype).eps).all()):
         raise InvalidInput(
             "the sets that were drawn do not tell the features apart: give more samples, a larger "
             "width, or a penalty above 0"
         )
+    inverse = inverse / scale[:, None] / scale[..., None]
     fitted = (inverse @ (moments * used)[..., None])[..., 0]
-    left = weights * (scores - (design @ fitted[..., None])[..., 0])
-    influence = (design * left[..., None] * used[:, None]) @ inverse  # [n, samples, 1 + p]
-    freedom = scores.shape[1] / (scores.shape[1] - used.sum(1, keepdim=True)).clamp(min=1)
-    return fitted, (influence.square().sum(1) * freedom).sqrt() * used
+    left = weights * (rest - (centered @ fitted[..., None])[..., 0])
+    influence = (centered * left[..., None] * used[:, None]) @ inverse  # [n, samples, p]
+    freedom = scores.shape[1] / (scores.shape[1] - 1 - used.sum(1, keepdim=True)).clamp(min=1)
+    errors = (influence.square().sum(1) * freedom).sqrt() * used
+    return score_here + level - ((here + middle) * fitted).sum(1), fitted, errors
 
 
 def _first_on_the_path(gram: Tensor, moments: Tensor, select: int) -> Tensor:
-    """Which features, 1 or 0, `[n, p]`, come first on the lasso's path."""
-    centered = gram[:, 1:, 1:] - gram[:, 1:, :1] * gram[:, :1, 1:] / gram[:, :1, :1]
-    products = moments[:, 1:] - gram[:, 1:, 0] * moments[:, :1] / gram[:, 0, :1]
-    chosen = torch.zeros_like(products)
-    for k, (square, product) in enumerate(zip(centered.cpu(), products.cpu(), strict=True)):
+    """Which features, 1 or 0, `[n, p]`, come first on the lasso's path.
+
+    Args:
+        gram, moments: `[n, p, p]` and `[n, p]`, of centered features.
+        select: how many at most.
+    """
+    chosen = torch.zeros_like(moments)
+    for k, (square, product) in enumerate(zip(gram.cpu(), moments.cpu(), strict=True)):
         scale = square.diagonal().sqrt()
         _, _, path = lars_path_gram(
             (product / scale).numpy(),

@@ -17,12 +17,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
 from torchtheory.core.errors import UnknownName, UnsupportedModel
+from torchtheory.explanation.batch_norm_folding import fold_batch_norm, has_batch_norm
 from torchtheory.explanation.composites import DoubtfulRules, Rules, as_composite, doubts
 from torchtheory.explanation.explanation import Explanation, explained
 from torchtheory.explanation.ledger import Entry, Ledger
@@ -40,6 +42,7 @@ def lrp(
     rules: Rules = None,
     *,
     output: int | str | None = None,
+    fold: bool = True,
 ) -> Explanation:
     r"""Relevance of the inputs by layer-wise relevance propagation, with its ledger.
 
@@ -47,7 +50,15 @@ def lrp(
     starts with outputs times its slopes; what these do not add up to goes to the biases. Maxima
     hand everything to the winner (of equal ones to the first in pooling and in `max` along a
     dimension, while `amax` and `maximum` let them share), averages are linear, normalizations by
-    statistics of a sample count their scale as a constant, and batch normalization is affine.
+    statistics of a sample count their scale as a constant.
+
+    Batch normalization is folded into the linear layer or convolution beside it before anything is
+    handed back, as the source does. With the rules zero, epsilon and flat this makes no difference
+    but for $\varepsilon$; with gamma and alpha-beta, which treat positive and negative
+    contributions differently, relevance of a network with normalizations that are not folded is
+    another one, off by as much as its own size. What was folded, what could not be and why is in
+    `ledger.folded` and `ledger.not_folded`; a normalization that is not folded is an affine map of
+    each channel and has the rule that the choice of rules gives it.
 
     Args:
         model: the network; a private copy of it runs, in evaluation mode.
@@ -56,6 +67,7 @@ def lrp(
         rules: one rule for all layers, a `Composite`, the name of a `preset`, a mapping from types
             or names of layers to rules, or nothing for `Epsilon(1e-6)`.
         output: position or key of the output that is meant, where there are several.
+        fold: whether batch normalization is folded away first.
 
     Returns:
         Relevance in the shape of x, whose sum with the ledger's `to_biases`, `to_epsilon` and
@@ -77,8 +89,8 @@ def lrp(
     True
     """
     started = time.perf_counter()
-    passes = _Passes(rules)
-    with open_score(model, x, target, output=output, first=passes.begin) as score:
+    passes = _Passes(rules, fold=fold)
+    with passes.opened(model, x, target, output) as score:
         relevance, ledger, _ = passes.propagated(score)
         if rules is not None:
             for sentence in passes.doubts:
@@ -95,11 +107,13 @@ def layer_relevances(
     layers: Sequence[str] = (),
     *,
     output: int | str | None = None,
+    fold: bool = True,
 ) -> dict[str, Tensor]:
     """Relevance `[n, ...]` of the outputs of some layers, in their shapes, by the same pass.
 
     Args:
-        model, x, target, rules, output: as of `lrp`.
+        model, x, target, rules, output, fold: as of `lrp`. A layer into which a normalization was
+            folded has that one's outputs.
         layers: names of modules, as `model.named_modules()` has them. A module that is called
             several times has the sum of its calls.
 
@@ -110,8 +124,8 @@ def layer_relevances(
     for layer in layers:
         if layer not in names:
             raise UnknownName("layer", layer, [n for n in names if n])
-    passes = _Passes(rules, layers)
-    with open_score(model, x, target, output=output, first=passes.begin) as score:
+    passes = _Passes(rules, layers, fold=fold)
+    with passes.opened(model, x, target, output) as score:
         return passes.propagated(score)[2]
 
 
@@ -119,14 +133,44 @@ class _Passes:
     """Passes of a score through its network, watched, some samples at a time.
 
     Args:
-        rules, layers: as they were given.
+        rules, layers, fold: as they were given.
     """
 
-    def __init__(self, rules: Rules, layers: Sequence[str] = ()) -> None:
-        self.rules, self.layers = rules, layers
+    def __init__(self, rules: Rules, layers: Sequence[str] = (), *, fold: bool) -> None:
+        self.rules, self.layers, self.fold = rules, layers, fold
+        self.folded: dict[str, str] = {}
+        self.not_folded: dict[str, str] = {}
         self.kept: Kept = {}
         self.first: tuple[Propagation, Tensor, Tensor] | None = None
         self.doubts: dict[str, None] = {}
+
+    def opened(
+        self, model: nn.Module, x: Inputs, target: Target, output: int | str | None
+    ) -> AbstractContextManager[Score]:
+        """The score, whose network is without the batch normalizations that can be folded."""
+        return open_score(
+            model, x, target, output=output, first=self.begin, prepare=self.without_batch_norm
+        )
+
+    def without_batch_norm(self, network: nn.Module, x: Sequence[Tensor]) -> nn.Module:
+        """The network with what can be folded folded, if its outputs stay the same."""
+        if not has_batch_norm(network):
+            return network
+        if not self.fold:
+            reason = "fold=False"
+        else:
+            try:
+                found = fold_batch_norm(network, [t[:2] for t in x])
+            except UnsupportedModel as error:
+                reason = str(error)
+            else:
+                if found.unchanged:
+                    self.folded, self.not_folded = found.into, found.kept
+                    return found.model
+                reason = "outputs would change"
+        names = [n for n, m in network.named_modules() if has_batch_norm(m) and not [*m.children()]]
+        self.not_folded = dict.fromkeys(names, reason)
+        return network
 
     def begin(self, score: Score, points: Tensor) -> Tensor:
         """The first pass of a score."""
@@ -148,6 +192,7 @@ class _Passes:
             except BaseException:
                 trace.close()
                 raise
+            trace.running = False
         return trace, start, trace.current(returned)
 
     def propagated(self, score: Score) -> tuple[Tensor, Ledger, dict[str, Tensor]]:
@@ -171,7 +216,8 @@ class _Passes:
             books.append(trace.entries)
             self.doubts |= dict.fromkeys(doubts(trace.met, trace.rules.product))
         relevance = torch.cat(parts)
-        ledger = Ledger(score.values, _merged(books, [len(p) for p in parts]), relevance.sum(1))
+        entries = _merged(books, [len(p) for p in parts])
+        ledger = Ledger(score.values, entries, relevance.sum(1), self.folded, self.not_folded)
         return relevance, ledger, {name: torch.cat(of) for name, of in found.items()}
 
 

@@ -281,6 +281,7 @@ def open_score(
     probabilities: bool = False,
     seed: int = 0,
     first: Callable[[Score, Tensor], Tensor] | None = None,
+    prepare: Callable[[nn.Module, Sequence[Tensor]], nn.Module] | None = None,
 ) -> Iterator[Score]:
     """The score of a user's network at some samples, while the model stays as it was.
 
@@ -296,6 +297,7 @@ def open_score(
         seed: of what the model draws, which is an error.
         first: makes the outputs of the first pass out of the score and its points, by `Score.run`,
             for a method that has use for it; not asked for words, nor for many samples.
+        prepare: makes of the private network and the inputs the network that is asked.
 
     Raises:
         UnsupportedModel: for a model in training mode with dropout, one that draws random numbers,
@@ -329,7 +331,7 @@ def open_score(
                 for t in given
             ]
         yield Score(
-            network,
+            network if prepare is None else prepare(network, given),
             given,
             target,
             single=single,

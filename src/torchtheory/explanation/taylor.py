@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import described, one_of, positive_number
 from torchtheory.core.errors import InvalidInput
+from torchtheory.core.random import as_generator, gaussian
 from torchtheory.explanation.explanation import Explanation, Relevance, explained
 from torchtheory.explanation.removal import Baseline, references
 from torchtheory.explanation.score import Inputs, Score, Target, open_score
@@ -35,8 +36,18 @@ Reference = Literal["zero", "root"] | tuple[Literal["scale"], float] | Tensor | 
 _PLACES = 64
 #: How far along the gradient: two to this power, in lengths of Newton's step.
 _FARTHEST = 8
+#: How many places there are where a root is known at the end of the ray.
+_NEARBY = 16
 #: Turns of the direction towards the nearest root.
 _TURNS = 40
+#: Rays in random directions, of which the one with the nearest root is turned as well.
+_RANDOM_RAYS = 16
+#: How often a root that is no local minimum is left for a nearer one.
+_ESCAPES = 4
+#: Products with the Hessian to find out how the surface of roots bends.
+_PRODUCTS = 20
+#: By how much the direction may deviate from upright, and the curvature from the allowed one.
+_UPRIGHT = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,8 @@ class Roots:
         scores: `[n]`, of these points.
         distances: `[n]`, of these points from the inputs, Euclidean.
         method: how they were looked for.
+        locally_nearest: `[n]`, of `nearest`, whether the root passes the test of a local minimum
+            of the distance (see `find_root`); None of other methods.
     """
 
     points: Relevance | None
@@ -59,6 +72,7 @@ class Roots:
     scores: Tensor
     distances: Tensor
     method: RootMethod
+    locally_nearest: Tensor | None = None
 
     def __repr__(self) -> str:
         return (
@@ -126,13 +140,22 @@ def find_root(
         model, x, target, output: see `open_score`.
         method: `gradient` goes from the input along the gradient, down for a positive score and up
             for a negative one, to at most 256 times Newton's step; `segment` goes straight to the
-            baseline; `nearest` begins with the nearer root of both and turns the ray until it
-            stands upright on the roots, by descent on its length. That is a local minimum, so its
-            distance is an upper bound of the least.
+            baseline; `nearest` begins with the roots of both and the nearest one on 16 rays in
+            random directions, turns each ray until it stands upright on the roots, by descent on
+            its length, and takes the shortest.
         baseline: where the segment ends: a number, or inputs of one sample or of each.
 
-    Time: 64 passes forward and about 10 more to close in; `nearest` does this up to 40 times, and
-    needs a gradient for each. Memory: that of a chunk.
+    The distance of `nearest` is an upper bound of the least. Whether it is a local minimum is
+    tested: at a root $\tilde x=x+tu$ with $\|u\|=1$, gradient $g$ and Hessian $H$ the distance of
+    roots beside it is $t+\frac1{2t}\big(\|s\|^2-t\,s^\top Hs/(u\cdot g)\big)+\dots$ for $s$
+    across $u$, so that $g$ must be parallel to $u$ and no eigenvalue of $tH/(u\cdot g)$ across $u$
+    above 1. From a root with a larger one the search goes on in both directions of its
+    eigenvector. `locally_nearest` says which roots pass in the end, both conditions up to 1/100;
+    where a network of ReLUs has a kink there may be none that does.
+
+    Time: 64 passes forward and about 10 more to close in; `nearest` takes up to 40 turns from each
+    of three roots, of up to 30 passes forward and a gradient each, then 40 gradients for the
+    Hessian, and as much again for each root that is left. Memory: that of a chunk.
 
     >>> net = nn.Linear(2, 1).double()
     >>> x = torch.randn(4, 2).double()
@@ -142,7 +165,10 @@ def find_root(
     """
     one_of(method, "method", ROOT_METHODS)
     with open_score(model, x, target, output=output) as score:
-        entries, values = _search(score, method, baseline)
+        if method == "nearest":
+            entries, values, locally = _nearest(score, baseline)
+        else:
+            (entries, values), locally = _on_one_ray(score, method, baseline), None
         real = all(t.is_floating_point() for t in score.x)
         return Roots(
             score.shaped(entries) if real else None,
@@ -151,6 +177,7 @@ def find_root(
             values,
             (entries - score.points).norm(dim=1),
             method,
+            locally,
         )
 
 
@@ -159,7 +186,7 @@ def _reference_points(score: Score, reference: Reference) -> Tensor:
     if isinstance(reference, str):
         if one_of(reference, "reference", ("zero", "root")) == "zero":
             return torch.zeros_like(score.points)
-        return _search(score, "gradient", 0.0)[0]
+        return _along_gradient(score)[0]
     if isinstance(reference, tuple) and len(reference) == 2 and reference[0] == "scale":
         return positive_number(reference[1], "the scale of the reference") * score.points
     if not isinstance(reference, Tensor | tuple | list):
@@ -169,14 +196,9 @@ def _reference_points(score: Score, reference: Reference) -> Tensor:
     return references(score, reference, None)[0].expand_as(score.points)  # type: ignore[arg-type]
 
 
-def _search(score: Score, method: RootMethod, baseline: Baseline) -> tuple[Tensor, Tensor]:
-    """Points `[n, d]` and their scores by one of the methods."""
-    if method == "segment":
-        return _to_baseline(score, baseline)
-    along = _along_gradient(score)
-    if method == "gradient":
-        return along
-    return _nearest(score, _nearer(score, along, _to_baseline(score, baseline)))
+def _on_one_ray(score: Score, method: RootMethod, baseline: Baseline) -> tuple[Tensor, Tensor]:
+    """Points `[n, d]` and their scores, of a method that looks in one direction."""
+    return _to_baseline(score, baseline) if method == "segment" else _along_gradient(score)
 
 
 def _along_gradient(score: Score) -> tuple[Tensor, Tensor]:
@@ -194,7 +216,116 @@ def _to_baseline(score: Score, baseline: Baseline) -> tuple[Tensor, Tensor]:
     return _on_ray(score, end - score.points, places)
 
 
-def _nearest(score: Score, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _nearest(score: Score, baseline: Baseline) -> tuple[Tensor, Tensor, Tensor]:
+    """Points, their scores, and whether they pass the test of a local minimum."""
+    source, near = as_generator(0), _nearby(score)
+    starts = [_along_gradient(score), _to_baseline(score, baseline)]
+    starts.append(_in_random_directions(score, _nearer(score, *starts), source))
+    best, *others = [_turned(score, start) for start in starts]
+    for other in others:
+        best = _nearer(score, best, other)
+    passes, sideways = _local_minima(score, best, source)
+    for _ in range(_ESCAPES):
+        rows = (_is_root(score, best[1]) & ~passes & sideways.any(1)).nonzero()[:, 0]
+        if not len(rows):
+            break
+        # around the eigenvector, a little first: the surface may end not far from here
+        away = best[0][rows] - score.points[rows]
+        length = away.norm(dim=1, keepdim=True)
+        for angle in (0.02, 0.1, 0.3, 0.8, -0.02, -0.1, -0.3, -0.8):
+            direction = _unit(away + math.tan(angle) * length * sideways[rows])
+            best = _with_rows(score, best, _on_ray(score, length * direction, near, rows), rows)
+        best = _turned(score, best)
+        passes, sideways = _local_minima(score, best, source)
+    return *best, passes
+
+
+def _in_random_directions(
+    score: Score, best: tuple[Tensor, Tensor], source: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """The nearest root on rays in random directions, as long as the best so far is away.
+
+    Rays are 256 times as long as the input where there is no root yet.
+    """
+    sizes = score.points.norm(dim=1)
+    far = 2**_FARTHEST * torch.where(sizes > 0, sizes, 1.0)
+    length = torch.where(_is_root(score, best[1]), (best[0] - score.points).norm(dim=1), far)
+    rows = (length > 0).nonzero()[:, 0]
+    places = torch.logspace(-_FARTHEST, 0, _PLACES // 2, base=2).to(score.points)
+    for _ in range(_RANDOM_RAYS if len(rows) else 0):
+        u = _unit(_gaussian_like(score.points, source))
+        tried = _on_ray(score, (length[:, None] * u)[rows], places, rows)
+        best = _with_rows(score, best, tried, rows)
+    return best
+
+
+def _nearby(score: Score) -> Tensor:
+    """Places on a ray that is as long as the best root is away."""
+    return torch.arange(1, _NEARBY + 1).to(score.points) / _NEARBY
+
+
+def _gaussian_like(points: Tensor, source: torch.Generator) -> Tensor:
+    return gaussian(*points.shape, generator=source, dtype=torch.float64).to(points)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Vectors `[n, d]` of length 1; 0 stays 0."""
+    sizes = vectors.norm(dim=1, keepdim=True)
+    return vectors / torch.where(sizes > 0, sizes, 1.0)
+
+
+def _with_rows(
+    score: Score, best: tuple[Tensor, Tensor], tried: tuple[Tensor, Tensor], rows: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The nearer of two roots, of samples for which another one was tried."""
+    points, values = (t.clone() for t in best)
+    points[rows], values[rows] = tried
+    return _nearer(score, best, (points, values))
+
+
+def _local_minima(
+    score: Score, best: tuple[Tensor, Tensor], source: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    r"""Which roots pass the test of a local minimum; for others, where nearer ones lie.
+
+    Returns:
+        `[n]`, and unit vectors `[n, d]` across the rays, 0 for a root that bends nowhere too much.
+    """
+    points, values = best
+    away = points - score.points
+    length = away.norm(dim=1, keepdim=True)
+    u = _unit(away)
+    gradient = score.gradients_in_chunks(points)[1]
+    along = (gradient * u).sum(1, keepdim=True)
+    slope = u - gradient / torch.where(along == 0, 1.0, along)
+    step = torch.finfo(points.dtype).eps ** (1 / 3) * length
+
+    def bent(v: Tensor) -> Tensor:
+        r"""$tHv/(u\cdot g)$ across u, by central differences."""
+        difference = sum(
+            sign * score.gradients_in_chunks(points + sign * step * v)[1] for sign in (1, -1)
+        )
+        product = length * difference / torch.where(along == 0, 1.0, 2 * step * along)
+        across: Tensor = product - (product * u).sum(1, keepdim=True) * u
+        return across
+
+    v = _gaussian_like(points, source)
+    shift = torch.zeros_like(length)
+    for _ in range(_PRODUCTS):
+        v = _unit(v - (v * u).sum(1, keepdim=True) * u)
+        product = bent(v)
+        eigenvalue = (v * product).sum(1)
+        # shifted, so that the largest eigenvalue is also the one of largest size
+        shift = torch.maximum(shift, product.norm(dim=1, keepdim=True))
+        v = product + shift * v
+    v = _unit(v)
+    root = _is_root(score, values)
+    upright = (slope.norm(dim=1) <= _UPRIGHT) | (length[:, 0] == 0)
+    bends = eigenvalue > 1 + _UPRIGHT
+    return root & upright & ~bends, torch.where(bends[:, None], v, 0.0)
+
+
+def _turned(score: Score, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     r"""Turn rays as long as that brings their roots nearer.
 
     The length $t$ of the ray along the unit vector $u$ to its root $\tilde x$ has, across $u$, the
@@ -204,7 +335,7 @@ def _nearest(score: Score, best: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]
     """
     points, values = (t.clone() for t in best)
     found = _is_root(score, values)
-    places = torch.arange(1, 17).to(score.points) / 16
+    places = _nearby(score)
     size = torch.ones_like(score.values)
     moved = torch.zeros_like(found)  # since the slope was taken
     before, slope_before = torch.zeros_like(points), torch.zeros_like(points)

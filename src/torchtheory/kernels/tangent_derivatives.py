@@ -20,6 +20,7 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
+from torchtheory.core.mapping import Agreement, looked_at, stacked
 from torchtheory.core.random import as_generator
 from torchtheory.core.workspace import Workspace
 from torchtheory.kernels.layered_network import (
@@ -50,6 +51,14 @@ from torchtheory.models.model import Parameters, PureFunction, global_randomness
 #: (parameters, batch of inputs) -> batch of outputs
 Functional = Callable[[Parameters, Tensor], Tensor]
 
+
+#: Inputs and derivatives of the uses of parameters, and Jacobians by whole parameters.
+_Made = tuple[list[Tensor], list[Tensor], list[Tensor]]
+
+#: Whether samples and whether outputs are mapped over at once, from the fastest way on. Some
+#: operations are mapped over wrongly by two maps, one in the other, or not at all: see
+#: `torchtheory.core.mapping`.
+_WAYS = ((True, True), (True, False), (False, False))
 
 #: Bytes of the values of some samples, for a forward pass.
 _CACHED = 2**26
@@ -208,18 +217,25 @@ class Differentiable:
         A parameter on which the outputs do not depend has none. Notes what a forward pass of the
         sample keeps in memory.
         """
-        cotangent = torch.randn(self.classes, generator=as_generator(0), dtype=torch.float64).to(
-            x.device, self.dtype
-        )
+        cotangent = self._random_numbers(self.classes)
+        with saved_sizes(self.point) as sizes:
+            found = self._gradient(x, cotangent)
+        self.saved_bytes = sum(sizes)
+        self.largest_saved = max(sizes, default=0)
+        return found, cotangent
+
+    def _random_numbers(self, count: int) -> Tensor:
+        numbers = torch.randn(count, generator=as_generator(0), dtype=torch.float64)
+        return numbers.to(self._first_input.device, self.dtype)
+
+    def _gradient(self, x: Tensor, cotangent: Tensor) -> dict[str, Tensor | None]:
         free = {k: self.point[k].detach().requires_grad_() for k in self.names}
-        with torch.enable_grad(), saved_sizes(self.point) as sizes:
+        with torch.enable_grad():
             out = self.function({**self.point, **free}, x).reshape(-1)
             found: tuple[Tensor | None, ...] = (None,) * len(free)
             if out.requires_grad:
                 found = torch.autograd.grad(out @ cotangent, list(free.values()), allow_unused=True)
-        self.saved_bytes = sum(sizes)
-        self.largest_saved = max(sizes, default=0)
-        return dict(zip(free, found, strict=True)), cotangent
+        return dict(zip(free, found, strict=True))
 
 
 class PathsDiffer(Exception):
@@ -265,7 +281,8 @@ class Derivatives(Differentiable):
         in_parts: bool = True,
     ) -> None:
         super().__init__(model, x, parameters=parameters, only=only)
-        self._batched = True
+        self._way = 0
+        self._right_at: set[tuple[int, int]] = set()
         self.whole: list[str] = []
         self.uses: list[Use] = []
         self.layered: LayeredNetwork | None = None
@@ -328,31 +345,45 @@ class Derivatives(Differentiable):
         self, x: Tensor, gradient: dict[str, Tensor | None], cotangent: Tensor
     ) -> set[str]:
         """Names whose gradient, put together from the uses, is not autograd's."""
+        basis = self.basis(slice(None))
         try:
-            try:
-                inputs, grads, _ = self._differentiate(x[:1], self.basis(slice(None)))
-            except (RuntimeError, NotImplementedError):
-                self._batched = False  # vmap knows no rule for something the model does
-                inputs, grads, _ = self._differentiate(x[:1], self.basis(slice(None)))
+            made = self._derivatives(x[:1], basis)
+            wrong = self._differing(gradient, self._totals(made, 0, cotangent))
+            if wrong:  # the uses, or vmap over the outputs, which a loop would tell
+                plain = self._derivatives(x[:1], basis, len(_WAYS) - 1)
+                truly = self._differing(gradient, self._totals(plain, 0, cotangent))
+                if truly != wrong:
+                    self._way, made, wrong = self._way + 1, plain, truly
         except PathsDiffer as differ:  # a function of the user's that torch.func runs elsewhere
             return differ.names
-        along = [torch.tensordot(cotangent, g[0], 1)[None, None] for g in grads]
-        totals: dict[str, Tensor] = {}
-        for index, use in enumerate(self.uses):
-            for part, role in use.roles():
-                made = use.jacobian(part, inputs[index], along[index]).reshape(-1)
-                totals[role.name] = totals[role.name] + made if role.name in totals else made
+        inputs, grads, _ = made
         self.groups = group_parameters(self.uses)
         self.sizes = [measure(g, self.uses, inputs, [v[:, :1] for v in grads]) for g in self.groups]
-        wrong = set()
+        return {name for name in wrong if name not in self.whole}
+
+    def _totals(self, made: _Made, sample: int, along: Tensor) -> dict[str, Tensor]:
+        """The gradient of a combination of one sample's outputs, from derivatives of them all."""
+        inputs, grads, jacobians = made
+        totals = {k: along @ j[sample] for k, j in zip(self.whole, jacobians, strict=True)}
+        for index, use in enumerate(self.uses):
+            given = inputs[index][sample : sample + 1]
+            slope = torch.tensordot(along, grads[index][sample], 1)[None, None]
+            for part, role in use.roles():
+                added = use.jacobian(part, given, slope).reshape(-1)
+                totals[role.name] = totals[role.name] + added if role.name in totals else added
+        return totals
+
+    def _differing(self, gradient: dict[str, Tensor | None], totals: dict[str, Tensor]) -> set[str]:
+        """Names of the parameters whose gradient is another in `totals`."""
         unit = torch.finfo(self.dtype).eps
         scale = max((float(g.norm()) for g in gradient.values() if g is not None), default=0.0)
+        wrong = set()
         for name, total in totals.items():
             exact = gradient[name]
-            assert exact is not None
+            exact = torch.zeros_like(total) if exact is None else exact.reshape(-1)
             # the second term: gradients that vanish but for rounding
             allowed = unit**0.5 * float(exact.norm()) + 1e3 * unit * scale
-            if float((total - exact.reshape(-1)).norm()) > allowed:
+            if not float((total - exact).norm()) <= allowed:
                 wrong.add(name)
         return wrong
 
@@ -377,10 +408,46 @@ class Derivatives(Differentiable):
 
     # -- differentiating -------------------------------------------------------------------------
 
-    def _differentiate(
-        self, x: Tensor, basis: Tensor
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Inputs `[n, ...]` and derivatives `[n, C, ...]` of the uses, and whole Jacobians."""
+    def _differentiate(self, x: Tensor, basis: Tensor) -> _Made:
+        """Derivatives as fast as they come out right, which is looked at for every new size."""
+        while True:
+            made = self._derivatives(x, basis)
+            if self._right(made, x, basis):
+                return made
+            self._way += 1
+
+    def _right(self, made: _Made, x: Tensor, basis: Tensor) -> bool:
+        """Whether some samples' derivatives are those that autograd gives for each alone."""
+        sizes = len(x), len(basis)
+        if self._way == len(_WAYS) - 1 or sizes in self._right_at:
+            return True
+        along = self._random_numbers(len(basis))
+        seen = Agreement()
+        for k in looked_at(len(x)):
+            exact = self._gradient(x[k : k + 1], along @ basis)
+            totals = self._totals(made, k, along)
+            differing = self._differing(exact, totals)
+            for name, total in totals.items():
+                seen.add(name, total, agrees=name not in differing)
+            if seen.decided:
+                break
+        if seen.right:
+            self._right_at.add(sizes)
+        return seen.right
+
+    def _derivatives(self, x: Tensor, basis: Tensor, way: int | None = None) -> _Made:
+        """Inputs `[n, ...]` and derivatives `[n, C, ...]` of the uses, and whole Jacobians.
+
+        In the present way unless one is given, or in the first after it that torch knows.
+        """
+        while way is None and self._way < len(_WAYS) - 1:
+            try:
+                return self._derivatives(x, basis, self._way)
+            except TorchTheoryError:
+                raise
+            except (RuntimeError, NotImplementedError):
+                self._way += 1  # vmap knows no rule for something the model does
+        samples_at_once, outputs_at_once = _WAYS[self._way if way is None else way]
         known = {k: self.point[k] for k in self.names if k not in self.whole}
         whole = {k: self.point[k] for k in self.whole}
         zeros = tuple(torch.zeros(s, dtype=self.dtype, device=x.device) for s in self._shapes)
@@ -397,10 +464,10 @@ class Derivatives(Differentiable):
                 return out.reshape(-1), tuple(uses.inputs)
 
             _, pull, inputs = torch.func.vjp(outputs, zeros, whole, has_aux=True)  # type: ignore[misc]
-            grads, jacobians = _over(pull, basis, self._batched)
+            grads, jacobians = _over(pull, basis, outputs_at_once)
             return inputs, grads, tuple(jacobians.values())
 
-        inputs, grads, jacobians = _over(one, x, self._batched)
+        inputs, grads, jacobians = _over(one, x, samples_at_once)
         # a parameter without dimensions has no third one to flatten
         return list(inputs), list(grads), [j.reshape(*j.shape[:2], -1) for j in jacobians]
 
@@ -545,11 +612,8 @@ def _refuse_unusable(x: Tensor, name: str) -> None:
         raise NonFinite(f"{name} contain NaN or infinity")
 
 
-def _over(function: Callable[[Tensor], Any], items: Tensor, batched: bool) -> Any:
+def _over(function: Callable[[Tensor], Any], items: Tensor, at_once: bool) -> Any:
     """The function on each item, results stacked: by vmap, or one after the other."""
-    if batched:
+    if at_once:
         return torch.func.vmap(function)(items)
-    results = [function(item) for item in items]
-    leaves, spec = zip(*(torch.utils._pytree.tree_flatten(r) for r in results), strict=True)
-    stacked = [torch.stack(values) for values in zip(*leaves, strict=True)]
-    return torch.utils._pytree.tree_unflatten(stacked, spec[0])
+    return stacked([function(item) for item in items])

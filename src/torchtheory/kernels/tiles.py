@@ -21,6 +21,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import FileProblem, InvalidType
 from torchtheory.core.locks import sole_writer
+from torchtheory.core.outputs import plain_file
 
 #: finished tiles are written down at this interval; what a kill costs
 SECONDS_BETWEEN_MARKS = 2.0
@@ -91,6 +92,8 @@ class TiledFile:
         path = Path(path)
         if not path.parent.is_dir():
             raise FileProblem(f"cannot write {path}: there is no directory {path.parent}")
+        for file in (path, path.with_name(f"{path.name}.tiles")):
+            plain_file(file)
         with sole_writer(path):
             made = cls(path, shape, dtype, computation)
             try:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_vector, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.mapping import Mapped
 from torchtheory.primer.differences import Function
 from torchtheory.primer.taylor import Scalar, derivative
 
@@ -90,7 +91,7 @@ def segment_gradients(function: Function, x: Tensor, y: Tensor) -> Tensor:
     2.0
     """
     x, y = _segment(x, y)
-    gradient = torch.func.vmap(torch.func.grad(function))
+    gradient = Mapped(torch.func.grad(function))
     return _integrate(lambda t: gradient(x + t[:, None] * y) @ y, x)
 
 
@@ -126,7 +127,7 @@ def _products(function: Function, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
         made: Tensor = torch.func.jvp(torch.func.grad(function), (at,), (y,))[1]
         return made
 
-    made: Tensor = torch.func.vmap(product)(x + t[:, None] * y)
+    made: Tensor = Mapped(product)(x + t[:, None] * y)
     return made
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_matrix, as_vector
 from torchtheory.core.errors import EmptyData, InvalidInput
+from torchtheory.core.mapping import Mapped
 from torchtheory.primer.differences import Function
 from torchtheory.primer.norms import pairwise_distances
 
@@ -95,12 +96,12 @@ def lipschitz_from_below(
         norm: Tensor = torch.linalg.matrix_norm(rows, "fro" if len(rows) == 1 else 2)
         return norm
 
-    sizes = torch.func.vmap(size)
+    sizes = Mapped(size)
     norms = sizes(points)
     best = norms.topk(min(climbers, len(points))).indices
     climbed, heights = _climb(sizes, points[best], box, ascent_steps)
     top = int(heights.argmax())
-    values = torch.func.vmap(outputs)(points)
+    values = Mapped(outputs)(points)
     return ConstantFromBelow(_largest_slope(points, values), float(heights[top]), climbed[top])
 
 
@@ -157,7 +158,7 @@ def parabola_bounds(
     step = y - x
     tangent = function(x) + step @ torch.func.grad(function)(x)
     curve = constant / 2 * step.square().sum(1)
-    return tangent - curve, torch.func.vmap(function)(y), tangent + curve
+    return tangent - curve, Mapped(function)(y), tangent + curve
 
 
 def _climb(

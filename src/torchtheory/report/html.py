@@ -161,7 +161,9 @@ def page(
     body = _render(environment, template, level=1, **context)
     title = name if plain_words else plain_prose(name)
     whole = environment.get_template("page.html")
-    return printable(whole.render(body=body, title=title, kind=kind, version=__version__))
+    report = template.removesuffix(".html")  # what it is recognized by when it is replaced
+    shown = {"body": body, "title": title, "kind": kind, "report": report}
+    return printable(whole.render(version=__version__, **shown))
 
 
 def fragment(template: str, *, plain_words: bool = False, **context: Any) -> str:

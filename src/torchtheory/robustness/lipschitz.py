@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
+from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.mapping import Mapped
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.singular_values import (
     DENSE,
@@ -168,17 +169,15 @@ def jacobian_norms(problem: Problem, points: Tensor) -> Tensor:
     outputs = single(points[0]).numel()
     entries = outputs * points[0].numel()
     chunk = max(1, 2**24 // entries)
-    jacobian = torch.func.vmap(torch.func.jacrev(single), chunk_size=chunk)
+
+    def alone(x: Tensor) -> Tensor:
+        rows: Tensor = torch.autograd.functional.jacobian(single, x)  # type: ignore[no-untyped-call]
+        return rows
+
+    jacobians = Mapped(torch.func.jacrev(single), alone=alone)
     norms = []
     for part in torch.split(points, chunk):
-        try:
-            rows = jacobian(part)
-        except TorchTheoryError:
-            raise
-        except RuntimeError:  # torch cannot map every layer over samples, nn.PReLU for one
-            alone = torch.autograd.functional.jacobian
-            rows = torch.stack([alone(single, p) for p in part])  # type: ignore[no-untyped-call]
-        rows = rows.reshape(len(part), outputs, -1)
+        rows = jacobians(part).reshape(len(part), outputs, -1)
         rows = rows.to(torch.promote_types(rows.dtype, torch.float32))  # half has no SVD
         norms.append(torch.linalg.matrix_norm(rows, 2))
     return torch.cat(norms)

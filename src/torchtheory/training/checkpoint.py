@@ -8,7 +8,6 @@ leaves either the old checkpoint or the new one.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import zipfile
 from collections import Counter, OrderedDict
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import FileProblem, InvalidType
+from torchtheory.core.outputs import plain_file, replaced_file
 from torchtheory.models.samples import Samples
 
 FORMAT = 1
@@ -30,16 +30,11 @@ _DIGEST_BYTES = 2**28
 def save_checkpoint(path: Path, configuration: Mapping[str, str], state: dict[str, Any]) -> None:
     """Write `state` as the checkpoint of a training with this configuration."""
     refuse_code(state, "the checkpoint")
-    partial = path.with_name(f".{path.name}.partial")
     content = {"torchtheory_checkpoint": FORMAT, "configuration": dict(configuration), **state}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with replaced_file(path) as file:
             torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except (OSError, RuntimeError) as error:
+    except RuntimeError as error:  # what torch makes of a full disk
         raise FileProblem(f"the checkpoint {path} cannot be written: {error}") from None
 
 
@@ -50,7 +45,7 @@ def load_checkpoint(path: Path, configuration: Mapping[str, str]) -> dict[str, A
         FileProblem: if the file is damaged, is no checkpoint of a training, or is one of a
             training with another configuration; the sentence says which.
     """
-    if not path.exists():
+    if plain_file(path) is None:
         return None
     try:
         with zipfile.ZipFile(path) as archive:

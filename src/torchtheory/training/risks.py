@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +23,15 @@ from torch import Tensor, nn
 from torchtheory.core.checks import open_fraction
 from torchtheory.core.errors import EmptyData
 from torchtheory.core.estimate import Estimate
+from torchtheory.core.mapping import Mapped
+from torchtheory.models.losses import USUAL_LOSS
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.models.samples import Data, Samples, collect
 from torchtheory.training.seeds import derived_generator
+
+#: Numbers of outputs of a constant, over all samples, up to which the best one is descended to.
+_DESCENDED = 2**24
 
 Sampler = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
@@ -114,7 +120,7 @@ def risk(
 
 def sample_losses(problem: Problem, samples: Samples) -> Tensor:
     """The loss `[n]` of every sample of a problem, in chunks."""
-    each = torch.vmap(lambda o, y: problem.loss(o.unsqueeze(0), y.unsqueeze(0)))
+    each = Mapped(lambda o, y: problem.loss(o.unsqueeze(0), y.unsqueeze(0)))
     with torch.no_grad(), global_randomness_kept():
         outputs = problem.outputs(samples)
         parts = [
@@ -128,34 +134,95 @@ def sample_losses(problem: Problem, samples: Samples) -> Tensor:
     return torch.cat(parts)
 
 
-def best_constant(problem: Problem, samples: Samples) -> Tensor | None:
-    """The outputs of one sample that serve all best, where they are plain numbers or classes.
+def best_constant(problem: Problem, samples: Samples, *, unseen: float = 0.5) -> Tensor | None:
+    r"""The outputs of one sample that serve all best, $\arg\min_c\sum_i\ell(c,y_i)$.
 
-    The mean of the targets, or the logits of the shares of the classes; a class that does not
-    occur counts as half a sample. None where no constant is known.
+    The mean of the targets for the squared error, the logits of the shares of the classes for the
+    cross entropy, and these shares where a loss takes probabilities. For another loss it is found
+    by descent from there, and for plain numbers from the medians as well, which are best for the
+    absolute error; that is the minimum if the loss is convex. None where no constant is known.
+
+    Args:
+        problem: whose loss it is.
+        samples: with the targets.
+        unseen: as how many samples a class counts that does not occur. Its best logit is minus
+            infinity, which would be a poor answer elsewhere.
+
+    Cost: up to 50 evaluations of a loss of the user's, and their derivatives in the constant; two
+    where these are more than $2^{24}$ numbers, which are then compared only.
 
     >>> y = torch.tensor([[1.0], [1.0], [2.0], [4.0]])
     >>> p = Problem(nn.Linear(1, 1), (torch.zeros(4, 1), y))
     >>> best_constant(p, p.train)
     tensor([2.])
+    >>> p = Problem(nn.Linear(1, 1), (torch.zeros(3, 1), y[1:]), loss=nn.L1Loss())
+    >>> best_constant(p, p.train)
+    tensor([2.])
     """
+    known = _usual_constant(problem, samples, unseen)
+    if known is None or problem.loss is USUAL_LOSS.get(problem.task):
+        return known
+    starts = [known]
+    if problem.task == "regression":
+        middle = samples.y.to(known).median(0).values
+        starts.append(middle.expand(known.shape))
+    elif not problem.loss_takes_logits:
+        # not to be moved: not every number is a probability
+        return known.sigmoid() if problem.task == "binary" else known.softmax(-1)
+    return least_constant(problem, samples, starts)
+
+
+def _usual_constant(problem: Problem, samples: Samples, unseen: float) -> Tensor | None:
+    """The best constant for the loss that `Problem` chooses for its task."""
     y = samples.y
     shape = problem.outputs(samples.first(1)).shape[1:]
     like = problem.function.reference()
     if problem.task in ("multiclass", "labeling"):
         labels = y[y >= 0].cpu()  # positions without a label are below 0
         counts = torch.bincount(labels, minlength=shape[-1])[: shape[-1]].to(like)
-        return (counts.clamp_min(0.5) / max(1, len(labels))).log().expand(shape)
+        return (counts.clamp_min(unseen) / max(1, len(labels))).log().expand(shape)
     if problem.task not in ("regression", "binary"):
         return None
     mean = y.to(like).mean(0)
     if problem.task == "binary":
-        mean = torch.logit(mean.clamp(0.5 / len(y), 1 - 0.5 / len(y)))
+        few = unseen / len(y)
+        mean = torch.logit(mean.clamp(few, 1 - few))
     return mean.expand(shape) if mean.numel() in (1, math.prod(shape)) else None
 
 
+def least_constant(problem: Problem, samples: Samples, starts: Sequence[Tensor]) -> Tensor:
+    """The constant with the smallest loss that descent from several finds, or one of them."""
+    y = samples.y
+
+    def loss(constant: Tensor) -> Tensor:
+        return problem.loss(constant.expand(len(y), *constant.shape), y).reshape(())
+
+    def height(constant: Tensor) -> float:
+        value = math.nan
+        # a loss of the user's may want something else
+        with torch.no_grad(), global_randomness_kept(), suppress(Exception):
+            value = float(loss(constant))
+        return value if math.isfinite(value) else math.inf
+
+    best = min(starts, key=height).detach()
+    if height(best) == math.inf or best.numel() * len(y) > _DESCENDED:
+        return best
+    moved = best.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([moved], max_iter=50, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss(moved)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    with torch.enable_grad(), global_randomness_kept(), suppress(Exception):  # no derivative, say
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return min((best, moved.detach()), key=height)
+
+
 def constant_loss(problem: Problem, samples: Samples) -> float | None:
-    """The loss of the best constant: the entropy of the classes, or that of the mean.
+    """The loss of the best constant: the entropy of the classes for the cross entropy.
 
     None where no constant is known.
 
@@ -164,7 +231,8 @@ def constant_loss(problem: Problem, samples: Samples) -> float | None:
     0.6931
     """
     y = samples.y
-    if problem.is_classification or problem.task == "labeling":
+    usual = problem.loss is USUAL_LOSS.get(problem.task)
+    if usual and (problem.is_classification or problem.task == "labeling"):
         labels = y[y >= 0].long()
         shares = torch.bincount(labels.flatten()).double() / max(1, labels.numel())
         return float(torch.special.entr(shares).sum())

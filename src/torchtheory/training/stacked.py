@@ -1,7 +1,7 @@
 r"""Many networks as one: their parameters stacked along a leading axis of length K.
 
 Chains of linear layers and elementwise activations become batched products (`StackedChain`); any
-other networks of one architecture are mapped over with `torch.vmap`, which takes longer.
+other networks of one architecture are mapped over (`Mapped`), which takes longer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.mapping import Mapped
 from torchtheory.models.model import Parameters
 from torchtheory.models.untouched import copied
 from torchtheory.nets.activations import POINTWISE_LAYERS
@@ -28,7 +29,7 @@ class Layout:
     """The shape of a network, as far as stacking is concerned.
 
     Networks with equal `kind` can be stacked; `sizes` says how large each of their linear
-    layers is (None for what only `vmap` can stack, where all shapes must be equal).
+    layers is (None for what can only be mapped over, where all shapes must be equal).
     """
 
     kind: tuple[str, ...]
@@ -124,7 +125,7 @@ def stack(
 
 
 class StackedModules:
-    """Networks of one architecture, whatever it is, mapped over with `torch.vmap`."""
+    """Networks of one architecture, whatever it is, mapped over."""
 
     def __init__(self, models: Sequence[nn.Module], pruned: Sequence[Masks] = ()) -> None:
         self.models = models
@@ -144,20 +145,20 @@ class StackedModules:
                     rows = [stays.get(name, torch.ones_like(p)).to(p) for stays in pruned]
                     masks.append(torch.stack(rows))
         self.masks = masks if named else None
+        self._on_own = Mapped(self._one)
+        self._on_shared = Mapped(self._one, (0, 0, None))
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._forward(x, 0)
+        outputs: Tensor = self._on_own(self.parameters, self.buffers, x)
+        return outputs.mT
 
     def on_shared(self, x: Tensor) -> Tensor:
-        return self._forward(x, None)
+        outputs: Tensor = self._on_shared(self.parameters, self.buffers, x)
+        return outputs.mT
 
-    def _forward(self, x: Tensor, axis: int | None) -> Tensor:
-        def one(parameters: Parameters, buffers: Parameters, x: Tensor) -> Tensor:
-            out: Tensor = functional_call(self.base, {**parameters, **buffers}, (x,))
-            return out
-
-        mapped = torch.vmap(one, in_dims=(0, 0, axis))
-        return mapped(self.parameters, self.buffers, x).mT
+    def _one(self, parameters: Parameters, buffers: Parameters, x: Tensor) -> Tensor:
+        out: Tensor = functional_call(self.base, {**parameters, **buffers}, (x,))
+        return out
 
     def network(self, k: int) -> nn.Module:
         made = copied(self.models[k])

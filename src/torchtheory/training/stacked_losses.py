@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.core.mapping import Mapped
 from torchtheory.models.problem import Problem
 
 #: Numbers of outputs that wait for their losses to be computed, at most.
@@ -26,6 +27,7 @@ class StackedLosses:
     def __init__(self, problem: Problem, *, usual: bool) -> None:
         self.problem = problem
         self.usual = usual
+        self._each = Mapped(problem.loss)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
         """Losses `[K]` and numbers of errors `[K]` (None in regression).
@@ -47,7 +49,7 @@ class StackedLosses:
             if self.usual:
                 kind = F.mse_loss if task == "regression" else F.binary_cross_entropy_with_logits
                 return kind(rows, labels, reduction="none").flatten(1).mean(1), wrong
-        each: Tensor = torch.vmap(self.problem.loss)(rows, labels)
+        each: Tensor = self._each(rows, labels)
         return each, wrong
 
     def slopes(self, outputs: Tensor, y: Tensor) -> Tensor:

@@ -177,6 +177,23 @@ def test_a_second_process_on_the_same_file(tmp_path: Path) -> None:
         empirical_ntk(net, x, file=path)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links and pipes")
+@pytest.mark.parametrize("ending", ["", ".tiles"])
+def test_links_are_not_followed_and_pipes_not_waited_for(
+    tmp_path: Path, made: Any, ending: str
+) -> None:
+    model, x = made("mlp")
+    for name, target in (("link.npy", "mine"), ("gone.npy", "nowhere")):
+        (tmp_path / f"{name}{ending}").symlink_to(tmp_path / target)
+    os.mkfifo(tmp_path / f"pipe.npy{ending}")
+    (tmp_path / "mine").write_text("mine")
+    for name in ("link.npy", "gone.npy", "pipe.npy"):
+        with pytest.raises(FileProblem, match="give another place"):
+            empirical_ntk(model, x, file=tmp_path / name)
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path, made: Any) -> None:
     model, x = made("mlp")
     path = tmp_path / "kernel.npy"

@@ -31,6 +31,7 @@ from torchtheory.nets.equivariance.actions import (
     translations,
 )
 from torchtheory.nets.equivariance.average import group_average
+from torchtheory.nets.equivariance.layers import equivariance_by_layer
 from torchtheory.nets.equivariance.measure import equivariance_defect, measure_equivariance
 
 
@@ -60,13 +61,16 @@ def test_mean_and_largest_are_those_of_a_loop_over_shifts() -> None:
     found = measure_equivariance(net, "translations", x, elements=100)
     with torch.no_grad():
         y = net(x)
+        # of all shifts, the identity among them, the mean is the same at every place
+        constant = y.mean((0, 2, 3), keepdim=True)
         defects: dict[tuple[int, int, int], float] = {}
         for i in range(3):
             for down in range(4):
                 for right in range(5):
                     got = net(x[i : i + 1].roll((down, right), (2, 3)))
                     wanted = y[i : i + 1].roll((down, right), (2, 3))
-                    scale = math.sqrt(float(got.square().sum() + wanted.square().sum()) / 2)
+                    sizes = [float((v - constant).square().sum()) for v in (got, wanted)]
+                    scale = math.sqrt(sum(sizes) / 2)
                     defects[i, down, right] = float((got - wanted).norm()) / scale
     others = {k: v for k, v in defects.items() if k[1:] != (0, 0)}
     assert found.mean.estimate == pytest.approx(sum(others.values()) / len(others), rel=1e-10)
@@ -194,6 +198,45 @@ def test_graphs_are_permuted_along_both_axes() -> None:
     a = draw(4, 5, 5)
     assert measure_equivariance(Message(), permutations((1, 2)), a).exact
     assert not measure_equivariance(Message(), permutations((1,)), a).exact
+
+
+@pytest.mark.parametrize("bias", [0.0, 1e3, 1e6])
+@pytest.mark.parametrize("kind", ["equivariant", "invariant"])
+def test_a_large_constant_hides_nothing(bias: float, kind: str) -> None:
+    x = draw(6, 1, 6, 6).double()
+    for padding, exact in (("circular", True), ("zeros", False)):
+        net = (convolution(padding) if kind == "equivariant" else classifier(padding)).double()
+        plain = measure_equivariance(net, "translations", x, generator=0)
+        with torch.no_grad():
+            net[2].bias.add_(bias)
+        shifted = measure_equivariance(net, "translations", x, generator=0)
+        assert shifted.exact is exact
+        assert shifted.largest == pytest.approx(plain.largest, rel=1e-5)
+        if not exact:
+            assert shifted.mean.estimate > 0.01
+            layers = equivariance_by_layer(net, "translations", x).layers
+            assert next(v for v in layers if v.name == "2").introduced > 0.01
+
+
+def test_a_constant_that_moves_is_a_defect() -> None:
+    class Placed(nn.Module):
+        """Adds a number to every place, each another one."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1e6 * torch.arange(36).reshape(6, 6)
+
+    found = measure_equivariance(Placed(), "translations", draw(4, 1, 6, 6))
+    assert 0.5 < found.largest <= 2.0
+
+
+def test_nothing_that_varies_is_exact() -> None:
+    class Constant(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.full((len(x), 3), 1e6 / 7, dtype=x.dtype) + 0 * x.sum()
+
+    for x in (draw(4, 1, 6, 6), draw(1, 1, 6, 6)):
+        found = measure_equivariance(Constant(), "translations", x)
+        assert found.largest == 0
 
 
 def test_a_pair_of_actions_of_ones_own() -> None:

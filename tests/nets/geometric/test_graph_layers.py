@@ -23,6 +23,7 @@ from torchtheory.nets.geometric.graph_reading import as_graph, graph_union
 from torchtheory.nets.geometric.graphs import Graph
 from torchtheory.nets.geometric.laplacians import gcn_coupling, graph_laplacian
 from torchtheory.nets.geometric.message_passing import MessagePassing, OnGraph, pooled_nodes
+from torchtheory.nets.geometric.node_samples import TakesGraph
 from torchtheory.nets.geometric.pyg import from_pyg, to_pyg
 from torchtheory.nets.geometric.relabeling import graph_equivariance
 
@@ -81,6 +82,91 @@ CASES: list[tuple[str, Callable[[], nn.Module], Callable[[], Graph]]] = [
     ("chebyshev weights", lambda: peer.ChebConv(5, 4, K=3), lambda: KARATE),
     ("chebyshev isolated", lambda: peer.ChebConv(5, 4, K=3), with_isolated),
 ]
+
+
+#: Edges in no order, some listed twice or three times, two loops twice, some in one direction only.
+LISTED = torch.tensor(
+    [
+        [0, 1, 0, 1, 2, 2, 2, 3, 3, 4, 4, 0, 5, 1, 3, 4],
+        [1, 0, 1, 2, 1, 3, 3, 3, 3, 0, 0, 4, 5, 2, 4, 0],
+    ]
+)
+BOTH_WAYS = torch.cat([LISTED, LISTED.flip(0)], 1)
+SEVERAL: list[tuple[str, Callable[[], nn.Module]]] = [
+    ("gcn", lambda: peer.GCNConv(5, 4)),
+    ("gat", lambda: peer.GATConv(5, 4, heads=2)),
+    ("gat alone", lambda: peer.GATConv(5, 4, heads=2, add_self_loops=False)),
+    ("gin", lambda: peer.GINConv(network(5, 4), eps=0.3)),
+    ("chebyshev", lambda: peer.ChebConv(5, 4, K=4)),
+]
+
+
+def own_weights(layer: nn.Module) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        for parameter in layer.double().parameters():
+            nn.init.normal_(parameter, std=0.5)
+    return layer
+
+
+@pytest.mark.parametrize(("name", "make"), SEVERAL, ids=[c[0] for c in SEVERAL])
+@pytest.mark.parametrize("ways", ["both ways", "one way"])
+def test_edges_that_are_listed_several_times_count_as_often(
+    name: str, make: Callable[[], nn.Module], ways: str
+) -> None:
+    edges = BOTH_WAYS if ways == "both ways" else LISTED
+    if name == "chebyshev":
+        edges = BOTH_WAYS[:, BOTH_WAYS[0] != BOTH_WAYS[1]]  # a Laplacian, without loops
+    theirs = own_weights(make())
+    graph = as_graph(edges, nodes=7)
+    x = drawn(graph, 5)
+    wanted = theirs(x, edges)
+    for given in (edges, graph):
+        found = from_pyg(theirs)(x, as_graph(given, nodes=7) if given is edges else given)
+        torch.testing.assert_close(found, wanted, atol=1e-11, rtol=1e-11)
+    torch.testing.assert_close(TakesGraph(theirs, "edge_index")(x, graph), wanted)
+    # and there and back again
+    data = graph.to_pyg(x)
+    assert data.edge_index.shape == edges.shape
+    torch.testing.assert_close(theirs(x, data.edge_index), wanted, atol=1e-11, rtol=1e-11)
+    union = graph_union([graph, PLAIN, graph])
+    joint = from_pyg(theirs)(torch.cat([x, drawn(PLAIN, 5), x]), union)
+    torch.testing.assert_close(joint[-7:], wanted, atol=1e-11, rtol=1e-11)
+
+
+@pytest.mark.parametrize("make", [c[1] for c in SEVERAL if c[0] in ("gcn", "chebyshev")])
+def test_weights_of_edges_that_are_listed_several_times_are_added(
+    make: Callable[[], nn.Module],
+) -> None:
+    edges = BOTH_WAYS[:, BOTH_WAYS[0] != BOTH_WAYS[1]]
+    half = edges.shape[1] // 2
+    weights = torch.rand(half, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weights = torch.cat([weights, weights])
+    theirs = own_weights(make())
+    graph = as_graph(edges, nodes=7, weights=weights)
+    x = drawn(graph, 5)
+    wanted = theirs(x, edges, weights)
+    torch.testing.assert_close(from_pyg(theirs)(x, graph), wanted, atol=1e-11, rtol=1e-11)
+    data = graph.to_pyg()
+    again = theirs(x, data.edge_index, data.edge_weight)
+    torch.testing.assert_close(again, wanted, atol=1e-11, rtol=1e-11)
+
+
+def test_parallel_edges_by_hand() -> None:
+    graph = as_graph(torch.tensor([[0, 0, 1, 1, 2, 2], [1, 1, 0, 0, 2, 2]]))
+    assert graph.adjacency().tolist() == [[0, 2, 0], [2, 0, 0], [0, 0, 2]]
+    assert graph.degrees().tolist() == [2, 2, 2]
+    x = torch.tensor([[1.0], [10.0], [100.0]]).double()
+    assert MessagePassing()(x, graph).flatten().tolist() == [20.0, 2.0, 200.0]
+    assert MessagePassing(aggregate="mean")(x, graph).flatten().tolist() == [10.0, 1.0, 100.0]
+    third = gcn_coupling(graph).dense() * 3  # degrees 3, 3 and 1: a loop is the node itself
+    torch.testing.assert_close(third, torch.tensor([[1.0, 2, 0], [2, 1, 0], [0, 0, 3]]).double())
+    assert graph.coupled_degrees().tolist() == [3, 3, 1]
+    assert graph_laplacian(graph).dense().tolist() == [[2, -2, 0], [-2, 2, 0], [0, 0, 0]]
+    # missing reverses are added as often as an edge is listed
+    one_way = as_graph(torch.tensor([[0, 0, 1, 2], [1, 1, 0, 1]]), nodes=3, directed=False)
+    assert one_way.adjacency().tolist() == [[0, 2, 0], [2, 0, 1], [0, 1, 0]]
+    assert as_graph(torch.tensor([[0, 0, 1], [1, 1, 0]])).directed
 
 
 def peer_output(layer: nn.Module, x: Tensor, graph: Graph) -> Tensor:

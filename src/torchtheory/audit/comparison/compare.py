@@ -50,8 +50,9 @@ from torchtheory.audit.comparison.words import summary
 from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.diagnosis import State
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.files import write_together
-from torchtheory.core.foreign_text import json_text, printable
+from torchtheory.core.foreign_text import printable
+from torchtheory.core.marks import marked_markdown, record_text
+from torchtheory.core.outputs import write_outputs
 from torchtheory.core.quantity import ROUNDING
 
 # What of the facts says which data was used, and how.
@@ -134,13 +135,12 @@ class Comparison:
 
         The directory is made if needed; other files in it are left alone.
         """
-        data = json_text(self.to_json())
         texts = {
-            "comparison.json": data,
-            "comparison.md": comparison_markdown(self),
+            "comparison.json": record_text("comparison", self.to_json()),
+            "comparison.md": marked_markdown("comparison", comparison_markdown(self)),
             "comparison.html": comparison_page(self),
         }
-        target = write_together(directory, texts)
+        target = write_outputs(directory, texts)
         return target / "comparison.html"
 
     def _repr_html_(self) -> str:

@@ -15,8 +15,8 @@ from torchtheory.core.console import Console, Grid, Text, box
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.figure import COLORS, Figure, draw, label_text
-from torchtheory.core.files import write_together
-from torchtheory.core.foreign_text import json_text
+from torchtheory.core.marks import marked_markdown, record_text
+from torchtheory.core.outputs import write_outputs
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.record import Table
 from torchtheory.report.html import page
@@ -159,11 +159,11 @@ class AuditSeries:
         The directory is made if needed; other files in it are left alone.
         """
         texts = {
-            "series.json": json_text(self.to_json()),
-            "series.md": series_markdown(self),
+            "series.json": record_text("series", self.to_json()),
+            "series.md": marked_markdown("series", series_markdown(self)),
             "index.html": series_page(self),
         }
-        return write_together(directory, texts) / "index.html"
+        return write_outputs(directory, texts) / "index.html"
 
 
 def series(

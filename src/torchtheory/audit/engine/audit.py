@@ -38,9 +38,9 @@ from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area, Assessment, State, diagnose
 from torchtheory.core.errors import UnknownName
 from torchtheory.core.figure import Figure
-from torchtheory.core.files import write_together
-from torchtheory.core.foreign_text import json_text
+from torchtheory.core.marks import marked_markdown, record_text
 from torchtheory.core.memory import bytes_of
+from torchtheory.core.outputs import write_outputs
 from torchtheory.core.random import as_generator
 from torchtheory.core.threads import UsefulThreads
 from torchtheory.models.derivative import import_differentiation
@@ -170,8 +170,9 @@ class Audit:
     def save(self, directory: str | Path) -> Path:
         """Write `report.html`, `report.md`, `audit.json` and `figures/`; returns the page.
 
-        The directory is made if needed. Only these files are written, all of one report; others in
-        it and in its `figures/` are left alone.
+        The directory is made if needed. Only these files are written, and only earlier reports of
+        torchtheory are replaced (see `torchtheory.core.outputs.write_outputs`); others in it and in
+        its `figures/` are left alone.
         """
         with process_kept():
             contents: dict[str, str | bytes] = {
@@ -179,10 +180,10 @@ class Audit:
                 for f in self.findings
                 for figure in f.figures
             }
-            contents["audit.json"] = json_text(self.to_json())
-            contents["report.md"] = audit_markdown(self)
+            contents["audit.json"] = record_text("audit", self.to_json())
+            contents["report.md"] = marked_markdown("audit", audit_markdown(self))
             contents["report.html"] = audit_page(self)
-            target = write_together(directory, contents)
+            target = write_outputs(directory, contents)
         return target / "report.html"
 
     def __repr__(self) -> str:

@@ -28,6 +28,7 @@ from torchtheory.audit.findings.hypotheses import (
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval
+from torchtheory.core.mapping import Mapped
 from torchtheory.kernels.laziness import (
     Laziness,
     kernel_target_alignment,
@@ -297,11 +298,7 @@ def _loss_derivatives(problem: Problem, samples: Samples) -> tuple[Tensor, Tenso
         return torch.func.grad(loss)(values, target), torch.func.hessian(loss)(values, target)
 
     flat = outputs.reshape(len(outputs), -1)
-    try:
-        slopes, hessians = torch.func.vmap(derivatives)(flat, samples.y)
-    except (RuntimeError, NotImplementedError):  # a loss of the user's that vmap cannot batch
-        each = [derivatives(o, y) for o, y in zip(flat, samples.y, strict=True)]
-        slopes, hessians = (torch.stack(values) for values in zip(*each, strict=True))
+    slopes, hessians = Mapped(derivatives)(flat, samples.y)
     return slopes, hessians
 
 

@@ -102,8 +102,8 @@ def receptive_field(problem: Problem, record: FindingRecord) -> None:
         "fields",
         ("layer", "output", "field of the unit in the middle", "of the input"),
         [(f.name, _by(f.shape), _by(f.size), f"{f.share:.0%}") for f in fields],
-        caption=f"Places of the input ({_by(places)}) that a unit depends on, whatever the weights "
-        "are; padding is not counted.",
+        caption=f"The window of the input ({_by(places)}) from the first to the last place that a "
+        "unit depends on, whatever the weights are; padding is not counted.",
     )
     part = min(s / n for s, n in zip(last.size, places, strict=True))
     number = record.quantity(
@@ -167,12 +167,13 @@ def _assess(
     number: Quantity,
     seen: EffectiveField | None,
 ) -> None:
-    sees = f"A unit behind layer {last.name} sees {_by(last.size)} of {_by(last.places)} places"
+    window = f"a window of {_by(last.size)} of {_by(last.places)} places"
+    sees = f"A unit behind layer {last.name} sees {window}"
     if seen is not None and not last.whole:
-        sees += f", and looks at about {_by(round(s) for s in seen.size)} of them"
+        sees += f", and looks at about {_by(round(s) for s in seen.size)} of it"
     figure = "field" if any(f.name == "field" for f in record.figures) else ""
     if last.whole:
-        record.fine(f"{sees}: the whole input.", number=number, figure=figure)
+        record.fine(f"{sees}: the whole extent of the input.", number=number, figure=figure)
         return
     if _has_places(problem, last.places):
         record.headline(f"{sees}; outputs have places of their own, so each sees that much.")

@@ -7,7 +7,7 @@ from collections import Counter
 
 import torch
 from scipy import special
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -23,6 +23,7 @@ from torchtheory.models.samples import Samples
 from torchtheory.nets.fresh_weights import drawn_anew
 from torchtheory.nets.initialization_laws import FreshDraw, compare_with_fresh_draws
 from torchtheory.report.wording import counted
+from torchtheory.training.risks import best_constant, least_constant
 
 #: Weights are told from a fresh draw at this confidence, all layers together.
 CONFIDENCE = 0.999
@@ -33,6 +34,9 @@ KNOWN = 0.5
 #: A network that is trained explains more of its loss than this, and more than networks that are
 #: drawn anew do by chance: so many of them, on so many samples.
 EXPLAINED, DRAWS, SAMPLES = 0.1, 20, 256
+
+#: As how many samples a class counts that does not occur among those that a constant is for.
+UNSEEN = 1e-6
 
 #: Groups of samples whose spread gives the range of a number.
 GROUPS = 32
@@ -132,9 +136,9 @@ def _explained_by_chance(problem: Problem, record: FindingRecord) -> float:
 
 
 def _explained(problem: Problem, samples: Samples, confidence: float) -> Interval:
-    """One minus the mean loss over that of the mean output, given for every sample."""
+    """One minus the mean loss over that of the constant output that serves these samples best."""
     outputs = problem.outputs(samples)
-    constant = outputs.double().mean(0).to(outputs).expand_as(outputs)
+    constant = _constant(problem, samples, outputs).to(outputs).expand_as(outputs)
     numbers = torch.arange(len(samples), device=outputs.device)
     parts = torch.tensor_split(numbers, min(GROUPS, len(samples)))
     shares = torch.tensor([len(p) for p in parts]).double() / len(samples)
@@ -146,6 +150,14 @@ def _explained(problem: Problem, samples: Samples, confidence: float) -> Interva
     value = float(1 - own.sum() / other.sum())
     without = 1 - (own.sum() - own) / (other.sum() - other)
     return jackknife_range(value, without, len(samples), samples.population, confidence)
+
+
+def _constant(problem: Problem, samples: Samples, outputs: Tensor) -> Tensor:
+    """The best constant that is known; of a task without one, by descent from the mean output."""
+    known = best_constant(problem, samples, unseen=UNSEEN)
+    if known is not None:
+        return known
+    return least_constant(problem, samples, [outputs.double().mean(0).to(outputs)])
 
 
 @finding(

@@ -19,8 +19,8 @@ from torchtheory.core.errors import (
     UnknownName,
 )
 from torchtheory.core.figure import Figure, draw
-from torchtheory.core.files import write_together
-from torchtheory.core.foreign_text import json_text
+from torchtheory.core.marks import record_text
+from torchtheory.core.outputs import refuse_directory, write_outputs
 from torchtheory.core.record import Cell, Table
 
 #: Readings of one name by the step they were taken at.
@@ -160,10 +160,11 @@ class Tracking:
 
         It is made if needed. The two belong together at any time, other files are left alone.
         """
-        contents: dict[str, str | bytes] = {"tracking.json": json_text(self.to_json())}
+        contents: dict[str, str | bytes] = {}
+        contents["tracking.json"] = record_text("tracking", self.to_json())
         if any(self.series.values()):
             contents["tracking.png"] = self.plot().png
-        return write_together(directory, contents)
+        return write_outputs(directory, contents)
 
     def to_tensorboard(self, directory: str | Path) -> Path:
         """Write every series as scalars TensorBoard shows; error bars are left out.
@@ -179,6 +180,7 @@ class Tracking:
                 "numbers as JSON"
             ) from error
         target = Path(directory)
+        refuse_directory(target)
         writer: Any = SummaryWriter(str(target))  # type: ignore[no-untyped-call,unused-ignore]
         try:
             for name, by_label in self.series.items():

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import resolve_name
 
 from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.mapping import differentiating
 from torchtheory.explanation.composites import Composite, Place
 from torchtheory.explanation.ledger import Entry
 from torchtheory.explanation.propagation.linear_maps import Kept, LinearMap, redistributed
@@ -76,6 +77,7 @@ class Propagation(NamedCalls):
         met: operations with weights, their rules, and whether inputs were negative that the rule
             does not expect, in the same order.
         outputs: of the watched modules, in the order of their calls.
+        running: whether the network has not returned yet.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Propagation(NamedCalls):
         self.outputs: dict[str, list[Tensor]] = {name: [] for name in watched}
         self.depth_of_output = 0
         self.in_steps = 0
+        self.running = False
         self._handlers = handlers
         self._modules = dict(model.named_modules())
         self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
@@ -103,6 +106,7 @@ class Propagation(NamedCalls):
 
     def begin(self, points: Tensor) -> None:
         """The points of which each row is a sample."""
+        self.running = True
         noted(points, Mark(numbered(points)))
 
     def located(self, sentence: str) -> str:
@@ -161,6 +165,8 @@ class Propagation(NamedCalls):
         return func(*args, **named)
 
     def _of_signals(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if differentiating():
+            raise self._own_gradient("a transform of torch.func such as grad, vjp or jvp")
         name, writes = plain_name(func)
         if named.get("out") is not None:
             raise self.refusal(f"{name} writes to a tensor given as out=, which has no rule here,")
@@ -183,6 +189,12 @@ class Propagation(NamedCalls):
             next(filter(None, before), "")
             or self.located(f"no rule for {resolve_name(func) or name}"),
             func(*args, **named),
+        )
+
+    def _own_gradient(self, means: str) -> UnsupportedModel:
+        return self.refusal(
+            f"the network takes derivatives by {means} before it returns, which rules of relevance "
+            "would falsify (explain it by integrated gradients, occlusion or shapley),"
         )
 
     def _without_rule(self, refused: str, made: Any) -> Any:
@@ -224,6 +236,7 @@ class Propagation(NamedCalls):
 
     def close(self) -> None:
         """Let go of tensors of the pass, whose graph holds this object."""
+        self.running = False
         self._stand_ins.clear()
         self._written.clear()
         self.outputs.clear()
@@ -261,8 +274,14 @@ class Propagation(NamedCalls):
 
     def node(self, value: Tensor, back: Back, signals: Sequence[Tensor]) -> Tensor:
         """A value of the pass, with what becomes of its relevance; `value` must be new."""
+
+        def once_returned(relevance: Tensor) -> Sequence[Tensor | None]:
+            if self.running:
+                raise self._own_gradient("torch.autograd.grad or backward")
+            return back(relevance)
+
         # another tensor of the same numbers: `back` may hold the value, and would hold itself
-        made: Tensor = _Handed.apply([value.detach()], back, *signals)  # type: ignore[no-untyped-call]
+        made: Tensor = _Handed.apply([value.detach()], once_returned, *signals)  # type: ignore[no-untyped-call]
         return made
 
     def linear(

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import first_entry, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.mapping import Mapped
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm, kkt_residuals
 from torchtheory.nets.homogeneity import (
     Margins,
@@ -237,7 +238,8 @@ def _best(margins: Margins, point: Tensor, heights: Tensor, degree: float) -> Te
     """
     pull_back = torch.func.vjp(margins, point)[1]
     rows = torch.eye(len(heights), dtype=point.dtype, device=point.device)
-    slopes = torch.cat([torch.func.vmap(pull_back)(piece)[0] for piece in torch.split(rows, 64)])
+    pulled = Mapped(pull_back)
+    slopes = torch.cat([pulled(piece)[0] for piece in torch.split(rows, 64)])
     needed = (degree - 1) * heights + 1
     found = hard_margin_svm(slopes / needed[:, None], torch.ones_like(heights))
     return found.multipliers / needed

@@ -29,7 +29,7 @@ DENSITY = 1 / (HIGH - LOW)
     title="Two classes with a Barron boundary: mistakes fall with n^(-1/2) in 2, 5 and 10 dimensions",
     full={"seeds": 100, "points": 1000},
 )
-def barron_boundaries(run: Run, seeds: int = 32, points: int = 200) -> None:
+def barron_boundaries(run: Run, seeds: int = 64, points: int = 200) -> None:
     """Points above and below the graph of a function with a finite Barron constant.
 
     A network of random steps for the graph makes a classifier whose mistakes lie between the two

@@ -44,9 +44,9 @@ class Curves(NamedTuple):
     room="approximation",
     covers=["X-40", "X-44", "X-48"],
     title="Cartoons: Fourier needs M⁻¹ᐟ⁴, wavelets M⁻¹ᐟ², networks M⁻¹",
-    full={"resolution": 1024, "cartoons": 12, "doublings": 4},
+    full={"resolution": 1024, "cartoons": 16, "doublings": 4},
 )
-def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 5, doublings: int = 3) -> None:
+def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 12, doublings: int = 3) -> None:
     """A cartoon is smooth but for a jump along a curve, and the jump decides how fast methods are.
 
     Random cartoons are drawn with norms at most 1. The best M terms of an orthonormal basis leave

@@ -79,13 +79,13 @@ class Reduction(NamedTuple):
     covers=["X-54", "X-55", "X-56", "X-57", "A-101"],
     title="On a manifold the ambient dimension enters the network's size once, and linearly",
     errata=["manifold-l1-rate", "manifold-extension-dimension"],
-    full={"samples": 8000, "cells": (6, 9), "atlases": 24, "draws": 200_000},
+    full={"samples": 8000, "cells": (6, 9), "atlases": 40, "draws": 200_000},
 )
 def manifold_networks(
     run: Run,
     samples: int = 2000,
     cells: tuple[int, int] = (4, 6),
-    atlases: int = 6,
+    atlases: int = 26,
     draws: int = 10_000,
 ) -> None:
     """A function on a rolled-up sheet is put together from charts, each a linear projection.
@@ -118,7 +118,7 @@ def manifold_networks(
     sizes(run, nets, errors, rolls, u, fresh)
     refined = {
         2: [end_of_the_roll(run) for _ in range(atlases)],
-        1: [circle(run) for _ in range(max(3, atlases // 4))],
+        1: [circle(run) for _ in range(atlases)],
     }
     rates(run, refined)
     coefficients(run)

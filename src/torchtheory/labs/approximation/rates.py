@@ -181,7 +181,7 @@ def ridges(run: Run, degrees: int, directions: int) -> None:
     counts = list(range(max(4, directions // 3), directions + 1))
     gauss_nodes, gauss_weights = np.polynomial.legendre.leggauss(400)
     analytic = legendre_squares(gauss_nodes, gauss_weights * np.exp(-4 * (gauss_nodes + 1)), 120)
-    few = [2, 3, 4, 5, 6]  # beyond, the error is rounding
+    few = [3, 4, 5, 6, 7]  # beyond, the error is rounding
     fast = fit_slope([1 / equispaced_error(analytic, n) for n in few], few)
     powers = (0.75, 1.75, 2.75)
     slopes, smoothness = [], [s + 0.5 for s in powers]

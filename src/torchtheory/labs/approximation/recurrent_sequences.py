@@ -68,7 +68,7 @@ RAMP = 200.0
     title="On sequences of any length: close with high probability, never everywhere",
     full={"draws": 20000, "width": 600, "longest": 4000},
 )
-def recurrent_sequences(run: Run, draws: int = 3000, width: int = 240, longest: int = 400, ending: float = 0.3) -> None:
+def recurrent_sequences(run: Run, draws: int = 8000, width: int = 240, longest: int = 400, ending: float = 0.3) -> None:
     """Sequences of random length, and functions of them: sum, maximum, median, parity, jumps.
 
     The proof's recipe is carried out: longer sequences than a cutoff are given up, a register

@@ -81,7 +81,7 @@ def sobolev_networks(run: Run, halvings: int = 4, points: int = 401, refinements
 
     Args:
         points: of the grids on which errors are measured.
-        refinements: numbers of patches 8, 16, 32, ..., so many of them.
+        refinements: numbers of patches 8, 16, 32, ..., so many of them, and two between any two.
     """
     whole_number(halvings, "halvings", least=3)
     whole_number(refinements, "refinements", least=3)
@@ -213,7 +213,7 @@ def certified(run: Run, halvings: int, points: int) -> dict[str, list[tuple[Smoo
 
 def growth(run: Run, halvings: int) -> None:
     """Decided beforehand: errors from 4^-5 on, exponent within 0.1."""
-    errors = [4.0 ** -(5 + k) for k in range(halvings)]
+    errors = [2.0 ** -(10 + k) for k in range(2 * halvings)]
     exponents: dict[tuple[int, int], Interval] = {}
     depths, promised = [], []
     for n, d, f in CASES[1:3]:
@@ -240,8 +240,8 @@ def sobolev_slopes(run: Run, refinements: int, points: int) -> dict[str, list[fl
     """Decided beforehand: exponents within 0.1, N from 8 on, squares of 16 levels."""
     found: dict[str, list[float]] = {"patches": [], "0": [], "1/2": [], "1": []}
     x = run.rand(4 * points, 1)
-    for k in range(refinements):
-        cells = 8 * 2**k
+    for k in range(3 * refinements - 2):
+        cells = round(8 * 2 ** (k / 3))
         a = smooth_network(wave, 2, 1, cells=cells, levels=16)
 
         def gap(t: Tensor, a: SmoothApproximant = a) -> Tensor:

@@ -1,6 +1,6 @@
 """Checks that are weaker than they should be, and the list of those that are known.
 
-A check has power or it is not a check. Three weaknesses are seen in the numbers of a run:
+A check has power or it is not a check. Six weaknesses are seen in the numbers of a run:
 
 - *loose*: every case of a bound stays more than a factor of 3 below the promise, so that a promise
   three times as good would hold as well. Meet the bound in its extremal case, or say with
@@ -8,6 +8,11 @@ A check has power or it is not a check. Three weaknesses are seen in the numbers
 - *unresolved*: a statistical equation names no alternatives (`against=…`) that its interval must
   exclude.
 - *control*: the control fails in half of its cases or fewer.
+- *tolerance*: the tolerance is as large as the promise, so that 0 in its place would hold as well.
+- *far*: the alternatives of a statistical equation are so far away that half or twice the promise is
+  met as well.
+- *narrow*: the interval of a control, or of a check with alternatives, just misses what it must
+  exclude; one twice as wide would not. At some seed it will not miss it: take more samples.
 
 A new lab has none of them: its test fails if it has. What older labs still owe stands in
 `labs/debts.toml`, table by table, as `lab = ["N-08#2"]`: the second claim of the lab's quick run at
@@ -41,7 +46,7 @@ from torchtheory.labs.engine.run import Run
 from torchtheory.labs.engine.store import RunStore
 
 PATH = Path(__file__).resolve().parent.parent / "debts.toml"
-KINDS: tuple[Weakness, ...] = ("loose", "unresolved", "control")
+KINDS: tuple[Weakness, ...] = ("loose", "unresolved", "control", "tolerance", "far", "narrow")
 TABLES = (*KINDS, "seeds", "mutants")
 
 #: The keys of weak claims of each lab, by the kind of weakness.
@@ -103,7 +108,7 @@ def first_debts(runs: Iterable[Run]) -> Debts:
 
 
 def write_debts(debts: Debts, path: Path | None = None) -> None:
-    """Write the three tables; whatever else the file holds stays as it is."""
+    """Write the tables of weaknesses; whatever else the file holds stays as it is."""
     path = path or PATH
     kept = _sections(path.read_text("utf-8")) if path.exists() else {"": _HEADING}
     rooms = {lab.name: lab.room for lab in listed_labs().values()}

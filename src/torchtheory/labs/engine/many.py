@@ -72,6 +72,7 @@ def run_many(
                 yield done
             else:
                 waiting.append((lab, one))
+    store.refuse_places(waiting, preset, settings)
     if backend == "serial" or (backend == "loky" and (jobs == 1 or len(waiting) < 2)):
         with progress.display():
             for lab, one in progress.track(waiting, "labs"):

@@ -16,6 +16,7 @@ from torchtheory.core.checks import described, whole_number
 from torchtheory.core.claim import Claim, Verdict, Weakness
 from torchtheory.core.errors import InvalidType
 from torchtheory.core.record import Record
+from torchtheory.labs.engine.confidence import judged_together
 from torchtheory.labs.engine.registry import Lab, Preset, find_lab
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.report.html import run_fragment
@@ -151,6 +152,7 @@ def run_lab(
     with global_randomness_kept():
         torch.manual_seed(seed)
         found.function(run, **parameters)
+    run.claims = judged_together(run.claims)
     run.seconds = time.perf_counter() - start
     return run
 

@@ -1,7 +1,8 @@
 r"""Labs at many seeds: a check that passes at seed 0 may have been lucky.
 
 A claim with a confidence interval says how often it may fail: at confidence $c$ a true statement is
-contradicted at a share of at most $1-c$ of the seeds. Over $N$ seeds, $k$ violations are too many if
+contradicted at a share of at most $1-c$ of the seeds, and all claims of a true lab together at one of
+200 at most (see `torchtheory.labs.engine.confidence`). Over $N$ seeds, $k$ violations are too many if
 $P(\mathrm{Bin}(N, 1-c) \ge k) < 0.001$. A claim without statistics has to hold at every seed, and
 whatever must fail (a control, an erratum, an alternative) has to fail at every seed.
 """

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from torchtheory import __version__
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import FileProblem
 from torchtheory.core.figure import Figure
-from torchtheory.core.files import kind_of, read_json, replace_directory
-from torchtheory.core.foreign_text import json_text
+from torchtheory.core.files import kind_of, read_json
+from torchtheory.core.marks import record_text
+from torchtheory.core.outputs import Place, refuse_places, write_outputs
 from torchtheory.core.record import Table
 from torchtheory.core.statement import CounterExample
 from torchtheory.labs.engine.fingerprint import (
@@ -30,6 +30,7 @@ from torchtheory.labs.engine.fingerprint import (
 )
 from torchtheory.labs.engine.registry import Lab, Preset, find_lab, listed_labs
 from torchtheory.labs.engine.run import Run, plain_parameters
+from torchtheory.report.files import INDEX, RUN
 from torchtheory.report.html import index_page, run_page
 
 # What reading a run that was written by something else can end in.
@@ -98,30 +99,33 @@ class RunStore:
     def save(self, run: Run) -> Path:
         """Write a run; it replaces an earlier one of the same configuration in one step."""
         target = self.directory(run.lab, run.preset, run.seed, run.parameters)
-        partial = self._partial("run")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (partial / "figures").mkdir(parents=True)
-            for figure in run.figures:
-                (partial / "figures" / f"{figure.name}.png").write_bytes(figure.png)
-                if figure.svg is not None:
-                    path = partial / "figures" / f"{figure.name}.svg"
-                    path.write_text(figure.svg, encoding="utf-8")
-            _write_json(partial / "claims.json", run.to_json())
-            (partial / "report.html").write_text(run_page(run), encoding="utf-8")
-            _write_json(partial / "config.json", self._config(run))
-            replace_directory(partial, target)
-        except OSError as error:
-            raise FileProblem(f"cannot write to {self.root}: {error.strerror}") from None
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-        return target
+        contents: dict[str, str | bytes] = {}
+        for figure in run.figures:
+            contents[f"figures/{figure.name}.png"] = figure.png
+            if figure.svg is not None:
+                contents[f"figures/{figure.name}.svg"] = figure.svg
+        contents["claims.json"] = record_text("claims", run.to_json())
+        contents["config.json"] = record_text("config", self._config(run))
+        contents["report.html"] = run_page(run)
+        return write_outputs(target, contents)
+
+    def refuse_places(
+        self, runs: Iterable[tuple[Lab, int]], preset: Preset, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        """Refuse runs that could not be kept, and the page over them, before they are made."""
+        places = [Place(self.root, INDEX)]
+        for lab, seed in runs:
+            inside = self.directory(lab, preset, seed, settings).relative_to(self.root)
+            places.append(Place(self.root, {f"{inside}/{name}": form for name, form in RUN.items()}))
+        refuse_places(places)
 
     def finished(self) -> list[tuple[Run, str]]:
         """Every run in the directory whose lab still exists, with its place relative to it."""
         known = listed_labs()
         found = []
         for path in sorted(self.root.glob("*/*/config.json")):
+            if path.parent.name.startswith("."):  # left by a run that was killed
+                continue
             try:
                 config = read_json(path)
                 run = _read(path.parent, find_lab(known[config["lab"]].name), config)
@@ -134,32 +138,17 @@ class RunStore:
         """Write `index.html`, the page over all runs in the directory."""
         runs = self.finished()
         text = index_page([r for r, _ in runs], links=[f"{p}/report.html" for _, p in runs])
-        target = self.root / "index.html"
-        partial = self._partial("index")
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(target)
-        except OSError as error:
-            raise FileProblem(f"cannot write to {self.root}: {error.strerror}") from None
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
-        return target
+        return write_outputs(self.root, {"index.html": text}) / "index.html"
 
     def sweep(self) -> None:
-        """Remove what killed runs left half-written.
+        """Remove what killed runs left half-written and no later one of the same lab has removed.
 
         Writing takes well under a second, so what is ten minutes old belongs to nobody.
         """
-        for left in self.root.glob(".partial-*"):
+        for left in (*self.root.glob(".partial-*"), *self.root.glob("*/.partial-*")):
             with suppress(OSError):  # another process may be sweeping as well
-                if time.time() - left.stat().st_mtime > 600:
+                if time.time() - left.lstat().st_mtime > 600:
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
-
-    def _partial(self, what: str) -> Path:
-        """A name nobody else writes to, on the same file system as what it becomes."""
-        return self.root / f".partial-{what}-{os.getpid()}-{time.time_ns()}"
 
     @staticmethod
     def _config(run: Run) -> dict[str, Any]:
@@ -195,10 +184,6 @@ def code_fingerprint(lab: Lab) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _write_json(path: Path, data: object) -> None:
-    path.write_text(json_text(data), "utf-8")
 
 
 def _read(path: Path, lab: Lab, config: dict[str, Any]) -> Run:

@@ -63,7 +63,7 @@ def averaged_gradients(run: Run, trials: int = 3000, samples: int = 40, width: i
         says.mean(found.flat[:, i], smoothed, against=others, confidence=0.9999)
         says.fails("a score that jumps at 0, where its gradient sees nothing", broken.flat[:, i],
                    promised=smoothed + density)  # fmt: skip
-    counts = [10, 20, 40, 80, 160, 320]
+    counts = [10, 14, 20, 28, 40, 57, 80, 113, 160, 226, 320]
     wave = as_layer(lambda t: t.sin().sum(1))
     root = as_layer(lambda t: (t.sign() * (t.abs() + 1e-300) ** (1 / 3)).sum(1))
     zero = torch.zeros(trials, 1, dtype=torch.float64)
@@ -75,7 +75,7 @@ def averaged_gradients(run: Run, trials: int = 3000, samples: int = 40, width: i
     says.slope(counts, spreads["sine"], -1.0, 0.05, against=(-0.5, -1.5))
     says.fails("the cube root at 0, whose gradient has no variance", counts, spreads["cube root"])
     parabola = as_layer(lambda t: t.square().sum(1) / 2)  # with Gaussian gradients x + ν
-    many = zero.expand(-1, 16)  # features of one input, whose noise is independent
+    many = zero.expand(-1, 24)  # features of one input, whose noise is independent
     gaussian = smooth_gradient(parabola, many, sigma=SIGMA, samples=20, generator=run.generator)
     assert gaussian.error is not None
     says = run.states(
@@ -96,7 +96,7 @@ def averaged_gradients(run: Run, trials: int = 3000, samples: int = 40, width: i
     says.equal(polynomial_gaps(w, x, start, 0), 0.0, 1e-10)
     says.fails("degree 2k + 1", polynomial_gaps(w, x, start, 1))
     smooth = mlp([dimension, width, width, 1], "tanh", generator=run.generator)
-    steps = [4, 8, 16, 32, 64]
+    steps = [4, 6, 8, 12, 16, 24, 32, 48, 64]
     gaps = {
         f"{name}, {rule}": [gap(net, 2 * x, s, rule) for s in steps]
         for name, net in (("tanh", smooth), ("ReLU", biased))

@@ -37,7 +37,7 @@ METHODS: dict[str, tuple[str, Any]] = {
     title="For a linear score every method gives w x, and sensitivity gives w",
     full={"dimension": 12, "samples": 5000},
 )
-def linear_explanations(run: Run, dimension: int = 6, samples: int = 1000) -> None:
+def linear_explanations(run: Run, dimension: int = 6, samples: int = 3000) -> None:
     """The relevance w x of a linear score, by seven methods, and the three failures of sensitivity.
 
     A linear score is a sum with one term per feature, and these terms are its explanation. Taylor's

@@ -22,10 +22,10 @@ FEATURES = 5
     room="explanation",
     covers=["C-11", "C-12"],
     title="What is learned by taking features away: occlusion, patches, and a linear surrogate",
-    full={"trials": 2000, "samples": 200, "draws": (100, 200, 400, 800, 1600)},
+    full={"trials": 2000, "samples": 200, "draws": (100, 160, 250, 400, 630, 1000, 1600)},
 )
 def perturbation_explanations(
-    run: Run, trials: int = 600, samples: int = 40, draws: tuple[int, ...] = (80, 160, 320, 640, 1280)
+    run: Run, trials: int = 1500, samples: int = 40, draws: tuple[int, ...] = (80, 126, 200, 320, 500, 800, 1280)
 ) -> None:
     """Occlusion of features and patches against closed forms, and LIME against the best linear fit.
 

@@ -30,7 +30,7 @@ def shattered_gradients(
     run: Run,
     dimension: int = 60,
     width: int = 80,
-    networks: int = 40,
+    networks: int = 120,
     depths: tuple[int, ...] = (1, 4, 16),
     pairs: int = 16,
     angle: float = 0.3,

@@ -47,7 +47,8 @@ def by_rules(rules: str, *, folded: bool = True) -> Method:
         assert isinstance(model, RelationNetwork)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DoubtfulRules)  # doubtful they are: that is shown
-            return lrp(model.without_normalizations() if folded else model, x, target, rules)
+            network = model.without_normalizations() if folded else model
+            return lrp(network, x, target, rules, fold=folded)
 
     return method
 

@@ -30,9 +30,9 @@ BIASES = 1e-3
     room="expressivity",
     covers=["A-98"],
     title="At random weights the number of regions follows the number of units, not the depth",
-    full={"units": 32, "networks": 12},
+    full={"units": 32, "networks": 24},
 )
-def random_regions(run: Run, units: int = 16, networks: int = 6) -> None:
+def random_regions(run: Run, units: int = 16, networks: int = 20) -> None:
     """As many units in one, two and four hidden layers: about as many regions, with random weights.
 
     Weights are normal with variance 2/n and biases with variance 10⁻⁶, as in the experiments of

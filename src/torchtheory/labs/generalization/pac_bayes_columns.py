@@ -6,7 +6,6 @@ import copy
 import hashlib
 import json
 import math
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import FileProblem
+from torchtheory.core.outputs import write_outputs
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.generalization import pac_bayes
 from torchtheory.generalization.pac_bayes.certification import risk_certificate
@@ -178,13 +177,8 @@ def kept_column(directory: str, name: str, settings: dict[str, int], data: tuple
     except (OSError, ValueError):
         pass
     result = make_column(data, name, **settings)
-    partial = place.with_name(f".partial-{os.getpid()}-{place.name}")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(result, indent=1), encoding="utf-8")
-        partial.replace(place)
-    except OSError as error:
-        raise FileProblem(f"cannot write to {directory}: {error.strerror}") from None
+    record = {"made_by": "torchtheory column", **result}
+    write_outputs(directory, {place.name: json.dumps(record, indent=1)})
     return result
 
 

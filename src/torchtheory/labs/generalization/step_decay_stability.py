@@ -18,7 +18,7 @@ from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_d
     title="Ten passes over the data: the stability gap vanishes with η = c/t, and stays with a constant step",
     full={"sizes": (10, 20, 40, 80, 160), "trials": 2000},
 )
-def step_decay_stability(run: Run, sizes: tuple[int, ...] = (10, 20, 40, 80), trials: int = 300) -> None:
+def step_decay_stability(run: Run, sizes: tuple[int, ...] = (10, 20, 40, 80), trials: int = 900) -> None:
     """Linear losses, for which Hardt, Recht and Singer's bound is attained, over ten passes.
 
     Two runs see the same examples but for one. With steps c/t the sum of the steps is a logarithm, so

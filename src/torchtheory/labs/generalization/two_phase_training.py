@@ -41,7 +41,7 @@ def two_phase_training_lab(
     run: Run,
     data: Literal["digits", "mnist"] = "digits",
     samples: int = 600,
-    seeds: int = 3,
+    seeds: int = 8,
     epochs: int = 8,
     batch: int = 100,
     learning_rate: float = 0.01,

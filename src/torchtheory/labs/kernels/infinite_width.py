@@ -65,7 +65,7 @@ def hidden_covariances(run: Run, x: Tensor, hidden: Sequence[int], networks: int
     ],
     full={"networks": 60_000, "widths": (16, 32, 64, 128, 256)},
 )
-def nngp_recursion(run: Run, networks: int = 20_000, widths: tuple[int, ...] = (16, 32, 64, 128)) -> None:
+def nngp_recursion(run: Run, networks: int = 20_000, widths: tuple[int, ...] = (16, 23, 32, 45, 64, 91, 128)) -> None:
     """The outputs of a random network, as its width grows, against the recursion of Theorem 57.
 
     The expectation of each layer is checked against two-dimensional quadrature for eight

@@ -53,7 +53,7 @@ def linearization_gap_against_width(
     run: Run,
     widths: tuple[int, ...] = (16, 64, 256),
     bottleneck: int = 4,
-    seeds: int = 6,
+    seeds: int = 10,
     steps: int = 60,
     learning_rate: float = 0.2,
 ) -> None:

@@ -63,7 +63,7 @@ def tangent_kernel_dynamics(
     hidden: int = 24,
     samples: int = 4,
     widths: tuple[int, ...] = (32, 64, 128, 256, 512),
-    networks: int = 20,
+    networks: int = 32,
 ) -> None:
     """A small tanh network under gradient flow, then wide ones beside the closed form.
 
@@ -137,7 +137,7 @@ def flow_and_descent(run: Run, problem: Problem) -> ParameterPath:
     says = run.states("A-54", r"\hat{\mathcal R}_s(\Phi(\cdot,\Theta(t))) \text{ never increases: largest increase}")
     says.at_most(path.losses.diff().max(), 0)
     says.fails(f"steps of {2 * end:.2g} instead of the flow", _losses(problem, far).diff().max())
-    counts = [6, 12, 24, 48]
+    counts = [6, 8, 12, 16, 24, 32, 48]
     euler = [_distance(trajectory(direction, theta, [end / k] * k)[-1], path) for k in counts]
 
     def midpoint(theta: Tensor, step: float, count: int) -> Tensor:
@@ -295,7 +295,7 @@ def closed_form(run: Run, x: Tensor, y: Tensor, grid: Tensor) -> None:
     )
 
 
-def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 400) -> None:
+def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 1500) -> None:
     """What the start leaves behind: its mean, its variance, and nothing on the training inputs."""
     m, time = len(y), 1.0
     points = torch.cat([x, grid])

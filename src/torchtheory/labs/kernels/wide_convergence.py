@@ -49,7 +49,7 @@ def wide_network_convergence(
     samples: int = 6,
     dimension: int = 4,
     widths: tuple[int, ...] = (256, 1024, 4096),
-    draws: int = 10,
+    draws: int = 20,
     trials: int = 2000,
     steps: int = 60,
 ) -> None:

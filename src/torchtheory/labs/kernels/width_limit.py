@@ -50,7 +50,7 @@ class Course:
     full={"widths": (32, 64, 128, 256, 512, 1024), "networks": 48, "trained": 16_384},
 )
 def tangent_kernel_width_limit(
-    run: Run, widths: tuple[int, ...] = (32, 128, 512), networks: int = 16, trained: int = 4096
+    run: Run, widths: tuple[int, ...] = (64, 256, 1024), networks: int = 18, trained: int = 4096
 ) -> None:
     """Networks in neural tangent parametrization of growing width against the infinite one.
 

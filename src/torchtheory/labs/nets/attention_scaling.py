@@ -20,7 +20,7 @@ SURE = 0.9999
     title="Divided by the root of d, scores stay of size 1 and gradients alive",
     full={"queries": 2000, "keys": 512},
 )
-def attention_scaling(run: Run, queries: int = 200, keys: int = 128) -> None:
+def attention_scaling(run: Run, queries: int = 600, keys: int = 128) -> None:
     r"""Scores of random queries and keys: their variance, the entropy of their weights, its gradients.
 
     The variance of a score is d, and 1 after the division by the root of d. Then the weights of n keys have

@@ -123,9 +123,11 @@ def continuous_convolution(run: Run, panels: tuple[int, ...] = (20, 40, 80, 160,
         promised=[b for _, b in open_ended],
     )
 
+    finer = [round(panels[0] * 2 ** (k / 2)) for k in range(2 * len(panels) + 3)]
+
     def errors_at(f: Function, exact: float) -> list[float]:
         slope = torch.tensor([0.7], dtype=torch.float64)
-        made = [integrate_against(lambda u, t: (u * t).exp(), f, slope, 0.0, 2.0, panels=n) for n in panels]
+        made = [integrate_against(lambda u, t: (u * t).exp(), f, slope, 0.0, 2.0, panels=n) for n in finer]
         return [abs(float(m.values[0]) - exact) for m in made]
 
     smooth = (math.exp(1.4) * (0.7 * math.cos(2) + math.sin(2)) - 0.7) / 1.49
@@ -135,8 +137,8 @@ def continuous_convolution(run: Run, panels: tuple[int, ...] = (20, 40, 80, 160,
         panels=100_000,
     )  # fmt: skip
     says = run.states("N-53", r"(Tf)(u)=\int e^{ut}f(t)\,dt:\ \text{the error of }N\text{ panels is}\sim N^{-2}")
-    says.slope(panels, errors_at(torch.cos, smooth), -2.0, 0.01, against=(-1.5, -3.0), where="f the cosine")
-    says.fails("f the root, whose derivative is not bounded", panels, errors_at(torch.sqrt, float(root.values[0])))
+    says.slope(finer, errors_at(torch.cos, smooth), -2.0, 0.01, against=(-1.5, -3.0), where="f the cosine")
+    says.fails("f the root, whose derivative is not bounded", finer, errors_at(torch.sqrt, float(root.values[0])))
 
     fourier(run, cases)
     convolution_of_functions(run, cases)

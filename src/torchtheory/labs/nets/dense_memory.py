@@ -135,7 +135,7 @@ def dense_associative_memory(
         says.fails("F(z) = z^2", hebbs.bit_error[0])
     left = {
         p: mean_interval(
-            dense_capacity_sweep(n, [n], Power(p), trials, flip=0.1, generator=run.generator).bit_error[0],
+            dense_capacity_sweep(n, [n], Power(p), 4 * trials, flip=0.1, generator=run.generator).bit_error[0],
             0.99,
         )
         for p in (2, 3)
@@ -146,7 +146,7 @@ def dense_associative_memory(
         r"eighths of the flipped bits (upper end of a 99 \% interval of what is left)}",
     )
     says.at_most(
-        left[3].high, round(0.1 * n) / n / 8, where=f"n = s = {n}, a tenth of the bits flipped, {trials} memories"
+        left[3].high, round(0.1 * n) / n / 8, where=f"n = s = {n}, a tenth of the bits flipped, {4 * trials} memories"
     )
     says.fails("F(z) = z^2", left[2].high)
     bits = 20

@@ -35,7 +35,7 @@ def cover_dichotomies(
     points: int = 10,
     dimension: int = 4,
     programs: int = 6,
-    trials: int = 250,
+    trials: int = 700,
     features: int = 10,
 ) -> None:
     """Gaussian points are in general position, so Cover counts their linear labelings exactly.

@@ -24,10 +24,10 @@ from torchtheory.nets.hopfield_capacity import (
     covers=["N-16", "N-17"],
     title="How many patterns: bit errors, stable patterns, and the collapse near 0.138",
     errata=["hopfield-tail-not-normalized", "hopfield-capacity-logarithm"],
-    full={"sizes": (250, 500, 1000), "loads": 20, "trials": 10},
+    full={"sizes": (250, 500, 1000), "loads": 20, "trials": 20},
 )
 def hopfield_capacity_lab(
-    run: Run, sizes: tuple[int, ...] = (125, 250, 500), loads: int = 10, trials: int = 10
+    run: Run, sizes: tuple[int, ...] = (125, 250, 500), loads: int = 10, trials: int = 20
 ) -> None:
     """Random patterns are stored at loads up to 0.2, and three different limits appear.
 
@@ -167,7 +167,7 @@ def hopfield_capacity_lab(
     fine = capacity_sweep(
         n,
         [c / n for c in counts.values()],
-        4 * trials,
+        6 * trials,
         probes=1,
         max_sweeps=1,
         generator=run.generator,
@@ -177,11 +177,11 @@ def hopfield_capacity_lab(
     union = 1 - n * hopfield_bit_error(n, counts["one_pattern"], method="exact")
     says = run.states("N-17", r"s = n/(2\ln n):\ P(x_t \text{ stable}) \ge 1 - n\,P(\text{bit flips})")
     says.at_least(
-        intervals["one_pattern"], union, where=f"n = {n}, s = {counts['one_pattern']}, {4 * trials} networks, 99 %"
+        intervals["one_pattern"], union, where=f"n = {n}, s = {counts['one_pattern']}, {6 * trials} networks, 99 %"
     )
     says.fails("load 0.138", intervals["transition"])
     whole = {k: int((stable[k] == 1).sum()) for k in stable}
-    every = {k: clopper_pearson(v, 4 * trials, 0.99) for k, v in whole.items()}
+    every = {k: clopper_pearson(v, 6 * trials, 0.99) for k, v in whole.items()}
     most = counts["union bound of ½"]
     says = run.states("N-17", r"P(\text{all patterns stable}) \ge 1 - sn\,P(\text{bit flips})")
     says.at_least(

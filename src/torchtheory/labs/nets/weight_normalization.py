@@ -57,14 +57,19 @@ def weight_normalization(run: Run, samples: int = 4000, steps: int = 60) -> None
     )
     says.fails("v itself", torch.cat([v, v.norm(dim=1)[:, None].expand(-1, n)]))
     outputs = layer(x).detach()
-    with torch.no_grad():
-        layer.parametrizations.weight.original1.mul_(7.0)
-    stretched = layer(x).detach()
-    with torch.no_grad():
-        layer.parametrizations.weight.original1.div_(7.0)
+
+    def stretched(factor: float) -> Tensor:
+        """The outputs where v is multiplied by the factor."""
+        direction = layer.parametrizations.weight.original1
+        with torch.no_grad():
+            direction.mul_(factor)
+            found: Tensor = layer(x)
+            direction.copy_(v)
+        return found
+
     says = run.states("N-132", r"f[cv,\gamma]=f[v,\gamma] \text{ for } c>0")
-    says.equal(stretched, outputs, EXACT)
-    says.fails("7w instead of 7v", 7 * outputs)
+    says.equal(stretched(7.0), outputs, EXACT)
+    says.fails("c = -7: the direction is turned around", stretched(-7.0))
 
     loss = (torch.tanh(layer(x)) - y).square().mean()
     originals = layer.parametrizations.weight
@@ -152,7 +157,7 @@ def like_batch_norm(run: Run, samples: int) -> None:
     weight = run.randn(4, n)
     direction = weight / weight.norm(dim=1, keepdim=True)
     mixing = torch.diag(torch.logspace(-1, 1, n, dtype=torch.float64))
-    sizes = [samples // 2**k for k in range(6)][::-1]
+    sizes = [round(samples / 2 ** (k / 2)) for k in range(11)][::-1]
     repeats, errors, colored = 30, [], []
     for size in sizes:
         gaps, others = [], []

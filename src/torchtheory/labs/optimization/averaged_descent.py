@@ -288,7 +288,7 @@ def polyak_ruppert(run: Run, steps: int) -> Errors:
         "no noise at the solution: the last iterate has converged, the average drags its past",
         without.averaged[clear - 1] / without.distance[clear],
     )
-    counts = [steps // 2**k for k in (3, 2, 1, 0)]
+    counts = [round(steps / 2 ** (k / 3)) for k in range(9, -1, -1)]
 
     def exponent(values: Tensor) -> Interval:
         return fit_slope(counts, [abs(k * float(values[k - 1]) / limit.averaged - 1) for k in counts])

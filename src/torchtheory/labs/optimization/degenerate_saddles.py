@@ -45,9 +45,9 @@ LEFT = 0.4  # a factor of this size has left the saddle; the minimum is at 1
     room="optimization",
     covers=["B-37", "B-44"],
     title="Strict saddles hold descent for a logarithm, degenerate ones for a power of 1/distance",
-    full={"starts": 400, "steps": 4000, "scales": 12},
+    full={"starts": 400, "steps": 4000, "scales": 20},
 )
-def degenerate_saddles(run: Run, starts: int = 100, steps: int = 600, scales: int = 6) -> None:
+def degenerate_saddles(run: Run, starts: int = 100, steps: int = 600, scales: int = 14) -> None:
     """At the origin of σyy - 2σyx w₁⋯w_L + σxx (w₁⋯w_L)² the first derivative that is not 0 has
     order L. Gradient descent from distance ε leaves it after a time of order log(1/ε) for L = 2
     and ε^-(L-2) for L > 2. In networks of two layers every random start reaches the optimum; on

@@ -211,7 +211,7 @@ def saddle(run: Run, trials: int) -> None:
     says.equal(rest.norm(), within=1e-9, where="distance from it after 300 steps")
     says.fails("started at (1, 10⁻⁶)", gone.norm())
 
-    runs = 4 * trials
+    runs = 10 * trials
 
     def noisy_path(direction: Direction, size: float, steps: int) -> Tensor:
         oracle = with_gaussian_noise(direction, size, run.generator)

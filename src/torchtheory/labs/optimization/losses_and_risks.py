@@ -22,7 +22,7 @@ from torchtheory.training.risks import empirical_risk, risk
     errata=["cross-entropy-without-simplex"],
     full={"classes": 30, "trials": 4000, "samples": 5},
 )
-def losses_and_risks(run: Run, classes: int = 5, trials: int = 300, samples: int = 3) -> None:
+def losses_and_risks(run: Run, classes: int = 5, trials: int = 900, samples: int = 3) -> None:
     """The four losses of the chapter, and the two risks they are averaged to.
 
     The cross-entropy of soft targets is at least their entropy, and what is above it is the

@@ -311,7 +311,7 @@ def neighbors(run: Run, widths: tuple[int, ...], repeats: int) -> None:
         for width in widths:
             half = width // 2
             expected = math.sqrt(math.pi) * math.exp(math.lgamma(half + 1) - math.lgamma(half + 1.5))
-            for _ in range(repeats):
+            for _ in range(4 * repeats):
                 rows = sphere(run, width, size)
                 nearest = torch.cdist(rows[half:], rows[:half]).min(1).values
                 found.append(float(nearest.mean()) / expected)

@@ -33,7 +33,7 @@ SURE = 0.9999
     errata=["uncorrelated-is-not-independent", "fourth-moment-brace"],
     full={"draws": 100_000, "depth": 8},
 )
-def moment_rules(run: Run, draws: int = 10_000, depth: int = 5) -> None:
+def moment_rules(run: Run, draws: int = 30_000, depth: int = 5) -> None:
     """A random matrix with independent entries of variance σ² multiplies squared lengths by dσ² on
     average, and their squares by σ⁴d(d + 2), corrected by the kurtosis of the entries.
 

@@ -197,12 +197,14 @@ def trained(run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwork,
     least = best.certificate.objective
     rows, distances, blind = [], [], []
     changes = []
+    # long inputs make the objective steep, and steps of a tenth too long
+    rate = min(0.1, 1 / float(torch.linalg.matrix_norm(x, 2)) ** 2)
     for width in (1, 12):
 
         def objective(theta: Tensor, width: int = width) -> Tensor:
             return objectives(theta.reshape(*theta.shape[:-1], width, 3), x, y, strength)
 
-        ends = gradient_descent(objective, 0.5 * run.randn(starts, 3 * width), 0.1, steps)
+        ends = gradient_descent(objective, 0.5 * run.randn(starts, 3 * width), rate, steps)
         for theta in ends.points[-1]:
             network = parallel_network(unit, theta.reshape(width, 3))
             found = certify_network(network, x, loss, strength)

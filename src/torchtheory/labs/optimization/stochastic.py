@@ -134,7 +134,7 @@ def batch_variance(run: Run, trials: int) -> Variances:
     def measured(sampling: Any) -> Tensor:
         rows = []
         for m in sizes:
-            chosen = draw_batches(samples, m, 1, trials=(10 * trials,), sampling=sampling, generator=run.generator)
+            chosen = draw_batches(samples, m, 1, trials=(25 * trials,), sampling=sampling, generator=run.generator)
             rows.append((each[chosen[:, 0]].mean(1) - full).square().sum(1))
         return torch.stack(rows)
 

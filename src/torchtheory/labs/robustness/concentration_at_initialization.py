@@ -346,9 +346,9 @@ def gradient(run: Run, networks: int, trials: int, gamma: float) -> None:
     says.fails("the w_j lie in a space of 8 dimensions, N(0, P/8)", quantile_interval(narrow, gamma, 0.999))
 
     says = run.states("M-156", r"k,d\to\infty:\ \|\nabla f\|\to\sqrt{\mathbb E\sigma'^2}=0.7071\text{ for ReLU}")
-    wide = random_steps(60, 300, 300, "relu", generator=run.generator).gradient_norms
+    wide = random_steps(150, 300, 300, "relu", generator=run.generator).gradient_norms
     says.mean(wide, math.sqrt(0.5), 0.005, against=(0.5, 0.6, 0.8, 1.0), confidence=0.999, where="k = d = 300")
-    biased = random_steps(600, 2, 300, "relu", generator=run.generator).gradient_norms
+    biased = random_steps(1500, 2, 300, "relu", generator=run.generator).gradient_norms
     says.fails("k = 2, not large", biased)
 
     k = 300

@@ -258,12 +258,13 @@ def data_set(run: Run, samples: int) -> Sample:
     says = run.states("L-067", r"X \text{ is, entry by entry, what numpy draws after seed }0")
     says.equal(sample.x, by_numpy(0))
     says.fails("seed 1", sample.x, promised=by_numpy(1))
-    correct = int(((cloud_posterior(sample.x) > 0.5) == (sample.y[:, 0] == 1)).sum())
+    many = two_gaussian_clouds(10_000, generator=(run.seed + 2) % 2**32)
+    correct = int(((cloud_posterior(many.x) > 0.5) == (many.y[:, 0] == 1)).sum())
     # the straight line halfway between the means
-    halfway = int(((sample.x.sum(1) < 1) == (sample.y[:, 0] == 1)).sum())
-    vertical = int(((sample.x[:, 0] < 0.5) == (sample.y[:, 0] == 1)).sum())
-    interval = clopper_pearson(correct, len(sample.x), 0.99)
-    other = clopper_pearson(vertical, len(sample.x), 0.99)
+    halfway = int(((many.x.sum(1) < 1) == (many.y[:, 0] == 1)).sum())
+    vertical = int(((many.x[:, 0] < 0.5) == (many.y[:, 0] == 1)).sum())
+    interval = clopper_pearson(correct, len(many.x), 0.99)
+    other = clopper_pearson(vertical, len(many.x), 0.99)
     says = run.states(
         "L-067", r"\text{the rule } P(y=1\mid x)>\tfrac12 \text{ is right with probability }\tfrac12\int\max(f_0,f_1)"
     )
@@ -272,7 +273,7 @@ def data_set(run: Run, samples: int) -> Sample:
         interval,
         bayes_accuracy(),
         against=(1 - 2 * error, 1 - error / 2),  # the integral without its half, or halved again
-        where=f"the line halfway between the means gets {halfway} of {len(sample.x)}, the best rule {correct}",
+        where=f"the line halfway between the means gets {halfway} of {len(many.x)}, the best rule {correct}",
     )
     says.fails("by the first feature alone", other)
     return sample

@@ -172,7 +172,8 @@ def probability_losses(run: Run, outputs: Tensor, labels: Tensor) -> None:
     says = run.states("S-10", r"\tfrac12\|y-p\|_1 \text{ is the error probability of a label drawn from } p")
     # the loss itself, half of that again, the probability of the label
     says.mean(error_rate(p[i]), half, against=(2 * half, half / 2, 1 - half))
-    says.fails("drawn from softmax(2o)", error_rate(torch.softmax(2 * outputs[i], 0)))
+    other = int((p[:, labels[i]] - p_true[i]).abs().argmax())
+    says.fails("drawn from the probabilities of another output", error_rate(p[other]))
     says = run.states("S-11", r"\|y-p\|_2^2=2(1-p_y)+\|p\|_2^2-1")
     says.equal(
         value("regularized expectation", outputs, labels),

@@ -240,7 +240,7 @@ def slow_decay(run: Run) -> None:
 
 def any_model(run: Run) -> None:
     """Networks as a user has them: predicted from their weights' norms, measured by autograd."""
-    widths, groups, networks = (8, 16, 32, 64, 128), 4, 6
+    widths, groups, networks = (8, 16, 32, 64, 128), 8, 8
     across, errors, aligned = [], [], []
     for width in widths:
         for _ in range(groups):

@@ -1,7 +1,7 @@
 r"""Receptive fields: which part of the input a unit can see, and which part it looks at.
 
 *In theory.* A unit behind layers of $k_\ell$ taps, dilations $\delta_\ell$ and strides $s_\ell$
-depends on $r_\ell$ places of the input, with
+depends on places of the input that lie within $r_\ell$ of them, from the first to the last, with
 
 $$r_\ell=r_{\ell-1}+\delta_\ell(k_\ell-1)\,j_{\ell-1},\qquad j_\ell=s_\ell\,j_{\ell-1},\qquad
 r_0=j_0=1$$
@@ -81,8 +81,10 @@ class LayerField:
 
     Attributes:
         name, kind: of the layer.
-        size: places of the input that a unit depends on, per dimension, padding included; None
-            from a layer on that is no window of places: one that mixes all of them, or resizes.
+        size: extent of the field per dimension: places of the input from the first that a unit
+            depends on to the last, padding included. With dilations, or strides longer than the
+            windows before them, it does not depend on all of these. None from a layer on that is
+            no window of places: one that mixes all of them, or resizes.
         jump: places of the input from one unit to the next, per dimension.
         start: the first place of the field of the first unit, negative on the padding.
         deviation: of the place that a squared gradient comes from, in the mean over independent
@@ -108,6 +110,8 @@ def receptive_fields(model: nn.Module, dimensions: int = 2) -> list[LayerField]:
     >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3))
     >>> [(f.size, f.jump) for f in receptive_fields(net)]
     [((3, 3), (1, 1)), ((3, 3), (1, 1)), ((4, 4), (2, 2)), ((8, 8), (2, 2))]
+    >>> receptive_fields(nn.Conv1d(1, 1, 3, dilation=2), 1)[0].size  # of 5 places 3 are read
+    (5,)
     """
     dims = whole_number(dimensions, "dimensions", least=1, most=3)
     found: list[LayerField] = []
@@ -182,8 +186,9 @@ class Dependence:
     Attributes:
         name: of the layer.
         shape: of its output for one input.
-        box: first and last place of the input that the unit depends on, per dimension; None where
-            it depends on no place. For outputs without the input's dimensions, of all of them.
+        box: first and last place of the input that the unit depends on, per dimension (maybe not
+            on all between); None where it depends on no place. For outputs without the input's
+            dimensions, of all of them.
         places: of the input, per dimension.
     """
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torchtheory.models.evaluation import called
 from torchtheory.models.model import PureFunction
 from torchtheory.nets.equivariance.actions import Element, Group
-from torchtheory.nets.equivariance.functions import relative_defects
+from torchtheory.nets.equivariance.functions import constant_part, relative_defects
 from torchtheory.nets.equivariance.layouts import Layout, act, input_layout, pushed
 from torchtheory.nets.equivariance.reasons import reason_for
 from torchtheory.nets.equivariance.rules import (
@@ -105,10 +105,17 @@ class LayerDefect:
 
 
 def overall_defect(found: Tensor, wanted: Tensor) -> float:
-    """The relative defect of a batch as a whole: not every axis 0 inside a model is the samples."""
+    """The relative defect of a batch as a whole: not every axis 0 inside a model is the samples.
+
+    What is the same along axis 0 counts as constant all the same, for any number may be taken off
+    both.
+    """
     if found.is_complex():
         found, wanted = torch.view_as_real(found), torch.view_as_real(wanted)
-    return float(relative_defects(found[None], wanted[None])[0])
+    constant = constant_part(lambda: [wanted]) if wanted.ndim else None
+    if constant is not None:
+        constant = constant.expand(len(wanted), -1).reshape(-1)
+    return float(relative_defects(found[None], wanted[None], constant)[0])
 
 
 def _is_rounding(difference: Tensor, read: list[Tensor]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import torch
 from torch import Tensor, nn
 
@@ -88,9 +90,62 @@ def exact_function(
     return double, x.double(), torch.finfo(own).eps ** 0.75
 
 
-def relative_defects(found: Tensor, expected: Tensor) -> Tensor:
-    """The relative defects `[n]` of outputs `[n, ...]` against those that equivariance asks for."""
-    a, b = found.reshape(len(found), -1).double(), expected.reshape(len(found), -1).double()
-    scale = ((a.square().sum(1) + b.square().sum(1)) / 2).sqrt()
+#: Units of rounding, of the outputs, below which differences are none.
+_ROUNDINGS = 1e3
+
+
+def constant_part(parts: Callable[[], Iterable[Tensor]]) -> Tensor | None:
+    """The mean of outputs `[n, ...]`, flat, or None if they do not vary around it.
+
+    What is the same at all inputs, and stays as it is when it is moved, says nothing about what a
+    network makes of its inputs.
+
+    Args:
+        parts: lists the outputs, moved by the elements that are tried and by none, some at a time;
+            called twice.
+    """
+    total, count, square, unit = torch.zeros(()), 0, 0.0, 0.0
+    for part in parts():
+        rows = _rows(part)
+        total, count = rows.sum(0) + total.to(rows), count + len(rows)
+        square += float(rows.square().sum())
+        unit = _unit(part)
+    if not count:
+        return None
+    mean = total / count
+    varying = sum(float((_rows(part) - mean).square().sum()) for part in parts())
+    return mean if varying**0.5 > _ROUNDINGS * unit * square**0.5 else None
+
+
+def relative_defects(found: Tensor, expected: Tensor, constant: Tensor | None = None) -> Tensor:
+    r"""The relative defects `[n]` of outputs `[n, ...]` against those that equivariance asks for.
+
+    $\|a-b\|\big/\sqrt{(\|a-c\|^2+\|b-c\|^2)/2}$ with $a$ found, $b$ expected and $c$ the
+    constant part of the outputs: from 0 to 2, whatever $c$ is. A difference that is rounding of the
+    outputs is 0.
+
+    >>> a, b = torch.tensor([[1e6 + 1, 1e6]]).double(), torch.tensor([[1e6, 1e6 + 1]]).double()
+    >>> c = torch.full((2,), 1e6 + 0.5).double()
+    >>> [round(float(d), 9) for d in (relative_defects(a, b), relative_defects(a, b, c))]
+    [1e-06, 2.0]
+    """
+    a, b = _rows(found), _rows(expected)
+    size = _root_mean(a, b)
     difference = (a - b).square().sum(1).sqrt()
-    return torch.where(scale > 0, difference / scale.clamp_min(1e-300), torch.zeros_like(scale))
+    if constant is not None:
+        a, b = a - constant, b - constant
+    scale = _root_mean(a, b)
+    relative = difference / torch.where(scale > 0, scale, 1.0)
+    return torch.where(difference > _ROUNDINGS * _unit(found) * size, relative, 0.0)
+
+
+def _unit(outputs: Tensor) -> float:
+    return torch.finfo(outputs.dtype if outputs.is_floating_point() else torch.float64).eps
+
+
+def _rows(outputs: Tensor) -> Tensor:
+    return outputs.reshape(len(outputs), -1).double()
+
+
+def _root_mean(a: Tensor, b: Tensor) -> Tensor:
+    return ((a.square().sum(1) + b.square().sum(1)) / 2).sqrt()

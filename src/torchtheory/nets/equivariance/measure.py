@@ -41,6 +41,7 @@ from torchtheory.nets.equivariance.actions import (
 )
 from torchtheory.nets.equivariance.functions import (
     checked_inputs,
+    constant_part,
     exact_function,
     relative_defects,
 )
@@ -166,8 +167,11 @@ def measure_equivariance(
     r"""How far a network is from $f(gx)=gf(x)$, over inputs and elements of a group.
 
     Every input is tried with elements of its own, drawn without the identity, so that inputs are
-    independent and Student's range of the mean covers the draw of both. The network runs in
-    evaluation mode and in double precision where its code allows that, and is not changed.
+    independent and Student's range of the mean covers the draw of both. The relative defect is
+    $\|a-b\|\big/\sqrt{(\|a-c\|^2+\|b-c\|^2)/2}$ with $a=f(gx)$, $b=gf(x)$ and $c$ the mean of all
+    $f(x)$ and $gf(x)$, so that a large constant in the outputs hides nothing. (Of one input whose
+    outputs are to stay as they are nothing varies, and $c$ is 0.) The network runs in evaluation
+    mode and in double precision where its code allows that, and is not changed.
 
     Args:
         model: a module of one tensor.
@@ -204,9 +208,12 @@ def measure_equivariance(
         group, x, y, refuse_unknown_output(on_output), stride, draw_from
     )
     pairs = [(i, g) for i in range(len(x)) for g in choose(elements)]
+    constant = constant_part(
+        lambda: itertools.chain([y], (on_outputs(g, y[i : i + 1]) for i, g in pairs))
+    )
     defects = torch.cat(
         [
-            _defects(function, on_input, on_outputs, x, y, pairs[k : k + chunk])
+            _defects(function, on_input, on_outputs, x, y, pairs[k : k + chunk], constant)
             for k in range(0, len(pairs), chunk)
         ]
     )
@@ -363,10 +370,11 @@ def _defects(
     x: Tensor,
     y: Tensor,
     pairs: Sequence[tuple[int, Element]],
+    constant: Tensor | None,
 ) -> Tensor:
     moved = torch.cat([on_input(g, x[i : i + 1]) for i, g in pairs])
     expected = torch.cat([on_output(g, y[i : i + 1]) for i, g in pairs])
-    return relative_defects(_outputs(function, moved, len(moved)), expected).cpu()
+    return relative_defects(_outputs(function, moved, len(moved)), expected, constant).cpu()
 
 
 def _summary(

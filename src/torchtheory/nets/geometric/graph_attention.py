@@ -33,7 +33,8 @@ class GraphAttention(nn.Module):
 
     The softmax is over the nodes $j$ whose edges reach $i$, and over $i$ itself unless `loops` is
     False; $x_{ij}$ are the graph's edge features. Each head has its own $V$ and $u$; the heads'
-    results stand side by side, or are averaged. Scores use no weights of edges.
+    results stand side by side, or are averaged. Scores use no weights of edges; parallel edges are
+    as many terms of the softmax, but a loop is one term if `loops`.
 
     A score is the sum of a number for $i$, one for $j$ and one for the edge, so no feature vector
     is ever made per edge: time $O(HE c+Md\,Hc)$ with $c$ outputs for each of $H$ heads, memory
@@ -141,7 +142,18 @@ class GraphAttention(nn.Module):
                 f"the graph has {graph.edge_features.shape[1]} features per edge and the layer "
                 f"none: build it with edge_features={graph.edge_features.shape[1]}"
             )
-        return values, row_softmax(self.activation(scores), pattern), pattern
+        scores = self.activation(scores)
+        if graph.copies is not None:
+            scores = scores + self._copies(graph, x.dtype).log()
+        return values, row_softmax(scores, pattern), pattern
+
+    def _copies(self, graph: Graph, dtype: torch.dtype) -> Tensor:
+        """How many edges the entries of the pattern stand for, `[entries]`."""
+        assert graph.copies is not None
+        pattern, number = incoming_pattern(graph, loops=self.loops)
+        copies = graph.copies.to(dtype)[number.clamp(min=0)]
+        once = (number < 0) | ((pattern.rows == pattern.columns) & self.loops)
+        return torch.where(once, torch.ones_like(copies), copies)
 
     def _edges(self, graph: Graph, dtype: torch.dtype) -> Tensor:
         """The features of the pattern's entries, `[entries, e]`."""

@@ -45,14 +45,15 @@ def as_graph(
               `edge_weight` and `edge_attr` are read (an `edge_attr` of one number per edge is
               the weights, unless there is an `edge_weight`).
         nodes: for edges, how many nodes there are; the largest number + 1 unless given.
-        weights: for edges, one per edge `[E]`; those of an edge that is listed twice are added.
-            Without them an edge that is listed twice is one. Weights, also those of a matrix, are
-            constants: no derivative is taken in them.
+        weights: for edges, one per edge `[E]`, 1 each unless given; those of an edge that is
+            listed several times are added. Without weights it thus weighs as much as it is often
+            listed, which is how layers of PyTorch Geometric count it. Weights, also those of a
+            matrix, are constants: no derivative is taken in them.
         edge_features: for edges, `[E, e]`; no edge may then be listed twice. Derivatives are taken
             in them if they ask for it.
         directed: whether an edge may be without its reverse. None: it is directed if some edge
             is. False: missing reverses are added to edges and networkx graphs (with the same
-            weight and features), and a matrix must be symmetric.
+            weight and features, as often as the edge is listed), and a matrix must be symmetric.
 
     >>> as_graph(torch.tensor([[0.0, 2.0], [2.0, 0.0]]))
     Graph(nodes=2, edges=1, weighted)
@@ -110,12 +111,18 @@ def graph_union(graphs: Sequence[GraphSource]) -> Graph:
     starts = np.cumsum([0, *(g.nodes for g in parts)]).tolist()
     weighted = [g.weights.dtype for g in parts if g.weights is not None]
     dtype = torch.float64 if torch.float64 in weighted else torch.float32
+    copied = [
+        torch.ones_like(g.sources) if g.copies is None else g.copies
+        for g in parts
+        if any(other.copies is not None for other in parts)
+    ]
     return Graph(
         starts[-1],
         torch.cat([g.edges + s for g, s in zip(parts, starts[:-1], strict=True)], 1),
         torch.cat([g.edge_weights(dtype) for g in parts]) if weighted else None,
         directed=any(g.directed for g in parts),
         edge_features=torch.cat(featured) if featured else None,
+        copies=torch.cat(copied) if copied else None,
         membership=torch.repeat_interleave(
             torch.arange(len(parts), device=parts[0].device),
             torch.tensor([g.nodes for g in parts], device=parts[0].device),
@@ -237,16 +244,19 @@ def _from_edges(
     if symmetrize and directed is False:
         edges, weights, edge_features = _with_reverses(edges, weights, edge_features, count)
     keys = edges[1] * count + edges[0]
-    merged, inverse = torch.unique(keys, return_inverse=True)
-    if edge_features is not None and len(merged) < len(keys):
+    merged, inverse, copies = torch.unique(keys, return_inverse=True, return_counts=True)
+    several = len(merged) < len(keys)
+    if edge_features is not None and several:
         raise InvalidInput("an edge with features is listed twice: merge its features first")
     if weights is not None:
         weights = weights.new_zeros(len(merged)).index_add_(0, inverse, weights)
+    elif several:
+        weights = copies.to(torch.float64)
     if edge_features is not None:
         edge_features = edge_features[torch.argsort(inverse)]
     if weights is not None:
         present = weights != 0
-        merged, weights = merged[present], weights[present]
+        merged, weights, copies = merged[present], weights[present], copies[present]
         edge_features = None if edge_features is None else edge_features[present]
         weights = None if bool((weights == 1).all()) else weights
     edges = torch.stack([merged % count, torch.div(merged, count, rounding_mode="floor")])
@@ -258,6 +268,7 @@ def _from_edges(
         weights,
         directed=found or directed is True,
         edge_features=edge_features,
+        copies=copies if several and bool((copies > 1).any()) else None,
         names=names,
     )
 
@@ -324,8 +335,16 @@ def _check_edge_features(features: Tensor, edges: Tensor) -> None:
 def _with_reverses(
     edges: Tensor, weights: Tensor | None, features: Tensor | None, count: int
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The edges and the reverses of those that have none."""
+    """The edges and the reverses of those that have none, or have it less often."""
     keys, back = edges[1] * count + edges[0], edges[0] * count + edges[1]
+    if weights is None and features is None:
+        merged, often = torch.unique(keys, return_counts=True)
+        reverse = (merged % count) * count + torch.div(merged, count, rounding_mode="floor")
+        place = torch.searchsorted(merged, reverse).clamp_(max=max(0, len(merged) - 1))
+        known = torch.where(merged[place] == reverse, often[place], 0)
+        missing = torch.repeat_interleave(reverse, (often - known).clamp(min=0))
+        rows = torch.stack([missing % count, torch.div(missing, count, rounding_mode="floor")])
+        return torch.cat([edges, rows], 1), None, None
     added = ~torch.isin(back, keys)
     edges = torch.cat([edges, edges[:, added].flip(0)], 1)
     if weights is not None:

@@ -35,8 +35,9 @@ class Graph:
     r"""A graph with `nodes` nodes, numbered from 0, and edges `[2, E]`.
 
     An undirected graph lists each edge in both directions (a loop once). The edges are sorted by
-    target, then source, so that what reaches a node stands together; none is listed twice, and an
-    edge of weight 0 is no edge. A graph does not change; what is computed from it once is kept.
+    target, then source, so that what reaches a node stands together. Parallel edges are one whose
+    weight is the sum of theirs (1 each if they have none), and an edge of weight 0 is no edge. A
+    graph does not change; what is computed from it once is kept.
 
     Attributes:
         nodes: their number $M$.
@@ -44,6 +45,7 @@ class Graph:
         weights: of the edges, `[E]`, or None if all are 1.
         directed: whether an edge may be without its reverse.
         edge_features: `[E, e]` in the order of the edges, or None.
+        copies: how many parallel edges each one stands for, `[E]`, or None if all are single.
         names: what the nodes were called where they came from, or None.
         membership: the number of the graph each node belongs to in a union, `[M]`, or None.
 
@@ -63,6 +65,7 @@ class Graph:
         *,
         directed: bool,
         edge_features: Tensor | None = None,
+        copies: Tensor | None = None,
         names: Sequence[Hashable] | None = None,
         membership: Tensor | None = None,
     ) -> None:
@@ -71,6 +74,7 @@ class Graph:
         self.weights = weights
         self.directed = directed
         self.edge_features = edge_features
+        self.copies = copies
         self.names = None if names is None else tuple(names)
         self.membership = membership
         self._kept: dict[Hashable, Any] = {}
@@ -94,6 +98,10 @@ class Graph:
     def targets(self) -> Tensor:
         """Where the edges end, `[E]`, ascending."""
         return self.edges[1]
+
+    def listed_edges(self) -> Tensor:
+        """The edges with parallel ones as often as they are there, `[2, >= E]`."""
+        return self.edges if self.copies is None else self.edges.repeat_interleave(self.copies, 1)
 
     def kept(self, key: Hashable, make: Callable[[], _Kept]) -> _Kept:
         """What `make` returns, made at the first call with this key and kept for the others."""
@@ -143,9 +151,21 @@ class Graph:
         r"""$d_m=1+\sum_na_{nm}$ `[M]` in float64: with the loop that `gcn_coupling` adds to nodes
         without one."""
         loops = self.targets[self.sources == self.targets]
-        added = torch.ones(self.nodes, dtype=torch.float64, device=self.device)
-        added[loops] = 0.0
-        return self.degrees(torch.float64) + added
+        found = torch.ones(self.nodes, dtype=torch.float64, device=self.device)
+        found[loops] = 0.0
+        return found.index_add_(0, self.targets, self.coupling_weights().double())
+
+    def coupling_weights(self) -> Tensor:
+        """The weights `[E]` with which `gcn_coupling` takes the edges, float64 if there are none.
+
+        A loop that is listed several times without weights is one loop there, as in the coupling of
+        PyTorch Geometric: what it stands for is the node itself.
+        """
+        weights = self.edge_weights()
+        if self.copies is None:
+            return weights
+        again = (self.sources == self.targets) & (weights == self.copies)
+        return torch.where(again, torch.ones_like(weights), weights)
 
     def without_loops(self) -> Graph:
         """The graph without the edges from a node to itself; kept."""
@@ -161,6 +181,7 @@ class Graph:
             None if self.weights is None else self.weights[proper],
             directed=self.directed,
             edge_features=None if self.edge_features is None else self.edge_features[proper],
+            copies=None if self.copies is None else self.copies[proper],
             names=self.names,
             membership=self.membership,
         )
@@ -275,6 +296,7 @@ class Graph:
             None if self.weights is None else self.weights[by],
             directed=self.directed,
             edge_features=None if self.edge_features is None else self.edge_features[by],
+            copies=None if self.copies is None else self.copies[by],
             names=None if self.names is None else [self.names[i] for i in taken.tolist()],
             membership=None if self.membership is None else self.membership[taken],
         )
@@ -318,17 +340,24 @@ class Graph:
         return made
 
     def to_pyg(self, x: Tensor | None = None) -> Any:
-        """As `torch_geometric.data.Data`, with features `x[M, d]` if given; needs that package."""
+        """As `torch_geometric.data.Data`, with features `x[M, d]` if given; needs that package.
+
+        Parallel edges are listed as often as they are there, each with its share of the weight.
+        """
         try:
             from torch_geometric.data import Data  # type: ignore[import-untyped]
         except ImportError as missing:
             raise MissingPackage(
                 "PyTorch Geometric is not installed: pip install torch-geometric"
             ) from missing
-        made = Data(x=x, edge_index=self.edges, edge_attr=self.edge_features)
+        weights = self.weights
+        if self.copies is not None and weights is not None:
+            each = (weights / self.copies).repeat_interleave(self.copies)
+            weights = None if bool((each == 1).all()) else each
+        made = Data(x=x, edge_index=self.listed_edges(), edge_attr=self.edge_features)
         made.num_nodes = self.nodes
-        if self.weights is not None:
-            made.edge_weight = self.weights
+        if weights is not None:
+            made.edge_weight = weights
         if self.membership is not None:
             made.batch = self.membership
         return made

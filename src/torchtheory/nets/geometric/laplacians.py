@@ -119,7 +119,7 @@ def graph_laplacian(
 
 
 def _laplacian(graph: Graph, normalized: bool) -> SparseMatrix:
-    pattern, values = _with_loops(graph, added=0.0)
+    pattern, values = _with_loops(graph, graph.edge_weights(), added=0.0)
     degrees, loop = graph.degrees(), pattern.rows == pattern.columns
     entries = -values
     entries[loop] += degrees
@@ -149,7 +149,7 @@ def gcn_coupling(graph: GraphSource, *, dtype: torch.dtype | None = None) -> Spa
 
 
 def _coupling(graph: Graph) -> SparseMatrix:
-    pattern, values = _with_loops(graph, added=1.0)
+    pattern, values = _with_loops(graph, graph.coupling_weights(), added=1.0)
     degrees = values.new_zeros(graph.nodes).index_add_(0, pattern.rows, values)
     scale = _inverse_roots(degrees)
     entries = values * scale[pattern.rows] * scale[pattern.columns]
@@ -173,10 +173,10 @@ def _neighbor_sums(graph: Graph) -> SparseMatrix:
     return SparseMatrix(pattern, graph.edge_weights(), symmetric=not graph.directed)
 
 
-def _with_loops(graph: Graph, *, added: float) -> tuple[EdgePattern, Tensor]:
+def _with_loops(graph: Graph, weights: Tensor, *, added: float) -> tuple[EdgePattern, Tensor]:
     """The entries of the edges, and `added` on the diagonal where there is no loop."""
     pattern, number = incoming_pattern(graph, loops=True)
-    weights = torch.cat([graph.edge_weights(), graph.edge_weights().new_full((1,), added)])
+    weights = torch.cat([weights, weights.new_full((1,), added)])
     return pattern, weights[number]  # number -1 is the last
 
 

@@ -57,7 +57,7 @@ class TakesGraph(nn.Module):
         if self.takes == "graph":
             made: Tensor = self.network(x, graph)
         elif self.takes == "edge_index":
-            made = self.network(x, graph.edges)
+            made = self.network(x, graph.listed_edges())
         else:
             made = self.network(x, graph.adjacency(x.dtype))
         return made

@@ -1,5 +1,9 @@
 """Layers of PyTorch Geometric to ours and back, with the same values and derivatives.
 
+So it is on any list of edges, also one that lists some of them several times. The exceptions are
+about weights: GIN layers use them here, and those of a loop that is listed several times are added
+here, where GCN layers of PyTorch Geometric keep one of them.
+
 `from_pyg` needs nothing but the layer; `to_pyg` needs the package (`pip install torch-geometric`).
 """
 

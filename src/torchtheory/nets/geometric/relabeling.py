@@ -93,6 +93,6 @@ class _Packed(nn.Module):
             graph = self.graph.relabeled(order)
             given: Any = graph
             if self.takes != "graph":
-                given = graph.edges if self.takes == "edges" else graph.adjacency(x.dtype)
+                given = graph.listed_edges() if self.takes == "edges" else graph.adjacency(x.dtype)
             found.append(self.function(x, given))
         return torch.stack(found)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_matrix, first_entry, whole_number
 from torchtheory.core.errors import EmptyData, NonFinite, ShapeMismatch
+from torchtheory.core.mapping import Mapped
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.primer.differences import Function, hessian_at
@@ -130,7 +131,7 @@ def probe_convexity(
     whole_number(pairs, "pairs", least=1)
     whole_number(curvature_points, "curvature_points", least=0)
     random = as_generator(generator)
-    values = torch.func.vmap(function)
+    values = Mapped(function)
     first, second = torch.randint(len(points), (2, pairs), generator=random)
     second = torch.where(first == second, (second + 1) % len(points), second)
     found, tangents = [], []
@@ -180,8 +181,8 @@ def tangent_excess(function: Function, x: Tensor, y: Tensor) -> Tensor:
     x, y = as_matrix(x, "x"), as_matrix(y, "y")
     if x.shape != y.shape:
         raise ShapeMismatch(f"x {list(x.shape)} and y {list(y.shape)} must have one shape")
-    slopes, heights = torch.func.vmap(torch.func.grad_and_value(function))(x)
-    excess: Tensor = heights + (slopes * (y - x)).sum(1) - torch.func.vmap(function)(y)
+    slopes, heights = Mapped(torch.func.grad_and_value(function))(x)
+    excess: Tensor = heights + (slopes * (y - x)).sum(1) - Mapped(function)(y)
     return excess
 
 

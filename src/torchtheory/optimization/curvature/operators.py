@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.core.mapping import Mapped
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.losses import USUAL_LOSS
 from torchtheory.models.model import Parameters, global_randomness_kept, unflatten
@@ -214,15 +215,12 @@ def empirical_fisher_operator(
 
     def record(part: Samples, leaves: Parameters) -> _Product:
         outputs = _outputs(problem, leaves, part)
-        try:
-            losses = torch.vmap(_own_loss)(outputs, part.y)
-        except RuntimeError:  # the loss looks at numbers, which vmap does not have
-            losses = torch.stack([_own_loss(f, y) for f, y in zip(outputs, part.y, strict=True)])
-        return _between(losses, leaves, lambda u: u / len(part))
+        return _between(each(outputs, part.y), leaves, lambda u: u / len(part))
 
     def _own_loss(f: Tensor, y: Tensor) -> Tensor:
         return problem.loss(f.unsqueeze(0), y.unsqueeze(0)).reshape(())
 
+    each = Mapped(_own_loss)
     return _summed(problem, samples, parameters, record)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_vector, positive_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.mapping import Mapped
 from torchtheory.primer.differences import Function
 
 
@@ -73,7 +74,7 @@ def descent_report(
     size = float(slopes.norm() * direction.norm())
     top = math.log10(longest)
     lengths = torch.logspace(top - 6, top, 60, dtype=point.dtype, device=point.device)
-    changes = torch.func.vmap(function)(point + lengths[:, None] * direction) - value
+    changes = Mapped(function)(point + lengths[:, None] * direction) - value
     # a change that rounding decides is taken for what the slope says it is
     rounding = 10 * torch.finfo(point.dtype).eps * float(value.abs())
     falls = torch.where(changes.abs() > rounding, changes < 0, slope < 0)

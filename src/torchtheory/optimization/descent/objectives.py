@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import ShapeMismatch
+from torchtheory.core.mapping import Mapped
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -37,6 +38,7 @@ def objective_of(problem: Problem) -> tuple[Function, Tensor]:
         return torch.stack(parts).sum()
 
     size = sum(p.numel() for p in like.values())
+    each = Mapped(one)
 
     def mean_loss(theta: Tensor) -> Tensor:
         if theta.ndim == 0 or theta.shape[-1] != size:
@@ -46,6 +48,7 @@ def objective_of(problem: Problem) -> tuple[Function, Tensor]:
         if theta.ndim == 1:
             return one(theta)
         flat = theta.reshape(-1, theta.shape[-1])
-        return torch.func.vmap(one)(flat).reshape(theta.shape[:-1])
+        losses: Tensor = each(flat)
+        return losses.reshape(theta.shape[:-1])
 
     return mean_loss, flatten(like).clone()

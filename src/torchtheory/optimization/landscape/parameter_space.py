@@ -8,7 +8,6 @@ trainable parameters; frozen ones have the model's values at every point.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Literal
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_matrix, as_vector, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName, UnsupportedModel
+from torchtheory.core.mapping import Mapped
 from torchtheory.core.progress import track
 from torchtheory.models.model import (
     Initial,
@@ -97,7 +97,7 @@ def losses_at(
         samples: the training data unless given.
         statistics: of batch normalization, where the model has it: `kept` at what the model
             has, or `renewed` at every point, for points far from it.
-        together: how many points are evaluated at once, by `torch.func.vmap`. Unless given,
+        together: how many points are evaluated at once, by `Mapped`. Unless given,
             several where the network is so small that calls cost more than numbers.
 
     Costs `m` forward passes over the samples, twice as many with renewed statistics; memory is
@@ -140,15 +140,11 @@ def _block_losses(problem: Problem, block: Tensor, samples: Samples) -> Tensor:
         named = unflatten(theta, problem.trainable)
         return problem.loss(problem.function(named, x), y).reshape(())
 
-    def parts(x: Tensor, y: Tensor) -> Tensor:
-        if len(block) > 1:
-            with suppress(RuntimeError):  # a model that vmap does not understand
-                return torch.func.vmap(part, (0, None, None))(block, x, y)
-        return torch.stack([part(theta, x, y) for theta in block])
-
+    parts = Mapped(part, (0, None, None))
     total = block.new_zeros(len(block))
     for x, y in samples.chunks(problem.chunk):
-        total += len(x) / len(samples) * parts(x, y)
+        losses = parts(block, x, y) if len(block) > 1 else part(block[0], x, y)[None]
+        total += len(x) / len(samples) * losses
     return total
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import described, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
+from torchtheory.core.mapping import Mapped
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.linalg.operators import effective_tolerance
 from torchtheory.optimization.descent.iterates import Function, check_start
@@ -207,10 +208,10 @@ def critical_points_of(
         if shape := list(function(first).shape):
             raise ShapeMismatch(f"the function must have one value at a point [p], not {shape}")
     tolerance = effective_tolerance(tolerance, starts.dtype)
-    slope, bend = torch.func.grad(function), torch.func.hessian(function)
+    slopes, bends = Mapped(torch.func.grad(function)), Mapped(torch.func.hessian(function))
 
     def derivatives(points: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.func.vmap(slope)(points), torch.func.vmap(bend)(points)
+        return slopes(points), bends(points)
 
     points, norms = descend_gradient_norm(derivatives, starts, tolerance=tolerance, steps=steps)
     points, norms = points[norms <= tolerance], norms[norms <= tolerance]
@@ -218,7 +219,7 @@ def critical_points_of(
         empty = starts.new_empty(0)
         return CriticalSet(points, empty, empty, empty)
     _, hessians = derivatives(points)
-    values = torch.func.vmap(function)(points)
+    values = Mapped(function)(points)
     return _distinct(points, values, hessians, norms, starts.shape[-1])
 
 

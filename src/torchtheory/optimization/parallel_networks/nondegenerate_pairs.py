@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NonFinite, UnknownName, UnsupportedModel
+from torchtheory.core.mapping import Mapped
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.models.model import PureFunction
 from torchtheory.nets.chain import as_chain
@@ -253,12 +254,14 @@ def _largest_output(
     """The largest quotient |phi| / theta found, and whether it stayed bounded."""
     w = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([w], lr=0.05)
+    outputs = Mapped(lambda v: subnetwork.outputs(x, v))
+    penalties = Mapped(subnetwork.penalty)
 
     def quotients() -> Tensor:
-        parts = torch.func.vmap(lambda v: subnetwork.outputs(x, v))(w)
-        charge = torch.func.vmap(subnetwork.penalty)(w)
+        parts, charge = outputs(w), penalties(w)
         sizes: Tensor = parts.flatten(1).norm(dim=1)
-        return sizes.log() - charge.log()
+        made: Tensor = sizes.log() - charge.log()
+        return made
 
     reached: list[float] = []
     for step in range(steps):

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import as_matrix
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.mapping import Mapped
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.optimization.parallel_networks.activation_cells import (
     best_directions,
@@ -216,11 +217,12 @@ def _search(
     w = gaussian(starts, subnetwork.size, generator=source, dtype=q.dtype, device=q.device)
     w.requires_grad_()
     optimizer = torch.optim.Adam([w], lr=0.05)
+    outputs = Mapped(lambda v: subnetwork.outputs(x, v))
+    penalties = Mapped(subnetwork.penalty)
 
     def quotients() -> Tensor:
-        parts = torch.func.vmap(lambda v: subnetwork.outputs(x, v))(w)
-        charge = torch.func.vmap(subnetwork.penalty)(w)
-        return (parts * q).sum((1, 2)) / charge
+        made: Tensor = (outputs(w) * q).sum((1, 2)) / penalties(w)
+        return made
 
     for step in range(200):
         optimizer.param_groups[0]["lr"] = 0.05 * 0.98**step
@@ -231,7 +233,7 @@ def _search(
             w.div_(w.norm(dim=1, keepdim=True))
     with torch.no_grad():
         values = torch.nan_to_num(quotients(), nan=-math.inf)
-        charge = torch.func.vmap(subnetwork.penalty)(w)
+        charge = penalties(w)
         units = w / charge[:, None] ** (1 / subnetwork.degree)
     top = int(values.argmax())
     return Polar(float(values[top]), units[top], math.inf, starts, units)

@@ -29,6 +29,7 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
+from torchtheory.core.mapping import Mapped
 from torchtheory.nets.chain import as_chain, has_own_forward
 
 OutputLoss = Callable[[Tensor], Tensor]
@@ -207,14 +208,14 @@ class ParallelNetwork:
         if not len(self):
             zero = self.weights.new_zeros(self.subnetwork.size)
             return self.subnetwork.outputs(x, zero)[None][:0]
-        made: Tensor = torch.func.vmap(lambda w: self.subnetwork.outputs(x, w))(self.weights)
+        made: Tensor = Mapped(lambda w: self.subnetwork.outputs(x, w))(self.weights)
         return made
 
     def penalties(self) -> Tensor:
         r"""$\theta(W_i)$, `[r]`."""
         if not len(self):
             return self.weights.new_zeros(0)
-        made: Tensor = torch.func.vmap(self.subnetwork.penalty)(self.weights)
+        made: Tensor = Mapped(self.subnetwork.penalty)(self.weights)
         return made
 
     def objective(self, x: Tensor, loss: OutputLoss, strength: float) -> Tensor:

@@ -1,0 +1,104 @@
+"""Functions on many items, where `torch.func.vmap` is wrong, has no rule, or is right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import jacrev, vmap
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.mapping import Mapped
+
+EYE = 2 * torch.eye(3, dtype=torch.float64)
+
+
+def solved(v: Tensor) -> Tensor:
+    made: Tensor = torch.linalg.solve(EYE, v)
+    return made
+
+
+def test_what_vmap_gets_wrong_is_done_one_by_one() -> None:
+    items = torch.randn(4, 1, 3, 1, dtype=torch.float64)
+    assert vmap(solved)(items).shape != items.shape  # or there is nothing to mend
+    each = Mapped(solved)
+    assert torch.allclose(each(items), items / 2, atol=1e-12)
+    assert torch.allclose(each(items[:2]), items[:2] / 2, atol=1e-12)
+
+
+def test_another_way_is_what_counts() -> None:
+    places = torch.randn(4, 3, dtype=torch.float64)
+
+    def distances(v: Tensor) -> Tensor:
+        return torch.cdist(v[None], places)[0]
+
+    def by_hand(v: Tensor) -> Tensor:
+        return (v - places) / (v - places).norm(dim=1, keepdim=True)
+
+    items = torch.randn(4, 3, dtype=torch.float64)
+    truth = torch.stack([by_hand(v) for v in items])
+    assert not torch.allclose(vmap(jacrev(distances))(items), truth)
+    assert torch.allclose(Mapped(jacrev(distances), alone=by_hand)(items), truth)
+
+
+def test_calls_are_few_where_vmap_is_right() -> None:
+    calls = 0
+
+    def one(weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal calls
+        calls += 1
+        return x @ weights["w"] + weights["b"], (x > -100).all()
+
+    weights = {"w": torch.randn(5, 3, 2), "b": torch.randn(5, 2)}
+    x = torch.randn(4, 3)
+    each = Mapped(one, (0, None))
+    for _ in range(3):
+        outputs, positive = each(weights, x)
+    assert calls == 5  # two of them alone
+    assert outputs.shape == (5, 4, 2)
+    assert positive.shape == (5,)
+    each(weights, x[:2])
+    assert calls == 8
+
+
+def test_a_function_that_looks_at_numbers_is_done_one_by_one() -> None:
+    items = torch.tensor([1.0, -2.0, 3.0])
+    halved = Mapped(lambda v: v / 2 if v > 0 else -v)
+    assert halved(items).tolist() == [0.5, 2.0, 1.5]
+
+
+def test_what_a_function_counts_is_not_counted_twice() -> None:
+    def one(v: Tensor, count: Tensor) -> Tensor:
+        count.add_(1)
+        return v + 1
+
+    counts = torch.zeros(3)
+    Mapped(one)(torch.zeros(3, 2), counts)
+    assert counts.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_items_of_value_0_say_nothing() -> None:
+    def alone(v: Tensor) -> Tensor:
+        return v * 0 if v > 3 else v
+
+    assert Mapped(lambda v: v * 0, alone=alone)(torch.arange(6.0)).tolist() == [0, 1, 2, 3, 0, 0]
+
+
+def test_gradients_flow_and_transforms_nest() -> None:
+    x = torch.randn(4, 3, requires_grad=True)
+    Mapped(lambda v: v.square().sum())(x).sum().backward()
+    assert x.grad is not None
+    assert torch.allclose(x.grad, 2 * x)
+    inner = vmap(lambda row: Mapped(torch.sin)(row))(x.detach())
+    assert torch.equal(inner, torch.sin(x.detach()))
+
+
+def test_chance_and_refusals_are_not_hidden() -> None:
+    with pytest.raises(RuntimeError, match="randomness"):
+        Mapped(lambda v: v + torch.rand(2))(torch.zeros(3, 2))
+
+    def refusing(v: Tensor) -> Tensor:
+        raise InvalidInput("no")
+
+    with pytest.raises(InvalidInput):
+        Mapped(refusing)(torch.zeros(3))
