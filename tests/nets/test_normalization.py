@@ -47,6 +47,16 @@ def test_torch_layers_are_the_definition(seed: int, s: int, n: int, eps: float) 
     assert torch.allclose(layer(x), standardize(x, 1, eps=eps), atol=1e-12)
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_either_variance_along_either_dimension(dim: int) -> None:
+    x = _gaussian(1, 5, 4) + 3
+    for unbiased in (False, True):
+        z = standardize(x, dim, unbiased=unbiased)
+        assert torch.allclose(z.mean(dim), torch.zeros(z.shape[1 - dim]).double(), atol=1e-12)
+        spread = z.std(dim, correction=int(unbiased))
+        assert torch.allclose(spread, torch.ones_like(spread), atol=1e-12)
+
+
 @given(seeds, st.floats(0.01, 100.0))
 @settings(max_examples=30, deadline=None)
 def test_reparametrization(seed: int, factor: float) -> None:

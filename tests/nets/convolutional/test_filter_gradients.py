@@ -86,6 +86,21 @@ def test_an_edge_filter_is_found_again(name: str, flip: bool) -> None:
     assert bool((found.losses[1:] <= found.losses[:-1] * (1 + 1e-9) + 1e-25).all())
 
 
+def test_losses_are_half_the_mean_squares_over_places_summed_over_filters() -> None:
+    x, kernels = random(4, 2, 7, 6), random(3, 2, 3, 2)
+    y = F.conv2d(x, kernels)
+    found = learn_filter(x, y, (3, 2), steps=2)
+    places = y[:, 0].numel()
+    assert float(found.losses[0]) == pytest.approx(float(y.square().sum()) / (2 * places))
+    once = learn_filter(x, y, (3, 2), steps=1).weight
+    after = (F.conv2d(x, once) - y).square().sum() / (2 * places)
+    assert float(found.losses[1]) == pytest.approx(float(after))
+    patches = F.unfold(x, (3, 2)).mT.flatten(0, 1)
+    rate = 1 / float(torch.linalg.eigvalsh(patches.T @ patches / places)[-1])
+    slope = patches.T @ (patches @ kernels.flatten(1).T) / places
+    torch.testing.assert_close(once.flatten(1).T, rate * slope)
+
+
 def test_what_images_do_not_show_is_not_learned() -> None:
     """Constant images tell the sum of a filter, and no more: descent from 0 spreads it evenly."""
     x = random(8, 1, 1, 1).expand(8, 1, 9, 9)

@@ -107,6 +107,21 @@ def test_resnet_18_written_out() -> None:
     torch.testing.assert_close(net(x), wanted)
 
 
+def test_convolutions_have_the_variance_of_he() -> None:
+    net = resnet(18, width=16, classes=5, generator=3)
+    for block in net.blocks():
+        weight = block.conv2.weight.detach()
+        assert abs(float(weight.square().mean()) * 9 * len(weight) / 2 - 1) < 0.15
+
+
+def test_a_bottleneck_strides_in_its_wide_kernel() -> None:
+    block = Bottleneck(4, 2, stride=2).eval()
+    x = randn(1, 4, 6, 6)
+    inner = torch.relu(block.bn1(F.conv2d(x, block.conv1.weight)))
+    inner = torch.relu(block.bn2(F.conv2d(inner, block.conv2.weight, None, 2, 1)))
+    torch.testing.assert_close(block.change(x), block.bn3(F.conv2d(inner, block.conv3.weight)))
+
+
 def test_plain_network_differs_by_the_shortcuts_only() -> None:
     net, plain = resnet(18, width=4, classes=5), resnet(18, width=4, classes=5, shortcuts=False)
     shared = {k for k in net.state_dict() if "downsample" not in k}

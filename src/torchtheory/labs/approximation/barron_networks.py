@@ -20,10 +20,11 @@ from torchtheory.approximation.barron.sampled_networks import (
 )
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
 from torchtheory.core.checks import whole_number
-from torchtheory.generalization.interpolation.bias_variance import decompose_predictions
+from torchtheory.generalization.interpolation.bias_variance import BiasVariance, decompose_predictions
 from torchtheory.generalization.learning.width_choice import approximation_bound
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.activation_properties import inspect_activation
+from torchtheory.nets.regression import least_squares
 
 WIDTHS = (16, 64, 256, 1024)
 DIMENSIONS = (1, 2, 10, 100)
@@ -89,7 +90,7 @@ def barron_networks_lab(run: Run, seeds: int = 50, points: int = 50) -> None:
     construction(run, few)
     theorem(run, waves, few, points)
     cut_off(run)
-    integrated_error(run, few, points)
+    integrated_error(run, 80 * seeds, points)
     activations(run)
     run.table(
         "rate",
@@ -338,30 +339,63 @@ def cut_off(run: Run) -> None:
     says.fails("a square wave: infinite constant", mass(jump, 80) / mass(jump, 40))
 
 
-def integrated_error(run: Run, seeds: int, points: int) -> None:
-    """MISE of least squares on a sampled network, and its two parts."""
-    target = waves_of(run, 2)
-    x = ball_points(points, 2, generator=run.generator)
-    steps = draw_steps(target, 20, generator=run.generator)
+def integrated_error(run: Run, trainings: int, points: int) -> None:
+    """The mean integrated squared error of least squares on sigmoids, in closed form and measured."""
+    target = waves_of(run, 2, 6.0)
+    x, sample = (ball_points(n, 2, generator=run.generator) for n in (points, 100))
+    units = barron_network(target, 6, sharpness=4.0, generator=run.generator).model[:-1]
+    with torch.no_grad():
+        seen, asked = units(sample), units(x)
+    wanted, sigma, group = target(x), 1.0, 5
 
-    def features(at: Tensor) -> Tensor:
-        ones = torch.ones(len(at), 1, dtype=torch.float64)
-        return torch.cat([steps(at), ones], 1)
+    def predictions(noise: Tensor, offset: bool = True) -> Tensor:
+        """One training for each row of the noise."""
+        fit = least_squares(seen, (target(sample) + noise).T, intercept=offset)
+        return (asked @ fit.weight + fit.bias).T
 
-    predictions = []
-    for _ in range(4 * seeds):
-        sample = ball_points(100, 2, generator=run.generator)
-        labels = target(sample) + 0.3 * run.randn(100)
-        predictions.append(features(x) @ (torch.linalg.pinv(features(sample), rtol=1e-10) @ labels))
-    stacked = torch.stack(predictions)
-    wanted = target(x)
-    parts = decompose_predictions(stacked, wanted)
-    says = run.states("S-35", r"\mathbb E\int(G-f)^2=\int(\mathbb EG-f)^2+\int\operatorname{Var}G")
-    says.equal((stacked - wanted).square().mean(), parts.total, 1e-10)
-    says.fails(
-        "the target with fresh noise in place of the mean of the labels",
-        (stacked - (wanted + 0.3 * run.randn(len(x)))).square().mean(),
+    # the fit is linear in the labels: the mean network is that of the labels without noise
+    with_one, answers = (torch.nn.functional.pad(z, (0, 1), value=1.0) for z in (seen, asked))
+    hat = answers @ torch.linalg.pinv(with_one, rtol=1e-12)
+    bias = float((hat @ target(sample) - wanted).square().mean())
+    variance = sigma**2 * float(hat.square().sum(1).mean())
+
+    def parts(stacked: Tensor) -> list[BiasVariance]:
+        return [decompose_predictions(five, wanted) for five in stacked.split(group)]
+
+    noise = sigma * run.randn(trainings, 100)
+    found, shifted = parts(predictions(noise)), parts(predictions(noise.abs()))
+    says = run.states("S-35", r"\mathrm{MISE}=\mathbb E\int(G-f)^2=\int(\mathbb EG-f)^2+\int\operatorname{Var}G")
+    says.mean(
+        torch.stack([p.total for p in found]),
+        bias + variance,
+        against=(bias, variance, bias + (1 - 1 / group) * variance),
+        confidence=0.999,
+        where=f"6 sigmoids and an offset fitted to 100 noisy values, {trainings} times; right: both parts exactly",
     )
+    says.fails("noise whose mean is not 0", torch.stack([p.total for p in shifted]))
+    says = run.states("S-35", rf"\text{{from }}{group}\text{{ trainings: }}\mathbb E\,\hat V=(1-\tfrac1{group})V")
+    says.mean(
+        torch.stack([p.variance for p in found]),
+        (1 - 1 / group) * variance,
+        against=(variance, (1 + 1 / group) * variance),
+        confidence=0.999,
+    )
+    tied = parts(predictions(noise[::group].repeat_interleave(group, 0)))
+    says.fails("five times the same sample", torch.stack([p.variance for p in tied]))
+    says = run.states("S-35", rf"\text{{from }}{group}\text{{ trainings: }}\mathbb E\,\hat B=B+\tfrac1{group}V")
+    says.mean(
+        torch.stack([p.bias for p in found]),
+        bias + variance / group,
+        against=(bias, bias + variance),
+        confidence=0.999,
+    )
+    says.fails("five times the same sample", torch.stack([p.bias for p in tied]))
+    lifted = noise[:3] + 2.0
+    says = run.states(
+        "S-35", r"\text{labels raised by }2\text{ raise }G=\textstyle\sum_ia_i\sigma(w_i^\top x+b_i)+a_0\text{ by }2"
+    )
+    says.equal(predictions(lifted) - predictions(noise[:3]), 2.0, 1e-6)
+    says.fails("no offset a_0", predictions(lifted, offset=False) - predictions(noise[:3], offset=False))
 
 
 def activations(run: Run) -> None:

@@ -151,6 +151,18 @@ def wide_network(run: Run, width: int, length: float = 0.5) -> tuple[nn.Sequenti
     return net, float(outer.sum())
 
 
+def hardest() -> tuple[nn.Sequential, Tensor]:
+    """199 equal units of both signs, which nearly cancel, at the point where they are largest.
+
+    Whatever odd number of them is kept, one is left over.
+    """
+    inner = torch.zeros(199, 3, dtype=torch.float64)
+    inner[:, 0] = 0.5
+    signs = (-1.0) ** torch.arange(199, dtype=torch.float64)
+    net = chain([(inner, torch.full((199,), 0.5).double()), (signs[None], torch.zeros(1).double())], [nn.ReLU()])
+    return net, torch.eye(3, dtype=torch.float64)[:1]
+
+
 def by_magnitude(net: nn.Sequential, keep: int, inputs: Tensor) -> float:
     """Root mean square change when the units of largest outer weight are kept as they are."""
     (inner, bias), (outer, offset) = affine_layers(net)[0]
@@ -185,7 +197,13 @@ def proposition(run: Run, rows: list[list[float]]) -> None:
         r"\|w_i\|\le\tfrac12,\ b_i\le\tfrac12: \quad\|\Phi-\tilde\Phi\|_{L^2(\mu)}/\|w^{(2)}\|_1"
         r"\le15/\sqrt n\text{ with }n/100\text{ units}",
     )
-    says.at_most(greedy, promised)
+    last, ball = hardest()
+    alone = prune_units(last, ball)
+    says.at_most(
+        [*greedy, alone.error / 199],
+        [*promised, 15 / math.sqrt(199)],
+        where="random networks, and 199 units that all but cancel, of which one is left",
+    )
     says.fails(
         "inner weights of length 100, the narrowest network",
         prune_units(long, inputs).error / mass,
@@ -235,8 +253,14 @@ def rescaled(run: Run) -> None:
     made: list[PrunedNetwork] = [prune_units(net, inputs, keep=k) for k in shares]
     far = [float((m.model(100 * inputs) - net(100 * inputs)).square().mean().sqrt()) for m in made]
     says = run.states("A-142", r"\text{any weights, any radius: }\|\Phi-\tilde\Phi\|_{L^2(\mu)}\le M/\sqrt k")
-    says.at_most([m.error for m in made], [m.bound for m in made])
-    says.fails("a measure outside of the ball: inputs a hundred times longer", far)
+    last, ball = hardest()
+    thinned = [prune_units(last, ball, keep=k) for k in (0.01, 0.02)]
+    says.at_most(
+        [m.error for m in [*made, *thinned]],
+        [m.bound for m in [*made, *thinned]],
+        where="random weights, and 199 units that all but cancel, of which one or three are left",
+    )
+    says.fails("a measure outside of the ball: inputs a hundred times longer", far, promised=[m.bound for m in made])
 
 
 def misprint(run: Run) -> None:

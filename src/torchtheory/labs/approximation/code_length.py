@@ -113,12 +113,30 @@ def codec(run: Run, functions: int, halvings: int) -> list[tuple[float, int, flo
     says.equal(slope.estimate, 1.0, 0.02)
     says.fails("every value stored with log(1/ε) bits instead of its step", naive.estimate)
     says = run.states("X-41", r"\log_2\text{packing}(2\epsilon)\le L(\epsilon)\le \text{ bits of the codec}")
-    says.at_most([low for *_, low in rows], [c for _, c, _, _ in rows])
+    cells = (3, 5, 7, 9)
+    walks = [far_apart(zigzags(k), 0.999 / k) for k in cells]
+    says.at_most(
+        [*(low for *_, low in rows), *walks],
+        [*(c for _, c, _, _ in rows), *(LipschitzCodec(0.999 / k).bits for k in cells)],
+        where="packings of bumps; and all broken lines of slopes ±1 in k cells at ε just below 1/k, k up to 9",
+    )
     says.fails(
         "functions with Lipschitz constant 200, further apart at the same number of cells",
         [bits_no_code_avoids(e / 200) for e in errors],
+        promised=[c for _, c, _, _ in rows],
     )
     return rows
+
+
+def zigzags(cells: int) -> Tensor:
+    """The values of all broken lines with slopes ±1: where two part, they are 2/cells apart a cell later."""
+    turns = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * cells)
+    return 0.25 + turns.cumsum(1) / cells
+
+
+def far_apart(values: Tensor, error: float) -> float:
+    """Bits for functions any two of which are more than 2ε apart; 0 where some are not."""
+    return math.log2(len(values)) if float(torch.pdist(values, math.inf).min()) > 2 * error else 0.0
 
 
 def bits_no_code_avoids(error: float) -> float:
@@ -200,7 +218,11 @@ def networks(run: Run, labels: int) -> None:
     )
     largest = max(used)
     says = run.states("X-43", r"N \text{ labels are } N \text{ bits: } M\ge M_{\min}(N)")
-    says.at_least(largest, minimum_weights_from_bits(labels, bits))
+    says.at_least(
+        largest,
+        minimum_weights_from_bits(labels, bits),
+        loose="interpolants spend several weights of b bits on every label, and the bound has b labels in each",
+    )
     says.fails(
         "a network of two weights, for a million labels",
         network_bits(idle(), bits).weights // bits,

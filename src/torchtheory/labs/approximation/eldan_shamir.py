@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -70,18 +71,11 @@ def density(run: Run) -> None:
     run.refutes("band-limited-density-unit-ball", r"\text{unit ball, }n=3: \quad\int\varphi^2=1").equal(
         unit[1], 1, 1e-4
     )
-    # seen through φ a function's error is that of frequencies: Parseval on the line
+    parseval(run)
     h = 1 / 32
     x = torch.arange(-64, 64, h, dtype=torch.float64)
-    phi = band_limited_root(x.abs(), 1)
-    f, g = torch.cos(3 * x), torch.exp(-x.square())
-    _, left = fourier_transform(f * phi, -64.0, h)
-    xi, right = fourier_transform(g * phi, -64.0, h)
-    step = float(xi[1] - xi[0])
-    apart = (left - right).abs().square()
-    says = run.states(["A-86", "L-110"], r"\int(f-g)^2\varphi^2=\|\widehat{f\varphi}-\widehat{g\varphi}\|^2")
-    says.equal(apart.sum() * step, ((f - g) * phi).square().sum() * h, 1e-9)
-    says.fails("frequencies of the ball alone, where φ has its own", apart[xi.abs() <= 0.5].sum() * step)
+    f = torch.cos(3 * x)
+    xi, left = fourier_transform(f * band_limited_root(x.abs(), 1), -64.0, h)
     # cos(3x) lives at ±3/2π; times φ on those points plus the ball of radius 1/2
     outside = (xi.abs() - 3 / (2 * math.pi)).abs() > 0.55
     energy = left.abs().square()
@@ -102,6 +96,80 @@ def density(run: Run) -> None:
         where="what cutting φ at 64 lets out, 0.05 beyond the edges of the ball",
     )
     says.fails("a weight of compact support, which no ball of frequencies holds", leaked[outside].sum() / leaked.sum())
+
+
+def parseval(run: Run) -> None:
+    """Seen through φ, a function's error is that of frequencies spread over balls."""
+    x = torch.arange(-4096, 4096, 1 / 16, dtype=torch.float64)
+    apart = (torch.cos(3 * x) - torch.exp(-x.square())).square()
+    xi = torch.linspace(-4, 4, 800_001, dtype=torch.float64)
+    # the transforms of cosine and Gaussian, spread over [-1/2, 1/2]
+    waves = sum(0.5 * ((xi - side * 3 / (2 * math.pi)).abs() <= 0.5) for side in (-1, 1))
+    bump = 0.5 * (torch.special.erf(math.pi * (xi + 0.5)) - torch.special.erf(math.pi * (xi - 0.5)))
+    exact = float((waves - bump).square().sum() * (xi[1] - xi[0]))
+    says = run.states(["A-86", "L-110"], r"n=1: \quad\int(f-g)^2\varphi^2=\|\hat f*\hat\varphi-\hat g*\hat\varphi\|^2")
+    says.equal(
+        (apart * band_limited_root(x.abs(), 1).square()).sum() / 16,
+        exact,
+        1e-4,
+        where="cosine and Gaussian: lengths up to 4096 on the left, convolutions in closed form on the right",
+    )
+    gaussian = math.sqrt(2) * torch.exp(-2 * math.pi * x.square())
+    says.fails("φ the root of a Gaussian density, whose transform is no ball", (apart * gaussian).sum() / 16)
+    dims = (1, 2, 3, 5, 8)
+    says = run.states(
+        "L-110",
+        r"f,g=\cos2\pi a^\top x,\cos2\pi b^\top x: \quad\int(f-g)^2\varphi^2"
+        r"=\tfrac14\|1_{B+a}+1_{B-a}-1_{B+b}-1_{B-b}\|^2",
+    )
+    says.equal(
+        [wave_loss(n, lambda rho, n=n: band_limited_root(rho, n)) for n in dims],
+        [ball_loss(n) for n in dims],
+        1e-4,
+        where="n = 1, 2, 3, 5, 8: means over spheres integrated up to the length 200; overlaps of balls",
+    )
+    says.fails(
+        "φ the root of a Gaussian density",
+        [wave_loss(n, lambda rho, n=n: (2**n * torch.exp(-4 * math.pi * rho.square())) ** 0.5, 0.0) for n in dims],
+    )
+
+
+def waves_apart(n: int) -> tuple[Tensor, Tensor]:
+    """Two frequencies inside the ball of volume 1."""
+    a, b = (torch.zeros(n, dtype=torch.float64) for _ in range(2))
+    a[0], b[0] = 0.35 * unit_volume_radius(n), -0.6 * unit_volume_radius(n)
+    if n > 1:
+        b[1] = 0.5 * unit_volume_radius(n)
+    return a, b
+
+
+def ball_loss(n: int) -> float:
+    """The squared norm of balls at ±a less balls at ±b, halved: overlaps of balls of volume 1."""
+    a, b = waves_apart(n)
+    centers, signs = torch.stack([a, -a, b, -b]), torch.tensor([1.0, 1.0, -1.0, -1.0]).double()
+    reach = (torch.cdist(centers, centers) / (2 * unit_volume_radius(n))).clamp(max=1)
+    overlaps = torch.as_tensor(special.betainc((n + 1) / 2, 0.5, (1 - reach.square()).numpy()))
+    return float(signs @ overlaps @ signs) / 4
+
+
+def wave_loss(n: int, root: Callable[[Tensor], Tensor], tail: float | None = None) -> float:
+    """The integral of (f - g)²φ² for the two waves: their mean over every sphere, up to the length 200.
+
+    Beyond, the waves cancel and 1 is left, times what φ² has there.
+    """
+    a, b = waves_apart(n)
+    rho = torch.linspace(1e-6, 200, 200_001, dtype=torch.float64)
+
+    def mean(frequency: Tensor) -> Tensor:
+        z = 2 * math.pi * float(frequency.norm()) * rho.numpy()
+        half = n / 2 - 1
+        return torch.as_tensor(special.gamma(n / 2) * (2 / z) ** half * special.jv(half, z))
+
+    apart = 1 + 0.5 * mean(2 * a) + 0.5 * mean(2 * b) - mean(a + b) - mean(a - b)
+    surface = 2 * math.pi ** (n / 2) / special.gamma(n / 2)
+    inside = integrate.simpson((apart * root(rho).square() * rho ** (n - 1)).numpy(), x=rho.numpy())
+    beyond = unit_volume_radius(n) ** (n - 1) / (2 * math.pi**2 * 200) if tail is None else tail
+    return float(surface * (inside + beyond))
 
 
 def plane(half: float = 16.0, points: int = 512) -> tuple[Tensor, Tensor, float]:
@@ -141,6 +209,19 @@ def drawn(run: Run, points: int) -> None:
     says = run.states("A-86", r"\hat\varphi=1_{B_r}: \text{mean value inside }0.46\text{ and beyond }0.67\ (r=0.564)")
     says.equal([float(indicator.real[part].mean()) for part in (inside, beyond)], [1.0, 0.0], 0.01)
     says.fails("frequencies up to 0.92, beyond the ball", indicator.real[lengths < 0.92].mean(), promised=1.0)
+    count = max(points // 2, 10_000)
+    for n in (1, 2, 3, 5, 10):
+        a, b = waves_apart(n)
+        exact = ball_loss(n)
+        seen, flat = (
+            (torch.cos(2 * math.pi * z @ a) - torch.cos(2 * math.pi * z @ b)).square()
+            for z in (draw_band_limited(count, n, run.generator), run.randn(count, n))
+        )
+        says = run.states(
+            "L-110", rf"n={n}: \quad\mathbb E_{{x\sim\varphi^2}}(f-g)^2=\|\hat f*\hat\varphi-\hat g*\hat\varphi\|^2"
+        )
+        says.mean(seen, exact, against=(1.0, exact / 2), confidence=0.9999, where=f"{count} drawn points, two waves")
+        says.fails("points of a Gaussian", flat)
     confidence = 1 - CHANCE / 12
     outside: list[float] = []
     wrong: list[float] = []

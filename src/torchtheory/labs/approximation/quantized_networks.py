@@ -180,6 +180,17 @@ def rounding(run: Run, errors: list[float], points: int) -> list[tuple[float, li
         r"\text{weights rounded to } 2^{-s\lceil\log_21/\epsilon\rceil}\mathbb Z:\ "
         r"\|f-\text{network}\|_\infty\le2\epsilon",
     )
+    for e in errors:
+        cells = holder_network(cusp, 0, 0.5, 1, e).cells
+
+        def comb(x: Tensor, cells: int = cells) -> Tensor:
+            """The root of the distance to the nodes of the mesh: all that a network misses between them."""
+            return ((cells * x - (cells * x).round()).abs() / cells).sqrt()
+
+        network = holder_network(comb, 0, 0.5, 1, e).network
+        assert isinstance(network, ShiftedSum)
+        after.append(error_of(comb, quantize(network.as_sequential(), WeightGrid(e, 4)), 1, points))
+        doubled.append(2 * e)
     says.at_most(after, doubled)
     says.fails("rounded to halves, the smallest ε", coarse, promised=2 * min(errors))
     says = run.states("X-38", r"\text{decode(encode)}=\text{identity: largest difference of a weight}")

@@ -20,8 +20,10 @@ from torchtheory.generalization.interpolation.minimum_norm import (
     minimum_norm_weights,
 )
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.nets.feedforward import dense
 from torchtheory.nets.regression import least_squares
 from torchtheory.optimization.descent.iterates import gradient_descent
+from torchtheory.training.risks import empirical_risk, risk
 from torchtheory.training.shrinkage import early_stopping_factors
 
 
@@ -111,6 +113,7 @@ def norm_of_the_error(run: Run) -> None:
     says = run.states(["M-161", "M-163"], r"R^*=\min_wR(w)=\sigma^2")
     says.equal(risks(best[None], fair), sigma**2, 1e-12)
     says.fails("noise that depends on x", risks(off[None], tied))
+    population_risk(run, network, planted, sigma)
     x = run.randn(20_000, 6)
     w = planted + 0.5
     seen = (x @ (w - planted) - sigma * run.randn(len(x))).square() - sigma**2
@@ -122,6 +125,81 @@ def norm_of_the_error(run: Run) -> None:
         confidence=0.999,
         where=f"Gaussian features, {len(x)} test points",
     )
+
+
+def population_risk(run: Run, network: nn.Module, planted: Tensor, sigma: float) -> None:
+    """Eq. (13.1) for whole modules: a linear model, and one on the features of a network."""
+    x = run.randn(200, 3)  # the law of x: one of these points, each equally likely
+    with torch.no_grad():
+        kinds: list[tuple[str, nn.Module, Tensor]] = [
+            (r"w^\top x", nn.Identity(), x),
+            (r"w^\top\phi(x)", network, network(x)),
+        ]
+    for name, phi, features in kinds:
+        truth = planted[: features.shape[1]]
+        moment = features.T @ features / len(features)
+        weights = [truth, *(truth + run.randn(4, len(truth)))]
+        models = [nn.Sequential(phi, dense(w[None])) for w in weights]
+        clean, tied = features @ truth, sigma * features[:, 0].sign()
+        excess = [float(excess_risk(w, truth, moment)) for w in weights]
+
+        def over_the_law(*targets: Tensor, models: list[nn.Sequential] = models) -> list[float]:
+            """Risks where y is one of the targets of x, each equally likely: sums."""
+            law = (x.repeat(len(targets), 1), torch.cat(targets)[:, None])
+            return [empirical_risk(model, law, task="regression").value for model in models]
+
+        says = run.states("M-161", rf"h_w(x)={name}:\ R(w)=\mathbb E(h_w(x)-y)^2=\sigma^2+\|w-w_*\|_\Sigma^2")
+        says.equal(
+            over_the_law(clean + sigma, clean - sigma),
+            [sigma**2 + e for e in excess],
+            1e-10,
+            where="at w_* and four other weights; a law on 200 points with noise ±σ, so that risks are sums",
+        )
+        says.fails(
+            "noise that depends on x", over_the_law(clean + tied)[1:], promised=[sigma**2 + e for e in excess[1:]]
+        )
+        bent = clean + features.square().sum(1)  # no linear function of the features
+        best = least_squares(features, bent).weight
+        least = over_the_law(bent, models=[nn.Sequential(phi, dense(best[None]))])[0]
+        says = run.states("M-161", rf"h_w(x)={name}\text{{, any }}y:\ R(w)-R^*=\|w-\arg\min R\|_\Sigma^2")
+        says.equal(
+            [r - least for r in over_the_law(bent)],
+            [float(excess_risk(w, best, moment)) for w in weights],
+            1e-10,
+            where=f"y is not linear in the features; R* = {least:.3g}",
+        )
+        says.fails(
+            "the planted weights, which do not minimize this risk",
+            [r - over_the_law(bent)[0] for r in over_the_law(bent)[1:]],
+            promised=excess[1:],
+        )
+
+    away = run.randn(len(truth))
+    away = away * (2 / (away @ moment @ away)).sqrt()  # weights whose excess risk is 2
+    model, apart = nn.Sequential(phi, dense((truth + away)[None])), features @ away
+
+    def drawn(n: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(0, len(x), (n,), generator=source)
+        return x[chosen], (clean[chosen] + sigma * torch.randn(n, generator=source, dtype=torch.float64))[:, None]
+
+    def against_it(n: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(0, len(x), (n,), generator=source)
+        return x[chosen], (clean - sigma * apart.sign())[chosen][:, None]
+
+    free, tied_draws = (
+        [risk(model, law, 500, task="regression", generator=run.generator).value for _ in range(40)]
+        for law in (drawn, against_it)
+    )
+    wanted = sigma**2 + 2
+    says = run.states("M-161", r"\tfrac1m\textstyle\sum_i(h_w(x_i)-y_i)^2\text{ over fresh draws has the mean }R(w)")
+    says.mean(
+        free,
+        wanted,
+        against=(2, sigma**2, wanted / 2, wanted**0.5),  # no noise; no excess; ½(h - y)²; no square
+        confidence=0.999,
+        where="40 times 500 draws, on the network's features",
+    )
+    says.fails("noise of the same size that depends on x", tied_draws)
 
 
 def two_parts(run: Run, trials: int) -> None:

@@ -144,7 +144,12 @@ def dudley(run: Run, m: int, classes: int) -> None:
         r"\hat R_S\le\inf_\epsilon\Bigl(4\epsilon+\tfrac{12}{\sqrt m}"
         r"\int_\epsilon^{r/2}\sqrt{\ln N_\alpha}\,d\alpha\Bigr)",
     )
-    says.at_most(exact, bounds, where="without absolute values; thresholds, all labelings, random and linear classes")
+    says.at_most(
+        exact,
+        bounds,
+        loose="at its coarse end, ε = r/2, it is four times what any complexity can be, and finer scales cost 12 each",
+        where="without absolute values; thresholds, all labelings, random and linear classes",
+    )
     says.fails("the covers of one function of the class", exact, promised=[dudley_bound(v[:1]) for v in sets])
     says = run.states("A-42", r"\text{400 directions stand for the whole linear class: } \hat R_S")
     says.equal(exact[-1], exact_rademacher(linear_class(x), m), 1e-4)
@@ -190,6 +195,7 @@ def haussler(run: Run, line: int) -> None:
     says.at_most(
         packed,
         bounds,
+        loose="8e for every dimension comes from counting labelings of a sample; packings of intervals have 1/α²",
         where="greedy packings of thresholds, functions with two changes, half-planes; "
         "thresholds in both directions have V = 2, the others 3",
     )
@@ -295,7 +301,11 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
     says.at_most(gap_means, radii, where="the class is closed under negation, so one side is both sides")
     says.fails("25 points, each written m/25 times", repeated)
     says = run.states("A-45", r"\mathfrak R_m(\mathcal G)\le\text{Dudley's integral over the covers}")
-    says.at_most(radii, covers)
+    says.at_most(
+        radii,
+        covers,
+        loose="at its coarse end the integral is four times what any complexity can be, and finer scales cost 12 each",
+    )
     says.fails(
         "covers of one function in place of the class", radii, promised=[dudley_bound(errors[:1, : int(n)]) for n in m]
     )

@@ -270,7 +270,7 @@ def polynomial_regression(run: Run, repetitions: int = 10, samples: int = 20) ->
     says.fails("a quintic without noise in the place of the cubic", degrees[int(bent.test.median(1).values.argmin())])
     late = [i for i, d in enumerate(degrees) if d >= samples - 2]
     says = run.states("A-50", r"\text{near interpolation the test error exceeds a hundred times its least value}")
-    says.at_least(risk[late].max(), 100 * risk.min())
+    says.at_least(risk[late].max(), 100 * risk.min(), loose="the source says that it explodes, and not how far")
     says.fails("with a ridge of 0.001", flat[late].max())
     says = run.states(
         "A-50", r"\text{with a ridge the test error stays within twice its least value from degree } 3 \text{ on}"

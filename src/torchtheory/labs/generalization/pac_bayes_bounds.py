@@ -31,7 +31,11 @@ from torchtheory.generalization.pac_bayes.divergences import (
     donsker_varadhan,
     tilted,
 )
+from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk, mistakes
+from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
 from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, clopper_pearson, lab
+from torchtheory.models.samples import Samples
+from torchtheory.nets.feedforward import dense
 
 
 @lab(
@@ -228,23 +232,50 @@ def binomial_law(run: Run, trials: int) -> None:
 
 
 def gibbs(run: Run, trials: int) -> None:
-    """A classifier drawn anew for every prediction has the mean risk."""
-    errors = (run.rand(40, 25) < run.rand(40, 1)).double()  # 40 classifiers on 25 samples
-    uniform = torch.full((40,), 1 / 40, dtype=torch.float64)
-    q = tilted(uniform, -5 * errors.mean(1))
-    exact = float(q @ errors.mean(1))
-    drawn = torch.multinomial(q, trials, replacement=True, generator=run.generator)
-    sample = torch.randint(0, 25, (trials,), generator=run.generator)
-    fixed = errors[int(errors.mean(1).argmax()), sample]
+    """A classifier drawn anew for every prediction has the mean risk, and spreads as little as it can."""
+    n, repeats = 40, max(400, trials // 50)
+    # one weight w ~ N(1/2, 1) and inputs of one sign: a draw errs everywhere or nowhere
+    risk = float(torch.special.ndtr(torch.tensor(-0.5).double()))
+    samples = Samples((0.5 + run.rand(n, 1)), torch.ones(n, 1, dtype=torch.float64))
+    network = StochasticNetwork(dense(torch.tensor([[0.5]]).double()), spread=1.0, generator=run.generator)
+
+    def estimates(block: int) -> tuple[Tensor, int]:
+        found = [gibbs_risk(network, samples, passes=1, block=block) for _ in range(repeats)]
+        return torch.tensor([r.estimate for r in found]).double(), found[0].draws
+
+    anew, draws = estimates(1)
+    kept = mistakes(samples.x @ network.draw()["weight"].detach().T, samples.y)
     says = run.states("M-57", r"\mathbb E\,1[f(x)\ne y]=\mathbb E_QR_S(f)\text{ when }f\sim Q\text{ is drawn anew}")
-    vote = float(((q @ errors) > 0.5).double().mean())
     says.mean(
-        errors[drawn, sample],
-        exact,
-        against=(float(uniform @ errors.mean(1)), vote),  # by the prior; by a majority
+        anew,
+        risk,
+        against=(0.0, 0.5),  # of the mean weights, which never err; of the prior N(0, 1)
         confidence=0.999,
+        where=f"{repeats} passes over {n} samples; E_Q R_S is a normal probability",
     )
-    says.fails("one classifier for all", fixed)
+    says.fails("one draw of Q for all of them", kept.double())
+
+    def deviation(count: int) -> float:
+        """The mean distance of the share of errors among so many independent draws from its mean."""
+        errors = torch.arange(count + 1).double()
+        law = torch.as_tensor(stats.binom.pmf(errors.numpy(), count, risk))
+        return float(law @ (errors / count - risk).abs())
+
+    together, _ = estimates(n)
+    says = run.states(
+        "M-57",
+        r"M\text{ draws: }\mathbb E\bigl|\hat R-\mathbb E_QR_S\bigr|=\mathbb E\bigl|\tfrac1M\mathrm{Bin}(M,r)-r\bigr|",
+    )
+    for block in (1, 8):
+        found, draws = (anew, draws) if block == 1 else estimates(block)
+        says.mean(
+            (found - risk).abs(),
+            deviation(draws),
+            against=(deviation(1), deviation(draws // 2), deviation(2 * draws)),
+            confidence=0.999,
+            where=f"blocks of {block} samples: {draws} draws",
+        )
+        says.fails("one draw of Q for all samples", (together - risk).abs())
 
 
 def compare(run: Run) -> None:

@@ -15,7 +15,7 @@ from torchtheory.generalization.pac_bayes.bounds import KL, log_moment
 from torchtheory.generalization.pac_bayes.certification import risk_certificate
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, quantile_interval
 
-POINTS, DIMENSION = 400, 10
+POINTS, DIMENSION = 400, 40
 Law = tuple[Tensor, Tensor, Tensor]
 
 
@@ -64,6 +64,7 @@ def pac_bayes_coverage(run: Run, problems: int = 400, samples: int = 60, certifi
     says.fails(
         "the prior is centered at weights trained on the sample", quantile_interval(cheating.used, 1 - delta, 0.99).low
     )
+    certain = cheat_all(run, law, problems, samples, 0.035)
     chosen, drawn, other = certify_some(run, law, certified, samples, epochs)
     says = run.states("M-64", r"\Pr_S(\mathbb E_QR\le\mathrm{certificate})\ge0.965")
     says.at_most(
@@ -73,7 +74,7 @@ def pac_bayes_coverage(run: Run, problems: int = 400, samples: int = 60, certifi
     )
     says.fails(
         "the prior is centered at weights trained on the sample",
-        quantile_interval(cheating.risk / cheating.bound, 0.965, 0.99),
+        quantile_interval(certain.risk / certain.bound, 0.965, 0.99),
     )
     says = run.states("M-64", r"\mathbb E_QR_S\le\text{its estimate from draws, with }0.99\text{ each}")
     says.at_most(
@@ -148,10 +149,16 @@ def keep_prior(run: Run, law: Law, problems: int, samples: int, delta: float) ->
     It is nearly one classifier, so that little averages out, and the divergence is 0.
     """
     sx, sy = _samples(run, law, problems, samples)
-    mean, variance = torch.zeros(problems, DIMENSION).double(), torch.ones(problems, DIMENSION).double()
+    mean = torch.zeros(problems, DIMENSION, dtype=torch.float64)
     mean[:, 0] = 30.0
+    return _kept(sx, sy, mean, law, delta)
+
+
+def _kept(sx: Tensor, sy: Tensor, mean: Tensor, law: Law, delta: float) -> Judged:
+    """The prior N(mean, I) as a posterior, whose divergence is 0."""
+    variance = torch.ones_like(mean)
     risk = gibbs(mean, variance, sx, sy).mean(1)
-    return Judged(risk, _true_risk(mean, variance, law), _bound(risk, torch.zeros(problems), samples, delta))
+    return Judged(risk, _true_risk(mean, variance, law), _bound(risk, torch.zeros(len(mean)), sx.shape[1], delta))
 
 
 def _samples(run: Run, law: Law, problems: int, samples: int) -> tuple[Tensor, Tensor]:
@@ -165,8 +172,8 @@ def _bound(risk: Tensor, kl: Tensor, samples: int, delta: float) -> Tensor:
 
 
 def cheat_all(run: Run, law: Law, problems: int, samples: int, delta: float) -> Judged:
-    """The posterior is its own prior: trained on the sample, divergence 0."""
-    sx, sy = _samples(run, law, problems, samples // 3)
+    """A prior that is kept as in `keep_prior`, but around what the sample itself has taught it."""
+    sx, sy = _samples(run, law, problems, samples)
     mean = torch.zeros(problems, DIMENSION, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([mean], lr=0.3)
     for _ in range(150):
@@ -174,10 +181,7 @@ def cheat_all(run: Run, law: Law, problems: int, samples: int, delta: float) -> 
         margins = sy * torch.einsum("pd,psd->ps", mean, sx)
         nn.functional.softplus(-5 * margins).mean(1).sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    variance = torch.full_like(mean, 1e-4)
-    risk = gibbs(mean, variance, sx, sy).mean(1).detach()
-    bound = _bound(risk, torch.zeros(problems), samples // 3, delta)
-    return Judged(risk, _true_risk(mean, variance, law), bound)
+    return _kept(sx, sy, 30 * nn.functional.normalize(mean.detach()), law, delta)
 
 
 def certify_some(run: Run, law: Law, certified: int, samples: int, epochs: int) -> tuple[Judged, Tensor, Tensor]:

@@ -169,6 +169,7 @@ def networks(run: Run, hidden: int) -> None:
     says.at_most(
         sizes + [d + 1 for d in flat],
         explicit + [network_vc_bound((d, 1)) for d in flat],
+        loose="sign patterns of polynomials are counted with log2(2em/W) bits for each weight, 4.67 at the least",
         where="from below by the witness, from above by counting sign patterns of polynomials; and without a hidden "
         "layer, half-spaces of R^d, whose VC dimension is d + 1",
     )

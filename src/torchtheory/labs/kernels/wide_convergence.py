@@ -522,6 +522,7 @@ def step_size(run: Run, x: Tensor, y: Tensor, width: int) -> None:
     says.above(
         after(1 / start.constant, 1),
         start.risk,
+        loose="the source says that such a step fails, and not by how much",
         where=f"cn/m = {start.constant:.3g}: a step of {1 / start.constant / limit:.3g} times the limit",
     )
     says.fails("half the limit", after(limit / 2, 1))

@@ -282,6 +282,7 @@ def recover(run: Run, images: int, side: int, steps: int) -> None:
     )
     steep = 2.5 / float(squares[-1])
     says.fails("η = 2.5/λ", [left(sobel, steep), left(slowest, steep)])
+    course_of_the_loss(run, images, side)
     shown = [learn_filter(photos, made, (3, 3), padding=1, steps=k).weight for k in (1, 3, 10)]
     run.figure(
         "learned",
@@ -290,6 +291,33 @@ def recover(run: Run, images: int, side: int, steps: int) -> None:
         grid=(1, 5),
         size=(9, 1.9),
     )
+
+
+def course_of_the_loss(run: Run, images: int, side: int, steps: int = 20) -> None:
+    """The losses on the way are those of a quadratic: K filters of D channels, each direction by itself."""
+    filters, channels = 3, 2
+    photos = run.randn(images, channels, side, side) + 1
+    kernels = run.randn(filters, channels, 3, 3)
+    made = convolution_layer(kernels, padding=1)(photos).detach()
+    rows = patches(photos, (3, 3), padding=1).flatten(0, -2)
+    moments = rows.T @ rows / len(rows)
+    rate = 1.5 / float(torch.linalg.eigvalsh(moments)[-1])
+    left = -kernels.flatten(1).T
+    losses = []
+    for _ in range(steps):
+        losses.append(float((left * (moments @ left)).sum() / 2))
+        left = left - rate * moments @ left
+    says = run.states(
+        "M-78",
+        r"\mathcal L(W_k)=\tfrac12\textstyle\sum_{j\le K}\|(I-\eta M)^k(W_0-W_*)^{(j)}\|_M^2"
+        r"\text{, }M\text{ the second moments of the patches}",
+    )
+    found, noisy = (
+        learn_filter(photos, y, (3, 3), padding=1, steps=steps, rate=rate).losses
+        for y in (made, made + run.randn(*made.shape))
+    )
+    says.equal(found, losses, 1e-9, where=f"K = 3 filters of D = 2 channels, {steps} steps, η = 1.5/λ")
+    says.fails("targets that no filter makes", noisy)
 
 
 @lab(

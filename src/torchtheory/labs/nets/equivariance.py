@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.equivariance.actions import Grid, translations
 from torchtheory.nets.equivariance.average import group_average
@@ -37,10 +38,11 @@ def shift_equivariance(run: Run, size: int = 12, inputs: int = 6, channels: int 
     twin none is.
 
     Args:
-        size: length of the signals.
+        size: length of the signals, 5 at least; even for the claims about a stride of 2.
         inputs: random signals.
         channels: of the convolutions.
     """
+    whole_number(size, "size", least=5)
     lemma(run, size, inputs, channels)
     border_formula(run, size, inputs)
     strides(run, size, inputs)
@@ -108,10 +110,14 @@ def border_formula(run: Run, size: int, inputs: int) -> None:
 def strides(run: Run, size: int, inputs: int) -> None:
     """N-56, M-68: a stride follows the shifts that it divides."""
     x = run.randn(inputs, 1, size, size)
-    dividing = [s for s in (1, 2, 3, 4, 8) if size % s == 0]
+    dividing = [s for s in (1, 2, 3, 4, 8) if size % s == 0 and s < size]
     found = {s: measure_equivariance(convolution(1, 2, stride=s), "translations", x, elements=8) for s in dividing}
     says = run.states(["N-56", "M-68"], r"|\{g: s\mid g\}|/|G| = s^{-2}")
     says.equal([found[s].acting for s in found], [1 / s**2 for s in found], 1e-12)
+    even = r"\text{stride 2: }f(gx)\in\{g'f(x)\}\text{ for even shifts }g"
+    if size % 2:
+        run.not_applicable(["N-56", "M-68"], even, f"a stride of 2 does not divide a ring of {size} places")
+        return
     net = convolution(1, 2, stride=2)
 
     def nearest(shift: int) -> Tensor:
@@ -123,7 +129,7 @@ def strides(run: Run, size: int, inputs: int) -> None:
             size_before: Tensor = torch.linalg.vector_norm(before.flatten(1), dim=1)
         return norms.amin(0) / size_before
 
-    says = run.states(["N-56", "M-68"], r"\text{stride 2: }f(gx)\in\{g'f(x)\}\text{ for even shifts }g")
+    says = run.states(["N-56", "M-68"], even)
     says.equal(torch.cat([nearest(k) for k in (2, 4)]), within=1e-12)
     says.fails("odd shifts", torch.cat([nearest(k) for k in (1, 3)]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -54,6 +55,7 @@ def normalization(run: Run, samples: int = 40, features: int = 6) -> None:
     folding(run)
     layer_normalization(run, x)
     role_of_scale(run)
+    deep_network(run, x)
 
 
 def golden(run: Run) -> None:
@@ -340,6 +342,53 @@ def role_of_scale(run: Run) -> None:
         "does not, and only its sign is left. Right: γ gives the freedom back.",
         grid=(1, 3),
         size=(11.0, 3.2),
+    )
+
+
+def deep_network(run: Run, x: Tensor) -> None:
+    """Every hidden unit of a deep network has the mean and deviation that γ and θ say."""
+    widths = (x.shape[1], 7, 5, 4)
+    weights = [run.randn(n, m) for m, n in itertools.pairwise(widths)]
+    scales = [(run.randn(n).abs() + 0.5, run.randn(n)) for n in widths[1:]]  # γ and θ of every layer
+
+    def normalized(weights: list[Tensor], batch: Tensor, scales: list[tuple[Tensor, Tensor]] = scales) -> list[Tensor]:
+        """The values z of every layer, which φ = tanh is applied to."""
+        found, h = [], batch
+        for w, (gamma, shift) in zip(weights, scales, strict=True):
+            found.append(gamma * standardize(h @ w.T, 0, unbiased=True) + shift)
+            h = torch.tanh(found[-1])
+        return found
+
+    def plain(weights: list[Tensor], batch: Tensor) -> list[Tensor]:
+        found, h = [], batch
+        for w in weights:
+            found.append(h @ w.T)
+            h = torch.tanh(found[-1])
+        return found
+
+    def statistics(layers: list[Tensor]) -> Tensor:
+        return torch.cat([torch.stack([z.mean(0), z.std(0)], 1) for z in layers])
+
+    wanted = torch.cat([torch.stack([shift, gamma], 1) for gamma, shift in scales])
+    others = [c * run.randn(*w.shape) for c, w in zip((100.0, 0.01, 3.0), weights, strict=True)]
+    says = run.states(
+        "M-118", r"\tfrac1B\textstyle\sum_iz_j(x_i)=\theta_j,\ \sqrt{\tfrac1{B-1}\sum_i(z_j(x_i)-\theta_j)^2}=\gamma_j"
+    )
+    both = torch.stack([statistics(normalized(w, x)) for w in (weights, others)])
+    says.equal(both, wanted.expand_as(both), 1e-10, where="every unit of three layers, whatever the weights before it")
+    says.fails("without batch normalization", statistics(plain(weights, x)), promised=wanted)
+    layers = plain(weights, x)
+    own = [(z.std(0), z.mean(0)) for z in layers]
+    fresh = 2 * run.randn(*x.shape)
+    says = run.states(
+        "M-118",
+        r"\gamma=\sigma(\mathcal B),\ \theta=\mu(\mathcal B)\text{ in all layers restore the network on }\mathcal B",
+    )
+    says.equal(normalized(weights, x, own)[-1], layers[-1], 1e-10)
+    says.fails(
+        "another batch, of other statistics",
+        normalized(weights, fresh, own)[-1],
+        promised=plain(weights, fresh)[-1],
     )
 
 

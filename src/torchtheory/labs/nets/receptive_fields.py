@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import whole_number
-from torchtheory.labs.engine import COLORS, Run, lab
+from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.convolutional.receptive_fields import (
     dependence,
     effective_receptive_field,
@@ -34,11 +34,17 @@ def fields(run: Run, networks: int = 8, draws: int = 30, channels: int = 32) -> 
 
     Args:
         networks: random chains of layers.
-        draws: of the weights of each linear chain.
-        channels: of the linear chains.
+        draws: of the weights of each linear chain, 20 at least.
+        channels: of the linear chains, 8 at least, and 900 together with the draws.
     """
     whole_number(networks, "networks", least=2)
-    whole_number(draws, "draws", least=10)
+    whole_number(draws, "draws", least=20)
+    whole_number(channels, "channels", least=8)
+    if draws * channels < 900:
+        raise InvalidInput(
+            f"draws x channels must be 900 or more, not {draws * channels}: with fewer, the variance of the gradient "
+            "is not known well enough to tell filters apart"
+        )
     recursion(run, networks)
     by_hand(run)
     variances(run, draws, channels)

@@ -167,7 +167,11 @@ def sigmoid_perceptron(run: Run, samples: int = 60, units: int = 8, epochs: int 
     )
     says.fails("a constant feature appended", errors["with a constant feature"])
     says = run.states("L-059", r"\text{with a constant feature SGD gets below it}")
-    says.below(errors["with a constant feature"], 0.5 * constant)
+    says.below(
+        errors["with a constant feature"],
+        0.5 * constant,
+        loose="how far below depends on the training; no theorem says it",
+    )
     says.fails("without it", errors["without bias"])
     run.curves(
         "square",

@@ -230,6 +230,8 @@ def resnet_family(run: Run, size: int = 64, deepest: int = 50) -> None:
     )
     outputs = {d: resnet(d, classes=10, width=8).eval()(torch.ones(1, 3, size, size)) for d in STAGES if d <= deepest}
     run.states("M-86", r"\text{ten outputs for an image}").equal([o.numel() for o in outputs.values()], 10)
+    stages_of_the_family(run, made)
+    deep_gradients(run)
 
     x = torch.relu(run.randn(4, 16, 6, 6)).float()
     kinds: list[BasicBlock | Bottleneck] = [BasicBlock(16, 16), Bottleneck(16, 4)]
@@ -281,6 +283,61 @@ def resnet_family(run: Run, size: int = 64, deepest: int = 50) -> None:
     )
 
 
+def stages_of_the_family(run: Run, made: dict[int, ResNet]) -> None:
+    """Channels and sides behind every stage, and two of the networks written out operation by operation."""
+    with torch.device("meta"):
+        small = {d: resnet(d, stem="small images") for d in STAGES}
+    says = run.states(
+        "M-86", r"224^2\text{ pixels: maps of }56^2,28^2,14^2,7^2\text{ with }64e,128e,256e,512e\text{ channels}"
+    )
+    says.equal(
+        torch.tensor([stage_shapes(net) for net in made.values()]),
+        torch.tensor([[(64 * 2**i * (1 if d < 50 else 4), 56 // 2**i) for i in range(4)] for d in STAGES]),
+        where="e = 1 with two convolutions per block, 4 with bottlenecks",
+    )
+    says.fails(
+        "the stem for small images, which keeps their size",
+        [side for net in small.values() for _, side in stage_shapes(net)],
+        promised=[56 // 2**i for _ in STAGES for i in range(4)],
+    )
+    x = run.randn(2, 3, 32, 32)
+    nets = [resnet(d, width=4, classes=5, generator=run.generator).double().eval() for d in (34, 50)]
+    says = run.states("M-86", r"h\leftarrow\varrho(Vh+f(h))\text{ block after block: the network is its operations}")
+    says.equal(
+        torch.stack([net(x).detach() for net in nets]),
+        torch.stack([written_out(net, x) for net in nets]),
+        1e-10,
+        where="34 and 50 layers, width 4: kernels, strides, normalizations and shortcuts applied by hand",
+    )
+    bare = [resnet(d, width=4, classes=5, shortcuts=False).double().eval() for d in (34, 50)]
+    for plain, net in zip(bare, nets, strict=True):
+        plain.load_state_dict({k: v for k, v in net.state_dict().items() if "downsample" not in k})
+    says.fails("without the shortcuts", torch.stack([net(x).detach() for net in bare]))
+
+
+def deep_gradients(run: Run) -> None:
+    """What makes more than a hundred layers trainable: gradients that do not explode at the start."""
+    depths = (101, 152)
+    x, y = run.randn(16, 3, 16, 16).float(), torch.arange(16) % 4
+
+    def ratio(depth: int, shortcuts: bool) -> float:
+        net = resnet(depth, classes=4, width=4, stem="small images", shortcuts=shortcuts, generator=run.generator)
+        ends = [net.blocks()[i].conv1.weight for i in (0, -1)]
+        first, last = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), ends)
+        return float(first.norm() / last.norm())
+
+    says = run.states(
+        "M-86", r"\text{over 100 layers: }\|\nabla_{\text{first block}}\|\le L^2\,\|\nabla_{\text{last block}}\|"
+    )
+    says.at_most(
+        [ratio(d, True) for d in depths],
+        [float(d**2) for d in depths],
+        loose="no theorem gives the power: what matters is that it is one, and no exponential",
+        where="101 and 152 layers as they are drawn, width 4",
+    )
+    says.fails("without the shortcuts", [ratio(d, False) for d in depths])
+
+
 @lab(
     "dense-blocks",
     room="nets",
@@ -296,10 +353,13 @@ def dense_blocks(run: Run, layers: int = 6, growth: int = 4, size: int = 6) -> N
     set to zero its gradient is still that of one layer, and the plain chain's is 0.
 
     Args:
-        layers: of the block.
+        layers: of the block, 2 at least.
         growth: channels that each layer adds.
         size: side of the images.
     """
+    whole_number(layers, "layers", least=2)  # with one layer there is nothing to connect to
+    whole_number(growth, "growth", least=1)
+    whole_number(size, "size", least=2)
     start = 2 * growth
     block = DenseBlock(start, layers, growth, generator=run.generator).double()
     x = run.randn(3, start, size, size)
@@ -430,6 +490,43 @@ def count(net: nn.Module) -> int:
 def main_layers(net: ResNet) -> int:
     """Convolutions and dense layers that are not on a shortcut."""
     return sum(isinstance(m, nn.Conv2d | nn.Linear) and "downsample" not in name for name, m in net.named_modules())
+
+
+def stage_shapes(net: ResNet) -> list[tuple[int, int]]:
+    """Channels and side of the maps behind every stage, for an image of 224 x 224."""
+    found = []
+    x = net.maxpool(net.conv1(torch.empty(1, 3, 224, 224, device="meta")))
+    for stage in range(net.stages):
+        x = net.get_submodule(f"layer{stage + 1}")(x)
+        found.append((x.shape[1], x.shape[2]))
+    return found
+
+
+def written_out(net: ResNet, x: Tensor) -> Tensor:
+    """What the network computes, by torch's functions from its weights alone."""
+    state = net.state_dict()
+
+    def convolved(z: Tensor, name: str, norm: str, stride: int, padding: int) -> Tensor:
+        z = nn.functional.conv2d(z, state[f"{name}.weight"], None, stride, padding)
+        values = (state[f"{norm}.{k}"][:, None, None] for k in ("running_mean", "running_var", "weight", "bias"))
+        mean, variance, scale, shift = values
+        return scale * (z - mean) / (variance + 1e-5).sqrt() + shift
+
+    z = nn.functional.max_pool2d(torch.relu(convolved(x, "conv1", "bn1", 2, 3)), 3, 2, 1)
+    names = [k.removesuffix(".conv1.weight") for k in state if k.startswith("layer") and k.endswith(".conv1.weight")]
+    for b in names:
+        stride = 2 if b.endswith(".0") and not b.startswith("layer1") else 1
+        if f"{b}.conv3.weight" in state:  # a bottleneck: the stride is that of its 3 x 3 convolution
+            inner = torch.relu(convolved(z, f"{b}.conv1", f"{b}.bn1", 1, 0))
+            inner = torch.relu(convolved(inner, f"{b}.conv2", f"{b}.bn2", stride, 1))
+            inner = convolved(inner, f"{b}.conv3", f"{b}.bn3", 1, 0)
+        else:
+            inner = torch.relu(convolved(z, f"{b}.conv1", f"{b}.bn1", stride, 1))
+            inner = convolved(inner, f"{b}.conv2", f"{b}.bn2", 1, 1)
+        if f"{b}.downsample.0.weight" in state:
+            z = convolved(z, f"{b}.downsample.0", f"{b}.downsample.1", stride, 0)
+        z = torch.relu(z + inner)
+    return z.mean((2, 3)) @ state["fc.weight"].T + state["fc.bias"]
 
 
 def silence(block: BasicBlock | Bottleneck) -> nn.Module:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.labs.optimization.example_losses import error_bars
 from torchtheory.optimization.linear_networks.matrix_moments import (
@@ -44,9 +45,11 @@ def moment_rules(run: Run, draws: int = 30_000, depth: int = 5) -> None:
     is kept.
 
     Args:
-        draws: random matrices that moments are averaged over.
-        depth: layers that a signal goes through.
+        draws: random matrices that moments are averaged over, 5000 at least.
+        depth: layers that a signal goes through, 2 to 8.
     """
+    whole_number(draws, "draws", least=5000)
+    whole_number(depth, "depth", least=2, most=8)
     jacobian(run)
     norm_of_a_sum(run)
     second_moments(run, draws)
@@ -118,7 +121,8 @@ def second_moments(run: Run, draws: int) -> None:
     sigma = 0.7
     a, b = run.randn(2, 4), run.randn(3, 5)
     promised = sandwiched_norm(a, b, sigma)
-    shifted = draw(run, "normal", (draws, 4, 3), sigma) + sigma
+    # signs for which the means add up in the product
+    shifted = draw(run, "normal", (draws, 4, 3), sigma) + sigma * torch.sign(a[0][:, None] * b[:, 0])
     biased = mean_interval((a @ shifted @ b).square().sum((1, 2)), SURE)
     for law in KURTOSIS:
         w = draw(run, law, (draws, 4, 3), sigma)
@@ -130,7 +134,7 @@ def second_moments(run: Run, draws: int) -> None:
             confidence=SURE,
             where=f"{draws} matrices W, 4 × 3",
         )
-        says.fails("entries of mean σ", biased)
+        says.fails("entries of mean ±σ", biased)
     # w = ± r with r = 0 or √2 and A = r: uncorrelated, and not independent
     cases = torch.tensor(list(itertools.product((-1.0, 1.0), (0.0, math.sqrt(2)))), dtype=torch.float64)
     factor, entry = cases[:, 1], cases[:, 0] * cases[:, 1]
@@ -200,7 +204,7 @@ Curves = dict[str, list[tuple[float, Interval]]]
 
 
 def through_layers(run: Run, draws: int, depth: int) -> tuple[list[int], Curves, Curves]:
-    widths = [7, 5, 9, 4, 6, 8, 3, 7, 5][: depth + 1]
+    widths = [7, 4, 3, 9, 5, 10, 5, 4, 5][: depth + 1]  # none as wide as the first
     sigmas = [0.3 + 0.05 * k for k in range(depth)]
     x = run.randn(widths[0])
     size = float(x.square().sum())

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.regression import least_squares
 from torchtheory.primer.differences import (
@@ -61,6 +62,8 @@ def primer_derivatives(run: Run, size: int = 8, sweeps: int = 300) -> None:
         size: dimension of the vectors.
         sweeps: of alternating least squares in the part on factorization.
     """
+    whole_number(size, "size", least=4)
+    whole_number(sweeps, "sweeps", least=100)
     limits(run)
     chains(run, size)
     least_squares_gradients(run, size)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.primer.function_spaces import (
     fourier_transform,
@@ -41,6 +42,7 @@ def primer_function_spaces(run: Run, pairs: int = 2000, panels: int = 48) -> Non
         pairs: of numbers between which a rational one is found.
         panels: of the quadrature of the Slobodeckij norm.
     """
+    whole_number(panels, "panels", least=16)
     matrices_of_a_rank(run)
     transforms(run)
     sobolev(run, panels)

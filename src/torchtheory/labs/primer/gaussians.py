@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.primer.gaussians import Gaussian, moments_by_quadrature
 
@@ -33,6 +34,8 @@ def primer_gaussians(run: Run, samples: int = 20_000, points: int = 201) -> None
         samples: of each Gaussian.
         points: of the grid that moments are integrated on.
     """
+    whole_number(samples, "samples", least=10_000)
+    whole_number(points, "points", least=41)
     moments(run, points)
     law = random_law(run, 3)
     maps = {
@@ -128,7 +131,7 @@ def affine(run: Run, law: Gaussian, maps: dict[str, Tensor], samples: int) -> No
         found, promised, _ = worst((centered @ U.T).square(), variances, variances)
         says.fails("the map has a kink: AX + b + |AX - Aμ|", found, promised=promised)
 
-        radii = torch.tensor([[1.0], [1.5], [2.0], [2.5]], dtype=torch.float64)
+        radii = torch.tensor([[0.75], [1.0], [1.5], [2.0]], dtype=torch.float64)
         t = run.randn(4, len(A))
         t = radii * t / ((t @ image.covariance) * t).sum(1, keepdim=True).sqrt()
         centering = torch.exp(-1j * (t @ image.mean))

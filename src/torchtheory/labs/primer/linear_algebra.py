@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.primer.spans import span
 
@@ -35,6 +36,7 @@ def primer_linear_algebra(run: Run, trials: int = 200, size: int = 12) -> None:
         trials: random cases.
         size: dimension of the vectors.
     """
+    whole_number(size, "size", least=4)
     V, W = INDEPENDENT, DEPENDENT
     c, e = torch.tensor([0.5, 1.0]).double(), torch.tensor([1.0, 0.5]).double()
     says = run.states("L-001", r"Vc = \sum_i c_i v_i = (0.5, 4) \text{ and } (2, 4) \text{ in the two examples}")

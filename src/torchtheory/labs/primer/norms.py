@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.primer.norms import AXIOMS, cauchy_schwarz, check_norm, induced_norm
 
@@ -56,6 +57,8 @@ def primer_norms(run: Run, trials: int = 10_000, axiom_trials: int = 200) -> Non
         trials: random vectors.
         axiom_trials: random cases for each axiom.
     """
+    whole_number(trials, "trials", least=200)
+    whole_number(axiom_trials, "axiom_trials", least=20)
     axioms_of_norms(run, axiom_trials)
     equivalence(run, trials)
     induced(run, trials)

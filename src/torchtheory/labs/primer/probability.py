@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from scipy import integrate, stats
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.primer.differences import derivative_by_limit
 from torchtheory.primer.finite_probability import (
@@ -55,6 +56,8 @@ def primer_probability(run: Run, largest: int = 4, families: int = 100, samples:
         families: random families of sets.
         samples: for the expectations.
     """
+    whole_number(families, "families", least=20)
+    whole_number(samples, "samples", least=50)
     algebras(run, largest, families)
     measures(run)
     random_variables(run)

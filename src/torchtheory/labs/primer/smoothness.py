@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.nets.regression import logistic_loss, logistic_regression, logistic_smoothness
@@ -52,6 +53,9 @@ def primer_smoothness(run: Run, samples: int = 200, dim: int = 6, width: int = 1
         dim: dimension of the inputs.
         width: of the network.
     """
+    whole_number(samples, "samples", least=100)
+    whole_number(dim, "dim", least=2)
+    whole_number(width, "width", least=2)
     lipschitz(run, samples, dim, width)
     smoothness(run, samples, dim)
     minimum(run, samples, dim)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.primer.singular_values import decomposition, picture, rank_one
 from torchtheory.primer.spectra import (
@@ -45,6 +46,7 @@ def primer_spectra(run: Run, trials: int = 20, size: int = 6) -> None:
         trials: random matrices.
         size: of a matrix.
     """
+    whole_number(size, "size", least=2)
     characteristic(run, trials, size)
     traces(run, trials, size)
     order(run, trials, size)

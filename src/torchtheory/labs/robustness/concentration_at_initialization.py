@@ -193,6 +193,7 @@ def chi_square(run: Run) -> None:
     says.at_most(torch.tensor(exact), torch.tensor(ends), where="each tail of probability γ/2")
     scaled = [(k - 3 * lower(k, level), 3 * upper(k, level) - k) for k, level in cases]
     says.fails("Gaussians of variance 3", torch.tensor(scaled)[:, 1], promised=torch.tensor(ends)[:, 1])
+    sharpness(run)
     printed = run.refutes(
         "chi-square-without-linear-term",
         r"\Pr\bigl(|\textstyle\sum X_j^2-k|>4\sqrt{k\log(2/\gamma)}\bigr)/\gamma\le1",
@@ -210,6 +211,45 @@ def chi_square(run: Run) -> None:
         axes=("log(2/γ)", "quantile over √(k log(2/γ))"),
         caption="Where the printed concentration of a chi-square variable fails: above 4.",
     )
+
+
+def sharpness(run: Run) -> None:
+    """How near the tails come to their bounds, and how far the printed one reaches."""
+    many, level = 10**8, 200.0
+    below, above = chi_square_radii(many, 2 * math.exp(-level))
+    tails = many - lower(many, level), upper(many, level) - many
+    says = run.states(
+        "M-153", r"1\ll\ell\ll k:\ \text{quantiles of both tails over }2\sqrt{k\ell},\ 2\sqrt{k\ell}+2\ell\to1"
+    )
+    says.equal([tails[0] / below, tails[1] / above], 1.0, 0.02, where=f"k = {many:.0e}, ℓ = {level:g}")
+    # squares of Gaussians of another variance, centered at their own mean: 1.1 times the quantiles
+    says.fails("Gaussians of variance 1.1", [1.1 * tails[0] / below, 1.1 * tails[1] / above])
+    # the exponent of the upper tail at k(1 + x) is k(x - log(1 + x))/2
+    at_k = float(optimize.brentq(lambda x: x - math.log1p(x) - 2, 1.0, 10.0))
+    k = 300
+    says = run.states("M-153", r"\ell=k\to\infty:\ \text{quantile over }4\sqrt{k\ell}\to x/4,\ x-\log(1+x)=2")
+    ratio = two_sided_quantile(k, 2 * math.exp(-k)) / chi_square_radius(k, 2 * math.exp(-k))
+    says.equal(ratio, at_k / 4, 0.02, where=f"k = ℓ = {k}: {at_k / 4:.4f}")
+    half = two_sided_quantile(2 * k, 2 * math.exp(-k)) / chi_square_radius(2 * k, 2 * math.exp(-k))
+    says.fails("ℓ = k/2", half)
+    # beyond ℓ = k: Chernoff's exponent stays above ℓ as long as ℓ <= ck
+    most = float(optimize.brentq(lambda c: 4 * math.sqrt(c) - math.log1p(4 * math.sqrt(c)) - 2 * c, 1.0, 3.0))
+    says = run.states(
+        "M-153",
+        r"\ell=ck,\ 4\sqrt c-\log(1+4\sqrt c)=2c\ (c=1.68):\ "
+        r"\tfrac1\ell\log\tfrac2{\Pr(|\chi_k^2-k|>4\sqrt{k\ell})}\ge1\text{, so the probability is at most }\gamma",
+    )
+
+    def spent(k: int, level: float) -> float:
+        return math.log(2 / leaving(k, 2 * math.exp(-level))) / level
+
+    counts = (1, 2, 5, 10, 50, 200, 400)
+    says.at_least(
+        [spent(n, most * n) for n in counts] + [spent(10, math.log(2e6))],
+        1.0,
+        where=f"c = {most:.4f}, k = 1 to 400, and k = 10 with γ = 1e-6",
+    )
+    says.fails("ℓ = 2ck", [spent(n, 2 * most * n) for n in counts if 5 <= n <= 200])
 
 
 def growth(run: Run) -> None:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.training.autograd_reference import Loss, autograd_gradients, half_square
 from torchtheory.labs.training.differentiation_cost import cost, modes
@@ -59,6 +60,8 @@ def backpropagation(run: Run, depth: int = 10, width: int = 16, graphs: int = 4,
         graphs: random graphs.
         units: of each graph.
     """
+    whole_number(width, "width", least=2)
+    whole_number(units, "units", least=5)
     chains(run, width)
     printed_recursion(run)
     two_two_one(run)

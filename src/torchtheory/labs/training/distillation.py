@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits, split
 from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.training.distillation import (
@@ -57,6 +58,9 @@ def distillation(
         epochs: of a training.
         temperatures: of the teacher's answers.
     """
+    whole_number(repeats, "repeats", least=4)
+    whole_number(points, "points", least=640)
+    whole_number(epochs, "epochs", least=16)
     loss_and_gradient(run)
     high_temperature(run)
     rows, curves = experiment(run, repeats, labeled, points, epochs, temperatures)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.training.losses import classification_loss
 from torchtheory.training.risks import (
@@ -63,6 +64,9 @@ def empirical_risk_lab(run: Run, trials: int = 250, dimension: int = 6, samples:
         dimension: of the inputs.
         samples: of the least squares.
     """
+    whole_number(trials, "trials", least=100)
+    whole_number(dimension, "dimension", least=6)
+    whole_number(samples, "samples", least=60)
     law = Law(run.randn(dimension), 0.5, 0.7)
     sizes, spread = validation_risk(run, law, trials)
     least_squares(run, law, samples)

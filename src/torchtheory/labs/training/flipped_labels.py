@@ -43,7 +43,7 @@ def flipped_labels(
         smoothing: share of a label that is spread over all classes.
         flipped: share of the training labels that are wrong.
     """
-    whole_number(networks, "networks", least=4)
+    whole_number(networks, "networks", least=8)
     whole_number(epochs, "epochs", least=20)
     whole_number(tested, "tested", least=200, most=1497)
     number_between(smoothing, "smoothing", 0.3, 0.9)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import number_between, whole_number
 from torchtheory.data.synthetic import Sample
 from torchtheory.data.two_clouds import (
     COVARIANCES,
@@ -65,6 +66,10 @@ def mlp_from_scratch(run: Run, samples: int = 1000, width: int = 40, steps: int 
         steps: of gradient descent.
         rate: its step.
     """
+    whole_number(samples, "samples", least=250)
+    whole_number(width, "width", least=10)
+    whole_number(steps, "steps", least=12)
+    number_between(rate, "rate", 0.2, 1.0)
     cross_entropies(run)
     layer_classes(run)
     linear_layer(run)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import number_between, whole_number
 from torchtheory.data.real import digits
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.training.label_smoothing import (
@@ -42,6 +43,10 @@ def label_smoothing(run: Run, smoothing: float = 0.1, samples: int = 500, epochs
         epochs: of a training.
         trials: labels that are drawn.
     """
+    number_between(smoothing, "smoothing", 0.05, 0.9)
+    whole_number(samples, "samples", least=500)
+    whole_number(epochs, "epochs", least=10)
+    whole_number(trials, "trials", least=1000)
     classes = 10
     matrices = [uniform_confusion(k, e) for k in (2, 3, classes) for e in (0.01, smoothing, 0.5)]
     random = [run.rand(k, k) + 0.05 for k in (2, 4)]

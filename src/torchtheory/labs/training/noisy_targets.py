@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.shrinkage import early_stopping_factors
@@ -31,6 +32,7 @@ def noisy_targets(run: Run, trials: int = 10_000) -> None:
     Args:
         trials: draws of the noise.
     """
+    whole_number(trials, "trials", least=2500)
     moments(run, trials)
     times(run)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.training.adaptive_optimizers import (
     adagrad_forms,
@@ -41,6 +42,8 @@ def optimizers(run: Run, dimension: int = 40, steps: int = 200) -> None:
     Args:
         steps: of a run.
     """
+    whole_number(dimension, "dimension", least=10)
+    whole_number(steps, "steps", least=100)
     wavy, start = rough_function(run, 6)
     nesterov_forms(run, wavy, start)
     heavy_ball_forms(run, wavy, start)

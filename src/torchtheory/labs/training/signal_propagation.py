@@ -54,7 +54,7 @@ def signal_propagation(run: Run, width: int = 40, depth: int = 20, networks: int
     Args:
         width: of the layers.
     """
-    whole_number(width, "width", least=8)
+    whole_number(width, "width", least=20)
     whole_number(depth, "depth", least=5)
     whole_number(networks, "networks", least=4)
     measured = measure_all(run, width, depth, networks)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.labs.training.empirical_risk import Law, linear
 from torchtheory.training.early_stopping import EarlyStopping
@@ -42,6 +43,8 @@ def trainer(run: Run, dimension: int = 6, samples: int = 120, repeats: int = 6) 
         samples: of the data.
         repeats: trainings with early stopping.
     """
+    whole_number(samples, "samples", least=30)
+    whole_number(repeats, "repeats", least=4)
     law = Law(run.randn(dimension), 0.5, 0.7)
     weight_decay(run, law, samples)
     penalized(run, law, samples)
