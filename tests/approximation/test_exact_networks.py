@@ -158,6 +158,18 @@ def test_one_superposition_step(seed: int, d: int, cells: int) -> None:
     assert step.network.hidden_units == (d * (2 * d + 1), 2 * d + 1)
 
 
+def test_the_promise_of_a_step_by_hand() -> None:
+    # θ sup|f| + 2d/(d+2) L √d (d+1)/((2d+1)N)
+    step = superposition_step(lambda x: x[:, 0], 2, 4, lipschitz=1.0, largest=1.0)
+    assert math.isclose(step.bound, 1 / 4 + 1.0 * math.sqrt(2) * 3 / 20)
+    step = superposition_step(lambda x: x[:, 0], 3, 2, lipschitz=2.0, largest=5.0)
+    assert math.isclose(step.bound, 2 / 5 * 5 + 6 / 5 * 2 * math.sqrt(3) * 4 / 14)
+    # a constant: 2d of the terms are a quarter of it, the last one is between two of them
+    flat = superposition_step(lambda x: 0 * x[:, 0] + 3.0, 2, 4).network
+    x = torch.rand(200, 2, dtype=torch.float64, generator=as_generator(0))
+    torch.testing.assert_close(flat(x), torch.full((200,), 3.0 * 5 / 4).double())
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(2, 3), st.integers(1, 8), st.floats(0, 1))
 def test_inner_functions(d: int, cells: int, t: float) -> None:

@@ -241,6 +241,17 @@ def test_failures_are_counted() -> None:
     last = ShallowRNN(0 * ONE, ONE, ONE, "relu").requires_grad_(False)
     found = failure_probability(last, lambda x: x.sum(1), draws, 0.5)
     assert found.estimate == 0.8  # right only for the sequences of one entry
+    # errors of 3 and 4 in two outputs are one of 5, and an error of ε is none
+    apart = [
+        failure_probability(
+            lambda x: x.new_tensor([[3.0, 4.0]]).expand(len(x), 2),
+            lambda x: x.new_zeros(len(x), 2),
+            draws,
+            e,
+        ).estimate
+        for e in (4.9, 5.0)
+    ]
+    assert apart == [1.0, 0.0]
     values = sequence_values(lambda x: x.sum(1), draws)
     torch.testing.assert_close(values[:, 0], torch.stack([d.sum() for d in draws]))
 
@@ -308,6 +319,42 @@ def test_output_bounds(seed: int, sigma: str) -> None:
         rnn, lambda s: s.new_full((len(s), 3), 1e3), [x[:, :i] for i in (1, 9)]
     )
     assert bool((stress.errors >= stress.floors - 1e-9).all())
+
+
+def test_output_bounds_by_hand() -> None:
+    # four neurons, |A| = 2, |B| = 3, |C| = 5, and an initial state of norm 1
+    shift, first = torch.eye(4).double(), torch.zeros(4, 1).double()
+    first[0] = 1.0
+
+    def net(sigma: str) -> ShallowRNN:
+        return ShallowRNN(2 * shift, 3 * first, 5 * first.T, sigma, initial=first[:, 0])
+
+    half = 2 * 0.5 + 0.25 * (2 * 1 + 3 * 0.5)  # √n σ(0) + λ(|A| r + |B| R) = 1.875, below √n
+    found = output_bounds(net("logistic"), 2, 0.5)
+    torch.testing.assert_close(found, torch.tensor([5.0, 5 * half, 5 * 2.0]).double())
+    step = 2 * math.log(2) + 2 * 1 + 3 * 0.5
+    found = output_bounds(net("softplus"), 2, 0.5)
+    wanted = [5.0, 5 * step, 5 * (2 * math.log(2) + 2 * step + 3 * 0.5)]
+    torch.testing.assert_close(found, torch.tensor(wanted).double())
+    assert output_bounds(net("relu"), 2, 0.5).tolist() == [5.0, 5 * 3.5, 5 * 8.5]
+
+
+def test_no_bound_is_read_off_the_values_of_an_activation() -> None:
+    """It is 1 on [-10, 10] and at powers of ten, and may be anything elsewhere."""
+
+    def steep(x: Tensor) -> Tensor:
+        return torch.where((x > 20) & (x < 30), 1e6, 0.0) + x.clamp(-1, 1)
+
+    wide = ShallowRNN(0 * ONE, 25 * ONE, ONE, steep).requires_grad_(False)
+    with pytest.raises(UnsupportedModel, match="lipschitz="):
+        output_bounds(wide, 2, 1.0)
+    bound = output_bounds(wide, 2, 1.0, lipschitz=1e12, largest=1e6 + 1)
+    assert float(wide(torch.ones(1, 2, 1).double()).abs()) <= float(bound[-1]) == 1e6 + 1
+    for layer, top in ((nn.Hardtanh(-30, 20), 30.0), (nn.ReLU6(), 6.0)):
+        rnn = ShallowRNN(ONE, 1e3 * ONE, ONE, layer)
+        assert float(output_bounds(rnn, 3, 1.0)[-1]) == top
+    with pytest.raises(UnsupportedModel, match="Threshold"):
+        output_bounds(ShallowRNN(ONE, ONE, ONE, nn.Threshold(15.0, 99.0)), 3, 1.0)
 
 
 def test_counter_counts() -> None:

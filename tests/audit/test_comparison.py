@@ -129,6 +129,18 @@ def test_what_a_later_version_adds_is_left_out() -> None:
     assert [q.change for q in compare(first, second).quantities] == [Change.EQUAL]
 
 
+def test_texts_of_megabytes_are_cut() -> None:
+    """A title, a name, a fact or a sentence that no audit wrote does not fill a page."""
+    long = "$<x" * 2_000_000
+    claim = {**stated(long, 1.0, 0.5), "reason": long}
+    odd = finding(
+        quantities=[number(long, 1.0)], warnings=[long], claims=[claim],
+        tables=[Table("a", ("data", "samples", "errors"), ((long, 9, 1),)).to_json()],
+    ) | {"name": long, "title": long, "section": long}  # fmt: skip
+    found = compare({**made(odd, title=long), "facts": {long: long}}, made(finding()))
+    assert len(json.dumps(found.to_json())) < 50_000
+
+
 def test_an_exact_number_inside_the_other_range_is_within_the_error() -> None:
     assert changes([number("x", 1.0)], [number("x", 1.1, 0.9, 1.3)]) == {"x": Change.WITHIN}
     assert changes([number("x", 1.0)], [number("x", 1.1, 1.05, 1.2)]) == {"x": Change.CHANGED}

@@ -344,6 +344,20 @@ def test_nothing_is_changed() -> None:
     assert torch.equal(torch.get_rng_state(), random)
 
 
+@pytest.mark.parametrize("size", [1.7e308, 1e200, 1e160])
+def test_squares_that_overflow_are_a_defect(size: float) -> None:
+    state = {
+        "0.weight": size * torch.linspace(-1, 1, 64 * 64).double().reshape(64, 64),
+        "1.weight": torch.eye(64).double(),
+        "1.running_var": torch.full((64,), size, dtype=torch.float64),
+    }
+    found = weights(state)
+    assert any("0.weight" in w and "squares overflow" in w for w in found.warnings)
+    found.to_json()
+    fine = weights(state | {"0.weight": state["0.weight"] / size, "1.running_var": torch.ones(64)})
+    assert not any("overflow" in w for w in fine.warnings)
+
+
 def test_what_is_no_weights(tmp_path: Path) -> None:
     with pytest.raises(EmptyData, match="holds no tensors"):
         weights({})
@@ -363,6 +377,10 @@ def test_what_is_no_weights(tmp_path: Path) -> None:
         weights(tmp_path / "bad.safetensors.index.json")
     with pytest.raises(UnsupportedModel, match="no values yet"):
         weights(nn.LazyLinear(3))
+    with pytest.raises(FileProblem, match="100,000 characters long"):
+        weights({"x" * 100_000: torch.ones(2, 2)})
+    with pytest.raises(UnsupportedModel, match="nested tensor"):
+        weights({"a": torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])})
     with pytest.raises(UnsupportedModel, match="meta device"):
         weights(nn.Linear(3, 3, device="meta"))
     with pytest.raises(UnknownName, match="did you mean 'weight-spectra'"):

@@ -286,6 +286,13 @@ def test_idx_with_more_dimensions_than_arrays_have(tmp_path: Path, dimensions: i
         read_idx(tmp_path / "a")
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 28, 28), (10, 0), (2**32 - 1, 0, *[2**32 - 1] * 3)])
+def test_idx_without_entries(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    (tmp_path / "a").write_bytes(struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape))
+    with pytest.raises(FileProblem, match="has no entries"):
+        read_idx(tmp_path / "a")
+
+
 def test_idx_that_states_an_absurd_size(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\0\0\x0e\x08" + struct.pack(">8I", *[2**32 - 1] * 8))
     with pytest.raises(FileProblem, match="more than this machine has to spare"):

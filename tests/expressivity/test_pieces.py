@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.expressivity.bends import watch_bends
+from torchtheory.expressivity.bounds import sawtooth_floor
+from torchtheory.expressivity.folding import sawtooth_network
 from torchtheory.expressivity.pieces import affine_pieces, pieces_along
 from torchtheory.expressivity.regions import activation_pattern
 from torchtheory.nets.feedforward import dense, mlp
@@ -230,3 +236,43 @@ def test_pooling_windows_are_those_of_torch() -> None:
         seen = Largest()
         y = watch_bends(PureFunction(pool), x, seen)
         assert torch.equal(seen.top, y.flatten(1))
+
+
+def test_no_function_of_so_many_pieces_is_nearer_to_the_sawtooth() -> None:
+    """The best function with n affine pieces, continuous or not, by dynamic programming."""
+    p, per_cell, ends = (
+        3,
+        8,
+        17,
+    )  # pieces end at multiples of 1/16: corners and middles of half teeth
+    x = (np.arange(per_cell * (ends - 1)) + 0.5) / (per_cell * (ends - 1))
+    with torch.no_grad():
+        y = sawtooth_network(p)(torch.from_numpy(x)[:, None])[:, 0].numpy()
+
+    def nearest(low: int, high: int) -> float:
+        """The least mean of |y - affine| over some cells, times their share: a linear program."""
+        part = slice(low * per_cell, high * per_cell)
+        t, v = x[part], y[part]
+        n = len(t)
+        design, slack = np.stack([np.ones(n), t], 1), -np.eye(n)
+        found = linprog(
+            np.r_[0, 0, np.ones(n)],
+            A_ub=np.block([[design, slack], [-design, slack]]),
+            b_ub=np.r_[v, -v],
+            bounds=[(None, None)] * 2 + [(0, None)] * n,
+        )
+        return float(found.fun) / len(x)
+
+    cost = {(a, b): nearest(a, b) for a in range(ends) for b in range(a + 1, ends)}
+    best = {0: 0.0}
+    for pieces in range(1, 2**p + 1):
+        best = {
+            b: min(v + cost[a, b] for a, v in best.items() if a < b)
+            for b in range(1, ends)
+            if any(a < b for a in best)
+        }
+        assert best[ends - 1] >= sawtooth_floor(p, pieces) - 1e-6
+        if pieces == 1:
+            assert math.isclose(best[ends - 1], sawtooth_floor(p, 1), rel_tol=1e-6)
+    assert best[ends - 1] < 1e-9  # as many pieces as the sawtooth has
+    assert [sawtooth_floor(2, n) for n in (1, 2, 3, 9)] == [0.25, 0.125, 0.0, 0.0]

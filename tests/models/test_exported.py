@@ -556,6 +556,23 @@ def test_damaged_archives(small: tuple[nn.Module, Path], tmp_path: Path) -> None
         load_exported(tmp_path / "bad.pt2")
 
 
+@pytest.mark.parametrize("kind", ["sparse", "nested", "meta"])
+def test_weights_are_dense_tensors(
+    small: tuple[nn.Module, Path], tmp_path: Path, kind: str
+) -> None:
+    """Kernels for other ones believe what they are told about where entries lie."""
+    buffer = io.BytesIO()
+    odd = {
+        "sparse": torch.eye(3).to_sparse(),
+        "nested": torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)]),
+        "meta": torch.ones(3, device="meta"),
+    }
+    torch.save({"0.weight": odd[kind]}, buffer)
+    changes = {"data/weights/model.pt": buffer.getvalue()}
+    with pytest.raises((UnsupportedModel, FileProblem), match="is not a dense tensor"):
+        load_exported(rewritten(small[1], tmp_path / "bad.pt2", changes))
+
+
 def test_the_numbers_of_types_are_those_of_torch() -> None:
     from torch._export.serde.serialize import _SERIALIZE_TO_TORCH_DTYPE
 

@@ -17,6 +17,7 @@ from torch import nn
 from torch.export import Dim
 
 from torchtheory.models import exported_operators
+from torchtheory.models.exported import ExportedNetwork, load_exported
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -161,6 +162,11 @@ UNLISTED = {
     "nonzero.default": {"self": X},
     "add.out": {"self": X, "other": X, "out": W},
     "quantize_per_tensor.default": {"self": X},
+    # functions of TorchScript under names of ATen
+    "remainder.int": {"a": number(1), "b": number(0)},
+    "to.prim_dtype": {"self": X, "dtype": number(120)},
+    "eq.str": {"a": {"as_string": "a"}, "b": {"as_string": "a"}},
+    "copy_.int": {"self": X, "other": number(1)},
 }
 
 
@@ -326,6 +332,39 @@ def test_listed_operators_with_arguments_that_do_harm(parts: Parts, tmp_path: Pa
             node("_operator.mul", "p", a={"as_string": "ab"}, b=number(10**12)),
             aten("add.Tensor", self=X, other={"as_sym_int": {"as_name": "p"}}),
         ],
+        # numbers for types and formats, nothing for what is needed, too much, too often
+        "type": [aten("_to_copy.default", self=X, dtype=number(120))],
+        "no-type": [aten("_to_copy.default", self=X, dtype={"as_scalar_type": -1})],
+        "format": [aten("clone.default", self=X, memory_format=number(-1))],
+        "layout": [aten("zeros_like.default", self=X, layout=number(99))],
+        "sum-in-a-type": [aten("sum.default", self=X, dtype=number(-1))],
+        "computed-type": [
+            node("_operator.mul", "p", a=number(12), b=number(10)),
+            aten("_to_copy.default", self=X, dtype={"as_sym_int": {"as_name": "p"}}),
+        ],
+        "nothing": [aten("mm.default", self=X, mat2={"as_none": True})],
+        "no-tensor": [aten("mm.default", self=X, mat2=number(3))],
+        "missing-argument": [aten("mm.default", self=X)],
+        "unknown-argument": [aten("relu.default", self=X, inplace=flag(True))],
+        "twice": [
+            {**(twice := aten("relu.default", self=X)), "inputs": [*twice["inputs"]] * 2},
+        ],
+        "truth": [aten("sum.dim_IntList", self=X, dim=ints(1), keepdim=number(1))],
+        "a-size-of-text": [aten("view.default", self=X, size={"as_string": "ab"})],
+        "lengths": [
+            aten("view.default", "v", self=X, size=ints(-1, 1, 2, 3)),
+            aten("avg_pool2d.default", self=tensor("v"), kernel_size=ints(1, 1, 1)),
+        ],
+        "stride": [
+            aten("view.default", "v", self=X, size=ints(-1, 1, 6)),
+            aten("ones.default", "k", size=ints(1, 4, 2)),
+            aten(
+                "conv_transpose1d.default",
+                input=tensor("v"),
+                weight=tensor("k"),
+                stride=ints(2**16),
+            ),
+        ],
         "division": [
             node("_operator.floordiv", "p", a=number(1), b=number(0)),
             aten("add.Tensor", self=X, other={"as_sym_int": {"as_name": "p"}}),
@@ -401,6 +440,44 @@ def test_memory_nobody_wrote_is_zero(parts: Parts, tmp_path: Path) -> None:
     for said, values in outcomes(files).values():
         assert said == "runs", values
         assert not torch.tensor(values).any()
+
+
+def test_expanded_tensors_are_written_out_for_kernels_that_trust_their_strides(
+    parts: Parts, tmp_path: Path
+) -> None:
+    """Of an expanded tensor one number lies in memory, and these would read what lies behind it."""
+    view = aten("view.default", "v", self=W, size=ints(4, 6, 1))
+    one = aten("full.default", "s", size=ints(1), fill_value={"as_float": 3.0})
+    wide = aten("expand.default", "e", self=tensor("s"), size=ints(6))
+    copy_ = aten("clone.default", "c", self=tensor("e"))
+
+    def normalized(scale: str) -> dict[str, Any]:
+        made = aten("native_group_norm.default", input=tensor("v"), weight=tensor(scale),
+            bias=tensor(scale), N=number(4), C=number(6), HxW=number(1), group=number(2),
+            eps={"as_float": 1e-5})  # fmt: skip
+        made["outputs"] = [tensor("out"), tensor("mean"), tensor("deviation")]
+        return made
+
+    files = [
+        write(graph(parts, view, one, wide, copy_, normalized(name)), tmp_path / f"{name}.pt2")
+        for name in ("e", "c")
+    ]
+    expanded, copied = outcomes(files).values()
+    assert expanded[0] == copied[0] == "runs"
+    torch.testing.assert_close(torch.tensor(expanded[1]), torch.tensor(copied[1]))
+
+
+def test_a_chain_whose_inputs_are_not_told_stays_a_graph(parts: Parts, tmp_path: Path) -> None:
+    """Sizes are then computed when it runs, which layers of torch would not do."""
+    told = load_exported(write(parts, tmp_path / "told.pt2"))
+    made = copy.deepcopy(parts)
+    values = made[MODEL]["graph_module"]["graph"]["tensor_values"]["input"]
+    del values["sizes"][0]["as_expr"]["hint"]
+    untold = load_exported(write(made, tmp_path / "untold.pt2"))
+    assert not isinstance(told, ExportedNetwork)
+    assert isinstance(untold, ExportedNetwork)
+    x = torch.linspace(-1, 1, 12).reshape(2, 6)
+    torch.testing.assert_close(told(x), untold(x))
 
 
 def weight(parts: Parts) -> Any:

@@ -260,6 +260,73 @@ def sharded(folder: Path, places: Any) -> Path:
     return file
 
 
+def test_tensors_that_are_larger_than_their_file(tmp_path: Path) -> None:
+    """A few bytes stand for gigabytes, by strides of 0 or as entries of a sparse tensor."""
+    stretched = torch.zeros(1).expand(30000, 30000)
+    place = torch.zeros(2, 1, dtype=torch.long)
+    sparse = torch.sparse_coo_tensor(place, torch.ones(1), (10**6, 10**6))
+    for tensor in (stretched, sparse):
+        torch.save({"a": tensor}, tmp_path / "a.pt")
+        assert (tmp_path / "a.pt").stat().st_size < 4000
+        with pytest.raises(FileProblem, match=r"would take [\d,.]+ GiB more than the file says"):
+            read_weights(tmp_path / "a.pt")
+    tied = torch.randn(5, 4)
+    honest = {"a": tied, "b": tied, "mask": torch.ones(1).expand(8, 100, 100), "i": torch.eye(3)}
+    torch.save(honest | {"i": honest["i"].to_sparse()}, tmp_path / "a.pt")
+    found = read_weights(tmp_path / "a.pt")
+    assert all(torch.equal(found[k].to_dense(), honest[k]) for k in honest)
+
+
+def test_sparse_tensors_with_entries_outside(tmp_path: Path) -> None:
+    """Where an entry goes is data: to believe it is to write anywhere."""
+    place, one = torch.zeros(2, 1, dtype=torch.long), torch.ones(1)
+    outside = torch.sparse_coo_tensor(place, one, (3, 3), check_invariants=False)
+    outside._indices().fill_(10**9)
+    rows, columns = torch.tensor([0, 1, 2]), torch.tensor([0, 1])
+    crossed = torch.sparse_csr_tensor(rows, columns, torch.ones(2), (2, 2))
+    crossed.col_indices().fill_(10**9)
+    for tensor in (outside, crossed):
+        torch.save({"a": tensor}, tmp_path / "a.pt")
+        with pytest.raises(FileProblem, match="is not a plain state dict"):
+            read_weights(tmp_path / "a.pt")
+    assert not torch.sparse.check_sparse_tensor_invariants.is_enabled()
+
+
+def test_odd_tensors_and_names(tmp_path: Path) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
+    torch.save({"a": nested}, tmp_path / "a.pt")
+    with pytest.raises(FileProblem, match=r"a in .* is a nested tensor"):
+        read_weights(tmp_path / "a.pt")
+    long = {"x" * 100_000: torch.ones(2, 2)}
+    torch.save(long, tmp_path / "a.pt")
+    save_file(long, tmp_path / "a.safetensors")
+    for name in ("a.pt", "a.safetensors"):
+        with pytest.raises(FileProblem, match="100,000 characters long, and at most 500"):
+            read_weights(tmp_path / name)
+
+
+def test_complex_weights_do_not_become_real(tmp_path: Path) -> None:
+    state = {"weight": torch.ones(2, 3) * 1j, "bias": torch.ones(2)}
+    torch.save(state, tmp_path / "a.pt")
+    with pytest.raises(InvalidInput, match="weight is complex, and the model's is real"):
+        load_weights(nn.Linear(3, 2), tmp_path / "a.pt")
+    net = nn.Linear(3, 2, dtype=torch.complex64)
+    load_weights(net, tmp_path / "a.pt")
+    assert torch.equal(net.weight, state["weight"])
+
+
+def test_an_archive_of_a_later_version(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(2)}, tmp_path / "a.pt")
+    raw = bytearray((tmp_path / "a.pt").read_bytes())
+    entry = -1
+    while (entry := raw.find(b"PK\x01\x02", entry + 1)) >= 0:
+        raw[entry + 6] = 99  # the version that is needed to read it
+    (tmp_path / "a.pt").write_bytes(raw)
+    for read in (read_weights, load_model):
+        with pytest.raises(FileProblem, match=r"not a readable archive: .*version 9\.9"):
+            read(str(tmp_path / "a.pt"))
+
+
 def test_weights_in_several_files(tmp_path: Path) -> None:
     source, target = nn.Linear(3, 2), nn.Linear(3, 2)
     first, second = (f"model-0000{k}-of-00002.safetensors" for k in (1, 2))

@@ -52,6 +52,27 @@ def test_the_sandwich(trained, norm: str) -> None:
     assert [row[1] for row in found.table()] == [s.estimate for s in found.certified_accuracy]
 
 
+def test_a_sample_without_a_distance_loses_no_table(trained, monkeypatch) -> None:
+    import torchtheory.robustness.evaluation as module
+
+    net, x, y = trained
+    real = module.minimal_perturbation
+
+    def failing(model, point, *given, **options):
+        if torch.equal(point, x[1]):
+            raise NotConverged("the mixed-integer program failed")
+        return real(model, point, *given, **options)
+
+    whole = evaluate(net, (x[:4], y[:4]), "inf", 0.05, exact=4)
+    monkeypatch.setattr(module, "minimal_perturbation", failing)
+    found = evaluate(net, (x[:4], y[:4]), "inf", 0.05, exact=4)
+    assert whole.failed == {}
+    assert found.failed == {1: "the mixed-integer program failed"}
+    assert found.exact.isnan().tolist() == [False, True, False, False]
+    assert found.exact[[0, 2, 3]].tolist() == whole.exact[[0, 2, 3]].tolist()
+    assert found.table()[0][2] is None  # of a part it cannot be compared
+
+
 def test_a_contradiction_is_refused(trained) -> None:
     net, x, y = trained
     found = certified_accuracy(net, (x, y), 0.01)

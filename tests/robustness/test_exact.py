@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, NotConverged, UnsupportedModel
 from torchtheory.expressivity.enumeration import enumerate_regions
 from torchtheory.robustness.bounds.certified import certified_radius
+from torchtheory.robustness.exact import cells, program
 from torchtheory.robustness.exact.cells import nearest_point
 from torchtheory.robustness.exact.distance import minimal_perturbation
 
@@ -193,3 +195,62 @@ def test_the_program_lets_a_unit_rise_to_its_bound() -> None:
         x = torch.tensor([-0.5], dtype=torch.float64)
         found = minimal_perturbation(net, x, 0, "inf", method=method, largest=2.0)
         assert abs(found.distance - 1.5) < 1e-6
+
+
+def stumbling(times: int, real):
+    """A solver that fails some times, as HiGHS does now and then, and then does its work."""
+    calls = []
+
+    def solver(*given, **options):
+        calls.append(options)
+        if len(calls) <= times:
+            return SimpleNamespace(
+                status=4, success=False, x=None, message="Solve error", mip_node_count=0
+            )
+        return real(*given, **options)
+
+    return solver, calls
+
+
+@pytest.mark.parametrize("norm", ["inf", "1"])
+def test_where_the_solver_fails_another_way_is_taken(norm: str, monkeypatch) -> None:
+    net = perceptron([3, 6, 2], 0)
+    x, y = sample(net, 3, 0)
+    exact = minimal_perturbation(net, x, y, norm, method="cells")
+    solver, calls = stumbling(1, program.milp)
+    monkeypatch.setattr(program, "milp", solver)
+    found = minimal_perturbation(net, x, y, norm, method="milp")
+    assert found.distance == pytest.approx(exact.distance, rel=1e-6)
+    assert [c["options"]["presolve"] for c in calls[:2]] == [False, True]
+    monkeypatch.setattr(program, "milp", stumbling(10**6, None)[0])
+    found = minimal_perturbation(net, x, y, norm)
+    assert found.distance == pytest.approx(exact.distance, rel=1e-9)
+    with pytest.raises(NotConverged, match="Solve error"):
+        minimal_perturbation(net, x, y, norm, method="milp")
+    # and the linear programs of the cells
+    monkeypatch.setattr(cells, "linprog", stumbling(1, cells.linprog)[0])
+    found = minimal_perturbation(net, x, y, norm, method="cells")
+    assert found.distance == pytest.approx(exact.distance, rel=1e-6)
+
+
+def test_too_many_cells_are_told() -> None:
+    net = perceptron([3, 6, 2], 0)
+    x, y = sample(net, 3, 0)
+    with pytest.raises(NotConverged, match="more than 1 cells"):
+        minimal_perturbation(net, x, y, "2", most=1)
+
+
+@pytest.mark.parametrize("norm", ["inf", "2", "1"])
+def test_lower_bounds_of_the_margin_leave_few_cells(norm: str) -> None:
+    """24 units in 10 dimensions have millions of cells, of which few can hold the answer."""
+    net = perceptron([10, 24, 1], 2)
+    x = torch.randn(10, generator=torch.Generator().manual_seed(1)).double()
+    y = int(net(x[None]) > 0)
+    found = minimal_perturbation(net, x, y, norm, method="cells", most=1000)
+    assert found.adversarial is not None
+    assert float(net(found.adversarial[None]).abs()) < 1e-6
+    if norm != "2":
+        other = minimal_perturbation(net, x, y, norm, method="milp")
+        assert found.distance == pytest.approx(other.distance, rel=1e-5)
+    else:
+        assert float(certified_radius(net, x[None], torch.tensor([y]), "2")) <= found.distance

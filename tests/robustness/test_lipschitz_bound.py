@@ -478,3 +478,22 @@ def test_transposed_convolutions() -> None:
         matrix = (net(basis) - net(torch.zeros_like(x))).flatten(1)
     exact = float(torch.linalg.matrix_norm(matrix, 2))
     assert exact * (1 - 1e-9) <= float(bounds_about(net, x).lipschitz()[0]) <= exact * 1.03
+
+
+def test_a_bound_is_no_smaller_than_an_exact_norm() -> None:
+    """Of a matrix of ones the norm is known, and rounding must not take the bound below it."""
+    for rows, columns in ((3, 7), (300, 700), (11, 13)):
+        net = nn.Linear(columns, rows)
+        net.weight.data.fill_(1.0)
+        exact = math.sqrt(rows * columns)
+        assert exact < lipschitz_bound(net, (columns,)) < exact * (1 + 1e-8)
+        double = nn.Sequential(net, nn.ReLU(), nn.Linear(rows, 2))
+        double[2].weight.data.fill_(0.1)
+        tenth = float(torch.tensor(0.1))
+        assert lipschitz_bound(double, (columns,)) > exact * tenth * math.sqrt(2 * rows)
+
+
+def test_functions_without_a_constant_are_refused() -> None:
+    for layer, words in ((nn.Softplus(1.0, 1.0), "jumps"), (nn.CELU(-0.5), "CELU")):
+        with pytest.raises(UnsupportedModel, match=words):
+            lipschitz_bound(nn.Sequential(nn.Linear(2, 2), layer), (2,))

@@ -17,7 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.targets import Function, values_of
-from torchtheory.core.checks import nonnegative_number, positive_number, whole_number
+from torchtheory.core.checks import (
+    module_with_values,
+    nonnegative_number,
+    positive_number,
+    whole_number,
+)
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.memory import refuse_too_large
@@ -58,6 +63,7 @@ def network_size(network: nn.Module) -> Size:
     >>> network_size(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))).depth
     2
     """
+    module_with_values(network)
     counted = getattr(network, "size", None)
     if isinstance(counted, Size):
         return counted

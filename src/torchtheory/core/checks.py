@@ -18,6 +18,7 @@ from typing import Any, Literal, SupportsFloat, TypeAlias, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from torchtheory.core.errors import (
     EmptyData,
@@ -27,6 +28,7 @@ from torchtheory.core.errors import (
     NonFinite,
     ShapeMismatch,
     UnknownName,
+    UnsupportedModel,
 )
 
 Number: TypeAlias = float | np.number[Any] | Tensor
@@ -205,6 +207,8 @@ def all_finite(value: Tensor, name: str) -> Tensor:
         ...
     torchtheory.core.errors.NonFinite: the start must be finite, and entry [1] is inf
     """
+    if value.is_meta:
+        raise NonFinite(f"{name} is on the meta device, which holds no values")
     inner = value.detach()
     # a finite sum has finite terms, and takes one pass; an infinite one may have overflowed
     if not bool(torch.isfinite(inner.sum())) and not bool(torch.isfinite(inner).all()):
@@ -405,13 +409,56 @@ def as_function(value: _Function, name: str) -> _Function:
 
 
 def as_module(value: nn.Module, name: str = "the model") -> nn.Module:
-    """A `torch.nn.Module`.
+    """A `torch.nn.Module` that was made as torch wants it. Time: a look at every sub-module.
 
     >>> as_module(nn.ReLU())
     ReLU()
     """
     if not isinstance(value, nn.Module):
         raise InvalidType(f"{name} must be a torch.nn.Module, not {described(value)}")
+    waiting: list[tuple[str, nn.Module]] = [("", value)]
+    seen: set[int] = set()
+    while waiting:
+        path, module = waiting.pop()
+        if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
+            continue
+        seen.add(id(module))
+        children = vars(module).get("_modules")
+        if children is None:
+            which = f"{name} ({type(module).__name__})"
+            if path:
+                which = f"{path} of {name} ({type(module).__name__})"
+            raise UnsupportedModel(
+                f"{which} was not initialized: its __init__ must call super().__init__() first"
+            )
+        waiting += [(f"{path}.{k}" if path else k, m) for k, m in children.items() if m is not None]
+    return value
+
+
+def module_with_values(value: nn.Module, name: str = "the model") -> nn.Module:
+    """A module that can be run: its parameters and buffers hold numbers.
+
+    >>> module_with_values(nn.LazyLinear(2))
+    Traceback (most recent call last):
+        ...
+    torchtheory.core.errors.UnsupportedModel: weight is a lazy tensor without values; run ...
+    """
+    as_module(value, name)
+    try:
+        held = [*value.named_parameters(), *value.named_buffers()]
+    except Exception as error:  # a model may have methods of these names
+        raise UnsupportedModel(
+            f"{name} cannot list its parameters: {type(error).__name__}: {described(str(error))}"
+        ) from error
+    for key, tensor in held:
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            raise UnsupportedModel(
+                f"{key} is a lazy tensor without values; run the model once on a batch first"
+            )
+        if tensor.is_meta:
+            raise UnsupportedModel(
+                f"{key} is on the meta device, which holds no values; load the weights first"
+            )
     return value
 
 

@@ -2,7 +2,7 @@
 
 Every class derives from `TorchTheoryError` and from the built-in error a caller would expect,
 so `except ValueError` works as well. The command line prints the sentence and exits with 2.
-`OutOfTime` alone is not an error: it is a deadline, and passes every handler of errors.
+`OutOfTime` is not an error but a deadline, and passes every handler of errors; nor is `PassEnded`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,18 @@ class UnsupportedModel(TorchTheoryError, TypeError):
     """The network has a layer or a behavior the method does not cover."""
 
 
+class ModelRaised(UnsupportedModel, RuntimeError):
+    """The model's own code raised something.
+
+    A `RuntimeError` as well, which most of what torch raises inside of a model is.
+    """
+
+    @property
+    def raised(self) -> BaseException:
+        """What the model raised."""
+        return self.__cause__ or self.__context__ or self
+
+
 class FileProblem(TorchTheoryError, ValueError):
     """A file is missing, unreadable or refused for safety."""
 
@@ -61,6 +73,13 @@ class OutOfTime(BaseException):
     No `Exception`, as `KeyboardInterrupt` is none: code that turns an error into a statement about
     the model (`except RuntimeError: ... "cannot be differentiated"`) must not see it, or running
     out of time would be reported as something else.
+    """
+
+
+class PassEnded(Exception):
+    """Who watches a pass through a model has seen enough; whoever began the pass catches it.
+
+    No error either: handlers of what a model raises let it pass.
     """
 
 

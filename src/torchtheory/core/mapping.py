@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from torchtheory.core.errors import TorchTheoryError
+from torchtheory.core.errors import ModelRaised, TorchTheoryError
 
 
 class Mapped:
@@ -57,10 +57,11 @@ class Mapped:
             return self._in_turn(items)
         try:
             made = self._at_once(*items)
-        except TorchTheoryError:
-            raise
         except (RuntimeError, NotImplementedError) as error:
             if "randomness" in str(error):  # a function of chance is one at a time as well
+                raise
+            # what a model raises may be that vmap has no rule; other sentences are final
+            if isinstance(error, TorchTheoryError) and not isinstance(error, ModelRaised):
                 raise
             self._one_by_one = True  # no rule for something the function does
             return self._in_turn(items)

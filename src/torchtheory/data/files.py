@@ -200,4 +200,7 @@ def _idx_header(stream: Readable, file: Path) -> tuple[np.dtype[Any], tuple[int,
     sizes = stream.read(4 * dimensions)
     if len(sizes) < 4 * dimensions:
         raise FileProblem(f"{file} is cut off in its header")
-    return _IDX_TYPES[start[2]], struct.unpack(f">{dimensions}I", sizes)
+    shape = struct.unpack(f">{dimensions}I", sizes)
+    if 0 in shape:
+        raise FileProblem(f"{file} says it has shape {list(shape)}, which has no entries")
+    return _IDX_TYPES[start[2]], shape

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module
+from torchtheory.core.checks import module_with_values
 from torchtheory.models.model import (
     evaluating,
     global_randomness_kept,
@@ -75,7 +75,7 @@ def fold_batch_norm(model: nn.Module, probe: Tensor | Sequence[Tensor]) -> Folde
     >>> fold_batch_norm(net, torch.ones(1, 2)).into
     {'1': '0'}
     """
-    as_module(model)
+    module_with_values(model)
     probe = [probe] if isinstance(probe, Tensor) else probe
     made = copied(model).requires_grad_(False)
     with torch.no_grad(), evaluating(made), global_randomness_kept():

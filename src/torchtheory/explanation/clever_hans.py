@@ -246,7 +246,7 @@ class _Asked:
         parts = []
         with torch.no_grad():
             for some in torch.split(points, self.score.at_once):
-                out = self.score.run(some).flatten(1)
+                out = self.score.run(some).reshape(len(some), -1)
                 parts.append(
                     (out[:, 0] > self.level).long() if out.shape[1] == 1 else out.argmax(1)
                 )

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import positive_number
+from torchtheory.core.checks import module_with_values, positive_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.explanation.composites import Rules
@@ -104,6 +104,7 @@ def relevance_variation(
         radius: of the noise.
         generator: of the noise.
     """
+    module_with_values(model)
     positive_number(radius, "radius")
     noise = torch.randn(x.shape, generator=as_generator(generator), dtype=x.dtype)
     before = _factors(model, x, target, rules, layers)

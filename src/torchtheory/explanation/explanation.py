@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from torchtheory.core.errors import NonFinite
 from torchtheory.explanation.ledger import Ledger
 from torchtheory.explanation.score import Score
 
@@ -129,7 +130,16 @@ def explained(
         method: its name in words.
         started: `time.perf_counter()` before the score was opened.
         reference, ledger: see `Explanation`.
+
+    Raises:
+        NonFinite: if a relevance is none of the numbers of its precision.
     """
+    if not bool(torch.isfinite(relevance).all()):
+        kind = str(relevance.dtype).removeprefix("torch.")
+        raise NonFinite(
+            f"{method} gives relevances that are NaN or infinite in {kind}: call model.double(), "
+            "or give the method smaller numbers"
+        )
     return Explanation(
         score.shaped(relevance.detach()),
         score.values,

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
+from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import UnknownName, UnsupportedModel
 from torchtheory.explanation.batch_norm_folding import fold_batch_norm, has_batch_norm
 from torchtheory.explanation.composites import DoubtfulRules, Rules, as_composite, doubts
@@ -120,6 +121,7 @@ def layer_relevances(
     Raises:
         UnsupportedModel: if outputs of a layer do not have samples in their first dimension.
     """
+    module_with_values(model)
     names = [name for name, _ in model.named_modules()]
     for layer in layers:
         if layer not in names:

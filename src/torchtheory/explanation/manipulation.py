@@ -126,7 +126,7 @@ def manipulate_explanation(
         given = score.points
         shown = _as_map(foreign, x).to(given)
         before = _heatmap(score, given)[1]
-        outputs = score.outputs.detach().flatten(1)
+        outputs = score.outputs.detach().reshape(len(given), -1)
         moved = _search(score, shown, outputs, goal, steps, step_size)
         moved = _same_outputs(score, moved, outputs)
         relevance, after = _heatmap(score, moved)

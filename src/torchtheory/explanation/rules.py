@@ -43,6 +43,10 @@ OfInput = Literal["itself", "positive", "negative", "one"] | Callable[[Tensor], 
 OfWeight = Callable[[Tensor], Tensor]
 
 
+#: A layer multiplies what is for and against an output by so much at most; half precision holds it.
+_LARGEST_BETA = 1e4
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     r"""Contributions $a(x_j)\,g(w_{jk})$, one product of a function of the input and one of the weight.
@@ -218,10 +222,12 @@ class AlphaBeta(Rule):
     empty: Literal["rescale", "leak"] = "rescale"
 
     def __post_init__(self) -> None:
-        if not (self.beta >= 0 and abs(self.alpha - self.beta - 1) <= 1e-9 * (1 + self.alpha)):
+        if not (self.beta >= 0 and abs(self.alpha - self.beta - 1) <= 1e-9):
             raise InvalidInput(
                 f"alpha - beta must be 1 and beta at least 0, not {self.alpha:g} and {self.beta:g}"
             )
+        if self.beta > _LARGEST_BETA:
+            raise InvalidInput(f"beta must be at most {_LARGEST_BETA:g}, not {self.beta:g}")
         if self.empty not in ("rescale", "leak"):
             raise InvalidInput(f"empty is 'rescale' or 'leak', not {self.empty!r}")
 

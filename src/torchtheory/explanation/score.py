@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from torchtheory.core.budget import check_time
-from torchtheory.core.checks import all_finite, described
+from torchtheory.core.checks import all_finite, as_module, described
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, UnsupportedModel
 from torchtheory.models.model import main_output, one_output
 from torchtheory.models.opened import answer, opened
@@ -321,8 +321,7 @@ def open_score(
             raise InvalidType("complex inputs have no relevance here; give real ones")
         if t.is_floating_point():
             all_finite(t, "x")
-    if isinstance(model, nn.Module):
-        _refuse_dropout(model)
+    _refuse_dropout(as_module(model))
     with torch.inference_mode(False), opened(model, given[0], seed) as network:
         weights = next((p for p in network.parameters() if p.is_floating_point()), None)
         if weights is not None:  # the model decides about precision and device
@@ -386,6 +385,8 @@ def _selection(
             "such as target=(time, class), or give a function of the outputs"
         )
     width = outputs.shape[1]
+    if width == 0:
+        raise UnsupportedModel("the model has outputs of no column, so there is no score")
     if target is None:
         classes = outputs.argmax(1)
     elif isinstance(target, Tensor) and target.is_floating_point():
@@ -397,6 +398,8 @@ def _selection(
         weights = all_finite(target, "the weights of the outputs").to(outputs).expand(n, width)
         return None, lambda out, rows: ((weights if rows is None else weights[rows]) * out).sum(1)
     elif isinstance(target, int | Tensor) and not isinstance(target, bool):
+        if isinstance(target, int) and not 0 <= target < width:
+            raise InvalidInput(f"the model has the classes 0 to {width - 1}: {described(target)}")
         classes = torch.as_tensor(target, device=outputs.device).long()
         if classes.shape not in {(), (n,)}:
             raise InvalidInput(f"one class, or one for each of {n} samples: {described(target)}")

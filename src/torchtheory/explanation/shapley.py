@@ -30,6 +30,9 @@ from torchtheory.explanation.score import Inputs, Target, open_score
 #: More features than this have too many sets to try them all.
 MOST_FEATURES = 20
 
+#: Random orders for each sample: a thousandth of the error of one.
+MOST_ORDERS = 10**6
+
 #: Scores of sets that are kept at once.
 _SCORES_AT_ONCE = 2**22
 
@@ -61,8 +64,8 @@ def shapley(
 
     Args:
         model, x, target, output: see `open_score`.
-        permutations: random orders for each sample, an even number; all sets are tried unless
-            given.
+        permutations: random orders for each sample, an even number up to a million; all sets are
+            tried unless given.
         within: sampling stops as soon as every standard error is at most this; `permutations`
             orders are taken at most. The errors it looks at are themselves estimates, so those
             that it stops at are somewhat too small.
@@ -160,7 +163,7 @@ def _sampled(
     removal: Removal, permutations: int, within: float | None, generator: RandomSource
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs of opposite orders; values, the score of the empty set and standard errors."""
-    pairs = whole_number(permutations, "permutations", least=4)
+    pairs = whole_number(permutations, "permutations", least=4, most=MOST_ORDERS)
     if pairs % 2:
         raise InvalidInput(
             f"permutations come in pairs of opposite orders: {pairs + 1}, not {pairs}"

@@ -27,10 +27,11 @@ from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
+    ModelRaised,
     ShapeMismatch,
-    TorchTheoryError,
     UnsupportedModel,
 )
+from torchtheory.core.foreign_code import said
 from torchtheory.core.naming import operation_words
 from torchtheory.models.model import PureFunction, global_randomness_kept, tensors_in
 
@@ -170,17 +171,14 @@ def watch_bends(function: PureFunction, x: Tensor, visitor: Visitor) -> Tensor:
     try:
         with torch.no_grad(), global_randomness_kept(), watch:
             result = function(function.parameters, marked)
-    except TypeError:
+    except ModelRaised as error:
         if watch.refusal is not None:
             raise watch.refusal from None
-        raise
-    except RuntimeError as error:
-        if isinstance(error, TorchTheoryError):
+        if not isinstance(error.raised, RuntimeError):
             raise
-        sentence = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ShapeMismatch(
-            f"the model does not run on points of shape {list(x.shape[1:])}: {sentence}"
-        ) from error
+            f"the model does not run on points of shape {list(x.shape[1:])}: {said(error.raised)}"
+        ) from error.raised
     if result.ndim == 0 or result.shape[0] != x.shape[0]:
         raise UnsupportedModel(
             f"the model makes {list(result.shape)} of {x.shape[0]} points; its output must have "

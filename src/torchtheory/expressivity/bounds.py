@@ -134,19 +134,24 @@ def curvature_floor(curvature: float, length: float, pieces: int) -> float:
 
 
 def sawtooth_floor(teeth: int, pieces: int) -> float:
-    r"""The $L_1$ distance on [0, 1] of the sawtooth with $2^p$ pieces from any
-    continuous function with that many affine pieces is at least
-    $\tfrac12(2^p-2\cdot\text{pieces})2^{-p-2}$.
+    r"""The $L_1$ distance on [0, 1] of the sawtooth with $2^p$ pieces from any function with
+    that many affine pieces is at least $\tfrac14-(\text{pieces}-1)2^{-p-1}$.
+
+    A tooth $f$ of two pieces has $\int\operatorname{sign}(f-\tfrac12)\,g=0$ for every affine $g$,
+    so that no affine function is nearer to it than $\int|f-\tfrac12|=2^{-p-1}$; and where a piece
+    of $g$ ends, it spoils one of the $2^{p-1}$ teeth at most. The source counts triangles on one
+    side of the line $\tfrac12$ and gets $\tfrac12(2^p-2\cdot\text{pieces})2^{-p-2}$, half as much
+    at most.
 
     Args:
         teeth: $p$.
         pieces: of the approximation.
 
-    >>> sawtooth_floor(6, 16)
-    0.0625
+    >>> sawtooth_floor(6, 1), sawtooth_floor(6, 17)
+    (0.25, 0.125)
     """
     whole_number(teeth, "teeth", least=1), whole_number(pieces, "pieces", least=1)
-    return max(0.0, 0.125 - pieces / math.pow(2.0, teeth + 2))
+    return max(0.0, 0.25 - (pieces - 1) / math.pow(2.0, teeth + 1))
 
 
 def alternation_floor(points: int, pieces: int) -> float:

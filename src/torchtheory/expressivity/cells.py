@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.checks import first_entry
-from torchtheory.core.errors import NonFinite
+from torchtheory.core.errors import NonFinite, PassEnded
 from torchtheory.expressivity.bends import watch_bends
 from torchtheory.models.model import PureFunction
 
@@ -31,7 +31,7 @@ ROUNDING = 64 * torch.finfo(torch.float64).eps
 _BATCH = 1 << 20
 
 
-class AllBent(Exception):
+class AllBent(PassEnded):
     """Every cell of the batch has bent: the rest of the network need not run."""
 
 

@@ -22,13 +22,15 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import (
-    InvalidInput,
-    ShapeMismatch,
-    UnsupportedModel,
-)
+from torchtheory.core.errors import InvalidInput, ModelRaised, ShapeMismatch, UnsupportedModel
 from torchtheory.kernels.tangent_derivatives import refuse_unusable_mode
-from torchtheory.models.model import Initial, Parameters, PureFunction, parameters_from
+from torchtheory.models.model import (
+    Initial,
+    Parameters,
+    PureFunction,
+    global_randomness_kept,
+    parameters_from,
+)
 from torchtheory.models.untouched import copied
 from torchtheory.nets.activations import Pointwise
 
@@ -67,13 +69,15 @@ class LinearizedModel(nn.Module):
         constants, here = self._point()
         step = {name: here[name] - constants[name] for name in here}
         start = {name: constants.pop(name) for name in here}
-        value, change = directional_derivative(self._function, constants, start, step, x)
+        with global_randomness_kept():
+            value, change = directional_derivative(self._function, constants, start, step, x)
         return value + change
 
     def exact(self, x: Tensor) -> Tensor:
         r"""The network itself at the displaced parameters, $f(x,\theta)$."""
         constants, here = self._point()
-        return self._function({**constants, **here}, x)
+        with global_randomness_kept():
+            return self._function({**constants, **here}, x)
 
     def displacement(self) -> Parameters:
         r"""$\theta-\theta_0$ by the network's own names, detached.
@@ -134,10 +138,6 @@ def linearize(model: nn.Module, parameters: Initial | None = None) -> Linearized
     PureFunction(model)  # refuses what is not a module or has no values
     refuse_unusable_mode(model)
     origin = parameters_from(model, model if parameters is None else parameters)
-    if isinstance(model, torch.jit.ScriptModule):
-        raise UnsupportedModel(
-            "a model compiled by torch.jit cannot be linearized; give the module it was made of"
-        )
     own = copied(model)
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     return LinearizedModel(PureFunction(own), origin, frozen)
@@ -169,16 +169,19 @@ def directional_derivative(
 
     try:
         return pushforward()
-    except NotImplementedError:
-        pass
+    except ModelRaised as error:
+        if not isinstance(error.raised, NotImplementedError):
+            raise
     try:
         # the fused recurrent layers have no forward derivative, the plain ones do
         with _no_warnings(), torch.backends.mkldnn.flags(enabled=False):
             return pushforward()
-    except NotImplementedError as error:
+    except ModelRaised as error:
+        if not isinstance(error.raised, NotImplementedError):
+            raise
         raise UnsupportedModel(
             "the model uses an operation without a forward derivative: "
-            + " ".join(str(error).split())[:120]
+            + " ".join(str(error.raised).split())[:120]
         ) from None
 
 
@@ -223,7 +226,7 @@ def outputs_on_tangent(
     f = PureFunction(model)
     start = parameters_from(model, initial)
     step = {name: f.parameters[name] - tensor for name, tensor in start.items()}
-    with torch.no_grad():
+    with torch.no_grad(), global_randomness_kept():
         outputs = f(f.parameters, x)
         before, change = directional_derivative(f, {}, start, step, x)
     return outputs, before, before + change

@@ -26,7 +26,7 @@ from torchtheory.kernels.layered_network import LayersDiffer
 from torchtheory.kernels.tangent_derivatives import Derivatives, Functional, PathsDiffer
 from torchtheory.kernels.tangent_features import Features, Outputs, factors_are_cheaper
 from torchtheory.kernels.tiles import TiledFile, blocks, fingerprint, pairs
-from torchtheory.models.model import Parameters
+from torchtheory.models.model import Parameters, global_randomness_kept
 
 #: rows of a block whose features are computed at once, and of a tile of the kernel
 BLOCK, TILE = 1024, 256
@@ -100,7 +100,7 @@ def empirical_ntk(
     while ways:
         way = ways.pop(0)
         in_parts = way != "whole"
-        with torch.no_grad():
+        with torch.no_grad(), global_randomness_kept():
             known = partial(Derivatives, model, parameters=parameters, only=only, in_parts=in_parts)
             rows = columns = known(x1)
             if x2 is not None and x2.shape[1:] != x1.shape[1:]:
@@ -157,6 +157,7 @@ def _kernel(plan: _Plan, x1: Tensor, x2: Tensor | None, file: str | Path | None)
     computation = fingerprint(plan.outputs, plan.blocks, symmetric, x1, other, *rows.identity())
     with TiledFile.opened(file, shape, rows.dtype, computation) as target:
         names = {f"{i} {j}": (i, j) for i, j in tiles}
+        target.refuse_unknown(names)
         for name in target.done:
             target.refuse_changed(name, _parts(target.array, plan, names[name], symmetric))
         todo = [tile for name, tile in names.items() if name not in target.done]

@@ -14,12 +14,14 @@ from torchtheory.core.checks import all_finite, described, first_entry
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
+    ModelRaised,
     NonFinite,
     ShapeMismatch,
     TorchTheoryError,
     UnknownName,
     UnsupportedModel,
 )
+from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.mapping import Agreement, looked_at, stacked
 from torchtheory.core.random import as_generator
 from torchtheory.core.workspace import Workspace
@@ -46,7 +48,7 @@ from torchtheory.kernels.tangent_features import (
 )
 from torchtheory.kernels.tiles import blocks
 from torchtheory.models.cost import saved_sizes
-from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept
+from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept, raised_on
 
 #: (parameters, batch of inputs) -> batch of outputs
 Functional = Callable[[Parameters, Tensor], Tensor]
@@ -153,16 +155,11 @@ class Differentiable:
 
     def _evaluate(self, x: Tensor) -> Tensor:
         try:
-            with torch.no_grad():
+            with torch.no_grad(), ForeignCode("the model", ModelRaised):
                 out = self.function(self.point, x)
-        except TorchTheoryError:
-            raise
-        except Exception as error:
-            sentence = " ".join(str(error).split())[:300]
-            raise UnsupportedModel(
-                f"the model raised {type(error).__name__} on inputs of shape {list(x.shape)} "
-                f"and type {x.dtype}: {sentence}"
-            ) from error
+        except ModelRaised as error:
+            inputs = f"of shape {list(x.shape)} and type {x.dtype}"
+            raise raised_on(inputs, error) from error.raised
         if not isinstance(out, Tensor):
             raise UnsupportedModel(
                 f"the model returns {type(out).__name__}; wrap it so that it returns one tensor"
@@ -443,9 +440,9 @@ class Derivatives(Differentiable):
         while way is None and self._way < len(_WAYS) - 1:
             try:
                 return self._derivatives(x, basis, self._way)
-            except TorchTheoryError:
-                raise
-            except (RuntimeError, NotImplementedError):
+            except (RuntimeError, NotImplementedError) as error:
+                if isinstance(error, TorchTheoryError) and not isinstance(error, ModelRaised):
+                    raise
                 self._way += 1  # vmap knows no rule for something the model does
         samples_at_once, outputs_at_once = _WAYS[self._way if way is None else way]
         known = {k: self.point[k] for k in self.names if k not in self.whole}

@@ -13,7 +13,7 @@ from torchtheory.kernels.parameter_uses.watching import ParameterUses
 from torchtheory.kernels.tangent_derivatives import Differentiable, Functional
 from torchtheory.kernels.tiles import blocks
 from torchtheory.linalg.operators import Action, LinearOperator
-from torchtheory.models.model import Parameters, flatten
+from torchtheory.models.model import Parameters, flatten, global_randomness_kept
 
 
 def jacobian_operator(
@@ -41,8 +41,9 @@ def jacobian_operator(
     tensor([[1., 2., 1.],
             [3., 0., 1.]])
     """
-    made = Differentiable(model, x, parameters=parameters, only=only)
-    made.random_gradient(x[:1])
+    with global_randomness_kept():
+        made = Differentiable(model, x, parameters=parameters, only=only)
+        made.random_gradient(x[:1])
     free = {k: made.point[k] for k in made.names}
     # values, their derivatives and as much again for what is freed late
     chunk = max(1, bytes_of(memory) // (4 * max(1, made.saved_bytes)))
@@ -50,7 +51,8 @@ def jacobian_operator(
 
     def on(part: slice) -> Callable[[Parameters], Tensor]:
         def outputs(values: Parameters) -> Tensor:
-            with ParameterUses({}):  # recurrent layers in steps, which can be differentiated
+            # recurrent layers in steps, which can be differentiated
+            with global_randomness_kept(), ParameterUses({}):
                 return made.function({**made.point, **values}, x[part]).reshape(-1)
 
         return outputs

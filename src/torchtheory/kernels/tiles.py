@@ -9,7 +9,7 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -109,10 +109,7 @@ class TiledFile:
             # what stands after the last newline was being written when the run was killed
             tiles = [re.fullmatch(r"(\d+ \d+) ([0-9a-f]{8})", line) for line in lines[1:-1]]
             if not all(tiles):
-                raise FileProblem(
-                    f"the note {self._note} is damaged; delete it and {self.path.name} to start "
-                    "anew"
-                )
+                raise self._damaged()
             if lines[-1]:
                 self._note.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
             return {tile[1]: int(tile[2], 16) for tile in tiles if tile is not None}
@@ -162,6 +159,16 @@ class TiledFile:
             f"{self.path} is not as this computation left it; delete it and {self._note.name} to "
             "start anew"
         )
+
+    def _damaged(self) -> FileProblem:
+        return FileProblem(
+            f"the note {self._note} is damaged; delete it and {self.path.name} to start anew"
+        )
+
+    def refuse_unknown(self, tiles: Collection[str]) -> None:
+        """Refuse a note that speaks of tiles which the computation does not have."""
+        if not self.done.keys() <= set(tiles):
+            raise self._damaged()
 
     def refuse_changed(self, tile: str, parts: Sequence[Tensor]) -> None:
         """Compare a finished tile with its checksum."""

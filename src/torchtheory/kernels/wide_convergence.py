@@ -28,7 +28,7 @@ from torchtheory.core.checks import as_points, as_targets, positive_number, whol
 from torchtheory.core.errors import EmptyData, InvalidInput, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.models.model import PureFunction, flatten, unflatten
+from torchtheory.models.model import PureFunction, flatten, global_randomness_kept, unflatten
 from torchtheory.nets.activations import nth_derivative
 from torchtheory.nets.biases import homogeneous
 from torchtheory.nets.chain import as_chain
@@ -151,7 +151,7 @@ def gradient_domination(model: nn.Module, x: Tensor, y: Tensor) -> GradientDomin
     with torch.enable_grad():
         value = risk(theta)
     (slope,) = torch.autograd.grad(value, theta)
-    with torch.no_grad():
+    with torch.no_grad(), global_randomness_kept():
         residual = f(f.parameters, x) - as_targets(y, x).reshape(len(x), -1)
     m = len(x)
     return GradientDomination(
@@ -176,7 +176,7 @@ def squared_risk(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], T
     f = PureFunction(model)
     f.refuse_non_finite_parameters()
     y = as_targets(y, x).reshape(len(x), -1)
-    with torch.no_grad():
+    with torch.no_grad(), global_randomness_kept():
         outputs = f(f.parameters, x)
     if outputs.shape != y.shape:
         raise InvalidInput(
@@ -185,7 +185,8 @@ def squared_risk(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], T
         )
 
     def risk(theta: Tensor) -> Tensor:
-        return (f(unflatten(theta, f.trainable), x) - y).square().sum(1).mean()
+        with global_randomness_kept():
+            return (f(unflatten(theta, f.trainable), x) - y).square().sum(1).mean()
 
     return risk
 
@@ -285,7 +286,7 @@ def _towards_smallest_eigenvector(model: nn.Module, x: Tensor, y: Tensor) -> Ten
     head = last_layer(model)
     features = last_hidden_features(model, x)
     design = features if head.bias is None else homogeneous(features)
-    with torch.no_grad():
+    with torch.no_grad(), global_randomness_kept():
         residual = f(f.parameters, x) - as_targets(y, x).reshape(len(x), -1)
     smallest = torch.linalg.eigh(design @ design.T).eigenvectors[:, :1]
     unwanted = residual - smallest @ (smallest.T @ residual)

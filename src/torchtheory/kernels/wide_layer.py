@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_targets
+from torchtheory.core.checks import all_finite, as_targets, module_with_values
 from torchtheory.core.errors import InvalidInput
 from torchtheory.models.untouched import copied
 from torchtheory.nets.biases import homogeneous
@@ -56,9 +56,10 @@ def layer_ranks(model: nn.Module, x: Tensor) -> list[LayerRank]:
     >>> [(r.layer, r.width, r.rank) for r in layer_ranks(net, torch.rand(3, 1).double())]
     [('Linear', 4, 2), ('Tanh', 4, 3)]
     """
+    module_with_values(model)
     found = []
     for link, value in zip(as_chain(model), layer_values(model, x), strict=True):
-        features = value.flatten(1)
+        features = all_finite(value.flatten(1), f"the output of {type(link.module).__name__}")
         singular = torch.linalg.svdvals(features)
         rounding = max(features.shape) * torch.finfo(features.dtype).eps * float(singular[0])
         samples, width = features.shape

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
+from torchtheory.core.checks import all_finite, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.krylov import RectangularSpace, default_subspace, find_extremal
@@ -246,7 +246,7 @@ def spectral_norm(weight: Tensor) -> float:
     >>> spectral_norm(torch.diag(torch.tensor([3.0, 4.0])))
     4.0
     """
-    weight = weight.detach().double()
+    weight = all_finite(weight.detach().double(), "the matrix")
     if min(weight.shape) == 0:
         return 0.0
     if min(weight.shape) <= DENSE:

@@ -11,12 +11,14 @@ from torch import Tensor
 from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import (
     InvalidType,
+    ModelRaised,
     NonFinite,
     ShapeMismatch,
     TorchTheoryError,
     UnsupportedModel,
 )
-from torchtheory.models.model import PureFunction, global_randomness_kept
+from torchtheory.core.foreign_code import ForeignCode
+from torchtheory.models.model import PureFunction, global_randomness_kept, raised_on
 from torchtheory.models.repairs import repair_of
 
 T = TypeVar("T")
@@ -33,11 +35,10 @@ def called(function: PureFunction, run: Callable[[Tensor], T], x: Tensor) -> T:
     if function.rows is None:
         return answered(run, x, function.reference())
     try:
-        return run(x)
-    except TorchTheoryError:
-        raise
-    except Exception as error:
-        raise UnsupportedModel(_said(error, f"{function.rows.shapes()} a sample")) from error
+        with ForeignCode("the model", ModelRaised):
+            return run(x)
+    except ModelRaised as error:
+        raise raised_on(f"of {function.rows.shapes()} a sample", error) from error.raised
 
 
 def answered(run: Callable[[Tensor], T], x: Tensor, like: Tensor | None = None) -> T:
@@ -54,23 +55,18 @@ def answered(run: Callable[[Tensor], T], x: Tensor, like: Tensor | None = None) 
     >>> answered(torch.nn.Linear(3, 1), torch.ones(2, 4))
     Traceback (most recent call last):
         ...
-    torchtheory.core.errors.UnsupportedModel: the model raised RuntimeError on inputs of shape ...
+    torchtheory.core.errors.ModelRaised: the model raised RuntimeError on inputs of shape ...
     """
     try:
-        return run(x)
-    except TorchTheoryError:
-        raise
-    except Exception as error:
+        with ForeignCode("the model", ModelRaised):
+            return run(x)
+    except ModelRaised as error:
         with global_randomness_kept():
             advice = repair_of(run, x[:8], x if like is None else like)
         if advice is not None:
-            raise InvalidType(advice) from error
-        raise UnsupportedModel(_said(error, f"shape {list(x.shape)} and type {x.dtype}")) from error
-
-
-def _said(error: Exception, inputs: str) -> str:
-    sentence = " ".join(str(error).split())
-    return f"the model raised {type(error).__name__} on inputs of {inputs}: {sentence[:300]}"
+            raise InvalidType(advice) from error.raised
+        inputs = f"of shape {list(x.shape)} and type {x.dtype}"
+        raise raised_on(inputs, error) from error.raised
 
 
 def evaluated(function: PureFunction, x: Tensor) -> Tensor:

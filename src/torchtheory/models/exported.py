@@ -21,25 +21,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchtheory.core.errors import FileProblem, InvalidType, TorchTheoryError, UnsupportedModel
 from torchtheory.core.memory import refuse_too_large
 from torchtheory.models.exported_archive import TYPES, Archive
-from torchtheory.models.exported_layers import as_layers
-from torchtheory.models.exported_operators import (
-    ASSERTIONS,
+from torchtheory.models.exported_arguments import (
     LARGEST_SIZE,
-    Operator,
-    find_operator,
+    Here,
+    Place,
+    names_in,
+    only,
+    parsed,
+    value_of,
+    wrapped,
 )
+from torchtheory.models.exported_layers import as_layers
+from torchtheory.models.exported_operators import ASSERTIONS, Operator, find_operator
 
 #: The version of the archive's schema that is understood.
 SCHEMA = 8
 
-_MEMORY_FORMATS = {
-    1: torch.contiguous_format,
-    2: torch.channels_last,
-    3: torch.channels_last_3d,
-    4: torch.preserve_format,
-}
-# Arguments that may lie beyond every size: "up to the end", and numbers to compute with.
-_FREE = {"start", "end", "other", "value", "fill_value", "alpha", "beta", "exponent", "min", "max"}
 # More dimensions than numpy has, or nested modules than a person names.
 _MOST_DIMENSIONS = 64
 _DEEPEST = 100
@@ -76,8 +73,8 @@ def load_exported(path: str | Path) -> nn.Module:
             **dict(network.named_parameters(remove_duplicate=False)),
             **dict(network.named_buffers(remove_duplicate=False)),
         }
-        network.try_sizes(document["graph_module"]["graph"])
-        layers = as_layers(document["graph_module"], state)
+        tried = network.try_sizes(document["graph_module"]["graph"])
+        layers = as_layers(document["graph_module"], state) if tried else None
         return (layers or network).eval()
     except TorchTheoryError:
         raise
@@ -93,14 +90,6 @@ class _Step:
     arguments: list[tuple[str, Any]]
     outputs: list[Any]
     last: list[str]
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where and in which precision a graph runs, unlike where it was exported."""
-
-    device: torch.device
-    precision: dict[torch.dtype, torch.dtype]
 
 
 class ExportedNetwork(nn.Module):
@@ -120,7 +109,7 @@ class ExportedNetwork(nn.Module):
         self._state: dict[str, str] = {}
         self._inputs: list[str | None] = []
         for spec in signature["input_specs"]:
-            kind, content = _only(spec)
+            kind, content = only(spec)
             if kind in ("parameter", "buffer", "tensor_constant"):
                 target = content[f"{kind}_name"]
                 if not isinstance(target, str) or target not in tensors:
@@ -142,7 +131,7 @@ class ExportedNetwork(nn.Module):
         top = next(entry for entry in graph_module["module_call_graph"] if entry["fqn"] == "")
         self._in_spec = json.loads(top["signature"]["in_spec"])[1]
         self._argument_names = list(top["signature"].get("forward_arg_names") or [])
-        results = [_only(spec) for spec in signature["output_specs"]]
+        results = [only(spec) for spec in signature["output_specs"]]
         if other := sorted({kind for kind, _ in results} - {"user_output"}):
             raise UnsupportedModel(
                 f"{name} changes its own state when it runs ({other[0]}); call model.eval() before "
@@ -150,11 +139,11 @@ class ExportedNetwork(nn.Module):
             )
         outputs = [content["arg"] for _, content in results]
         self._steps = _steps(graph["nodes"], outputs, name)
-        self._outputs = [_parsed(output) for output in outputs]
+        self._outputs = [parsed(output) for output in outputs]
         floating = (v for v in self._state.values() if tensors[v].is_floating_point())
         self._reference = next(floating, None)
         self._precision = None if self._reference is None else tensors[self._reference].dtype
-        self._sized: set[Any] = set()
+        self._numbers: dict[Any, dict[int, float]] = {}
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The network's output: one tensor, or a tuple where the exported one returned several."""
@@ -162,60 +151,93 @@ class ExportedNetwork(nn.Module):
         leaves = self._leaves(inputs, named)
         state = {node: _attribute(self, target) for node, target in self._state.items()}
         tensors = [v for v in (*leaves, *state.values()) if isinstance(v, Tensor)]
-        key = tuple((v.shape, v.dtype) for v in tensors)
-        if key not in self._sized:
-            self._compute_sizes(leaves, state)
-            self._sized.add(key)
-        return self._compute(leaves, state, self._place(leaves))
+        key = tuple((v.shape, v.stride(), v.dtype) for v in tensors)
+        if key not in self._numbers:
+            self._numbers[key] = self._compute_sizes(leaves, state)
+        return self._compute(leaves, state, self._place(leaves), self._numbers[key])
 
-    def try_sizes(self, graph: dict[str, Any]) -> None:
-        """Refuse a graph that is too large at the very inputs it was exported with."""
+    def try_sizes(self, graph: dict[str, Any]) -> bool:
+        """Refuse a graph that is too large at the very inputs it was exported with.
+
+        Returns:
+            Whether the archive says what they were; otherwise it is found out when it runs.
+        """
         leaves = []
         for name in self._inputs:
             if name is None:
-                return
+                return False
             given = graph["tensor_values"][name]
             sizes = [s.get("as_int", s.get("as_expr", {}).get("hint")) for s in given["sizes"]]
             sizes = [s.get("as_int") if isinstance(s, dict) else s for s in sizes]
             if not all(isinstance(s, int) and 0 <= s <= LARGEST_SIZE for s in sizes):
-                return  # found out when it runs
+                return False
             leaves.append(torch.empty(sizes, dtype=TYPES[given["dtype"]], device="meta"))
         state = {node: _attribute(self, target) for node, target in self._state.items()}
         self._compute_sizes(leaves, state)
+        return True
 
-    def _compute_sizes(self, leaves: list[Any], state: dict[str, Tensor]) -> None:
-        """Run the graph on shapes alone; sizes do not depend on numbers, so they are the real ones.
+    def _compute_sizes(self, leaves: list[Any], state: dict[str, Tensor]) -> dict[int, float]:
+        """Run the graph on shapes alone; sizes do not depend on entries, so they are the real ones.
+
+        Returns:
+            The numbers that it computes, by the step that does.
 
         Raises:
+            UnsupportedModel: if an operator is given what its schema does not allow.
             FileProblem: if a tensor, or all that are needed at once, are larger than what there is
                 to spare.
         """
+        numbers: dict[int, float] = {}
         with torch.no_grad(), _Sizes():  # type: ignore[no-untyped-call]
             shapes = [_shape_of(leaf) for leaf in leaves]
             values = _Held({node: _shape_of(tensor) for node, tensor in state.items()})
             place = self._place(leaves)
-            self._compute(shapes, values, _Place(torch.device("meta"), place.precision))
+            place = Place(torch.device("meta"), place.precision)
+            self._compute(shapes, values, place, numbers, first=True)
+        return numbers
 
-    def _compute(self, leaves: list[Any], values: dict[str, Any], place: _Place) -> Any:
-        """Run the graph; `values` are its weights at first, and then what it computes."""
+    def _compute(
+        self,
+        leaves: list[Any],
+        values: dict[str, Any],
+        place: Place,
+        numbers: dict[int, float],
+        *,
+        first: bool = False,
+    ) -> Any:
+        """Run the graph.
+
+        Args:
+            leaves: its inputs.
+            values: its weights at first, and then what it computes.
+            place: where.
+            numbers: those it computes, which the first run on shapes fills in: what was too large
+                then cannot be large now because a kernel chose other strides.
+            first: whether arguments are still to be compared with schemas.
+        """
         values |= {k: v for k, v in zip(self._inputs, leaves, strict=True) if k is not None}
-        for step in self._steps:
-            result = step.operator([(k, _value(a, values, place)) for k, a in step.arguments])
+        for number, step in enumerate(self._steps):
+            arguments = [(k, value_of(a, values, place)) for k, a in step.arguments]
+            if first:
+                step.operator.refuse_others(arguments)
+            result = step.operator(arguments)
+            if isinstance(result, int | float):
+                result = numbers.setdefault(number, result)
             several = len(step.outputs) > 1
             for output, value in zip(step.outputs, result if several else (result,), strict=False):
                 _store(output, value, values)
             for name in step.last:
                 values.pop(name, None)
-        outputs = [_value(output, values, place) for output in self._outputs]
+        outputs = [value_of(output, values, place) for output in self._outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _place(self, leaves: list[Any]) -> _Place:
+    def _place(self, leaves: list[Any]) -> Place:
         """Tensors the graph makes are made where its inputs are, and in its current precision."""
         device = next((v.device for v in leaves if isinstance(v, Tensor)), torch.device("cpu"))
         if self._reference is None:
-            return _Place(device, {})
+            return Place(device, {})
         now = _attribute(self, self._reference).dtype
-        return _Place(device, {} if self._precision is None else {self._precision: now})
+        return Place(device, {} if self._precision is None else {self._precision: now})
 
     def _leaves(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         positional, keywords = self._in_spec["children_spec"]
@@ -280,20 +302,17 @@ def _refuse_huge(tensor: Tensor) -> None:
 
 
 def _shape_of(value: Any) -> Any:
+    """A tensor without memory in the place of another: a view, as it does not count anew."""
     if not isinstance(value, Tensor):
         return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    last = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+    whole = torch.empty(value.storage_offset() + last + 1, dtype=value.dtype, device="meta")
+    return whole.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
 def _refuse_tracing(inputs: object) -> None:
     if isinstance(inputs, torch.fx.Proxy):  # which stands for all of them
         raise UnsupportedModel("its archive holds operators that are not a chain of known layers")
-
-
-def _only(union: dict[str, Any]) -> tuple[str, Any]:
-    """The one field that a value of a union type has."""
-    ((kind, content),) = union.items()
-    return kind, content
 
 
 def _register(root: nn.Module, name: str, tensor: Tensor, persistent: bool) -> None:
@@ -333,7 +352,7 @@ def _refuse_fixed_batch(sizes: list[dict[str, Any]], name: str) -> None:
 
 def _steps(nodes: list[dict[str, Any]], outputs: list[Any], name: str) -> list[_Step]:
     kept = [node for node in nodes if not ASSERTIONS.fullmatch(node["target"])]
-    needed = {n for output in outputs for n in _names(output)}
+    needed = {n for output in outputs for n in names_in(output)}
     steps: list[_Step] = []
     for node in reversed(kept):
         found = find_operator(node["target"])
@@ -349,117 +368,25 @@ def _steps(nodes: list[dict[str, Any]], outputs: list[Any], name: str) -> list[_
                     f"{name} was exported in training mode ({node['target']}); call model.eval() "
                     "before torch.export.export"
                 )
-        arguments = [(i["name"], _parsed(i["arg"], i["name"])) for i in node["inputs"]]
+        arguments = [(i["name"], parsed(i["arg"])) for i in node["inputs"]]
         if found.creates:
             arguments = [pair for pair in arguments if pair[0] != "device"]
-            arguments.append(("device", _Here()))
-        used = {n for i in node["inputs"] for n in _names(i["arg"])}
-        made = {n for output in node["outputs"] for n in _names(output)}
+            arguments.append(("device", Here()))
+        found.refuse_others(arguments)
+        used = {n for i in node["inputs"] for n in names_in(i["arg"])}
+        made = {n for output in node["outputs"] for n in names_in(output)}
         steps.append(_Step(found, arguments, node["outputs"], sorted((used | made) - needed)))
         needed |= used
     return steps[::-1]
 
 
-def _names(argument: Any) -> list[str]:
-    """The values that an argument, or an output, of a node speaks of."""
-    kind, content = _only(argument)
-    if kind in ("as_tensor", "as_optional_tensor", "as_sym_int", "as_sym_float", "as_sym_bool"):
-        content = content.get("as_tensor", content) if isinstance(content, dict) else {}
-        found = content.get("name", content.get("as_name"))
-        return [] if found is None else [found]
-    if kind in ("as_tensors", "as_optional_tensors"):
-        return [n for c in content for n in _names(c if "as_tensor" in c else _wrapped(c))]
-    if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools"):
-        return [n for c in content for n in _names({"as_sym_int": c})]
-    return []
-
-
-def _wrapped(content: dict[str, Any]) -> dict[str, Any]:
-    return {"as_none": True} if "as_none" in content else {"as_tensor": content}
-
-
-@dataclass(frozen=True)
-class _Named:
-    """A value that the graph computes, by its name."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class _Precision:
-    """A type of numbers, which another precision may stand in for."""
-
-    dtype: torch.dtype
-
-
-class _Here:
-    """The device of the inputs, not that of the exporter."""
-
-
-def _parsed(argument: Any, name: str = "") -> Any:
-    """What an argument of a node is: constants as they are, values of the graph by name."""
-    kind, content = _only(argument)
-    if kind == "as_none":
-        return None
-    if kind == "as_tensor":
-        return _Named(content["name"])
-    if kind == "as_optional_tensor":
-        return _parsed(content)
-    if kind in ("as_tensors", "as_optional_tensors"):
-        return [_parsed(c if "as_tensor" in c else _wrapped(c)) for c in content]
-    if kind in ("as_sym_int", "as_sym_float", "as_sym_bool"):
-        inner, number = _only(content)
-        return _Named(number) if inner == "as_name" else _number(number, name)
-    if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools"):
-        return [_parsed({"as_sym_int": c}, name) for c in content]
-    if kind == "as_float":
-        return float(content)  # infinities are written as words
-    if kind == "as_floats":
-        return [float(number) for number in content]
-    if kind in ("as_int", "as_bool"):
-        return _number(content, name)
-    if kind in ("as_ints", "as_bools"):
-        return [_number(number, name) for number in content]
-    if kind == "as_string" and isinstance(content, str):
-        return content
-    if kind == "as_scalar_type":
-        return _Precision(TYPES[content])
-    if kind == "as_memory_format":
-        return _MEMORY_FORMATS[content]
-    if kind == "as_layout":
-        return torch.strided
-    if kind == "as_device":
-        return _Here()
-    if kind == "as_complex":
-        return complex(content["real"], content["imag"])
-    raise UnsupportedModel(f"the exported network has an argument of kind {kind[:40]}")
-
-
-def _number(number: Any, name: str) -> int | float:
-    largest = 2**63 - 1 if name in _FREE else LARGEST_SIZE
-    if not isinstance(number, int | float) or (isinstance(number, int) and abs(number) > largest):
-        raise UnsupportedModel("the exported network has an argument that is not a size")
-    return number
-
-
-def _value(argument: Any, values: dict[str, Any], place: _Place) -> Any:
-    """What an argument stands for in this run."""
-    if isinstance(argument, _Named):
-        return values[argument.name]
-    if isinstance(argument, list):
-        return [_value(a, values, place) for a in argument]
-    if isinstance(argument, _Precision):
-        return place.precision.get(argument.dtype, argument.dtype)
-    return place.device if isinstance(argument, _Here) else argument
-
-
 def _store(output: Any, value: Any, values: dict[str, Any]) -> None:
-    kind, content = _only(output)
+    kind, content = only(output)
     if kind in ("as_tensors", "as_optional_tensors"):
         for inner, part in zip(content, value, strict=True):
-            _store(inner if "as_tensor" in inner else _wrapped(inner), part, values)
+            _store(inner if "as_tensor" in inner else wrapped(inner), part, values)
     elif kind != "as_none":
-        for name in _names(output):
+        for name in names_in(output):
             values[name] = value
 
 

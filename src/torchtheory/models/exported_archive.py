@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import FileProblem, TorchTheoryError, UnsupportedModel
 from torchtheory.core.files import LARGEST_JSON, parse_json
 from torchtheory.core.memory import refuse_too_large
+from torchtheory.models.loading import load_plain
 
 #: The archive's numbers for the types of tensors.
 TYPES = {
@@ -33,7 +33,8 @@ TYPES = {
     12: torch.bool,
     13: torch.bfloat16,
 }
-_STRIDED = 7
+#: ... and for dense ones.
+STRIDED = 7
 
 
 class Archive:
@@ -133,7 +134,7 @@ class Archive:
         if payload["use_pickle"]:
             return self._tensor_or_refuse(self._plain(self._parts[path], path), path)
         meta = payload["tensor_meta"]
-        if meta["layout"] != _STRIDED:
+        if meta["layout"] != STRIDED:
             raise UnsupportedModel(f"{path} of {self.file} is not a dense tensor")
         raw = self._parts[path]
         dtype = TYPES[meta["dtype"]]
@@ -149,15 +150,16 @@ class Archive:
 
     def _plain(self, content: bytes, path: str) -> Any:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            return load_plain(io.BytesIO(content))
         except Exception:
             raise self._refused(path) from None
 
     def _tensor_or_refuse(self, value: object, path: str) -> Tensor:
         if not isinstance(value, Tensor):
             raise self._refused(path)
+        odd = value.is_nested or value.is_quantized or value.is_meta
+        if odd or value.layout is not torch.strided:
+            raise UnsupportedModel(f"{path} of {self.file} is not a dense tensor")
         return value
 
     def _refused(self, path: str) -> FileProblem:

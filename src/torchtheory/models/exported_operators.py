@@ -14,6 +14,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,14 +22,15 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from torchtheory.core.errors import UnsupportedModel
+from torchtheory.models.exported_arguments import LARGEST_SIZE, Schema
 
 Arguments = Mapping[str, Any]
 Check = Callable[[Arguments], bool]
 
-#: Whole numbers beyond this are not sizes; a slice may still end at the largest one there is.
-LARGEST_SIZE = 2**40
 # Beyond this a kernel, stride or padding only serves to overflow.
 _LARGEST_WINDOW = 2**24
+# Of a stride, squared, times channels: oneDNN multiplies that by 16, and dies where it overflows.
+_MOST_STRIDES = 2**26
 # Most tensors one operator may take apart another into.
 _MOST_PARTS = 2**16
 
@@ -100,20 +102,25 @@ class Operator:
 
     Attributes:
         name: as the archive names it.
-        function: takes the arguments of the archive, by name if `by_name`.
-        check: of arguments that ATen itself would not refuse.
-        by_name: whether arguments have names.
+        function: takes the arguments of the archive, by name if there is a schema.
+        schema: what each argument may be; None for functions of numbers, which look themselves.
+        check: of arguments that fit the schema, and that ATen itself would not refuse.
         creates: whether it makes a tensor out of numbers, on a device that it must be told.
     """
 
     name: str
     function: Callable[..., Any]
+    schema: Schema | None = None
     check: Check | None = None
-    by_name: bool = True
     creates: bool = False
 
+    def refuse_others(self, arguments: list[tuple[str, Any]]) -> None:
+        """Refuse arguments that are not of the kinds, ranges and lengths that it takes."""
+        if self.schema is not None:
+            self.schema.refuse_others(arguments)
+
     def __call__(self, arguments: list[tuple[str, Any]]) -> Any:
-        if not self.by_name:
+        if self.schema is None:
             return self.function(*(value for _, value in arguments))
         named = dict(arguments)
         if self.check is not None and not _passes(self.check, named):
@@ -130,6 +137,7 @@ def _passes(check: Check, arguments: Arguments) -> bool:
         return False  # not even arguments of the right kind
 
 
+@cache
 def find_operator(target: str) -> Operator | None:
     """The operator of that name, or None where it is not to be called.
 
@@ -139,27 +147,38 @@ def find_operator(target: str) -> Operator | None:
     True
     """
     if target in _ON_NUMBERS:
-        return Operator(target, _ON_NUMBERS[target], by_name=False)
+        return Operator(target, _ON_NUMBERS[target])
     match = re.fullmatch(r"torch\.ops\.aten\.(\w+)\.(\w+)", target)
     if match is None:
         return None
     name, overload = match[1], match[2]
-    if (full := f"{name}.{overload}") in _IN_PLACE_OF:
-        return Operator(full, _IN_PLACE_OF[full], creates=_IN_PLACE_OF[full] is _zeros)
-    if name not in _NAMES and full not in _NAMES and name not in _CHECKED:
-        return None
     function = getattr(getattr(torch.ops.aten, name, None), overload, None)
-    if not isinstance(function, OpOverload) or not _is_plain(function):
+    full = f"{name}.{overload}"
+    listed = {name, full} & (_NAMES | _CHECKED.keys() | _IN_PLACE_OF.keys())
+    if not listed or not isinstance(function, OpOverload) or not _is_plain(function):
         return None
     arguments = function._schema.arguments
     creates = not any("Tensor" in str(a.type) for a in arguments)
     creates &= any(a.name == "device" for a in arguments)
-    return Operator(full, function, _CHECKED.get(name), creates=creates)
+    return Operator(
+        full,
+        _spread(function) if name in _TRUSTING else _IN_PLACE_OF.get(full, function),
+        Schema.of(full, arguments),
+        _CHECKED.get(name),
+        creates,
+    )
 
 
 def _is_plain(function: OpOverload) -> bool:
-    """Whether an operator maps numbers and tensors to such, and writes to no output given to it."""
+    """Whether an operator maps numbers and tensors to such, and writes to no output given to it.
+
+    What TorchScript calls under a name of ATen (`remainder.int`, which divides by 0 if asked to) is
+    none of them: it does not pass through the dispatcher, and nothing is exported to it.
+    """
     schema = function._schema
+    name = function.name()  # type: ignore[no-untyped-call]
+    if not torch._C._dispatch_has_kernel(name):
+        return False
     kinds = [re.sub(r"Optional\[(.*)\]", r"\1", str(a.type)) for a in schema.arguments]
     inner = [re.sub(r"List\[(?:Optional\[)?(\w+)\]*", r"\1", kind) for kind in kinds]
     return (
@@ -177,8 +196,8 @@ def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of numbers that refuses other things, and results that are not sizes."""
 
     def apply(*numbers: Any) -> Any:
-        if not all(isinstance(n, int | float) for n in numbers):
-            raise UnsupportedModel("the exported network computes with sizes that are not numbers")
+        if not all(isinstance(n, int | float) and abs(n) <= LARGEST_SIZE for n in numbers):
+            raise UnsupportedModel("the exported network computes with sizes that are none")
         if function is operator.pow and not _is_small_power(*numbers):
             raise UnsupportedModel("the exported network computes a power beyond any size")
         try:
@@ -235,6 +254,15 @@ def _small_windows(given: Arguments) -> bool:
 
 def _each(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list | tuple) else (value,)
+
+
+def _convolves(given: Arguments) -> bool:
+    """Strides whose square, times the channels, oneDNN can count: it does so in 32 bits."""
+    weight: Tensor = given["weight"]
+    strides = [n for n in _each(given.get("stride", 1)) if isinstance(n, int)]
+    widest = max(map(abs, strides), default=1)
+    channels = max(given["input"].shape[1:2] + weight.shape[:2], default=0)
+    return _small_windows(given) and widest**2 * channels <= _MOST_STRIDES
 
 
 def _one_entry_per_channel(given: Arguments) -> bool:
@@ -430,6 +458,11 @@ _CHECKED: dict[str, Check] = {
     **dict.fromkeys(
         """
         conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
+        """.split(),
+        _convolves,
+    ),
+    **dict.fromkeys(
+        """
         avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d max_pool1d_with_indices
         max_pool2d_with_indices max_pool3d_with_indices adaptive_avg_pool1d adaptive_avg_pool2d
         adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool1d
@@ -450,6 +483,40 @@ _CHECKED: dict[str, Check] = {
     ),
 }
 _NAMES = frozenset(_ALLOWED.split())
+
+
+# -- memory that a kernel walks through without looking at strides ---------------------------------
+
+
+def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same of tensors that have all their entries in memory, one beside the other or not.
+
+    An expanded tensor has fewer numbers in memory than entries; a kernel that takes them to lie in
+    a row reads what comes behind.
+    """
+
+    def apply(**given: Any) -> Any:
+        return function(**{name: _written_out(value) for name, value in given.items()})
+
+    return apply
+
+
+def _written_out(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_written_out(v) for v in value]
+    if not isinstance(value, Tensor):
+        return value
+    last = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+    return value.contiguous() if last + 1 < value.numel() else value
+
+
+_TRUSTING = frozenset(
+    """
+    median native_group_norm native_layer_norm native_batch_norm _native_batch_norm_legit
+    _native_batch_norm_legit_no_training _scaled_dot_product_flash_attention_for_cpu _weight_norm
+    _cdist_forward _fft_c2c _fft_c2r _fft_r2c
+    """.split()
+)
 
 
 # -- memory that nobody wrote ----------------------------------------------------------------------

@@ -7,9 +7,9 @@ import re
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
 from torchtheory.core.files import existing_file, read_json
+from torchtheory.core.foreign_code import ForeignCode, said
 from torchtheory.core.memory import refuse_too_large
 from torchtheory.core.naming import several
 from torchtheory.core.random import as_generator
@@ -68,6 +69,11 @@ def load_model(name: str) -> nn.Module:
     return model
 
 
+# Longer than the names of any network, and still a line of a table.
+_LONGEST_NAME = 500
+# Bytes of entries that are nowhere in a file; a mask that was expanded has fewer.
+_MOST_UNWRITTEN = 2**28
+
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 _EXPORT = "save it with torch.export.save(torch.export.export(model, ...), 'model.pt2') instead"
 _BY_NAME = "give the model as package.module:factory and this file as its weights"
@@ -112,26 +118,24 @@ def named_object(name: str, what: str, last: str) -> object:
         raise InvalidInput(f"name the {what} as package.module:{last}, not {name!r}")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise FileProblem(f"cannot import {module_name}: {error}") from None
-    except (Exception, SystemExit) as error:  # a script may end itself when it is imported
-        raise FileProblem(f"importing {module_name} raised {_sentence(error)}") from error
+    with ForeignCode(f"importing {module_name}", FileProblem):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise FileProblem(f"cannot import {module_name}: {error}") from None
     found: object = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise InvalidInput(f"{module_name} has no {attribute!r}")
-        found = getattr(found, part)
+    with ForeignCode(name):  # an attribute may be computed
+        for part in attribute.split("."):
+            if not hasattr(found, part):
+                raise InvalidInput(f"{module_name} has no {attribute!r}")
+            found = getattr(found, part)
     return found
 
 
 def call_without_arguments(function: Callable[[], object], name: str) -> object:
     """What a user's function returns; what it raises becomes a sentence."""
-    try:
+    with ForeignCode(f"{name}()"):
         return function()
-    except (Exception, SystemExit) as error:
-        raise InvalidInput(f"{name}() raised {_sentence(error)}") from error
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -144,15 +148,59 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     """
     file = existing_file(path)
     if file.suffix == ".safetensors":
-        return _read_safetensors(file)
-    if file.name.endswith(".safetensors.index.json"):
-        return _read_shards(file)
-    if file.suffix in _PICKLES:
-        return _read_state_dict(file)
-    raise FileProblem(
-        f"{file} must be a .safetensors, .pt or .pth file, or a .bin, .ckpt or "
-        ".safetensors.index.json file"
-    )
+        state = _read_safetensors(file)
+    elif file.name.endswith(".safetensors.index.json"):
+        state = _read_shards(file)
+    elif file.suffix in _PICKLES:
+        state = _read_state_dict(file)
+        _refuse_odd_tensors(state, file)
+    else:
+        raise FileProblem(
+            f"{file} must be a .safetensors, .pt or .pth file, or a .bin, .ckpt or "
+            ".safetensors.index.json file"
+        )
+    refuse_long_names(state, str(file))
+    return state
+
+
+def refuse_long_names(names: Iterable[str], what: str) -> None:
+    """Refuse names that no network has, and that no table, figure or page could show."""
+    longest = max(map(len, names), default=0)
+    if longest > _LONGEST_NAME:
+        raise FileProblem(
+            f"{what} has a tensor whose name is {longest:,} characters long, and at most "
+            f"{_LONGEST_NAME:,} are read: rename it"
+        )
+
+
+def _refuse_odd_tensors(state: Mapping[str, Tensor], file: Path) -> None:
+    """Refuse what is no array of numbers, and a few bytes that are said to be a large tensor.
+
+    A stride of 0 and a sparse tensor make one number stand for any number of entries; whatever is
+    computed from them would have them all.
+    """
+    unwritten = 0
+    for name, tensor in state.items():
+        if tensor.is_nested:
+            raise FileProblem(
+                f"{name} in {file} is a nested tensor, and weights are arrays: save its parts"
+            )
+        if not tensor.is_meta:
+            unwritten += max(0, tensor.numel() * tensor.element_size() - _bytes_of(tensor))
+    if unwritten > _MOST_UNWRITTEN:
+        raise FileProblem(
+            f"{file} holds tensors that share memory with themselves or are sparse, and would take "
+            f"{unwritten / 2**30:,.1f} GiB more than the file says: save them with .contiguous() "
+            "or leave them out"
+        )
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    """Bytes that the numbers of a tensor take in its file."""
+    if tensor.layout is torch.strided:
+        return tensor.untyped_storage().nbytes()
+    values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+    return values.untyped_storage().nbytes()
 
 
 def weights_for(model: nn.Module, path: str | Path) -> dict[str, Tensor]:
@@ -176,6 +224,10 @@ def weights_for(model: nn.Module, path: str | Path) -> dict[str, Tensor]:
         ]
         raise InvalidInput(f"{file} does not fit the model: it {' and '.join(parts)}")
     for key, tensor in state.items():
+        if tensor.is_complex() and not own[key].is_complex():
+            raise InvalidInput(
+                f"{file} does not fit the model: {key} is complex, and the model's is real"
+            )
         if not is_lazy(own[key]) and tensor.shape != own[key].shape:
             raise InvalidInput(
                 f"{file} does not fit the model: {key} has shape {list(tensor.shape)}, the model "
@@ -190,7 +242,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     try:
         model.load_state_dict(state)
     except Exception as error:
-        raise InvalidInput(f"{path} does not fit the model: {_sentence(error)}") from error
+        raise InvalidInput(f"{path} does not fit the model: {said(error)}") from error
 
 
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
@@ -236,9 +288,7 @@ def _read_state_dict(file: Path) -> dict[str, Tensor]:
         raise FileProblem(f"{file} {reason}: {instead}")
     _refuse_bomb(file)
     try:
-        with warnings.catch_warnings():  # what is refused need not be warned of as well
-            warnings.simplefilter("ignore")
-            content = torch.load(file, map_location="cpu", weights_only=True)
+        content = load_plain(file)
     except Exception as error:
         found = re.search(r"Unsupported (?:global|class|operand)\S*:? GLOBAL (\S+)", str(error))
         holds = f" (it holds {found[1]})" if found else ""
@@ -261,12 +311,37 @@ def _read_state_dict(file: Path) -> dict[str, Tensor]:
     raise FileProblem(f"{file} must hold a state dict: names and tensors")
 
 
+def load_plain(source: Path | IO[bytes]) -> Any:
+    """What `torch.save` wrote, if it is tensors and plain values; code is never run.
+
+    Indices of sparse tensors are looked at, which torch leaves out unless told: they say where in
+    memory something is written.
+    """
+    checked = torch.sparse.check_sparse_tensor_invariants()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings(), checked:
+        warnings.simplefilter("ignore")  # what is refused need not be warned of as well
+        return torch.load(source, map_location="cpu", weights_only=True)
+
+
 def _refuse_bomb(file: Path) -> None:
     """Refuse a file that is larger than memory, or would be once it is unpacked."""
     size = file.stat().st_size
-    with suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
-        size = max(size, sum(part.file_size for part in archive.infolist()))
-    refuse_too_large(size, str(file))
+    refuse_too_large(max(size, sum(part.file_size for part in _parts(file))), str(file))
+
+
+def _parts(file: Path) -> list[zipfile.ZipInfo]:
+    """The parts of a zip archive; none of another file, such as one that an old torch wrote.
+
+    Raises:
+        FileProblem: if it is an archive that cannot be read: what it unpacks to is unknown.
+    """
+    try:
+        if not zipfile.is_zipfile(file):
+            return []
+        with zipfile.ZipFile(file) as archive:
+            return archive.infolist()
+    except Exception as error:  # every kind of packing has errors of its own
+        raise FileProblem(f"{file} is not a readable archive: {said(error)}") from None
 
 
 def _is_state(content: object) -> bool:
@@ -278,11 +353,7 @@ def _is_state(content: object) -> bool:
 
 
 def _is_torchscript(file: Path) -> bool:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return any(name.endswith("/constants.pkl") for name in archive.namelist())
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return False
+    return any(part.filename.endswith("/constants.pkl") for part in _parts(file))
 
 
 def _without_prefixes(state: dict[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:
@@ -301,7 +372,3 @@ def _without_prefixes(state: dict[str, Tensor], wanted: Iterable[str]) -> dict[s
             return {inner[k]: tensor for k, tensor in state.items()} if fits else state
         names = found
     return {names[key]: tensor for key, tensor in state.items()}
-
-
-def _sentence(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

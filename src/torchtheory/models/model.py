@@ -9,24 +9,25 @@ import random
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from torchtheory.core.budget import check_time
-from torchtheory.core.checks import all_finite, as_module
+from torchtheory.core.checks import all_finite, module_with_values
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
+    ModelRaised,
     NonFinite,
-    OutOfTime,
     ShapeMismatch,
     UnsupportedModel,
 )
+from torchtheory.core.foreign_code import ForeignCode, said
 from torchtheory.models.inputs import Rows
 from torchtheory.models.noise import Noise, growth_of, noise_fixed
 from torchtheory.models.untouched import contents_kept, private_copy
@@ -35,10 +36,6 @@ Parameters = dict[str, Tensor]
 
 Initial = nn.Module | Mapping[str, Tensor]
 """A point of parameter space: parameters by name, a state dict, or a module of the same shape."""
-
-
-#: Note on an exception that comes out of a model's forward pass.
-RAISED_BY_MODEL = "raised by the model's forward pass"
 
 
 @contextmanager
@@ -51,7 +48,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     generators. A copy of the weights is kept meanwhile.
 
     Raises:
-        UnsupportedModel: in place of what would end the program, such as `sys.exit()`.
+        UnsupportedModel: if the model has no values yet.
+        ModelRaised: in place of what the model or one of its layers raises, also of what would end
+            the program, such as `sys.exit()`.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
     >>> with evaluation_mode(net):
@@ -60,32 +59,53 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     >>> net.training
     True
     """
+    module_with_values(model)
     with (
         contents_kept(model, values=True),
         global_randomness_kept(),
         evaluating(model),
-        _exits_refused(),
     ):
         yield
 
 
-@contextmanager
-def _exits_refused() -> Iterator[None]:
-    """`sys.exit()` ends the model's pass, not its caller; an interrupt and a deadline stay such."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, OutOfTime):
-        raise
-    except BaseException as error:
-        raise UnsupportedModel(
-            f"the model's forward pass raised {type(error).__name__}"
-            + (f": {error}" if str(error) else "")
-        ) from error
+class _FaultsOf(ForeignCode):
+    """What the model or one of its layers raises; the errors of other code that runs here pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__("the model", ModelRaised)
+        self.model = model
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._passed_through(trace):
+            super().__exit__(kind, raised, trace)
+
+    def _passed_through(self, trace: TracebackType | None) -> bool:
+        """Whether the model or one of its layers was running."""
+        layers = {id(module) for module in self.model.modules()}
+        while trace is not None:
+            if id(trace.tb_frame.f_locals.get("self")) in layers:
+                return True
+            trace = trace.tb_next
+        return False
+
+
+def raised_on(inputs: str, error: ModelRaised) -> ModelRaised:
+    """The same error with the inputs in its sentence, given in words to follow "on inputs"."""
+    kind, _, sentence = said(error.raised).partition(": ")
+    words = f": {sentence}" if sentence else ""
+    return ModelRaised(f"the model raised {kind} on inputs {inputs}{words}")
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Only the modes: what is written to the model inside stays, as for a callback of a trainer.
+
+    What the model or one of its layers raises becomes `ModelRaised`.
 
     >>> net = nn.Dropout()
     >>> with evaluating(net):
@@ -103,7 +123,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), switches_kept(), _FaultsOf(model):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
@@ -130,19 +150,39 @@ def process_kept() -> Iterator[None]:
 
     Packages that are imported inside set some of them, and so may a user's model.
     """
-    variables, floats = dict(os.environ), torch.get_default_dtype()
-    gradients, threads = torch.is_grad_enabled(), torch.get_num_threads()
+    variables = dict(os.environ)
     try:
-        with global_randomness_kept(), warnings.catch_warnings():
+        with global_randomness_kept(), warnings.catch_warnings(), switches_kept():
             yield
     finally:
         for name in os.environ.keys() - variables.keys():
             del os.environ[name]
         os.environ.update({k: v for k, v in variables.items() if os.environ.get(k) != v})
-        torch.set_default_dtype(floats)
-        torch.set_grad_enabled(gradients)
+
+
+@contextmanager
+def switches_kept() -> Iterator[None]:
+    """Of torch: the default precision, whether gradients are taken, the number of threads."""
+    floats, threads = torch.get_default_dtype(), torch.get_num_threads()
+    gradients = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        if torch.get_default_dtype() != floats:
+            torch.set_default_dtype(floats)
+        if torch.is_grad_enabled() != gradients:
+            torch.set_grad_enabled(gradients)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+
+
+def refuse_compiled(model: nn.Module) -> None:
+    """Refuse what torch.jit made: its code cannot be followed, nor its weights be exchanged."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModel(
+            "the model was compiled by torch.jit, and its code cannot be followed; give the module "
+            "it was made of"
+        )
 
 
 class PureFunction:
@@ -174,22 +214,17 @@ class PureFunction:
         rows: Rows | None = None,
         output: int | str | tuple[int | str, ...] | None = None,
     ) -> None:
-        as_module(model)
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
-                raise UnsupportedModel(
-                    f"{name} is a lazy tensor without values; run the model once on a batch first"
-                )
-            if tensor.is_meta:
-                raise UnsupportedModel(
-                    f"{name} is on the meta device, which holds no values; load the weights first"
-                )
+        refuse_compiled(module_with_values(model))
         for name, parameter in model.named_parameters():
             if not parameter.is_floating_point():
                 kind = str(parameter.dtype).removeprefix("torch.")
                 raise UnsupportedModel(
                     f"the parameter {name} of the model is {kind}, and the theory is about real "
                     "weights: convert it to a floating type, or make it a buffer if it is constant"
+                )
+            if parameter.layout != torch.strided:
+                raise UnsupportedModel(
+                    f"the parameter {name} of the model is sparse: make it dense, by .to_dense()"
                 )
         #: The private copy that is run; the model given where no copy of it can be made.
         self.model = private_copy(model)
@@ -234,17 +269,13 @@ class PureFunction:
         with ExitStack() as stack:
             stack.enter_context(contents_kept(self.model, values=False))
             stack.enter_context(evaluating(self.model))
-            stack.enter_context(_exits_refused())
             if self.noise is not None:
                 stack.enter_context(global_randomness_kept())
                 stack.enter_context(noise_fixed(self.noise, len(x) if x.ndim else 1))
-            try:
-                outputs: object = torch.func.functional_call(
-                    self.model, {**buffers, **given}, arguments, named
-                )
-            except Exception as error:
-                error.add_note(RAISED_BY_MODEL)
-                raise
+            stack.enter_context(ForeignCode("the model", ModelRaised))
+            outputs: object = torch.func.functional_call(
+                self.model, {**buffers, **given}, arguments, named
+            )
         if not self.writes and versions != [_version(p) for p in given.values()]:
             self.writes = True
         return outputs
@@ -353,6 +384,8 @@ def one_output(outputs: object, which: int | str | None = None) -> Tensor:
             raise UnsupportedModel(
                 f"the model returns a {kind} tensor; wrap it so that it returns a dense one"
             )
+        if part.ndim > 1 and part.shape[1:].numel() == 0:
+            raise UnsupportedModel(f"the model returns no number a sample, {list(part.shape)}")
         return part
     raise UnsupportedModel(
         f"the model returns {type(part).__name__}; wrap it so that it returns one tensor"
@@ -434,6 +467,7 @@ def parameters_from(model: nn.Module, initial: Initial) -> Parameters:
     >>> bool((parameters_from(net, other.state_dict())["weight"] == other.weight).all())
     True
     """
+    module_with_values(model)
     if isinstance(initial, nn.Module):
         given: Mapping[str, Tensor] = {k: p.detach() for k, p in initial.named_parameters()}
     elif isinstance(initial, Mapping):

@@ -13,9 +13,16 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module
-from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
-from torchtheory.models.model import evaluating, evaluation_mode, global_randomness_kept
+from torchtheory.core.checks import module_with_values
+from torchtheory.core.errors import ModelRaised
+from torchtheory.core.foreign_code import ForeignCode
+from torchtheory.models.model import (
+    evaluating,
+    evaluation_mode,
+    global_randomness_kept,
+    raised_on,
+    refuse_compiled,
+)
 from torchtheory.models.untouched import private_copy
 
 
@@ -30,7 +37,7 @@ def opened(model: nn.Module, x: Tensor, seed: int, *, private: bool = True) -> I
         private: whether to work on a copy; without it the model itself runs in evaluation mode,
             which whoever trains it may want.
     """
-    as_module(model)
+    refuse_compiled(module_with_values(model))
     own = private_copy(model) if private else model
     with ExitStack() as stack:
         if own is model and private:  # no copy could be made: everything is put back instead
@@ -52,13 +59,9 @@ def opened(model: nn.Module, x: Tensor, seed: int, *, private: bool = True) -> I
 def answer(network: nn.Module, *x: Tensor) -> object:
     """What the network returns; what it raises becomes a sentence."""
     try:
-        return network(*x)
-    except TorchTheoryError:
-        raise
-    except Exception as error:
+        with ForeignCode("the model", ModelRaised):
+            return network(*x)
+    except ModelRaised as error:
         needing = " that need gradients" * any(t.requires_grad for t in x)
         shapes = " and ".join(str(list(t.shape)) for t in x)
-        sentence = " ".join(str(error).split())[:300]
-        raise UnsupportedModel(
-            f"the model raised {type(error).__name__} on inputs {shapes}{needing}: {sentence}"
-        ) from error
+        raise raised_on(f"{shapes}{needing}", error) from error.raised

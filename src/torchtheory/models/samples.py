@@ -18,6 +18,7 @@ from torchtheory.core.errors import (
     NonFinite,
     ShapeMismatch,
 )
+from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.random import as_generator
 from torchtheory.models.inputs import Rows, as_mapping, is_several
 from torchtheory.models.model import global_randomness_kept
@@ -190,8 +191,9 @@ def _is_table(data: Any) -> bool:
     if not (_has_length(data) and hasattr(type(data), "__getitem__")) or isinstance(data, str):
         return False
     try:
-        row = data[0]
-    except Exception:  # whatever a container without a row 0 raises
+        with ForeignCode("the first row"):
+            row = data[0]
+    except InvalidInput:  # whatever a container without a row 0 raises
         return False
     return as_mapping(row) is not None or (isinstance(row, tuple | list) and len(row) == 2)
 
@@ -222,13 +224,8 @@ def _has_length(data: object) -> bool:
 
 def _length(data: Any, name: str) -> int:
     """How many samples a data set says it has; what it raises becomes a sentence."""
-    try:
+    with ForeignCode(f"len of the {name} data"):
         return len(data)
-    except Exception as error:
-        sentence = " ".join(str(error).split())[:300]
-        raise InvalidInput(
-            f"len of the {name} data raised {type(error).__name__}: {sentence}"
-        ) from error
 
 
 def _from_pair(
@@ -412,13 +409,15 @@ def _joined(xs: list[Tensor | Rows], name: str) -> Tensor | Rows:
 
 def _batches(loader: DataLoader[Any], name: str) -> Iterator[Any]:
     """The batches; what a user's data set raises becomes a sentence."""
-    try:
-        yield from loader
-    except Exception as error:
-        sentence = " ".join(str(error).split())[:300]
-        raise InvalidInput(
-            f"reading the {name} data raised {type(error).__name__}: {sentence}"
-        ) from error
+    reading, end = ForeignCode(f"reading the {name} data"), object()
+    with reading:
+        batches = iter(loader)
+    while True:
+        with reading:
+            batch = next(batches, end)
+        if batch is end:
+            return
+        yield batch
 
 
 def _choose(n: int, name: str, limit: int, seed: int) -> tuple[Tensor | None, str]:

@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from torchtheory.core.checks import as_module
 from torchtheory.core.errors import OutOfTime, UnsupportedModel
 
 Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]
@@ -54,6 +56,7 @@ def copied(model: nn.Module) -> nn.Module:
     >>> bool((copied(net).weight == net.weight).all())
     True
     """
+    as_module(model)
     kind = f"the model ({type(model).__name__}) cannot be copied, which is needed here"
     if _speaks_of_itself(model):
         raise UnsupportedModel(f"{kind}: a function that it holds refers to the model itself")
@@ -81,6 +84,7 @@ def private_copy(model: nn.Module) -> nn.Module:
     >>> bool((net.weight == before).all())
     True
     """
+    as_module(model)  # what is none has no copy and is no model either
     try:
         return copied(model)
     except UnsupportedModel:
@@ -346,6 +350,8 @@ def _printed(value: Any, depth: int = 0) -> Any:
     if depth > _DEEPEST:
         return id(value)
     if isinstance(value, Tensor):
+        if is_lazy(value):  # which nothing can be asked but its class, and that changes
+            return id(value), type(value)
         gradient = value.grad if value.is_leaf else None
         return (
             id(value),

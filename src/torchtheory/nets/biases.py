@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import dense
@@ -76,6 +77,7 @@ def absorb_biases(model: nn.Module) -> OnAugmentedInput:
     >>> bare.network[0].bias is None, torch.allclose(bare(x), net(x))
     (True, True)
     """
+    module_with_values(model)
     links = [link.module for link in as_chain(model)]
     linears = [m for m in links if isinstance(m, nn.Linear)]
     if not linears or not isinstance(links[0], nn.Linear):

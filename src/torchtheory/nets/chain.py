@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from torchtheory.core.checks import as_module
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.naming import operation_words
-from torchtheory.models.model import evaluation_mode
+from torchtheory.models.model import evaluating, evaluation_mode, global_randomness_kept
 from torchtheory.models.untouched import private_copy
 
 
@@ -199,6 +200,7 @@ def as_chain(model: nn.Module) -> list[Link]:
     >>> [link.name for link in as_chain(net)]
     ['0', '1.0', '1.1']
     """
+    as_module(model)
     if _is_plain_sequential(model):
         return _flatten(model, "")
     if not list(model.children()):
@@ -223,8 +225,10 @@ def as_steps(model: nn.Module) -> list[Step]:
     >>> [(type(step.link.module).__name__, step.inputs) for step in as_steps(Block())]
     [('Linear', (-1,)), ('Sum', (-1, 0))]
     """
+    as_module(model)
     if not list(model.children()):
         return [Step(Link("", model), (-1,))]
+    as_module(model)
     if _is_plain_sequential(model):
         links = _flatten(model, "")
         if all(_Tracer().is_leaf_module(link.module, "") for link in links):
@@ -303,6 +307,7 @@ def straight_paths(model: nn.Module) -> list[list[Link]]:
     >>> [[link.name for link in path] for path in straight_paths(Block())]
     [['inner.0', 'inner.1', 'inner.2']]
     """
+    as_module(model)
     if _is_plain_sequential(model):
         links = _flatten(model, "")
         if all(_Tracer().is_leaf_module(link.module, "") for link in links):
@@ -351,6 +356,7 @@ def parameters_read(model: nn.Module) -> set[str]:
     >>> parameters_read(Tied())
     {'layer.weight'}
     """
+    as_module(model)
     if _is_plain_sequential(model) and not any(list(m.children()) for m in model.children()):
         return set()
     try:
@@ -381,7 +387,9 @@ def trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
     Tracing runs the forward pass, and leaves in the model's attributes what it writes to them.
     """
     own = private_copy(model)
-    with evaluation_mode(own), _TRACING:
+    # a copy need not be put back, and may be on the meta device: only its operations are looked at
+    quiet = evaluation_mode if own is model else evaluating
+    with quiet(own), global_randomness_kept(), _TRACING:
         return tracer.trace(own)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number, whole_numbers
+from torchtheory.core.checks import module_with_values, whole_number, whole_numbers
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.model import evaluation_mode
@@ -275,6 +275,7 @@ def layer_outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     >>> [(k, tuple(v.shape)) for k, v in layer_outputs(net, torch.ones(5, 2).double()).items()]
     [('0', (5, 3)), ('1', (5, 3)), ('2', (5, 1))]
     """
+    module_with_values(model)
     found: dict[str, Tensor] = {}
     handles = []
 
@@ -330,6 +331,7 @@ def generalized_linear_models(model: nn.Module) -> list[GeneralizedLinearModel]:
     >>> len(generalized_linear_models(mlp([2, 3, 1], output="logistic")))
     2
     """
+    module_with_values(model)
     found: list[GeneralizedLinearModel] = []
     for link in as_chain(model):
         if isinstance(link.module, nn.Linear):

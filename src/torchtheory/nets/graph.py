@@ -15,7 +15,7 @@ import networkx as nx
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
+from torchtheory.core.checks import module_with_values, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import Activation, as_layer
@@ -146,6 +146,7 @@ def neuron_graph(model: nn.Module) -> GraphNetwork:
     >>> net.graph.number_of_nodes(), net.graph.number_of_edges()
     (14, 42)
     """
+    module_with_values(model)
     layers: list[tuple[nn.Linear, list[nn.Module]]] = []
     for link in as_chain(model):
         if isinstance(link.module, nn.Linear):

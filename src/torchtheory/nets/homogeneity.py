@@ -27,7 +27,13 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.core.random import as_generator, gaussian
-from torchtheory.models.model import Parameters, PureFunction, flatten, unflatten
+from torchtheory.models.model import (
+    Parameters,
+    PureFunction,
+    flatten,
+    global_randomness_kept,
+    unflatten,
+)
 
 #: $\theta\mapsto$ the margins, `[p]` to `[n]` or `[n, k]`.
 Margins = Callable[[Tensor], Tensor]
@@ -134,14 +140,15 @@ def network_margins(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Margins, Te
     function.refuse_non_finite_parameters()
     check_inputs(x)
     theta = function.trainable
-    with torch.no_grad():
+    with torch.no_grad(), global_randomness_kept():
         outputs = function({**function.parameters, **theta}, x)
     if outputs.ndim > 2 or len(outputs) != len(x):
         raise ShapeMismatch(f"the outputs must be [samples, classes], not {list(outputs.shape)}")
     sign, others = _sides(outputs.reshape(len(x), -1).shape[1], y, len(x), outputs)
 
     def margins(point: Tensor) -> Tensor:
-        outputs = function({**function.parameters, **unflatten(point, theta)}, x)
+        with global_randomness_kept():
+            outputs = function({**function.parameters, **unflatten(point, theta)}, x)
         if others is None:
             return sign * outputs.reshape(-1)
         return outputs.gather(1, sign) - outputs.gather(1, others)
@@ -174,7 +181,7 @@ def _measured(
 
     def outputs(point: Parameters, alpha: float) -> Tensor:
         scaled = {k: alpha * p for k, p in point.items()}
-        with torch.no_grad():
+        with torch.no_grad(), global_randomness_kept():
             return function({**function.parameters, **nothing, **scaled}, x)
 
     here = outputs(near, 1.0)

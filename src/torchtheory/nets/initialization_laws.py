@@ -21,7 +21,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from torchtheory.core.checks import as_module, as_vector, one_of, positive_number
+from torchtheory.core.checks import (
+    as_module,
+    as_vector,
+    module_with_values,
+    one_of,
+    positive_number,
+)
 
 #: Entries of a tensor that its distance is computed from, and so many that its size alone tells
 #: laws apart whose deviations differ by a fifth.
@@ -112,6 +118,7 @@ def compare_with_fresh_draws(model: nn.Module) -> list[FreshDraw]:
     >>> compare_with_fresh_draws(net)[0].p_value < 0.001
     True
     """
+    module_with_values(model)
     found: list[FreshDraw] = []
     seen: set[int] = set()
     for place, module in as_module(model).named_modules():

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torchtheory.core.checks import as_module, whole_numbers
 from torchtheory.core.record import Table
-from torchtheory.models.model import evaluation_mode, global_randomness_kept
+from torchtheory.models.model import evaluating, global_randomness_kept
 from torchtheory.models.opened import answer
 from torchtheory.models.untouched import copied
 
@@ -94,7 +94,7 @@ def network_size(
         torch.device("meta"),
         torch.no_grad(),
         global_randomness_kept(),
-        evaluation_mode(own),
+        evaluating(own),
         sdpa_kernel(SDPBackend.MATH),
         counter,
     ):

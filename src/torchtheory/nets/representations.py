@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import labeled_samples
+from torchtheory.core.checks import labeled_samples, module_with_values
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.feedforward import layer_outputs
 from torchtheory.nets.separability import separate
@@ -53,6 +53,7 @@ def layerwise_separability(model: nn.Module, x: Tensor, y: Tensor) -> list[Layer
     >>> [(row.kind, row.separable) for row in layerwise_separability(net, x, y)][:3]
     [('input', False), ('Linear', False), ('ReLU', True)]
     """
+    module_with_values(model)
     names = {name or "(model)": type(m).__name__ for name, m in model.named_modules()}
     with torch.no_grad():
         outputs = layer_outputs(model, x)

@@ -25,7 +25,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from torchtheory.core.checks import first_entry
+from torchtheory.core.checks import first_entry, module_with_values
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.models.model import Parameters
 from torchtheory.models.untouched import copied
@@ -361,6 +361,7 @@ def canonical_form(model: nn.Module, *, rescaling: bool = False) -> Parameters:
     {'0.weight': tensor([[-1.],
             [ 3.]]), '2.weight': tensor([[7., 5.]])}
     """
+    module_with_values(model)
     layers = hidden_layers(model)
     parameters = {name: p.clone() for name, p in _with_statistics(model, layers).items()}
     scaled = {found.outgoing: found for found in rescalable_layers(model)} if rescaling else {}
@@ -390,6 +391,7 @@ def permutation_distance(model: nn.Module, other: nn.Module) -> float:
     >>> permutation_distance(net, with_parameters(net, theta))
     0.0
     """
+    module_with_values(model)
     layers = hidden_layers(model)
     mine, theirs = (_with_statistics(net, layers) for net in (model, other))
     if {k: v.shape for k, v in mine.items()} != {k: v.shape for k, v in theirs.items()}:
@@ -398,7 +400,8 @@ def permutation_distance(model: nn.Module, other: nn.Module) -> float:
         cost = pairwise_distances(_incoming(mine, layer), _incoming(theirs, layer)).square()
         _, columns = linear_sum_assignment(cost.cpu().numpy())
         theirs = permute_units(theirs, layer, torch.from_numpy(columns))
-    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
+    filled = [name for name, tensor in mine.items() if tensor.numel()]
+    return max(float((mine[name] - theirs[name]).abs().max()) for name in filled)
 
 
 def permutation_orbit(model: nn.Module) -> Iterator[Parameters]:
@@ -411,6 +414,7 @@ def permutation_orbit(model: nn.Module) -> Iterator[Parameters]:
     >>> sum(1 for _ in permutation_orbit(net))
     12
     """
+    module_with_values(model)
     layers = hidden_layers(model)
     size = math.prod(math.factorial(layer.units) for layer in layers)
     if size > _LARGEST_ORBIT:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -72,6 +72,8 @@ class Evaluation:
         exact: `[n]`, the distances to the nearest adversarial input where they were computed; NaN
             elsewhere.
         confidence: of the intervals.
+        failed: why there is no exact distance, by the number of the sample, where one was asked
+            for and its computation failed.
     """
 
     norm: str
@@ -80,6 +82,7 @@ class Evaluation:
     standing: Tensor
     exact: Tensor
     confidence: float
+    failed: dict[int, str] = field(default_factory=dict)
 
     @property
     def certified_accuracy(self) -> list[Interval]:
@@ -186,7 +189,8 @@ def evaluate(
         attack: `radius -> attack`, and `attack(model, x, y)` gives something with `adversarial`
             and `success`; PGD with 40 steps and a restart unless given.
         exact: for so many samples from the first on the distance to the nearest adversarial
-            input is computed exactly; for small ReLU networks only.
+            input is computed exactly; for small ReLU networks only. A sample for which that
+            fails is listed in `failed`, and the others are not lost with it.
         box: least and largest valid input.
         chunk: samples that are bounded at once.
         confidence: of the intervals.
@@ -224,10 +228,13 @@ def evaluate(
     own = copied(model).double().eval().requires_grad_(False)
     right = _margins(own, x.double(), y).cpu() > 0
     known = torch.full((count,), math.nan, dtype=torch.float64)
+    failed: dict[int, str] = {}
     for k in range(min(exact, count)):
         check_time()
-        found = minimal_perturbation(model, x[k], int(y[k]), named, box=box)
-        known[k] = found.distance
+        try:
+            known[k] = minimal_perturbation(model, x[k], int(y[k]), named, box=box).distance
+        except NotConverged as error:  # of this sample; the others have their distances
+            failed[k] = str(error)
     # certificates from the largest radius down: smaller balls lie inside
     done = torch.zeros(count, dtype=torch.bool)
     for k in reversed(range(len(radii))):
@@ -256,7 +263,7 @@ def evaluate(
             "is an error in torchtheory, please report it with the model"
         )
     _refuse_contradiction(known, certified, standing, radii)
-    return Evaluation(named, radii, certified, standing, known, confidence)
+    return Evaluation(named, radii, certified, standing, known, confidence, failed)
 
 
 def _usual_attack(norm: str, box: Limits | None) -> MakeAttack:

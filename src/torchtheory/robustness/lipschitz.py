@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.mapping import Mapped
 from torchtheory.linalg.operators import LinearOperator
@@ -127,6 +128,7 @@ def weight_norms(model: nn.Module, x: Tensor) -> Iterator[LayerNorm]:
     >>> [(n.name, n.lipschitz) for n in weight_norms(net, torch.ones(1, 2))]
     [('layer', 4.0)]
     """
+    module_with_values(model)
     met: dict[str, tuple[nn.Module, Tensor]] = {}
 
     def watch(name: str) -> Callable[..., None]:

@@ -25,6 +25,8 @@ SLOPES: dict[type[nn.Module], float] = {
     nn.SELU: 1.0507009873554805 * 1.6732632423543772,  # the slope just below 0
     nn.Softmax: 0.5,
 }
+#: From here on torch takes x for softplus, and what it leaves out is 2e-9 at most.
+_NO_STEP = 20.0
 _GELU = {"none": 1.12891, "tanh": 1.129}  # at x = 1.41421 and x = 1.41850
 
 
@@ -41,8 +43,13 @@ def pointwise_constant(module: nn.Module) -> float:
         return max(1.0, abs(module.negative_slope))
     if isinstance(module, nn.ELU):
         return max(1.0, abs(module.alpha))
-    if isinstance(module, nn.CELU):
+    if isinstance(module, nn.CELU) and module.alpha > 0:
         return 1.0
+    if isinstance(module, nn.Softplus) and module.threshold < _NO_STEP:
+        raise UnsupportedModel(
+            f"softplus with the threshold {module.threshold:g} jumps there, so that it has no "
+            f"Lipschitz constant: use at least {_NO_STEP:g}"
+        )
     if isinstance(module, nn.GELU):
         return _GELU[module.approximate]
     if isinstance(module, nn.PReLU):

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.budget import time_left
-from torchtheory.core.checks import as_module, whole_number
+from torchtheory.core.checks import all_finite, module_with_values, whole_number
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.progress import track
 from torchtheory.models.untouched import copied
@@ -59,6 +59,9 @@ _RISING = (
     nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign,
     nn.Tanhshrink, nn.Softshrink, nn.Hardsigmoid, nn.SELU, nn.CELU,
 )  # fmt: skip
+
+#: The least slope of Mish, at x = -2.25638, rounded down.
+_MISH = -0.112527
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +106,11 @@ def semidefinite_lipschitz(
     >>> round(found.constant, 3), round(found.product, 3)       # units of slope 1 or 3, never both
     (3.0, 9.0)
     """
-    as_module(model)
+    module_with_values(model)
     whole_number(steps, "steps", least=1)
     weights, slopes = affine_pieces(model, input_shape)
+    for weight in weights:
+        all_finite(weight, "a weight of the model")
     if not slopes:
         norm = float(torch.linalg.matrix_norm(weights[0], 2)) * (1 + _ROOM)
         return SemidefiniteBound(norm, norm, ())
@@ -160,6 +165,7 @@ def affine_pieces(
 
     Memory is that of the matrices, and of one pass of as many inputs as the widest has columns.
     """
+    module_with_values(model)
     chain = as_chain(copied(model).double().eval().requires_grad_(False))
     pieces: list[list[nn.Module]] = [[]]
     slopes: list[tuple[float, float]] = []
@@ -199,7 +205,14 @@ def slope_range(module: nn.Module) -> tuple[float, float]:
         return min(1.0, module.negative_slope), max(1.0, module.negative_slope)
     if isinstance(module, nn.GELU | nn.SiLU | nn.Hardswish):
         return 1.0 - largest, largest  # the slopes at x and -x add up to 1
-    if isinstance(module, _RISING) or (isinstance(module, nn.ELU) and module.alpha >= 0):
+    if isinstance(module, nn.Mish):
+        return _MISH, largest
+    if isinstance(module, nn.PReLU):
+        sides = module.weight.detach()
+        return min(1.0, float(sides.min())), max(1.0, float(sides.max()))
+    if isinstance(module, nn.ELU):
+        return min(0.0, module.alpha), largest
+    if isinstance(module, _RISING):
         return 0.0, largest
     return -largest, largest
 

@@ -41,6 +41,10 @@ from torchtheory.nets.convolutional.spectra import norm_of_map
 #: the last dimension, or anything else.
 Kind = Literal["moves", "selects", "shifts", "matrix", "affine"]
 
+#: Share of a norm that rounding in double precision stays below, here and in what is made of it: a
+#: small multiple of n units of the last place for a map between n entries.
+_ROOM = 1e-10
+
 #: Numbers that the vectors of a bound from products may hold.
 _KEPT = 2**25
 
@@ -160,6 +164,7 @@ class Pass:
             found = bounds.upper
         else:
             found = self._map_norm(signal)
+        found *= 1 + _ROOM
         self.norms.append(found)
         return found
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
-from torchtheory.models.model import evaluation_mode, global_randomness_kept
+from torchtheory.models.model import evaluation_mode, global_randomness_kept, one_output
 from torchtheory.models.samples import Data, Samples, collect
 
 Transform = Callable[[Tensor], Tensor]
@@ -147,7 +147,8 @@ def invariance_gap(
 
     def outputs(inputs: Tensor) -> Tensor:
         with torch.no_grad(), evaluation_mode(model), global_randomness_kept():
-            return torch.cat([model(part) for part in torch.split(inputs, chunk)]).flatten(1)
+            parts = [one_output(model(part)) for part in torch.split(inputs, chunk)]
+            return torch.cat([p.reshape(len(p) if p.ndim else 1, -1) for p in parts])
 
     still = outputs(x)
     spread = (still - still.mean(0)).square().sum(1).mean().sqrt()

@@ -28,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torchtheory.core.checks import as_module
 from torchtheory.core.errors import InvalidType, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.models.model import evaluation_mode
 from torchtheory.models.problem import Loss
 from torchtheory.nets.activations import POINTWISE_LAYERS, Pointwise
@@ -204,7 +205,8 @@ def loss_and_error(
         value, delta = loss.mean(outputs, y), loss.gradient(outputs, y)
         delta = delta / max(1, delta.numel() // delta.shape[-1])
     else:
-        delta, value = torch.func.grad_and_value(loss)(outputs, y)
+        with ForeignCode("the loss"):
+            delta, value = torch.func.grad_and_value(loss)(outputs, y)
     if not bool(torch.isfinite(value)):
         raise NonFinite(f"the loss is {float(value)}: there is nothing to propagate")
     return value, delta

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import FileProblem, InvalidType
 from torchtheory.core.outputs import plain_file, replaced_file
 from torchtheory.models.samples import Samples
@@ -92,6 +93,7 @@ def refuse_code(value: Any, where: str) -> None:
 
 def model_state(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers (those not in `state_dict` too) by name, detached, not copied."""
+    module_with_values(model)
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach() for name, tensor in named}
 

@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module, closed_fraction, positive_number
+from torchtheory.core.checks import as_module, closed_fraction, module_with_values, positive_number
 from torchtheory.core.errors import ShapeMismatch
-from torchtheory.models.model import evaluation_mode, global_randomness_kept
+from torchtheory.models.model import evaluation_mode, global_randomness_kept, one_output
 
 if TYPE_CHECKING:
     from torchtheory.training.history import History
@@ -95,11 +95,12 @@ def teacher_outputs(teacher: nn.Module, x: Tensor, *, chunk: int = 512) -> Tenso
     >>> teacher_outputs(nn.Linear(3, 2), torch.zeros(5, 3)).shape
     torch.Size([5, 2])
     """
+    module_with_values(teacher)
     for parameter in teacher.parameters():
         x = x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
         break
     with torch.no_grad(), evaluation_mode(teacher), global_randomness_kept():
-        return torch.cat([teacher(part) for part in torch.split(x, chunk)])
+        return torch.cat([one_output(teacher(part)) for part in torch.split(x, chunk)])
 
 
 def distill(
@@ -123,7 +124,10 @@ def distill(
     from torchtheory.training.trainer import fit
 
     how = Distillation(teacher, temperature, 1.0)
-    labels = teacher_outputs(teacher, x).argmax(1)
+    outputs = teacher_outputs(teacher, x)
+    if outputs.ndim != 2 or outputs.shape[1] == 0:
+        raise ShapeMismatch(f"the teacher must return [n, classes], not {list(outputs.shape)}")
+    labels = outputs.argmax(1)
     return fit(student, (x, labels), task="multiclass", distillation=how, **settings)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from torchtheory.core.errors import InvalidInput, NotConverged
+from torchtheory.core.errors import InvalidInput, NotConverged, UnsupportedModel
 from torchtheory.core.progress import track
 from torchtheory.models.model import evaluating, evaluation_mode
 from torchtheory.models.problem import Loss
@@ -165,6 +165,11 @@ class Training:
             else:
                 on_batch = partial(_on_batch, criterion, logits)
                 loss, outputs = batch_loss(model, x, y, on_batch, self.generator)
+            if not loss.requires_grad:
+                raise UnsupportedModel(
+                    "no gradient leads from the loss to the model's parameters: the model detaches "
+                    "its outputs, or runs under no_grad"
+                )
             torch.autograd.backward(loss)
             if limit is not None:
                 nn.utils.clip_grad_norm_(self.trained, limit)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_batch, first_entry
+from torchtheory.core.checks import as_batch, first_entry, module_with_values
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -126,6 +126,7 @@ def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
     >>> predict_signal_of(net, torch.ones(1, 2)).forward
     tensor([1., 2.])
     """
+    module_with_values(model)
     layers: list[nn.Linear] = []
     between: list[list[nn.Module]] = []
     for link in as_chain(model):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from torchtheory.core.checks import as_module
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.mapping import Mapped
 from torchtheory.models.model import Parameters
@@ -71,6 +72,7 @@ def layout(model: nn.Module, stays: Masks | None = None) -> Layout:
     >>> layout(net).kind, layout(net).sizes
     (('linear', 'Tanh()', 'linear'), ((5, 3), (2, 5)))
     """
+    as_module(model)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
             raise UnsupportedModel(

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from torchtheory.core.checks import as_module, described, whole_number
+from torchtheory.core.checks import described, module_with_values, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.core.locks import sole_writer
-from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.model import global_randomness_kept, switches_kept
 from torchtheory.models.problem import Loss, Task
 from torchtheory.models.samples import Data
 from torchtheory.training.batches import BatchSource, OpenData
@@ -187,7 +187,13 @@ def fit(
         }
         training.keep(Path(checkpoint), checkpoint_every, configuration)
     alone = nullcontext() if checkpoint is None else sole_writer(Path(checkpoint))
-    with alone, torch.enable_grad(), global_randomness_kept(), _modes_kept(model):
+    with (
+        alone,
+        torch.enable_grad(),
+        global_randomness_kept(),
+        switches_kept(),
+        _modes_kept(model),
+    ):
         return training.run()
 
 
@@ -213,7 +219,7 @@ def _check_settings(
 
 
 def _trained_parameters(model: nn.Module) -> list[nn.Parameter]:
-    as_module(model)
+    module_with_values(model)
     everything = list(model.parameters())
     if not everything:
         raise InvalidInput("the model has no parameters: there is nothing to train")

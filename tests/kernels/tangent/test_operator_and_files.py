@@ -121,6 +121,12 @@ def test_a_changed_file_is_not_taken_for_the_result(tmp_path: Path, made: Any) -
         with pytest.raises(FileProblem, match="is not as this computation left it; delete it"):
             empirical_ntk(model, x, file=path)
         assert path.read_bytes() == content, kind
+    path.write_bytes(good)
+    for line in (b"7 7 00000000\n", b"00 0 00000000\n", b"-1 0 00000000\n", b"9" * 9999 + b"\n"):
+        note.write_bytes(noted + line)
+        with pytest.raises(FileProblem, match=r"kernel\.npy\.tiles is damaged; delete it"):
+            empirical_ntk(model, x, file=path)
+    note.write_bytes(noted)
     path.unlink()
     with pytest.raises(FileProblem, match=r"cannot write .*kernel\.npy"):
         empirical_ntk(model, x, file=path)

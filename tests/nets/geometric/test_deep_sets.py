@@ -80,6 +80,18 @@ def test_padding_has_no_influence(pool: str, kind: type[DeepSet]) -> None:
         x = x.detach()
 
 
+def test_each_output_is_of_its_element_and_of_the_sum() -> None:
+    # the codes are the elements and ρ(x, s) = s - 3x: worked by hand
+    double = torch.float64
+    rho = nn.Linear(2, 1, bias=False, dtype=double)
+    with torch.no_grad():
+        rho.weight.copy_(torch.tensor([[-3.0, 1.0]]))
+    x = torch.tensor([[1.0], [2.0], [4.0]], dtype=double)
+    for pool, code in (("sum", 7.0), ("mean", 7 / 3), ("max", 4.0)):
+        made = EquivariantDeepSet(nn.Identity(), rho, pool)(x)[:, 0]
+        torch.testing.assert_close(made, code - 3 * x[:, 0])
+
+
 def test_equal_elements_get_equal_outputs() -> None:
     x = drawn(5, 3)
     x[3] = x[1]

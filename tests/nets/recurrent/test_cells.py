@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
-from torchtheory.nets.feedforward import mlp
+from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.recurrent.cells import (
     Cell,
     DeepTransitionCell,
@@ -37,6 +37,20 @@ CELLS = {
         mlp([m + n, 5, m], "tanh", output="tanh", generator=seed), m
     ),
 }
+
+
+def test_a_transition_of_one_layer_is_elmans_cell() -> None:
+    cell = ElmanCell(3, 4, bias=True, generator=2)
+    assert cell.bias is not None
+    joint = dense(torch.cat([cell.recurrent, cell.entering], 1).detach(), cell.bias.detach())
+    deep = DeepTransitionCell(nn.Sequential(joint, nn.Tanh()), 4)
+    x, start = draw(2, 7, 3), draw(2, 4, seed=1)
+    torch.testing.assert_close(Recurrent(deep)(x, start), Recurrent(cell)(x, start))
+    # a transition that counts: the state is the number of steps, whatever comes
+    count = DeepTransitionCell(
+        dense(torch.tensor([[1.0, 0.0]]).double(), torch.ones(1).double()), 1
+    )
+    assert Recurrent(count)(draw(1, 5, 1))[0, :, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.architectures.shift_structure import Convolution, convolution_matrix
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.nets.feedforward import affine_layers
 
@@ -134,6 +135,7 @@ def nonzero_parameters(network: nn.Module) -> list[int]:
     >>> nonzero_parameters(nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Conv1d(2, 1, 1)))
     [8, 3]
     """
+    module_with_values(network)
     own = ([p.detach() for p in m.parameters(recurse=False)] for m in network.modules())
     return [sum(int(p.count_nonzero()) for p in layer) for layer in own if layer]
 

@@ -23,15 +23,17 @@ from torchtheory.approximation.network_calculus import chain
 from torchtheory.core.checks import nonnegative_number, open_fraction, positive_number, whole_number
 from torchtheory.core.errors import (
     EmptyData,
+    InvalidInput,
     NotConverged,
     ShapeMismatch,
     UnsupportedModel,
 )
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.activation_properties import inspect_activation
+from torchtheory.nets.activations import Activation, Pointwise, activation
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.regression import least_squares
+from torchtheory.robustness.pointwise import pointwise_constant
 
 SequenceFunction = Callable[[Tensor], Tensor]
 """From sequences `[batch, i, m]` of one length, any length, to `[batch, p]`."""
@@ -408,7 +410,39 @@ class LengthStress:
     floors: Tensor
 
 
-def output_bounds(rnn: ShallowRNN, time: int, radius: float) -> Tensor:
+#: The largest absolute value of layers that are bounded.
+_SUPREMA: dict[type[nn.Module], float] = {
+    nn.Tanh: 1.0, nn.Sigmoid: 1.0, nn.Softsign: 1.0, nn.Hardsigmoid: 1.0, nn.ReLU6: 6.0,
+}  # fmt: skip
+
+
+def _constants(sigma: nn.Module) -> tuple[float, float]:
+    """The Lipschitz constant of an activation and its supremum, known and not measured."""
+    if type(sigma) is nn.Identity:
+        return 1.0, math.inf
+    row = sigma.function if isinstance(sigma, Pointwise) else None
+    if isinstance(row, Activation) and row.parameters == activation(row.name).parameters:
+        return row.known.lipschitz, max(abs(row.known.lowest), abs(row.known.highest))
+    try:
+        steepest = pointwise_constant(sigma)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(
+            "of an activation that is neither torch's nor of the table no bound can be read off "
+            f"its values ({error}): give its Lipschitz constant as lipschitz="
+        ) from error
+    if type(sigma) is nn.Hardtanh:
+        return steepest, max(abs(sigma.min_val), abs(sigma.max_val))
+    return steepest, _SUPREMA.get(type(sigma), math.inf)
+
+
+def output_bounds(
+    rnn: ShallowRNN,
+    time: int,
+    radius: float,
+    *,
+    lipschitz: float | None = None,
+    largest: float = math.inf,
+) -> Tensor:
     r"""Norms that the outputs cannot exceed after $0,\dots,T$ entries, `[T + 1]`.
 
     With $r_0=\|h_0\|$,
@@ -422,6 +456,12 @@ def output_bounds(rnn: ShallowRNN, time: int, radius: float) -> Tensor:
 
     Args:
         radius: $R$, the largest norm of an entry.
+        lipschitz: $\lambda$, of an activation that is neither torch's nor of the table, whose
+            values at some points prove nothing of the others.
+        largest: $\sup|\sigma|$ of such an activation, where it has one.
+
+    Raises:
+        UnsupportedModel: if the activation is such a one and `lipschitz` is not given.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> output_bounds(ShallowRNN(2 * one, one, one, "relu"), 3, 1.0).tolist()
@@ -429,24 +469,36 @@ def output_bounds(rnn: ShallowRNN, time: int, radius: float) -> Tensor:
     """
     whole_number(time, "time", least=0)
     nonnegative_number(radius, "radius")
-    known = inspect_activation(rnn.nonlinearity)
+    if lipschitz is None:
+        steepest, highest = _constants(rnn.nonlinearity)
+    else:
+        steepest = nonnegative_number(lipschitz, "lipschitz")
+        highest = largest
+        if not highest >= 0:
+            raise InvalidInput(f"largest is an upper bound of |σ|, at least 0, not {largest}")
     a, b, c = (float(torch.linalg.matrix_norm(p.detach(), ord=2)) for p in (rnn.A, rnn.B, rnn.C))
     root = math.sqrt(len(rnn.A))
-    top = root * max(abs(known.lowest), abs(known.highest))
+    top = root * highest
     origin = root * abs(float(rnn.nonlinearity(torch.zeros(1, dtype=torch.float64))))
     reach = [float(rnn.initial.norm())]
     for _ in range(time):
-        reach.append(min(top, origin + known.lipschitz * (a * reach[-1] + b * radius)))
+        reach.append(min(top, origin + steepest * (a * reach[-1] + b * radius)))
     return c * torch.tensor(reach, dtype=torch.float64)
 
 
 def length_stress_test(
-    rnn: ShallowRNN, target: SequenceFunction, sequences: Sequence[Tensor]
+    rnn: ShallowRNN,
+    target: SequenceFunction,
+    sequences: Sequence[Tensor],
+    *,
+    lipschitz: float | None = None,
+    largest: float = math.inf,
 ) -> LengthStress:
     r"""Errors and what can be proved about them, length by length.
 
     Args:
         sequences: one batch `[batch, i, m]` for each length $i$.
+        lipschitz, largest: of an activation of your own, as in `output_bounds`.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> net = ShallowRNN(one, one, one, "tanh")
@@ -464,7 +516,8 @@ def length_stress_test(
         )
     lengths = [s.shape[1] for s in sequences]
     radius = max((float(s.norm(dim=2).max()) for s in sequences if s.numel()), default=0.0)
-    allowed = output_bounds(rnn, max(lengths), radius)[lengths]
+    allowed = output_bounds(rnn, max(lengths), radius, lipschitz=lipschitz, largest=largest)
+    allowed = allowed[lengths]
     errors, sizes = [], []
     with torch.no_grad():
         for batch in sequences:

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torchtheory.core.checks import described
 from torchtheory.core.errors import EmptyData, FileProblem, InvalidType, UnsupportedModel
 from torchtheory.core.files import existing_file, reason
-from torchtheory.models.loading import read_weights, shard_places
+from torchtheory.models.loading import read_weights, refuse_long_names, shard_places
 
 #: What weights are read from: a state dict, a module, or a file of weights.
 WeightSource = Mapping[str, Tensor] | nn.Module | str | Path
@@ -94,9 +94,12 @@ def _held(title: str, state: Mapping[str, Any], buffers: Collection[str]) -> Che
                 "a state dict has tensors by name, and this one has "
                 f"{described(tensor)} under {name!r}; give what model.state_dict() returns"
             )
+        if tensor.is_nested:
+            raise UnsupportedModel(f"{name} is a nested tensor, and weights are arrays")
         if tensor.is_meta:
             raise UnsupportedModel(f"{name} is on the meta device and has no values")
     _refuse_empty(title, list(state))
+    refuse_long_names(state, title)
     return Checkpoint(title, list(state), lambda name: _plain(state[name]), buffers)
 
 
@@ -113,6 +116,7 @@ def _streamed(file: Path, places: Mapping[str, Path], stack: ExitStack) -> Check
             raise FileProblem(f"cannot read {name} from {place}: {error}") from None
 
     _refuse_empty(file.name, list(places))
+    refuse_long_names(places, str(file))
     return Checkpoint(file.name, list(places), read)
 
 

@@ -84,6 +84,11 @@ class Values:
         return self.nans == self.infinite == 0
 
     @property
+    def measurable(self) -> bool:
+        """Whether the squares of its entries can be added up in float64."""
+        return self.finite and math.isfinite(self.frobenius * self.frobenius)
+
+    @property
     def constant(self) -> bool:
         """Whether all entries are the same number."""
         return self.finite and self.low == self.high
@@ -263,7 +268,7 @@ def survey(checkpoint: Checkpoint, *, seconds: float = math.inf, seed: int = 0) 
         found.tensors.append(values)
         _keep_statistics(found.normalizations, name, tensor)
         matrix = _as_matrix(tensor) if values.floating and not values.buffer else None
-        if matrix is None or not values.finite or name.rpartition(".")[2] == "bias":
+        if matrix is None or not values.measurable or name.rpartition(".")[2] == "bias":
             continue
         units, law = _units(matrix, seed), fresh_law(name, tensor)
         found.matrices.append(Matrix(values, matrix.shape[0], matrix.shape[1], units, law))

@@ -54,11 +54,21 @@ def values(found: Survey, record: FindingRecord) -> None:
             action="Go back to a checkpoint from before the loss became NaN, and train on with a "
             "smaller step or clipped gradients.",
         )
-    size = sum(t.frobenius**2 for t in trained)
-    if trained and math.isfinite(size):
-        record.quantity("norm", "norm of all weights", math.sqrt(size))
-        largest = max(trained, key=lambda t: t.largest)
-        record.quantity("largest-weight", "largest weight", largest.largest)
+    if trained:
+        largest = max(t.largest for t in trained)
+        size = math.hypot(*(t.frobenius for t in trained))
+        if math.isfinite(size):
+            record.quantity("norm", "norm of all weights", size)
+        record.quantity("largest-weight", "largest weight", largest)
+    if huge := [t for t in weights if t.finite and not t.measurable]:
+        record.defect(
+            f"The numbers in {named_tensors(huge)} are so large that their squares overflow.",
+            number=record.quantity(
+                "overflowing", "largest number whose square overflows", max(t.largest for t in huge)
+            ),
+            usual="below 1e100",
+            action="Check how the weights were saved: no layer computes with such numbers.",
+        )
     zeros = sum(m.values.zeros for m in found.matrices)
     entries = sum(m.values.count for m in found.matrices)
     if entries:

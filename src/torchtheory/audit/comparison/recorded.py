@@ -23,7 +23,7 @@ AuditSource = Audit | Mapping[str, Any] | str | Path
 
 Made = Literal["made", "made in part", "not made"]
 
-# Longest fact that is shown, and most samples that errors are counted on.
+# Longest text that is read of each, and most samples that errors are counted on.
 _LONGEST = 1000
 _MOST_SAMPLES = 10**9
 
@@ -169,7 +169,7 @@ def _audit(data: Any, file: Path | None) -> RecordedAudit:
     if not isinstance(data, Mapping) or not isinstance(data.get("findings"), list):
         raise FileProblem(f"{name} is not the record of an audit{_other_kind(data)}")
     facts = data.get("facts")
-    facts = {str(k): str(v)[:_LONGEST] for k, v in _items(facts)}
+    facts = {str(k)[:_LONGEST]: str(v)[:_LONGEST] for k, v in _items(facts)}
     findings = [f for f in data["findings"] if isinstance(f, Mapping)]
     if any("quantities" not in f for f in findings):
         version = re.match(r"torchtheory (\S+?),", facts.get("versions", ""))
@@ -208,7 +208,7 @@ def _other_kind(data: Any) -> str:
 
 def _finding(data: Mapping[str, Any]) -> RecordedFinding:
     claims = tuple(_claim(c) for c in data["claims"])
-    quantities = {q["name"]: _quantity(q) for q in data["quantities"]}
+    quantities = {q.name: q for q in map(_quantity, data["quantities"])}
     nothing = (Verdict.NOT_APPLICABLE, Verdict.NOT_DONE)
     said = [c for c in claims if c.verdict not in nothing]
     reasons = [c.reason for c in claims if c.verdict in nothing]
@@ -266,10 +266,10 @@ def _interval(data: Mapping[str, Any]) -> Interval:
 
 
 def _word(value: Any) -> str:
-    """A text, which nothing else is made to be one."""
+    """A text, which nothing else is made to be one; of a longer one than there is, its start."""
     if not isinstance(value, str):
         raise TypeError(f"{type(value).__name__} is no text")
-    return value
+    return value[:_LONGEST]
 
 
 def _items(value: Any) -> Iterable[tuple[Any, Any]]:
@@ -308,4 +308,4 @@ def _tallies(tables: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, Tally]]
             errors, samples = row[columns.index("errors")], row[columns.index("samples")]
             counts = type(errors) is type(samples) is int
             if counts and 0 <= errors <= samples and 0 < samples <= _MOST_SAMPLES:
-                yield str(row[0]), Tally(errors, samples)
+                yield str(row[0])[:_LONGEST], Tally(errors, samples)

@@ -36,7 +36,7 @@ from torchtheory.core.budget import stopped_after, within
 from torchtheory.core.checks import as_function, described
 from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area, Assessment, State
-from torchtheory.core.errors import InvalidInput, OutOfTime, TorchTheoryError
+from torchtheory.core.errors import InvalidInput, ModelRaised, OutOfTime, TorchTheoryError
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.figure import LateFigure
 from torchtheory.core.foreign_text import printable
@@ -45,7 +45,6 @@ from torchtheory.core.naming import check_name, same_function
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.random import as_generator
 from torchtheory.core.record import Record
-from torchtheory.models.model import RAISED_BY_MODEL
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.report.results import quantity_words
@@ -442,10 +441,12 @@ def examine(
                 found.function(problem, record)
     except OutOfTime:
         late = _late(time.perf_counter() - start, last)
+    except ModelRaised as error:
+        reason = _known_cause(error.raised) or str(error)
     except TorchTheoryError as error:
         reason = str(error)
     except (Exception, SystemExit) as error:
-        reason = _in_words(error)
+        reason = _known_cause(error) or _in_words(error)
     finally:
         torch.set_grad_enabled(gradients)  # what was stopped may not have put it back
     statement = rf"\text{{{_words(found.title)}}}"
@@ -466,6 +467,12 @@ def _late(seconds: float, at_most: float) -> str:
 def _in_words(error: BaseException) -> str:
     """Why a finding could not be made, of an error that nobody turned into a sentence before."""
     sentence = " ".join(str(error).split())[:300]
+    return f"could not be computed: {type(error).__name__}: {sentence}"
+
+
+def _known_cause(error: BaseException) -> str | None:
+    """What torch means by an error, where its own words are about something else."""
+    sentence = " ".join(str(error).split())[:300]
     if isinstance(error, NotImplementedError) and "derivative" in sentence:
         return f"torch has no derivative of a function that the model uses: {sentence}"
     if "modified by an inplace operation" in sentence:
@@ -473,9 +480,7 @@ def _in_words(error: BaseException) -> str:
             "the model cannot be differentiated: it writes in place to what a derivative of an "
             "earlier layer needs"
         )
-    by_model = RAISED_BY_MODEL in getattr(error, "__notes__", ())
-    blame = "the model raised" if by_model else "could not be computed:"
-    return f"{blame} {type(error).__name__}: {sentence}"
+    return None
 
 
 def _words(title: str) -> str:

@@ -27,7 +27,7 @@ from torchtheory.audit.tracking.quantities import (
 )
 from torchtheory.audit.tracking.result import Tracking
 from torchtheory.core import progress
-from torchtheory.core.checks import as_module, open_fraction, positive_number, whole_number
+from torchtheory.core.checks import module_with_values, open_fraction, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, TorchTheoryError
 from torchtheory.core.random import as_generator
 from torchtheory.models.model import PureFunction, evaluation_mode, global_randomness_kept
@@ -146,7 +146,7 @@ class Tracker:
     ) -> None:
         self._clock = MeasuringClock()
         _check_settings(every, learning_rate, optimizer, overhead, probe, confidence)
-        as_module(model)
+        module_with_values(model)
         # what torch.compile wraps has the same parameters, and derivatives of every order
         self.model: nn.Module = getattr(model, "_orig_mod", model)
         self.every, self.overhead, self.confidence, self.seed = every, overhead, confidence, seed

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module, positive_number
+from torchtheory.core.checks import module_with_values, positive_number
 from torchtheory.core.errors import InvalidInput, UnknownName, UnsupportedModel
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.random import RandomSource
@@ -75,7 +75,7 @@ def rescalable_pairs(model: nn.Module) -> list[LayerPair]:
     >>> rescalable_pairs(net)
     [LayerPair(incoming='0', outgoing='3')]
     """
-    as_module(model)
+    module_with_values(model)
     chain = as_chain(model)
     uses = Counter(id(link.module) for link in chain)
     owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))

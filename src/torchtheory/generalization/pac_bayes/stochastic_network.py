@@ -14,8 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module, positive_number
-from torchtheory.core.errors import InvalidInput, UnsupportedModel
+from torchtheory.core.checks import as_module, module_with_values, positive_number
+from torchtheory.core.errors import InvalidInput, ModelRaised, UnsupportedModel
+from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.generalization.pac_bayes.gaussian_layers import GaussianLayer, has_local_form
 from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept
@@ -132,10 +133,11 @@ class StochasticNetwork(nn.Module):
         if noise not in NOISES:
             raise InvalidInput(f"noise must be one of {', '.join(NOISES)}, not {noise!r}")
         skeleton = self._skeletons.get(noise)
-        if skeleton is not None and self._usable(skeleton, x):
-            return self._run(skeleton, x)
-        weights = self.means if noise == "none" else self.draw()
-        return _one_tensor(torch.func.functional_call(self._plain[0], weights, (x,)))
+        with global_randomness_kept(), ForeignCode("the model", ModelRaised):
+            if skeleton is not None and self._usable(skeleton, x):
+                return self._run(skeleton, x)
+            weights = self.means if noise == "none" else self.draw()
+            return _one_tensor(torch.func.functional_call(self._plain[0], weights, (x,)))
 
     def law_of(self, outputs: Tensor) -> tuple[Tensor, Tensor] | None:
         """Mean and variance of outputs just computed, given the noise before the last layer.
@@ -316,6 +318,7 @@ def spread_like(model: nn.Module, fraction: float) -> Parameters:
     >>> spread_like(nn.Linear(3, 1, bias=False), 0.5)["weight"].shape
     torch.Size([])
     """
+    module_with_values(model)
     positive_number(fraction, "the fraction")
     values = {k: p.detach() for k, p in model.named_parameters()}
     sizes = {k: float(p.square().mean().sqrt()) for k, p in values.items()}

@@ -37,7 +37,7 @@ from torchtheory.kernels.path_kernel import (
     number_of_paths,
     path_norms,
 )
-from torchtheory.models.model import evaluation_mode
+from torchtheory.models.model import evaluation_mode, one_output
 
 Pair = tuple[Tensor, Tensor]
 
@@ -184,7 +184,8 @@ def _joined(
                 f"population {list(x.shape[1:])}"
             )
         with torch.no_grad(), evaluation_mode(model):
-            out = torch.cat([model(part).reshape(len(part), -1) for part in torch.split(x, 512)])
+            parts = [(one_output(model(part)), len(part)) for part in torch.split(x, 512)]
+            out = torch.cat([made.reshape(count, -1) for made, count in parts])
         y = torch.as_tensor(y).to(x).reshape(len(y), -1)
         if y.shape != out.shape:
             raise ShapeMismatch(

@@ -37,7 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import described
+from torchtheory.core.checks import described, module_with_values
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.kernels.path_kernel import (
     MAX_POOLS,
@@ -98,6 +98,7 @@ class FrozenGates(nn.Module):
     """
 
     def __init__(self, model: nn.Module) -> None:
+        module_with_values(model)
         super().__init__()
         _links(model)  # refuses what has no gates
         self.values = copied(model)

@@ -95,6 +95,8 @@ def recurrent_sequences(run: Run, draws: int = 8000, width: int = 240, longest: 
     counter = tanh_counter(run, memory, accuracy)
     shares = in_probability(run, {**nets, "length": counter}, test, distant, accuracy, delta)
     exact_failures(run, nets["sum"], test, accuracy, ending, memory)
+    every_accuracy(run, test)
+    every_probability(run, test, ending)
     stress = bounded(run, counter, longest)
     growth = unbounded(run)
     run.table(
@@ -222,6 +224,54 @@ def exact_failures(run: Run, net: ShallowRNN, test: list[Tensor], accuracy: floa
     says.fails("sequences cut off at the register's length", none)
 
 
+def every_accuracy(run: Run, test: list[Tensor]) -> None:
+    """What is counted: errors larger than ε, in the Euclidean norm."""
+    levels = (0.3, 0.5, 0.8)
+
+    def pair(x: Tensor) -> Tensor:
+        """The last entry as a vector of that length."""
+        return torch.cat([0.6 * x[:, -1], 0.8 * x[:, -1]], dim=1)
+
+    def failures(apart: float) -> list[Interval]:
+        return [
+            failure_probability(lambda x: apart * pair(x), lambda x: 0 * pair(x), test, e, confidence=0.999)
+            for e in levels
+        ]
+
+    for level, found, louder in zip(levels, failures(1.0), failures(2.0), strict=True):
+        says = run.states("X-94", r"|f_1-f_2| \text{ uniform on } [0.2,1]:\ P(|f_1-f_2|>\epsilon)=(1-\epsilon)/0.8")
+        says.mean(
+            found,
+            (1 - level) / 0.8,
+            against=[(1 - level) / 0.8 + gap for gap in (-0.1, 0.1)],
+            where=f"ε = {level}, the error is the last entry, as a vector",
+        )
+        says.fails("the error is twice the last entry", louder)
+
+
+def every_probability(run: Run, test: list[Tensor], ending: float) -> None:
+    """Smaller and smaller probabilities of failure: the register grows like log(1/δ)."""
+    deltas = (0.6, 0.3, 0.1, 0.05, 0.03)
+    memories = [length_cutoff(lambda n: (1 - ending) ** n, d) for d in deltas]
+
+    def share(memory: int, delta: float) -> float:
+        add = torch.ones(1, memory + 1, dtype=torch.float64)
+        add[0, -1] = 0.0
+        zero = torch.zeros(1, dtype=torch.float64)
+        total = chain([(add, zero), (torch.ones(1, 1, dtype=torch.float64), zero)], [nn.ReLU()])
+        made = sequence_network(total, 1, memory)
+        return failure_probability(made, TARGETS["sum"], test, 0.1, confidence=0.999).low / delta
+
+    says = run.states("X-94", r"\text{sum, memory } i_0(\delta):\ P(|f_1-f_2|>\epsilon)/\delta\le\tfrac12")
+    says.at_most(
+        [share(i, d) for i, d in zip(memories, deltas, strict=True)],
+        0.5,
+        where=f"lower ends of 99.9 % intervals, δ = {', '.join(map(str, deltas))}",
+    )
+    fewer = [share(max(1, i - 3), d) for i, d in zip(memories, deltas, strict=True)]
+    says.fails("three entries less in the register", fewer)
+
+
 def tanh_counter(run: Run, memory: int, accuracy: float) -> ShallowRNN:
     """The length, by the recipe with another activation: a system, simulated."""
     system = DynamicalSystem(1, 1, 1, lambda h, x: h + 1 + 0 * x, lambda h: h)
@@ -295,10 +345,46 @@ def unbounded(run: Run) -> dict[str, tuple[Tensor, Tensor]]:
     allowed.append(reached)
     says.at_most(torch.cat(measured), torch.cat(allowed), 1e-9)
     says.fails("inputs twice as large as R", full.run(2 * ones).outputs.norm(dim=2)[0, 1:], promised=reached[1:])
+    away_from_zero(run)
     says = run.states("X-95", r"f=2^{2^i},\ i=9:\ \log_2|f-f_1|\ge 2^9-1")
     says.at_least(behind, 2.0**9 - 1)
     says.fails("f = 2^i is followed exactly by one neuron", float(torch.log2(left)), promised=9 - 1)
     return found
+
+
+def away_from_zero(run: Run, steps: int = 8) -> None:
+    """Activations with σ(0) ≠ 0, in networks that come near to the bound."""
+    n, radius = 8, 2.0
+    equal, wide = torch.ones(n, n).double() / n, torch.ones(n, 1).double()
+    cases = [
+        # (σ, ‖A‖, ‖B‖/√n): without input the first step is √n|σ(0)|, small ones meet the slope, large ones the top
+        ("softplus", 0.0, 0.0),
+        ("softplus", 3.0, 1.0),
+        ("logistic", 0.0, 0.0),
+        ("logistic", 0.1, 0.1),
+        ("logistic", 40.0, 0.0),
+    ]
+    outputs, allowed = [], []
+    for name, a, b in cases:
+        net = ShallowRNN(a * equal, b * wide, wide.T, name).requires_grad_(False)
+        outputs.append(net.run(radius * torch.ones(1, steps, 1).double()).outputs[0, 1:, 0])
+        allowed.append(output_bounds(net, steps, radius)[1:])
+    ratios = torch.stack(outputs) / torch.stack(allowed)
+    says = run.states(
+        "X-95",
+        r"|y_i|\le\|C\|r_i,\ r_{i+1}=\min\bigl(\sqrt n\sup|\sigma|,\ \sqrt n|\sigma(0)|+\lambda(\|A\|r_i+\|B\|R)\bigr):"
+        r"\ |y_i|/\|C\|r_i",
+    )
+    says.at_most(ratios, 1.0, 1e-12, where="softplus and the logistic function, all entries of A and of B equal")
+    loud = ShallowRNN(0 * equal, wide, wide.T, "softplus").requires_grad_(False)
+    beyond = loud.run(2 * radius * torch.ones(1, steps, 1).double()).outputs[0, 1:, 0]
+    says.fails("entries twice as large as R", beyond / output_bounds(loud, steps, radius)[1:])
+    says = run.states("X-95", r"\text{and the bound is met: least } \max_i|y_i|/\|C\|r_i \text{ of a network}")
+    # softplus has the slope 1 only far away from 0, where |σ(0)| is not added any more
+    says.at_least(ratios.amax(1), [0.999, 0.7, 0.999, 0.99, 0.999], where="the same networks")
+    mixed = ShallowRNN(3 * equal, wide, wide.T * torch.tensor([1.0, -1.0] * (n // 2)), "softplus")
+    cancelled = mixed.requires_grad_(False).run(radius * torch.ones(1, steps, 1).double()).outputs[0, 1:, 0].abs()
+    says.fails("C of both signs, across the states", (cancelled / output_bounds(mixed, steps, radius)[1:]).amax())
 
 
 def plot(

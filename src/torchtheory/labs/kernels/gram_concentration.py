@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -52,7 +53,8 @@ def gram_matrix_concentration(
     Each unit's matrix is bounded, hence so is the Rademacher complexity of their linear
     functions, hence the distance to the expected matrix is at most ★ with probability 1 - δ, and
     by Weyl's inequality no extreme eigenvalue moves further. Every step is checked for ReLU, tanh
-    and the logistic unit, the last over many networks. Look at how far ★ is from what happens, at
+    and the logistic unit, the last over many networks, also for one point that is repeated, where
+    the distance is as large as it can be. Look at how far ★ is from what happens, at
     the width it would take for it to say anything, and at the printed version of the theorem,
     which counts data points where it has to count hidden units.
 
@@ -171,15 +173,20 @@ def bounds(run: Run, x: Tensor, width: int) -> None:
 
 def coverage(run: Run, x: Tensor, width: int, draws: int, delta: float) -> dict[str, Any]:
     """How often the distance is within ★, and the eigenvalues with it."""
-    expected = relu_gram_limit(x)
-    radius = gram_radius(x, width, delta=delta)
-    extremes = torch.linalg.eigvalsh(expected)[[0, -1]]
-    grams = torch.stack([sampled_gram(x, run.randn(width, x.shape[1])) for _ in range(draws)])
-    distances = torch.linalg.matrix_norm(grams - expected, 2)
-    values = torch.linalg.eigvalsh(grams)[:, [0, -1]]
-    other = torch.stack([sampled_gram(x, run.randn(40 * width, x.shape[1]) + 3 * x[0]) for _ in range(60)])
-    far = torch.linalg.matrix_norm(other - expected, 2)
-    wide = gram_radius(x, 40 * width, delta=delta)
+
+    def drawn(units: int, count: int, mean: float | Tensor = 0.0) -> Iterator[Tensor]:
+        return (run.randn(units, x.shape[1]) + mean for _ in range(count))
+
+    # one point, repeated: all of a unit's matrix stands in one direction, and is there or is not
+    one = x[:1].expand_as(x)
+    distances, shifts, _ = moved(one, drawn(width, draws))
+    away, _, _ = moved(one, drawn(40 * width, 60, 3 * x[0]))
+    radius = gram_radius(one, width, delta=delta)
+    sixth = (
+        "0 ≤ uᵀHₖu ≤ B²|X|², so that Hoeffding's inequality for one u has a sixth of the second term of ★: its "
+        "range is taken twice as long and paid three times, for the supremum over u; and no fluctuations are larger "
+        "than those of a fair coin, as here"
+    )
     says = run.states(
         "M-55",
         r"P\Bigl(\sup_{\|u\|\le1}|u^\top Gu-u^\top\hat Gu|\le\star\Bigr)\ge1-\delta: \text{ quantile at } 1-\delta",
@@ -187,34 +194,54 @@ def coverage(run: Run, x: Tensor, width: int, draws: int, delta: float) -> dict[
     says.at_most(
         quantile_interval(distances, 1 - delta),
         radius,
-        loose=(
-            sixth
-            := "0 ≤ uᵀHₖu ≤ B²|X|², so that Hoeffding's inequality for one u has a sixth of the second term of ★: "
-            "its range is taken twice as long and paid three times, for the supremum over u"
-        ),
-        where=f"ReLU, m = {width}, {draws} networks",
+        loose=sixth,
+        where=f"ReLU, one point that is repeated, m = {width}, {draws} networks",
     )
     says.fails(
-        f"weights drawn around 3x₁ instead of 0, m = {40 * width}", quantile_interval(far, 1 - delta), promised=wide
+        f"weights drawn around 3x₁ instead of 0, m = {40 * width}",
+        quantile_interval(away, 1 - delta),
+        promised=gram_radius(one, 40 * width, delta=delta),
     )
-    needed = width_for_accuracy(x, float(extremes[0]) / 2, delta=delta)
-    says = run.states(["M-55", "M-56"], r"\star\le\tfrac12\lambda_{\min}(G) \text{ at the width asked for}")
-    says.at_most(gram_radius(x, needed, delta=delta), float(extremes[0]) / 2, where=f"m = {needed}")
-    says.fails("one unit less", gram_radius(x, needed - 1, delta=delta))
-    shift = torch.maximum(extremes[0] - values[:, 0], values[:, 1] - extremes[1])
     run.states(
         "M-56",
         r"P\bigl(\lambda_{\min}(\hat G)\ge\lambda_{\min}(G)-\star,\ \lambda_{\max}(\hat G)\le"
         r"\lambda_{\max}(G)+\star\bigr)\ge1-\delta: \text{ quantile at } 1-\delta \text{ of the larger shift}",
-    ).at_most(quantile_interval(shift, 1 - delta), radius, loose=sixth, where=f"{draws} networks")
+    ).at_most(quantile_interval(shifts, 1 - delta), radius, loose=sixth, where=f"the same {draws} networks")
+    typical, apart, crossed = moved(x, drawn(width, draws))
+    says = run.states(
+        "M-55",
+        r"x_1=\dots=x_n:\ \mathbb E\|\hat G-G\|^2=\|X\|_F^4/4m,\ \text{the most that } 0\le u^\top H_ku\le\|X\|_F^2"
+        r"\text{ allows: } 4m\,\mathbb E\|\hat G-G\|^2/\|X\|_F^4",
+    )
+    squares = [4 * width * (d / x.square().sum()).square() for d in (distances, typical)]
+    says.mean(squares[0], 1.0, against=(0.25, 4.0), where=f"ReLU, m = {width}, {draws} networks")
+    says.fails("points in several directions", squares[1])
+    smallest = float(torch.linalg.eigvalsh(relu_gram_limit(x))[0])
+    needed = width_for_accuracy(x, smallest / 2, delta=delta)
+    says = run.states(["M-55", "M-56"], r"\star\le\tfrac12\lambda_{\min}(G) \text{ at the width asked for}")
+    says.at_most(gram_radius(x, needed, delta=delta), smallest / 2, where=f"m = {needed}")
+    says.fails("one unit less", gram_radius(x, needed - 1, delta=delta))
     says = run.states(
         "M-56",
         r"\max\bigl(\lambda_{\min}(G)-\lambda_{\min}(\hat G),\lambda_{\max}(\hat G)-"
         r"\lambda_{\max}(G)\bigr)\le\|\hat G-G\|",
     )
-    says.at_most(shift, distances, 1e-12)
-    says.fails("the smallest next to the largest eigenvalue", values[:, 1] - extremes[0])
-    return {"distances": distances, "radius": radius, "width": width}
+    says.at_most(apart, typical, 1e-12)
+    says.fails("the smallest next to the largest eigenvalue", crossed)
+    return {"distances": typical, "radius": gram_radius(x, width, delta=delta), "width": width}
+
+
+def moved(points: Tensor, weights: Iterable[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Distances of sampled matrices to their expectation, and how far extreme eigenvalues moved.
+
+    The last are the largest eigenvalues less the smallest expected one.
+    """
+    expected = relu_gram_limit(points)
+    smallest, largest = torch.linalg.eigvalsh(expected)[[0, -1]]
+    grams = torch.stack([sampled_gram(points, weight) for weight in weights])
+    values = torch.linalg.eigvalsh(grams)
+    shifts = torch.maximum(smallest - values[:, 0], values[:, -1] - largest)
+    return torch.linalg.matrix_norm(grams - expected, 2), shifts, values[:, -1] - smallest
 
 
 def weyl(run: Run, size: int, pairs: int) -> None:

@@ -140,6 +140,31 @@ def symmetric(run: Run) -> None:
     y, placed = net(x), Placed(net)(x)
     says.equal(gap(y[:, 2], y[:, 0]), within=1e-12)
     says.fails("each element knows its place", gap(placed[:, 2], placed[:, 0]))
+    element_by_element(run, equivariant(), x)
+
+
+def element_by_element(run: Run, net: EquivariantDeepSet, x: Tensor) -> None:
+    """N-98: each output written out, and what it hears of the others."""
+
+    def written_out(others: Tensor) -> Tensor:
+        """The outputs at x, the codes being those of other sets."""
+        total = sum(net.phi(others[:, k]) for k in range(x.shape[1]))
+        assert isinstance(total, Tensor)
+        outputs: list[Tensor] = [net.rho(torch.cat([x[:, m], total], -1)) for m in range(x.shape[1])]
+        return torch.stack(outputs, 1)
+
+    says = run.states("N-98", r"f(X)_m=\rho\Bigl(x_m,\sum_{m'}\phi(x_{m'})\Bigr)")
+    says.equal(gap(net(x), written_out(x)), within=1e-12, where="one element at a time")
+    moved = x.clone()
+    moved[:, -1] += 1
+    says.fails("one element of the sum is another one", gap(net(x), written_out(moved)))
+    # the other outputs see the element that moved through the sum alone
+    says = run.states("N-98", r"\phi(x_{m'})\text{ moves}:\ f(X)_m\text{ moves for every }m\ne m'")
+    says.above((net(moved) - net(x))[:, :-1].detach().abs().amax(-1), 0.0, where="the last element moved by 1")
+    with torch.no_grad():
+        for p in net.phi.parameters():
+            p.zero_()  # φ is constant, so that the sum tells the number of elements only
+        says.fails("a constant φ", (net(moved) - net(x))[:, :-1].abs().amax(-1))
 
 
 def defect(net: nn.Module, x: Tensor, elements: list[tuple[int, ...]], *, back: bool) -> float:

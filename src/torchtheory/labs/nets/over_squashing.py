@@ -32,7 +32,7 @@ from torchtheory.training import fit
     title="Nodes hear as far as there are layers, and little through a narrow place",
     full={"graphs": 20, "depths": 4, "samples": 4000, "epochs": 60},
 )
-def over_squashing(run: Run, graphs: int = 3, depths: int = 3, samples: int = 500, epochs: int = 15) -> None:
+def over_squashing(run: Run, graphs: int = 3, depths: int = 3, samples: int = 1000, epochs: int = 15) -> None:
     """Jacobians of graph networks by distance, their bound, the bottleneck, and a task it spoils.
 
     The derivative of a node's output by another node's input is exactly 0 if the two are further
@@ -40,16 +40,18 @@ def over_squashing(run: Run, graphs: int = 3, depths: int = 3, samples: int = 50
     the diameter. Within reach it is bounded by the weights' norms and a power of the coupling
     matrix, met by rotations without activation. Across a cut, what all pairs share is bounded by
     the number of layers times the width of the cut. Training accuracy falls with the depth of a
-    tree whose root is asked for one of its leaves, unless the leaf knows that it is meant.
+    tree whose root is asked for one of its leaves. Four leaves still come through with enough
+    training; eight do not, although one of them alone does. At depth 4 even one alone is not
+    learned in a few passes, so that a failure there would not be the bottleneck's.
 
     Args:
         graphs: random graphs.
-        depths: of the trees, from 1 on.
+        depths: of the trees, from 1 on; at least 3.
         samples: questions to train on.
         epochs: passes over them.
     """
     whole_number(graphs, "graphs", least=2)
-    whole_number(depths, "depths", least=2)
+    whole_number(depths, "depths", least=3)
     whole_number(samples, "samples", least=100)
     reach(run, graphs)
     bounds(run, graphs)
@@ -262,25 +264,28 @@ def trees(run: Run, depths: int, samples: int, epochs: int) -> None:
     """N-107: a question whose answer must come through the root's two edges."""
     classes, width = 4, 16
 
-    def accuracy(depth: int, told: bool) -> float:
-        task = tree_matching(depth, samples, classes=classes, told=told, generator=run.generator, dtype=torch.float32)
-        net = OnGraph(Asked(task.x.shape[-1], width, depth + 1, classes, run.generator), task.graph)
-        fit(net, (task.x, task.y), epochs=epochs, batch_size=50, learning_rate=0.01, seed=run.seed)
+    def accuracy(depth: int, alone: bool) -> float:
+        task = tree_matching(depth, samples, classes=classes, told=alone, generator=run.generator, dtype=torch.float32)
+        x = task.x
+        if alone:  # what shows no key says nothing
+            x = x * (x[..., : 2 * 2**depth].amax(-1, keepdim=True) > 0)
+        net = OnGraph(Asked(x.shape[-1], width, depth + 1, classes, run.generator), task.graph)
+        fit(net, (x, task.y), epochs=epochs, batch_size=50, learning_rate=0.005, seed=run.seed)
         with torch.no_grad():
-            return float((net(task.x).argmax(-1) == task.y).double().mean())
+            return float((net(x).argmax(-1) == task.y).double().mean())
 
     range_ = list(range(1, depths + 1))
     asked = [accuracy(d, False) for d in range_]
-    known = accuracy(2, True)
+    alone = [accuracy(d, True) for d in range_]
     says = run.states(
-        "N-107", r"\text{width fixed: training accuracy at depth }r\ge2\text{ is below that at depth }1\text{ by }0.1"
+        "N-107", r"\text{width fixed: training accuracy at depth }3\text{ is below that at depth }1\text{ by }0.3"
     )
-    says.at_most(asked[1:], asked[0] - 0.1, where=f"width {width}, {samples} questions, {classes} classes")
-    says.fails("only the leaf that is asked for shows its key: one class is all that must come through", known)
+    says.at_most(asked[2], asked[0] - 0.3, where=f"width {width}, {samples} questions, {classes} classes")
+    says.fails("only the leaf that is asked for speaks: one class is all that must come through", alone[2])
     run.curves(
         "trees",
         range_,
-        {"all leaves show their keys": asked},
+        {"all leaves speak": asked, "the one that is asked for speaks": alone},
         {"chance": 1 / classes},
         axes=("depth of the tree", "training accuracy"),
         ylim=(0, 1.05),

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
-from torchtheory.nets.recurrent.cells import Cell, ElmanCell, GRUCell, LSTMCell
+from torchtheory.nets.feedforward import dense, mlp
+from torchtheory.nets.recurrent.cells import Cell, DeepTransitionCell, ElmanCell, GRUCell, LSTMCell
 from torchtheory.nets.recurrent.conversion import from_torch, to_torch
 from torchtheory.nets.recurrent.gradients import state_jacobians
 from torchtheory.nets.recurrent.minimal import MinGRU, MinLSTM
@@ -77,6 +78,33 @@ def against_torch(run: Run, x: Tensor, units: int) -> None:
     back = [from_torch(to_torch(s)) for s in stacks]
     says = run.states("N-70", r"\text{to torch and back: the same network}")
     says.equal([gap(s(x), b(x)) for s, b in zip(stacks, back, strict=True)], within=1e-12)
+    deep_transitions(run, x, units)
+
+
+def deep_transitions(run: Run, x: Tensor, units: int) -> None:
+    """N-70: the recurrence by a network of several layers instead of layers of recurrences."""
+    elman = ElmanCell(4, units, bias=True, generator=run.generator)
+    assert elman.bias is not None
+    joint = dense(torch.cat([elman.recurrent, elman.entering], 1).detach(), elman.bias.detach())
+    shallow = DeepTransitionCell(nn.Sequential(joint, nn.Tanh()), units)
+    transition = mlp([units + 4, 2 * units, units], "tanh", output="tanh", generator=run.generator)
+    deep = DeepTransitionCell(transition, units)
+    says = run.states("N-70", r"F\text{ of one layer }[U\ V]:\ z_t=F(z_{t-1},x_t)\text{ is Elman's cell}")
+    says.equal(gap(Recurrent(shallow)(x), to_torch(Recurrent(elman))(x)[0]), within=1e-12, where="as torch has it")
+    says.fails("F has a hidden layer", gap(Recurrent(deep)(x), to_torch(Recurrent(elman))(x)[0]))
+    inner, _, outer, _ = transition
+
+    def by_hand(start: Tensor) -> Tensor:
+        z, states = start, []
+        for t in range(x.shape[1]):
+            z = outer(inner(torch.cat([z, x[:, t]], -1)).tanh()).tanh()
+            states.append(z)
+        return torch.stack(states, 1)
+
+    says = run.states("N-70", r"F\text{ a deep network}:\ z_t=\tanh(W_2\tanh(W_1[z_{t-1},x_t]))")
+    start = run.randn(len(x), units)
+    says.equal(gap(Recurrent(deep)(x, start), by_hand(start)), within=1e-12, where="from a random state")
+    says.fails("another state at the start", gap(Recurrent(deep)(x, start), by_hand(torch.zeros_like(start))))
 
 
 def causality(run: Run, x: Tensor, units: int) -> None:

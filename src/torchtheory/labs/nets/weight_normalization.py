@@ -57,19 +57,16 @@ def weight_normalization(run: Run, samples: int = 4000, steps: int = 60) -> None
     )
     says.fails("v itself", torch.cat([v, v.norm(dim=1)[:, None].expand(-1, n)]))
     outputs = layer(x).detach()
-
-    def stretched(factor: float) -> Tensor:
-        """The outputs where v is multiplied by the factor."""
-        direction = layer.parametrizations.weight.original1
+    stretched = {}
+    for c in (0.01, 7.0, -7.0):
         with torch.no_grad():
-            direction.mul_(factor)
-            found: Tensor = layer(x)
-            direction.copy_(v)
-        return found
-
+            layer.parametrizations.weight.original1.copy_(c * v)
+        stretched[c] = layer(x).detach()
+    with torch.no_grad():
+        layer.parametrizations.weight.original1.copy_(v)
     says = run.states("N-132", r"f[cv,\gamma]=f[v,\gamma] \text{ for } c>0")
-    says.equal(stretched(7.0), outputs, EXACT)
-    says.fails("c = -7: the direction is turned around", stretched(-7.0))
+    says.equal(torch.stack([stretched[0.01], stretched[7.0]]), outputs.expand(2, -1, -1), EXACT)
+    says.fails("c = -7", stretched[-7.0], promised=outputs)
 
     loss = (torch.tanh(layer(x)) - y).square().mean()
     originals = layer.parametrizations.weight
@@ -113,11 +110,12 @@ def weight_normalization(run: Run, samples: int = 4000, steps: int = 60) -> None
         promised=torch.cat([half, torch.zeros(1, n, dtype=torch.float64)]),
     )
     lengths(run, layer, x, y, steps)
+    before, direction = layer(x).detach(), layer.parametrizations.weight.original1.detach().clone()
     restored = remove_parametrizations(layer, "weight")
     assert isinstance(restored, nn.Linear)
     says = run.states("N-132", r"\text{back to a plain weight: the same outputs}")
-    says.equal(restored(x).detach(), x @ restored.weight.detach().T, EXACT)
-    says.fails("v as the plain weight", restored(x).detach(), promised=x @ v.T)
+    says.equal(restored(x).detach(), before, EXACT, where="against those of w = γ v/‖v‖, after the steps")
+    says.fails("the parametrization taken off and v left as the weight", x @ direction.T)
     like_batch_norm(run, samples)
     projection_picture(run)
 
@@ -180,15 +178,18 @@ def like_batch_norm(run: Run, samples: int) -> None:
         where=f"root mean square over {repeats} batches of {sizes[0]} to {sizes[-1]} samples",
     )
     says.fails("inputs that are not white", sizes, colored)
-    x = run.randn(400, n)
+    x = 2 + run.randn(400, n) @ mixing
+    centered = x - x.mean(0)
     white = torch.linalg.solve_triangular(
-        torch.linalg.cholesky(torch.cov(x.T, correction=0)), (x - x.mean(0)).T, upper=False
+        torch.linalg.cholesky(torch.cov(x.T, correction=0)), centered.T, upper=False
     ).T
     says = run.states("N-132", r"\text{inputs whitened by their own covariance: BN}=\text{WN exactly}")
     says.equal(standardize(white @ weight.T, 0), white @ direction.T, 1e-10)
-    says.fails(
-        "the same inputs before whitening", standardize(x @ mixing @ weight.T, 0), promised=x @ mixing @ direction.T
-    )
+    says.fails("the same inputs before whitening", standardize(x @ weight.T, 0), promised=x @ direction.T)
+    says = run.states("N-132", r"\text{centered inputs: BN}=\tfrac{\|w\|_I}{\|w\|_\Sigma}\text{WN}")
+    ratio = reparametrize(weight, x).norm_ratio
+    says.equal(standardize(x @ weight.T, 0), ratio * (centered @ direction.T), 1e-10)
+    says.fails("inputs that are not centered", standardize(x @ weight.T, 0), promised=ratio * (x @ direction.T))
 
 
 def projection_picture(run: Run) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchtheory.core.checks import (
     as_module,
     described,
+    module_with_values,
     nonnegative_number,
     positive_number,
     whole_number,
@@ -25,10 +26,12 @@ from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
     LabelOutOfRange,
+    ModelRaised,
     ShapeMismatch,
 )
+from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.model import global_randomness_kept, one_output
 from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
 from torchtheory.nets.geometric.message_passing import check_features
 
@@ -90,6 +93,7 @@ def fit_nodes(
     >>> fit.other_accuracy
     1.0
     """
+    module_with_values(network)
     graph = as_graph(graph)
     as_module(network, "network")
     check_features(x, graph, dimensions=2)
@@ -100,8 +104,8 @@ def fit_nodes(
     if next(network.parameters(), None) is None:
         raise InvalidInput("the network has no parameters to train")
     trained = copy.deepcopy(network).eval()
-    with torch.no_grad():
-        outputs = trained(x, graph)
+    with torch.no_grad(), ForeignCode("the network", ModelRaised):
+        outputs = one_output(trained(x, graph))
     trained.train()
     if outputs.ndim != 2 or len(outputs) != graph.nodes:
         raise ShapeMismatch(

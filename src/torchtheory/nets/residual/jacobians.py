@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_batch, as_module
+from torchtheory.core.checks import as_batch, as_module, module_with_values
 from torchtheory.core.errors import (
     InvalidInput,
     NonFinite,
@@ -250,6 +250,7 @@ def block_jacobian(block: nn.Module, x: Tensor) -> Tensor:
     tensor([[[1., 0.],
              [0., 1.]]])
     """
+    module_with_values(block)
     as_batch(x)
     like = next(iter(block.parameters()), None)
     with evaluation_mode(block), torch.enable_grad():
@@ -396,7 +397,7 @@ def _jacobian(block: nn.Module, sample: Tensor) -> Tensor:
     for start in range(0, outputs, most):
         count = min(most, outputs - start)
         copies = sample.expand(count, *sample.shape).clone().requires_grad_()
-        values = _applied(block, copies).flatten(1)
+        values = _applied(block, copies).reshape(count, -1)
         chosen = values[:, start : start + count].diagonal().sum()
         (gradient,) = torch.autograd.grad(chosen, copies, allow_unused=True)
         rows.append(torch.zeros_like(copies) if gradient is None else gradient)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from torchtheory.core.checks import as_module
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -28,6 +29,7 @@ def batch_normalizations(model: nn.Module) -> list[str]:
     >>> batch_normalizations(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
     ['1']
     """
+    as_module(model)
     return [
         name
         for name, layer in model.named_modules()

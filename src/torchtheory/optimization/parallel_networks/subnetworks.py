@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from torchtheory.core.checks import all_finite
+from torchtheory.core.checks import all_finite, module_with_values
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -279,6 +279,7 @@ def split_hidden_units(model: nn.Module, *, keep_output_bias: bool = True) -> Pa
     >>> len(units), bool(torch.allclose(units(x), net(x)))
     (5, True)
     """
+    module_with_values(model)
     layers = [
         link.module
         for link in as_chain(model)

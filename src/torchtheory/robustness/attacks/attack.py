@@ -257,7 +257,13 @@ class Best:
             better = (fooled & ~before) | ((fooled == before) & better)
         if not bool(better.any()):
             return
-        places = better if rows is None else rows[better]
+        if rows is None:
+            each = better.reshape(-1, *[1] * (points.ndim - 1))
+            self.points = torch.where(each, points.to(self.points.dtype), self.points)
+            self.fooled = torch.where(better, fooled, self.fooled)
+            self.values = torch.where(better, values.to(self.values.dtype), self.values)
+            return
+        places = rows[better]
         self.points[places] = points[better].to(self.points.dtype)
         self.fooled[places] = fooled[better]
         self.values[places] = values[better].to(self.values.dtype)
@@ -281,6 +287,7 @@ class Region:
         # a radius leaves room for
         unit = torch.finfo(x.dtype).eps * (float(x.abs().max()) + radius) if len(x) else 0.0
         self.coarse = unit * x[:1].numel() ** (1 / float(norm)) > _FINE * radius
+        self.room = (None, None) if norm == "inf" else room_in(box, x)
         if norm == "inf":
             # a radius itself is rounded to the precision of what it is added to
             exact = x.double() if self.coarse else x
@@ -292,6 +299,8 @@ class Region:
         """The region of some of the samples."""
         part = copy.copy(self)
         part.x = self.x[rows]
+        low, high = self.room
+        part.room = (None, None) if low is None or high is None else (low[rows], high[rows])
         if self.norm == "inf":
             part.lower, part.upper = self.lower[rows], self.upper[rows]
         return part
@@ -300,7 +309,7 @@ class Region:
         """The nearest points of the region."""
         if self.norm == "inf":
             return torch.clamp(points, self.lower, self.upper)
-        low, high = room_in(self.box, self.x)
+        low, high = self.room
         delta = points.double() - self.x.double() if self.coarse else points - self.x
         return self.moved(balls.project(delta, self.radius, self.norm, low, high))
 

@@ -82,22 +82,27 @@ def project(
     if norm == "inf":
         inside = delta.clamp(-radius, radius)
         return inside if low is None else inside.clamp(low, high)
-    if norm == "2" and low is None:
+    if norm == "2":
         size = lengths(delta, norm)
         factor = (radius / size.clamp_min(torch.finfo(delta.dtype).tiny)).clamp_max(1.0)
-        return delta * _column(factor, delta)
+        factor = _column(factor, delta)
+        if low is None or high is None:
+            return delta * factor
+        given = delta.double() if delta.dtype in (torch.float16, torch.bfloat16) else delta
+        size, room = given.abs(), torch.where(given >= 0, high, -low)
+        found = torch.minimum(size * _scale(size, room, radius, factor), room)
+        return found.copysign(given).to(delta.dtype)
     flat = delta.flatten(1).double()
     size = flat.abs()
     room = _room(flat, low, high)
     inside = torch.minimum(size, room)
-    if norm == "2":
-        outside = inside.norm(dim=1) > radius
-        shrunk = torch.minimum(size * _scale(size, room, radius)[:, None], room)
+    outside = inside.sum(1, keepdim=True) > radius
+    if bool((size <= room).all()):  # no entry comes to an end of the box
+        shrunk = (size - _simplex_threshold(size, radius)).clamp_min(0.0)
     else:
-        outside = inside.sum(1) > radius
         threshold = _threshold(size, room, radius)[:, None]
         shrunk = torch.minimum((size - threshold).clamp_min(0.0), room)
-    found = torch.where(outside[:, None], shrunk, inside) * flat.sign()
+    found = torch.where(outside, shrunk, inside).copysign(flat)
     return found.to(delta.dtype).reshape(delta.shape)
 
 
@@ -132,6 +137,17 @@ def steepest_step(
         factor = torch.where(size > 0, 1 / size, 0.0)
         return gradient * (_column(factor, gradient) * longest)
     flat = gradient.flatten(1)
+    size, first = flat.abs().max(1, keepdim=True)
+    sign = flat.gather(1, first).sign()
+    if low is None or high is None:
+        most = torch.full_like(size, math.inf)
+    else:
+        up, down = (v.flatten(1).gather(1, first).to(flat) for v in (high, low))
+        most = torch.where(sign >= 0, up, -down)
+    all_of_it = length[:, None] if isinstance(length, Tensor) else torch.full_like(size, length)
+    if bool((most >= all_of_it).all()):  # the steepest entry has room for the whole step
+        step = torch.zeros_like(flat).scatter(1, first, all_of_it.to(flat.dtype) * sign)
+        return step.reshape(gradient.shape)
     room = _room(flat, low, high)
     order = flat.abs().argsort(1, descending=True)
     sorted_room = room.gather(1, order)
@@ -241,20 +257,38 @@ def _room(flat: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
     return towards.clamp_min(0.0)
 
 
-def _scale(size: Tensor, room: Tensor, radius: float) -> Tensor:
-    r"""$s\in[0,1]$ with $\sum_i\min(s|z_i|,c_i)^2=\varepsilon^2$, `[n]`."""
-    place = torch.where(size > 0, room / size, math.inf).clamp_max(1.0)
-    place, order = place.sort(1)
-    full = room.gather(1, order).square().cumsum(1)
-    square = size.gather(1, order).square()
-    free = square.flip(1).cumsum(1).flip(1) - square
-    # the norm where each coordinate in turn reaches its end: those within the radius are at it
-    ended = (full + place.square() * free <= radius**2).sum(1, keepdim=True)
-    before = (ended - 1).clamp_min(0)
-    taken = torch.where(ended > 0, full.gather(1, before), 0.0)
-    left = torch.where(ended > 0, free.gather(1, before), square.sum(1, keepdim=True))
-    s = ((radius**2 - taken).clamp_min(0.0) / left.clamp_min(1e-300)).sqrt()
-    return s.squeeze(1).clamp_max(1.0)
+def _scale(size: Tensor, room: Tensor, radius: float, start: Tensor) -> Tensor:
+    r"""$s\in[0,1]$ with $\sum_i\min(s|z_i|,c_i)^2=\varepsilon^2$, or 1 where that is at most so.
+
+    Entries that $s$ takes to their ends stay there while $s$ grows to make up for them; it ends
+    when no further one does.
+
+    Args:
+        start: $s$ for entries without ends, which is too small, `[n, 1, ...]`.
+    """
+    axes = tuple(range(1, size.ndim))
+    tiny = torch.finfo(size.dtype).tiny
+    s, before = start, 0
+    while True:
+        ended = size * s > room
+        count = int(ended.sum())
+        if count == before:
+            return s
+        before = count
+        taken = torch.where(ended, room, 0.0).square_().sum(axes, keepdim=True)
+        left = torch.where(ended, 0.0, size).square_().sum(axes, keepdim=True)
+        more = ((radius**2 - taken).clamp_min_(0.0) / left.clamp_min_(tiny)).sqrt_()
+        s = torch.maximum(more.clamp_max_(1.0), s)
+
+
+def _simplex_threshold(size: Tensor, radius: float) -> Tensor:
+    r"""$\lambda$ with $\sum_i\max(|z_i|-\lambda,0)=\varepsilon$, `[n, 1]`; larger at 0.
+
+    With the entries in descending order, the largest of $(s_1+\dots+s_k-\varepsilon)/k$.
+    """
+    ordered = size.sort(1, descending=True).values.cumsum(1)
+    counts = torch.arange(1, size.shape[1] + 1, dtype=size.dtype, device=size.device)
+    return ((ordered - radius) / counts).amax(1, keepdim=True)
 
 
 def _threshold(size: Tensor, room: Tensor, radius: float) -> Tensor:

@@ -88,7 +88,7 @@ def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     >>> squared_error(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2))
     tensor([25.])
     """
-    return (outputs - y.reshape(outputs.shape)).square().flatten(1).sum(1)
+    return (outputs - y.reshape(outputs.shape)).square().reshape(len(outputs), -1).sum(1)
 
 
 GOALS: dict[str, Goal] = {

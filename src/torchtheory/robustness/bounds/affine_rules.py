@@ -16,7 +16,14 @@ from torchtheory.robustness.bounds.vertices import COPIES, per_sample, run_with,
 from torchtheory.robustness.watched_pass import Pass, Signal, signals_in
 
 
-def _generic(linear: Map, absolute: Map, x: Signal, fan_in: int, shift: Tensor | None) -> Affine:
+def _generic(
+    linear: Map,
+    absolute: Map,
+    x: Signal,
+    fans: tuple[int, int],
+    shift: Tensor | None = None,
+    multiplies: bool = False,
+) -> Affine:
     """An affine map whose transpose is torch's derivative."""
     shape = tuple(x.shape[1:])
 
@@ -25,11 +32,12 @@ def _generic(linear: Map, absolute: Map, x: Signal, fan_in: int, shift: Tensor |
         made: Tensor = pull(a)[0]
         return made
 
-    return Affine(linear, absolute, transpose, shift, shape, fan_in)
+    return Affine(linear, absolute, transpose, shift, shape, *fans, multiplies=multiplies)
 
 
 def average(watch: Pass, function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Signal:
     x: Any = args[0]
+    _refuse_other_precision(watch, x, options)
 
     def linear(v: Tensor) -> Tensor:
         made: Tensor = function(v, *args[1:], **options)
@@ -39,8 +47,31 @@ def average(watch: Pass, function: Any, args: tuple[Any, ...], options: dict[str
     split = linear(torch.cat([x.value[:1] + 1, x.value[1:]]))
     if value.shape[:1] != (COPIES,) or not torch.equal(split[1:], value[1:]):
         raise watch.refuse("the network moves samples to another dimension, or mixes them")
-    fan_in = math.prod(x.shape[2:]) if x.ndim > 2 else math.prod(x.shape[1:])
-    return vertex(watch, _generic(linear, linear, x, fan_in, None), (x,), value)
+    fans = _windows(function.__name__, x, value, args[1:], options)
+    return vertex(watch, _generic(linear, linear, x, fans), (x,), value)
+
+
+def _windows(
+    name: str, x: Signal, value: Tensor, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[int, int]:
+    """Entries that are summed up to one, and sums that an entry is in, at most."""
+    if name == "cumsum":
+        longest = max(x.shape[1:])
+        return longest, longest
+    d = int(name[-2])
+    sizes, made = x.shape[-d:], value.shape[-d:]
+    if name.startswith("adaptive"):  # windows of neighbors may overlap
+        each_side = [
+            (math.ceil(n / m) + 1, math.ceil(m / n) + 1) for n, m in zip(sizes, made, strict=True)
+        ]
+        return math.prod(k for k, _ in each_side), math.prod(k for _, k in each_side)
+    given = dict(zip(("kernel_size", "stride"), args, strict=False)) | options
+    kernel = each(given["kernel_size"], d)
+    stride = each(given.get("stride") or kernel, d)
+    # a kernel of one number may be given in a tuple
+    kernel, stride = (v if len(v) == d else v * d for v in (kernel, stride))
+    overlap = [math.ceil(k / s) for k, s in zip(kernel, stride, strict=True)]
+    return math.prod(kernel), math.prod(overlap)
 
 
 def reduction(function: Any) -> Callable[..., Any]:
@@ -51,13 +82,14 @@ def reduction(function: Any) -> Callable[..., Any]:
         dims = [d % x.ndim for d in ((dim,) if isinstance(dim, int) else dim)]
         if 0 in dims:
             raise watch.refuse("the network sums over the samples of a batch")
+        _refuse_other_precision(watch, x, options)
 
         def linear(v: Tensor) -> Tensor:
             made: Tensor = function(v, dims, *rest, **options)
             return made
 
         fan_in = math.prod(x.shape[d] for d in dims)
-        return vertex(watch, _generic(linear, linear, x, fan_in, None), (x,), linear(x.value))
+        return vertex(watch, _generic(linear, linear, x, (fan_in, 1)), (x,), linear(x.value))
 
     return rule
 
@@ -75,7 +107,8 @@ def linear(watch: Pass, x: Any, weight: Any, bias: Any = None) -> Any:
         bias,
         tuple(x.shape[1:]),
         weight.shape[1],
-        cached=not weight.requires_grad,
+        weight.shape[0],
+        multiplies=True,
     )
     return vertex(watch, operation, (x,), F.linear(x.value, weight, bias))
 
@@ -113,10 +146,10 @@ def convolution(
         return forward(v, w, None, stride, padding, dilation, groups)
 
     value = act(x.value, weight)
-    fan_in = math.prod(weight.shape[1:])
+    fans = math.prod(weight.shape[1:]), math.prod(weight.shape) // weight.shape[1] // groups
     shift = None if bias is None else bias.reshape(-1, *[1] * d)
     if isinstance(padding, str):
-        made = _generic(lambda v: act(v, weight), lambda v: act(v, held()), x, fan_in, shift)
+        made = _generic(lambda v: act(v, weight), lambda v: act(v, held()), x, fans, shift, True)
     else:
         steps, pads, holes = (each(v, d) for v in (stride, padding, dilation))
         extra = [
@@ -131,9 +164,8 @@ def convolution(
 
         made = Affine(
             lambda v: act(v, weight), lambda v: act(v, held()), transpose, shift,
-            tuple(x.shape[1:]), fan_in,
+            tuple(x.shape[1:]), *fans, multiplies=True,
         )  # fmt: skip
-    made.cached = not weight.requires_grad
     return vertex(watch, made, (x,), value)
 
 
@@ -156,8 +188,9 @@ def transposed_convolution(
         lambda a: back(a, weight, None, stride, padding, dilation, groups),
         None if bias is None else bias.reshape(-1, *[1] * d),
         tuple(x.shape[1:]),
-        math.prod(weight.shape) // weight.shape[1],
-        cached=not weight.requires_grad,
+        math.prod(weight.shape) // weight.shape[1] // groups,
+        math.prod(weight.shape[1:]),
+        multiplies=True,
     )
     return vertex(watch, made, (x,), act(x.value, weight))
 
@@ -177,9 +210,20 @@ def batch_norm(
         )
     scale = torch.rsqrt(running_var + eps)
     scale = scale if weight is None else scale * weight
-    shift = -running_mean * scale if bias is None else bias - running_mean * scale
-    channel = (-1, *[1] * (x.ndim - 2))
-    return add(watch, multiply(watch, x, scale.reshape(channel)), shift.reshape(channel))
+    moved = running_mean * scale
+    shift = -moved if bias is None else bias - moved
+    # the two may cancel, and what they are made of is rounded
+    parts = moved.detach().abs() if bias is None else moved.detach().abs() + bias.detach().abs()
+    scale, shift, parts = (v.reshape(-1, *[1] * (x.ndim - 2)) for v in (scale, shift, parts))
+    made = Affine(
+        lambda v: v * scale,
+        lambda v: v * scale.abs(),
+        lambda a: a * scale,
+        shift,
+        tuple(x.shape[1:]),
+        parts=parts,
+    )
+    return vertex(watch, made, (x,), x.value * scale + shift)
 
 
 def multiply(watch: Pass, a: Any, b: Any, **_: Any) -> Any:
@@ -196,8 +240,6 @@ def multiply(watch: Pass, a: Any, b: Any, **_: Any) -> Any:
         lambda a: a * factor,
         None,
         tuple(x.shape[1:]),
-        1,
-        cached=not factor.requires_grad,
     )
     return vertex(watch, made, (x,), x.value * factor)
 
@@ -234,7 +276,7 @@ def add(watch: Pass, a: Any, b: Any, *, alpha: float = 1, sign: int = 1, **_: An
     shape = torch.broadcast_shapes(a.shape[1:], shift.shape)  # type: ignore[no-untyped-call]
     if tuple(shape) != tuple(a.shape[1:]):
         a = a.expand(COPIES, *shape)
-    made = Affine(same, same, same, shift, tuple(a.shape[1:]), 1)
+    made = Affine(same, same, same, shift, tuple(a.shape[1:]))
     return vertex(watch, made, (a,), a.value + shift)
 
 
@@ -270,8 +312,25 @@ def bilinear(name: str) -> Callable[..., Any]:
         if value.shape[:1] != (COPIES,) or not torch.equal(split[1:], value[1:]):
             raise watch.refuse("the network moves samples to another dimension, or mixes them")
         made = _generic(
-            lambda v: act(v, same), lambda v: act(v, torch.abs), x, math.prod(x.shape[1:]), None
+            lambda v: act(v, same), lambda v: act(v, torch.abs), x, _terms(act, x), multiplies=True
         )
         return vertex(watch, made, (x,), value)
 
     return rule
+
+
+def _terms(act: Callable[[Tensor, Map], Tensor], x: Signal) -> tuple[int, int]:
+    """Products that are summed up to one entry, and those that an entry is in: 1 for each."""
+    ones = torch.ones_like(x.value)
+    with torch.enable_grad():
+        ones.requires_grad_(True)
+        count = act(ones, torch.ones_like)
+        back = torch.autograd.grad(count.sum(), ones)[0]
+    return math.ceil(float(count.detach().max()) * 1.01), math.ceil(float(back.max()) * 1.01)
+
+
+def _refuse_other_precision(watch: Pass, x: Signal, options: dict[str, Any]) -> None:
+    """Sums may be asked for in another type than that of what is summed."""
+    dtype = options.get("dtype")
+    if dtype is not None and dtype != x.dtype:
+        raise watch.refuse(f"the network sums in {dtype}, and its values are {x.dtype}")

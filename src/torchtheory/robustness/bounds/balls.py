@@ -2,6 +2,7 @@ r"""The inputs that bounds are about: a ball, or what of it lies in a box of val
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import torch
@@ -9,8 +10,16 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_batch
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.robustness.attacks.balls import DUAL_EXPONENTS, as_norm
-from torchtheory.robustness.bounds.relaxations import Box
+from torchtheory.robustness.attacks.balls import DUAL_EXPONENTS, Norm, as_norm
+from torchtheory.robustness.bounds.relaxations import Box, largest_entries
+from torchtheory.robustness.bounds.rounding import (
+    LONGEST,
+    chain,
+    entries,
+    gamma,
+    products,
+    smallest,
+)
 
 Limits: TypeAlias = tuple[float | Tensor, float | Tensor]
 
@@ -47,7 +56,10 @@ class Ball:
             self.radius = torch.where(radii.to(center) == 0, 0.0, self.radius)
         self.limited = box is not None
         each = self.radius.reshape(-1, *[1] * (center.ndim - 1))
-        lower, upper = center - each, center + each
+        lower, upper = (
+            torch.where(each > 0, torch.nextafter(end, end.new_tensor(away)), end)
+            for end, away in ((center - each, -torch.inf), (center + each, torch.inf))
+        )
         if box is not None:
             low, high = (torch.as_tensor(v, dtype=center.dtype, device=center.device) for v in box)
             if bool((center < low).any()) or bool((center > high).any()):
@@ -65,21 +77,28 @@ class Ball:
         Euclidean or $\ell_1$ ball inside a box the larger of the bounds on the two sets.
 
         Returns:
-            The minimum, and a bound of the absolute terms that were added up.
+            The minimum, less what rounding may do to it here, and its absolute value.
         """
-        flat = a.flatten(2)
+        flat = entries(a)
         x = self.center.flatten(1)
-        size = torch.linalg.vector_norm(flat, DUAL_EXPONENTS[self.norm], dim=2)
-        reach = torch.linalg.vector_norm(x, float(self.norm), dim=1)
-        terms = size * (reach + self.radius)[:, None]
-        if not self.limited:
-            return _products(flat, x) - size * self.radius[:, None], terms
-        lower, upper = (v.flatten(1) for v in self.entries)
-        middle, half = (lower + upper) / 2, (upper - lower) / 2
-        within = _products(flat, middle) - _products(flat.abs(), half)
-        if self.norm == "inf":
-            return within, terms
-        return torch.maximum(within, _products(flat, x) - size * self.radius[:, None]), terms
+        # what rounding may do to these sums of n numbers is counted as a larger ball
+        share = 2 * gamma(chain(flat.shape[2]) + 16, flat.dtype)
+        if self.norm == "inf" and not self.limited:
+            reach = self.radius + share * (x.abs().amax(1) + self.radius)
+            found = products(flat, x) - _dual_norms(flat, self.norm) * reach[:, None]
+            return found, found.abs()
+        sizes = flat.abs()
+        if self.limited:
+            lower, upper = (v.flatten(1) for v in self.entries)
+            half = (upper - lower) / 2 + share * largest_entries(self.entries).flatten(1)
+            within = products(flat, (lower + upper) / 2) - products(sizes, half)
+            if self.norm == "inf":
+                return within, within.abs()
+        size = _dual_norms(flat, self.norm) * (1 + share) * self.radius[:, None]
+        free = products(flat, x) - size - products(sizes, share * x.abs())
+        if self.limited:
+            free = torch.maximum(within, free)
+        return free, free.abs()
 
     def part(self, rows: slice) -> Ball:
         """The balls of some samples."""
@@ -90,11 +109,17 @@ class Ball:
         return made
 
 
-def _products(a: Tensor, x: Tensor) -> Tensor:
-    """`[b or 1, s, n]` and `[b, n]` to `[b, s]`."""
-    if len(a) == 1:
-        return x @ a[0].mT
-    return torch.bmm(a, x[..., None])[..., 0]
+def _dual_norms(flat: Tensor, norm: Norm) -> Tensor:
+    """Dual norms `[b, s]` of coefficients `[b, s, n]`, not less than the true ones by underflow."""
+    exponent = DUAL_EXPONENTS[norm]
+    parts = [
+        torch.linalg.vector_norm(part, exponent, dim=2) for part in torch.split(flat, LONGEST, 2)
+    ]
+    found: Tensor = parts[0]
+    if len(parts) > 1:
+        found = torch.linalg.vector_norm(torch.stack(parts, 2), exponent, dim=2)
+    # squares may vanish, and numbers of which they do have this norm at most
+    return found + math.sqrt(flat.shape[2]) * smallest(flat.dtype) if norm == "2" else found
 
 
 def _worst(radii: Tensor) -> str:

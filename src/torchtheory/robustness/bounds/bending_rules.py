@@ -13,7 +13,7 @@ from torch import Tensor
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.robustness.affine_operations import function_of
 from torchtheory.robustness.bounds.affine_rules import each
-from torchtheory.robustness.bounds.graph import Bend, Largest
+from torchtheory.robustness.bounds.graph import Bend, Largest, Maximum
 from torchtheory.robustness.bounds.relaxations import (
     Activation,
     Clamped,
@@ -53,13 +53,16 @@ def maximum(watch: Pass, a: Any, b: Any) -> Any:
     r"""$\max(a,b)=a+\max(b-a,0)$."""
     if not isinstance(a, Signal):
         a, b = b, a
-    return a + bend(watch, b - a, Kinked(0.0, 1.0))
+    if not isinstance(b, Signal):
+        return b + bend(watch, a - b, Kinked(0.0, 1.0))
+    shape = torch.broadcast_shapes(a.shape, b.shape)  # type: ignore[no-untyped-call]
+    a, b = (s if s.shape == shape else s.expand(shape) for s in (a, b))
+    rise = bend(watch, b - a, Kinked(0.0, 1.0))
+    return vertex(watch, Maximum(), (a, rise, b), torch.maximum(a.value, b.value))
 
 
 def minimum(watch: Pass, a: Any, b: Any) -> Any:
-    if not isinstance(a, Signal):
-        a, b = b, a
-    return a - bend(watch, a - b, Kinked(0.0, 1.0))
+    return -maximum(watch, -a, -b)
 
 
 def prelu(watch: Pass, x: Any, weight: Any) -> Any:

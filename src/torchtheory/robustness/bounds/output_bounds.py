@@ -13,14 +13,14 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_batch, as_module, one_of, whole_number
+from torchtheory.core.checks import as_batch, module_with_values, one_of, whole_number
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
-from torchtheory.models.model import PureFunction
 from torchtheory.robustness.bounds.balls import Ball, Limits
-from torchtheory.robustness.bounds.graph import ROUNDING, Graph
+from torchtheory.robustness.bounds.graph import Graph
+from torchtheory.robustness.bounds.kept import graph_of
 from torchtheory.robustness.bounds.propagation import KEPT, Propagation, meet
-from torchtheory.robustness.bounds.relaxations import Box
-from torchtheory.robustness.bounds.tracing import trace
+from torchtheory.robustness.bounds.relaxations import Box, largest_entries
+from torchtheory.robustness.bounds.rounding import chain, gamma, products, smallest
 
 Method: TypeAlias = Literal["interval", "crown", "crown-interval", "alpha-crown"]
 METHODS: tuple[Method, ...] = ("interval", "crown", "crown-interval", "alpha-crown")
@@ -69,13 +69,10 @@ class BoundedNetwork:
     """
 
     def __init__(self, model: nn.Module, x: Tensor, *, output: int | str | None = None) -> None:
-        as_module(model)
-        like = PureFunction(model).reference()
+        module_with_values(model)
+        graph, like = graph_of(model, tuple(as_batch(x).shape[1:]), output)
+        self.graph: Graph = graph
         self.dtype, self.device = like.dtype, like.device
-        x = as_batch(x)
-        self.graph: Graph = trace(
-            model, torch.empty(x.shape[1:], dtype=self.dtype, device=self.device), output=output
-        )
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -162,10 +159,9 @@ class BoundedNetwork:
         steps: tuple[int, int],
     ) -> tuple[Box, list[LayerBounds]]:
         run = Propagation(self.graph, ball)
-        last = self.graph.output
         if method == "interval":
-            run.intervals()
-            found = run.boxes[last]
+            least = smallest(self.dtype)
+            found = Box(*(v + e for v, e in zip(run.intervals(), (-least, least), strict=True)))
             if rows is not None:
                 found = _of_rows(found, rows)
         else:
@@ -209,12 +205,13 @@ class BoundedNetwork:
 def _of_rows(box: Box, rows: Tensor) -> Box:
     """Linear functions of an interval, `[b, k]`."""
     count = len(box.lower)  # a network of one output may leave out its axis
-    middle = ((box.lower + box.upper) / 2).reshape(count, 1, -1)
-    half = ((box.upper - box.lower) / 2).reshape(count, 1, -1)
     flat = rows.reshape(*rows.shape[:2], -1)
-    center, spread = (flat * middle).sum(2), (flat.abs() * half).sum(2)
-    eps = ROUNDING * torch.finfo(box.lower.dtype).eps * flat.shape[2] ** 0.5
-    spread = spread + eps * ((flat * middle).abs().sum(2) + spread)
+    ends = Box(*(v.reshape(count, -1) for v in box))
+    middle, half = (ends.lower + ends.upper) / 2, (ends.upper - ends.lower) / 2
+    # of these sums, and of those that somebody makes of the outputs
+    share = 2 * gamma(chain(flat.shape[2]) + 8, flat.dtype)
+    center = products(flat, middle)
+    spread = products(flat.abs(), half + share * largest_entries(ends))
     return Box(center - spread, center + spread)
 
 
@@ -243,7 +240,7 @@ def output_bounds(
         norm: `"inf"`, `"2"` or `"1"`.
         method: `"interval"`; `"crown"`; `"crown-interval"`, which finds the bounds inside the
             network by intervals and only those of the outputs by CROWN; or `"alpha-crown"`, with
-            slopes that are optimized for each output of each sample.
+            lines around activations that are optimized for each output of each sample.
         box: least and largest valid input, such as `(0, 1)`.
         specification: rows of linear functions of the (flattened) outputs, `[k, outputs]` or
             `[b, k, outputs]`, such as those of `margin_rows`; the outputs themselves unless given.
@@ -255,15 +252,19 @@ def output_bounds(
         chunk: samples that are bounded at once.
 
     Returns:
-        Bounds that hold for the network in exact arithmetic. Each one is moved outwards by
-        $\epsilon\sqrt n$ times the absolute terms of the sums of $n$ numbers that it is made of,
-        with $\epsilon$ the unit of the network's precision, which covers roundings that do not
-        conspire.
+        Bounds that hold for the network in exact arithmetic and for its outputs as torch computes
+        them, in whatever order it sums: every rounding is counted at its worst (`rounding`), a sum
+        of $n$ products of size $s$ at $2^{-24}ns$ in single precision. Not counted are algorithms
+        that compute a convolution by other sums, such as those of Winograd on graphics cards.
 
     Raises:
-        UnsupportedModel: if an operation has no rule; the message names it and its place.
+        UnsupportedModel: if an operation has no rule; the message names it and its place. Networks
+            in half precision or under autocast are refused.
 
-    Cost: interval bounds take two forward passes. CROWN takes, for each layer of $n$ units that
+    Cost: following the network takes a few passes for one sample; the graph of a model that
+    consists of torch's own layers is kept while it lives and does not change, so that later calls
+    begin with the bounds (`BoundedNetwork` keeps that of any). Interval bounds take two forward
+    passes. CROWN takes, for each layer of $n$ units that
     an activation follows, a backward pass of $2n$ functions through the layers before it; of
     ReLUs only for the units whose interval bounds have both signs. Memory: 32 MiB of
     coefficients a few times over, and the bounds of all values of `chunk` samples.

@@ -11,14 +11,15 @@ enters the activation; these are found in the same way, layer by layer, and met 
 bounds, for neither of the two is always the better one.
 
 *Optimized slopes* (Xu et al. 2021, alpha-CROWN): the line below a ReLU that bends may have any
-slope in $[0,1]$. Each linear function of each sample has its own slopes, moved by Adam towards a
-larger bound; the best one met is kept.
+slope in $[0,1]$, and around other activations there is a range of lines as well (`relaxations`).
+Each linear function of each sample has its own lines, moved by Adam towards a larger bound; the
+best bound met is kept.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +29,6 @@ from torch import Tensor
 from torchtheory.core.budget import check_time
 from torchtheory.robustness.bounds.balls import Ball
 from torchtheory.robustness.bounds.graph import (
-    ROUNDING,
     Affine,
     Bend,
     Graph,
@@ -37,7 +37,8 @@ from torchtheory.robustness.bounds.graph import (
     Sum,
     pull_back_lines,
 )
-from torchtheory.robustness.bounds.relaxations import Box, Kinked
+from torchtheory.robustness.bounds.relaxations import Box, Kinked, Lines
+from torchtheory.robustness.bounds.rounding import entries, gamma, products, smallest
 
 #: Bytes of coefficients that are held at once.
 PIECE = 2**25
@@ -45,7 +46,7 @@ PIECE = 2**25
 #: How many times its coefficients an optimized bound holds.
 KEPT = 6
 
-#: Share of the way to the other end of their range that Adam's first step moves slopes.
+#: How far Adam's first step moves from one line of a family to the next, and how steps shrink.
 _RATE, _DECAY, _BETAS = 0.25, 0.97, (0.8, 0.95)
 
 
@@ -58,6 +59,7 @@ class Propagation:
         boxes: bounds of each value, by place.
         relaxed: what stands for each operation that bends, by place.
         iterations: steps of optimizing slopes for bounds inside the network.
+        errors: what rounding may do to each value, by place; see `graph`.
     """
 
     graph: Graph
@@ -65,6 +67,7 @@ class Propagation:
     boxes: dict[int, Box] = field(default_factory=dict)
     relaxed: dict[int, Any] = field(default_factory=dict)
     iterations: int = 0
+    errors: dict[int, Tensor | None] = field(default_factory=dict)
 
     def intervals(self) -> Box:
         """Interval bounds of all values; those of the output."""
@@ -72,7 +75,7 @@ class Propagation:
         for vertex in self.graph.vertices[1 : self.graph.output + 1]:
             assert vertex.operation is not None
             made = vertex.operation.interval(*(self.boxes[k] for k in vertex.operands))
-            if self.ball.norm != "inf" and self._first_map(vertex.place):
+            if self._tighter_in_a_ball(vertex.place):
                 made = meet(made, self.backwards(vertex.place))
             self.boxes[vertex.place] = made
         return self.boxes[self.graph.output]
@@ -96,11 +99,37 @@ class Propagation:
                 # of one affine map of a box intervals say all there is to say
                 if intermediate and below and not self._first_map(below):
                     self.boxes[below] = self._tightened(below, operation)
-                self.relaxed[vertex.place] = operation.relaxed(self.boxes[below])
+                if isinstance(operation, Bend):
+                    self.relaxed[vertex.place] = operation.relaxed(*self._beneath(below))
+                else:
+                    self.relaxed[vertex.place] = operation.relaxed(self.boxes[below])
             made = operation.interval(*(self.boxes[k] for k in vertex.operands))
-            if self.ball.norm != "inf" and self._first_map(vertex.place):
+            if self._tighter_in_a_ball(vertex.place):
                 made = meet(made, self.backwards(vertex.place))
             self.boxes[vertex.place] = made
+
+    def _beneath(self, place: int) -> tuple[Box, int, Tensor | None]:
+        """What an activation must know of what enters it: bounds, uses and errors."""
+        counted = self.graph.only_bent[place]
+        return self.boxes[place], self.graph.uses[place], self.error(place) if counted else None
+
+    def error(self, place: int) -> Tensor | None:
+        """What rounding may do to the entries of a value, `[b, ...]`; None for nothing."""
+        if place not in self.errors:
+            vertex = self.graph.vertices[place]
+            operation = vertex.operation
+            if operation is None or isinstance(
+                operation, Bend
+            ):  # counted in the ball, and in lines
+                found = None
+            else:
+                operands = [self.boxes[k] for k in vertex.operands]
+                made = self.boxes.get(place)
+                made = operation.interval(*operands) if made is None else made
+                uses = max(self.graph.uses[k] for k in vertex.operands)
+                found = operation.error(made, uses, *operands)
+            self.errors[place] = found
+        return self.errors[place]
 
     def _first_map(self, place: int) -> bool:
         """Whether a value is an affine map of the input, and no later one is without another."""
@@ -112,6 +141,13 @@ class Propagation:
             for k in self.graph.ancestors(place)
         )
 
+    def _tighter_in_a_ball(self, place: int) -> bool:
+        """Whether sums of entries of the input are bounded better by its norm than by a box."""
+        if self.ball.norm == "inf" or not self._first_map(place):
+            return False
+        operation = self.graph.vertices[place].operation
+        return isinstance(operation, Affine) and operation.fan_in > 1
+
     def _tightened(self, place: int, operation: Bend | Largest) -> Box:
         box = self.boxes[place]
         if not (isinstance(operation, Bend) and isinstance(operation.activation, Kinked)):
@@ -120,7 +156,7 @@ class Propagation:
         bent = (box.lower < 0) & (box.upper > 0)
         if not bool(bent.any()):
             return box
-        found = meet(box, self.backwards(place, bent.flatten(1).any(0)))
+        found = meet(box, self.backwards(place, bent.reshape(len(bent), -1).any(0)))
         # what is known of a sample does not depend on those beside it
         return Box(*(torch.where(bent, new, old) for new, old in zip(found, box, strict=True)))
 
@@ -155,13 +191,17 @@ class Propagation:
         each = copies * len(self.ball) * widest * self.ball.center.element_size()
         return iter(torch.split(rows, max(1, PIECE // max(each, 1))))
 
-    def least(self, rows: Tensor, place: int, slopes: dict[int, Tensor] | None = None) -> Tensor:
-        r"""Lower bounds `[b, s]` of linear functions `[b or 1, s, ...]` of a value on the balls."""
+    def least(self, rows: Tensor, place: int, chosen: Mapping[int, Lines] | None = None) -> Tensor:
+        """Lower bounds `[b, s]` of linear functions `[b or 1, s, ...]` of a value on the balls.
+
+        Args:
+            chosen: lines around activations, in the place of those of the least area.
+        """
         coefficients = {place: rows}
         total: Tensor | float = 0.0
         terms: Tensor | float = 0.0
-        roundings = 0.0
-        for k in reversed(self.graph.ancestors(place)):
+        above = self.graph.ancestors(place)
+        for k in reversed(above):
             a = coefficients.pop(k)
             vertex = self.graph.vertices[k]
             operation = vertex.operation
@@ -169,18 +209,20 @@ class Propagation:
             if operation is None:
                 least, size = self.ball.least(a)
                 total, terms = total + least, terms + size.detach()
-                roundings += math.sqrt(math.prod(vertex.shape) + 1)
                 continue
+            if k == place or not self.graph.only_bent[k]:
+                error = self.error(k)
+                if error is not None:
+                    moved = products(entries(a.abs()), error.reshape(len(error), -1))
+                    total, terms = total - moved, terms + moved.detach()
+            parts: Sequence[Tensor | None]
             if isinstance(operation, Affine):
                 made, shift = operation.pull_back(a)
                 parts = [made]
             elif isinstance(operation, Picks | Sum):
                 parts, shift = operation.pull_back(a)
             elif isinstance(operation, Bend):
-                lines = self.relaxed[k]
-                if slopes is not None and k in slopes:
-                    (below,) = vertex.operands
-                    lines = _with_slopes(operation, self.boxes[below], slopes[k])
+                lines = self.relaxed[k] if chosen is None or k not in chosen else chosen[k]
                 made, shift = pull_back_lines(a, lines)
                 parts = [made]
             else:
@@ -189,57 +231,92 @@ class Propagation:
                 parts = [made]
             if shift is not None:
                 total, terms = total + shift, terms + shift.detach().abs()
-            roundings += math.sqrt(operation.terms())
             for operand, part in zip(vertex.operands, parts, strict=True):
-                known = coefficients.get(operand)
-                coefficients[operand] = part if known is None else known + part
+                if part is not None:
+                    known = coefficients.get(operand)
+                    coefficients[operand] = part if known is None else known + part
         assert isinstance(total, Tensor)
-        unit = ROUNDING * torch.finfo(total.dtype).eps
-        return total - unit * roundings * terms
+        dtype = total.dtype
+        return total - gamma(2 * len(above) + 8, dtype) * terms - smallest(dtype)
 
     def optimized(self, rows: Tensor, place: int, iterations: int) -> Tensor:
-        """The bounds of `least` with slopes of its own for each function of each sample."""
-        free: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-        slopes: dict[int, Tensor] = {}
+        """The bounds of `least` with lines of its own for each function of each sample."""
+        families: dict[int, list[Lines]] = {}
+        numbers: dict[int, Tensor] = {}
         wanted = (len(self.ball), rows.shape[1])
         for k in self.graph.ancestors(place):
             vertex = self.graph.vertices[k]
             if not isinstance(vertex.operation, Bend):
                 continue
-            activation = vertex.operation.activation
-            if not isinstance(activation, Kinked):
+            below, uses, error = self._beneath(vertex.operands[0])
+            if isinstance(vertex.operation.activation, Kinked) and not bool(
+                ((below.lower < 0) & (below.upper > 0)).any()
+            ):
                 continue
-            box = self.boxes[vertex.operands[0]]
-            bent, low, high = activation.free(box)
-            if not bool(bent.any()):
-                continue
-            lines = self.relaxed[k]
-            start = torch.where((low <= lines.lower_slope) & bent, lines.lower_slope, low)
-            slopes[k] = start[:, None].expand(*wanted, *vertex.shape).clone()
-            free[k] = (bent, low, high)
+            families[k], start = vertex.operation.family(below, uses, error)
+            numbers[k] = start[:, None].expand(*wanted, *vertex.shape).clone()
         best = self.least(rows, place)
-        if not slopes:
+        if not numbers:
             return best
-        adam = {k: _Adam(s, _RATE * (free[k][2] - free[k][1])) for k, s in slopes.items()}
+        adam = {k: _Adam(n) for k, n in numbers.items()}
+
+        def found() -> Tensor:
+            chosen = {k: mixed(families[k], n) for k, n in numbers.items()}
+            return self.least(rows, place, chosen)
+
         for step in range(iterations):
             check_time()
             with torch.enable_grad():
-                for slope in slopes.values():
-                    slope.requires_grad_(True)
-                found = self.least(rows, place, slopes)
-                gradients = torch.autograd.grad(found.sum(), list(slopes.values()))
-            best = torch.maximum(best, found.detach())
-            for (k, slope), gradient in zip(slopes.items(), gradients, strict=True):
-                moved = slope.detach() + adam[k].step(gradient, step)
-                slopes[k] = torch.minimum(torch.maximum(moved, free[k][1]), free[k][2])
-        return torch.maximum(best, self.least(rows, place, slopes))
+                for number in numbers.values():
+                    number.requires_grad_(True)
+                value = found()
+                gradients = torch.autograd.grad(value.sum(), list(numbers.values()))
+            best = larger(best, value.detach())
+            for (k, number), gradient in zip(numbers.items(), gradients, strict=True):
+                moved = number.detach() + adam[k].step(gradient, step)
+                numbers[k] = moved.clamp_(0.0, len(families[k]) - 1.0)
+        return larger(best, found())
+
+
+def mixed(family: Sequence[Lines], number: Tensor) -> Lines:
+    """Lines between neighbors of a family, `[b, s, ...]`: of number 1.5 half of 1 and half of 2."""
+    if len(family) == 2:
+        share = number
+        pairs = list(zip(family[0], family[1], strict=True))
+    else:
+        first = number.detach().floor().clamp_max_(len(family) - 2.0)
+        share = number - first
+        places = first.long()
+        pairs = []
+        for same in zip(*family, strict=True):
+            every = torch.stack(same)  # [members, b, ...]
+            index = places.transpose(0, 1)  # [s, b, ...]
+            pairs.append(
+                tuple(_picked(every, index + k).transpose(0, 1) for k in (0, 1))  # type: ignore[arg-type]
+            )
+    return Lines(*(_between(a, b, share) for a, b in pairs))
+
+
+def _picked(members: Tensor, index: Tensor) -> Tensor:
+    """`[members, b, ...]` and `[s, b, ...]` to `[s, b, ...]`."""
+    return members.gather(0, index)
+
+
+def _between(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
+    if a.ndim < share.ndim:
+        a, b = a[:, None], b[:, None]
+    return a + share * (b - a)
+
+
+def larger(a: Tensor, b: Tensor) -> Tensor:
+    """The larger bound, and the one that is a number where the other is not."""
+    return torch.fmax(a, b)
 
 
 class _Adam:
     """Adam's steps for one tensor, upwards; torch's own takes seconds to import."""
 
-    def __init__(self, like: Tensor, rate: Tensor) -> None:
-        self.rate = rate
+    def __init__(self, like: Tensor) -> None:
         self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
 
     def step(self, gradient: Tensor, k: int) -> Tensor:
@@ -248,15 +325,9 @@ class _Adam:
         self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         mean = self.mean / (1 - first ** (k + 1))
         size = (self.square / (1 - second ** (k + 1))).sqrt_().add_(1e-12)
-        return self.rate * _DECAY**k * mean / size
-
-
-def _with_slopes(operation: Bend, box: Box, slopes: Tensor) -> Any:
-    activation = operation.activation
-    assert isinstance(activation, Kinked)
-    return activation.lines(Box(box.lower[:, None], box.upper[:, None]), slopes)
+        return _RATE * _DECAY**k * mean / size
 
 
 def meet(a: Box, b: Box) -> Box:
     """What both say."""
-    return Box(torch.maximum(a.lower, b.lower), torch.minimum(a.upper, b.upper))
+    return Box(torch.fmax(a.lower, b.lower), torch.fmin(a.upper, b.upper))

@@ -8,7 +8,7 @@ $\max(x,0)$ with $l<0<u$ the slopes are $s_l=1$ if $u>-l$ and 0 otherwise, and $
 
 | activation | lines |
 |---|---|
-| one kink at 0 (ReLU, leaky, absolute value) | exact; the free slope can be optimized |
+| one kink at 0 (ReLU, leaky, absolute value) | exact |
 | clamp, hard tanh | exact |
 | softplus | tangent at the midpoint, chord |
 | tanh, sigmoid | tangents through the ends, by bisection and Newton's method |
@@ -16,6 +16,11 @@ $\max(x,0)$ with $l<0<u$ the slopes are $s_l=1$ if $u>-l$ and 0 otherwise, and $
 
 The offset of a line is in each case the exact extreme of $\varrho(x)-sx$ (or a bound of it), so a
 slope that is off by rounding costs a little area and no soundness.
+
+Other lines do as well: of a kink those through it with any slope between its two, of other
+activations those that support the envelopes at other points than the midpoint. A mixture of two
+lines below the graph is below it, so a few of them (`family`) span a range of lines in which the
+best one for a network can be searched for.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -30,6 +35,9 @@ from torch import Tensor
 
 #: Points of an interval at which an activation without a closed form is sampled.
 _SAMPLES = 33
+
+#: Where lines of a family support the envelopes of an activation, as shares of the interval.
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Box(NamedTuple):
@@ -52,8 +60,18 @@ class Lines(NamedTuple):
         return torch.maximum(self.lower_slope.abs(), self.upper_slope.abs())
 
 
+def largest_entries(box: Box) -> Tensor:
+    """The largest absolute value within bounds, entry by entry."""
+    return torch.maximum(box.lower.detach().abs(), box.upper.detach().abs())
+
+
 class Activation(Protocol):
     """A function of each entry."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether its values are computed without rounding."""
+        ...
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
@@ -63,6 +81,10 @@ class Activation(Protocol):
 
     def lines(self, box: Box) -> Lines:
         """Lines around it."""
+        ...
+
+    def family(self, box: Box) -> tuple[list[Lines], Tensor]:
+        """Lines of which neighbors may be mixed, and the number of the usual ones among them."""
         ...
 
     def terms(self, box: Box) -> float | Tensor:
@@ -105,14 +127,18 @@ class Kinked:
     def terms(self, box: Box) -> float:
         return 0.0
 
-    def free(self, box: Box) -> tuple[Tensor, Tensor, Tensor]:
-        """Where a slope is free, and the least and the largest that it may have."""
-        bent = (box.lower < 0) & (box.upper > 0)
-        left = torch.as_tensor(self.left, dtype=box.lower.dtype, device=box.lower.device)
-        right = torch.as_tensor(self.right, dtype=box.lower.dtype, device=box.lower.device)
-        return bent, torch.minimum(left, right), torch.maximum(left, right)
+    @property
+    def exact(self) -> bool:
+        return all(
+            not isinstance(v, Tensor) and v in (-1.0, 0.0, 1.0) for v in (self.left, self.right)
+        )
 
-    def lines(self, box: Box, slope: Tensor | None = None) -> Lines:
+    def family(self, box: Box) -> tuple[list[Lines], Tensor]:
+        """The free slope may be that of either side."""
+        members = [self.lines(box, self.left), self.lines(box, self.right)]
+        return members, (box.lower + box.upper > 0).to(box.lower)
+
+    def lines(self, box: Box, slope: float | Tensor | None = None) -> Lines:
         """The lines; `slope` is that of the free one, unless it is to enclose the least area."""
         lower, upper = box
         left = torch.as_tensor(self.left, dtype=lower.dtype, device=lower.device)
@@ -151,23 +177,40 @@ class Clamped:
     def __call__(self, x: Tensor) -> Tensor:
         return x.clamp(self.low, self.high)
 
+    exact = False  # torch rounds the limits
+
     def image(self, box: Box) -> Box:
         return Box(self(box.lower), self(box.upper))
 
-    def lines(self, box: Box) -> Lines:
-        slope, offset = _below_clamp(box, self.low, self.high)
+    def lines(self, box: Box, share: float = 0.5) -> Lines:
+        slope, offset = _below_clamp(box, self.low, self.high, share)
         # what lies above is what lies below the function turned about the origin
         turned = Box(-box.upper, -box.lower)
-        above, over = _below_clamp(turned, -self.high, -self.low)
+        above, over = _below_clamp(turned, -self.high, -self.low, 1 - share)
         return Lines(slope, offset, above, -over)
+
+    def family(self, box: Box) -> tuple[list[Lines], Tensor]:
+        return _family(self.lines, box)
 
     def terms(self, box: Box) -> float:
         return 0.0
 
 
-def _below_clamp(box: Box, low: float, high: float) -> tuple[Tensor, Tensor]:
+def _family(lines: Callable[[Box, float], Lines], box: Box) -> tuple[list[Lines], Tensor]:
+    """Lines at several shares of an interval, with those at its midpoint in the middle."""
+    members = [lines(box, share) for share in _SHARES]
+    return members, torch.full_like(box.lower, len(_SHARES) // 2)
+
+
+def _place(box: Box, share: float) -> Tensor:
+    if share in (0.0, 1.0):
+        return box.upper if share else box.lower
+    return (1 - share) * box.lower + share * box.upper
+
+
+def _below_clamp(box: Box, low: float, high: float, share: float) -> tuple[Tensor, Tensor]:
     lower, upper = box
-    middle = (lower + upper) / 2
+    middle = _place(box, share)
     top = upper.clamp(low, high)
     start = torch.clamp_min(lower, low)  # where the envelope leaves the level `low`
     width = upper - start
@@ -196,11 +239,16 @@ class Softplus:
             torch.where(falls, a.clamp_max(place), a), torch.where(falls, b.clamp_min(top), b)
         )
 
-    def terms(self, box: Box) -> float:
-        return 0.0
+    exact = False
 
-    def lines(self, box: Box) -> Lines:
-        middle = (box.lower + box.upper) / 2
+    def terms(self, box: Box) -> float:
+        return 1 / self.beta
+
+    def family(self, box: Box) -> tuple[list[Lines], Tensor]:
+        return _family(self.lines, box)
+
+    def lines(self, box: Box, share: float = 0.5) -> Lines:
+        middle = _place(box, share)
         slope = torch.sigmoid(self.beta * middle)
         # beyond the threshold torch returns x itself, below the function by this at most
         jump = math.log1p(math.exp(-self.threshold)) / self.beta
@@ -221,13 +269,18 @@ class Sigmoidal:
     def image(self, box: Box) -> Box:
         return Box(self(box.lower), self(box.upper))
 
+    exact = False
+
     def terms(self, box: Box) -> float:
         return abs(self.shift) + self.scale
 
-    def lines(self, box: Box) -> Lines:
+    def family(self, box: Box) -> tuple[list[Lines], Tensor]:
+        return _family(self.lines, box)
+
+    def lines(self, box: Box, share: float = 0.5) -> Lines:
         lower, upper = self.rate * box.lower, self.rate * box.upper
-        slope, offset = _below_tanh(lower, upper)
-        above, over = _below_tanh(-upper, -lower)
+        slope, offset = _below_tanh(lower, upper, share)
+        above, over = _below_tanh(-upper, -lower, 1 - share)
         k = self.scale * self.rate
         return Lines(
             k * slope,
@@ -237,9 +290,9 @@ class Sigmoidal:
         )
 
 
-def _below_tanh(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """The line below tanh that supports its convex envelope at the midpoint."""
-    middle = (lower + upper) / 2
+def _below_tanh(lower: Tensor, upper: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """The line below tanh that supports its convex envelope at a share of the interval."""
+    middle = _place(Box(lower, upper), share)
     top = torch.tanh(upper)
     # on the convex side, where does a tangent meet the upper end? It lies above the graph there
     # to the right of that point, and below it to the left
@@ -307,15 +360,20 @@ class Smooth:
         _, values, slack = self._sampled(box)
         return Box(values.amin(-1) - slack, values.amax(-1) + slack)
 
+    exact = False
+
     def terms(self, box: Box) -> Tensor:
         # such as x times one plus an error function, in which all digits may be lost
-        return torch.maximum(box.lower.abs(), box.upper.abs())
+        return largest_entries(box)
 
-    def lines(self, box: Box) -> Lines:
+    def family(self, box: Box) -> tuple[list[Lines], Tensor]:
+        return _family(self.lines, box)
+
+    def lines(self, box: Box, share: float = 0.5) -> Lines:
         points, values, slack = self._sampled(box)
-        middle = (box.lower + box.upper) / 2
-        slope = _supporting(points, values, middle)
-        above = -_supporting(points, -values, middle)
+        middle = _place(box, share)
+        slope = _supporting(points, values, middle, share < 0.5)
+        above = -_supporting(points, -values, middle, share < 0.5)
         rest = (values - slope[..., None] * points).amin(-1)
         over = (values - above[..., None] * points).amax(-1)
         return Lines(slope, rest - slack, above, over + slack)
@@ -324,18 +382,24 @@ class Smooth:
         share = torch.linspace(0, 1, _SAMPLES, dtype=box.lower.dtype, device=box.lower.device)
         width = box.upper - box.lower
         points = box.lower[..., None] + width[..., None] * share
-        slack = self.curvature * (width / (_SAMPLES - 1)).square() / 8
-        return points, self.function(points), slack
+        points[..., -1] = box.upper  # and not what rounding leaves of it
+        apart = width / (_SAMPLES - 1) + 4 * torch.finfo(width.dtype).eps * largest_entries(box)
+        return points, self.function(points), self.curvature * apart.square() / 8
 
 
-def _supporting(points: Tensor, values: Tensor, middle: Tensor) -> Tensor:
-    """Slope of the line below sampled values that is highest at the midpoint, by bisection."""
+def _supporting(points: Tensor, values: Tensor, middle: Tensor, steepest: bool) -> Tensor:
+    """Slope of the line below sampled values that is highest at a point, by bisection.
+
+    Args:
+        steepest: which one where there are several, as at an end of the interval.
+    """
     steps = points.diff(dim=-1)
     slopes = values.diff(dim=-1) / torch.where(steps > 0, steps, 1.0)
     low, high = slopes.amin(-1), slopes.amax(-1)
     for _ in range(30):
         slope = (low + high) / 2
         lowest = (values - slope[..., None] * points).argmin(-1, keepdim=True)
-        left = points.gather(-1, lowest)[..., 0] < middle
+        touching = points.gather(-1, lowest)[..., 0]
+        left = touching <= middle if steepest else touching < middle
         low, high = torch.where(left, slope, low), torch.where(left, high, slope)
     return (low + high) / 2

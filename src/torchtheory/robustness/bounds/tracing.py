@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module
+from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.model import evaluating, global_randomness_kept
 from torchtheory.models.untouched import copied
@@ -86,7 +86,13 @@ def trace(
     Raises:
         UnsupportedModel: if an operation has no rule; the message names it and its place.
     """
-    as_module(model)
+    module_with_values(model)
+    if sample.dtype not in (torch.float32, torch.float64):
+        raise UnsupportedModel(
+            "bounds are for networks in float32 or float64, and this one is in "
+            f"{str(sample.dtype).removeprefix('torch.')}: bound its copy "
+            "(copy.deepcopy(model).float())"
+        )
     own = copied(model).requires_grad_(False) if own is None else own
     given = torch.zeros(COPIES, *sample.shape, dtype=sample.dtype, device=sample.device)
     watch = Pass(centers=COPIES, apply=apply)
@@ -103,7 +109,7 @@ def trace(
     assert isinstance(last, Vertex)
     kept = tuple(v for v in watch.nodes if isinstance(v, Vertex))
     for vertex in kept:
-        vertex.center = vertex.center.new_empty(0)  # only the shapes were of use
+        vertex.center, vertex.parents = vertex.center.new_empty(0), ()  # only shapes were of use
     return Graph(kept, last.place)
 
 
@@ -121,8 +127,13 @@ def apply(watch: Pass, function: Any, args: tuple[Any, ...], options: dict[str, 
 def _made(
     watch: Pass, name: str, function: Any, args: tuple[Any, ...], options: dict[str, Any]
 ) -> Any:
+    if torch.is_autocast_enabled(args[0].device.type if isinstance(args[0], Signal) else "cpu"):
+        raise watch.refuse(
+            "the network runs under autocast, which computes with fewer digits than bounds count: "
+            "switch it off (torch.autocast(..., enabled=False))"
+        )
     if name in CASTS:
-        return args[0]
+        return _cast(watch, name, args, options)
     if name in DROPOUTS:
         if options.get("training", args[2] if len(args) > 2 else True):
             raise watch.refuse("the network drops units at random")
@@ -148,6 +159,25 @@ def _made(
         # some functions of torch take the order to write to their input without its name
         return args[0].become(made) if any(a is True for a in args[1:]) else made
     raise watch.refuse(f"the network uses {name.strip('_')}, of which no bound is known here")
+
+
+def _cast(watch: Pass, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Signal:
+    """The value itself, if it keeps all of its digits."""
+    x: Signal = args[0]
+    named = {"float": torch.float32, "double": torch.float64, "half": torch.float16,
+             "bfloat16": torch.bfloat16}.get(name)  # fmt: skip
+    given = [
+        a.dtype if isinstance(a, Tensor | Signal) else a for a in (*args[1:], *options.values())
+    ]
+    dtype = next((a for a in given if isinstance(a, torch.dtype)), named)
+    if isinstance(dtype, torch.dtype) and not (
+        dtype.is_floating_point and torch.finfo(dtype).eps <= torch.finfo(x.dtype).eps
+    ):
+        raise watch.refuse(
+            f"the network turns values into {str(dtype).removeprefix('torch.')}, which has fewer "
+            "digits than bounds count"
+        )
+    return x
 
 
 _RULES: dict[str, Callable[..., Any]] = {

@@ -14,7 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module, closed_fraction, nonnegative_number, positive_number
+from torchtheory.core.checks import (
+    closed_fraction,
+    module_with_values,
+    nonnegative_number,
+    positive_number,
+)
 from torchtheory.core.errors import InvalidInput, UnsupportedModel
 from torchtheory.models.untouched import copied
 from torchtheory.robustness.bounds.balls import Ball, Limits
@@ -44,7 +49,7 @@ def interval_bounds(
     >>> bool(net[0].weight.grad.abs().sum() > 0)
     True
     """
-    as_module(model)
+    module_with_values(model)
     parameters = dict(model.named_parameters())
     buffers = dict(model.named_buffers())
     graph = trace(
@@ -99,7 +104,7 @@ class IntervalTraining(nn.Module):
         warm_up: int = 0,
     ) -> None:
         super().__init__()
-        self.model = as_module(model)
+        self.model = module_with_values(model)
         self.radius = positive_number(radius, "radius")
         self.weight = closed_fraction(weight, "weight")
         self.box, self.warm_up, self.steps = box, warm_up, 0

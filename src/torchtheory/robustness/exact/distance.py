@@ -7,10 +7,12 @@ Two ways, which agree where both run:
   binary $b$; the bounds $l\le y\le u$ come from CROWN on a ball that is doubled until it holds an
   answer, and any answer inside the ball is the nearest of all;
 * *the cells in the order of their distance*, for all three norms. A cell is a polytope on which
-  the network is affine. Units are decided one after another; the distance from $x$ to the polytope
-  of the decisions made so far, a projection (Lawson and Hanson's least distance program) or a
-  linear program, is a lower bound for all cells inside of it, so the first cell whose wrong side
-  is reached in the order of these bounds holds the nearest adversarial point.
+  the network is affine. Units are decided one after another, those first around which the lines of
+  CROWN leave the most room. In the polytope of the decisions made so far the margin has a lower
+  bound that is affine, and the distance from $x$ to where it is not positive, a projection (Lawson
+  and Hanson's least distance program) or a linear program, is a lower bound for all cells inside
+  of it; so the first cell whose wrong side is reached in the order of these bounds holds the
+  nearest adversarial point.
 
 Both take time exponential in the number of units that bend, at worst: some dozen of them.
 """
@@ -18,16 +20,17 @@ Both take time exponential in the number of units that bend, at worst: some doze
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
-from torchtheory.core.checks import as_batch, as_module, one_of, whole_number
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.checks import as_batch, module_with_values, one_of, whole_number
+from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.models.untouched import copied
 from torchtheory.robustness.attacks.balls import DUAL_EXPONENTS, Norm, as_norm
 from torchtheory.robustness.bounds.balls import Ball, Limits
@@ -78,10 +81,14 @@ def minimal_perturbation(
         y: its class; the distance is 0 if the model does not choose it.
         norm: `"inf"`, `"2"` or `"1"`.
         method: `"milp"` for the mixed-integer program, `"cells"` for the cells in the order of
-            their distance; the program where the norm allows it unless given.
+            their distance; the program where the norm allows it unless given, and the cells where
+            the solver of the program fails.
         box: least and largest valid input.
         largest: distances beyond this are not looked for.
-        most: refuse to look at more cells than this.
+        most: cells to look at, at most.
+
+    Raises:
+        NotConverged: if there are more cells than `most`, or the solver fails.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).double()
     >>> for layer in (net[0], net[2]):
@@ -90,7 +97,7 @@ def minimal_perturbation(
     >>> [round(minimal_perturbation(net, x, 0, norm).distance, 6) for norm in ("inf", "2", "1")]
     [1.0, 1.414214, 2.0]
     """
-    as_module(model)
+    module_with_values(model)
     named = as_norm(norm)
     one_of(method, "method", ("auto", "milp", "cells"))
     whole_number(most, "most", least=1)
@@ -116,7 +123,9 @@ def minimal_perturbation(
     if (margins <= 0).any():
         worst = int(margins.argmin())
         return MinimalPerturbation(0.0, x.clone(), targets[worst], 0)
-    search = by_cells if method == "cells" or named == "2" else by_program
+    methods = [by_cells] if method == "cells" or named == "2" else [by_program]
+    if method == "auto" and named != "2":
+        methods.append(by_cells)
     searched = 0
     reach = _first_reach(network, given, rows, named)
     for _ in range(_DOUBLINGS):
@@ -131,7 +140,7 @@ def minimal_perturbation(
             if certain[k]:  # no input of the ball is of this class
                 continue
             limit = reach if best is None else best[0]
-            found, count = search(network, run, row, named, limit, limits, most)
+            found, count = _searched(methods, network, run, row, named, limit, limits, most)
             searched += count
             if found is not None and (best is None or found[0] < best[0]):
                 best = (*found, targets[k])
@@ -142,6 +151,20 @@ def minimal_perturbation(
             break
         reach *= 2
     return MinimalPerturbation(math.inf, None, None, searched)
+
+
+def _searched(
+    methods: Sequence[Callable[..., tuple[tuple[float, Array] | None, int]]], *given: Any
+) -> tuple[tuple[float, Array] | None, int]:
+    """What the first method finds that does not fail; the failure of the first if all do."""
+    failure: NotConverged | None = None
+    for method in methods:
+        try:
+            return method(*given)
+        except NotConverged as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
 
 
 def _first_reach(network: PiecewiseAffine, x: Tensor, rows: Tensor, norm: Norm) -> float:

@@ -97,19 +97,21 @@ def by_program(
     cost[lengths] = 1.0
     whole = np.zeros(total)
     whole[list(bits.values())] = 1
-    with _silent():
-        found = milp(
-            cost,
-            constraints=LinearConstraint(
-                matrix.tocsr(), [r[2] for r in rules], [r[3] for r in rules]
-            ),
-            integrality=whole,
-            bounds=Bounds(lower, upper),
-            options={"mip_rel_gap": _TOLERANCE, "presolve": False},
-        )
-    if found.status == 2:
-        return None, int(found.mip_node_count or 0)
-    if found.x is None or not found.success:
+    limits_of_rules = LinearConstraint(matrix.tocsr(), [r[2] for r in rules], [r[3] for r in rules])
+    for presolve in (False, True):  # where the solver stumbles, its other way may end
+        with _silent():
+            found = milp(
+                cost,
+                constraints=limits_of_rules,
+                integrality=whole,
+                bounds=Bounds(lower, upper),
+                options={"mip_rel_gap": _TOLERANCE, "presolve": presolve},
+            )
+        if found.status == 2:
+            return None, int(found.mip_node_count or 0)
+        if found.x is not None and found.success:
+            break
+    else:
         raise NotConverged(f"the mixed-integer program failed: {found.message}")
     exponent = np.inf if norm == "inf" else 1
     point = found.x[:n]
