@@ -64,7 +64,7 @@ def tangent_kernel_dynamics(
     hidden: int = 24,
     samples: int = 4,
     widths: tuple[int, ...] = (32, 64, 128, 256, 512),
-    networks: int = 40,
+    networks: int = 96,
 ) -> None:
     """A small tanh network under gradient flow, then wide ones beside the closed form.
 
@@ -353,7 +353,7 @@ def written_out(run: Run) -> None:
     says.fails("gradient descent with steps of 0.1 in place of the flow", slow, promised=exact)
 
 
-def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 400) -> None:
+def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 1500) -> None:
     """What the start leaves behind: its mean, its variance, and nothing on the training inputs."""
     m, time = len(y), 1.0
     points = torch.cat([x, grid])
