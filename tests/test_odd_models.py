@@ -70,6 +70,22 @@ class Layer(nn.Module):
         return self.function(self.layer, x)
 
 
+class Counts(nn.Module):
+    """Writes to what it holds; unlike a busy model it can be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("calls", torch.zeros(1))
+        self.seen: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.seen.append(len(self.seen))
+        made: Tensor = self.layer(x)
+        return made
+
+
 def chain() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 
@@ -117,6 +133,7 @@ ODD: dict[str, Callable[[], Any]] = {
     "raises StopIteration": raising(StopIteration()),
     "exits": raising(SystemExit(3)),
     "raises BaseException": raising(Own("no")),
+    "counts": Counts,
     "busy": busy,
 }
 

@@ -51,7 +51,7 @@ def interval_bounds(
     """
     module_with_values(model)
     parameters = dict(model.named_parameters())
-    buffers = dict(model.named_buffers())
+    buffers = {k: b.clone() for k, b in model.named_buffers()}  # the model may write to them
     graph = trace(
         model, x[0], parameters={**buffers, **parameters},
         own=copied(model) if own is None else own,
