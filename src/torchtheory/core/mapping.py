@@ -59,10 +59,9 @@ class Mapped:
             return self._in_turn(items)
         sizes = tuple(leaf.shape for leaf in tree_leaves(items) if isinstance(leaf, Tensor))
         open_values = self._right.get(sizes)
-        if inside_transform() or open_values == frozenset():  # a transform hides the numbers
-            before = None
-        else:
-            before = _Before(items)
+        # a transform hides the numbers
+        trusted = inside_transform() or open_values == frozenset()
+        before = None if trusted else _Before(items)
         try:
             made = self._at_once(*items)
         except TorchTheoryError:

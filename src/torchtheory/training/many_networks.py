@@ -381,10 +381,9 @@ class _Stacked:
     def evaluate(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Mean losses and errors `[K]` of all networks on the same samples."""
         total = LossTotals(self.losses, own=False)
+        one = self.stack
         # a chain does the same in both modes
-        with (
-            evaluating(self.stack.base) if isinstance(self.stack, StackedModules) else nullcontext()
-        ):
+        with evaluating(one.base) if isinstance(one, StackedModules) else nullcontext():
             for x, y in samples.chunks(_CHUNK):
                 total.add(self.gradients.outputs(x), y)
         return total.means()
