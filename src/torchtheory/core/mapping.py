@@ -216,7 +216,7 @@ def jacobian(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """
 
     def derivative(x: Tensor, *others: Any) -> Tensor:
-        value, pull = torch.func.vjp(lambda v: function(v, *others), x)
+        value, pull = torch.func.vjp(lambda v: function(v, *others), x)  # type: ignore[misc]
         if not value.numel():
             return x.new_zeros(*value.shape, *x.shape)
         basis = torch.eye(value.numel(), dtype=value.dtype, device=value.device)

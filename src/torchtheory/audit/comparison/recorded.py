@@ -261,8 +261,8 @@ def _quantity(data: Mapping[str, Any]) -> Quantity:
 
 
 def _interval(data: Mapping[str, Any]) -> Interval:
-    ends = {name: float(data[name]) for name in ("estimate", "low", "high", "confidence")}
-    return Interval(**ends, trials=int(data["trials"]), test=_word(data["test"]))
+    ends = (float(data[name]) for name in ("estimate", "low", "high", "confidence"))
+    return Interval(*ends, trials=int(data["trials"]), test=_word(data["test"]))
 
 
 def _word(value: Any) -> str:

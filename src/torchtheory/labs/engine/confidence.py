@@ -27,10 +27,6 @@ def judged_together(claims: Sequence[Claim], chance: float = CHANCE) -> list[Cla
     >>> {round(c.interval.confidence, 6) for c in judged_together(run.claims)}
     {0.9995}
     """
-    counted = sum(_by_chance(c) for c in claims)
-    each = 1 - chance / max(counted, 1)
-    return [c.at(max(each, c.interval.confidence)) if _by_chance(c) else c for c in claims]
-
-
-def _by_chance(c: Claim) -> bool:
-    return c.interval is not None and c.interval.confidence < 1
+    own = [1.0 if c.interval is None else c.interval.confidence for c in claims]
+    each = 1 - chance / max(sum(o < 1 for o in own), 1)
+    return [c.at(max(each, o)) if o < 1 else c for c, o in zip(claims, own, strict=True)]
