@@ -261,8 +261,9 @@ def _quantity(data: Mapping[str, Any]) -> Quantity:
 
 
 def _interval(data: Mapping[str, Any]) -> Interval:
-    ends = (float(data[name]) for name in ("estimate", "low", "high", "confidence"))
-    return Interval(*ends, trials=int(data["trials"]), test=_word(data["test"]))
+    estimate, low, high = (float(data[name]) for name in ("estimate", "low", "high"))
+    confidence, trials = float(data["confidence"]), int(data["trials"])
+    return Interval(estimate, low, high, confidence, trials, _word(data["test"]))
 
 
 def _word(value: Any) -> str:
