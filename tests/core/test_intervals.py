@@ -207,6 +207,11 @@ def test_an_interval_that_nobody_can_make_again_is_stretched() -> None:
     assert cut.at(0.99) == half.at(0.99)
     one_sided = Interval(2.0, 2.0, math.inf, 0.9, 5, "t").at(0.99)
     assert (one_sided.low, one_sided.high) == (2.0, math.inf)
+    below = Interval(2.0, -math.inf, 3.0, 0.9, 5, "t").at(0.99)
+    assert below.low == -math.inf
+    assert below.high == pytest.approx(2 + stats.norm.ppf(0.99) / stats.norm.ppf(0.9))
+    endless = Interval(math.inf, 2.0, math.inf, 0.9, 5, "t").at(0.99)
+    assert (endless.low, endless.high) == (-math.inf, math.inf)
     exact_value = Interval(2.0, 2.0, 2.0, 1.0, 1, "exact")
     assert exact_value.at(0.99) is exact_value
     with pytest.raises(InvalidInput, match="confidence"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.mapping import Mapped
+from torchtheory.core.mapping import Mapped, jacobian
 
 EYE = 2 * torch.eye(3, dtype=torch.float64)
 
@@ -75,6 +75,82 @@ def test_what_a_function_counts_is_not_counted_twice() -> None:
     counts = torch.zeros(3)
     Mapped(one)(torch.zeros(3, 2), counts)
     assert counts.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_what_a_function_writes_and_reads_is_as_if_called_once() -> None:
+    def counted(v: Tensor, count: Tensor) -> Tensor:
+        count.add_(1)
+        return v * count
+
+    def without_rule(v: Tensor, count: Tensor) -> Tensor:
+        count.add_(1)
+        return v * float(count)
+
+    def ambiguous(v: Tensor, count: Tensor) -> Tensor:
+        count.add_(1)
+        return solved(v * count)
+
+    v = torch.randn(4, 1, 3, 1, dtype=torch.float64)
+    for function, wanted in ((counted, v), (without_rule, v), (ambiguous, v / 2)):
+        counts = torch.zeros(4, dtype=torch.float64)
+        each = Mapped(function)
+        assert torch.allclose(each(v, counts), wanted)
+        assert counts.tolist() == [1.0] * 4
+        assert torch.allclose(each(v, counts), 2 * wanted)
+
+
+def test_values_that_were_0_are_compared_when_they_are_not() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 3)).double()
+
+    def rows(scale: Tensor, x: Tensor) -> Tensor:
+        made: Tensor = scale * jacrev(lambda v: network(v[None])[0])(x)
+        return made
+
+    x, scale = torch.randn(3, 3).double(), torch.ones(3).double()
+    truth = torch.stack([torch.autograd.functional.jacobian(network, v[None])[0, :, 0] for v in x])
+    assert not torch.allclose(vmap(rows)(scale, x), truth)
+    each = Mapped(rows)
+    assert not each(0 * scale, x).any()
+    assert torch.allclose(each(scale, x), truth)
+
+
+def test_values_that_stay_0_are_not_compared_again() -> None:
+    calls = 0
+
+    def one(v: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return 0 * v
+
+    each = Mapped(one)
+    each(torch.ones(3))
+    before = calls
+    each(torch.ones(3))
+    assert calls == before + 1
+
+
+def test_of_no_items_there_are_no_values() -> None:
+    assert Mapped(lambda v: v.sum(0))(torch.ones(0, 3, 2)).shape == (0, 2)
+
+
+def test_what_all_items_share_may_be_no_tensor() -> None:
+    scaled = Mapped(lambda v, by: v * by["scale"], (0, None))
+    assert scaled(torch.ones(2), {"scale": 3.0}).tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("items", [1, 3, 5])
+def test_jacobians_are_right_where_those_of_torch_are_not(items: int) -> None:
+    places = torch.randn(5, 3, dtype=torch.float64)
+
+    def distances(v: Tensor) -> Tensor:
+        return torch.cdist(v[None], places)[0]
+
+    x = torch.randn(items, 3, dtype=torch.float64)
+    away = x[:, None] - places
+    truth = away / away.norm(dim=2, keepdim=True)
+    assert not torch.allclose(jacrev(distances)(x[0]), truth[0])
+    assert torch.allclose(jacobian(distances)(x[0]), truth[0])
+    assert torch.allclose(Mapped(jacobian(distances))(x), truth)
 
 
 def test_items_of_value_0_say_nothing() -> None:

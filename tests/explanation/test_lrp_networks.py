@@ -552,6 +552,38 @@ def test_weights_that_something_else_makes_are_not_folded(layer: nn.Module) -> N
     torch.testing.assert_close(found.score, net(x)[:, 0].detach())
 
 
+@pytest.mark.parametrize("places", [2, 5])
+def test_channels_that_are_no_features_of_the_layer_before_are_not_folded(places: int) -> None:
+    first = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(places), nn.ReLU(), nn.Flatten())
+    net = nn.Sequential(first, nn.Linear(5 * places, 6), nn.BatchNorm1d(6), nn.ReLU())
+    nn.init.normal_(first[1].running_mean)
+    net, x = net.double().eval(), torch.randn(3, places, 4).double()
+    ledger = lrp(net, x, 0).ledger
+    assert ledger is not None
+    assert (set(ledger.folded), set(ledger.not_folded)) == ({"2"}, {"0.1"})
+
+
+class _TwoNames(nn.Module):
+    """A normalization that is called by the second of its names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+        self.again = self.norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.again(self.linear(x)).relu()
+        return made
+
+
+def test_a_normalization_of_two_names_is_folded() -> None:
+    net = _TwoNames().double().eval()
+    nn.init.normal_(net.norm.running_mean)
+    found = fold_batch_norm(net, torch.randn(3, 4).double())
+    assert found.into == {"norm": "linear"}
+    assert found.unchanged
+
+
 class _OwnSlopes(nn.Module):
     """A network that multiplies its outputs by derivatives that it takes itself."""
 

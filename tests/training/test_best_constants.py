@@ -146,6 +146,27 @@ def test_probabilities_are_those_of_the_classes() -> None:
     assert torch.allclose(found, torch.bincount(y, minlength=3) / 50)
 
 
+def test_logarithms_of_probabilities_are_those_of_the_classes() -> None:
+    y, _ = targets("multiclass")
+    model = nn.Sequential(nn.Linear(2, 3), nn.LogSoftmax(1))
+    problem = Problem(model, (torch.randn(50, 2), y), loss=nn.NLLLoss())
+    found = best_constant(problem, problem.train)
+    assert found is not None
+    shares = torch.bincount(y, minlength=3) / 50
+    assert torch.allclose(found.exp(), shares)
+    entropy = float(torch.special.entr(shares).sum())
+    assert constant_loss(problem, problem.train) == pytest.approx(entropy, rel=1e-5)
+
+
+def test_scores_that_are_no_probabilities_are_descended_to() -> None:
+    y = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
+    weighted = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(6.0))
+    problem = Problem(nn.Linear(2, 1), (4 * torch.randn(8, 2), y), loss=weighted, task="binary")
+    found = best_constant(problem, problem.train)
+    assert found is not None
+    assert float(found) == pytest.approx(math.log(6 * 2 / 6), abs=1e-3)
+
+
 def test_a_loss_that_wants_something_else_leaves_the_usual_constant() -> None:
     def loss(f: Tensor, y: Tensor) -> Tensor:
         if not f.requires_grad and len(f) == 50:

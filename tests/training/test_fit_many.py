@@ -181,6 +181,33 @@ def test_networks_that_are_no_chains() -> None:
         assert torch.allclose(weights(many.network(k)), weights(model), rtol=1e-9, atol=1e-12)
 
 
+class Centered(nn.Module):
+    """Writes into its buffers while it is trained, and reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+        self.register_buffer("middle", torch.zeros(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.middle.add_(0.1 * (x.detach().mean(0) - self.middle))
+        made: Tensor = self.linear(x - self.middle)
+        return made
+
+
+@pytest.mark.parametrize("seeds", [[1, 1, 1], [1, 2, 3]])
+def test_buffers_are_written_as_if_alone(seeds: list[int]) -> None:
+    x, y = sample()
+    networks: list[nn.Module] = [Centered().double() for _ in seeds]
+    many = fit_many(networks, (x + 2, y), epochs=2, seed=seeds, validation=(x, y))
+    for k, model in enumerate(networks):
+        fit(model, (x + 2, y), epochs=2, seed=seeds[k])
+        made = many.network(k)
+        assert torch.allclose(weights(made), weights(model), rtol=1e-9, atol=1e-12)
+        assert torch.allclose(made.get_buffer("middle"), model.get_buffer("middle"))
+
+
 def test_different_depths_images_and_frozen_layers() -> None:
     x, y = sample()
     images = x.reshape(-1, 1, 5)

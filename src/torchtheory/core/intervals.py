@@ -46,7 +46,8 @@ class Interval:
         """The interval that the same observations give at another confidence.
 
         Where it is not known how it was made (it came from a file, or was put together from
-        others), its ends are moved as those of a normal law's interval would be.
+        others), its ends are moved as those of a normal law's interval would be, a one-sided one
+        if an end is infinite.
 
         >>> i = mean_interval([1.0, 2.0, 3.0], confidence=0.95)
         >>> i.at(0.99) == mean_interval([1.0, 2.0, 3.0], confidence=0.99)
@@ -58,17 +59,17 @@ class Interval:
         # whoever has changed its ends since did not change how it was made
         if self.again is not None and self.again(self.confidence) == self:
             return self.again(confidence)
-        factor = _normal(confidence) / _normal(self.confidence)
-        low = (
-            self.estimate
-            if self.low == self.estimate
-            else (self.estimate - factor * (self.estimate - self.low))
-        )
-        high = (
-            self.estimate
-            if self.high == self.estimate
-            else (self.estimate + factor * (self.high - self.estimate))
-        )
+        sides = 2 if math.isfinite(self.low) and math.isfinite(self.high) else 1
+        factor = _normal(confidence, sides) / _normal(self.confidence, sides)
+
+        def moved(end: float, outwards: float) -> float:
+            if end == self.estimate:
+                return end
+            if math.isinf(self.estimate):
+                return outwards
+            return self.estimate + factor * (end - self.estimate)
+
+        low, high = moved(self.low, -math.inf), moved(self.high, math.inf)
         return replace(self, low=low, high=high, confidence=confidence)
 
     def to_json(self) -> dict[str, Any]:
@@ -276,9 +277,9 @@ def _student(confidence: float, degrees: int) -> float:
     return -float(special.stdtrit(degrees, (1 - confidence) / 2))
 
 
-def _normal(confidence: float) -> float:
-    """Two-sided quantile of the normal law."""
-    return -float(special.ndtri((1 - confidence) / 2))
+def _normal(confidence: float, sides: int) -> float:
+    """Quantile of the normal law, one-sided or two-sided."""
+    return -float(special.ndtri((1 - confidence) / sides))
 
 
 def _finite(values: SampleValues) -> np.ndarray[Any, Any]:

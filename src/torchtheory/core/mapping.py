@@ -3,15 +3,15 @@
 `torch.func.vmap` runs each operation of a function once for all items. Its rules for some
 operations take a dimension of the items for one of the operation where both have the same size
 (the derivative of `nn.PReLU`, `torch.linalg.solve`) or are wrong altogether (the derivative of
-`torch.cdist`), and say nothing. So what it gives is compared with the function on single items,
-once for every size, and a function that it gets wrong, or has no rule for, is run on one item
-after the other.
+`torch.cdist`, also in `torch.func.jacrev`), and say nothing. So what it gives is compared with the
+function on single items, once for every size, and a function that it gets wrong, or has no rule
+for, is run on one item after the other.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ class Mapped:
             itself unless given.
 
     Items of a size that was not met before are compared at two of them, which costs as many calls
-    more.
+    more; again, if all values of a kind were 0 there, as soon as they are not. What the function
+    writes into its arguments is written once.
 
     >>> solve = lambda right: torch.linalg.solve(torch.eye(3), right)
     >>> items = torch.ones(4, 1, 3, 1)
@@ -49,32 +50,43 @@ class Mapped:
         self._alone = function if alone is None else alone
         self._dims = dims
         self._at_once = torch.func.vmap(function, 0 if dims is None else tuple(dims))
-        self._right: set[tuple[torch.Size, ...]] = set()
+        # for sizes of arguments: the values that were 0 at all items that were compared
+        self._right: dict[tuple[torch.Size, ...], frozenset[Hashable]] = {}
         self._one_by_one = False
 
     def __call__(self, *items: Any) -> Any:
         if self._one_by_one:
             return self._in_turn(items)
+        sizes = tuple(leaf.shape for leaf in tree_leaves(items) if isinstance(leaf, Tensor))
+        open_values = self._right.get(sizes)
+        # a transform hides the numbers
+        trusted = inside_transform() or open_values == frozenset()
+        before = None if trusted else _Before(items)
         try:
             made = self._at_once(*items)
         except (RuntimeError, NotImplementedError) as error:
-            if "randomness" in str(error):  # a function of chance is one at a time as well
+            # a function of chance would not be one one by one either
+            if "randomness" in str(error) or not self._count(items):
                 raise
             # what a model raises may be that vmap has no rule; other sentences are final
             if not isinstance(error, ModelRaised) and isinstance(error, TorchTheoryError):
                 raise
-            self._one_by_one = True  # no rule for something the function does
-            return self._in_turn(items)
-        if inside_transform():  # which hides the numbers
+            return self._not_at_once(items, before)  # no rule for something the function does
+        if before is None or not self._count(items):
             return made
-        sizes = tuple(leaf.shape for leaf in tree_leaves(items) if isinstance(leaf, Tensor))
-        if sizes in self._right:
+        if open_values is not None and not _any_is_not_zero(made, open_values):
             return made
-        if not self._agrees(made, items):
-            self._one_by_one = True
-            return self._in_turn(items)
-        self._right.add(sizes)
+        seen = self._compared(made, before.items)
+        if not seen.right:
+            return self._not_at_once(items, before)
+        self._right[sizes] = seen.zero
         return made
+
+    def _not_at_once(self, items: Sequence[Any], before: _Before | None) -> Any:
+        self._one_by_one = True
+        if before is not None:
+            before.restore()
+        return self._in_turn(items)
 
     def _shared(self, place: int) -> bool:
         return self._dims is not None and self._dims[place] is None
@@ -90,20 +102,48 @@ class Mapped:
         ]
 
     @torch.no_grad()
-    def _agrees(self, made: Any, items: Sequence[Any]) -> bool:
+    def _compared(self, made: Any, items: Sequence[Any]) -> Agreement:
         seen = Agreement()
         for k in looked_at(self._count(items)):
             # copies, as the function may write into what it is given
-            given = tree_map(lambda leaf: leaf.clone(), self._item(items, k))
-            own = tree_leaves(self._alone(*given))
+            own = tree_leaves(self._alone(*_copies(self._item(items, k))))
             for name, (ours, value) in enumerate(zip(tree_leaves(made), own, strict=True)):
                 seen.add(name, value, agrees=_equal(ours[k], value))
             if seen.decided:
                 break
-        return seen.right
+        return seen
 
     def _in_turn(self, items: Sequence[Any]) -> Any:
         return stacked([self._alone(*self._item(items, k)) for k in range(self._count(items))])
+
+
+class _Before:
+    """Arguments as they were before a function was called, which may write into them."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self.items = _copies(items)
+        self._leaves = [leaf for leaf in tree_leaves(items) if isinstance(leaf, Tensor)]
+        self._versions = [_version(leaf) for leaf in self._leaves]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        copies = [leaf for leaf in tree_leaves(self.items) if isinstance(leaf, Tensor)]
+        for leaf, version, copy in zip(self._leaves, self._versions, copies, strict=True):
+            if version is None or _version(leaf) != version:
+                leaf.copy_(copy)
+
+
+def _version(leaf: Tensor) -> int | None:
+    """How often it was written to, which inference tensors do not know."""
+    return None if leaf.is_inference() else leaf._version
+
+
+def _copies(items: Any) -> Any:
+    return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, items)
+
+
+def _any_is_not_zero(made: Any, names: Collection[Hashable]) -> bool:
+    return any(bool(leaf.any()) for name, leaf in enumerate(tree_leaves(made)) if name in names)
 
 
 def looked_at(count: int) -> list[int]:
@@ -148,6 +188,11 @@ class Agreement:
         return all(self._right[name] > times for name, times in self._wrong.items())
 
     @property
+    def zero(self) -> frozenset[Hashable]:
+        """Names of the values that were 0 at all items, of which nothing is known."""
+        return frozenset(name for name in self._names if not self._right[name])
+
+    @property
     def decided(self) -> bool:
         """Whether two more items of each value agree than differ."""
         return all(self._right[name] >= self._wrong[name] + 2 for name in self._names)
@@ -157,6 +202,29 @@ def stacked(results: Sequence[Any]) -> Any:
     """Values of single items, along a new first dimension."""
     leaves, specs = zip(*(tree_flatten(r) for r in results), strict=True)
     return tree_unflatten([torch.stack(v) for v in zip(*leaves, strict=True)], specs[0])
+
+
+def jacobian(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    r"""$x\mapsto J_f(x)$, `[*outputs, *inputs]`, row by row; in the place of `torch.func.jacrev`.
+
+    Args:
+        function: from a tensor, and others that are not differentiated in, to a tensor.
+
+    >>> places = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
+    >>> jacobian(lambda x: torch.cdist(x[None], places)[0])(torch.zeros(2))
+    tensor([[-1.,  0.],
+            [ 0., -1.]])
+    """
+
+    def derivative(x: Tensor, *others: Any) -> Tensor:
+        value, pull = torch.func.vjp(lambda v: function(v, *others), x)  # type: ignore[misc]
+        if not value.numel():
+            return x.new_zeros(*value.shape, *x.shape)
+        basis = torch.eye(value.numel(), dtype=value.dtype, device=value.device)
+        rows: Tensor = Mapped(lambda u: pull(u.reshape(value.shape))[0])(basis)
+        return rows.reshape(*value.shape, *x.shape)
+
+    return derivative
 
 
 def inside_transform() -> bool:

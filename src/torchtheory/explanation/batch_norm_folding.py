@@ -91,9 +91,11 @@ def fold_batch_norm(model: nn.Module, probe: Tensor | Sequence[Tensor]) -> Folde
                 reason = _fold(name, module, modules, calls, into)
                 if reason:
                     kept[name] = reason
-        for name in into:
-            parent, _, own = name.rpartition(".")
-            setattr(modules[parent], own, nn.Identity())
+        gone = {modules[name] for name in into}
+        for name, module in [*made.named_modules(remove_duplicate=False)]:
+            if module in gone:
+                parent, _, own = name.rpartition(".")
+                setattr(made.get_submodule(parent), own, nn.Identity())
         after = _outputs(made, probe)
     made.eval()
     difference, size = float((after - before).abs().max()), float(before.abs().max())
@@ -155,6 +157,7 @@ def _fold(
         and _is_plain(layer)
         and len(calls.made[before]) == 1
         and len(calls.takers.get(id(given), [])) == 1
+        and not (isinstance(layer, nn.Linear) and given.ndim != 2)  # whose channels are dimension 1
     ):
         weight, bias = layer.weight, layer.bias
         layer.weight = nn.Parameter(

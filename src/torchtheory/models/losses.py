@@ -55,6 +55,31 @@ def takes_logits(loss: Loss, task: Task, outputs: Tensor, y: Tensor) -> bool:
     return math.isclose(here, there, rel_tol=1e-3, abs_tol=1e-6)
 
 
+def are_probabilities(outputs: Tensor) -> bool:
+    """Whether all rows `[n, C]` are nonnegative and sum to 1, up to rounding.
+
+    >>> are_probabilities(torch.randn(9, 3).softmax(1)), are_probabilities(torch.eye(3) - 0.1)
+    (True, False)
+    """
+    if outputs.ndim < 2 or outputs.shape[-1] < 2 or bool((outputs < 0).any()):
+        return False
+    rounding = 8 * outputs.shape[-1] * torch.finfo(outputs.dtype).eps
+    return bool(((outputs.double().sum(-1) - 1).abs() <= rounding).all())
+
+
+def are_log_probabilities(outputs: Tensor) -> bool:
+    """Whether the exponentials of all rows `[n, C]` sum to 1, up to rounding.
+
+    >>> are_log_probabilities(torch.randn(9, 3).log_softmax(1))
+    True
+    """
+    if outputs.ndim < 2 or outputs.shape[-1] < 2:
+        return False
+    sizes = outputs.abs().amax(-1).clamp_min(1).double()
+    rounding = 8 * outputs.shape[-1] * torch.finfo(outputs.dtype).eps * sizes
+    return bool((outputs.double().logsumexp(-1).abs() <= rounding).all())
+
+
 def labeling_loss(outputs: Tensor, y: Tensor) -> Tensor:
     r"""Mean over the samples of the mean cross-entropy of a sample's labeled positions.
 

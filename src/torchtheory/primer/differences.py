@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import all_finite, positive_number
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch, UnknownName
+from torchtheory.core.mapping import jacobian
 from torchtheory.linalg.operators import LinearOperator
 
 Function = Callable[[Tensor], Tensor]
@@ -326,7 +327,7 @@ def gradient_check(
     """
     x = _point(x)
     if gradient is None:
-        gradient = torch.func.jacrev(function)
+        gradient = jacobian(function)
     claimed = gradient if isinstance(gradient, Tensor) else gradient(x)
     numerical = numerical_jacobian(function, x)
     if claimed.shape != numerical.shape:
@@ -380,16 +381,11 @@ def chain_rule(
     if x.ndim != 1:
         raise ShapeMismatch(f"x must be a vector, not {list(x.shape)}")
 
-    def jacobian(function: Function, at: Tensor) -> Tensor:
-        if numerical:
-            return numerical_jacobian(function, at)
-        made: Tensor = torch.func.jacrev(function)(at)
-        return made
+    def matrix(function: Function, at: Tensor) -> Tensor:
+        return numerical_jacobian(function, at) if numerical else jacobian(function)(at)
 
     middle = inner(x)
-    return ChainRule(
-        jacobian(outer, middle), jacobian(inner, x), jacobian(lambda v: outer(inner(v)), x)
-    )
+    return ChainRule(matrix(outer, middle), matrix(inner, x), matrix(lambda v: outer(inner(v)), x))
 
 
 def hessian_vector_product(function: Function, x: Tensor, v: Tensor) -> Tensor:

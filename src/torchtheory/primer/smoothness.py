@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_matrix, as_vector
 from torchtheory.core.errors import EmptyData, InvalidInput
-from torchtheory.core.mapping import Mapped
+from torchtheory.core.mapping import Mapped, jacobian
 from torchtheory.primer.differences import Function
 from torchtheory.primer.norms import pairwise_distances
 
@@ -91,7 +91,7 @@ def lipschitz_from_below(
         return function(x).reshape(-1)
 
     def size(x: Tensor) -> Tensor:
-        rows = torch.func.jacrev(outputs)(x)
+        rows = jacobian(outputs)(x)
         # for one row the spectral norm is the Euclidean one, which needs no decomposition
         norm: Tensor = torch.linalg.matrix_norm(rows, "fro" if len(rows) == 1 else 2)
         return norm

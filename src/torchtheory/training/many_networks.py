@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,7 +31,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.progress import display, track
 from torchtheory.core.threads import SideBySide
-from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.model import evaluating, global_randomness_kept
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.models.samples import Data, Samples
 from torchtheory.training.batches import BatchSource, InMemory, OpenData
@@ -38,7 +39,7 @@ from torchtheory.training.history import Epoch, History
 from torchtheory.training.named_optimizers import OPTIMIZERS
 from torchtheory.training.pruning.masks import Masks, checked_masks
 from torchtheory.training.seeds import derived_generator, epoch_order
-from torchtheory.training.stacked import Layout, Stack, layout, stack
+from torchtheory.training.stacked import Layout, Stack, StackedModules, layout, stack
 from torchtheory.training.stacked_gradients import gradients_of
 from torchtheory.training.stacked_losses import LossTotals, StackedLosses
 from torchtheory.training.stacked_steps import STEPS, Step, stacked_steps
@@ -380,8 +381,11 @@ class _Stacked:
     def evaluate(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Mean losses and errors `[K]` of all networks on the same samples."""
         total = LossTotals(self.losses, own=False)
-        for x, y in samples.chunks(_CHUNK):
-            total.add(self.gradients.outputs(x), y)
+        one = self.stack
+        # a chain does the same in both modes
+        with evaluating(one.base) if isinstance(one, StackedModules) else nullcontext():
+            for x, y in samples.chunks(_CHUNK):
+                total.add(self.gradients.outputs(x), y)
         return total.means()
 
     def _orders(self, epoch: int, batch_size: int) -> tuple[Tensor, ...]:

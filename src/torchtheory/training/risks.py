@@ -24,7 +24,7 @@ from torchtheory.core.checks import open_fraction
 from torchtheory.core.errors import EmptyData
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.mapping import Mapped
-from torchtheory.models.losses import USUAL_LOSS
+from torchtheory.models.losses import USUAL_LOSS, are_log_probabilities, are_probabilities
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.models.samples import Data, Samples, collect
@@ -32,6 +32,9 @@ from torchtheory.training.seeds import derived_generator
 
 #: Numbers of outputs of a constant, over all samples, up to which the best one is descended to.
 _DESCENDED = 2**24
+
+#: Outputs that are looked at to see whether they are probabilities.
+_LOOKED_AT = 64
 
 Sampler = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
@@ -138,9 +141,10 @@ def best_constant(problem: Problem, samples: Samples, *, unseen: float = 0.5) ->
     r"""The outputs of one sample that serve all best, $\arg\min_c\sum_i\ell(c,y_i)$.
 
     The mean of the targets for the squared error, the logits of the shares of the classes for the
-    cross entropy, and these shares where a loss takes probabilities. For another loss it is found
-    by descent from there, and for plain numbers from the medians as well, which are best for the
-    absolute error; that is the minimum if the loss is convex. None where no constant is known.
+    cross entropy, and these shares, or their logarithms, where a model returns probabilities or
+    theirs. For another loss it is found by descent from there, and for plain numbers from the
+    medians as well, which are best for the absolute error; that is the minimum if the loss is
+    smooth and convex. None where no constant is known.
 
     Args:
         problem: whose loss it is.
@@ -167,8 +171,14 @@ def best_constant(problem: Problem, samples: Samples, *, unseen: float = 0.5) ->
         middle = samples.y.to(known).median(0).values
         starts.append(middle.expand(known.shape))
     elif not problem.loss_takes_logits:
-        # not to be moved: not every number is a probability
-        return known.sigmoid() if problem.task == "binary" else known.softmax(-1)
+        # probabilities are not to be moved: not every number is one
+        outputs = problem.outputs(samples.first(_LOOKED_AT))
+        if are_log_probabilities(outputs):
+            return known.log_softmax(-1)
+        if are_probabilities(outputs):
+            return known.softmax(-1)
+        if problem.task == "binary" and bool(((outputs >= 0) & (outputs <= 1)).all()):
+            return known.sigmoid()
     return least_constant(problem, samples, starts)
 
 

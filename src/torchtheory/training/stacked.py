@@ -131,7 +131,7 @@ class StackedModules:
 
     def __init__(self, models: Sequence[nn.Module], pruned: Sequence[Masks] = ()) -> None:
         self.models = models
-        self.base = copied(models[0]).to("meta")
+        self.base = copied(models[0]).to("meta").train()
         self.parameters = _stack_named([dict(m.named_parameters()) for m in models])
         self.buffers = _stack_named([dict(m.named_buffers()) for m in models])
         for k, stays in enumerate(pruned):
@@ -167,6 +167,8 @@ class StackedModules:
         with torch.no_grad():
             for name, p in made.named_parameters():
                 p.copy_(self.parameters[name][k])
+            for name, b in made.named_buffers():  # which training may write into
+                b.copy_(self.buffers[name][k])
         return made
 
 

@@ -31,6 +31,7 @@ from torchtheory.nets.equivariance.actions import (
     translations,
 )
 from torchtheory.nets.equivariance.average import group_average
+from torchtheory.nets.equivariance.functions import relative_defects
 from torchtheory.nets.equivariance.layers import equivariance_by_layer
 from torchtheory.nets.equivariance.measure import equivariance_defect, measure_equivariance
 
@@ -506,3 +507,10 @@ def test_an_element_of_another_group_is_refused(element: object) -> None:
     with pytest.raises(InvalidInput, match="is 5 whole numbers") as refused:
         equivariance_defect(nn.Linear(4, 4), "permutations", element, torch.zeros(2, 5, 4))
     assert str(refused.value).count(". ") == 0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e200])
+def test_outputs_that_are_not_finite_are_not_called_equal(value: float) -> None:
+    ones = torch.ones(2, 3, dtype=torch.float64)
+    assert relative_defects(value * ones, ones).isnan().all()
+    assert not relative_defects(ones, ones).any()

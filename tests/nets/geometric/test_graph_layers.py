@@ -152,6 +152,14 @@ def test_weights_of_edges_that_are_listed_several_times_are_added(
     torch.testing.assert_close(again, wanted, atol=1e-11, rtol=1e-11)
 
 
+def test_weights_that_add_up_to_1_are_not_lost_on_the_way() -> None:
+    edges = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]])
+    graph = as_graph(edges, nodes=2, weights=torch.full((4,), 0.5))
+    data = graph.to_pyg()
+    assert data.edge_weight.tolist() == [0.5] * 4
+    assert as_graph(data).adjacency().tolist() == graph.adjacency().tolist() == [[0, 1], [1, 0]]
+
+
 def test_parallel_edges_by_hand() -> None:
     graph = as_graph(torch.tensor([[0, 0, 1, 1, 2, 2], [1, 1, 0, 0, 2, 2]]))
     assert graph.adjacency().tolist() == [[0, 2, 0], [2, 0, 0], [0, 0, 2]]

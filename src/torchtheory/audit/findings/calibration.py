@@ -12,10 +12,6 @@ from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import classification, deterministic, test_data
-from torchtheory.audit.findings.output_range import (
-    are_log_probabilities,
-    are_probabilities,
-)
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
@@ -29,6 +25,7 @@ from torchtheory.generalization.learning.calibration import (
     predicted_confidence,
     reliability_curve,
 )
+from torchtheory.models.losses import are_log_probabilities, are_probabilities
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.report.wording import counted

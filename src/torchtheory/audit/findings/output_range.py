@@ -14,6 +14,7 @@ from torchtheory.audit.engine.ranges import part_of
 from torchtheory.audit.engine.row_statistics import row_statistic
 from torchtheory.audit.findings.hypotheses import classification, deterministic
 from torchtheory.core.intervals import clopper_pearson
+from torchtheory.models.losses import are_log_probabilities, are_probabilities
 from torchtheory.models.model import global_randomness_kept, tensors_in
 from torchtheory.models.problem import Problem
 
@@ -212,31 +213,6 @@ def _classes_predicted(problem: Problem, record: FindingRecord, outputs: Tensor,
         action="Train longer, weight rare classes more, or look whether their labels can be "
         "told from the inputs at all.",
     )
-
-
-def are_probabilities(outputs: Tensor) -> bool:
-    """Whether all rows `[n, C]` are nonnegative and sum to 1, up to rounding.
-
-    >>> are_probabilities(torch.randn(9, 3).softmax(1)), are_probabilities(torch.eye(3) - 0.1)
-    (True, False)
-    """
-    if outputs.ndim < 2 or outputs.shape[-1] < 2 or bool((outputs < 0).any()):
-        return False
-    rounding = 8 * outputs.shape[-1] * torch.finfo(outputs.dtype).eps
-    return bool(((outputs.double().sum(-1) - 1).abs() <= rounding).all())
-
-
-def are_log_probabilities(outputs: Tensor) -> bool:
-    """Whether the exponentials of all rows `[n, C]` sum to 1, up to rounding.
-
-    >>> are_log_probabilities(torch.randn(9, 3).log_softmax(1))
-    True
-    """
-    if outputs.ndim < 2 or outputs.shape[-1] < 2:
-        return False
-    sizes = outputs.abs().amax(-1).clamp_min(1).double()
-    rounding = 8 * outputs.shape[-1] * torch.finfo(outputs.dtype).eps * sizes
-    return bool((outputs.double().logsumexp(-1).abs() <= rounding).all())
 
 
 def ends_with(problem: Problem, *names: str) -> bool:

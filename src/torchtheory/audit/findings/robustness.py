@@ -21,6 +21,7 @@ from torchtheory.core.budget import time_left, within
 from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
 from torchtheory.core.figure import label_text
 from torchtheory.core.intervals import median_interval
+from torchtheory.core.mapping import jacobian
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.primer.norms import pairwise_distances
@@ -296,8 +297,8 @@ def _norm_behind(problem: Problem, point: Tensor, scale: float) -> float:
     def behind(x: Tensor) -> Tensor:
         return problem.function(problem.parameters, scale * x)[0].reshape(-1)
 
-    jacobian = torch.func.jacrev(behind)(point / scale).flatten(1).double()
-    return float(torch.linalg.matrix_norm(jacobian, 2))
+    rows = jacobian(behind)(point / scale).flatten(1).double()
+    return float(torch.linalg.matrix_norm(rows, 2))
 
 
 def _points(problem: Problem, record: FindingRecord) -> tuple[Tensor, Samples]:

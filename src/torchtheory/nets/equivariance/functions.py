@@ -122,7 +122,7 @@ def relative_defects(found: Tensor, expected: Tensor, constant: Tensor | None = 
 
     $\|a-b\|\big/\sqrt{(\|a-c\|^2+\|b-c\|^2)/2}$ with $a$ found, $b$ expected and $c$ the
     constant part of the outputs: from 0 to 2, whatever $c$ is. A difference that is rounding of the
-    outputs is 0.
+    outputs is 0, and that of outputs that are not finite is NaN.
 
     >>> a, b = torch.tensor([[1e6 + 1, 1e6]]).double(), torch.tensor([[1e6, 1e6 + 1]]).double()
     >>> c = torch.full((2,), 1e6 + 0.5).double()
@@ -136,7 +136,9 @@ def relative_defects(found: Tensor, expected: Tensor, constant: Tensor | None = 
         a, b = a - constant, b - constant
     scale = _root_mean(a, b)
     relative = difference / torch.where(scale > 0, scale, 1.0)
-    return torch.where(difference > _ROUNDINGS * _unit(found) * size, relative, 0.0)
+    # NaN is no rounding
+    rounding = (difference <= _ROUNDINGS * _unit(found) * size) & size.isfinite()
+    return torch.where(rounding, 0.0, relative)
 
 
 def _unit(outputs: Tensor) -> float:

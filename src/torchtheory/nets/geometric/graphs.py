@@ -351,8 +351,8 @@ class Graph:
                 "PyTorch Geometric is not installed: pip install torch-geometric"
             ) from missing
         weights = self.weights
-        if self.copies is not None and weights is not None:
-            each = (weights / self.copies).repeat_interleave(self.copies)
+        if self.copies is not None:
+            each = (self.edge_weights() / self.copies).repeat_interleave(self.copies)
             weights = None if bool((each == 1).all()) else each
         made = Data(x=x, edge_index=self.listed_edges(), edge_attr=self.edge_features)
         made.num_nodes = self.nodes

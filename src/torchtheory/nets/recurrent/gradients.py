@@ -28,7 +28,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from torchtheory.core.checks import as_module, described, number_between, whole_number
 from torchtheory.core.errors import InvalidType, ShapeMismatch, UnsupportedModel
-from torchtheory.core.mapping import Mapped
+from torchtheory.core.mapping import Mapped, jacobian
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.activations import ACTIVATIONS
@@ -143,7 +143,7 @@ def state_jacobians(cell: Cell, x: Tensor, state: State = None) -> Tensor:
         given = z if parts == 1 else tuple(z.chunk(parts, -1))
         return _joined(cell(moment, given))
 
-    made: Tensor = Mapped(torch.func.jacrev(step))(flat, x)
+    made: Tensor = Mapped(jacobian(step))(flat, x)
     return made.detach()
 
 
