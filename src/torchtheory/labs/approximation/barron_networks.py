@@ -351,7 +351,8 @@ def integrated_error(run: Run, trainings: int, points: int) -> None:
     def predictions(noise: Tensor, offset: bool = True) -> Tensor:
         """One training for each row of the noise."""
         fit = least_squares(seen, (target(sample) + noise).T, intercept=offset)
-        return (asked @ fit.weight + fit.bias).T
+        made: Tensor = (asked @ fit.weight + fit.bias).T
+        return made
 
     # the fit is linear in the labels: the mean network is that of the labels without noise
     with_one, answers = (torch.nn.functional.pad(z, (0, 1), value=1.0) for z in (seen, asked))
@@ -360,7 +361,7 @@ def integrated_error(run: Run, trainings: int, points: int) -> None:
     variance = sigma**2 * float(hat.square().sum(1).mean())
 
     def parts(stacked: Tensor) -> list[BiasVariance]:
-        return [decompose_predictions(five, wanted) for five in stacked.split(group)]
+        return [decompose_predictions(five, wanted) for five in torch.split(stacked, group)]
 
     noise = sigma * run.randn(trainings, 100)
     found, shifted = parts(predictions(noise)), parts(predictions(noise.abs()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -123,15 +124,21 @@ def parseval(run: Run) -> None:
         r"=\tfrac14\|1_{B+a}+1_{B-a}-1_{B+b}-1_{B-b}\|^2",
     )
     says.equal(
-        [wave_loss(n, lambda rho, n=n: band_limited_root(rho, n)) for n in dims],
+        [wave_loss(n, partial(band_limited_root, dimension=n)) for n in dims],
         [ball_loss(n) for n in dims],
         1e-4,
         where="n = 1, 2, 3, 5, 8: means over spheres integrated up to the length 200; overlaps of balls",
     )
     says.fails(
         "φ the root of a Gaussian density",
-        [wave_loss(n, lambda rho, n=n: (2**n * torch.exp(-4 * math.pi * rho.square())) ** 0.5, 0.0) for n in dims],
+        [wave_loss(n, partial(gaussian_root, dimension=n), 0.0) for n in dims],
     )
+
+
+def gaussian_root(lengths: Tensor, dimension: int) -> Tensor:
+    """The root of a Gaussian density of mass 1 at points of given lengths."""
+    made: Tensor = math.pow(2, dimension) * torch.exp(-4 * math.pi * lengths.square())
+    return made.sqrt()
 
 
 def waves_apart(n: int) -> tuple[Tensor, Tensor]:

@@ -504,7 +504,7 @@ def stage_shapes(net: ResNet) -> list[tuple[int, int]]:
 
 def written_out(net: ResNet, x: Tensor) -> Tensor:
     """What the network computes, by torch's functions from its weights alone."""
-    state = net.state_dict()
+    state: dict[str, Tensor] = net.state_dict()
 
     def convolved(z: Tensor, name: str, norm: str, stride: int, padding: int) -> Tensor:
         z = nn.functional.conv2d(z, state[f"{name}.weight"], None, stride, padding)
