@@ -460,7 +460,7 @@ def test_a_save_that_goes_on_is_not_swept(tmp_path: Path, monkeypatch: pytest.Mo
     fcntl = pytest.importorskip("fcntl")
     write_outputs(tmp_path / "o", report("old"))
     made = tmp_path / f"{outputs._beside(tmp_path / 'o')}abcd0123"
-    inside = tmp_path / "o/.partial-abcd0123"
+    inside = tmp_path / "o" / made.name
     for place in (made, inside):
         (place / "new").mkdir(parents=True)
     holder = os.open(tmp_path / "o", os.O_RDONLY)
@@ -471,9 +471,13 @@ def test_a_save_that_goes_on_is_not_swept(tmp_path: Path, monkeypatch: pytest.Mo
     assert made.exists()
     assert inside.exists()
     os.close(holder)
-    (tmp_path / ".partial-of somebody").mkdir()
+    somebodys = {tmp_path / ".partial-of somebody", tmp_path / "o/.partial-download"}
+    for place in somebodys:
+        place.mkdir()
     write_outputs(tmp_path / "o", report("next"))
-    assert leftovers(tmp_path) == [tmp_path / ".partial-of somebody"]
+    assert not made.exists()
+    assert not inside.exists()
+    assert all(place.is_dir() for place in somebodys)
 
 
 @pytest.mark.parametrize("moves", range(4))

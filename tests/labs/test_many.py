@@ -206,7 +206,7 @@ def test_killed_and_taken_up_again(tmp_path: Path) -> None:
     before = stamps(first) | stamps(third)
     assert not (tmp_path / "runs" / "zz-second").exists()
     # what a kill in the middle of writing would leave
-    half = tmp_path / "runs" / ".partial-run-1-1"
+    half = tmp_path / "runs" / ".partial-0123456789abcdef-abcdefgh"
     half.mkdir()
     (half / "config.json").write_text("{}")
 

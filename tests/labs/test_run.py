@@ -331,18 +331,20 @@ def test_what_a_killed_run_left_is_no_run(tmp_path: Path) -> None:
     assert len(store.finished()) == 1
 
 
-def test_sweep_removes_only_what_is_old(tmp_path: Path) -> None:
+def test_sweep_removes_only_what_is_old_and_ours(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     old = time.time() - 3600
-    for name in (".partial-run-1", ".partial-run-2"):
+    first, second, index = (f".partial-{k:016x}-abcd_123" for k in range(3))
+    mine = ".partial-download"  # a name that somebody else gave
+    for name in (first, second, mine):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
-    (tmp_path / ".partial-index-1").write_text("")
+    (tmp_path / index).write_text("")
     (tmp_path / "kept").mkdir()
-    for name in (".partial-run-1", ".partial-index-1", "kept"):
+    for name in (first, index, mine, "kept"):
         os.utime(tmp_path / name, (old, old))
     store.sweep()
-    assert {p.name for p in tmp_path.iterdir()} == {".partial-run-2", "kept"}
+    assert {p.name for p in tmp_path.iterdir()} == {second, mine, "kept"}
     RunStore(tmp_path / "missing").sweep()
     assert store.finished() == []
 

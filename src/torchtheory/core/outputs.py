@@ -346,7 +346,7 @@ def _give_back(old: Path, target: Path, ours: Iterable[str]) -> None:
 
 def _one_by_one(target: Path, new: Mapping[str, bytes]) -> None:
     """Replace files one after the other; all are complete beside their places before the first."""
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=target) as made:
+    with tempfile.TemporaryDirectory(prefix=_beside(target), dir=target) as made:
         fresh, old = Path(made) / "new", Path(made) / "old"
         _write(fresh, new, target)
         for name in new:
@@ -486,13 +486,24 @@ def _beside(path: Path) -> str:
 
 def _sweep(target: Path) -> None:
     """Remove what killed processes left of a directory that this one holds."""
-    _remove_leftovers(target, ".partial-")
-    _remove_leftovers(target.parent, _beside(target))
+    for place in (target, target.parent):
+        _remove_leftovers(place, _beside(target))
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a name is one that only what is half-written here has; `.partial-data` is a user's.
+
+    >>> is_leftover(Path("runs/.partial-0123456789abcdef-abcd_123"))
+    True
+    >>> is_leftover(Path(".partial-download"))
+    False
+    """
+    return re.fullmatch(r"\.partial-[0-9a-f]{16}-[a-z0-9_]{8}", path.name) is not None
 
 
 def _remove_leftovers(directory: Path, start: str) -> None:
     for left in directory.glob(f"{start}*"):
-        if re.fullmatch(r"[a-z0-9_]{8}", left.name.removeprefix(start)):
+        if is_leftover(left):
             with suppress(OSError):
                 if not _is_plain(left):
                     shutil.rmtree(left)

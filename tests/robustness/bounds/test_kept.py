@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -123,3 +125,38 @@ def test_models_stay_as_they_are_and_autocast_is_noticed() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(UnsupportedModel):
         output_bounds(net, X, 0.1)
     assert all(p.requires_grad for p in net.parameters())
+
+
+def test_what_was_kept_for_inference_serves_gradients_later() -> None:
+    net = network()
+    with torch.inference_mode():
+        x = torch.randn(3, 4)
+        rows = torch.eye(2)
+        within = output_bounds(net, x, 0.1, method="alpha-crown", specification=rows)
+    after = output_bounds(net, x, 0.1, method="alpha-crown", specification=rows)
+    plain = output_bounds(copy.deepcopy(net), x.clone(), 0.1, method="alpha-crown")
+    for found in (within, after):
+        torch.testing.assert_close(found.lower, plain.lower)
+        torch.testing.assert_close(found.upper, plain.upper)
+    assert not after.lower.is_inference()
+
+
+def test_a_copy_is_followed_by_one_thread_at_a_time() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    inside, most = [0], [0]
+
+    def slowly(*_: object) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.02)
+        inside[0] -= 1
+
+    output_bounds(net, torch.zeros(1, 1, 5, 5), 0.1)
+    kept._FOLLOWED[net].own[1].register_forward_pre_hook(slowly)
+    with ThreadPoolExecutor(4) as threads:
+        sizes = (6, 7, 8, 9)
+        inputs = [torch.randn(1, 1, size, size) for size in sizes]
+        found = list(threads.map(lambda x: output_bounds(net, x, 0.1), inputs))
+    assert most[0] == 1
+    for x, bounds in zip(inputs, found, strict=True):
+        assert bool((bounds.lower <= net(x)).all() and (net(x) <= bounds.upper).all())

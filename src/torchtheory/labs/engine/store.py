@@ -20,7 +20,7 @@ from torchtheory.core.errors import FileProblem
 from torchtheory.core.figure import Figure
 from torchtheory.core.files import kind_of, read_json
 from torchtheory.core.marks import record_text
-from torchtheory.core.outputs import Place, refuse_places, write_outputs
+from torchtheory.core.outputs import Place, is_leftover, refuse_places, write_outputs
 from torchtheory.core.record import Table
 from torchtheory.core.statement import CounterExample
 from torchtheory.labs.engine.fingerprint import (
@@ -147,7 +147,7 @@ class RunStore:
         """
         for left in (*self.root.glob(".partial-*"), *self.root.glob("*/.partial-*")):
             with suppress(OSError):  # another process may be sweeping as well
-                if time.time() - left.lstat().st_mtime > 600:
+                if is_leftover(left) and time.time() - left.lstat().st_mtime > 600:
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     @staticmethod

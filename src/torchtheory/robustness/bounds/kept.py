@@ -9,6 +9,7 @@ computes may depend on anything, and is followed anew each time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,6 +34,7 @@ class _Followed:
     settings: tuple[Any, ...]
     own: nn.Module
     graphs: dict[tuple[tuple[int, ...], int | str | None], Graph] = field(default_factory=dict)
+    turn: Lock = field(default_factory=Lock)  # a copy is followed by one thread at a time
 
 
 _FOLLOWED: WeakKeyDictionary[nn.Module, _Followed] = WeakKeyDictionary()
@@ -54,8 +56,11 @@ def graph_of(
         followed = _FOLLOWED[model] = _Followed(settings, own)
     like = _reference(followed.own)
     key = (shape, output)
-    if key not in followed.graphs:
-        followed.graphs[key] = trace(model, _sample(shape, like), output=output, own=followed.own)
+    with followed.turn:
+        if key not in followed.graphs:
+            followed.graphs[key] = trace(
+                model, _sample(shape, like), output=output, own=followed.own
+            )
     return followed.graphs[key], like
 
 

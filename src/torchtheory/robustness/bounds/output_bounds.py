@@ -70,7 +70,8 @@ class BoundedNetwork:
 
     def __init__(self, model: nn.Module, x: Tensor, *, output: int | str | None = None) -> None:
         module_with_values(model)
-        graph, like = graph_of(model, tuple(as_batch(x).shape[1:]), output)
+        with torch.inference_mode(False):  # the graph may be kept, and used when that is over
+            graph, like = graph_of(model, tuple(as_batch(x).shape[1:]), output)
         self.graph: Graph = graph
         self.dtype, self.device = like.dtype, like.device
 
@@ -79,6 +80,7 @@ class BoundedNetwork:
         """Shape of one output."""
         return self.graph.vertices[self.graph.output].shape
 
+    @torch.inference_mode(False)  # slopes of lines are optimized by gradients
     @torch.no_grad()
     def bounds(
         self,
@@ -108,7 +110,7 @@ class BoundedNetwork:
                 f"an input has the shape {list(x.shape[1:])}, and the network was traced with "
                 f"{list(self.graph.vertices[0].shape)}"
             )
-        ball = Ball(x, radius, norm, box)
+        ball = Ball(_ordinary(x), radius, norm, box)
         rows = None if specification is None else self._rows(specification, len(x))
         parts: list[tuple[Box, list[LayerBounds]]] = []
         for start in range(0, len(x), chunk):
@@ -147,7 +149,7 @@ class BoundedNetwork:
                 f"a specification must be [k, {size}] or [{samples}, k, {size}], with one column "
                 f"per output, not {list(specification.shape)}"
             )
-        return given.reshape(len(given), -1, *self.outputs)
+        return _ordinary(given).reshape(len(given), -1, *self.outputs)
 
     def _bounds(
         self,
@@ -284,6 +286,11 @@ def output_bounds(
         x, radius, norm, method, box=box, specification=specification, layers=layers,
         iterations=iterations, inner_iterations=inner_iterations, chunk=chunk,
     )  # fmt: skip
+
+
+def _ordinary(tensor: Tensor) -> Tensor:
+    """A tensor that gradients may be taken with, also of one that was made for inference alone."""
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def margin_rows(labels: Tensor, classes: int) -> Tensor:
