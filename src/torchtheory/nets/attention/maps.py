@@ -68,7 +68,8 @@ def attention_maps(model: nn.Module, *inputs: Any, **options: Any) -> dict[str, 
 
         return before
 
-    with ExitStack() as stack, torch.no_grad():
+    # the stack is left first: it puts back whether gradients are taken as it found that
+    with torch.no_grad(), ExitStack() as stack:
         stack.enter_context(evaluation_mode(model))
         for name, layer in layers.items():
             stack.enter_context(layer.register_forward_pre_hook(watch(name), with_kwargs=True))
