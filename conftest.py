@@ -53,6 +53,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.fixture(autouse=True)
+def gradients_taken() -> Iterator[None]:
+    """A test that leaves gradients turned off is red itself, and not the hundreds after it."""
+    yield
+    left_off = not torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    assert not left_off
+
+
 @pytest.fixture
 def own_registry() -> Iterator[None]:
     """Labs that a test registers are gone after it; shipped ones that it imported stay."""

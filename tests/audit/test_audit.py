@@ -397,6 +397,7 @@ def test_save_writes_its_files_and_keeps_all_others(tmp_path: Path) -> None:
         raise AssertionError(constant)
 
     data = json.loads((tmp_path / "audit.json").read_text("utf-8"), parse_constant=refuse)
+    assert data.pop("made_by") == "torchtheory audit"
     assert data == json.loads(json.dumps(found.to_json()))
 
 

@@ -591,7 +591,8 @@ def test_it_is_saved(audits: tuple[Audit, Audit], tmp_path: Path) -> None:
         "comparison.json",
         "comparison.md",
     ]
-    assert json.loads((page.parent / "comparison.json").read_text()) == found.to_json()
+    kept = json.loads((page.parent / "comparison.json").read_text())
+    assert kept == {"made_by": "torchtheory comparison", **found.to_json()}
     (tmp_path / "file").write_text("")
     with pytest.raises(FileProblem, match="cannot write to"):
         found.save(tmp_path / "file")
