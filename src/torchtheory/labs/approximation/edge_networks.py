@@ -64,7 +64,7 @@ def edge_networks(run: Run, doublings: int = 6, points: int = 1 << 13) -> None:
     piecewise smooth functions at the same rate. Look at how p and β change the slopes.
 
     Args:
-        doublings: numbers of pieces 4, 8, 16, ... of the boundary, so many of them.
+        doublings: numbers of pieces 4, 8, 16, ... of the boundary, so many of them, and one between any two.
         points: of the midpoint rule for the error of a horizon.
     """
     whole_number(doublings, "doublings", least=4)
@@ -150,8 +150,8 @@ def horizons(run: Run, doublings: int, points: int) -> list[Rate]:
         constant = waves.derivative_bound(smoothness)
         for p in (1.0, 2.0):
             sizes, errors, bounds = [], [], []
-            for k in range(doublings):
-                made = line(gamma, 4 * 2**k, smoothness, constant)
+            for k in range(2 * doublings - 1):
+                made = line(gamma, round(4 * 2 ** (k / 2)), smoothness, constant)
                 delta = made.bound
                 net = horizon_network(made, delta)
                 sizes.append(net.size.parameters)

@@ -106,7 +106,7 @@ def polynomials(run: Run) -> None:
     )
     c = torch.zeros(3, 3, dtype=torch.float64)
     c[2, 1], c[0, 2] = 1.0, -2.0
-    coarse = [0.1, 0.05, 0.025, 0.0125, 0.00625]
+    coarse = [0.1 * 2 ** (-k / 2) for k in range(13)]
     grid = box_grid(((0.0, 1.0), (0.0, 1.0)), 11)
     errors = [steps_error(shallow_polynomial(c, "exp", 0.0, h), c, grid) for h in coarse]
     fine = [1e-5 * h for h in coarse]

@@ -24,7 +24,7 @@ SIZES = {1: (8, 16, 32, 64, 128), 2: (6, 8, 10, 13, 16, 20, 26), 3: (5, 6, 8, 10
     title="One step from every stratum: the error falls as N^(-1/2-1/2d), not N^(-1/2)",
     full={"pairs": 60_000, "draws": 60, "points": 2000},
 )
-def stratified_steps(run: Run, pairs: int = 3000, draws: int = 30, points: int = 300) -> None:
+def stratified_steps(run: Run, pairs: int = 3000, draws: int = 60, points: int = 300) -> None:
     """The bowl (|x|²/d - 1)/4 on the unit ball is a mixture of half-spaces b·1[θ·x > b].
 
     N steps are drawn independently, or one from each of N cells of directions and thresholds. The

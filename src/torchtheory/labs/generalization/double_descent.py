@@ -23,9 +23,9 @@ from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interva
     room="generalization",
     covers=["M-162", "A-78"],
     title="The test risk peaks where features equal samples, and falls again",
-    full={"samples": 100, "trials": 20, "largest": 2000},
+    full={"samples": 100, "trials": 40, "largest": 2000},
 )
-def double_descent(run: Run, samples: int = 40, trials: int = 16, largest: int = 800) -> None:
+def double_descent(run: Run, samples: int = 40, trials: int = 40, largest: int = 800) -> None:
     """Regression on random ReLU features, from a handful to many times the sample.
 
     The fit is the one of least norm. Below the threshold the test risk is the classical U; at as

@@ -99,7 +99,7 @@ def identity_layers(run: Run, layers: int = 6, samples: int = 2000) -> None:
 )
 def residual_flow(
     run: Run,
-    depths: list[int] = [8, 16, 32, 64, 128],  # noqa: B006
+    depths: list[int] = [8, 11, 16, 23, 32, 45, 64, 91, 128],  # noqa: B006
     samples: int = 12,
     width: int = 4,
 ) -> None:

@@ -34,7 +34,7 @@ ACTIVATIONS = ("relu", "tanh", "softplus")
     errata=["flip-along-plus-gradient"],
     full={"networks": 10_000, "trials": 300, "size": 2000},
 )
-def random_network_flips(run: Run, networks: int = 3000, trials: int = 40, size: int = 300) -> None:
+def random_network_flips(run: Run, networks: int = 8000, trials: int = 40, size: int = 300) -> None:
     """At initialization the output and its gradient are of order 1, however many the dimensions.
 
     So a step of constant length undoes the output, while inputs have the length √d: the relative
@@ -94,7 +94,7 @@ def random_network_flips(run: Run, networks: int = 3000, trials: int = 40, size:
             says.fails("k = 1, not large", share(torch.cat([s.success for s in single])))
     says = run.states("M-157", r"\text{median of }\|\Delta\|\to1.349\sqrt{\mathbb E\sigma^2/\mathbb E\sigma'^2}")
     for a in reversed(ACTIVATIONS):
-        drawn = random_steps(10 * trials, 60, 60, a, generator=run.generator)
+        drawn = random_steps(30 * trials, 60, 60, a, generator=run.generator)
         says.mean(
             (drawn.lengths <= flip_length_median(a)).double(),
             0.5,
@@ -102,13 +102,13 @@ def random_network_flips(run: Run, networks: int = 3000, trials: int = 40, size:
             confidence=0.9999,
             where=f"{a}, k = d = 60",
         )
-    longer = random_steps(10 * trials, 60, 60, "relu", length=2.5 * math.sqrt(60), generator=run.generator)
+    longer = random_steps(30 * trials, 60, 60, "relu", length=2.5 * math.sqrt(60), generator=run.generator)
     says.fails("inputs of length 2.5 √d", (longer.lengths <= flip_length_median("relu")).double())
 
     grid = [20, 28, 40, 57, 80, 113, 160, 226, 320]
     curves = {
         a: flip_curve(grid, 60, a, trials=n * trials, generator=run.generator)
-        for a, n in (("relu", 1), ("tanh", 5), ("softplus", 1))
+        for a, n in (("relu", 1), ("tanh", 12), ("softplus", 1))
     }
     says = run.states("M-157", r"\|\Delta\|/\|x\|\sim d^{-1/2}")
     medians = [i.estimate for i in curves["tanh"].relative]
