@@ -199,8 +199,8 @@ def trained(run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwork,
     least = best.certificate.objective
     rows, distances, blind = [], [], []
     changes = []
-    # long inputs make the objective steep, and steps of a tenth too long
-    rate = min(0.1, 1 / float(torch.linalg.matrix_norm(x, 2)) ** 2)
+    # long inputs make the objective steep, and the weights of twelve units steeper still
+    rate = min(0.1, 1 / (3 * float(torch.linalg.matrix_norm(x, 2)) ** 2))
     for width in (1, 12):
 
         def objective(theta: Tensor, width: int = width) -> Tensor:
