@@ -404,7 +404,7 @@ def parameters_curve(run: Run, n: int, dimension: int, noise: float, trials: int
         # noise and hidden features over the variance of a weight: the best penalty there is
         penalty = (noise**2 + rest) * dimension
         curve.ridge.append(float(excess(sizes / (sizes.square() + penalty)).median()))
-    closed_form(run, beta, n, n // 2, noise, 30 * trials)
+    closed_form(run, beta, n, n // 2, noise, 60 * trials)
     for p in (2 * n, dimension):
         closed_form(run, beta, n, p, noise, 6 * trials)
     highest = max(range(len(grid)), key=lambda i: curve.simulated[i])
