@@ -40,9 +40,10 @@ def shift_equivariance(run: Run, size: int = 12, inputs: int = 6, channels: int 
     Args:
         size: length of the signals, 5 at least; even for the claims about a stride of 2.
         inputs: random signals.
-        channels: of the convolutions.
+        channels: of the convolutions, 4 at least.
     """
     whole_number(size, "size", least=5)
+    whole_number(channels, "channels", least=4)  # with fewer, ReLUs may all be off and hide a broken layer
     lemma(run, size, inputs, channels)
     border_formula(run, size, inputs)
     strides(run, size, inputs)

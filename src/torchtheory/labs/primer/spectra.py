@@ -46,7 +46,7 @@ def primer_spectra(run: Run, trials: int = 20, size: int = 6) -> None:
         trials: random matrices.
         size: of a matrix.
     """
-    whole_number(size, "size", least=2)
+    whole_number(size, "size", least=3)
     characteristic(run, trials, size)
     traces(run, trials, size)
     order(run, trials, size)

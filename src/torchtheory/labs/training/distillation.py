@@ -36,7 +36,7 @@ from torchtheory.training.trainer import fit
 )
 def distillation(
     run: Run,
-    repeats: int = 4,
+    repeats: int = 6,
     labeled: int = 50,
     points: int = 640,
     epochs: int = 16,
@@ -58,7 +58,7 @@ def distillation(
         epochs: of a training.
         temperatures: of the teacher's answers.
     """
-    whole_number(repeats, "repeats", least=4)
+    whole_number(repeats, "repeats", least=6)
     whole_number(points, "points", least=640)
     whole_number(epochs, "epochs", least=16)
     loss_and_gradient(run)

@@ -64,7 +64,7 @@ def empirical_risk_lab(run: Run, trials: int = 250, dimension: int = 6, samples:
         dimension: of the inputs.
         samples: of the least squares.
     """
-    whole_number(trials, "trials", least=100)
+    whole_number(trials, "trials", least=250)
     whole_number(dimension, "dimension", least=6)
     whole_number(samples, "samples", least=60)
     law = Law(run.randn(dimension), 0.5, 0.7)

@@ -46,7 +46,7 @@ def label_smoothing(run: Run, smoothing: float = 0.1, samples: int = 500, epochs
     number_between(smoothing, "smoothing", 0.05, 0.9)
     whole_number(samples, "samples", least=500)
     whole_number(epochs, "epochs", least=10)
-    whole_number(trials, "trials", least=1000)
+    whole_number(trials, "trials", least=4000)
     classes = 10
     matrices = [uniform_confusion(k, e) for k in (2, 3, classes) for e in (0.01, smoothing, 0.5)]
     random = [run.rand(k, k) + 0.05 for k in (2, 4)]
