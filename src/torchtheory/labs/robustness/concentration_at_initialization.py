@@ -215,15 +215,17 @@ def chi_square(run: Run) -> None:
 
 def sharpness(run: Run) -> None:
     """How near the tails come to their bounds, and how far the printed one reaches."""
+
+    def over_radii(k: int, level: float) -> list[float]:
+        below, above = chi_square_radii(k, 2 * math.exp(-level))
+        return [(k - lower(k, level)) / below, (upper(k, level) - k) / above]
+
     many, level = 10**8, 200.0
-    below, above = chi_square_radii(many, 2 * math.exp(-level))
-    tails = many - lower(many, level), upper(many, level) - many
     says = run.states(
         "M-153", r"1\ll\ell\ll k:\ \text{quantiles of both tails over }2\sqrt{k\ell},\ 2\sqrt{k\ell}+2\ell\to1"
     )
-    says.equal([tails[0] / below, tails[1] / above], 1.0, 0.02, where=f"k = {many:.0e}, ℓ = {level:g}")
-    # squares of Gaussians of another variance, centered at their own mean: 1.1 times the quantiles
-    says.fails("Gaussians of variance 1.1", [1.1 * tails[0] / below, 1.1 * tails[1] / above])
+    says.equal(over_radii(many, level), 1.0, 0.02, where=f"k = {many:.0e}, ℓ = {level:g}")
+    says.fails("ℓ = 9 is not small beside k = 10", over_radii(10, 9.0))
     # the exponent of the upper tail at k(1 + x) is k(x - log(1 + x))/2
     at_k = float(optimize.brentq(lambda x: x - math.log1p(x) - 2, 1.0, 10.0))
     k = 300
