@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import module_with_values
+from torchtheory.core.checks import as_module, module_with_values
 from torchtheory.models.model import (
     evaluating,
     global_randomness_kept,
@@ -57,7 +57,7 @@ class Folded:
 
 def has_batch_norm(model: nn.Module) -> bool:
     """Whether there is something to fold."""
-    return any(isinstance(module, _NORMS) for module in model.modules())
+    return any(isinstance(module, _NORMS) for module in as_module(model).modules())
 
 
 def fold_batch_norm(model: nn.Module, probe: Tensor | Sequence[Tensor]) -> Folded:
