@@ -60,8 +60,8 @@ def pac_bayes_bounds(run: Run, laws: int = 200, trials: int = 20_000) -> None:
         laws: random pairs of laws whose divergence is taken.
         trials: samples in which the bounds may fail.
     """
-    if laws < 10 or trials < 1000:
-        raise InvalidInput("take 10 laws and 1000 trials or more")
+    if laws < 10 or trials < 20_000:
+        raise InvalidInput("take 10 laws and 20,000 trials or more")
     divergence(run, laws)
     inverses(run)
     change_of_measure(run, laws)
