@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import torchtheory
@@ -24,7 +25,8 @@ FLOORS: list[list[str]] = [
     ["tracing"],
     ["report", "data"],
     *([room] for room in ROOMS),
-    ["labs", "audit"],
+    ["labs"],
+    ["audit"],
     ["cli"],
 ]
 FLOOR = {part: height for height, parts in enumerate(FLOORS) for part in parts}
@@ -61,6 +63,29 @@ def test_imports_go_one_way() -> None:
             if not drawing and name.split(".")[0] == "matplotlib":
                 wrong.append(f"{place} imports {name}")
     assert wrong == []
+
+
+def imported_files(path: Path) -> set[Path]:
+    """The files of the package that a file imports when it runs, at its top or in a function."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = [ast.Pass()]
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("torchtheory"):
+            place = PACKAGE.joinpath(*str(node.module).split(".")[1:])
+            for name in (alias.name for alias in node.names):
+                inner = place / name
+                files = (inner.with_suffix(".py"), inner / "__init__.py", place.with_suffix(".py"))
+                found |= {next((f for f in files if f.exists()), place / "__init__.py")}
+    return found
+
+
+def test_no_import_goes_round_in_a_circle() -> None:
+    graph = nx.DiGraph((path, other) for path in FILES for other in imported_files(path))
+    circles = [c for c in nx.strongly_connected_components(graph) if len(c) > 1]
+    assert [sorted(path.relative_to(PACKAGE).as_posix() for path in c) for c in circles] == []
 
 
 def test_importing_the_package_is_light() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.models.function_bodies import body, has_body
-from torchtheory.nets.recurrent.steps import IN_STEPS
+from torchtheory.tracing.recurrent_steps import IN_STEPS
 from torchtheory.tracing.arguments import bind
 from torchtheory.tracing.names import plain_name
 
