@@ -100,8 +100,8 @@ def _table(function: PureFunction, x: Tensor | Parts) -> Rows:
             raise InvalidInput("inputs have one row for each sample, and this is a single number")
         return Rows((x.detach(),))
     if is_several(x):
-        several: Any = as_mapping(x)
-        return Rows(tuple(x) if several is None else several)
+        several: Any = as_mapping(x) or x
+        return Rows(several)
     raise InvalidInput(
         f"inputs are a tensor, a tuple or a dictionary of some, not {type(x).__name__}"
     )
