@@ -129,21 +129,9 @@ class _Picture:
         return column * (_WIDTH + _GAP), -float(line)
 
     def _box(self, k: int, left: str, right: str, color: str) -> None:
-        from matplotlib.patches import FancyBboxPatch
-
         x, y = self._corner(k)
-        self.axes.add_patch(
-            FancyBboxPatch(
-                (x, y - _HEIGHT / 2),
-                _WIDTH,
-                _HEIGHT,
-                boxstyle="round,pad=0,rounding_size=0.12",
-                facecolor=color,
-                edgecolor="#555555",
-                linewidth=0.7,
-                zorder=3,
-            )
-        )
+        sides, ends = _around(x, y - _HEIGHT / 2, x + _WIDTH, y + _HEIGHT / 2)
+        self.axes.fill(sides, ends, facecolor=color, edgecolor="#555555", linewidth=0.7, zorder=3)
         room = 46 - len(right)
         left = left if len(left) <= room else left[: room - 1] + "…"
         self.axes.text(x + 0.12, y, left, ha="left", va="center", fontsize=7, zorder=4)
@@ -166,8 +154,6 @@ class _Picture:
                 self._frame(frame, [column[i] for i in frame.members])
 
     def _frame(self, frame: _Frame, members: list[int]) -> None:
-        from matplotlib.patches import Rectangle
-
         inset = 0.3 + 0.3 * frame.height
         x, top = self._corner(members[0])
         _, bottom = self._corner(members[-1])
@@ -176,17 +162,9 @@ class _Picture:
             (row.block, row.times) for row in (self.rows[k] for k in members) if row.times > 1
         }
         times = [f" × {n}" for block, n in repeated if block in frame.paths]
-        self.axes.add_patch(
-            Rectangle(
-                (x - inset, down),
-                _WIDTH + 2 * inset,
-                up - down,
-                facecolor="none",
-                zorder=2,
-                edgecolor="#0072B2" if times else "#999999",
-                linewidth=1.1 if times else 0.7,
-            )
-        )
+        sides, ends = _around(x - inset, down, x + _WIDTH + inset, up)
+        color, width = ("#0072B2", 1.1) if times else ("#999999", 0.7)
+        self.axes.fill(sides, ends, facecolor="none", edgecolor=color, linewidth=width, zorder=2)
         most = max(4, int(7 * (up - down)))
         name = (
             frame.paths[-1] if len(frame.paths[-1]) <= most else f"…{frame.paths[-1][1 - most :]}"
@@ -247,6 +225,10 @@ class _Picture:
         self.axes.text(
             x + _WIDTH + 0.08, y + up, text, ha="left", va="center", fontsize=6.5, color="#D55E00"
         )
+
+
+def _around(left: float, low: float, right: float, high: float) -> tuple[list[float], list[float]]:
+    return [left, right, right, left], [low, low, high, high]
 
 
 @dataclass(frozen=True)
