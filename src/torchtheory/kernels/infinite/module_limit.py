@@ -135,7 +135,7 @@ def limit_kernel(
         return both.nngp if which == "nngp" else both.ntk
 
     def on_diagonal(x: Tensor) -> Tensor:
-        return torch.cat([matrix(row, row).reshape(1) for row in x.split(1)])
+        return torch.cat([matrix(row, row).reshape(1) for row in torch.split(x, 1)])
 
     return Kernel(matrix, on_diagonal, f"{which}({type(model).__name__})")
 
