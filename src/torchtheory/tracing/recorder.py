@@ -107,6 +107,17 @@ def _table(function: PureFunction, x: Tensor | Parts) -> Rows:
     )
 
 
+def input_tensors(function: PureFunction, x: Tensor | Parts) -> list[Tensor]:
+    """What stands for each of the inputs of a recorded network: the tensors that `x` consists of.
+
+    >>> [t.shape for t in input_tensors(PureFunction(nn.Linear(2, 3)), torch.ones(5, 2))]
+    [torch.Size([5, 2])]
+    """
+    rows = _table(function, x)
+    args, kwargs = rows.arguments(function.model, torch.arange(len(rows)), function.reference())
+    return [tensor for _, tensor in _inputs(function.model, args, kwargs)]
+
+
 def _recorded(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> Network:
     index = [torch.arange(k) % len(rows) for k in (_FEW, _MORE)]
     reason = ""
@@ -223,6 +234,7 @@ class _Recording(TorchFunctionMode):
         self.output: Any = None
         self.output_tensors: Any = None
         self._path: list[tuple[str, nn.Module]] = [("", model)]
+        self._inside: list[str] = []
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
 
@@ -331,8 +343,12 @@ class _Recording(TorchFunctionMode):
         if not self.is_known(name):
             simpler = written_out(func, name)
             if simpler is not None:
-                with self:
-                    return simpler(*args, **kwargs)
+                self._inside.append(name)
+                try:
+                    with self:
+                        return simpler(*args, **kwargs)
+                finally:
+                    self._inside.pop()
         # what the arguments are is asked before the function may change them
         given = mapped((args, kwargs), self._of)
         made = func(*args, **kwargs)
@@ -370,7 +386,10 @@ class _Recording(TorchFunctionMode):
 
     def _append(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> Operation:
         layer, kind = self._place()
-        op = Operation(len(self.operations), name, function, args, kwargs, result, layer, kind)
+        inside = self._inside[0] if self._inside else ""
+        op = Operation(
+            len(self.operations), name, function, args, kwargs, result, layer, kind, inside
+        )
         self.operations.append(op)
         return op
 
