@@ -239,8 +239,8 @@ class PureFunction:
         self.noise: Noise | None = None
         #: Dimension of the outputs that is moved to the end, where their consumers want classes.
         self.class_dimension: int | None = None
-        #: Its operations as they were recorded (`torchtheory.tracing.passes`), with the parameters.
-        self.recorded: dict[Any, tuple[Parameters, Any]] = {}
+        #: Its operations as `torchtheory.tracing.passes` has recorded them, with what they are of.
+        self.recorded: dict[Any, tuple[Parameters, dict[str, Tensor], Any]] = {}
         #: Whether the model is known to write to its parameters when it runs.
         self.writes = any(vars(m).get("max_norm") is not None for m in self.model.modules())
 

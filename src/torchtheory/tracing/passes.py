@@ -6,7 +6,7 @@ tensors, and nothing is held longer than the network needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,8 +19,6 @@ from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.naming import operation_words
 from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept
 from torchtheory.models.noise import noise_fixed
-from torchtheory.models.problem import Problem
-from torchtheory.models.samples import Samples
 from torchtheory.tracing.kinds import KIND_OF
 from torchtheory.tracing.network import Network, Operation, Value, called
 from torchtheory.tracing.recorder import input_tensors, record
@@ -49,13 +47,15 @@ def network_of(
     >>> network_of(f, torch.ones(5, 2)) is network_of(f, torch.ones(8, 2))
     True
     """
-    parameters, network = function.recorded.get(known, (None, None))
-    if parameters is function.parameters and network.rows in (None, len(x)):
+    # copies of the function have other parameters, and the network has numbers made of them
+    parameters, buffers, network = function.recorded.get(known, (None, None, None))
+    if parameters is function.parameters and buffers is function.buffers:
         kept: Network = network
-        return kept
+        if kept.rows in (None, len(x)):
+            return kept
     made = record(function, x, known=known)
-    # another dictionary: copies of the function have other parameters, and numbers made of them
-    function.recorded = {**function.recorded, known: (function.parameters, made)}
+    entry = (function.parameters, function.buffers, made)
+    function.recorded = {**function.recorded, known: entry}
     return made
 
 
@@ -78,7 +78,7 @@ def run(
     Raises:
         UnsupportedModel: if the model asks what is in its input and these go another way.
     """
-    made = function.chosen(_evaluated(function, network, x, step, tensors))
+    made = function.chosen(evaluated(function, network, x, step, tensors))
     if network.decisions and not _agrees(function, network, x, made, tensors):
         op = network.decisions[0]
         raise UnsupportedModel(
@@ -88,13 +88,14 @@ def run(
     return made
 
 
-def _evaluated(
+def evaluated(
     function: PureFunction,
     network: Network,
     x: Tensor,
-    step: Step,
-    tensors: Mapping[Value, Tensor] | None,
+    step: Step = called,
+    tensors: Mapping[Value, Tensor] | None = None,
 ) -> Any:
+    """What a model returns, with every operation done by a step, which may change what it makes."""
     check_time()
     with ExitStack() as stack:
         if network.random:
@@ -136,14 +137,8 @@ def values_of(
     with torch.no_grad():
         if network.decisions:
             run(function, network, x)
-        found: tuple[Tensor, ...] = _evaluated(function, network.until(*values), x, called, None)
+        found: tuple[Tensor, ...] = evaluated(function, network.until(*values), x)
     return found
-
-
-def chunks_of(problem: Problem, samples: Samples) -> Iterator[tuple[Tensor, Tensor, Network]]:
-    """Samples in pieces `(x, y)`, each with the operations of the model."""
-    for x, y in samples.chunks(problem.chunk):
-        yield x, y, network_of(problem.function, x)
 
 
 def layers_of_weights(network: Network) -> dict[Value, str]:

@@ -28,7 +28,13 @@ from torchtheory.tracing.network import (
     leaves,
     mapped,
 )
-from torchtheory.tracing.passes import layers_of_weights, network_of, run, without_composites
+from torchtheory.tracing.passes import (
+    Step,
+    layers_of_weights,
+    network_of,
+    run,
+    without_composites,
+)
 
 #: Pointwise activations by their plain names, and their largest slope.
 LARGEST_SLOPE = {
@@ -185,7 +191,11 @@ class LayerSignal:
 
 
 def watch_signals(
-    problem: Problem, samples: Samples, parameters: Parameters | None = None
+    problem: Problem,
+    samples: Samples,
+    parameters: Parameters | None = None,
+    *,
+    compute: Step = called,
 ) -> list[LayerSignal]:
     """Sizes of activations and gradients at every layer with a weight matrix, in order of use.
 
@@ -196,6 +206,7 @@ def watch_signals(
 
     Args:
         parameters: weights to use in place of the model's own.
+        compute: what an operation makes, if not what it makes by itself.
 
     >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
@@ -221,7 +232,7 @@ def watch_signals(
             layers: dict[Value, str] = layers,
             outputs: dict[Value, Tensor] = outputs,
         ) -> Any:
-            made = called(op, args, kwargs)
+            made = compute(op, args, kwargs)
             if op.outputs and op.outputs[0] in layers:
                 first = made[0] if isinstance(made, tuple | list) else made
                 if first.requires_grad:
@@ -306,9 +317,7 @@ def _sources(network: Network) -> dict[Value, _Source]:
     return found
 
 
-def _axis(
-    op: Operation, value: Value, axis: int | None, made: Value, weighted: bool
-) -> int | None:
+def _axis(op: Operation, value: Value, axis: int | None, made: Value, weighted: bool) -> int | None:
     """The dimension of units in what an operation makes; None where nothing tells."""
     ndim = len(made.shape)
     if weighted and op.name in _CHANNELS_FIRST:
@@ -383,7 +392,7 @@ class _Slopes:
 
     def units(self) -> list[WatchedUnits]:
         """What was seen of each activation, in order."""
-        return [seen.units(self.samples) for seen in self.found.values()]
+        return [seen.units() for seen in self.found.values()]
 
 
 def _by_sample(slopes: Tensor, value: Value, axis: int | None, samples: int) -> Tensor:
@@ -406,17 +415,17 @@ class _Seen:
     layer: str
     function: str
     largest: float
-    slope: Tensor | None = None
-    silent: Tensor | None = None
-    same: Tensor | None = None
-    live: Tensor | None = None
+    slope: Tensor = field(init=False)
+    silent: Tensor = field(init=False)
+    same: Tensor = field(init=False)
+    live: Tensor = field(init=False)
     flat: float = 0.0
     times: int = 0
 
     def add(self, slopes: Tensor) -> None:
         """More positions of the same samples, `[samples, positions, units]`."""
         rows = slopes.flatten(0, 1)
-        if self.slope is None:
+        if not self.times:
             self.slope = rows[0]
             self.silent, self.same = (torch.ones_like(rows[0], dtype=torch.bool) for _ in range(2))
             self.live = torch.zeros_like(slopes[:, 0], dtype=torch.bool)
@@ -426,9 +435,8 @@ class _Seen:
         self.flat += float((rows.abs() < FLAT * self.largest).double().mean())
         self.times += 1
 
-    def units(self, samples: int) -> WatchedUnits:
-        assert self.slope is not None and self.silent is not None
-        assert self.same is not None and self.live is not None
+    def units(self) -> WatchedUnits:
+        """What they say about the units."""
         return WatchedUnits(
             self.layer,
             self.function,
