@@ -77,7 +77,7 @@ def record(
     compute.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
-    >>> record(net, torch.ones(1, 2))
+    >>> print(repr(record(net, torch.ones(1, 2))))
     Sequential(%x: [n, 2]):
         %3 = linear(%x, %0.weight, %0.bias)
         %4 = relu(%3, inplace=False)
