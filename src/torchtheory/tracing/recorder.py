@@ -91,6 +91,30 @@ def record(
     return again(known or (lambda name: True))
 
 
+def record_call(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    known: Callable[[str], bool] | None = None,
+) -> tuple[Network, list[Tensor]]:
+    """The operations of one call, of whatever a model takes, and the tensors that it was given.
+
+    For arguments that are not all samples, such as a mask: sizes are those of the call.
+
+    >>> network, inputs = record_call(nn.ReLU(), (torch.ones(2),), {})
+    >>> network.replay(*inputs)
+    tensor([1., 1.])
+    """
+    function = PureFunction(model)
+    args, kwargs = mapped((args, kwargs), lambda t: t.clone() if isinstance(t, Tensor) else t)
+    mode = _watched(function, args, kwargs, known or (lambda name: True))
+    network = mode.network()
+    network.rows = len(mode.given[0]) if mode.given and mode.given[0].ndim else 1
+    network.fixed_because = "it was recorded as one call"
+    return network, mode.given
+
+
 def _table(function: PureFunction, x: Tensor | Parts) -> Rows:
     """The inputs as a table, one part per tensor."""
     if function.rows is not None:
@@ -158,14 +182,23 @@ def _refuse_memory(
 
 def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _Recording:
     """One forward pass, watched."""
+    own = Rows(_each(rows.parts, Tensor.clone))
+    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
+    return _watched(function, args, kwargs, known)
+
+
+def _watched(
+    function: PureFunction,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known: Callable[[str], bool],
+) -> _Recording:
     given = {
         **{k: p.detach() for k, p in function.parameters.items()},
         **{k: b.detach().clone() for k, b in function.buffers.items()},
     }
     if function.writes:
         given = {k: t.clone() for k, t in given.items()}
-    own = Rows(_each(rows.parts, Tensor.clone))
-    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
     mode = _Recording(function.model, known)
     for name, part in _inputs(function.model, args, kwargs):
         mode.starts(part, "input", name)
@@ -209,7 +242,8 @@ def _inputs(
             found += [(f"{name}{i}", t) for i, t in enumerate(several)]
         else:
             found.append((name, given))
-    yield from [(n if n != "input" else "x", t) for n, t in [*found, *kwargs.items()]]
+    named = [(n if n != "input" else "x", t) for n, t in [*found, *kwargs.items()]]
+    yield from [(n, t) for n, t in named if isinstance(t, Tensor)]
 
 
 # ----------------------------------------------------------------------------------- one pass
