@@ -48,11 +48,11 @@ def network_of(
     True
     """
     # copies of the function have other parameters, and the network has numbers made of them
-    parameters, buffers, network = function.recorded.get(known, (None, None, None))
-    if parameters is function.parameters and buffers is function.buffers:
-        kept: Network = network
-        if kept.rows in (None, len(x)):
-            return kept
+    kept = function.recorded.get(known)
+    if kept and kept[0] is function.parameters and kept[1] is function.buffers:
+        network: Network = kept[2]
+        if network.rows in (None, len(x)):
+            return network
     made = record(function, x, known=known)
     entry = (function.parameters, function.buffers, made)
     function.recorded = {**function.recorded, known: entry}

@@ -188,7 +188,8 @@ _LOOKUPS = ("embedding", "embedding_bag")
 
 
 def _index(op: Operation) -> Value:
-    found: Value = op.arguments.get("indices", op.arguments.get("input"))
+    given = op.arguments
+    found: Value = given["indices"] if "indices" in given else given["input"]
     return found
 
 

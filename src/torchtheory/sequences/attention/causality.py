@@ -353,7 +353,8 @@ class _Sequences:
                 pairs[id(leaf.second)] = leaf
             return leaf.second if isinstance(leaf, Pair) else leaf
 
-        outputs = one_output(mapped(returned, second), function.output)
+        key = None if isinstance(function.output, tuple) else function.output
+        outputs = one_output(mapped(returned, second), key)
         if network.decisions and not bool((outputs == other(other.parameters, again)).all()):
             return None  # its way through the model depends on the inputs
         return pairs[id(outputs)].leak if id(outputs) in pairs else None
@@ -518,8 +519,9 @@ def _trace(found: Causality, sequences: _Sequences, base: Tensor, other: Tensor)
     else:
         start = int(slopes.amax(0).argmax())
         end = start + 1
-    pair = [z[:AT_ONCE] for z in (base, sequences.joined(base, other, start, end))]
+    changed = sequences.joined(base, other, start, end)[:AT_ONCE]
     try:
-        return sequences.leak(*pair, Passes(found.length, start, found.rounding))
+        passes = Passes(found.length, start, found.rounding)
+        return sequences.leak(base[:AT_ONCE], changed, passes)
     except TorchTheoryError:  # something in it is not made by functions of torch
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,7 +60,9 @@ class Pair:
     def leak(self) -> Leak | None:
         """The operation that touched it, in words."""
         op = self.origin
-        return op and Leak(op.layer, op.layer_kind, _WORDS.get(op.name, op.name))
+        if op is None:
+            return None
+        return Leak(op.layer, op.layer_kind, _WORDS.get(op.name, op.name))
 
 
 class Passes:
@@ -89,15 +92,15 @@ class Passes:
             pairs.append(leaf)
             return getattr(leaf, which)
 
-        passes = []
-        for which in ("first", "second"):
-            own, named = mapped((args, kwargs), lambda leaf, which=which: of(leaf, which))
-            passes.append(op.function(*own, **named))
+        own, named = mapped((args, kwargs), partial(of, which="first"))
+        one = op.function(*own, **named)
         if not pairs:
-            return passes[0]
+            return one
+        own, named = mapped((args, kwargs), partial(of, which="second"))
+        two = op.function(*own, **named)
         origins = [pair.origin for pair in pairs if pair.origin is not None]
         earliest = min([*origins, op], key=lambda origin: origin.number)
-        return self._together(*passes, earliest)
+        return self._together(one, two, earliest)
 
     def _together(self, one: Any, two: Any, origin: Operation) -> Any:
         if isinstance(one, Tensor):

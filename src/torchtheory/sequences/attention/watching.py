@@ -201,7 +201,7 @@ class _Watched:
             if not any(s.stack == stack for s in found):
                 places.insert(0, (f"{block.name} (input)", block.input))
             for name, value in places:
-                tokens = self.tokens.get(value)
+                tokens = None if value is None else self.tokens.get(value)
                 if tokens is None:
                     continue
                 sizes = (self.samples, block.length)
