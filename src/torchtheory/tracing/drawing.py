@@ -119,7 +119,9 @@ class _Picture:
             "#FFFFFF",
         )
         for k, row in enumerate(self.rows):
-            self._box(k, row.words, row.sizes, KIND_COLORS.get(row.what, "#FFFFFF"))
+            name = row.layer.rpartition(".")[2]
+            left = row.words if not name or name.isdigit() else f"{row.words}  ·  {name}"
+            self._box(k, left, row.sizes, KIND_COLORS.get(row.what, "#FFFFFF"))
         self._frames()
         self._arrows()
         tallest = max((len(c) for c in self.columns), default=1)

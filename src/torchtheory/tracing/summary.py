@@ -6,7 +6,7 @@ Blocks that follow each other and do the same are shown once, with how often the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -80,7 +80,7 @@ def rows_of(network: Network) -> list[Row]:
     """The rows of a network, in the order in which it runs."""
     first_use = _first_uses(network)
     rows: list[Row] = []
-    for group in _groups(op for op in network if op.follows and op.outputs):
+    for group in _groups(network):
         last = group[-1]
         rows.append(
             Row(
@@ -97,14 +97,25 @@ def rows_of(network: Network) -> list[Row]:
     return rows
 
 
-def _groups(operations: Iterator[Operation]) -> list[list[Operation]]:
-    groups: list[list[Operation]] = []
-    for op in operations:
-        if groups and groups[-1][-1].layer == op.layer:
-            groups[-1].append(op)
+def _groups(network: Network) -> list[list[Operation]]:
+    """Operations that follow each other in a layer, up to what something else takes as well."""
+    runs: list[list[Operation]] = []
+    for op in network:
+        if not (op.follows and op.outputs):
+            continue
+        if runs and runs[-1][-1].layer == op.layer:
+            runs[-1].append(op)
         else:
-            groups.append([op])
-    return groups
+            runs.append([op])
+    groups: list[list[Operation]] = []
+    for run in runs:
+        inside, start = set(run), 0
+        for place, op in enumerate(run):
+            users = [u for value in op.outputs for u in network.users.get(value, ())]
+            if not inside.issuperset(u for u in users if u.outputs) or op is run[-1]:
+                groups.append(run[start : place + 1])
+                start = place + 1
+    return [group for group in groups if group]
 
 
 def _first_uses(network: Network) -> dict[Operation, list[Value]]:
