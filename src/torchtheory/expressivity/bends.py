@@ -1,27 +1,25 @@
-r"""Where a piecewise linear network bends: its operations watched one by one.
+r"""Where a piecewise linear network bends: one rule for each operation.
 
 A network of affine maps, ReLUs, maxima and the like is affine wherever every ReLU keeps its sign
-and every maximum its winner. `BendWatch` runs any `nn.Module` (its own `forward`, skip
-connections and functional calls included) and hands every operation that can bend to a visitor, in
-the order in which they happen:
+and every maximum its winner. `BendingNetwork` carries points through the operations of any
+`nn.Module` or `.pt2` archive and tells a visitor, in the order in which they happen, of
 
 * a kink, as the affine forms $z-\theta$ whose zeros are the bends (ReLU: $\theta=0$),
 * a choice, as the affine functions whose maximum is taken.
 
-Operations that are affine in the input pass; everything else is refused with its name.
+A choice by a comparison, as in `torch.where(z > 0, a, b)`, is a kink at $z=0$ that is continuous
+where $a=b$ there: the difference $a-b$ goes with the kink, and who finds the zero looks at it.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import (
@@ -33,268 +31,538 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.foreign_code import said
 from torchtheory.core.naming import operation_words
-from torchtheory.models.model import PureFunction, global_randomness_kept, tensors_in
+from torchtheory.models.model import PureFunction
+from torchtheory.tracing.interpret import Call, Rule, Rules, in_terms_of, interpret
+from torchtheory.tracing.network import BatchSize, Network, leaves, mapped
+from torchtheory.tracing.recorder import record
 
-_LIVE = "_depends_on_the_input"
-
-#: Affine in whatever depends on the input, however many such arguments there are.
-_JOINT = set(
-    """
-    add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__ subtract rsub cat concat
-    concatenate stack hstack vstack dstack
-    """.split()
-)
-#: Affine in one argument, while the others do not depend on the input.
-_SINGLE = set(
-    """
-    linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d matmul
-    __matmul__ __rmatmul__ mm bmm mv addmm baddbmm einsum tensordot mul mul_ __mul__ __rmul__
-    __imul__ multiply div div_ __truediv__ __itruediv__ divide true_divide neg neg_ __neg__ positive
-    negative mean sum cumsum diff nanmean avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
-    adaptive_avg_pool2d adaptive_avg_pool3d interpolate upsample pad constant_pad_nd unfold fold
-    flatten unflatten view view_as reshape reshape_as permute transpose transpose_ movedim moveaxis
-    swapaxes swapdims t adjoint squeeze squeeze_ unsqueeze unsqueeze_ expand expand_as repeat
-    repeat_interleave tile broadcast_to contiguous clone detach to type double float requires_grad_
-    chunk split tensor_split unbind narrow select __getitem__ index_select take_along_dim gather
-    roll flip fliplr flipud rot90 ravel pixel_shuffle pixel_unshuffle channel_shuffle diagonal
-    tril triu trace real identity alias type_as
-    """.split()
-)
-_SHAPE_OF_ANOTHER = {"view_as", "reshape_as", "expand_as", "type_as", "to"}
-_EVALUATION_ONLY = {
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
-}  # fmt: skip
-#: Says something about a tensor that its values do not change.
-_DESCRIPTIONS = set(
-    """
-    __get__ __set__ size dim ndimension numel nelement __len__ stride is_contiguous
-    is_floating_point is_complex get_device element_size storage_offset new_zeros new_ones new_full
-    new_empty new_tensor zeros_like ones_like full_like empty_like rand_like randn_like data_ptr
-    __hash__ __repr__ is_same_size untyped_storage
-    """.split()
-)
+#: A module, or one as a function with the output that is meant.
+Model = nn.Module | PureFunction
 
 
 class Visitor(Protocol):
     """Who is told about every operation that can bend."""
 
-    def kink(self, forms: Tensor) -> None:
-        """`forms[points, units]`: the operation bends where one of them is 0."""
+    def kink(self, forms: Tensor, gap: Tensor | None = None) -> None:
+        """`forms[points, units]`: the operation bends where one of them is 0.
+
+        It is continuous where `gap`, of the same shape, is 0 there; everywhere if there is none.
+        Who finds another gap raises `Jump`.
+        """
 
     def choice(self, values: Tensor) -> None:
         """`values[points, groups, k]`: the operation takes the largest of each group."""
 
 
-class BendWatch(TorchFunctionMode):
-    """Tells a visitor about every bending operation that is applied to what it marked."""
+class _Nobody:
+    def kink(self, forms: Tensor, gap: Tensor | None = None) -> None: ...
 
-    def __init__(self, model: nn.Module, visitor: Visitor) -> None:
-        super().__init__()
-        self.model = model
-        self.visitor = visitor
-        self.refusal: UnsupportedModel | None = None
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        named = kwargs or {}
-        name = getattr(func, "__name__", str(func))
-        live = [t for t in tensors_in([*args, *named.values()]) if getattr(t, _LIVE, False)]
-        if not live or name in _DESCRIPTIONS:
-            result = func(*args, **named)
-            if name == "__get__" and live:  # x.T, x.mT, x.data
-                _mark(result)
-            return result
-        bend = _BENDS.get(name.strip("_"))  # relu_, __abs__, _threshold
-        if bend is not None:
-            try:
-                result = bend(self.visitor, func, args, named)
-            except _Refusal as refusal:
-                self.refuse(str(refusal))
-            return _mark(result)
-        if name == "__setitem__":
-            func(*args, **named)
-            return _mark(args[0])
-        if name == "batch_norm":
-            training = named.get("training", args[5] if len(args) > 5 else False)
-            if training or (args[1] if len(args) > 1 else named.get("running_mean")) is None:
-                self.refuse("batch_norm without running statistics mixes the points of a batch")
-        elif name in _EVALUATION_ONLY:
-            if named.get("training", args[2] if len(args) > 2 else True):
-                self.refuse(f"{name} is random")
-        elif name in _SINGLE:
-            if len(live) > 1 and name not in _SHAPE_OF_ANOTHER:
-                self.refuse(f"{name} of two tensors that both depend on the input is not affine")
-            divisor = named.get("other", args[1] if len(args) > 1 else None)
-            if name.strip("_").endswith(("div", "divide")) and divisor is live[0]:
-                self.refuse(f"{name} by something that depends on the input is not affine")
-        elif name not in _JOINT:
-            self.refuse(f"{operation_words(name)} is not piecewise linear")
-        return _mark(func(*args, **named))
-
-    def refuse(self, why: str) -> None:
-        """Raise, naming the layer that is running."""
-        # kept, because an operator such as * turns a TypeError into a sentence of Python's own
-        self.refusal = UnsupportedModel(
-            f"{why}{self._running()}; pieces and regions are those of networks of affine maps, "
-            "ReLU-like units, absolute values, clamps and maxima"
-        )
-        raise self.refusal
-
-    def _running(self) -> str:
-        names = {id(m): n for n, m in self.model.named_modules()}
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            module = frame.f_locals.get("self")
-            if isinstance(module, nn.Module) and id(module) in names:
-                return f" (layer {names[id(module)] or 'of the model'!r}, {type(module).__name__})"
-            frame = frame.f_back
-        return ""
+    def choice(self, values: Tensor) -> None: ...
 
 
-def watch_bends(function: PureFunction, x: Tensor, visitor: Visitor) -> Tensor:
-    """Run the network on `x[points, ...]`, telling the visitor of every operation that bends.
+class Jump(Exception):
+    """The network is not continuous: where a condition changes, it jumps by so much."""
+
+    def __init__(self, height: float) -> None:
+        super().__init__(height)
+        self.height = height
+
+
+class BendingNetwork:
+    """A network in double precision whose bends can be watched.
+
+    Args:
+        model: any module, or one as a function with the output that is meant; it stays as it is.
+        x: two points or more, `[points, ...]`. A point of a network whose rows are not independent,
+            as the nodes of a graph are not, is the whole table that it takes.
 
     >>> class Print:
-    ...     def kink(self, forms):
+    ...     def kink(self, forms, gap=None):
     ...         print("kink", forms.tolist())
     ...     def choice(self, values):
     ...         print("choice", values.tolist())
-    >>> net = nn.Sequential(nn.ReLU(), nn.MaxPool1d(2))
-    >>> watch_bends(PureFunction(net), torch.tensor([[-1.0, 2.0]]), Print())
+    >>> x = torch.tensor([[-1.0, 2.0], [3.0, 2.0]])
+    >>> BendingNetwork(nn.Sequential(nn.ReLU(), nn.MaxPool1d(2)), x).watch(x[:1], Print())
     kink [[-1.0, 2.0]]
     choice [[[0.0, 2.0]]]
-    tensor([[2.]])
+    tensor([[2.]], dtype=torch.float64)
     """
-    marked = _mark(x.detach().clone())
-    watch = BendWatch(function.model, visitor)
-    try:
-        with torch.no_grad(), global_randomness_kept(), watch:
-            result = function(function.parameters, marked)
-    except ModelRaised as error:
-        if watch.refusal is not None:
-            raise watch.refusal from None
-        if not isinstance(error.raised, RuntimeError):
-            raise
-        raise ShapeMismatch(
-            f"the model does not run on points of shape {list(x.shape[1:])}: {said(error.raised)}"
-        ) from error.raised
-    if result.ndim == 0 or result.shape[0] != x.shape[0]:
-        raise UnsupportedModel(
-            f"the model makes {list(result.shape)} of {x.shape[0]} points; its output must have "
-            "one row for each"
+
+    def __init__(self, model: Model, x: Tensor) -> None:
+        self.function = exact_function(model)
+        self.network = in_terms_of(self._recorded(x.double()), RULES)
+        #: Whether points stand side by side along the first dimension of every value.
+        self.abreast = self.network.rows is None and all(
+            value.shape[:1] == (BatchSize(1),)
+            and not any(isinstance(size, BatchSize) for size in value.shape[1:])
+            for op in self.network
+            for value in op.outputs
+            if value.follows and value in self.network.needed
         )
-    return result.detach()
+        self.watch(x[:2], _Nobody())  # refuses what has no rule before anything is computed
+        if self.network.rows is None:
+            _refuse_mixing(self.function, x.double())
+
+    def _recorded(self, x: Tensor) -> Network:
+        if len(x) == 1:
+            x = x.expand(2, *x.shape[1:])
+        try:
+            network = record(self.function, x)
+        except ModelRaised as error:
+            return self._recorded_on_a_table(x[0], error)
+        if network.rows is not None:
+            raise UnsupportedModel(
+                f"{network.title} does not run on any number of points: {network.fixed_because}"
+            )
+        return network
+
+    def _recorded_on_a_table(self, x: Tensor, error: ModelRaised) -> Network:
+        """Of a network that takes one table and no batch of them."""
+        try:
+            network = record(self.function, x) if x.ndim > 1 else None
+        except ModelRaised:
+            network = None
+        if network is not None and network.rows is not None:
+            return network
+        if not isinstance(error.raised, RuntimeError | IndexError):
+            raise error
+        raise ShapeMismatch(
+            f"the model does not run on points of shape {list(x.shape)}: {said(error.raised)}"
+        ) from error.raised
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The network at points `[points, ...]`, differentiable."""
+        if self.abreast:
+            return self.function(self.function.parameters, x)
+        made: Tensor = torch.vmap(lambda one: self._out(self._alone(one)))(x)
+        return made
+
+    def watch(self, x: Tensor, visitor: Visitor) -> Tensor:
+        """Run it on `x[points, ...]`, telling the visitor of every operation that bends."""
+        x = x.detach().double()
+        with torch.no_grad():
+            made = self._abreast(x, visitor) if self.abreast else self._one_by_one(x, visitor)
+        if made.ndim == 0 or made.shape[0] != x.shape[0]:
+            raise UnsupportedModel(
+                f"the model makes {list(made.shape)} of {x.shape[0]} points; its output must have "
+                "one row for each"
+            )
+        return made.detach()
+
+    def _abreast(self, x: Tensor, visitor: Visitor) -> Tensor:
+        made = interpret(self.network, RULES, [Signal(x, _Told(visitor))], len(x))
+        return self.function.chosen(mapped(made, _continuous))
+
+    def _one_by_one(self, x: Tensor, visitor: Visitor) -> Tensor:
+        """Every point in a lane of its own; the visitor hears of the bends of all at the end."""
+        heard: list[tuple[Call, bool]] = []
+
+        def lane(one: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
+            notes = _Noted()
+            made = interpret(self.network, RULES, [Signal(self._alone(one)[0], notes)], self._rows)
+            heard[:] = [(call, kink) for call, kink, _, _ in notes.all]
+            forms = [form for _, _, form, _ in notes.all]
+            gaps = [one.new_zeros(()) if gap is None else gap for *_, gap in notes.all]
+            gapless[:] = [gap is None for *_, gap in notes.all]
+            return self._row(self.function.chosen(mapped(made, _continuous))), forms, gaps
+
+        gapless: list[bool] = []
+        made, forms, gaps = torch.vmap(lane)(x)
+        told = _Told(visitor)
+        for (call, kink), form, gap, none in zip(heard, forms, gaps, gapless, strict=True):
+            if kink:
+                told.tell(call, form, None if none else gap)
+            else:
+                visitor.choice(form)
+        return made
+
+    @property
+    def _rows(self) -> int:
+        return self.network.rows or 1
+
+    def _alone(self, one: Tensor) -> tuple[Tensor]:
+        return (one if self.network.rows is not None else one.unsqueeze(0),)
+
+    def _row(self, made: Tensor) -> Tensor:
+        return made if self.network.rows is not None else made.squeeze(0)
+
+    def _out(self, x: tuple[Tensor]) -> Tensor:
+        return self._row(self.function.chosen(self.network.replay(*x)))
 
 
-class _Refusal(Exception):
-    """An operation that cannot be followed, and why."""
+def _refuse_mixing(function: PureFunction, x: Tensor) -> None:
+    """A point must give the same alone as beside others."""
+    x = x[[0, -1]]
+    with torch.no_grad():
+        both = function(function.parameters, x)
+        for row in range(len(x)):
+            twice = function(function.parameters, x[[row] * len(x)])
+            if len(both) != len(x) or twice.shape != both.shape:
+                return  # who uses the output says what is wrong with its shape
+            apart = float((both[row] - twice[row]).abs().max()) if both[row].numel() else 0.0
+            if apart > 1e3 * torch.finfo(both.dtype).eps * float(both.abs().max()):
+                raise UnsupportedModel(
+                    "the model mixes the points of a batch: the output at one depends on the "
+                    "others, so it has no pieces of its own"
+                )
 
 
-def _mark(result: Any) -> Any:
-    for tensor in tensors_in([result]):
-        setattr(tensor, _LIVE, True)
-    return result
+# -------------------------------------------------------------------------------- what is carried
 
 
-# ------------------------------------------------------------------------------------- kinks
+@dataclass(eq=False, slots=True)
+class Signal:
+    """A value that is affine in the input where nothing before it has bent."""
 
-_Bend = Callable[[Visitor, Any, tuple[Any, ...], dict[str, Any]], Any]
+    tensor: Tensor
+    told: _Told | _Noted
+
+    def like(self, tensor: Tensor) -> Signal:
+        return Signal(tensor, self.told)
 
 
-def _argument(
-    args: tuple[Any, ...], named: dict[str, Any], place: int, name: str, default: Any
-) -> Any:
-    return args[place] if len(args) > place else named.get(name, default)
+@dataclass(eq=False, slots=True)
+class Steps:
+    """A value that is constant between the zeros of forms of its shape, as `z > 0` is."""
+
+    forms: Tensor
+    tensor: Tensor
+    told: _Told | _Noted
 
 
-def _kinks_at(*places: tuple[int, str, float | None] | float) -> _Bend:
-    """Kinks at fixed numbers, or at those that an argument (place, name, default) holds."""
+@dataclass(eq=False, slots=True)
+class Places:
+    """Which entry is the largest: it jumps, whatever it is asked of."""
 
-    def bend(visitor: Visitor, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        z = _argument(args, named, 0, "input", None)
+    name: str
+
+
+class _Told:
+    """Points side by side: the visitor hears of a bend when it happens."""
+
+    def __init__(self, visitor: Visitor) -> None:
+        self.visitor = visitor
+
+    def kink(self, call: Call, forms: Tensor, gap: Tensor | None = None) -> None:
+        flat = None if gap is None else gap.expand_as(forms).reshape(len(forms), -1)
+        self.tell(call, forms.reshape(len(forms), -1), flat)
+
+    def tell(self, call: Call, forms: Tensor, gap: Tensor | None) -> None:
+        if gap is None:
+            self.visitor.kink(forms)
+            return
+        try:
+            self.visitor.kink(forms, gap)
+        except Jump as jump:
+            raise _refused(
+                call,
+                f"{operation_words(call.name)} jumps by {jump.height:.3g} where its condition "
+                "changes, so the network is not continuous",
+            ) from None
+
+    def choice(self, values: Tensor) -> None:
+        self.visitor.choice(values.reshape(len(values), -1, values.shape[-1]))
+
+    def refuse_rows(self, call: Call) -> None:
+        raise _refused(call, f"{operation_words(call.name)} mixes the points of a batch")
+
+
+class _Noted:
+    """One point: its bends are noted, and told when all points have theirs."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[Call, bool, Tensor, Tensor | None]] = []
+
+    def kink(self, call: Call, forms: Tensor, gap: Tensor | None = None) -> None:
+        flat = None if gap is None else gap.expand_as(forms).reshape(-1)
+        self.all.append((call, True, forms.reshape(-1), flat))
+
+    def choice(self, values: Tensor) -> None:
+        self.all.append((None, False, values.reshape(-1, values.shape[-1]), None))  # type: ignore[arg-type]
+
+    def refuse_rows(self, call: Call) -> None:
+        """There is one point, and all rows are its own."""
+
+
+def _refused(call: Call, why: str) -> UnsupportedModel:
+    return call.refusal(f"{RULES.subject}: {why}")
+
+
+def _continuous(leaf: Any) -> Any:
+    if isinstance(leaf, Steps | Places):
+        raise UnsupportedModel(f"{RULES.subject}: the network returns a value that jumps")
+    return leaf.tensor if isinstance(leaf, Signal) else leaf
+
+
+def _plain(leaf: Any) -> Any:
+    return leaf.tensor if isinstance(leaf, Signal | Steps) else leaf
+
+
+def _called(call: Call) -> Any:
+    return call.function(*mapped(call.args, _plain), **mapped(call.kwargs, _plain))
+
+
+def _signals(call: Call) -> list[Signal]:
+    return [leaf for leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, Signal)]
+
+
+def _made(call: Call, result: Any | None = None) -> Any:
+    """What the operation makes: numbers are signals, whole numbers are places."""
+    first = _signals(call)[0]
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if leaf.is_floating_point() or leaf.is_complex():
+            return first.like(leaf)
+        return Places(operation_words(call.name))
+
+    return mapped(_called(call) if result is None else result, one)
+
+
+def _with_signals(rule: Rule) -> Rule:
+    """A rule for calls with a signal in them, and with nothing that jumps."""
+
+    def checked(call: Call) -> Any:
+        given = list(leaves((call.args, call.kwargs)))
+        for leaf in given:
+            if isinstance(leaf, Places):
+                raise _refused(
+                    call,
+                    f"{operation_words(call.name)} uses which entry {leaf.name} takes, which jumps",
+                )
+            if isinstance(leaf, Steps):
+                raise _refused(
+                    call,
+                    f"{operation_words(call.name)} of a comparison jumps, so it is not continuous",
+                )
+        return rule(call) if any(isinstance(leaf, Signal) for leaf in given) else _called(call)
+
+    return checked
+
+
+def _not_linear(call: Call) -> Any:
+    raise _refused(call, f"{operation_words(call.name)} is not piecewise linear")
+
+
+def _jumps(call: Call) -> Any:
+    raise _refused(call, f"{operation_words(call.name)} jumps, so it is not continuous")
+
+
+# ---------------------------------------------------------------------------------- affine maps
+
+
+def _affine(call: Call) -> Any:
+    """Affine in all signals together."""
+    return _made(call)
+
+
+def _single(call: Call) -> Any:
+    """Affine in one signal."""
+    if len(_signals(call)) > 1:
+        raise _refused(
+            call,
+            f"{operation_words(call.name)} of two values that both depend on the input is not "
+            "piecewise linear",
+        )
+    return _made(call)
+
+
+def _constant_in(*names: str, rule: Rule = _affine) -> Rule:
+    """Affine as long as some arguments do not depend on the input."""
+
+    def checked(call: Call) -> Any:
+        for name in names:
+            if isinstance(call.get(name), Signal):
+                raise _refused(
+                    call,
+                    f"{operation_words(call.name)} with a {name.replace('_', ' ')} that depends on "
+                    "the input is not piecewise linear",
+                )
+        return rule(call)
+
+    return checked
+
+
+def _divided(call: Call) -> Any:
+    if call.get("rounding_mode") is not None:
+        return _jumps(call)
+    if isinstance(call["other"], Signal):
+        raise _refused(call, "division by a value that depends on the input is not affine")
+    return _made(call)
+
+
+def _product_and_sum(*factors: str) -> Rule:
+    """A value plus a product of two others."""
+
+    def rule(call: Call) -> Any:
+        if all(isinstance(call[name], Signal) for name in factors):
+            return _single(call)
+        return _made(call)
+
+    return rule
+
+
+def _reduced(call: Call) -> Any:
+    """Scattered sums."""
+    kind = call.get("reduce")
+    if kind not in ("sum", "mean", "add"):
+        raise _refused(call, f"there is no rule for {operation_words(call.name)} by {kind}")
+    return _made(call)
+
+
+def _batch_norm(call: Call) -> Any:
+    if call.get("training") or call.get("running_mean") is None:
+        raise _refused(call, "batch_norm without running statistics mixes the points of a batch")
+    return _single(call)
+
+
+def _instance_norm(call: Call) -> Any:
+    return _not_linear(call) if call.get("use_input_stats", True) else _single(call)
+
+
+# ----------------------------------------------------------------------------------------- kinks
+
+
+def _real(call: Call) -> Signal:
+    z: Signal = call["input"]
+    if not isinstance(z, Signal):
+        raise _refused(call, f"there is no rule for this form of {operation_words(call.name)}")
+    if z.tensor.is_complex():
+        raise _refused(call, f"{operation_words(call.name)} of complex numbers bends on curves")
+    return z
+
+
+def _kinks_at(*places: str | float) -> Rule:
+    """Kinks at fixed numbers, or at those that an argument holds."""
+
+    def rule(call: Call) -> Any:
+        z = _real(call)
         for place in places:
-            at = _argument(args, named, *place) if isinstance(place, tuple) else place
-            if at is None:
-                continue
-            if isinstance(at, Tensor) and getattr(at, _LIVE, False):
-                visitor.choice(
-                    torch.stack([z.expand_as(z + at), at.expand_as(z + at)], -1).reshape(
-                        len(z), -1, 2
-                    )
+            at = call.get(place) if isinstance(place, str) else place
+            if isinstance(at, Signal):
+                _choose_between(z, z.tensor, at.tensor)
+            elif at is not None:
+                z.told.kink(call, z.tensor - at)
+        return _made(call)
+
+    return rule
+
+
+def _prelu(call: Call) -> Any:
+    return _constant_in("weight", rule=_kinks_at(0.0))(call)
+
+
+def _clamp(call: Call) -> Any:
+    """The input itself may be a constant, between bounds that follow the input."""
+    if isinstance(call["input"], Signal):
+        return _kinks_at("min", "max")(call)
+    given = torch.as_tensor(call["input"])
+    for name in ("min", "max"):
+        bound = call.get(name)
+        if isinstance(bound, Signal):
+            _choose_between(bound, given, bound.tensor)
+    return _made(call)
+
+
+def _shrink(call: Call) -> Any:
+    z, width = _real(call), call["lambd"]
+    z.told.kink(call, torch.stack([z.tensor - width, z.tensor + width], -1))
+    return _made(call)
+
+
+def _threshold(call: Call) -> Any:
+    at, value = call["threshold"], call["value"]
+    if at != value:
+        raise _refused(call, f"threshold jumps from {value} to {at}, so it is not continuous")
+    return _kinks_at(float(at))(call)
+
+
+def _norm(call: Call) -> Any:
+    """Sums of absolute values and their maximum; all other norms are curved."""
+    p, z = call.get("ord", call.get("p", 2)), _real(call)
+    if p not in (1, math.inf):
+        return _not_linear(call)
+    z.told.kink(call, z.tensor)
+    if p == math.inf:
+        z.told.choice(_last(call, z.tensor.abs(), call.get("dim")))
+    return _made(call)
+
+
+# --------------------------------------------------------------------------------------- choices
+
+
+def _choose_between(told: Signal, one: Tensor, other: Tensor) -> None:
+    told.told.choice(torch.stack(torch.broadcast_tensors(one, other), -1))
+
+
+def _last(call: Call, z: Tensor, dim: Any) -> Tensor:
+    """The entries among which is chosen, along the last dimension."""
+    dims = range(z.ndim) if dim is None or dim in ((), []) else [dim] if isinstance(dim, int) else dim
+    dims = [d % max(z.ndim, 1) for d in dims]
+    if 0 in dims:
+        _signals(call)[0].told.refuse_rows(call)
+    if not dims or not z.ndim:
+        return z.unsqueeze(-1)
+    return z.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims))
+
+
+def _extreme(*signs: int) -> Rule:
+    """The largest (1) or the smallest (-1), in all forms."""
+
+    def rule(call: Call) -> Any:
+        other = call.get("other")
+        for sign in signs:
+            if other is not None:
+                _choose_between(
+                    _signals(call)[0],
+                    sign * torch.as_tensor(_plain(call["input"])),
+                    sign * torch.as_tensor(_plain(other)),
                 )
             else:
-                visitor.kink((z - at).reshape(len(z), -1))
-        return func(*args, **named)
+                z = _real(call)
+                z.told.choice(sign * _last(call, z.tensor, call.get("dim")))
+        return _made(call)
 
-    return bend
-
-
-def _shrink(visitor: Visitor, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    z, width = args[0], _argument(args, named, 1, "lambd", 0.5)
-    visitor.kink(torch.stack([z - width, z + width], 1).reshape(len(z), -1))
-    return func(*args, **named)
+    return rule
 
 
-def _threshold(visitor: Visitor, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    at, value = _argument(args, named, 1, "threshold", 0), _argument(args, named, 2, "value", 0)
-    if at != value:
-        raise _Refusal(f"threshold jumps from {value} to {at}, so it is not continuous")
-    return _kinks_at(float(at))(visitor, func, args, named)
+def _ordered(call: Call) -> Any:
+    """Sorted entries, or some of them: they bend where two of them are equal."""
+    z = _real(call)
+    default = 0 if call.name == "msort" else None if "median" in call.name else -1
+    row = _last(call, z.tensor, call.get("dim", default))
+    i, j = torch.triu_indices(row.shape[-1], row.shape[-1], 1, device=row.device)
+    z.told.kink(call, row[..., i] - row[..., j])
+    return _made(call)
 
 
-# ----------------------------------------------------------------------------------- choices
-
-
-def _larger(sign: int) -> _Bend:
-    """`torch.max` and its relatives in all their forms; `sign` is -1 for the smallest."""
-
-    def bend(visitor: Visitor, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        z = _argument(args, named, 0, "input", None)
-        other = _argument(args, named, 1, "other", named.get("dim"))
-        if isinstance(other, Tensor):
-            both = z + other  # for its shape
-            pair = (z.expand_as(both), other.expand_as(both))
-            if len(pair[0]) != max(t.shape[0] for t in (z, other) if t.ndim):
-                raise _Refusal("a maximum that mixes the points of a batch")
-            stacked = torch.stack(pair, -1)
-            visitor.choice(sign * stacked.reshape(len(stacked), -1, 2))
-            return func(*args, **named)
-        dims = range(z.ndim) if other is None or other == () else other
-        dims = [d % z.ndim for d in ([dims] if isinstance(dims, int) else dims)]
-        if 0 in dims:
-            raise _Refusal("a maximum over the points of a batch")
-        last = z.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims))
-        visitor.choice(sign * last.reshape(len(z), -1, last.shape[-1]))
-        return func(*args, **named)
-
-    return bend
-
-
-def _pool(spatial: int, adaptive: bool) -> _Bend:
-    def bend(visitor: Visitor, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        result = func(*args, **named)
-        z: Tensor = _argument(args, named, 0, "input", None)
+def _pool(spatial: int, adaptive: bool) -> Rule:
+    def rule(call: Call) -> Any:
+        signal = _real(call)
+        z, result = signal.tensor, _called(call)
         first = result[0] if isinstance(result, tuple) else result
         out = first.shape[-spatial:]
         if z.ndim <= spatial:
-            raise _Refusal("pooling over the points of a batch")
+            signal.told.refuse_rows(call)
         if adaptive:
             sizes = z.shape[-spatial:]
             if any(n % m for n, m in zip(sizes, out, strict=True)):
-                raise _Refusal(f"adaptive pooling from {list(sizes)} to {list(out)} is uneven")
+                raise _refused(
+                    call, f"adaptive pooling from {list(sizes)} to {list(out)} is uneven"
+                )
             kernel = stride = tuple(n // m for n, m in zip(sizes, out, strict=True))
             padding, dilation = (0,) * spatial, (1,) * spatial
         else:
-            kernel = _tuple(_argument(args, named, 1, "kernel_size", None), spatial)
-            step = _argument(args, named, 2, "stride", None)
-            stride = kernel if step is None or step == [] else _tuple(step, spatial)
-            padding = _tuple(_argument(args, named, 3, "padding", 0), spatial)
-            dilation = _tuple(_argument(args, named, 4, "dilation", 1), spatial)
-        visitor.choice(_windows(z, out, kernel, stride, padding, dilation))
-        return result
+            kernel = _tuple(call["kernel_size"], spatial)
+            step = call.get("stride")
+            stride = kernel if step is None or step in ((), []) else _tuple(step, spatial)
+            padding = _tuple(call.get("padding", 0), spatial)
+            dilation = _tuple(call.get("dilation", 1), spatial)
+        signal.told.choice(_windows(z, out, kernel, stride, padding, dilation))
+        return _made(call, result)
 
-    return bend
+    return rule
 
 
 def _windows(
@@ -305,20 +573,26 @@ def _windows(
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> Tensor:
-    """The windows of a pooling layer, `[points, windows, entries]`; padding never wins."""
+    """The windows of a pooling layer, entries last; padding never wins."""
     spatial = len(kernel)
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
     pads: list[int] = []
     for i in reversed(range(spatial)):
         needed = (out[i] - 1) * stride[i] + reach[i]
         pads += [padding[i], max(0, needed - z.shape[i - spatial] - padding[i])]
-    low = float(z.min()) - 1.0
-    padded = nn.functional.pad(z, pads, value=low)
-    for i in range(spatial):
-        dim = z.ndim - spatial + i
-        padded = padded.unfold(dim, reach[i], stride[i])[..., :: dilation[i]]
-        padded = padded.narrow(dim, 0, out[i])
-    return padded.reshape(len(z), -1, math.prod(kernel))
+
+    def taken(padded: Tensor) -> Tensor:
+        for i in range(spatial):
+            dim = z.ndim - spatial + i
+            padded = padded.unfold(dim, reach[i], stride[i])[..., :: dilation[i]]
+            padded = padded.narrow(dim, 0, out[i])
+        return padded.flatten(-spatial)
+
+    windows = taken(nn.functional.pad(z, pads))
+    if not any(pads):
+        return windows
+    inside = taken(nn.functional.pad(torch.ones_like(z), pads))
+    return torch.where(inside > 0, windows, z.min() - 1)
 
 
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
@@ -328,42 +602,201 @@ def _tuple(value: Any, length: int) -> tuple[int, ...]:
     return given if len(given) == length else given * length
 
 
+# ------------------------------------------------------------------------------------ conditions
+
+
+def _comparison(call: Call) -> Any:
+    both = [call["input"], call["other"]]
+    if any(isinstance(leaf, Steps | Places) for leaf in both):
+        raise _refused(call, "a comparison of what jumps has no rule")
+    signals = [leaf for leaf in both if isinstance(leaf, Signal)]
+    if not signals:
+        return _called(call)
+    one, other = map(_plain, both)
+    return Steps(one - other, _called(call), signals[0].told)
+
+
+def _sign(call: Call) -> Any:
+    z = call["input"]
+    if not isinstance(z, Signal) or isinstance(call.get("values"), Signal):
+        return _with_signals(_jumps)(call)
+    return Steps(z.tensor, _called(call), z.told)
+
+
+def _on_steps(rule: Rule) -> Rule:
+    """What is done to steps alone makes other steps; everything else is left to a rule."""
+    rule = _with_signals(rule)
+
+    def checked(call: Call) -> Any:
+        given = list(leaves((call.args, call.kwargs)))
+        steps = [leaf for leaf in given if isinstance(leaf, Steps)]
+        if len(steps) != 1 or any(isinstance(leaf, Signal | Places) for leaf in given):
+            return rule(call)
+        (one,) = steps
+        made = _called(call)
+        if not isinstance(made, Tensor):
+            return rule(call)
+        if call.kind in ("moves", "selects"):
+            forms = call.function(
+                *mapped(call.args, lambda v: v.forms if v is one else v),
+                **mapped(call.kwargs, lambda v: v.forms if v is one else v),
+            ).to(one.forms)
+        else:
+            forms = one.forms
+            if made.shape != forms.shape:
+                return rule(call)
+        return Steps(forms, made, one.told)
+
+    return checked
+
+
+def _times(call: Call) -> Any:
+    """A signal times steps bends where the steps are, and is continuous where it is 0 there."""
+    both = [call["input"], call["other"]]
+    steps = [leaf for leaf in both if isinstance(leaf, Steps)]
+    signals = [leaf for leaf in both if isinstance(leaf, Signal)]
+    if len(steps) == len(signals) == 1:
+        return _switched(call, steps[0], signals[0].tensor)
+    return _on_steps(_single)(call)
+
+
+def _where(call: Call) -> Any:
+    condition = call["condition"]
+    if not isinstance(condition, Steps):
+        return _with_signals(_affine)(call)
+    one, other = (_number(call, call[name]) for name in ("input", "other"))
+    return _switched(call, condition, one - other)
+
+
+def _filled(call: Call) -> Any:
+    mask = call["mask"]
+    if not isinstance(mask, Steps):
+        return _with_signals(_affine)(call)
+    return _switched(call, mask, _number(call, call["input"]) - _number(call, call["value"]))
+
+
+def _written(call: Call) -> Any:
+    """`x[mask] = number`."""
+    mask = call["index"]
+    if not isinstance(mask, Steps):
+        return _with_signals(_affine)(call)
+    value = _number(call, call["value"])
+    if value.ndim:
+        raise _refused(call, "there is no rule for writing several values where a condition holds")
+    return _switched(call, mask, _number(call, call["input"]) - value)
+
+
+def _number(call: Call, value: Any) -> Tensor:
+    if isinstance(value, Steps | Places):
+        raise _refused(
+            call, f"{operation_words(call.name)} of a comparison jumps, so it is not continuous"
+        )
+    return torch.as_tensor(_plain(value))
+
+
+def _switched(call: Call, steps: Steps, gap: Tensor) -> Any:
+    made = _called(call)
+    steps.told.kink(call, steps.forms.expand_as(made), gap.expand_as(made))
+    return Signal(made, steps.told)
+
+
+# ----------------------------------------------------------------------------------- the rules
+
 _ZERO = _kinks_at(0.0)
-_CLAMP = _kinks_at((1, "min", None), (2, "max", None))
-_BENDS: dict[str, _Bend] = {
-    "relu": _ZERO,
-    "leaky_relu": _ZERO,
-    "prelu": _ZERO,
-    "prelu_kernel": _ZERO,
-    "rrelu": _ZERO,
-    "abs": _ZERO,
-    "absolute": _ZERO,
+_BENDS: dict[str, Rule] = {
+    **dict.fromkeys(("relu", "leaky_relu", "rrelu", "abs"), _ZERO),
+    "prelu": _prelu,
     "relu6": _kinks_at(0.0, 6.0),
-    "hardtanh": _kinks_at((1, "min_val", -1.0), (2, "max_val", 1.0)),
+    "hardtanh": _kinks_at("min_val", "max_val"),
     "hardsigmoid": _kinks_at(-3.0, 3.0),
-    "clamp": _CLAMP,
-    "clip": _CLAMP,
-    "clamp_min": _kinks_at((1, "min", None)),
-    "clamp_max": _kinks_at((1, "max", None)),
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp,
     "softshrink": _shrink,
     "threshold": _threshold,
-    **dict.fromkeys(("max", "maximum", "fmax", "amax"), _larger(1)),
-    **dict.fromkeys(("min", "minimum", "fmin", "amin"), _larger(-1)),
+    **dict.fromkeys(("norm", "vector_norm"), _norm),
+    **dict.fromkeys(("max", "maximum", "amax"), _extreme(1)),
+    **dict.fromkeys(("min", "minimum", "amin"), _extreme(-1)),
+    "aminmax": _extreme(1, -1),
+    **dict.fromkeys("sort msort topk kthvalue median cummax cummin".split(), _ordered),
     **{f"max_pool{n}d": _pool(n, False) for n in (1, 2, 3)},
-    **{f"max_pool{n}d_with_indices": _pool(n, False) for n in (1, 2, 3)},
     **{f"adaptive_max_pool{n}d": _pool(n, True) for n in (1, 2, 3)},
-    **{f"adaptive_max_pool{n}d_with_indices": _pool(n, True) for n in (1, 2, 3)},
 }
+_AFFINE: dict[str, Rule] = {
+    **dict.fromkeys(
+        """
+        index_add scatter_add diff sum mean cumsum trace nansum put
+        """.split(),
+        _affine,
+    ),
+    "lerp": _constant_in("weight"),
+    "grid_sample": _constant_in("grid"),
+    "div": _divided,
+    "addmm": _product_and_sum("mat1", "mat2"),
+    "addmv": _product_and_sum("mat", "vec"),
+    "addr": _product_and_sum("vec1", "vec2"),
+    "addbmm": _product_and_sum("batch1", "batch2"),
+    "baddbmm": _product_and_sum("batch1", "batch2"),
+    "addcmul": _product_and_sum("tensor1", "tensor2"),
+    "addcdiv": _constant_in("tensor2"),
+    **dict.fromkeys(("scatter_reduce", "index_reduce"), _reduced),
+    "batch_norm": _batch_norm,
+    "instance_norm": _instance_norm,
+}
+#: Steps of these are steps.
+_STEPS: dict[str, Rule] = dict.fromkeys("add sub rsub neg".split(), _affine) | dict.fromkeys(
+    "logical_not bitwise_not".split(), _jumps
+)
+_CONDITIONS: dict[str, Rule] = {
+    **dict.fromkeys(("gt", "ge", "lt", "le"), _comparison),
+    **dict.fromkeys(("sign", "sgn", "heaviside"), _sign),
+    "mul": _times,
+    "where": _where,
+    "masked_fill": _filled,
+    "setitem": _written,
+}
+#: Known not to be piecewise linear.
+_CURVED = """
+    elu celu selu gelu silu mish tanh sigmoid logsigmoid softplus softsign tanhshrink hardswish exp
+    exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow rpow rdiv reciprocal sin cos tan asin acos
+    atan sinh cosh asinh acosh atanh erf erfc erfinv lgamma digamma logit sinc atan2 hypot logaddexp
+    logaddexp2 xlogy special_i0 prod cumprod logsumexp logcumsumexp var std var_mean std_mean
+    matrix_norm dist det logdet slogdet lp_pool1d lp_pool2d lp_pool3d softmax softmin log_softmax
+    layer_norm group_norm rms_norm normalize local_response_norm native_layer_norm glu
+    native_group_norm multi_head_attention_forward scaled_dot_product_attention lstm gru rnn_tanh
+    lstm_cell gru_cell rnn_tanh_cell cosine_similarity cdist pairwise_distance linalg_solve
+    linalg_inv inverse
+""".split()
+_DISCONTINUOUS = """
+    floor ceil round trunc frac hardshrink remainder fmod floor_divide rfloor_divide eq ne isclose
+    argmax argmin argsort searchsorted bucketize copysign signbit one_hot
+""".split()
+
+#: What an operation makes of points: where it bends, and what comes out.
+RULES = Rules(
+    "no affine pieces",
+    {
+        **{name: _with_signals(rule) for name, rule in (_BENDS | _AFFINE).items()},
+        **{name: _on_steps(rule) for name, rule in _STEPS.items()},
+        **_CONDITIONS,
+        **dict.fromkeys(_CURVED, _with_signals(_not_linear)),
+        **dict.fromkeys(_DISCONTINUOUS, _with_signals(_jumps)),
+    },
+    {
+        "moves": _on_steps(_affine),
+        "selects": _on_steps(_affine),
+        "joins": _with_signals(_affine),
+        "affine": _with_signals(_single),
+        "product": _with_signals(_single),
+        "constant": lambda call: _called(call),
+    },
+)
 
 
-# ------------------------------------------------------------------------------- the network
+# ------------------------------------------------------------------------------------ the points
 
 
-#: A module, or one as a function with the output that is meant.
-Network = nn.Module | PureFunction
-
-
-def exact_function(model: Network) -> PureFunction:
+def exact_function(model: Model) -> PureFunction:
     """The network in double precision, its numbers finite; the module itself stays as it is."""
     function = model if isinstance(model, PureFunction) else PureFunction(model)
     function = function.in_precision(torch.float64)
@@ -371,8 +804,9 @@ def exact_function(model: Network) -> PureFunction:
     return function
 
 
-def sample_shape(function: PureFunction, *samples: Tensor | float) -> list[Tensor]:
+def sample_shape(model: Model, *samples: Tensor | float) -> list[Tensor]:
     """Samples in double precision on the model's device; a number is a sample of one feature."""
+    function = model if isinstance(model, PureFunction) else PureFunction(model)
     device = function.reference().device
     # a number keeps all its digits: as a tensor of its own it would be rounded to single precision
     try:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torchtheory.core.checks import described
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType
 from torchtheory.expressivity.arrangement import PlaneSlice, plane_arrangement
-from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
+from torchtheory.expressivity.bends import BendingNetwork, Model, sample_shape
 from torchtheory.expressivity.cells import ROUNDING
 from torchtheory.expressivity.enumeration import enumerate_regions
 from torchtheory.expressivity.pieces import pieces_along
@@ -47,7 +47,7 @@ class Box:
 
 
 def count_regions(
-    model: Network, where: Polyline | PlaneSlice | Box, count: Count = "affine"
+    model: Model, where: Polyline | PlaneSlice | Box, count: Count = "affine"
 ) -> int:
     """The number of regions of a piecewise linear network, exactly.
 
@@ -91,7 +91,7 @@ class _States:
     def __init__(self) -> None:
         self.states: list[Tensor] = []
 
-    def kink(self, forms: Tensor) -> None:
+    def kink(self, forms: Tensor, gap: Tensor | None = None) -> None:
         zero = ROUNDING * forms.abs().amax(1, keepdim=True)
         self.states.append((forms > zero).long())
 
@@ -99,7 +99,7 @@ class _States:
         self.states.append(values.argmax(2))
 
 
-def activation_pattern(model: Network, x: Tensor) -> list[Tensor]:
+def activation_pattern(model: Model, x: Tensor) -> list[Tensor]:
     r"""The state of every unit at `x[n, ...]`, one tensor `[n, units]` an operation.
 
     1 where a unit is above its kink and 0 where it is not; for a maximum, who wins.
@@ -116,7 +116,7 @@ def activation_pattern(model: Network, x: Tensor) -> list[Tensor]:
         raise EmptyData(
             f"there is no point whose pattern could be asked for (the shape is {list(x.shape)})"
         )
-    function = exact_function(model)
+    points = torch.stack(sample_shape(model, *x))
     states = _States()
-    watch_bends(function, torch.stack(sample_shape(function, *x)), states)
+    BendingNetwork(model, points).watch(points, states)
     return states.states

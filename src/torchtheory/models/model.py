@@ -243,7 +243,10 @@ class PureFunction:
         self.writes = any(vars(m).get("max_norm") is not None for m in self.model.modules())
 
     def __call__(self, parameters: Parameters, x: Tensor) -> Tensor:
-        returned = self.call(parameters, x)
+        return self.chosen(self.call(parameters, x))
+
+    def chosen(self, returned: object) -> Tensor:
+        """Of what the model returns, the output that is meant."""
         if isinstance(self.output, tuple):
             parts = [one_output(returned, key) for key in self.output]
             return torch.cat([p.reshape(len(p), -1) for p in parts], 1)
