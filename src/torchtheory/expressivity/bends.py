@@ -357,6 +357,11 @@ def _affine(call: Call) -> Any:
     return _made(call)
 
 
+def _moved(call: Call) -> Any:
+    """A constant in the shape of a signal is a constant."""
+    return _called(call) if isinstance(call.get("input"), Tensor) else _made(call)
+
+
 def _single(call: Call) -> Any:
     """Affine in one signal."""
     if len(_signals(call)) > 1:
@@ -783,8 +788,8 @@ RULES = Rules(
         **dict.fromkeys(_DISCONTINUOUS, _with_signals(_jumps)),
     },
     {
-        "moves": _on_steps(_affine),
-        "selects": _on_steps(_affine),
+        "moves": _on_steps(_moved),
+        "selects": _on_steps(_moved),
         "joins": _with_signals(_affine),
         "affine": _with_signals(_single),
         "product": _with_signals(_single),

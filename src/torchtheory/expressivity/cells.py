@@ -58,7 +58,7 @@ class BendFinder(ABC):
         zero = self._zero(high - low)
         bends = (high > zero) & (low < -zero) & self.clean[:, None]
         if gap is not None:
-            self._refuse_jumps(bends, z, gap.view_as(z))
+            self._refuse_jumps(bends, z, zero, gap.view_as(z))
         self._met(bends.any(1), bends, z, high, low)
 
     def choice(self, values: Tensor) -> None:
@@ -74,12 +74,16 @@ class BendFinder(ABC):
             self._met_choice(rows, bends, v, zero)
             self._done(rows)
 
-    def _refuse_jumps(self, bends: Tensor, z: Tensor, gap: Tensor) -> None:
-        """On the edges of a cell that a kink crosses, the gap is 0 at the crossing."""
+    def _refuse_jumps(self, bends: Tensor, z: Tensor, zero: Tensor, gap: Tensor) -> None:
+        """The gap is 0 where a kink crosses the edges of a cell, and at corners on the kink."""
         left, right = z, z.roll(-1, 1)
         crossed = (left * right < 0) & bends[:, None]
         share = left / torch.where(crossed, left - right, 1.0)
         there = torch.lerp(gap, gap.roll(-1, 1), share).abs().masked_fill(~crossed, 0.0)
+        # what was cut here before by an earlier kink is no longer inside
+        constant = z.abs().amax(1) <= zero
+        on = (z.abs() <= zero[:, None]) & (self.clean[:, None] & ~constant)[:, None]
+        there = torch.maximum(there, gap.abs().masked_fill(~on, 0.0))
         # a gap that is a multiple of the form inherits the form's rounding
         room = 1e3 * self._zero(gap.amax(1) - gap.amin(1) + gap.abs().amax(1))
         if bool((there.amax(1) > room).any()):

@@ -164,11 +164,16 @@ def _first_cut(
             sign = 1.0 if at[0, unit] > 0 else -1.0
             # the furthest point on the other side, in units of length
             best = _minimize(sign * slope / norm, rows) + sign * offsets[unit] / norm
+            form = np.append(slope, -offsets[unit]) / norm
+            if number in visitor.gaps and (best < -smallest or _is_facet(form, rows[2 * d :])):
+                _refuse_jump(visitor.gaps[number][:, unit].numpy(), at[:, unit])
             if best < -smallest:
-                if number in visitor.gaps:
-                    _refuse_jump(visitor.gaps[number][:, unit].numpy(), at[:, unit])
-                return np.append(slope, -offsets[unit]) / norm, frozenset(known)
+                return form, frozenset(known)
     return y[0]
+
+
+def _is_facet(form: _Array, rows: _Array) -> bool:
+    return any(np.allclose(sign * form, row, atol=1e-9) for row in rows for sign in (1, -1))
 
 
 def _refuse_jump(gap: _Array, form: _Array) -> None:

@@ -154,7 +154,10 @@ def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _
     if function.writes:
         given = {k: t.clone() for k, t in given.items()}
     own = Rows(_each(rows.parts, Tensor.clone))
-    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
+    floating = [t for t in own.tensors() if t.is_floating_point()]
+    # a model without parameters has no precision of its own
+    like = floating[0] if floating and not given else function.reference()
+    args, kwargs = own.arguments(function.model, torch.arange(len(own)), like)
     mode = _Recording(function.model, known)
     for name, part in _inputs(function.model, args, kwargs):
         mode.starts(part, "input", name)
@@ -525,9 +528,9 @@ def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
     return found
 
 
-def _with_entries(whole: Tensor, index: Any, entries: Any) -> Tensor:
-    made = whole.clone()
-    made[index] = entries
+def _with_entries(input: Tensor, index: Any, value: Any) -> Tensor:
+    made = input.clone()
+    made[index] = value
     return made
 
 
