@@ -23,7 +23,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.expressivity.bends import BendingNetwork, Model, sample_shape
+from torchtheory.expressivity.bends import BendingNetwork, Model, exact_function, sample_shape
 from torchtheory.expressivity.cells import (
     ROUNDING,
     AllBent,
@@ -205,11 +205,12 @@ def plane_arrangement(
     (7, 7, ...)
     """
     plane = PlaneSlice.of_the_plane() if plane is None else plane
-    origin = sample_shape(model, plane.origin, plane.first, plane.second)[0]
+    function = exact_function(model)
+    origin = sample_shape(function, plane.origin, plane.first, plane.second)[0]
     (a, b), (c, d) = plane.low, plane.high
     device = origin.device
     whole = torch.tensor([[[a, b], [c, b], [c, d], [a, d]]], dtype=torch.float64, device=device)
-    network = BendingNetwork(model, plane.points(whole))
+    network = BendingNetwork(function, plane.points(whole))
     reach = float(whole.abs().max())
     batches = Batches()
     done = _cut_all(network, plane, whole, reach, batches, most)

@@ -809,9 +809,8 @@ def exact_function(model: Model) -> PureFunction:
     return function
 
 
-def sample_shape(model: Model, *samples: Tensor | float) -> list[Tensor]:
+def sample_shape(function: PureFunction, *samples: Tensor | float) -> list[Tensor]:
     """Samples in double precision on the model's device; a number is a sample of one feature."""
-    function = model if isinstance(model, PureFunction) else PureFunction(model)
     device = function.reference().device
     # a number keeps all its digits: as a tensor of its own it would be rounded to single precision
     try:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.expressivity.bends import BendingNetwork, Model, sample_shape
+from torchtheory.expressivity.bends import BendingNetwork, Model, exact_function, sample_shape
 from torchtheory.expressivity.cells import (
     ROUNDING,
     AllBent,
@@ -26,6 +26,7 @@ from torchtheory.expressivity.cells import (
     CrossingPoints,
     pattern_hashes,
 )
+from torchtheory.models.model import PureFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,8 @@ def affine_pieces(model: Model, start: Tensor | float, end: Tensor | float) -> P
     >>> found.count, found.kinks.tolist(), found.slopes.flatten().tolist()
     (2, [0.25], [-4.0, 4.0])
     """
-    return _follow(model, torch.stack(sample_shape(model, start, end)))
+    function = exact_function(model)
+    return _follow(function, torch.stack(sample_shape(function, start, end)))
 
 
 def pieces_along(model: Model, corners: Tensor | Sequence[Tensor | float]) -> Pieces:
@@ -138,11 +140,12 @@ def pieces_along(model: Model, corners: Tensor | Sequence[Tensor | float]) -> Pi
         )
     if len(corners) < 2:
         raise InvalidInput(f"a polyline has at least 2 corners, not {len(corners)}")
-    return _follow(model, torch.stack(sample_shape(model, *corners)))
+    function = exact_function(model)
+    return _follow(function, torch.stack(sample_shape(function, *corners)))
 
 
-def _follow(model: Model, corners: Tensor) -> Pieces:
-    network = BendingNetwork(model, corners)
+def _follow(function: PureFunction, corners: Tensor) -> Pieces:
+    network = BendingNetwork(function, corners)
     segments = len(corners) - 1
     if bool((corners.diff(dim=0).flatten(1) == 0).all(1).any()):
         raise InvalidInput("two neighboring points are equal: there is no segment between them")

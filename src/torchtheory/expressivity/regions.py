@@ -19,7 +19,7 @@ from torch import Tensor
 from torchtheory.core.checks import described
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType
 from torchtheory.expressivity.arrangement import PlaneSlice, plane_arrangement
-from torchtheory.expressivity.bends import BendingNetwork, Model, sample_shape
+from torchtheory.expressivity.bends import BendingNetwork, Model, exact_function, sample_shape
 from torchtheory.expressivity.cells import ROUNDING
 from torchtheory.expressivity.enumeration import enumerate_regions
 from torchtheory.expressivity.pieces import pieces_along
@@ -116,7 +116,8 @@ def activation_pattern(model: Model, x: Tensor) -> list[Tensor]:
         raise EmptyData(
             f"there is no point whose pattern could be asked for (the shape is {list(x.shape)})"
         )
-    points = torch.stack(sample_shape(model, *x))
+    function = exact_function(model)
+    points = torch.stack(sample_shape(function, *x))
     states = _States()
-    BendingNetwork(model, points).watch(points, states)
+    BendingNetwork(function, points).watch(points, states)
     return states.states
