@@ -1,4 +1,4 @@
-"""Pieces of every piecewise linear architecture: found from the network alone, and from archives."""
+"""Pieces of every piecewise linear architecture, as a module and out of an archive."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def test_the_affine_map_of_a_piece_is_the_network_around_a_point(name: str) -> N
     found = affine_pieces(a.model, start, end)
     b = found.breakpoints
     widest = int(b.diff().argmax())
-    inner = b[widest] + (b[widest + 1] - b[widest]) * torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)
+    inner = b[widest] + (b[widest + 1] - b[widest]) * torch.tensor(
+        [0.2, 0.5, 0.8], dtype=torch.float64
+    )
     low, middle, high = _at(a, torch.stack([torch.lerp(start, end, s) for s in inner]))
     torch.testing.assert_close(middle, (low + high) / 2, rtol=1e-10, atol=1e-11)
 

@@ -14,7 +14,7 @@ where $a=b$ there: the difference $a-b$ goes with the kink, and who finds the ze
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -503,7 +503,9 @@ def _choose_between(told: Signal, one: Tensor, other: Tensor) -> None:
 
 def _last(call: Call, z: Tensor, dim: Any) -> Tensor:
     """The entries among which is chosen, along the last dimension."""
-    dims = range(z.ndim) if dim is None or dim in ((), []) else [dim] if isinstance(dim, int) else dim
+    dims = (
+        range(z.ndim) if dim is None or dim in ((), []) else [dim] if isinstance(dim, int) else dim
+    )
     dims = [d % max(z.ndim, 1) for d in dims]
     if 0 in dims:
         _signals(call)[0].told.refuse_rows(call)
@@ -542,69 +544,51 @@ def _ordered(call: Call) -> Any:
     return _made(call)
 
 
-def _pool(spatial: int, adaptive: bool) -> Rule:
-    def rule(call: Call) -> Any:
-        signal = _real(call)
-        z, result = signal.tensor, _called(call)
-        first = result[0] if isinstance(result, tuple) else result
-        out = first.shape[-spatial:]
-        if z.ndim <= spatial:
-            signal.told.refuse_rows(call)
-        if adaptive:
-            sizes = z.shape[-spatial:]
-            if any(n % m for n, m in zip(sizes, out, strict=True)):
-                raise _refused(
-                    call, f"adaptive pooling from {list(sizes)} to {list(out)} is uneven"
-                )
-            kernel = stride = tuple(n // m for n, m in zip(sizes, out, strict=True))
-            padding, dilation = (0,) * spatial, (1,) * spatial
-        else:
-            kernel = _tuple(call["kernel_size"], spatial)
-            step = call.get("stride")
-            stride = kernel if step is None or step in ((), []) else _tuple(step, spatial)
-            padding = _tuple(call.get("padding", 0), spatial)
-            dilation = _tuple(call.get("dilation", 1), spatial)
-        signal.told.choice(_windows(z, out, kernel, stride, padding, dilation))
-        return _made(call, result)
-
-    return rule
+def _pool(call: Call) -> Any:
+    signal, spatial = _real(call), int(call.name[-2])
+    z, result = signal.tensor, _called(call)
+    if z.ndim <= spatial:
+        signal.told.refuse_rows(call)
+    out = (result[0] if isinstance(result, tuple) else result).shape[-spatial:]
+    places = pool_places(call, z.shape[-spatial:], out).to(z.device)
+    windows = z.flatten(-spatial)[..., places.clamp(min=0)]
+    if bool((places < 0).any()):
+        windows = torch.where(places >= 0, windows, z.min() - 1)  # padding never wins
+    signal.told.choice(windows)
+    return _made(call, result)
 
 
-def _windows(
-    z: Tensor,
-    out: torch.Size,
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-) -> Tensor:
-    """The windows of a pooling layer, entries last; padding never wins."""
-    spatial = len(kernel)
-    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-    pads: list[int] = []
-    for i in reversed(range(spatial)):
-        needed = (out[i] - 1) * stride[i] + reach[i]
-        pads += [padding[i], max(0, needed - z.shape[i - spatial] - padding[i])]
+def pool_places(call: Call, inside: Sequence[int], out: Sequence[int]) -> Tensor:
+    """Which entries of the flattened map a window of max pooling sees: `[*out, entries]`.
 
-    def taken(padded: Tensor) -> Tensor:
-        for i in range(spatial):
-            dim = z.ndim - spatial + i
-            padded = padded.unfold(dim, reach[i], stride[i])[..., :: dilation[i]]
-            padded = padded.narrow(dim, 0, out[i])
-        return padded.flatten(-spatial)
-
-    windows = taken(nn.functional.pad(z, pads))
-    if not any(pads):
-        return windows
-    inside = taken(nn.functional.pad(torch.ones_like(z), pads))
-    return torch.where(inside > 0, windows, z.min() - 1)
+    -1 on the padding.
+    """
+    spatial = len(inside)
+    if call.name.startswith("adaptive"):
+        if any(n % m for n, m in zip(inside, out, strict=True)):
+            raise call.refusal(f"adaptive pooling from {list(inside)} to {list(out)} is uneven")
+        kernel = stride = [n // m for n, m in zip(inside, out, strict=True)]
+        padding, dilation = [0] * spatial, [1] * spatial
+    else:
+        kernel = per_dimension(call["kernel_size"], spatial)
+        stride = per_dimension(call.get("stride") or kernel, spatial)
+        padding = per_dimension(call.get("padding", 0), spatial)
+        dilation = per_dimension(call.get("dilation", 1), spatial)
+    places = torch.arange(math.prod(inside)).reshape(*inside)
+    for d in range(spatial):
+        at = torch.arange(out[d])[:, None] * stride[d] - padding[d]
+        at = at + torch.arange(kernel[d]) * dilation[d]
+        # the windows of a dimension stand in its place, their entries at the end
+        taken = places.movedim(d, 0)[at.clamp(0, inside[d] - 1)]
+        outside = ((at < 0) | (at >= inside[d])).reshape(*at.shape, *[1] * (taken.ndim - 2))
+        places = taken.masked_fill(outside, -1).movedim(0, d + 1).movedim(0, -1)
+    return places.flatten(spatial)
 
 
-def _tuple(value: Any, length: int) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,) * length
-    given = tuple(int(v) for v in value)
-    return given if len(given) == length else given * length
+def per_dimension(value: Any, dimensions: int) -> list[int]:
+    """One number per dimension."""
+    given = [value] if isinstance(value, int) else [int(v) for v in value]
+    return given * dimensions if len(given) == 1 else given
 
 
 # ------------------------------------------------------------------------------------ conditions
@@ -724,8 +708,7 @@ _BENDS: dict[str, Rule] = {
     **dict.fromkeys(("min", "minimum", "amin"), _extreme(-1)),
     "aminmax": _extreme(1, -1),
     **dict.fromkeys("sort msort topk kthvalue median cummax cummin".split(), _ordered),
-    **{f"max_pool{n}d": _pool(n, False) for n in (1, 2, 3)},
-    **{f"adaptive_max_pool{n}d": _pool(n, True) for n in (1, 2, 3)},
+    **{f"{kind}max_pool{n}d": _pool for kind in ("", "adaptive_") for n in (1, 2, 3)},
 }
 _AFFINE: dict[str, Rule] = {
     **dict.fromkeys(

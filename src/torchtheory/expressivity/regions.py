@@ -46,9 +46,7 @@ class Box:
     high: Tensor
 
 
-def count_regions(
-    model: Model, where: Polyline | PlaneSlice | Box, count: Count = "affine"
-) -> int:
+def count_regions(model: Model, where: Polyline | PlaneSlice | Box, count: Count = "affine") -> int:
     """The number of regions of a piecewise linear network, exactly.
 
     Args:
