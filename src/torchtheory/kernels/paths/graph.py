@@ -16,7 +16,7 @@ Mathematical Aspects of Deep Learning, section 2.5.1, Eq. (2.1) and Table 2.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -110,7 +110,19 @@ def every_path(model: nn.Module, x: Tensor, *, output: int = 0, most: int = 20_0
     x = checked_inputs(model, x, "x")
     ends = listed(model, x, output=output, most=most)
     found = ends[output]
-    return PathTable(tuple(found.names), found.inputs, found.activity, found.weights)
+    names = found.names
+    if isinstance(model, GraphNetwork):
+        vertices = {id(model.vertex(v)): v for v in model.order if model.predecessors[v]}
+        holders = {n: vertices.get(id(m)) for n, m in model.named_modules()}
+        names = [tuple(_by_vertex(holders, unit) for unit in path) for path in names]
+    return PathTable(tuple(names), found.inputs, found.activity, found.weights)
+
+
+def _by_vertex(holders: Mapping[str, object], unit: str) -> str:
+    """The name of a unit by the vertex whose layer it is in."""
+    layer, _, place = unit.rpartition("[")
+    vertex = holders.get(layer.rpartition(".")[0])
+    return unit if vertex is None else f"{vertex}[{place}"
 
 
 def graph_path_norms(network: GraphNetwork, *, order: float = 2) -> Tensor:
