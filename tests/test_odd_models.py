@@ -40,7 +40,7 @@ NOT_CALLED = (
     "optimization.curvature.stages.", "robustness.attacks.victim.",
     "robustness.lipschitz.watched_pass.", "robustness.evaluation.robust_radius",
     "training.pruning.lottery.", "training.backpropagation.chain.is_pointwise",
-    "explanation.visual_questions.", "expressivity.bends.",
+    "explanation.visual_questions.", "expressivity.bends.", "expressivity.bend_rules.",
     "generalization.pac_bayes.gaussian_layers.",
 )  # fmt: skip
 

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import NonFinite, PassEnded
-from torchtheory.expressivity.bends import BendingNetwork, Jump
+from torchtheory.expressivity.bend_rules import Jump
+from torchtheory.expressivity.bends import BendingNetwork
 
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 #: Numbers in the largest tensor of a batch of cells.

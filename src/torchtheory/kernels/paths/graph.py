@@ -171,7 +171,7 @@ def listed(model: nn.Module, x: Tensor, *, output: int, most: int) -> list[UnitP
             )
         start = network.samples(x)
         one = torch.ones(len(x), 1, dtype=torch.float64, device=x.device)
-        columns = x.flatten(1).double().split(1, dim=1)
+        columns = x.flatten(1).double().mT.unsqueeze(2)
         units = [UnitPaths([(f"x[{i}]",)], v, one, one[0]) for i, v in enumerate(columns)]
         ends: Listed = network.carry(Listed(start, units))
     if not -len(ends.units) <= output < len(ends.units):

@@ -384,12 +384,32 @@ class _Pairs(Carried):
         rows, columns = rows.to(self.rows), columns.to(self.columns)
         if self.columns is self.rows:
             columns = rows
+        if len(carried_in(call)) == 1 and not choice.constants:
+            return self._selected(call, choice, one, other, rows, columns)
         both = (one[:, None] == other[None]).double()
-        if self.plain and len(carried_in(call)) == 1 and not choice.constants:
-            first = taken(call, choice, lambda c: c.first, one, 0.0)
-            second = taken(call, choice, lambda c: c.second, other, 0.0)
-            thin = self.paths.reshape(*self.paths.shape[:2], *[1] * (one.ndim - 1))
-            return self._made(rows, columns, thin * both, first, second)
         pairs = one[:, None].expand(both.shape)
         paths = taken(call, choice, _Pairs.each, pairs, 0.0, depth=2)
         return self._fresh(rows, columns, paths * both)
+
+    def _selected(
+        self, call: Call, choice: Choice, one: Tensor, other: Tensor, rows: Tensor, columns: Tensor
+    ) -> Any:
+        """Every unit takes one of the same value's."""
+        units = self.first.shape[1:]
+        numbers = torch.arange(units.numel(), device=one.device).reshape(units).double()
+        sources = choice.candidates(lambda c: numbers, 0.0).long()
+        a, b = (
+            sources.expand(len(c), *sources.shape).gather(-1, c.unsqueeze(-1)).flatten(1)
+            for c in (one, other)
+        )
+        first = self.first.flatten(1).gather(1, a).reshape(one.shape)
+        second = self.second.flatten(1).gather(1, b).reshape(other.shape)
+        paths = self.paths
+        if self.plain:
+            paths = paths.reshape(*paths.shape[:2], 1)
+        else:
+            size = (len(a), len(b))
+            flat = paths.expand(*size, *units).flatten(2)
+            paths = flat.gather(2, a[:, None].expand(*size, -1))
+        paths = (paths * (a[:, None] == b[None])).reshape(len(a), len(b), *one.shape[1:])
+        return self._made(rows, columns, paths, first, second)

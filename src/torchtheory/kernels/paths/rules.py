@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,14 +26,14 @@ from torch import Tensor, nn
 from torchtheory.core.checks import as_batch, as_module
 from torchtheory.core.errors import ModelRaised, ShapeMismatch, UnsupportedModel
 from torchtheory.core.foreign_code import said
-from torchtheory.expressivity.bends import per_dimension, pool_places
+from torchtheory.expressivity.bend_rules import per_dimension, pool_places
 from torchtheory.models.model import PureFunction
 from torchtheory.tracing.interpret import Call, Rule, Rules, in_terms_of, interpret
 from torchtheory.tracing.network import Network, Value, leaves
 from torchtheory.tracing.recorder import record
 
 #: What stands for a value in the place of which it is asked.
-Get = Callable[["Carried"], Tensor]
+Get = Callable[[Any], Tensor]
 
 
 class Carried(ABC):
@@ -169,9 +170,9 @@ def checked_inputs(model: nn.Module, x: Tensor, name: str) -> Tensor:
 # --------------------------------------------------------------------------------- arguments
 
 
-def carried_in(call: Call) -> list[Carried]:
+def carried_in(call: Call) -> list[Any]:
     """What is carried into an operation, each once."""
-    found: dict[int, Carried] = {}
+    found: dict[int, Any] = {}
     for leaf in leaves((call.args, call.kwargs)):
         for one in carried_in(leaf.call) if isinstance(leaf, Truth) else [leaf]:
             if isinstance(one, Carried):
@@ -303,23 +304,26 @@ def _normalized(call: Call, get: Get, power: float) -> Tensor:
     shift = -call["running_mean"].double() * scale
     if call["bias"] is not None:
         shift = shift + call["bias"].double()
-    return v * scale.reshape(around).abs() ** power + shift.reshape(around).abs() ** power
+    made: Tensor = v * scale.reshape(around).abs() ** power + shift.reshape(around).abs() ** power
+    return made
 
 
 def _padded(call: Call, get: Get, power: float) -> Tensor:
     value = call.get("value")
     mode = call.get("mode", "constant")
     options = {"value": _number(value or 0.0, power)} if mode == "constant" else {}
-    return F.pad(get(call["input"]), list(call["pad"]), mode=mode, **options)
+    made: Tensor = F.pad(get(call["input"]), list(call["pad"]), mode=mode, **options)
+    return made
 
 
 def _masked(call: Call, get: Get, power: float) -> Tensor:
-    value = _argument(call, "value", get, power)
-    return torch.where(call["mask"], torch.as_tensor(value).double(), get(call["input"]))
+    value = torch.as_tensor(_argument(call, "value", get, power)).double()
+    made: Tensor = torch.where(call["mask"], value, get(call["input"]))
+    return made
 
 
 def _written(call: Call, get: Get, power: float) -> Tensor:
-    made = _argument(call, "input", get, power).clone()
+    made: Tensor = _argument(call, "input", get, power).clone()
     made[call["index"]] = _argument(call, "value", get, power)
     return made
 
@@ -330,7 +334,7 @@ def _resized(call: Call, get: Get, power: float) -> Tensor:
         return _with_powers(call, get, power)
     v = get(call["input"])
     made: Tensor | None = None
-    for part in torch.arange(v.numel(), device=v.device).split(256):
+    for part in torch.split(torch.arange(v.numel(), device=v.device), 256):
         basis = F.one_hot(part, v.numel()).to(v).reshape(-1, *v.shape)
         columns = torch.vmap(lambda e: through(call, lambda _: e, None))(basis)
         weights = (columns != 0).double() if power == 0 else columns.abs() ** power
@@ -409,8 +413,12 @@ def _times(call: Call) -> Any:
     both = [call["input"], call["other"]]
     for one, other in (both, both[::-1]):
         if isinstance(one, Truth) and isinstance(other, Carried):
-            return other.sloped(call, lambda get, one=one: one.at(get).double())
+            return other.sloped(call, partial(_holds, one))
     return _one_factor(call)
+
+
+def _holds(truth: Truth, get: Get) -> Tensor:
+    return truth.at(get).double()
 
 
 def _shaped(call: Call) -> Any:
@@ -462,6 +470,11 @@ def _sloped(call: Call) -> Any:
     return call["input"].sloped(call, slope)
 
 
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    shape = torch.broadcast_shapes(*(t.shape for t in parts))  # type: ignore[no-untyped-call]
+    return torch.stack([t.expand(shape) for t in parts], -1)
+
+
 def _stacked(*parts: tuple[str | float, int]) -> Rule:
     """A choice between arguments or numbers: in turn the larger (1) or the smaller (-1)."""
 
@@ -478,7 +491,7 @@ def _stacked(*parts: tuple[str | float, int]) -> Rule:
                 ).double()
                 for name, _ in raw
             ]  # fmt: skip
-            return torch.stack(torch.broadcast_tensors(*found), -1)
+            return _side_by_side(found)
 
         def chosen(get: Get) -> Tensor:
             z = candidates(get, None)
@@ -582,7 +595,7 @@ def _where(call: Call) -> Any:
 
     def candidates(get: Get, power: float | None) -> Tensor:
         found = [torch.as_tensor(_argument(call, n, get, power)).double() for n in names]
-        return torch.stack(torch.broadcast_tensors(*found), -1)
+        return _side_by_side(found)
 
     def chosen(get: Get) -> Tensor:
         made = candidates(get, None)[..., 0]
