@@ -331,7 +331,8 @@ def _written(call: Call, get: Get, power: float) -> Tensor:
 def _resized(call: Call, get: Get, power: float) -> Tensor:
     """Nearest entries are taken as they are; other ways have weights, found entry by entry."""
     if "nearest" in str(call.get("mode", call.name)):
-        return _with_powers(call, get, power)
+        taken: Tensor = _with_powers(call, get, power)
+        return taken
     v = get(call["input"])
     made: Tensor | None = None
     for part in torch.split(torch.arange(v.numel(), device=v.device), 256):
