@@ -139,7 +139,7 @@ def input_tensors(function: PureFunction, x: Tensor | Parts) -> list[Tensor]:
     [torch.Size([5, 2])]
     """
     rows = _table(function, x)
-    args, kwargs = rows.arguments(function.model, torch.arange(len(rows)), function.reference())
+    args, kwargs = rows.arguments(function.model, torch.arange(len(rows)), _like(function, rows))
     return [tensor for _, tensor in _inputs(function.model, args, kwargs)]
 
 
@@ -183,7 +183,7 @@ def _refuse_memory(
 def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _Recording:
     """One forward pass, watched."""
     own = Rows(_each(rows.parts, Tensor.clone))
-    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
+    args, kwargs = own.arguments(function.model, torch.arange(len(own)), _like(function, own))
     return _watched(function, args, kwargs, known)
 
 
@@ -216,6 +216,13 @@ def _watched(
         outputs = torch.func.functional_call(function.model, given, args, kwargs)
     mode.returns(outputs)
     return mode
+
+
+def _like(function: PureFunction, rows: Rows) -> Tensor:
+    """What inputs are converted to: the model's own precision, or theirs where it has none."""
+    like = function.reference()
+    own = (t for t in rows.tensors() if t.is_floating_point())
+    return like if like.numel() else next(own, like)
 
 
 def _each(parts: Parts, change: Callable[[Tensor], Tensor]) -> Parts:
@@ -578,9 +585,9 @@ def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
     return found
 
 
-def _with_entries(whole: Tensor, index: Any, entries: Any) -> Tensor:
-    made = whole.clone()
-    made[index] = entries
+def _with_entries(input: Tensor, index: Any, value: Any) -> Tensor:
+    made = input.clone()
+    made[index] = value
     return made
 
 
