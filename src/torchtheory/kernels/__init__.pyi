@@ -43,3 +43,9 @@ from .learning.random_features import RandomFeatures as RandomFeatures
 # paths
 from .paths.deep_paths import path_features as path_features
 from .paths.path_kernel import path_norms as path_norms
+
+# topics
+from . import tangent as tangent
+from . import infinite as infinite
+from . import learning as learning
+from . import paths as paths
