@@ -38,6 +38,7 @@ from torchtheory.tracing.network import (
     Operation,
     Size,
     Value,
+    Visit,
     mapped,
     values_in,
 )
@@ -290,7 +291,8 @@ class _Recording(TorchFunctionMode):
         self.given: list[Tensor] = []
         self.output: Any = None
         self.output_tensors: Any = None
-        self._path: list[tuple[str, nn.Module]] = [("", model)]
+        self._path: list[tuple[Visit, nn.Module]] = [(Visit("", type(model).__name__, 0), model)]
+        self._calls = 0
         self._inside: list[str] = []
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
@@ -303,7 +305,8 @@ class _Recording(TorchFunctionMode):
         handles = []
 
         def enter(name: str, module: nn.Module, _: Any) -> None:
-            self._path.append((name, module))
+            self._calls += 1
+            self._path.append((Visit(name, type(module).__name__, self._calls), module))
 
         def leave(*_: Any) -> None:
             self._path.pop()
@@ -317,14 +320,14 @@ class _Recording(TorchFunctionMode):
             for handle in handles:
                 handle.remove()
 
-    def _place(self) -> tuple[str, str]:
-        name, module = self._path[-1]
-        layer = getattr(
-            module, "running_layer", None
-        )  # an archive knows what its nodes were part of
-        if layer:
-            return (f"{name}.{layer[0]}" if name and layer[0] else name or layer[0]), layer[1]
-        return name, type(module).__name__
+    def _visits(self) -> tuple[Visit, ...]:
+        """The calls of modules that run, outermost first."""
+        visit, module = self._path[-1]
+        inner = getattr(module, "running_layers", ())  # what an archive knows of its own modules
+        return (
+            *(visit for visit, _ in self._path[: -1 if inner else None]),
+            *(Visit(f"{visit.layer}.{k}".strip("."), kind, call) for k, kind, call in inner),
+        )
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -385,7 +388,7 @@ class _Recording(TorchFunctionMode):
         return value
 
     def _words(self) -> str:
-        name, kind = self._place()
+        name, kind, _ = self._visits()[-1]
         return f"layer {name!r}, {kind}" if name else kind
 
     # -- the mode ----------------------------------------------------------------------------------
@@ -452,11 +455,11 @@ class _Recording(TorchFunctionMode):
         return made
 
     def _append(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> Operation:
-        layer, kind = self._place()
+        visits = self._visits()
+        layer, kind, _ = visits[-1]
         inside = self._inside[0] if self._inside else ""
-        op = Operation(
-            len(self.operations), name, function, args, kwargs, result, layer, kind, inside
-        )
+        number = len(self.operations)
+        op = Operation(number, name, function, args, kwargs, result, layer, kind, inside, visits)
         self.operations.append(op)
         return op
 
