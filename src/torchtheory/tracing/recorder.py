@@ -140,7 +140,7 @@ def input_tensors(function: PureFunction, x: Tensor | Parts) -> list[Tensor]:
     [torch.Size([5, 2])]
     """
     rows = _table(function, x)
-    args, kwargs = rows.arguments(function.model, torch.arange(len(rows)), _like(function, rows))
+    args, kwargs = _arguments(function, rows)
     return [tensor for _, tensor in _inputs(function.model, args, kwargs)]
 
 
@@ -181,10 +181,18 @@ def _refuse_memory(
     _refuse_other_numbers(network, other)
 
 
+def _arguments(function: PureFunction, rows: Rows) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the model is called with; one without tensors has no precision of its own."""
+    like = function.reference()
+    if not function.parameters and not function.buffers:
+        like = next((t for t in rows.tensors() if t.is_floating_point()), like)
+    return rows.arguments(function.model, torch.arange(len(rows)), like)
+
+
 def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _Recording:
     """One forward pass, watched."""
     own = Rows(_each(rows.parts, Tensor.clone))
-    args, kwargs = own.arguments(function.model, torch.arange(len(own)), _like(function, own))
+    args, kwargs = _arguments(function, own)
     return _watched(function, args, kwargs, known)
 
 
@@ -217,13 +225,6 @@ def _watched(
         outputs = torch.func.functional_call(function.model, given, args, kwargs)
     mode.returns(outputs)
     return mode
-
-
-def _like(function: PureFunction, rows: Rows) -> Tensor:
-    """What inputs are converted to: the model's own precision, or theirs where it has none."""
-    like = function.reference()
-    own = (t for t in rows.tensors() if t.is_floating_point())
-    return like if like.numel() else next(own, like)
 
 
 def _each(parts: Parts, change: Callable[[Tensor], Tensor]) -> Parts:
