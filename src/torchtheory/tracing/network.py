@@ -82,6 +82,7 @@ class Operation:
         result: what it returns; a `Value`, or a structure that holds some.
         layer: path of the module whose forward calls it; empty for the model itself.
         layer_kind: the class of that module.
+        written_out_of: the operation that it is a part of, where that one was written out.
     """
 
     number: int
@@ -92,6 +93,7 @@ class Operation:
     result: Any
     layer: str
     layer_kind: str
+    written_out_of: str = ""
 
     @property
     def kind(self) -> Kind | None:
@@ -148,6 +150,8 @@ class Network:
         tensors: of the values that are no operation's: parameters, buffers and constants.
         rows: None if it runs on any number of samples, else the only one that it runs on.
         fixed_because: why it does not run on any.
+        returned: what every call of a module gave back, in order: its path and the values; those of
+            an archive are operators without calls.
         opened: records the same network again, with what a function says true to as one operation.
     """
 
@@ -158,6 +162,7 @@ class Network:
     tensors: dict[Value, Tensor]
     rows: int | None = None
     fixed_because: str = ""
+    returned: list[tuple[str, tuple[Value, ...]]] = field(default_factory=list, repr=False)
     opened: Callable[[Callable[[str], bool]], Network] | None = field(default=None, repr=False)
 
     # -- parts -------------------------------------------------------------------------------------

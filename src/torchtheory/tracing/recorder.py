@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchtheory.core.errors import InvalidInput, ModelRaised, UnsupportedModel
 from torchtheory.core.foreign_code import ForeignCode
+from torchtheory.core.mapping import differentiating
 from torchtheory.models.inputs import Parts, Rows, as_mapping, is_several
 from torchtheory.models.model import PureFunction, evaluating, global_randomness_kept, tensors_in
 from torchtheory.models.untouched import contents_kept
@@ -46,6 +47,9 @@ from torchtheory.tracing.written_out import written_out
 #: Stands for the tensor that a view is taken of.
 _HERE = object()
 
+#: What torch calls the ways to a derivative.
+_DERIVATIVES = frozenset(("grad", "backward", "_make_dual"))
+
 #: Samples in the two passes that are compared: a size that is half of the batch is not missed.
 _FEW, _MORE = 2, 4
 
@@ -55,6 +59,7 @@ def record(
     x: Tensor | Parts,
     *,
     known: Callable[[str], bool] | None = None,
+    whole: bool = False,
 ) -> Network:
     """The operations of a network, in evaluation mode, as they run on `x`.
 
@@ -66,6 +71,8 @@ def record(
             whose rows are nodes).
         known: says of the plain name of an operation whether it is to stay as it is; what is not
             known is written out in simpler operations where it can be. By default all are.
+        whole: whether it is recorded on all of `x`, in one pass, and holds for these inputs alone:
+            for a network whose way depends on what is in them.
 
     Raises:
         ModelRaised: if the model does not run on `x`.
@@ -86,7 +93,7 @@ def record(
     rows = _table(function, x)
     if not len(rows):
         raise InvalidInput("a network is recorded on some inputs, and none was given")
-    again = partial(_recorded, function, rows)
+    again = partial(_on_all if whole else _recorded, function, rows)
     return again(known or (lambda name: True))
 
 
@@ -123,10 +130,16 @@ def _recorded(function: PureFunction, rows: Rows, known: Callable[[str], bool]) 
             _refuse_other_numbers(network, more)
             network.opened = partial(_recorded, function, rows)
             return network
-    whole = _pass(function, rows, known)
-    network = whole.network()
-    network.rows, network.fixed_because = len(rows), reason
-    network.opened = partial(_recorded, function, rows)
+    return _on_all(function, rows, known, reason)
+
+
+def _on_all(
+    function: PureFunction, rows: Rows, known: Callable[[str], bool], reason: str = ""
+) -> Network:
+    network = _pass(function, rows, known).network()
+    network.rows = len(rows)
+    network.fixed_because = reason or "it was recorded on these inputs alone"
+    network.opened = partial(_on_all, function, rows, reason=reason)
     return network
 
 
@@ -146,7 +159,7 @@ def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _
     for name, tensor in given.items():
         mode.starts(tensor, "parameter" if name in function.parameters else "buffer", name)
     with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.enable_grad())  # nothing needs one, so who turns it off is seen
         stack.enter_context(global_randomness_kept())
         stack.enter_context(contents_kept(function.model, values=False))
         stack.enter_context(evaluating(function.model))
@@ -220,11 +233,13 @@ class _Recording(TorchFunctionMode):
         self.started: dict[Value, Tensor] = {}
         self.inputs: list[Value] = []
         self.given: list[Tensor] = []
+        self.returned: list[tuple[str, tuple[Value, ...]]] = []
         self.output: Any = None
         self.output_tensors: Any = None
         self._path: list[tuple[str, nn.Module]] = [("", model)]
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
+        self._opened: list[str] = []
 
     # -- where it is -------------------------------------------------------------------------------
 
@@ -236,8 +251,10 @@ class _Recording(TorchFunctionMode):
         def enter(name: str, module: nn.Module, _: Any) -> None:
             self._path.append((name, module))
 
-        def leave(*_: Any) -> None:
-            self._path.pop()
+        def leave(module: nn.Module, args: Any, result: Any) -> None:
+            name, _ = self._path.pop()
+            known = [self._known.get(id(t)) for t in tensors_in(_flat(_plain(result)))]
+            self.returned.append((name, tuple(k.value for k in known if k is not None)))
 
         for name, module in self.model.named_modules():
             handles.append(module.register_forward_pre_hook(partial(enter, name)))
@@ -326,13 +343,18 @@ class _Recording(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         name, writes = plain_name(func)
+        self._refuse_transforms(name)
         if name in DESCRIPTIONS:
             return func(*args, **kwargs)
         if not self.is_known(name):
             simpler = written_out(func, name)
             if simpler is not None:
-                with self:
-                    return simpler(*args, **kwargs)
+                self._opened.append(name)
+                try:
+                    with self:
+                        return simpler(*args, **kwargs)
+                finally:
+                    self._opened.pop()
         # what the arguments are is asked before the function may change them
         given = mapped((args, kwargs), self._of)
         made = func(*args, **kwargs)
@@ -368,9 +390,30 @@ class _Recording(TorchFunctionMode):
         self._make(name, func, own_args, own_kwargs, made, (args, kwargs))
         return made
 
+    def _refuse_transforms(self, name: str) -> None:
+        """What a transform computes is made of the operations inside, but is none of them."""
+        means = ""
+        if name in _DERIVATIVES:
+            means = "torch.autograd.grad or backward"
+        elif differentiating():
+            means = "a transform of torch.func such as grad, vjp or jvp"
+        if means:
+            raise UnsupportedModel(
+                f"the network takes derivatives by {means} before it returns, which are no "
+                f"operations that can be followed (in {self._words()})"
+            )
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise UnsupportedModel(
+                "which samples are which cannot be followed through a transform such as "
+                f"torch.func.vmap (in {self._words()})"
+            )
+
     def _append(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> Operation:
         layer, kind = self._place()
-        op = Operation(len(self.operations), name, function, args, kwargs, result, layer, kind)
+        opened = self._opened[0] if self._opened else ""
+        op = Operation(
+            len(self.operations), name, function, args, kwargs, result, layer, kind, opened
+        )
         self.operations.append(op)
         return op
 
@@ -396,6 +439,9 @@ class _Recording(TorchFunctionMode):
             if source is not None:
                 known.parent, known.operation = self._known[id(source)], op
             self._known[id(tensor)] = known
+            if follows and not torch.is_grad_enabled():  # no slope passes what runs under no_grad
+                known.value = self._value(tensor, follows=True)
+                self._append("detach", Tensor.detach, (value,), {}, known.value)
 
     def _write(self, name: str, function: Any, args: Any, kwargs: Any, target: Tensor) -> None:
         """A tensor was written to: there is a new value, also of what it is a part of."""
@@ -436,7 +482,9 @@ class _Recording(TorchFunctionMode):
         ]
         for number, op in enumerate(kept):
             op.number = number
-        return Network(title, self.inputs, kept, self.output, tensors)
+        return Network(
+            title, self.inputs, kept, self.output, tensors, returned=self.returned
+        )
 
 
 def _memory(tensor: Tensor) -> int:
