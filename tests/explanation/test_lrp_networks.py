@@ -242,6 +242,12 @@ def _put(h: Tensor, x: Tensor) -> Tensor:
     return h
 
 
+def _viewed(h: Tensor) -> Tensor:
+    other = h.view(-1)
+    h.relu_()
+    return other.view(h.shape)
+
+
 TABLES: dict[str, Callable[..., Tensor]] = {
     "denominator": lambda s, x: s.d(x) / (1 + s.c(s.b(x)).abs()),
     "constants joined": lambda s, x: s.a(torch.cat([x, torch.ones(len(x), 2).double()], 1)),
@@ -285,6 +291,7 @@ TABLES: dict[str, Callable[..., Tensor]] = {
     "windows": lambda s, x: s.a(x.unfold(1, 2, 2).flatten(1).repeat(1, 2)[:, :8]),
     "assigned from a signal": lambda s, x: s.c(_put(s.b(x), x)),
     "copied": lambda s, x: s.c(torch.empty(len(x), 4).double().copy_(s.b(x))),
+    "another view": lambda s, x: s.c(_viewed(s.b(x))),
     "cosine": lambda s, x: s.c(torch.cos(s.b(x)) + F.logsigmoid(s.b(x))),
 }
 
@@ -389,18 +396,17 @@ def test_several_inputs() -> None:
 @pytest.mark.parametrize(
     ("forward", "match"),
     [
-        (lambda s, x: s.c(torch.fft.rfft(x).real), r"torch.fft.rfft in forward of"),
+        (lambda s, x: s.c(torch.fft.rfft(x).real), "no rule for fft_rfft .in Written"),
         (lambda s, x: torch.softmax(s.d(x), 1), "ends in a softmax"),
         (lambda s, x: torch.sigmoid(s.d(x)), "ends in a sigmoid"),
         (lambda s, x: s.d(x - x.mean(0)), "samples of a batch are mixed"),
         (lambda s, x: s.d(x.detach()), "no differentiable path"),
         (lambda s, x: s.d(x.argmax(1)[:, None].double().expand(-1, 6)), "no differentiable path"),
-        (lambda s, x: s.c(_viewed(s.b(x))), "another view"),
         (lambda s, x: s.d(x.flip(0)), "rows of other samples"),
         (lambda s, x: s.c(_put(s.b(x), x.flip(0))), "samples of a batch are mixed"),
         (lambda s, x: torch.func.vmap(s.d)(x), "cannot be followed"),
-        (lambda s, x: s.d(x.cummax(1).values), "torch.Tensor.cummax in forward of"),
-        (lambda s, x: s.d(torch.cumprod(x, 1)), "torch.cumprod in forward of"),
+        (lambda s, x: s.d(x.cummax(1).values), "no rule for cummax .in Written"),
+        (lambda s, x: s.d(torch.cumprod(x, 1)), "no rule for cumprod .in Written"),
     ],
 )  # fmt: skip
 def test_what_has_no_rule_is_named(forward: Callable[..., Tensor], match: str) -> None:
@@ -408,18 +414,12 @@ def test_what_has_no_rule_is_named(forward: Callable[..., Tensor], match: str) -
         lrp(Written(forward, **linears()).double(), torch.randn(3, 6).double())
 
 
-def _viewed(h: Tensor) -> Tensor:
-    other = h.view(-1)
-    h.relu_()
-    return other.view(h.shape)
-
-
 def test_a_place_is_named_by_its_layer() -> None:
     net = nn.Sequential(nn.Linear(4, 4))
     net.add_module(
         "mixer", Written(lambda s, x: torch.linalg.matrix_exp(x[:, :, None] * x[:, None])[:, 0])
     )
-    with pytest.raises(UnsupportedModel, match=r"in layer 'mixer' \(Written\)"):
+    with pytest.raises(UnsupportedModel, match="in layer 'mixer', Written"):
         lrp(net, torch.rand(2, 4))
 
 

@@ -63,6 +63,8 @@ def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
     if name == "einsum":
         operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
         return {"equation": args[0], "operands": list(operands)}
+    if function is Tensor.where and len(args) > 1:  # a method whose own tensor comes second
+        args = (args[1], args[0], *args[2:])
     if name in _PROTOCOLS:
         return dict(zip(_PROTOCOLS[name], args, strict=False)) | kwargs
     signature = _signature(function)

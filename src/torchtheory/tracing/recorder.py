@@ -482,9 +482,7 @@ class _Recording(TorchFunctionMode):
         ]
         for number, op in enumerate(kept):
             op.number = number
-        return Network(
-            title, self.inputs, kept, self.output, tensors, returned=self.returned
-        )
+        return Network(title, self.inputs, kept, self.output, tensors, returned=self.returned)
 
 
 def _memory(tensor: Tensor) -> int:

@@ -8,17 +8,36 @@ layer and a sum of branches are all the same to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.explanation.rules import AlphaBeta, OfWeight, Part, Rule
 
-#: Weights that rules made of a network's weights, kept from chunk to chunk.
-Kept = dict[tuple[int, int], tuple[Tensor, OfWeight, Tensor]]
+
+class Kept:
+    """Weights that rules made of a network's weights, kept from chunk to chunk.
+
+    Args:
+        own: the network's weights.
+    """
+
+    def __init__(self, own: Iterable[Tensor] = ()) -> None:
+        # functions too are kept, so that their ids stay their own
+        self._own = {id(w): w for w in own}
+        self._made: dict[tuple[int, int], tuple[OfWeight, Tensor]] = {}
+
+    def of(self, g: OfWeight, w: Tensor) -> Tensor:
+        """$g(w)$."""
+        if id(w) not in self._own:
+            return g(w)
+        key = (id(w), id(g))
+        if key not in self._made:
+            self._made[key] = (g, g(w))
+        return self._made[key][1]
 
 
 @dataclass(eq=False)
@@ -44,7 +63,7 @@ class LinearMap:
     own: Callable[[Tensor], Sequence[Tensor]]
     bias: Tensor | None = None
     as_it_stands: bool = False
-    kept: Kept = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
     _signs: dict[int, bool] = field(default_factory=dict)
 
     def has_negative(self, i: int) -> bool:
@@ -115,12 +134,7 @@ class LinearMap:
         if w.ndim == 0:
             made = g(w)
             return made, float(made != 0)
-        if not isinstance(w, nn.Parameter):
-            return g(w), 1.0
-        key = (id(w), id(g))
-        if key not in self.kept:  # both are kept, so that their ids stay their own
-            self.kept[key] = (w, g, g(w.detach()))
-        return self.kept[key][2], 1.0
+        return self.kept.of(g, w), 1.0
 
 
 def _overlaps(tensor: Tensor) -> bool:
