@@ -25,7 +25,6 @@ from torchtheory.explanation.propagation.tracing import Handler, Step, node
 from torchtheory.tracing.names import plain_name
 from torchtheory.tracing.recurrent_steps import IN_STEPS
 
-
 #: Layers whose gates let pass an initial state that is no signal.
 _RECURRENT = frozenset(plain_name(function)[0] for function in IN_STEPS)
 
