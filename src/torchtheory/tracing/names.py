@@ -35,7 +35,7 @@ _ALIASES = {
     "__or__": "bitwise_or", "__xor__": "bitwise_xor", "__invert__": "bitwise_not",
     "__rand__": "bitwise_and", "__ror__": "bitwise_or", "__floordiv__": "floor_divide",
     "__rfloordiv__": "rfloor_divide", "__mod__": "remainder", "_threshold": "threshold",
-    "_prelu_kernel": "prelu", "get T": "T", "get mT": "mT", "get H": "H", "get mH": "mH",
+    "_prelu_kernel": "prelu", "get T": "T", "numpy_T": "T", "matrix_H": "mH", "get mT": "mT", "get H": "H", "get mH": "mH",
     "get data": "detach", "get real": "real", "get imag": "imag", "fmax": "maximum",
     "fmin": "minimum", "swish": "silu", "_to_copy": "to", "_reshape_alias": "view",
     "_upsample_nearest_exact2d": "upsample_nearest2d", "__reversed__": "reversed",

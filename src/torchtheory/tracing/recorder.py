@@ -551,9 +551,13 @@ def _with_entries(whole: Tensor, index: Any, entries: Any) -> Tensor:
     return made
 
 
-def _on_a_copy(func: Any, target: Tensor, *args: Any, **kwargs: Any) -> Any:
-    made = target.clone()
-    func(made, *args, **kwargs)
+def _on_a_copy(func: Any, *args: Any, **kwargs: Any) -> Any:
+    if args:
+        made = args[0].clone()
+        func(made, *args[1:], **kwargs)
+    else:  # archives give everything by name
+        made = kwargs["self"].clone()
+        func(**{**kwargs, "self": made})
     return made
 
 

@@ -36,10 +36,15 @@ def written_out(function: Any, name: str) -> Callable[..., Any] | None:
     tensor([0.5000, 0.5000])
     """
     if name in _STEPS:
-        return _STEPS[name]
+        return partial(_in_steps, function, name)
     if has_body(function):
         return body(function)
     return partial(_by_formula, function, name) if name in FORMULAS else None
+
+
+def _in_steps(function: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    # archives give everything by name
+    return _STEPS[name](*(bind(function, args, kwargs).values() if kwargs else args))
 
 
 def _by_formula(function: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -229,7 +234,9 @@ def _cosine(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8, **_: Any) -
     return (a * b).sum(dim)
 
 
-def _tensordot(a: Tensor, b: Tensor, dims: Any = 2, **_: Any) -> Tensor:
+def _tensordot(**given: Any) -> Tensor:
+    a, b = (t for t in given.values() if isinstance(t, Tensor) and t is not given.get("dims"))
+    dims = given.get("dims") or (given["dims_self"], given["dims_other"])
     if isinstance(dims, Tensor):
         dims = dims.tolist()
     if isinstance(dims, int):

@@ -32,7 +32,7 @@ def _activation(step: Step) -> Any:
     if len(step.signals) > 1:
         return NotImplemented
     (x,), name = step.signals, step.name
-    if name == "pow" and x is not step.args[0]:  # an exponent
+    if name == "pow" and x is not step.first_two()[0]:  # an exponent
         return NotImplemented
     value, mark = step.of((x, x.detach())), mark_of(x)
     at_zero = 0.0

@@ -117,7 +117,7 @@ def _windows(step: Step) -> Any:
 
 def _copied(step: Step) -> Any:
     """`x.copy_(value)`: all entries of x are others from now on."""
-    x, value = step.args[:2]
+    x, value = step.args if step.args else (step.kwargs["self"], step.kwargs["src"])
     if not is_signal(value):
         return step.of((x, x.detach()))
     cast = step.apply(Tensor.to, value, x.dtype)
@@ -153,21 +153,29 @@ def _triangle(step: Step) -> Any:
     return _joined(step, step.of(), [x], lambda: step.of((x, _ones(x))), mark_of(x).samples, True)
 
 
-def _exchanged(at: int, step: Step) -> Any:
-    """`x[index] = value` and the like: entries of x are put aside for others.
-
-    Args:
-        at: which of the arguments the others are.
-    """
-    if len(step.args) <= at or step.get("accumulate", False):
+def _assigned(step: Step) -> Any:
+    """`x[index] = value`, or a part that was written to, put back where it came from."""
+    if step.name == "put" and not isinstance(step.function, partial):
         return NotImplemented
-    x, value = step.args[0], step.args[at]
+    at = 2 if step.name == "setitem" else 1
 
-    def of(whole: Tensor, part: Any) -> Tensor:
-        args = (whole, *step.args[1:at], part, *step.args[at + 1 :])
-        made: Tensor = step.function(*args, **step.kwargs)
+    def of(whole: Any, part: Any) -> Tensor:
+        made: Tensor = step.function(whole, *step.args[1:at], part, *step.args[at + 1 :])
         return made
 
+    return _exchanged(step, step.args[0], step.args[at], of)
+
+
+def _scattered(step: Step) -> Any:
+    """The same by a function."""
+    x, value = step["input"], step.get("values", step.get("src"))
+    if step.get("accumulate", False):
+        return NotImplemented
+    return _exchanged(step, x, value, lambda whole, part: step.of((x, whole), (value, part)))
+
+
+def _exchanged(step: Step, x: Tensor, value: Any, of: Callable[[Any, Any], Tensor]) -> Tensor:
+    """Entries of x are put aside for others."""
     new = of(x, value)
     signals = [t for t in (x, value) if is_signal(t)]
     before, put = mark_of(x).samples, mark_of(value).samples
@@ -208,8 +216,8 @@ JOINS: dict[str, Handler] = {
     "masked_fill": _masked_fill,
     "tril": _triangle,
     "triu": _triangle,
-    **dict.fromkeys(("setitem", "index_put"), partial(_exchanged, 2)),
-    **dict.fromkeys(("put", "slice_scatter", "select_scatter"), partial(_exchanged, 1)),
+    **dict.fromkeys(("setitem", "put"), _assigned),
+    **dict.fromkeys(("index_put", "slice_scatter", "select_scatter"), _scattered),
     "im2col": _windows,
     "copy": _copied,
 }

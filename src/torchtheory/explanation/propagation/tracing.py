@@ -238,7 +238,7 @@ class Step(Call):
 
     def first_two(self) -> tuple[Any, Any]:
         """The two arguments of an operation such as a sum."""
-        given = [*self.args, *(self.kwargs[k] for k in ("input", "other") if k in self.kwargs)]
+        given = self.args if len(self.args) > 1 else tuple(self.arguments.values())
         return given[0], given[1]
 
     def of(self, *exchanged: tuple[Any, Any]) -> Any:
