@@ -42,6 +42,7 @@ from torchtheory.tracing.network import (
     mapped,
     values_in,
 )
+from torchtheory.tracing.own_functions import own_functions_seen
 from torchtheory.tracing.written_out import written_out
 
 #: Stands for the tensor that a view is taken of.
@@ -83,7 +84,7 @@ def record(
     compute.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
-    >>> record(net, torch.ones(1, 2))
+    >>> print(repr(record(net, torch.ones(1, 2))))
     Sequential(%x: [n, 2]):
         %3 = linear(%x, %0.weight, %0.bias)
         %4 = relu(%3, inplace=False)
@@ -136,11 +137,26 @@ def _recorded(function: PureFunction, rows: Rows, known: Callable[[str], bool]) 
 def _on_all(
     function: PureFunction, rows: Rows, known: Callable[[str], bool], reason: str = ""
 ) -> Network:
-    network = _pass(function, rows, known).network()
+    whole = _pass(function, rows, known)
+    network = whole.network()
     network.rows = len(rows)
     network.fixed_because = reason or "it was recorded on these inputs alone"
     network.opened = partial(_on_all, function, rows, reason=reason)
+    if not network.decisions:
+        _refuse_memory(network, whole, partial(_pass, function, known=known), rows)
     return network
+
+
+def _refuse_memory(
+    network: Network, whole: _Recording, again: Callable[[Rows], _Recording], rows: Rows
+) -> None:
+    """A network that runs on one number of rows is tried on the same rows in another order."""
+    try:
+        other = again(rows.take(torch.arange(len(rows)).roll(1)))
+    except ModelRaised:
+        return
+    _refuse_other_constants(network, whole, other)
+    _refuse_other_numbers(network, other)
 
 
 def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _Recording:
@@ -165,6 +181,7 @@ def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _
         stack.enter_context(evaluating(function.model))
         stack.enter_context(ForeignCode("the model", ModelRaised))
         stack.enter_context(mode.named())
+        stack.enter_context(own_functions_seen(mode.applies))
         stack.enter_context(mode)
         outputs = torch.func.functional_call(function.model, given, args, kwargs)
     mode.returns(outputs)
@@ -240,6 +257,7 @@ class _Recording(TorchFunctionMode):
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
         self._opened: list[str] = []
+        self._slopes = True
 
     # -- where it is -------------------------------------------------------------------------------
 
@@ -344,7 +362,9 @@ class _Recording(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         name, writes = plain_name(func)
         self._refuse_transforms(name)
-        if name in DESCRIPTIONS:
+        if name == "_set_grad_enabled":
+            self._slopes = bool(args[0])
+        if name in DESCRIPTIONS or name.startswith("get "):
             return func(*args, **kwargs)
         if not self.is_known(name):
             simpler = written_out(func, name)
@@ -382,7 +402,7 @@ class _Recording(TorchFunctionMode):
                 self._write(name, function, own_args, own_kwargs, target)
             return made
         if not any(True for _ in tensors_in(_flat(made))):
-            if name.startswith("get ") or not any(v.follows for v in values_in(given)):
+            if not any(v.follows for v in values_in(given)):
                 return made
             self._append(name, func, own_args, own_kwargs, None)  # a number was asked for
             return made
@@ -407,6 +427,16 @@ class _Recording(TorchFunctionMode):
                 "which samples are which cannot be followed through a transform such as "
                 f"torch.func.vmap (in {self._words()})"
             )
+
+    def applies(self, name: str, apply: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """A function of the user's own is applied."""
+        if not self.is_known(name):
+            return apply(*args)
+        with torch._C.DisableTorchFunction():  # neither what it does inside nor what is asked here
+            given = mapped(args, self._of)
+            made = _new_objects(apply(*args), args, {})
+            self._make(name, apply, given, {}, made, (args, {}))
+        return made
 
     def _append(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> Operation:
         layer, kind = self._place()
@@ -439,7 +469,8 @@ class _Recording(TorchFunctionMode):
             if source is not None:
                 known.parent, known.operation = self._known[id(source)], op
             self._known[id(tensor)] = known
-            if follows and not torch.is_grad_enabled():  # no slope passes what runs under no_grad
+            # no slope passes what runs under no_grad; a function of the user's own has one
+            if follows and not self._slopes and not torch.is_grad_enabled():
                 known.value = self._value(tensor, follows=True)
                 self._append("detach", Tensor.detach, (value,), {}, known.value)
 
@@ -586,6 +617,8 @@ def _merged(few: _Recording, more: _Recording) -> Network:
     if len(few.operations) != len(more.operations) or len(few.values) != len(more.values):
         raise _Differs("what it does depends on the number of samples, or on what is in them")
     for a, b in zip(few.values, more.values, strict=True):
+        if a.origin == b.origin == "constant":
+            continue
         if a.origin != b.origin or len(a.shape) != len(b.shape):
             raise _Differs("what it does depends on the number of samples, or on what is in them")
         a.shape = tuple(_size(s, t) for s, t in zip(a.shape, b.shape, strict=True))
@@ -597,17 +630,21 @@ def _merged(few: _Recording, more: _Recording) -> Network:
         one.args = _common(one.args, other.args, one)
         one.kwargs = _common(one.kwargs, other.kwargs, one)
     network = few.network()
-    for (value, own), (_, theirs) in zip(few.started.items(), more.started.items(), strict=True):
+    if not network.decisions:
+        _refuse_other_constants(network, few, more)
+    return network
+
+
+def _refuse_other_constants(network: Network, one: _Recording, other: _Recording) -> None:
+    """A tensor that no function of torch made, and that is not the same in every pass."""
+    for (value, own), (_, theirs) in zip(one.started.items(), other.started.items(), strict=False):
         if value.origin == "constant" and not _same(own, theirs):
             users = network.users.get(value)
             where = f" (in {users[0].place})" if users else ""
-            if own.shape == theirs.shape:
-                raise UnsupportedModel(
-                    "the network makes numbers of its input by something that is no function of "
-                    f"torch, such as numpy{where}: it cannot be followed there"
-                )
-            raise _Differs(f"a constant in it has the size of the batch{where}")
-    return network
+            raise UnsupportedModel(
+                "the network makes numbers of its input by something that is no function of torch"
+                f"{where}, and cannot be followed there"
+            )
 
 
 def _common(a: Any, b: Any, where: Operation) -> Any:

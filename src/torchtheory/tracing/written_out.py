@@ -236,7 +236,7 @@ def _cosine(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8, **_: Any) -
 
 def _tensordot(**given: Any) -> Tensor:
     a, b = (t for t in given.values() if isinstance(t, Tensor) and t is not given.get("dims"))
-    dims = given.get("dims") or (given["dims_self"], given["dims_other"])
+    dims = given["dims"] if "dims" in given else (given["dims_self"], given["dims_other"])
     if isinstance(dims, Tensor):
         dims = dims.tolist()
     if isinstance(dims, int):
