@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.tracing.architectures import NAMES, architecture
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
@@ -25,6 +27,7 @@ from torchtheory.explanation.methods.deep_taylor import (
 )
 from torchtheory.explanation.propagation.linear_maps import LinearMap
 from torchtheory.explanation.rules import AlphaBeta, Epsilon, Flat, Gamma, Product, WSquare, Zero
+from torchtheory.models.exported import load_exported
 from torchtheory.models.untouched import ModelState
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchtheory.explanation.composites.DoubtfulRules")
@@ -582,6 +585,100 @@ def test_a_normalization_of_two_names_is_folded() -> None:
     found = fold_batch_norm(net, torch.randn(3, 4).double())
     assert found.into == {"norm": "linear"}
     assert found.unchanged
+
+
+def _target(name: str) -> Any:
+    return (0, 2, 3) if name == "u-net" else None
+
+
+_BY_LAYER: Rules = {nn.Linear: Gamma(0.5), nn.Conv2d: AlphaBeta(2, 1)}
+
+
+@pytest.mark.parametrize("rules", [Epsilon(1e-3), _BY_LAYER], ids=["epsilon", "by layer"])
+@pytest.mark.parametrize("name", NAMES)
+def test_architectures_keep_exact_books(name: str, rules: Rules) -> None:
+    a = architecture(name)
+    if not a.rows_are_samples:
+        with pytest.raises(UnsupportedModel, match="samples of a batch are mixed"):
+            lrp(a.model, a.x, rules=rules)
+        return
+    found = lrp(a.model, a.x, _target(name), rules)
+    assert found.ledger is not None
+    largest = max(float(e.received.abs().max()) for e in found.ledger)
+    for entry in found.ledger:
+        assert float(entry.unexplained.abs().max()) < 1e-11 * largest, entry
+    assert float(found.ledger.unexplained.abs().max()) < 1e-11 * largest
+
+
+BRANCHED = ("resnet", "squeeze-excite", "encoder", "lstm", "u-net", "several-outputs", "words")
+
+
+@pytest.mark.parametrize("name", BRANCHED)
+def test_an_archive_has_the_relevance_of_its_module(name: str, tmp_path: Path) -> None:
+    a = architecture(name)
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(a.model, (a.x,), dynamic_shapes=({0: batch},), strict=False)
+    torch.export.save(program, tmp_path / "net.pt2")
+    net = load_exported(tmp_path / "net.pt2")
+    part = 0 if name == "several-outputs" else None  # its keys are not in the archive
+    for rules in (Epsilon(1e-3), _BY_LAYER):
+        own = lrp(a.model, a.x, _target(name), rules, fold=False)
+        found = lrp(net, a.x, _target(name), rules, output=part, fold=False)
+        torch.testing.assert_close(found.relevance, own.relevance, rtol=1e-10, atol=1e-12)
+        assert found.ledger is not None
+        assert own.ledger is not None
+        assert [(e.layer, e.rule) for e in found.ledger] == [(e.layer, e.rule) for e in own.ledger]
+
+
+def test_layers_of_an_archive(tmp_path: Path) -> None:
+    a = architecture("resnet")
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(a.model, (a.x,), dynamic_shapes=({0: batch},), strict=False)
+    torch.export.save(program, tmp_path / "net.pt2")
+    net, layers = (
+        load_exported(tmp_path / "net.pt2"),
+        ["stem", "blocks.0", "blocks.1.conv2", "head"],
+    )
+    own = layer_relevances(a.model, a.x, 0, Epsilon(1e-3), layers, fold=False)
+    found = layer_relevances(net, a.x, 0, Epsilon(1e-3), layers, fold=False)
+    for layer in layers:
+        torch.testing.assert_close(found[layer], own[layer], rtol=1e-10, atol=1e-12)
+
+
+class _Deciding(nn.Module):
+    """Another way for large inputs, told from a number of the whole batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.large = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.large(x) if bool((x > 1).any()) else self.small(x)
+        return made * float(x.detach().abs().max())
+
+
+def test_the_way_through_a_network_is_that_of_the_samples() -> None:
+    net = _Deciding().double()
+    x = torch.full((6, 3), 0.5).double()
+    x[5] = 2.0  # not among the first ones
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(net(leaf)[:, 0].sum(), leaf)
+    torch.testing.assert_close(lrp(net, x, 0, Zero()).relevance, x * slope)
+    below = lrp(net, x[:5], 0, Zero())
+    torch.testing.assert_close(below.score, net(x[:5])[:, 0].detach())
+
+
+def test_no_relevance_passes_what_runs_under_no_grad() -> None:
+    def scaled(s: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            size = x.abs().sum(1, keepdim=True)
+        made: Tensor = s.d(x * size)
+        return made
+
+    net, x = Written(scaled, **linears()).double(), torch.randn(3, 6).double()
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(net(leaf)[:, 0].sum(), leaf)
+    torch.testing.assert_close(lrp(net, x, 0, Zero()).relevance, x * slope, rtol=1e-8, atol=1e-12)
 
 
 class _OwnSlopes(nn.Module):

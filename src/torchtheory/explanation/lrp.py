@@ -196,16 +196,16 @@ class _Passes:
         """What watched a pass, its points and its outputs."""
         rules = as_composite(self.rules, score.network)
         self.recorded = self.recorded or Recorded(score.network, RULES.knows)
-        arguments, vectors = score.arguments(points.detach(), rows)
+        with torch.enable_grad():
+            start = points.detach().requires_grad_()
+            arguments, vectors = score.arguments(start, rows)
         network = self.recorded.of(arguments)
         if self.kept is None or self.kept[0] is not network:
             self.kept = (network, Kept(network.tensors.values()))
-        trace = Propagation(RULES, score.network, len(points), rules, self.kept[1])
+        trace = Propagation(RULES, network, score.network, len(points), rules, self.kept[1])
         outputs = {name: outputs_of(network, name) for name in self.layers}
         trace.watched = {value: None for of in outputs.values() for value in of}
         with torch.enable_grad():
-            start = points.detach().clone().requires_grad_()
-            arguments, vectors = score.arguments(start, rows)
             for t in (*arguments, *(v for own in vectors for v in own)):
                 noted(t, Mark(numbered(t)))
             trace.embedded = embedded(network, vectors)

@@ -85,7 +85,7 @@ class Smoothed(nn.Module):
         super().__init__()
         self.model = as_module(model)
         self.sharpness = positive_number(sharpness, "sharpness")
-        self._recorded = Recorded(model)
+        self._recorded = Recorded(self.model)
 
     def forward(self, *x: Tensor) -> Any:
         """What the network returns then."""

@@ -119,7 +119,8 @@ class Score:
         """Outputs of the network at points; nothing is counted."""
         arguments, vectors = self.arguments(points, rows)
         if not any(vectors):
-            return self.main(answer(self.network, *arguments))
+            # copies: the model may write into them
+            return self.main(answer(self.network, *(t.clone() for t in arguments)))
         network = self._recorded.of(arguments)
         given = embedded(network, vectors)
 
@@ -136,13 +137,13 @@ class Score:
         found: list[Tensor] = []
         vectors: list[list[Tensor]] = []
         shaped = [
-            (k, piece.reshape(len(points), *value.shape[1:]).clone())  # the model may write into it
+            (k, piece.reshape(len(points), *value.shape[1:]))
             for piece, (k, value) in zip(pieces, self._parts, strict=True)
         ]
         for k, given in enumerate(self.x):
             own = [piece for owner, piece in shaped if owner == k]
             real = given.is_floating_point()
-            found += own if real else [(given if rows is None else given[rows]).clone()]
+            found += own if real else [given if rows is None else given[rows]]
             vectors.append([] if real else own)
         return found, vectors
 
@@ -232,11 +233,10 @@ class Score:
 
     def _asked(self, x: Sequence[Tensor]) -> tuple[object, list[list[Tensor]]]:
         """What the network returns, and what stands for each input: itself, or its embeddings."""
-        own = [t.clone() for t in x]
         if all(t.is_floating_point() for t in x):
             with torch.no_grad():
-                return answer(self.network, *own), [[t] for t in x]
-        network = self._recorded.of(own)
+                return answer(self.network, *(t.clone() for t in x)), [[t] for t in x]
+        network = self._recorded.of(x)
         uses = embeddings(network)
         found: list[list[Tensor]] = [[t] if t.is_floating_point() else [] for t in x]
 
@@ -247,7 +247,7 @@ class Score:
             return made
 
         with torch.no_grad():
-            returned = network.evaluate(own, len(self), step)
+            returned = network.evaluate(x, len(x[0]), step)
         for t, parts in zip(x, found, strict=True):
             if not parts:
                 raise UnsupportedModel(
@@ -473,7 +473,7 @@ class Recorded:
     """The operations of a network: recorded once, or anew where its way depends on the samples.
 
     Args:
-        model: the network.
+        model: the network, which nobody else runs.
         known: which operations are to stay as they are; see `record`.
     """
 
@@ -487,7 +487,7 @@ class Recorded:
         if self._network is not None:
             return self._network
         given, whole = tuple(t.detach() for t in x), self._function is not None
-        self._function = self._function or PureFunction(self._model)
+        self._function = self._function or PureFunction(self._model, private=False)
         network = record(self._function, given, known=self._known, whole=whole)
         if network.decisions and network.rows is None:
             return record(self._function, given, known=self._known, whole=True)

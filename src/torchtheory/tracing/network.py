@@ -365,7 +365,7 @@ def _rows(x: Sequence[Tensor]) -> int:
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     """A structure of tuples, lists, dictionaries and slices with its leaves changed."""
-    if isinstance(tree, Value | BatchSize):
+    if not isinstance(tree, _STRUCTURES):
         return change(tree)
     if isinstance(tree, tuple):
         parts = [mapped(t, change) for t in tree]
@@ -376,22 +376,27 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
         return [mapped(t, change) for t in tree]
     if isinstance(tree, dict):
         return {k: mapped(t, change) for k, t in tree.items()}
-    if isinstance(tree, slice):
-        return slice(*(mapped(t, change) for t in (tree.start, tree.stop, tree.step)))
-    return change(tree)
+    return slice(*(mapped(t, change) for t in (tree.start, tree.stop, tree.step)))
 
 
-def leaves(tree: Any) -> Iterator[Any]:
+_STRUCTURES = (tuple, list, dict, slice)
+
+
+def leaves(tree: Any) -> list[Any]:
     """The leaves of a structure."""
-    if isinstance(tree, tuple | list):
-        for part in tree:
-            yield from leaves(part)
-    elif isinstance(tree, dict):
-        yield from leaves(list(tree.values()))
-    elif isinstance(tree, slice):
-        yield from leaves([tree.start, tree.stop, tree.step])
-    else:
-        yield tree
+    found: list[Any] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[Any]) -> None:
+    if not isinstance(tree, _STRUCTURES):
+        found.append(tree)
+        return
+    if isinstance(tree, slice):
+        tree = (tree.start, tree.stop, tree.step)
+    for part in tree.values() if isinstance(tree, dict) else tree:
+        _collect(part, found)
 
 
 def values_in(tree: Any) -> Iterator[Value]:

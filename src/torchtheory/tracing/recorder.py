@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from torchtheory.core.errors import InvalidInput, ModelRaised, UnsupportedModel
 from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.mapping import differentiating
 from torchtheory.models.inputs import Parts, Rows, as_mapping, is_several
-from torchtheory.models.model import PureFunction, evaluating, global_randomness_kept, tensors_in
+from torchtheory.models.model import PureFunction, evaluating, global_randomness_kept
 from torchtheory.models.untouched import contents_kept
 from torchtheory.tracing.bodies import has_body
 from torchtheory.tracing.kinds import DESCRIPTIONS, KIND_OF
@@ -39,6 +39,7 @@ from torchtheory.tracing.network import (
     Operation,
     Size,
     Value,
+    leaves,
     mapped,
     values_in,
 )
@@ -271,7 +272,7 @@ class _Recording(TorchFunctionMode):
 
         def leave(module: nn.Module, args: Any, result: Any) -> None:
             name, _ = self._path.pop()
-            known = [self._known.get(id(t)) for t in tensors_in(_flat(_plain(result)))]
+            known = [self._known.get(id(t)) for t in _tensors(_plain(result))]
             self.returned.append((name, tuple(k.value for k in known if k is not None)))
 
         for name, module in self.model.named_modules():
@@ -323,7 +324,7 @@ class _Recording(TorchFunctionMode):
         return found.value
 
     def _version(self, tensor: Tensor) -> int:
-        return self._versions.get(_memory(tensor), 0)
+        return self._versions.get(_memory(tensor), 0) if self._versions else 0
 
     def _refresh(self, one: _Known) -> None:
         """A view of what was written to meanwhile is taken anew."""
@@ -392,22 +393,23 @@ class _Recording(TorchFunctionMode):
             target = args[0] if args else kwargs.get("input", kwargs.get("self"))
             function = _not_writing(func, name, target)
         elif has_body(func) and "inplace" in parameters(func):
-            bound = inspect.signature(func).bind(*own_args, **own_kwargs)
+            bound = _signature(func).bind(*own_args, **own_kwargs)
             if bound.arguments.get("inplace"):
-                target = inspect.signature(func).bind(*args, **kwargs).arguments["input"]
+                target = _signature(func).bind(*args, **kwargs).arguments["input"]
                 bound.arguments["inplace"] = False
                 own_args, own_kwargs = bound.args, bound.kwargs
         if target is not None:
             if isinstance(target, Tensor):
                 self._write(name, function, own_args, own_kwargs, target)
             return made
-        if not any(True for _ in tensors_in(_flat(made))):
+        if not _tensors(made):
             if not any(v.follows for v in values_in(given)):
                 return made
             self._append(name, func, own_args, own_kwargs, None)  # a number was asked for
             return made
-        made = _new_objects(made, args, kwargs)
-        self._make(name, func, own_args, own_kwargs, made, (args, kwargs))
+        tensors = _tensors((args, kwargs))
+        made = _new_objects(made, tensors)
+        self._make(name, func, own_args, own_kwargs, made, tensors)
         return made
 
     def _refuse_transforms(self, name: str) -> None:
@@ -434,8 +436,9 @@ class _Recording(TorchFunctionMode):
             return apply(*args)
         with torch._C.DisableTorchFunction():  # neither what it does inside nor what is asked here
             given = mapped(args, self._of)
-            made = _new_objects(apply(*args), args, {})
-            self._make(name, apply, given, {}, made, (args, {}))
+            tensors = _tensors(args)
+            made = _new_objects(apply(*args), tensors)
+            self._make(name, apply, given, {}, made, tensors)
         return made
 
     def _append(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> Operation:
@@ -448,7 +451,7 @@ class _Recording(TorchFunctionMode):
         return op
 
     def _make(
-        self, name: str, function: Any, args: Any, kwargs: Any, made: Any, given: Any
+        self, name: str, function: Any, args: Any, kwargs: Any, made: Any, given: list[Tensor]
     ) -> None:
         """An operation has made tensors."""
         follows = any(v.follows for v in values_in((args, kwargs)))
@@ -462,7 +465,7 @@ class _Recording(TorchFunctionMode):
             return value
 
         op = self._append(name, function, args, kwargs, mapped(made, one))
-        sources = {_memory(t): t for t in tensors_in(_flat(given)) if t.numel()}
+        sources = {_memory(t): t for t in given if t.numel()}
         for place, (tensor, value) in enumerate(fresh):
             known = _Known(tensor, value, self._version(tensor), place=place)
             source = sources.get(_memory(tensor)) if tensor.numel() else None
@@ -516,6 +519,9 @@ class _Recording(TorchFunctionMode):
         return Network(title, self.inputs, kept, self.output, tensors, returned=self.returned)
 
 
+_signature = cache(inspect.signature)
+
+
 def _memory(tensor: Tensor) -> int:
     try:
         return int(tensor.untyped_storage()._cdata)
@@ -523,23 +529,14 @@ def _memory(tensor: Tensor) -> int:
         return -id(tensor)
 
 
-def _flat(tree: Any) -> list[Any]:
-    found: list[Any] = []
-
-    def note(leaf: Any) -> Any:
-        found.append(leaf)
-        return leaf
-
-    mapped(tree, note)
-    return found
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _new_objects(made: Any, args: Any, kwargs: Any) -> Any:
+def _new_objects(made: Any, given: list[Tensor]) -> Any:
     """What a function returns; an argument that it returns as it is, as another tensor object."""
-    given = {id(t) for t in tensors_in(_flat((args, kwargs)))}
-    if isinstance(made, Tensor):
-        return made.view_as(made) if id(made) in given else made
-    return made
+    again = isinstance(made, Tensor) and any(made is t for t in given)
+    return made.view_as(made) if again else made
 
 
 def _put(
@@ -698,9 +695,7 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
         return
     with torch.no_grad():
         made = network.replay(*more.given)
-    for own, theirs in zip(
-        tensors_in(_flat(made)), tensors_in(_flat(more.output_tensors)), strict=True
-    ):
+    for own, theirs in zip(_tensors(made), _tensors(more.output_tensors), strict=True):
         if not _close(own, theirs):
             raise UnsupportedModel(
                 f"{network.title} could not be recorded: its operations alone give other numbers "

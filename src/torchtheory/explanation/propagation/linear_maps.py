@@ -8,6 +8,7 @@ layer and a sum of branches are all the same to it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -161,15 +162,17 @@ class Shares:
     leaked: Tensor | None = None
 
 
-def redistributed(rule: Rule, linear: LinearMap, relevance: Tensor) -> Shares:
-    """What a rule makes of the relevance of a linear operation's output.
+def redistributed(
+    rule: Rule, linear: LinearMap, relevance: Tensor, samples: Tensor | None = None
+) -> Shares:
+    """What a rule makes of the relevance of a linear operation's output, whose samples are given.
 
     Time is one transposed operation for `Zero` and `Epsilon`, one more forward for the others. The
     numbers of `linear.output` are overwritten: everything that was made of them has been through.
     """
     parts = rule.parts
     if parts is None or linear.as_it_stands:
-        s, to_epsilon = per_unit(relevance, linear.output, rule.epsilon)
+        s, to_epsilon = per_unit(relevance, linear.output, rule.epsilon, samples)
         inputs = [
             _times(slope, x, s) for slope, x in zip(linear.own(s), linear.inputs, strict=True)
         ]
@@ -181,20 +184,38 @@ def redistributed(rule: Rule, linear: LinearMap, relevance: Tensor) -> Shares:
     return _by_output(parts, linear, relevance)
 
 
-def per_unit(relevance: Tensor, z: Tensor, epsilon: float) -> tuple[Tensor, Tensor | None]:
+#: Entries at once, of which some copies stay in the cache.
+_AT_ONCE = 2**18
+
+
+def per_unit(
+    relevance: Tensor, z: Tensor, epsilon: float, samples: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Relevance per unit of z, in the place of z; and what the stabilizer takes, None for nothing.
 
-    An output of 0 hands on nothing: all of its relevance is taken.
+    An output of 0 hands on nothing: all of its relevance is taken. Where samples are given, what is
+    taken is added up along dimensions in which they do not change.
     """
     if epsilon > 0:
-        size = z.abs().add_(epsilon)
-        torch.div(relevance, size, out=size)
-        return z.sign_().mul_(size), size.mul_(epsilon)
+        over = [] if samples is None else [d for d in range(1, z.ndim) if samples.shape[d] == 1]
+        rows = max(1, _AT_ONCE * len(z) // max(1, z.numel())) if over else 0
+        taken = []
+        for part, own in zip(_rows(relevance, rows), _rows(z, rows), strict=True):
+            size = own.abs().add_(epsilon)
+            torch.div(part, size, out=size)
+            own.sign_().mul_(size)
+            taken.append((size.sum(over, keepdim=True) if over else size).mul_(epsilon))
+        return z, torch.cat(taken) if len(taken) > 1 else taken[0]
     none = z == 0
     if not bool(none.any()):
         return torch.div(relevance, z, out=z), None
     torch.div(relevance, z.masked_fill_(none, 1), out=z)
     return z.masked_fill_(none, 0), relevance * none
+
+
+def _rows(t: Tensor, count: int) -> Sequence[Tensor]:
+    """So many rows at a time; all of them for 0."""
+    return t.split(count) if count else (t,)
 
 
 def _times(slope: Tensor, x: Tensor, s: Tensor) -> Tensor:
@@ -216,13 +237,12 @@ def _of_part(part: Part, linear: LinearMap, relevance: Tensor) -> Shares:
 def _by_output(parts: tuple[Part, ...], linear: LinearMap, relevance: Tensor) -> Shares:
     """One part for outputs above 0, and one for the others, which seldom have relevance."""
     off = linear.output <= 0
-    above = relevance.masked_fill(off, 0)
     total, bias, back = _with_bias(parts[0], linear)
-    s = torch.div(above, total.masked_fill_(off, 1), out=total)
+    s = torch.div(relevance, total.masked_fill_(off, math.inf), out=total)  # 0 where it is off
     shares = Shares(back(s), _to_bias(s, bias))
-    if torch.equal(above, relevance):
+    if not bool(torch.logical_and(off, relevance).any()):
         return shares
-    return _added(shares, _of_part(parts[1], linear, relevance - above))
+    return _added(shares, _of_part(parts[1], linear, relevance.masked_fill(~off, 0)))
 
 
 def _by_sign(

@@ -75,7 +75,8 @@ class Propagation(Rules):
 
     Args:
         table: what to do with an operation; a rule gets a `Step`.
-        model: the network, whose modules have the types that rules are chosen by.
+        network: what was recorded of these very samples, whose decisions are therefore taken.
+        model: its modules have the types that rules are chosen by.
         count: number of samples in the pass.
         rules: for which operation which.
         kept: weights that rules made, from earlier passes.
@@ -90,7 +91,13 @@ class Propagation(Rules):
     """
 
     def __init__(
-        self, table: Rules, model: nn.Module, count: int, rules: Composite, kept: Kept
+        self,
+        table: Rules,
+        network: Network,
+        model: nn.Module,
+        count: int,
+        rules: Composite,
+        kept: Kept,
     ) -> None:
         super().__init__(table.subject, table.by_name, table.by_kind, table.added)
         self.count, self.rules, self.kept = count, rules, kept
@@ -100,6 +107,7 @@ class Propagation(Rules):
         self.embedded: Mapping[Operation, Tensor] = {}
         self.watched: dict[Value, Tensor | None] = {}
         self.outputs: dict[str, list[Tensor]] = {}
+        self._needed = network.needed
         self._modules = dict(model.named_modules())
 
     def find(self, name: str) -> Callable[[Call], Any]:
@@ -111,6 +119,10 @@ class Propagation(Rules):
         self.watched, self.embedded, self.outputs = {}, {}, {}
 
     def _handed(self, call: Call) -> Any:
+        if call.kind == "decision" and self._needed.isdisjoint(call.operation.outputs):
+            if call.name in _LEAVE_TORCH:
+                raise call.refusal("the network leaves torch, where no relevance can follow")
+            return [None] * len(call.operation.outputs)
         made = self.embedded.get(call.operation)
         if made is None:
             made = self.hand(Step(call.operation, call.args, call.kwargs, call.samples, self))
@@ -129,8 +141,6 @@ class Propagation(Rules):
         """What an operation makes of signals and constants."""
         if not step.signals:
             return step.function(*step.args, **step.kwargs)
-        if step.name in _LEAVE_TORCH:
-            raise step.refusal("the network leaves torch, where no relevance can follow")
         if step.operation.draws:
             raise no_rule(self, step.operation)
         rule = super().find(step.name)
@@ -279,7 +289,7 @@ class Step(Call):
             rule = trace.rules.rule(here)
             if weighted:
                 trace.met.append((here, rule, _has_negative(rule, linear)))
-            shares = redistributed(rule, linear, relevance)
+            shares = redistributed(rule, linear, relevance, samples)
             trace.book(
                 here, rule.name, relevance, samples, list(zip(shares.inputs, owners, strict=True)),
                 shares.to_biases, shares.to_epsilon, shares.leaked,
