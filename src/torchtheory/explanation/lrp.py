@@ -215,10 +215,9 @@ class _Passes:
             except BaseException:
                 trace.close()
                 raise
-        trace.outputs = {
-            name: [t for v in of if (t := trace.watched[v]) is not None and is_signal(t)]
-            for name, of in outputs.items()
-        }
+        for name, of in outputs.items():
+            met = [trace.watched[value] for value in of]
+            trace.outputs[name] = [t for t in met if t is not None and is_signal(t)]
         return trace, start, returned
 
     def propagated(self, score: Score) -> tuple[Tensor, Ledger, dict[str, Tensor]]:

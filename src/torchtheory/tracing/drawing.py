@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchtheory.core.figure import Figure, draw
 from torchtheory.tracing.kinds import Kind
-from torchtheory.tracing.network import Network, Value
 from torchtheory.tracing.summary import Row, folded, rows_of
+
+if TYPE_CHECKING:
+    from torchtheory.tracing.network import Network, Value
 
 #: What an operation does, by color (Okabe and Ito's, lightened so that black is read on them).
 KIND_COLORS: dict[Kind | None, str] = {

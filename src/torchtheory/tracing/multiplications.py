@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torchtheory.tracing.network import BatchSize, Operation, Size, Value
+if TYPE_CHECKING:
+    from torchtheory.tracing.network import Operation, Size
 
 
 def multiplications(operation: Operation, samples: int = 1) -> int:
@@ -33,7 +34,7 @@ def size(shape: Sequence[Size], samples: int = 1) -> int:
 
 
 def _number(one: Size, samples: int) -> int:
-    return one.of(samples) if isinstance(one, BatchSize) else one
+    return one if isinstance(one, int) else one.of(samples)
 
 
 class _Sizes:
@@ -43,9 +44,7 @@ class _Sizes:
         self.operation, self.samples = operation, samples
 
     def shape(self, value: Any) -> tuple[int, ...]:
-        if not isinstance(value, Value):
-            return ()
-        return tuple(_number(s, self.samples) for s in value.shape)
+        return tuple(_number(s, self.samples) for s in getattr(value, "shape", ()))
 
     def __getitem__(self, name: str) -> tuple[int, ...]:
         return self.shape(self.operation.arguments.get(name))
@@ -111,7 +110,7 @@ def _recurrent(s: _Sizes) -> int:
     given = s.operation.arguments
     shape = s["input"]
     steps = math.prod(shape[:-1])
-    weights = [v for v in given["params"] if isinstance(v, Value) and len(v.shape) == 2]
+    weights = [v for v in given["params"] if len(getattr(v, "shape", ())) == 2]
     return steps * sum(size(v.shape) for v in weights)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -87,7 +87,7 @@ class Operation:
         result: what it returns; a `Value`, or a structure that holds some.
         layer: path of the module whose forward calls it; empty for the model itself.
         layer_kind: the class of that module.
-        written_out_of: the operation that it is a part of, where that one was written out.
+        part_of: the operation that was written out in this one and others; empty for none.
     """
 
     number: int
@@ -98,7 +98,7 @@ class Operation:
     result: Any
     layer: str
     layer_kind: str
-    written_out_of: str = ""
+    part_of: str = ""
 
     @property
     def kind(self) -> Kind | None:
@@ -220,6 +220,24 @@ class Network:
                 found.update(op.inputs)
         return frozenset(found)
 
+    def until(self, *values: Value) -> Network:
+        """The part of it that makes some of its values, which it returns as a tuple.
+
+        >>> from torch import nn
+        >>> from torchtheory.tracing.recorder import record
+        >>> network = record(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), torch.ones(1, 2))
+        >>> network.until(*network.operations[0].outputs)
+        Sequential(%x: [n, 2]):
+            %3 = linear(%x, %0.weight, %0.bias)
+            return (%3)
+        """
+        wanted, kept = set(values), []
+        for op in reversed(self.operations):
+            if not wanted.isdisjoint(op.outputs):
+                wanted.update(op.inputs)
+                kept.append(op)
+        return replace(self, operations=kept[::-1], output=values, opened=None)
+
     def __len__(self) -> int:
         return len(self.operations)
 
@@ -295,9 +313,7 @@ class Network:
         given = {
             self.parameters[k]: t for k, t in (parameters or {}).items() if k in self.parameters
         }
-        return self.evaluate(
-            x, _rows(x), lambda op, args, kwargs: op.function(*args, **kwargs), given
-        )
+        return self.evaluate(x, _rows(x), called, given)
 
     # -- something to look at ----------------------------------------------------------------------
 
@@ -352,7 +368,8 @@ class Network:
         return "\n".join([*lines, f"    return {_text(self.output)}"])
 
 
-def _called(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def called(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operation makes of tensors: the step of `Network.evaluate` that computes."""
     return op.function(*args, **kwargs)
 
 

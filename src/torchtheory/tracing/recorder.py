@@ -99,6 +99,30 @@ def record(
     return again(known or (lambda name: True))
 
 
+def record_call(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    known: Callable[[str], bool] | None = None,
+) -> tuple[Network, list[Tensor]]:
+    """The operations of one call, of whatever a model takes, and the tensors that it was given.
+
+    For arguments that are not all samples, such as a mask: sizes are those of the call.
+
+    >>> network, inputs = record_call(nn.ReLU(), (torch.ones(2),), {})
+    >>> network.replay(*inputs)
+    tensor([1., 1.])
+    """
+    function = PureFunction(model)
+    args, kwargs = mapped((args, kwargs), lambda t: t.clone() if isinstance(t, Tensor) else t)
+    mode = _watched(function, args, kwargs, known or (lambda name: True))
+    network = mode.network()
+    network.rows = len(mode.given[0]) if mode.given and mode.given[0].ndim else 1
+    network.fixed_because = "it was recorded as one call"
+    return network, mode.given
+
+
 def _table(function: PureFunction, x: Tensor | Parts) -> Rows:
     """The inputs as a table, one part per tensor."""
     if function.rows is not None:
@@ -114,6 +138,17 @@ def _table(function: PureFunction, x: Tensor | Parts) -> Rows:
     raise InvalidInput(
         f"inputs are a tensor, a tuple or a dictionary of some, not {type(x).__name__}"
     )
+
+
+def input_tensors(function: PureFunction, x: Tensor | Parts) -> list[Tensor]:
+    """What stands for each of the inputs of a recorded network: the tensors that `x` consists of.
+
+    >>> [t.shape for t in input_tensors(PureFunction(nn.Linear(2, 3)), torch.ones(5, 2))]
+    [torch.Size([5, 2])]
+    """
+    rows = _table(function, x)
+    args, kwargs = rows.arguments(function.model, torch.arange(len(rows)), function.reference())
+    return [tensor for _, tensor in _inputs(function.model, args, kwargs)]
 
 
 def _recorded(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> Network:
@@ -162,14 +197,23 @@ def _refuse_memory(
 
 def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _Recording:
     """One forward pass, watched."""
+    own = Rows(_each(rows.parts, Tensor.clone))
+    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
+    return _watched(function, args, kwargs, known)
+
+
+def _watched(
+    function: PureFunction,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known: Callable[[str], bool],
+) -> _Recording:
     given = {
         **{k: p.detach() for k, p in function.parameters.items()},
         **{k: b.detach().clone() for k, b in function.buffers.items()},
     }
     if function.writes:
         given = {k: t.clone() for k, t in given.items()}
-    own = Rows(_each(rows.parts, Tensor.clone))
-    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
     mode = _Recording(function.model, known)
     for name, part in _inputs(function.model, args, kwargs):
         mode.starts(part, "input", name)
@@ -213,7 +257,8 @@ def _inputs(
             found += [(f"{name}{i}", t) for i, t in enumerate(several)]
         else:
             found.append((name, given))
-    yield from [(n if n != "input" else "x", t) for n, t in [*found, *kwargs.items()]]
+    named = [(n if n != "input" else "x", t) for n, t in [*found, *kwargs.items()]]
+    yield from [(n, t) for n, t in named if isinstance(t, Tensor)]
 
 
 # ----------------------------------------------------------------------------------- one pass
@@ -255,9 +300,9 @@ class _Recording(TorchFunctionMode):
         self.output: Any = None
         self.output_tensors: Any = None
         self._path: list[tuple[str, nn.Module]] = [("", model)]
+        self._inside: list[str] = []
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
-        self._opened: list[str] = []
         self._slopes = True
 
     # -- where it is -------------------------------------------------------------------------------
@@ -370,12 +415,12 @@ class _Recording(TorchFunctionMode):
         if not self.is_known(name):
             simpler = written_out(func, name)
             if simpler is not None:
-                self._opened.append(name)
+                self._inside.append(name)
                 try:
                     with self:
                         return simpler(*args, **kwargs)
                 finally:
-                    self._opened.pop()
+                    self._inside.pop()
         # what the arguments are is asked before the function may change them
         given = mapped((args, kwargs), self._of)
         made = func(*args, **kwargs)
@@ -443,9 +488,9 @@ class _Recording(TorchFunctionMode):
 
     def _append(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> Operation:
         layer, kind = self._place()
-        opened = self._opened[0] if self._opened else ""
+        inside = self._inside[0] if self._inside else ""
         op = Operation(
-            len(self.operations), name, function, args, kwargs, result, layer, kind, opened
+            len(self.operations), name, function, args, kwargs, result, layer, kind, inside
         )
         self.operations.append(op)
         return op

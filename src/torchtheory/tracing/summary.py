@@ -8,13 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from torchtheory.core.record import Table
 from torchtheory.tracing.kinds import Kind
 from torchtheory.tracing.multiplications import multiplications, size
-from torchtheory.tracing.network import Network, Operation, Size, Value
+
+if TYPE_CHECKING:
+    from torchtheory.tracing.network import Network, Operation, Size, Value
 
 #: Of several operations in a row the one that it is about: the first kind of this list.
 _WEIGHT: tuple[Kind | None, ...] = (

@@ -43,7 +43,7 @@ def written_out(function: Any, name: str) -> Callable[..., Any] | None:
 
 
 def _in_steps(function: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-    # archives give everything by name
+    # an archive gives everything by name
     return _STEPS[name](*(bind(function, args, kwargs).values() if kwargs else args))
 
 

@@ -215,7 +215,7 @@ def per_unit(
 
 def _rows(t: Tensor, count: int) -> Sequence[Tensor]:
     """So many rows at a time; all of them for 0."""
-    return t.split(count) if count else (t,)
+    return torch.split(t, count) if count else (t,)
 
 
 def _times(slope: Tensor, x: Tensor, s: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ def _mul(step: Step) -> Any:
     if is_signal(a) and is_signal(b):
         return _product(step, a, b)
     signal, constant = (a, b) if is_signal(a) else (b, a)
-    recurrent = step.operation.written_out_of in _RECURRENT
+    recurrent = step.operation.part_of in _RECURRENT
     if recurrent and mark_of(signal).gate and isinstance(constant, Tensor):
         return _product(step, signal, constant)  # a gate and the initial state
     return scaled(step, signal, constant)

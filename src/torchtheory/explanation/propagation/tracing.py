@@ -160,12 +160,11 @@ class Propagation(Rules):
 
     def type_of_layer(self, op: Operation) -> type[nn.Module]:
         """The class of the module that an operation is part of, of an archive by its name."""
-        own = type(self._modules.get(op.layer))
-        if own.__name__ == op.layer_kind:
-            return own
-        named = getattr(nn, op.layer_kind, None)
-        known = isinstance(named, type) and issubclass(named, nn.Module)
-        return named if known else nn.Module  # type: ignore[return-value]
+        own = self._modules.get(op.layer)
+        if own is not None and type(own).__name__ == op.layer_kind:
+            return type(own)
+        named = getattr(nn, op.layer_kind, nn.Module)
+        return named if isinstance(named, type) and issubclass(named, nn.Module) else nn.Module
 
     def book(
         self,
