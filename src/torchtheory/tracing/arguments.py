@@ -63,8 +63,12 @@ def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
     """
     name, _ = plain_name(function)
     if name == "einsum":
+        if not args:  # archives give everything by name
+            return {"equation": kwargs["equation"], "operands": list(kwargs["tensors"])}
         operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
         return {"equation": args[0], "operands": list(operands)}
+    if function is Tensor.where and len(args) > 1:  # a method whose own tensor comes second
+        args = (args[1], args[0], *args[2:])
     if name in _PROTOCOLS:
         return dict(zip(_PROTOCOLS[name], args, strict=False)) | kwargs
     signature = _signature(function)

@@ -171,6 +171,8 @@ class Network:
         tensors: of the values that are no operation's: parameters, buffers and constants.
         rows: None if it runs on any number of samples, else the only one that it runs on.
         fixed_because: why it does not run on any.
+        returned: what every call of a module gave back, in order: its path and the values; those of
+            an archive are operators without calls.
         opened: records the same network again, with what a function says true to as one operation.
     """
 
@@ -181,6 +183,7 @@ class Network:
     tensors: dict[Value, Tensor]
     rows: int | None = None
     fixed_because: str = ""
+    returned: list[tuple[str, tuple[Value, ...]]] = field(default_factory=list, repr=False)
     opened: Callable[[Callable[[str], bool]], Network] | None = field(default=None, repr=False)
 
     # -- parts -------------------------------------------------------------------------------------
@@ -400,7 +403,7 @@ def _rows(x: Sequence[Tensor]) -> int:
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     """A structure of tuples, lists, dictionaries and slices with its leaves changed."""
-    if isinstance(tree, Value | BatchSize):
+    if not isinstance(tree, _STRUCTURES):
         return change(tree)
     if isinstance(tree, tuple):
         parts = [mapped(t, change) for t in tree]
@@ -411,22 +414,27 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
         return [mapped(t, change) for t in tree]
     if isinstance(tree, dict):
         return {k: mapped(t, change) for k, t in tree.items()}
-    if isinstance(tree, slice):
-        return slice(*(mapped(t, change) for t in (tree.start, tree.stop, tree.step)))
-    return change(tree)
+    return slice(*(mapped(t, change) for t in (tree.start, tree.stop, tree.step)))
 
 
-def leaves(tree: Any) -> Iterator[Any]:
+_STRUCTURES = (tuple, list, dict, slice)
+
+
+def leaves(tree: Any) -> list[Any]:
     """The leaves of a structure."""
-    if isinstance(tree, tuple | list):
-        for part in tree:
-            yield from leaves(part)
-    elif isinstance(tree, dict):
-        yield from leaves(list(tree.values()))
-    elif isinstance(tree, slice):
-        yield from leaves([tree.start, tree.stop, tree.step])
-    else:
-        yield tree
+    found: list[Any] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[Any]) -> None:
+    if not isinstance(tree, _STRUCTURES):
+        found.append(tree)
+        return
+    if isinstance(tree, slice):
+        tree = (tree.start, tree.stop, tree.step)
+    for part in tree.values() if isinstance(tree, dict) else tree:
+        _collect(part, found)
 
 
 def values_in(tree: Any) -> Iterator[Value]:
