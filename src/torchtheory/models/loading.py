@@ -20,7 +20,7 @@ from torchtheory.core.files import existing_file, read_json
 from torchtheory.core.foreign_code import ForeignCode, said
 from torchtheory.core.memory import refuse_too_large
 from torchtheory.core.naming import several
-from torchtheory.core.random import as_generator
+from torchtheory.core.random import as_generator, seed_torch
 from torchtheory.models.model import global_randomness_kept
 
 
@@ -31,7 +31,7 @@ def load_network(name: str, weights: str | Path | None = None, seed: int = 0) ->
     where they are.
     """
     with global_randomness_kept():
-        torch.manual_seed(as_generator(seed).initial_seed())
+        seed_torch(as_generator(seed).initial_seed())
         network = load_model(name)
     if weights is not None:
         load_weights(network, weights)
