@@ -26,16 +26,17 @@ from torch.overrides import TorchFunctionMode
 
 from torchtheory.core.errors import InvalidInput, ModelRaised, UnsupportedModel
 from torchtheory.core.foreign_code import ForeignCode
-from torchtheory.models.function_bodies import has_body
 from torchtheory.models.inputs import Parts, Rows, as_mapping, is_several
 from torchtheory.models.model import PureFunction, evaluating, global_randomness_kept, tensors_in
 from torchtheory.models.untouched import contents_kept
+from torchtheory.tracing.bodies import has_body
 from torchtheory.tracing.kinds import DESCRIPTIONS, KIND_OF
 from torchtheory.tracing.names import function_named, parameters, plain_name
 from torchtheory.tracing.network import (
     BatchSize,
     Network,
     Operation,
+    Size,
     Value,
     mapped,
     values_in,
@@ -99,8 +100,8 @@ def _table(function: PureFunction, x: Tensor | Parts) -> Rows:
             raise InvalidInput("inputs have one row for each sample, and this is a single number")
         return Rows((x.detach(),))
     if is_several(x):
-        several = as_mapping(x)
-        return Rows(several if several is not None else tuple(x))
+        several: Any = as_mapping(x)
+        return Rows(tuple(x) if several is None else several)
     raise InvalidInput(
         f"inputs are a tensor, a tuple or a dictionary of some, not {type(x).__name__}"
     )
@@ -440,7 +441,7 @@ class _Recording(TorchFunctionMode):
 
 def _memory(tensor: Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # a sparse tensor has none
         return -id(tensor)
 
@@ -487,6 +488,7 @@ def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
     """The function that makes a new tensor instead of writing to the one it is given."""
     if name == "setitem":
         return _with_entries
+    found: Callable[..., Any] | None
     if isinstance(func, torch._ops.OpOverload):
         packet = getattr(torch.ops.aten, name, None)
         found = getattr(packet, func._overloadname, None)
@@ -586,8 +588,8 @@ def _common(a: Any, b: Any, where: Operation) -> Any:
     return a
 
 
-def _size(few: int, more: int) -> int | BatchSize:
-    if few == more:
+def _size(few: Size, more: Size) -> Size:
+    if few == more or isinstance(few, BatchSize) or isinstance(more, BatchSize):
         return few
     times, rest = divmod(more - few, _MORE - _FEW)
     if rest:

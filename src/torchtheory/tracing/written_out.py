@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.models.function_bodies import body, has_body
-from torchtheory.nets.recurrent.steps import IN_STEPS
 from torchtheory.tracing.arguments import bind
+from torchtheory.tracing.bodies import body, has_body
 from torchtheory.tracing.names import plain_name
+from torchtheory.tracing.recurrent_steps import IN_STEPS
 
 _STEPS = {plain_name(func)[0]: steps for func, steps in IN_STEPS.items()}
 
@@ -63,7 +63,7 @@ def _logsumexp(input: Tensor, dim: Any, keepdim: bool = False, **_: Any) -> Tens
     return found if keepdim else found.squeeze(dim)
 
 
-def _standardized(x: Tensor, dims: Sequence[int], eps: float) -> Tensor:
+def _standardized(x: Tensor, dims: list[int], eps: float) -> Tensor:
     centered = x - x.mean(dims, keepdim=True)
     return centered * torch.rsqrt(torch.square(centered).mean(dims, keepdim=True) + eps)
 
@@ -111,7 +111,7 @@ def _group_norm(
     eps: float = 1e-5,
     **_: Any,
 ) -> Tensor:
-    grouped = input.unflatten(1, (num_groups, -1))
+    grouped = torch.unflatten(input, 1, (num_groups, -1))
     made = _standardized(grouped, list(range(2, grouped.ndim)), eps).flatten(1, 2)
     return _scaled(made, _along_channels(input, weight), _along_channels(input, bias))
 
