@@ -22,9 +22,8 @@ from torchtheory.models.model import (
     evaluation_mode,
     global_randomness_kept,
     raised_on,
-    refuse_compiled,
 )
-from torchtheory.models.untouched import private_copy
+from torchtheory.models.untouched import private_copy, refuse_compiled
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from torchtheory.core.checks import as_module, nonnegative_number, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, NotConverged
 from torchtheory.core.figure import COLORS, Figure, draw
 from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.models.model import one_output, real_rows
 from torchtheory.models.opened import opened
 from torchtheory.models.samples import Data
 from torchtheory.models.untouched import copied
@@ -304,7 +305,8 @@ def _two_numbers(box: Limits | None) -> tuple[float, float] | None:
 def _margins(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The smallest margin `[n]`, in double precision."""
     with torch.no_grad():
-        outputs = torch.cat([model(part) for part in torch.split(x, 256)])
+        parts = torch.split(x, 256)
+        outputs = torch.cat([real_rows(one_output(model(part)), len(part)) for part in parts])
     rows = class_rows(y, tuple(outputs.shape[1:])).double()
     return torch.bmm(rows, outputs.reshape(len(x), -1, 1))[..., 0].amin(1)
 

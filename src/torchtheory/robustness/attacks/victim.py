@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
-from torchtheory.core.errors import InvalidInput, UnsupportedModel
-from torchtheory.models.model import main_output, one_output
+from torchtheory.core.errors import UnsupportedModel
+from torchtheory.models.model import main_output, one_output, real_rows
 from torchtheory.models.opened import answer
 from torchtheory.models.targets import Task
 from torchtheory.robustness.attacks.goals import Goal
@@ -135,10 +135,4 @@ def part_of(network: nn.Module, x: Tensor) -> tuple[int | str | None, Tensor]:
     with torch.no_grad():
         returned = answer(network, x.clone())
     part = main_output(returned)
-    outputs = one_output(returned, part)
-    if outputs.ndim == 0 or len(outputs) != len(x):
-        raise InvalidInput(
-            f"the model returns {list(outputs.shape)} for {len(x)} samples: attacks need one row "
-            "of outputs per sample"
-        )
-    return part, outputs
+    return part, real_rows(one_output(returned, part), len(x))
