@@ -53,7 +53,8 @@ class AttackResult:
             within the radius if there is one, `[n]`; in regression, whether the loss grew. It is
             true for samples on which the model erred from the start.
         success_before: the same without a perturbation, `[n]`.
-        norms: lengths `[n]` of the perturbations in the attack's norm.
+        norms: lengths `[n]` of the perturbations in the attack's norm; infinite where an attack
+            that looks for the shortest one found none.
         losses: what the attack made large, at the inputs found, `[n]`.
         clean_losses: the same at the inputs given.
         queries: passes forward in which each sample took part, `[n]`.
@@ -80,9 +81,10 @@ class AttackResult:
         return float(self.success.double().mean())
 
     def __repr__(self) -> str:
+        found = self.norms[self.norms.isfinite()].tolist()
         return (
             f"AttackResult({int(self.success.sum())} of {len(self)} fooled, longest perturbation "
-            f"{float(self.norms.max()):.3g} in L{self.norm}, {int(self.queries.sum())} queries, "
+            f"{max(found, default=0.0):.3g} in L{self.norm}, {int(self.queries.sum())} queries, "
             f"{int(self.gradients.sum())} gradients)"
         )
 
