@@ -37,6 +37,8 @@ Closed: TypeAlias = Literal["neither", "left", "right", "both"]
 _Choice = TypeVar("_Choice")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LONGEST = 60  # characters of a refused value that a message shows
+# ... and as many layers of a network.
+_MOST_LAYERS = 6
 
 
 # -- tensors ---------------------------------------------------------------------------------------
@@ -534,6 +536,17 @@ def described(value: object) -> str:
         return words
     size = f" of {len(value)}" if isinstance(value, list | tuple | set | frozenset | dict) else ""
     return f"{words[:_LONGEST]}... ({kind}{size})"
+
+
+def described_layers(model: nn.Module) -> str:
+    """A network as a message shows it: its class with those of its layers.
+
+    >>> described_layers(nn.Sequential(nn.Linear(2, 3), nn.Tanh()))
+    'Sequential(Linear, Tanh)'
+    """
+    layers = [type(layer).__name__ for layer in model.children()]
+    more = [f"... {len(layers)} layers"] if len(layers) > _MOST_LAYERS else []
+    return f"{type(model).__name__}({', '.join(layers[:_MOST_LAYERS] + more)})"
 
 
 # -- what they share -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import FileProblem, TorchTheoryError, UnsupportedModel
 from torchtheory.core.files import LARGEST_JSON, parse_json
 from torchtheory.core.memory import refuse_too_large
-from torchtheory.models.loading import load_plain
+from torchtheory.models.plain_files import load_plain
 
 #: The archive's numbers for the types of tensors.
 TYPES = {

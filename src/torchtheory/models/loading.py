@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +19,9 @@ from torchtheory.core.foreign_code import ForeignCode, said
 from torchtheory.core.memory import refuse_too_large
 from torchtheory.core.naming import several
 from torchtheory.core.random import as_generator, seed_torch
+from torchtheory.models.exported import load_exported
 from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.plain_files import load_plain
 
 
 def load_network(name: str, weights: str | Path | None = None, seed: int = 0) -> nn.Module:
@@ -50,8 +50,6 @@ def load_model(name: str) -> nn.Module:
     'ReLU'
     """
     if name.lower().endswith(".pt2"):
-        from torchtheory.models.exported import load_exported
-
         return load_exported(existing_file(name))
     if (ending := Path(name).suffix.lower()) in _NO_MODELS and not is_named(name):
         reason, instead = _NO_MODELS[ending]
@@ -309,18 +307,6 @@ def _read_state_dict(file: Path) -> dict[str, Tensor]:
                 "that is meant"
             )
     raise FileProblem(f"{file} must hold a state dict: names and tensors")
-
-
-def load_plain(source: Path | IO[bytes]) -> Any:
-    """What `torch.save` wrote, if it is tensors and plain values; code is never run.
-
-    Indices of sparse tensors are looked at, which torch leaves out unless told: they say where in
-    memory something is written.
-    """
-    checked = torch.sparse.check_sparse_tensor_invariants()  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings(), checked:
-        warnings.simplefilter("ignore")  # what is refused need not be warned of as well
-        return torch.load(source, map_location="cpu", weights_only=True)
 
 
 def refuse_bomb(file: Path) -> None:

@@ -226,11 +226,16 @@ class PureFunction:
         self.noise: Noise | None = None
         #: Dimension of the outputs that is moved to the end, where their consumers want classes.
         self.class_dimension: int | None = None
+        #: Its operations as `torchtheory.tracing.passes` has recorded them, with what they are of.
+        self.recorded: dict[Any, tuple[Parameters, dict[str, Tensor], Any]] = {}
         #: Whether the model is known to write to its parameters when it runs.
         self.writes = any(vars(m).get("max_norm") is not None for m in self.model.modules())
 
     def __call__(self, parameters: Parameters, x: Tensor) -> Tensor:
-        returned = self.call(parameters, x)
+        return self.chosen(self.call(parameters, x))
+
+    def chosen(self, returned: object) -> Tensor:
+        """The tensor that is meant of what the model returns."""
         if isinstance(self.output, tuple):
             parts = [one_output(returned, key) for key in self.output]
             return torch.cat([p.reshape(len(p), -1) for p in parts], 1)

@@ -32,6 +32,8 @@ _PROTOCOLS = {
     "mT": ("input",),
     "H": ("input",),
     "mH": ("input",),
+    **dict.fromkeys(("float", "double", "half", "bfloat16", "int", "long", "bool"), ("input",)),
+    "put": ("input", "part", "view_args", "view_kwargs"),
 }
 
 #: Methods that take a list of sizes or dimensions one by one as well.

@@ -8,10 +8,11 @@ samples runs on any number of them.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +20,10 @@ from torch import Tensor
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.tracing.arguments import bind
 from torchtheory.tracing.kinds import KIND_OF, Kind
+
+if TYPE_CHECKING:
+    from torchtheory.core.figure import Figure
+    from torchtheory.core.record import Table
 
 Origin = Literal["input", "parameter", "buffer", "constant", "operation"]
 
@@ -82,6 +87,7 @@ class Operation:
         result: what it returns; a `Value`, or a structure that holds some.
         layer: path of the module whose forward calls it; empty for the model itself.
         layer_kind: the class of that module.
+        part_of: the operation that was written out in this one and others; empty for none.
     """
 
     number: int
@@ -92,6 +98,7 @@ class Operation:
     result: Any
     layer: str
     layer_kind: str
+    part_of: str = ""
 
     @property
     def kind(self) -> Kind | None:
@@ -210,6 +217,24 @@ class Network:
                 found.update(op.inputs)
         return frozenset(found)
 
+    def until(self, *values: Value) -> Network:
+        """The part of it that makes some of its values, which it returns as a tuple.
+
+        >>> from torch import nn
+        >>> from torchtheory.tracing.recorder import record
+        >>> network = record(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), torch.ones(1, 2))
+        >>> network.until(*network.operations[0].outputs)
+        Sequential(%x: [n, 2]):
+            %3 = linear(%x, %0.weight, %0.bias)
+            return (%3)
+        """
+        wanted, kept = set(values), []
+        for op in reversed(self.operations):
+            if not wanted.isdisjoint(op.outputs):
+                wanted.update(op.inputs)
+                kept.append(op)
+        return replace(self, operations=kept[::-1], output=values, opened=None)
+
     def __len__(self) -> int:
         return len(self.operations)
 
@@ -285,9 +310,54 @@ class Network:
         given = {
             self.parameters[k]: t for k, t in (parameters or {}).items() if k in self.parameters
         }
-        return self.evaluate(
-            x, _rows(x), lambda op, args, kwargs: op.function(*args, **kwargs), given
-        )
+        return self.evaluate(x, _rows(x), called, given)
+
+    # -- something to look at ----------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        """The table of layers: operations, sizes, parameters, multiplications, memory."""
+        from torchtheory.tracing.summary import text_of
+
+        return text_of(self)
+
+    def table(self) -> Table:
+        """The same as a table of cells."""
+        from torchtheory.tracing.summary import table_of
+
+        return table_of(self)
+
+    def figure(self) -> Figure:
+        """The network drawn: layers as frames, operations by kind, repetitions folded."""
+        from torchtheory.tracing.drawing import figure_of
+
+        return figure_of(self)
+
+    def graph(self) -> Any:
+        """The operations that follow the input as a `networkx.MultiDiGraph`.
+
+        Nodes are inputs (by name) and operations (by number, with `name`, `kind`, `layer` and
+        `shape`); an edge is a value that one makes and the other takes.
+        """
+        import networkx
+
+        graph = networkx.MultiDiGraph(title=self.title)
+        source: dict[Value, Any] = {}
+        for value in self.inputs:
+            graph.add_node(value.name, name=value.name, kind="input", layer="", shape=value.shape)
+            source[value] = value.name
+        for op in self.operations:
+            if not op.follows:
+                continue
+            shape = op.outputs[0].shape if op.outputs else ()
+            graph.add_node(op.number, name=op.name, kind=op.kind, layer=op.layer, shape=shape)
+            for value in op.inputs:
+                if value in source:
+                    graph.add_edge(source[value], op.number, shape=value.shape)
+            source.update(dict.fromkeys(op.outputs, op.number))
+        return graph
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{v!r}: {list(v.shape)}" for v in self.inputs)
@@ -295,7 +365,8 @@ class Network:
         return "\n".join([*lines, f"    return {_text(self.output)}"])
 
 
-def _called(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def called(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operation makes of tensors: the step of `Network.evaluate` that computes."""
     return op.function(*args, **kwargs)
 
 

@@ -41,6 +41,7 @@ from torchtheory.tracing.network import (
     mapped,
     values_in,
 )
+from torchtheory.tracing.own_functions import own_functions_seen
 from torchtheory.tracing.written_out import written_out
 
 #: Stands for the tensor that a view is taken of.
@@ -76,7 +77,7 @@ def record(
     compute.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
-    >>> record(net, torch.ones(1, 2))
+    >>> print(repr(record(net, torch.ones(1, 2))))
     Sequential(%x: [n, 2]):
         %3 = linear(%x, %0.weight, %0.bias)
         %4 = relu(%3, inplace=False)
@@ -90,6 +91,30 @@ def record(
     return again(known or (lambda name: True))
 
 
+def record_call(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    known: Callable[[str], bool] | None = None,
+) -> tuple[Network, list[Tensor]]:
+    """The operations of one call, of whatever a model takes, and the tensors that it was given.
+
+    For arguments that are not all samples, such as a mask: sizes are those of the call.
+
+    >>> network, inputs = record_call(nn.ReLU(), (torch.ones(2),), {})
+    >>> network.replay(*inputs)
+    tensor([1., 1.])
+    """
+    function = PureFunction(model)
+    args, kwargs = mapped((args, kwargs), lambda t: t.clone() if isinstance(t, Tensor) else t)
+    mode = _watched(function, args, kwargs, known or (lambda name: True))
+    network = mode.network()
+    network.rows = len(mode.given[0]) if mode.given and mode.given[0].ndim else 1
+    network.fixed_because = "it was recorded as one call"
+    return network, mode.given
+
+
 def _table(function: PureFunction, x: Tensor | Parts) -> Rows:
     """The inputs as a table, one part per tensor."""
     if function.rows is not None:
@@ -100,11 +125,22 @@ def _table(function: PureFunction, x: Tensor | Parts) -> Rows:
             raise InvalidInput("inputs have one row for each sample, and this is a single number")
         return Rows((x.detach(),))
     if is_several(x):
-        several: Any = as_mapping(x)
-        return Rows(tuple(x) if several is None else several)
+        several: Any = as_mapping(x) or x
+        return Rows(several)
     raise InvalidInput(
         f"inputs are a tensor, a tuple or a dictionary of some, not {type(x).__name__}"
     )
+
+
+def input_tensors(function: PureFunction, x: Tensor | Parts) -> list[Tensor]:
+    """What stands for each of the inputs of a recorded network: the tensors that `x` consists of.
+
+    >>> [t.shape for t in input_tensors(PureFunction(nn.Linear(2, 3)), torch.ones(5, 2))]
+    [torch.Size([5, 2])]
+    """
+    rows = _table(function, x)
+    args, kwargs = rows.arguments(function.model, torch.arange(len(rows)), function.reference())
+    return [tensor for _, tensor in _inputs(function.model, args, kwargs)]
 
 
 def _recorded(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> Network:
@@ -127,19 +163,42 @@ def _recorded(function: PureFunction, rows: Rows, known: Callable[[str], bool]) 
     network = whole.network()
     network.rows, network.fixed_because = len(rows), reason
     network.opened = partial(_recorded, function, rows)
+    if not network.decisions:
+        _refuse_memory(network, whole, partial(_pass, function, known=known), rows)
     return network
+
+
+def _refuse_memory(
+    network: Network, whole: _Recording, again: Callable[[Rows], _Recording], rows: Rows
+) -> None:
+    """A network that runs on one number of rows is tried on the same rows in another order."""
+    try:
+        other = again(rows.take(torch.arange(len(rows)).roll(1)))
+    except ModelRaised:
+        return
+    _refuse_other_constants(network, whole, other)
+    _refuse_other_numbers(network, other)
 
 
 def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _Recording:
     """One forward pass, watched."""
+    own = Rows(_each(rows.parts, Tensor.clone))
+    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
+    return _watched(function, args, kwargs, known)
+
+
+def _watched(
+    function: PureFunction,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known: Callable[[str], bool],
+) -> _Recording:
     given = {
         **{k: p.detach() for k, p in function.parameters.items()},
         **{k: b.detach().clone() for k, b in function.buffers.items()},
     }
     if function.writes:
         given = {k: t.clone() for k, t in given.items()}
-    own = Rows(_each(rows.parts, Tensor.clone))
-    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
     mode = _Recording(function.model, known)
     for name, part in _inputs(function.model, args, kwargs):
         mode.starts(part, "input", name)
@@ -152,6 +211,7 @@ def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _
         stack.enter_context(evaluating(function.model))
         stack.enter_context(ForeignCode("the model", ModelRaised))
         stack.enter_context(mode.named())
+        stack.enter_context(own_functions_seen(mode.applies))
         stack.enter_context(mode)
         outputs = torch.func.functional_call(function.model, given, args, kwargs)
     mode.returns(outputs)
@@ -182,7 +242,8 @@ def _inputs(
             found += [(f"{name}{i}", t) for i, t in enumerate(several)]
         else:
             found.append((name, given))
-    yield from [(n if n != "input" else "x", t) for n, t in [*found, *kwargs.items()]]
+    named = [(n if n != "input" else "x", t) for n, t in [*found, *kwargs.items()]]
+    yield from [(n, t) for n, t in named if isinstance(t, Tensor)]
 
 
 # ----------------------------------------------------------------------------------- one pass
@@ -223,6 +284,7 @@ class _Recording(TorchFunctionMode):
         self.output: Any = None
         self.output_tensors: Any = None
         self._path: list[tuple[str, nn.Module]] = [("", model)]
+        self._inside: list[str] = []
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
 
@@ -326,13 +388,17 @@ class _Recording(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         name, writes = plain_name(func)
-        if name in DESCRIPTIONS:
+        if name in DESCRIPTIONS or name.startswith("get "):
             return func(*args, **kwargs)
         if not self.is_known(name):
             simpler = written_out(func, name)
             if simpler is not None:
-                with self:
-                    return simpler(*args, **kwargs)
+                self._inside.append(name)
+                try:
+                    with self:
+                        return simpler(*args, **kwargs)
+                finally:
+                    self._inside.pop()
         # what the arguments are is asked before the function may change them
         given = mapped((args, kwargs), self._of)
         made = func(*args, **kwargs)
@@ -360,7 +426,7 @@ class _Recording(TorchFunctionMode):
                 self._write(name, function, own_args, own_kwargs, target)
             return made
         if not any(True for _ in tensors_in(_flat(made))):
-            if name.startswith("get ") or not any(v.follows for v in values_in(given)):
+            if not any(v.follows for v in values_in(given)):
                 return made
             self._append(name, func, own_args, own_kwargs, None)  # a number was asked for
             return made
@@ -368,9 +434,22 @@ class _Recording(TorchFunctionMode):
         self._make(name, func, own_args, own_kwargs, made, (args, kwargs))
         return made
 
+    def applies(self, name: str, apply: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """A function of the user's own is applied."""
+        if not self.is_known(name):
+            return apply(*args)
+        with torch._C.DisableTorchFunction():  # neither what it does inside nor what is asked here
+            given = mapped(args, self._of)
+            made = _new_objects(apply(*args), args, {})
+            self._make(name, apply, given, {}, made, (args, {}))
+        return made
+
     def _append(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> Operation:
         layer, kind = self._place()
-        op = Operation(len(self.operations), name, function, args, kwargs, result, layer, kind)
+        inside = self._inside[0] if self._inside else ""
+        op = Operation(
+            len(self.operations), name, function, args, kwargs, result, layer, kind, inside
+        )
         self.operations.append(op)
         return op
 
@@ -536,6 +615,8 @@ def _merged(few: _Recording, more: _Recording) -> Network:
     if len(few.operations) != len(more.operations) or len(few.values) != len(more.values):
         raise _Differs("what it does depends on the number of samples, or on what is in them")
     for a, b in zip(few.values, more.values, strict=True):
+        if a.origin == b.origin == "constant":
+            continue
         if a.origin != b.origin or len(a.shape) != len(b.shape):
             raise _Differs("what it does depends on the number of samples, or on what is in them")
         a.shape = tuple(_size(s, t) for s, t in zip(a.shape, b.shape, strict=True))
@@ -547,17 +628,21 @@ def _merged(few: _Recording, more: _Recording) -> Network:
         one.args = _common(one.args, other.args, one)
         one.kwargs = _common(one.kwargs, other.kwargs, one)
     network = few.network()
-    for (value, own), (_, theirs) in zip(few.started.items(), more.started.items(), strict=True):
+    if not network.decisions:
+        _refuse_other_constants(network, few, more)
+    return network
+
+
+def _refuse_other_constants(network: Network, one: _Recording, other: _Recording) -> None:
+    """A tensor that no function of torch made, and that is not the same in every pass."""
+    for (value, own), (_, theirs) in zip(one.started.items(), other.started.items(), strict=False):
         if value.origin == "constant" and not _same(own, theirs):
             users = network.users.get(value)
             where = f" (in {users[0].place})" if users else ""
-            if own.shape == theirs.shape:
-                raise UnsupportedModel(
-                    "the network makes numbers of its input by something that is no function of "
-                    f"torch, such as numpy{where}: it cannot be followed there"
-                )
-            raise _Differs(f"a constant in it has the size of the batch{where}")
-    return network
+            raise UnsupportedModel(
+                "the network makes numbers of its input by something that is no function of torch"
+                f"{where}, and cannot be followed there"
+            )
 
 
 def _common(a: Any, b: Any, where: Operation) -> Any:

@@ -35,10 +35,15 @@ def written_out(function: Any, name: str) -> Callable[..., Any] | None:
     tensor([0.5000, 0.5000])
     """
     if name in _STEPS:
-        return _STEPS[name]
+        return partial(_in_steps, function, name)
     if has_body(function):
         return body(function)
     return partial(_by_formula, function, name) if name in FORMULAS else None
+
+
+def _in_steps(function: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    # an archive gives everything by name
+    return _STEPS[name](*(bind(function, args, kwargs).values() if kwargs else args))
 
 
 def _by_formula(function: Any, name: str, *args: Any, **kwargs: Any) -> Any:

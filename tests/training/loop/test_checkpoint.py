@@ -23,7 +23,7 @@ from torch.utils.data import Dataset, IterableDataset
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
 from torchtheory.training.loop.checkpoint import load_checkpoint, save_checkpoint
 from torchtheory.training.loop.trainer import fit
-from torchtheory.training.regularizers.distillation import Distillation
+from torchtheory.training.losses.distillation import Distillation
 
 # Everything with a state at once: dropout, batch normalization, augmentation with a generator and
 # with the global ones, momentum, a schedule, early stopping, a teacher.
@@ -34,7 +34,7 @@ import os, random, sys, time
 import numpy as np, torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
-from torchtheory.training.regularizers.distillation import Distillation
+from torchtheory.training.losses.distillation import Distillation
 from torchtheory.training.loop.trainer import fit
 
 torch.optim.Adam([nn.Parameter(torch.zeros(1))])    # loads what torch loads late

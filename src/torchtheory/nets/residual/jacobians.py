@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_batch, as_module, module_with_values
+from torchtheory.core.checks import as_batch, as_module, described, module_with_values
 from torchtheory.core.errors import (
     InvalidInput,
     NonFinite,
@@ -354,7 +354,9 @@ def _gradients(
     else:
         value = loss(outputs)
         if not isinstance(value, Tensor) or value.numel() != 1:
-            raise InvalidInput("loss must return one number, a tensor with one entry")
+            raise InvalidInput(
+                f"loss must return one number, a tensor with one entry, not {described(value)}"
+            )
     places = [u.left for u in uses]
     parameters = [[p for p in u.module.parameters() if p.requires_grad] for u in uses]
     flat = [p for some in parameters for p in some]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import positive_number, whole_number
+from torchtheory.core.checks import described, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.progress import track
@@ -81,7 +81,10 @@ class Ensemble(Attack):
 
     def __post_init__(self) -> None:
         if not self.attacks or not all(isinstance(a, Attack) for a in self.attacks):
-            raise InvalidType("an ensemble is made of attacks: give at least one, in a list")
+            raise InvalidType(
+                "an ensemble is made of attacks: give at least one, in a list, not "
+                f"{described(self.attacks)}"
+            )
         norms = {a.norm for a in self.attacks}
         if len(norms) > 1:
             raise InvalidInput(

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import FileProblem, InvalidType
 from torchtheory.core.outputs import plain_file, replaced_file
-from torchtheory.models.loading import load_plain, refuse_bomb, refuse_odd_tensors
+from torchtheory.models.loading import refuse_bomb, refuse_odd_tensors
+from torchtheory.models.plain_files import load_plain
 from torchtheory.models.samples import Samples
 
 FORMAT = 1

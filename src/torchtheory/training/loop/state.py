@@ -39,8 +39,8 @@ from torchtheory.training.loop.seeds import (
     seed_global_generators,
     set_global_random_state,
 )
+from torchtheory.training.losses.distillation import Distillation, teacher_outputs
 from torchtheory.training.losses.objective import Criterion, check_teacher, count_errors
-from torchtheory.training.regularizers.distillation import Distillation, teacher_outputs
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 Callback = Callable[[nn.Module, History], object]
