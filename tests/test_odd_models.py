@@ -34,8 +34,8 @@ CHANGE_THE_MODEL = {"training.loop.trainer.fit", "training.initialization.initia
 #: Parts of the library that look at one layer or at a model that was taken in before, and what
 #: takes seconds and is tried on odd models elsewhere.
 NOT_CALLED = (
-    "audit.engine.audit.", "audit.findings.", "models.", "tracing.chain.", "equivariance.rules.",
-    "nets.residual.image_resnets.", "kernels.tangent.layer_pullbacks.",
+    "audit.engine.audit.", "audit.findings.", "core.checks.", "models.", "tracing.chain.",
+    "equivariance.rules.", "nets.residual.image_resnets.", "kernels.tangent.layer_pullbacks.",
     "kernels.paths.path_kernel.has_bias", "kernels.paths.path_kernel.normalization",
     "kernels.paths.path_kernel.selected_places", "kernels.paths.path_kernel.slopes",
     "kernels.paths.path_kernel.window_sums", "kernels.tangent.derivatives.",
