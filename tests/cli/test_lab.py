@@ -41,11 +41,15 @@ def test_lab_show(call: Call) -> None:
     assert all(word in shown.out for word in ("samples", "a whole number", "N-08", "200", "2000"))
     data = call("lab", "show", "perceptron-novikoff", "--json").json
     assert set(data) == {
-        "name", "room", "title", "covers", "errata", "description", "parameters", "try",
+        "name", "room", "title", "covers", "errata", "description", "teaching", "parameters",
+        "try",
     }  # fmt: skip
     samples, gap = (p for p in data["parameters"] if p["name"] in ("samples", "gap"))
     meaning = samples.pop("meaning")
-    assert samples == {"name": "samples", "type": "a whole number", "quick": 200, "full": 2000}
+    assert samples == {
+        "name": "samples", "type": "a whole number", "quick": 200, "full": 2000,
+        "least": 1, "most": 20_000_000, "items": 0, "choices": [],
+    }  # fmt: skip
     assert meaning
     assert meaning in " ".join(shown.out.split())
     assert gap["meaning"].endswith("a hyperplane separates by at least `gap`.")

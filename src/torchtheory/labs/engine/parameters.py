@@ -61,7 +61,7 @@ class Parameter:
         """A parameter with what is declared of it, and where nothing is, what its presets show.
 
         >>> Parameter.of("samples", int, 200, 2000).range
-        '1 to 20,000,000'
+        '1 or more'
         """
         limits = limits or Limits()
         least, most = _counted_range(quick, full)
@@ -104,7 +104,8 @@ class Parameter:
         >>> Parameter("widths", tuple[int, ...], (16, 64), (16, 64), least=16, items=3).range
         '3 or more, each 16 or more'
         """
-        ends = _between(self.least, self.most)
+        guessed = _counted_range(self.quick, self.full)[1]
+        ends = _between(self.least, None if self.most == guessed else self.most)
         if self.items > 1:
             return f"{self.items} or more" + (f", each {ends}" if ends else "")
         return f"each {ends}" if ends and isinstance(self.quick, tuple | list) else ends
