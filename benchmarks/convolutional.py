@@ -34,9 +34,9 @@ import torch.nn.functional as F
 from scipy import signal
 from torch import Tensor
 
-from torchtheory.nets.convolutional.discrete import convolve, fastest_method
-from torchtheory.nets.convolutional.layer_matrices import layer_matrix
-from torchtheory.nets.convolutional.spectra import (
+from torchtheory.convolution.discrete import convolve, fastest_method
+from torchtheory.convolution.layer_matrices import layer_matrix
+from torchtheory.convolution.spectra import (
     convolution_norm,
     convolution_singular_values,
 )

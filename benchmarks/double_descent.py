@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from torchtheory.core.progress import hidden
 from torchtheory.data.real import digits
-from torchtheory.training.many_networks import fit_many, mlp_family, noisy_labels
-from torchtheory.training.seeds import epoch_order
+from torchtheory.training.loop.seeds import epoch_order
+from torchtheory.training.many.networks import fit_many, mlp_family, noisy_labels
 
 WIDTHS = [*range(1, 11), 12, 14, 16, 18, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256]
 RATE = 0.01

@@ -88,7 +88,7 @@ def prepared(case: str, who: str, features: int) -> Callable[[], Tensor]:
         rule = Gamma(GAMMA) if case == "gamma" else Epsilon(EPSILON)
         return lambda: lrp(net, x, rules=rule).flat
     if who == "torchtheory":
-        from torchtheory.explanation.gradients import integrated_gradients
+        from torchtheory.explanation.methods.gradients import integrated_gradients
 
         return lambda: integrated_gradients(net, x, steps=STEPS).flat
     if who == "zennit":
@@ -153,7 +153,7 @@ def _shapley(who: str, features: int) -> Callable[[], Tensor]:
     ).eval()
     x = torch.randn(1, features)
     if who == "torchtheory":
-        from torchtheory.explanation.shapley import shapley
+        from torchtheory.explanation.methods.shapley import shapley
 
         return lambda: shapley(net, x, 0).flat
     from captum.attr import ShapleyValues

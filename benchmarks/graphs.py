@@ -31,9 +31,9 @@ import torch_geometric.nn as peer
 from torch import Tensor, nn
 
 from torchtheory.core.memory import resident_memory
-from torchtheory.nets.geometric.graph_reading import as_graph
-from torchtheory.nets.geometric.graphs import Graph
-from torchtheory.nets.geometric.pyg import from_pyg
+from torchtheory.graphs.graph import Graph
+from torchtheory.graphs.graph_reading import as_graph
+from torchtheory.graphs.pyg import from_pyg
 
 FEATURES, HEADS = 64, 4
 

@@ -4,7 +4,7 @@ All three compute the same thing: store random patterns at a range of loads, cou
 the first update flips and the patterns that are stable, and follow the dynamics from some of the
 patterns to its end.
 
-  batched       torchtheory.nets.hopfield_capacity.capacity_sweep
+  batched       torchtheory.neurons.hopfield_capacity.capacity_sweep
   numpy blocks  the same block updates, a loop over loads, trials and patterns, n x n weights
   numpy single  one neuron at a time, with the field kept up to date: the textbook's program
 
@@ -26,7 +26,7 @@ METHODS = ("batched", "numpy blocks", "numpy single")
 
 
 def batched(n: int, loads: list[float], trials: int, probes: int) -> tuple[float, float]:
-    from torchtheory.nets.hopfield_capacity import capacity_sweep
+    from torchtheory.neurons.hopfield_capacity import capacity_sweep
 
     sweep = capacity_sweep(n, loads, trials, probes=probes, generator=0)
     return float(sweep.bit_error[-1].mean()), float(sweep.overlap[-1].mean())
@@ -80,7 +80,7 @@ def measure(
     import numpy  # noqa: F401
     import torch
 
-    import torchtheory.nets.hopfield_capacity  # noqa: F401
+    import torchtheory.neurons.hopfield_capacity  # noqa: F401
 
     torch.set_num_threads(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

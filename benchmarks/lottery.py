@@ -24,10 +24,10 @@ from torch.nn.utils import prune as torch_prune
 
 from torchtheory.core.progress import hidden
 from torchtheory.data.real import digits, split
-from torchtheory.training.many_networks import fit_many
+from torchtheory.training.loop.seeds import epoch_order
+from torchtheory.training.many.networks import fit_many
 from torchtheory.training.pruning.lottery import KINDS, Recipe, Tickets, lottery_tickets
 from torchtheory.training.pruning.masks import Masks
-from torchtheory.training.seeds import epoch_order
 
 SPARSITIES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.985)
 SEEDS = (0, 1, 2, 3, 4)

@@ -162,7 +162,7 @@ def network_and_images(case: str) -> tuple[nn.Module, Tensor, Tensor, float]:
     torch.manual_seed(0)
     if case == "auto":
         from torchtheory.data.real import digits, split
-        from torchtheory.training.trainer import fit
+        from torchtheory.training.loop.trainer import fit
 
         train, test = split(*digits(), 0.3, 0)
         net = nn.Sequential(

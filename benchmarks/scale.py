@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from large_networks import Encoder, resnet18
 from torchtheory.core.memory import resident_memory
-from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature.operators import hessian_operator

@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from torch import Tensor
 
-from torchtheory.nets.recurrent.linear_scans import METHODS, linear_scan
+from torchtheory.sequences.recurrent.linear_scans import METHODS, linear_scan
 
 Scan = Callable[[Tensor, Tensor], Tensor]
 

@@ -26,10 +26,10 @@ from torch import Tensor, nn
 
 from torchtheory.core.progress import hidden
 from torchtheory.data.real import digits
-from torchtheory.training.many_networks import fit_many, mlp_family
-from torchtheory.training.named_optimizers import OPTIMIZERS
-from torchtheory.training.seeds import epoch_order
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.seeds import epoch_order
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.many.networks import fit_many, mlp_family
+from torchtheory.training.optimizers.named import OPTIMIZERS
 
 
 def by_hand(

@@ -25,8 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import networkx as nx
 import torch
 
-from torchtheory.nets.geometric.graph_reading import as_graph
-from torchtheory.nets.geometric.weisfeiler_lehman import wl_colors
+from torchtheory.graphs.graph_reading import as_graph
+from torchtheory.graphs.weisfeiler_lehman import wl_colors
 
 
 def milliseconds(function: Callable[[], Any], repeats: int) -> float:

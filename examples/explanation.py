@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.data.real import digits, split
-from torchtheory.explanation.clever_hans import clever_hans
 from torchtheory.explanation.explain import Explanations, Legend, explain
-from torchtheory.explanation.gradients import gradient_times_input, integrated_gradients
-from torchtheory.explanation.judging import evaluate_explanations
+from torchtheory.explanation.judging.clever_hans import clever_hans
+from torchtheory.explanation.judging.evaluation import evaluate_explanations
 from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.methods.gradients import gradient_times_input, integrated_gradients
 from torchtheory.explanation.rules import Gamma
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 def trained(x: Tensor, y: Tensor, epochs: int) -> nn.Module:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchtheory as tt
-from torchtheory.nets.attention.transformers import LanguageModel
+from torchtheory.sequences.attention.transformers import LanguageModel
 
 
 class OneTooMany(nn.Module):

@@ -85,15 +85,15 @@ def test_a_stub_becomes_groups(api_pages: ModuleType, tmp_path: Path) -> None:
     (room / "__init__.py").write_text('"""The networks."""\n')
     (room / "__init__.pyi").write_text(
         "# networks\nfrom .feedforward import mlp as mlp\nfrom .residual import (\n"
-        "    residual_network as residual_network,\n)\n\n# memories that\n# associate\n"
-        "from torchtheory.nets.hopfield import Hopfield as Hopfield\n"
+        "    residual_network as residual_network,\n)\n\n# functions of\n# one number\n"
+        "from torchtheory.nets.activations import activation as activation\n"
     )
     assert api_pages.front(room) == [
         api_pages.Group(
             "Networks",
             ("torchtheory.nets.feedforward.mlp", "torchtheory.nets.residual.residual_network"),
         ),
-        api_pages.Group("Memories that associate", ("torchtheory.nets.hopfield.Hopfield",)),
+        api_pages.Group("Functions of one number", ("torchtheory.nets.activations.activation",)),
     ]
     assert "The networks." in api_pages.api_page(room)
 
@@ -119,8 +119,8 @@ def test_results_of_a_run(result_pages: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "broken" / "quick-0").mkdir(parents=True)
     (tmp_path / "broken" / "quick-0" / "config.json").write_text("{")
     found = result_pages.result_pages(tmp_path)
-    title, page = found.pages["results/nets.md"]
-    assert title == "nets"
+    title, page = found.pages["results/neurons.md"]
+    assert title == "neurons"
     assert "### N-08" in page
     assert "<math" in page
     assert 'src="pictures/perceptron-novikoff.webp"' in page

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import torchtheory
+from torchtheory.core.catalogue import ROOMS
 
 PACKAGE = Path(torchtheory.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -20,15 +21,9 @@ FLOORS: list[list[str]] = [
     ["core", "catalogue"],
     ["linalg"],
     ["models"],
+    ["tracing"],
     ["report", "data"],
-    *(
-        [room]
-        for room in (
-            "primer nets training expressivity robustness explanation optimization kernels "
-            "generalization approximation stochastic sparsity scattering inverse control "
-            "tensors pde"
-        ).split()
-    ),
+    *([room] for room in ROOMS),
     ["labs", "audit"],
     ["cli"],
 ]

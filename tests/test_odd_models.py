@@ -22,25 +22,27 @@ from torch import Tensor, nn
 
 import torchtheory
 from torchtheory.core.errors import TorchTheoryError
-from torchtheory.explanation.gradients import gradient_times_input
+from torchtheory.explanation.methods.gradients import gradient_times_input
 from torchtheory.models.samples import Samples
 from torchtheory.models.untouched import ModelState
 from torchtheory.robustness import FGSM
 
 #: Those that change the model they are given, as they say.
-CHANGE_THE_MODEL = {"training.trainer.fit", "training.initialization.initialize"}
+CHANGE_THE_MODEL = {"training.loop.trainer.fit", "training.initialization.initialize"}
 
 #: Parts of the library that look at one layer or at a model that was taken in before, and what
 #: takes seconds and is tried on odd models elsewhere.
 NOT_CALLED = (
-    "audit.engine.audit.", "audit.findings.", "models.", "nets.chain.", "nets.equivariance.rules.",
-    "nets.residual.image_resnets.", "kernels.layer_pullbacks.", "kernels.path_kernel.has_bias",
-    "kernels.path_kernel.normalization", "kernels.path_kernel.selected_places",
-    "kernels.path_kernel.slopes", "kernels.path_kernel.window_sums", "kernels.tangent_derivatives.",
-    "optimization.curvature.stages.", "robustness.attacks.victim.", "robustness.watched_pass.",
-    "robustness.evaluation.robust_radius", "training.pruning.lottery.",
-    "training.backpropagation.is_pointwise", "explanation.visual_questions.",
-    "expressivity.bends.", "generalization.pac_bayes.gaussian_layers.",
+    "audit.engine.audit.", "audit.findings.", "models.", "tracing.chain.", "equivariance.rules.",
+    "nets.residual.image_resnets.", "kernels.tangent.layer_pullbacks.",
+    "kernels.paths.path_kernel.has_bias", "kernels.paths.path_kernel.normalization",
+    "kernels.paths.path_kernel.selected_places", "kernels.paths.path_kernel.slopes",
+    "kernels.paths.path_kernel.window_sums", "kernels.tangent.derivatives.",
+    "optimization.curvature.stages.", "robustness.attacks.victim.",
+    "robustness.lipschitz.watched_pass.", "robustness.evaluation.robust_radius",
+    "training.pruning.lottery.", "training.backpropagation.chain.is_pointwise",
+    "explanation.visual_questions.", "expressivity.bends.",
+    "generalization.pac_bayes.gaussian_layers.",
 )  # fmt: skip
 
 
@@ -256,4 +258,4 @@ def test_odd_models_are_refused_in_a_sentence_and_left_as_they_were(kind: str) -
 def test_there_are_functions_to_try() -> None:
     assert len(functions()) > 120
     assert "nets.residual.jacobians.jacobian_profile" in functions()
-    assert "kernels.tangent.empirical_ntk" in functions()
+    assert "kernels.tangent.kernel.empirical_ntk" in functions()

@@ -59,7 +59,7 @@ class OwnLinear(nn.Module):
 
 def own_layers(data: Any, product: str) -> Work:
     """The kernel of the network whose linear layers are written out."""
-    from torchtheory.kernels.tangent import empirical_ntk
+    from torchtheory.kernels.tangent.kernel import empirical_ntk
 
     x = torch.from_numpy(data["x"])
     layers = [OwnLinear(m, product) if isinstance(m, nn.Linear) else m for m in network(data)]
@@ -70,10 +70,10 @@ def own_layers(data: Any, product: str) -> Work:
 def torchtheory(kind: str, data: Any, given: argparse.Namespace) -> tuple[Work, Work | None]:
     x = torch.from_numpy(data["x"])
     if kind == "infinite":
-        from torchtheory.kernels.infinite_width import ntk
+        from torchtheory.kernels.infinite.dense import ntk
 
         return lambda: ntk(x, depth=3), lambda: infinite_width_yardstick(x)
-    from torchtheory.kernels.tangent import empirical_ntk
+    from torchtheory.kernels.tangent.kernel import empirical_ntk
 
     net = network(data)
     if kind == "cnn":

@@ -2,11 +2,11 @@
 
 >>> import torchtheory as tt
 >>> tt.find_lab("perceptron-novikoff").room
-'nets'
+'neurons'
 
 - `tt.audit(model, train, test)`: everything theory can say about your network.
 - `tt.run_lab(name)`: a theorem, construction or figure as an experiment with a verdict.
-- `tt.nets`, `tt.generalization`, ...: the library, one package for each room.
+- `tt.graphs`, `tt.generalization`, ...: the library, one package for each room.
 """
 
 from __future__ import annotations
@@ -22,20 +22,26 @@ __version__ = "0.1.0"
 _ROOMS = (
     "approximation",
     "audit",
+    "convolution",
     "core",
     "data",
+    "equivariance",
     "explanation",
     "expressivity",
     "generalization",
+    "graphs",
     "kernels",
     "labs",
     "linalg",
     "models",
     "nets",
+    "neurons",
     "optimization",
     "primer",
     "report",
     "robustness",
+    "sequences",
+    "tracing",
     "training",
 )
 _NAMES = {

@@ -10,20 +10,26 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 from torchtheory import approximation as approximation
+from torchtheory import convolution as convolution
 from torchtheory import core as core
 from torchtheory import data as data
+from torchtheory import equivariance as equivariance
 from torchtheory import explanation as explanation
 from torchtheory import expressivity as expressivity
 from torchtheory import generalization as generalization
+from torchtheory import graphs as graphs
 from torchtheory import kernels as kernels
 from torchtheory import labs as labs
 from torchtheory import linalg as linalg
 from torchtheory import models as models
 from torchtheory import nets as nets
+from torchtheory import neurons as neurons
 from torchtheory import optimization as optimization
 from torchtheory import primer as primer
 from torchtheory import report as report
 from torchtheory import robustness as robustness
+from torchtheory import sequences as sequences
+from torchtheory import tracing as tracing
 from torchtheory import training as training
 from torchtheory.audit.bare_weights.audit import weights as _weights
 from torchtheory.audit.comparison.compare import Comparison as _Comparison

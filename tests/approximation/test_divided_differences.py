@@ -25,7 +25,7 @@ from torchtheory.approximation.universality.uniform_fit import (
     span_error,
 )
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.activations import nth_derivative
+from torchtheory.nets.activations.table import nth_derivative
 
 NAMES = ["exp", "sin", "cos", "logistic", "tanh", "softplus"]
 X = torch.linspace(-1, 1, 201, dtype=torch.float64)

@@ -38,7 +38,7 @@ from torchtheory.core.errors import (
     UnknownName,
 )
 from torchtheory.core.random import as_generator
-from torchtheory.nets.threshold_neuron import boolean_inputs
+from torchtheory.neurons.threshold_neuron import boolean_inputs
 
 
 @settings(max_examples=40, deadline=None)

@@ -15,8 +15,8 @@ import torchtheory as tt
 from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.diagnosis import State
 from torchtheory.models.model import PureFunction
-from torchtheory.nets.attention.transformers import LanguageModel
-from torchtheory.nets.attention.watching import token_distance, watch_attention
+from torchtheory.sequences.attention.transformers import LanguageModel
+from torchtheory.sequences.attention.watching import token_distance, watch_attention
 
 LETTERS, T, WIDTH = 9, 11, 12
 

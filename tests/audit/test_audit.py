@@ -324,7 +324,7 @@ def test_layers_of_a_residual_network_have_norms() -> None:
 
 
 def test_a_wrong_lipschitz_constant_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchtheory.robustness import lipschitz
+    from torchtheory.robustness.lipschitz import layers as lipschitz
 
     monkeypatch.setitem(lipschitz._POINTWISE, nn.ReLU, 1e-6)
     net, train, test = case("mlp")

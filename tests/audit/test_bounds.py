@@ -32,7 +32,7 @@ from torchtheory.generalization.learning.validation_bound import validation_boun
 from torchtheory.generalization.vc.bounds import vc_radius
 from torchtheory.generalization.vc.networks import log2_network_growth_bound, network_vc_bound
 from torchtheory.generalization.vc.parameter_counting import count_parameters_bounds
-from torchtheory.kernels.path_kernel import path_norms
+from torchtheory.kernels.paths.path_kernel import path_norms
 from torchtheory.models.problem import Problem
 
 DELTA = 0.01

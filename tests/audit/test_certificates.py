@@ -26,7 +26,7 @@ from torchtheory.core.diagnosis import Area, State
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
 from torchtheory.models.problem import Problem
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 def net(*sizes: int, seed: int = 0) -> nn.Sequential:

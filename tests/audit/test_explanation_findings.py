@@ -15,7 +15,7 @@ from torchtheory.core.claim import Verdict
 from torchtheory.core.diagnosis import State
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.data.real import digits
-from torchtheory.explanation.clever_hans import CleverHans, Place
+from torchtheory.explanation.judging.clever_hans import CleverHans, Place
 from torchtheory.models.problem import Problem
 from torchtheory.models.untouched import ModelState
 

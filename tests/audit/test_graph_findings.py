@@ -11,13 +11,13 @@ import torchtheory as tt
 from torchtheory.audit.engine.audit import Audit
 from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.diagnosis import State
-from torchtheory.nets.geometric.bottlenecks import tree_matching
-from torchtheory.nets.geometric.convolutions import GCN, GraphConvolution
-from torchtheory.nets.geometric.graph_reading import GraphSource, as_graph
-from torchtheory.nets.geometric.graphs import Graph
-from torchtheory.nets.geometric.message_passing import OnGraph, pooled_nodes
-from torchtheory.nets.geometric.node_classification import fit_nodes
-from torchtheory.nets.geometric.node_samples import OnNodes, TakesGraph
+from torchtheory.graphs.bottlenecks import tree_matching
+from torchtheory.graphs.convolutions import GCN, GraphConvolution
+from torchtheory.graphs.graph import Graph
+from torchtheory.graphs.graph_reading import GraphSource, as_graph
+from torchtheory.graphs.message_passing import OnGraph, pooled_nodes
+from torchtheory.graphs.node_classification import fit_nodes
+from torchtheory.graphs.node_samples import OnNodes, TakesGraph
 
 ABOUT = ["over-smoothing", "graph-reach", "node-order"]
 

@@ -8,7 +8,7 @@ from torch import nn
 import torchtheory as tt
 from torchtheory.audit.findings.initial_radius import gradient_flips
 from torchtheory.models.problem import Problem
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 def test_a_linear_classifier_changes_its_class_at_the_mirror_image() -> None:

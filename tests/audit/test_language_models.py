@@ -19,7 +19,7 @@ from torchtheory.generalization.learning.calibration import (
     calibration_test,
     clustered_calibration,
 )
-from torchtheory.nets.attention.transformers import LanguageModel
+from torchtheory.sequences.attention.transformers import LanguageModel
 
 LETTERS, T = 7, 10
 

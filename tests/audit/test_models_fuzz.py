@@ -32,20 +32,20 @@ from torchtheory.core.budget import within
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.record import Record
-from torchtheory.kernels.linearization import linearize
-from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.tangent.kernel import empirical_ntk
+from torchtheory.kernels.tangent.linearization import linearize
 from torchtheory.models.model import PureFunction
 from torchtheory.models.problem import Problem
-from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import layer_outputs
 from torchtheory.nets.homogeneity import measure_homogeneity
-from torchtheory.nets.layer_features import layer_values
 from torchtheory.nets.normalization import fold_batch_norm
 from torchtheory.optimization.curvature.operators import gradient
-from torchtheory.robustness.lipschitz import layer_norms
-from torchtheory.training.augmentation import invariance_gap
-from torchtheory.training.darc import output_size
-from torchtheory.training.distillation import teacher_outputs
+from torchtheory.robustness.lipschitz.layers import layer_norms
+from torchtheory.tracing.chain import as_chain
+from torchtheory.tracing.layer_features import layer_values
+from torchtheory.training.regularizers.augmentation import invariance_gap
+from torchtheory.training.regularizers.darc import output_size
+from torchtheory.training.regularizers.distillation import teacher_outputs
 
 SEEDS = range(120)
 SAMPLES = 10

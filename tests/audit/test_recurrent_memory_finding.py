@@ -10,9 +10,9 @@ import torchtheory as tt
 from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.claim import Verdict
 from torchtheory.core.diagnosis import State
-from torchtheory.nets.recurrent.gradients import recurrent_gradients
-from torchtheory.nets.recurrent.lru import LRU
-from torchtheory.nets.recurrent.minimal import MinGRU
+from torchtheory.sequences.recurrent.gradients import recurrent_gradients
+from torchtheory.sequences.recurrent.lru import LRU
+from torchtheory.sequences.recurrent.minimal import MinGRU
 
 
 class Classifier(nn.Module):
@@ -131,7 +131,7 @@ def test_range_covers_the_other_samples() -> None:
     quantity = next(q for q in found.quantities if q.name == "gradient-reach")
     assert quantity.low <= quantity.value <= quantity.high
     assert quantity.low < quantity.high
-    from torchtheory.nets.recurrent.gradients import recurrent_gradients
+    from torchtheory.sequences.recurrent.gradients import recurrent_gradients
 
     (whole,) = recurrent_gradients(model, x, generator=5)
     mean = float(whole.reach(0.01).double().mean())

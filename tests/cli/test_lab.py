@@ -100,7 +100,7 @@ def test_lab_run_json(call: Call) -> None:
     (run,) = outcome.json["runs"]
     keys = {"lab", "room", "preset", "seed", "seconds", "claims", "tables", "figures"}
     assert keys <= set(run)
-    assert (run["lab"], run["room"]) == ("perceptron-novikoff", "nets")
+    assert (run["lab"], run["room"]) == ("perceptron-novikoff", "neurons")
     assert (run["preset"], run["seed"]) == ("quick", 0)
     assert run["claims"]
     for claim in run["claims"]:

@@ -129,7 +129,7 @@ def test_sources():
 def test_entry_and_citation():
     novikoff = catalogue.entry("N-08")
     assert novikoff.kind == "theorem"
-    assert novikoff.room == "nets"
+    assert novikoff.room == "neurons"
     assert novikoff.citation == "Deep Learning (notes), §1.2, Theorem 1.3"
     assert catalogue.entry("M-29").citation == "Foundations of Deep Learning, §8.1, Eq. (8.1)"
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from torchtheory.core.figure import Figure
-from torchtheory.explanation import ledger_flow, pictures
+from torchtheory.explanation import ledger_flow
+from torchtheory.explanation.pages import pictures
 
 
 @pytest.fixture

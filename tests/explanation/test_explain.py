@@ -20,14 +20,14 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
-from torchtheory.explanation import page
 from torchtheory.explanation.explain import Legend, explain
 from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.gradients import gradient_times_input
 from torchtheory.explanation.ledger import Entry, Ledger
 from torchtheory.explanation.lrp import lrp
-from torchtheory.explanation.methods import METHODS, method_named, parse_rules
-from torchtheory.explanation.page import most_relevant, sample_heading
+from torchtheory.explanation.methods.gradients import gradient_times_input
+from torchtheory.explanation.methods.named import METHODS, method_named, parse_rules
+from torchtheory.explanation.pages import page
+from torchtheory.explanation.pages.page import most_relevant, sample_heading
 from torchtheory.explanation.rules import Epsilon, Gamma
 
 CHEAP = ("gradient-times-input", "sensitivity")
@@ -199,7 +199,7 @@ def test_words_stand_on_the_page_as_text() -> None:
 def test_methods_have_the_names_their_user_gave_them(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(
-        "torchtheory.explanation.pictures.bars",
+        "torchtheory.explanation.pages.pictures.bars",
         lambda listed, *_, **__: seen.extend(e.method for e in listed),
     )
     page.sample_picture(explain(network(), torch.randn(1, 4), {"mine": gradient_times_input}), 0, 0)

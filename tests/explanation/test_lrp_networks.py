@@ -15,14 +15,14 @@ from torch_geometric.nn import GCNConv
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.explanation.batch_norm_folding import fold_batch_norm
 from torchtheory.explanation.composites import Composite, Rules
-from torchtheory.explanation.deep_taylor import (
+from torchtheory.explanation.explanation import Explanation
+from torchtheory.explanation.lrp import layer_relevances, lrp
+from torchtheory.explanation.methods.deep_taylor import (
     neuron_expansion,
     product_expansion,
     relevance_variation,
     root_along,
 )
-from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.lrp import layer_relevances, lrp
 from torchtheory.explanation.propagation.linear_maps import LinearMap
 from torchtheory.explanation.rules import AlphaBeta, Epsilon, Flat, Gamma, Product, WSquare, Zero
 from torchtheory.models.untouched import ModelState

@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.gradients import (
+from torchtheory.explanation.methods.gradients import (
     gradient_times_input,
     integrated_gradients,
     sensitivity,
     smooth_gradient,
 )
-from torchtheory.explanation.lime import lime
-from torchtheory.explanation.minimal_sets import minimal_relevant_set
-from torchtheory.explanation.occlusion import occlusion
+from torchtheory.explanation.methods.lime import lime
+from torchtheory.explanation.methods.minimal_sets import minimal_relevant_set
+from torchtheory.explanation.methods.occlusion import occlusion
+from torchtheory.explanation.methods.shapley import shapley
+from torchtheory.explanation.methods.taylor import taylor
 from torchtheory.explanation.score import open_score
-from torchtheory.explanation.shapley import shapley
-from torchtheory.explanation.taylor import taylor
 
 METHODS: dict[str, Any] = {
     "sensitivity": sensitivity,

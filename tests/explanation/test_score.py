@@ -17,20 +17,20 @@ from torchtheory.core.errors import (
     TorchTheoryError,
     UnsupportedModel,
 )
-from torchtheory.explanation.gradients import (
+from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.methods.gradients import (
     gradient_times_input,
     integrated_gradients,
     sensitivity,
     smooth_gradient,
 )
-from torchtheory.explanation.lime import lime
-from torchtheory.explanation.lrp import lrp
-from torchtheory.explanation.minimal_sets import minimal_relevant_set
-from torchtheory.explanation.occlusion import occlusion
+from torchtheory.explanation.methods.lime import lime
+from torchtheory.explanation.methods.minimal_sets import minimal_relevant_set
+from torchtheory.explanation.methods.occlusion import occlusion
+from torchtheory.explanation.methods.shapley import shapley
+from torchtheory.explanation.methods.taylor import find_root, taylor
 from torchtheory.explanation.score import open_score
-from torchtheory.explanation.shapley import shapley
-from torchtheory.explanation.taylor import find_root, taylor
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 
 GRADIENTS: list[Any] = [
     sensitivity,

@@ -21,18 +21,18 @@ from torchtheory.core.errors import (
 from torchtheory.core.intervals import Interval
 from torchtheory.data.real import digits
 from torchtheory.explanation.by_feature import correlation, feature_totals
-from torchtheory.explanation.clever_hans import Place, clever_hans
-from torchtheory.explanation.gradients import gradient_times_input, sensitivity
-from torchtheory.explanation.heatmap_clusters import coarse, heatmap_clusters
+from torchtheory.explanation.judging.clever_hans import Place, clever_hans
+from torchtheory.explanation.judging.heatmap_clusters import coarse, heatmap_clusters
+from torchtheory.explanation.judging.pixel_flipping import pixel_flipping
+from torchtheory.explanation.judging.shattering import shattering
 from torchtheory.explanation.manipulation import Smoothed, manipulate_explanation
-from torchtheory.explanation.pixel_flipping import pixel_flipping
+from torchtheory.explanation.methods.gradients import gradient_times_input, sensitivity
 from torchtheory.explanation.pruning import prune_by_relevance, pruning_curves, unit_relevances
 from torchtheory.explanation.rules import AlphaBeta, Epsilon, Gamma
-from torchtheory.explanation.shattering import shattering
 from torchtheory.explanation.tuning import tune
 from torchtheory.models.untouched import ModelState
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.nets.network_size import network_size
+from torchtheory.tracing.network_size import network_size
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -34,8 +34,8 @@ from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.expressivity.polygons import areas
 from torchtheory.expressivity.regions import Box, Polyline, activation_pattern, count_regions
 from torchtheory.expressivity.trajectory import circle, gaussian_network, image_length
-from torchtheory.nets.dichotomies import cover_count
 from torchtheory.nets.feedforward import mlp
+from torchtheory.neurons.dichotomies import cover_count
 
 
 class MaxNet(nn.Module):

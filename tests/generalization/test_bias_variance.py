@@ -24,7 +24,7 @@ from torchtheory.generalization.interpolation.minimum_norm import (
     minimum_norm_weights,
     one_sample_variance,
 )
-from torchtheory.nets.regression import least_squares
+from torchtheory.neurons.regression import least_squares
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -13,10 +13,10 @@ from torch import nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, UnsupportedModel
 from torchtheory.generalization.complexity.norm_products import compare_norms
-from torchtheory.generalization.paths.angles import feature_norms, path_cosines
-from torchtheory.generalization.paths.graph import every_path, graph_path_norms
-from torchtheory.kernels.deep_paths import path_features
-from torchtheory.kernels.path_kernel import deep_path_kernel, path_norms
+from torchtheory.kernels.paths.angles import feature_norms, path_cosines
+from torchtheory.kernels.paths.deep_paths import path_features
+from torchtheory.kernels.paths.graph import every_path, graph_path_norms
+from torchtheory.kernels.paths.path_kernel import deep_path_kernel, path_norms
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.graph import GraphNetwork
 

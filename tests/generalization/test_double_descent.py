@@ -14,9 +14,9 @@ from torchtheory.generalization.interpolation.double_descent import (
     feature_curve,
     width_curve,
 )
-from torchtheory.nets.regression import least_squares
-from torchtheory.training.many_networks import mlp_family
-from torchtheory.training.trainer import fit
+from torchtheory.neurons.regression import least_squares
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.many.networks import mlp_family
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:

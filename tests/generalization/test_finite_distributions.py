@@ -29,7 +29,7 @@ from torchtheory.generalization.learning.bayes import (
 )
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution, multisets
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
+from torchtheory.training.losses.surrogates import quadratic_loss, zero_one_loss
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.generalization.paths.gap_decomposition import decompose_gap
-from torchtheory.kernels.deep_paths import path_features
+from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.nets.feedforward import mlp
 
 

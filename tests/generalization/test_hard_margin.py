@@ -24,7 +24,7 @@ from torchtheory.generalization.implicit_bias.separable_flow import (
     residual_certificate,
     separable_flow,
 )
-from torchtheory.nets.separability import NotSeparable
+from torchtheory.neurons.separability import NotSeparable
 
 POINTS = torch.tensor([[1.0, 1.0], [1.0, -2.0]], dtype=torch.float64)
 

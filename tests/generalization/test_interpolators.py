@@ -19,8 +19,8 @@ from torchtheory.generalization.interpolation.interpolators import (
     polynomial_weights,
     singular_kernel_weights,
 )
-from torchtheory.kernels.functions import gaussian
-from torchtheory.kernels.regression import kernel_least_squares
+from torchtheory.kernels.learning.functions import gaussian
+from torchtheory.kernels.learning.regression import kernel_least_squares
 
 ALL = [singular_kernel_weights, piecewise_linear_weights, polynomial_weights]
 

@@ -20,7 +20,7 @@ from torchtheory.generalization.learning.tasks import (
     self_supervised_task,
     split_fibers,
 )
-from torchtheory.training.surrogates import quadratic_loss
+from torchtheory.training.losses.surrogates import quadratic_loss
 
 
 def uniform(n: int, generator: torch.Generator) -> Tensor:

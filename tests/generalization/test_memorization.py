@@ -26,8 +26,8 @@ from torchtheory.generalization.memorization.fitting_capacity import (
     vc_dimension_from_fits,
 )
 from torchtheory.generalization.memorization.puzzle_battery import puzzle_curve, squared_distance
-from torchtheory.training.losses import one_hot_rows
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.losses.classification import one_hot_rows
 
 
 def data(n: int = 40, tests: int = 60) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

@@ -42,7 +42,7 @@ from torchtheory.generalization.pac_bayes.stochastic_network import (
 )
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 def dense(*widths: int) -> nn.Sequential:

@@ -19,9 +19,9 @@ from torchtheory.generalization.stability import (
     textbook_ridge_stability,
     uniform_stability_bound,
 )
-from torchtheory.kernels.functions import linear
-from torchtheory.kernels.regression import kernel_least_squares
-from torchtheory.training.trainer import fit
+from torchtheory.kernels.learning.functions import linear
+from torchtheory.kernels.learning.regression import kernel_least_squares
+from torchtheory.training.loop.trainer import fit
 
 
 def ridge(penalty: float, divide_by: int | None = None):  # type: ignore[no-untyped-def]

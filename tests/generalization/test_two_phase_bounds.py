@@ -33,7 +33,7 @@ from torchtheory.generalization.paths.two_phase_margins import (
     margin_loss,
     two_phase_margin_bound,
 )
-from torchtheory.kernels.deep_paths import path_features
+from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.nets.feedforward import mlp
 
 COIN = FeatureLaw(0, 0, 1, 1, 0, 0, paths=1, outputs=1)

@@ -19,7 +19,7 @@ from torchtheory.generalization.paths.two_phase_training import (
     gated_outputs,
     matching_epochs,
 )
-from torchtheory.kernels.deep_paths import path_features
+from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.nets.feedforward import dense, mlp
 
 

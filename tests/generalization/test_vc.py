@@ -30,7 +30,7 @@ from torchtheory.generalization.vc.shattering import (
     relu_shattering,
 )
 from torchtheory.nets.feedforward import parameter_count
-from torchtheory.nets.separability import separate
+from torchtheory.neurons.separability import separate
 
 seeds = st.integers(0, 2**31 - 1)
 

@@ -217,10 +217,10 @@ def test_a_shipped_lab_is_imported_when_it_is_looked_for_and_no_other() -> None:
     code = (
         "import sys; from torchtheory.labs.engine.registry import find_lab\n"
         "print(find_lab('perceptron-novikoff').room)\n"
-        "print(*(m for m in sys.modules if m.startswith('torchtheory.labs.nets.')))"
+        "print(*(m for m in sys.modules if m.startswith('torchtheory.labs.neurons.')))"
     )
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert made.stdout.split() == ["nets", "torchtheory.labs.nets.perceptron"]
+    assert made.stdout.split() == ["neurons", "torchtheory.labs.neurons.perceptron"]
 
 
 def test_registered_labs_are_listed_and_cannot_take_the_name_of_a_shipped_one() -> None:

@@ -24,7 +24,7 @@ from torchtheory.models.exported import load_exported
 from torchtheory.models.exported_archive import TYPES
 from torchtheory.models.loading import load_model, load_weights
 from torchtheory.models.model import PureFunction, evaluation_mode
-from torchtheory.nets.chain import as_chain
+from torchtheory.tracing.chain import as_chain
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
-from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.models.inputs import Rows
 from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature.operators import hessian_operator

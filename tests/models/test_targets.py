@@ -13,7 +13,7 @@ from torchtheory.core.errors import InvalidInput, InvalidType, LabelOutOfRange, 
 from torchtheory.models.losses import labeling_loss
 from torchtheory.models.problem import Problem
 from torchtheory.models.targets import class_dimension, infer_task
-from torchtheory.training.risks import sample_losses
+from torchtheory.training.losses.risks import sample_losses
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

@@ -18,14 +18,14 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnknownName,
 )
-from torchtheory.nets.activation_properties import (
+from torchtheory.nets.activations.properties import (
     MOST_DERIVATIVES,
     applicable_theorems,
     inspect_activation,
     invert,
     point_of_nonzero_derivative,
 )
-from torchtheory.nets.activations import (
+from torchtheory.nets.activations.table import (
     ACTIVATIONS,
     FOURTEEN,
     Pointwise,
@@ -36,7 +36,7 @@ from torchtheory.nets.activations import (
     logit,
     nth_derivative,
 )
-from torchtheory.nets.softmax import fix_gauge, softmax_jacobian, two_class_logit
+from torchtheory.neurons.softmax import fix_gauge, softmax_jacobian, two_class_logit
 
 ROWS = list(ACTIVATIONS.values())
 NUMBERS = st.floats(-20, 20, allow_nan=False)

@@ -17,7 +17,7 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.nets.activations import ACTIVATIONS, activation
+from torchtheory.nets.activations.table import ACTIVATIONS, activation
 from torchtheory.nets.biases import absorb_biases, augment
 from torchtheory.nets.feedforward import (
     Architecture,
@@ -30,9 +30,9 @@ from torchtheory.nets.feedforward import (
     parameter_count,
 )
 from torchtheory.nets.linear_networks import collapse_linear, probe_linearity
-from torchtheory.nets.representations import layerwise_separability, polar_coordinates
-from torchtheory.nets.ridge import Ridge, find_ridge
-from torchtheory.nets.sigmoid_network import SigmoidPerceptron
+from torchtheory.neurons.representations import layerwise_separability, polar_coordinates
+from torchtheory.neurons.ridge import Ridge, find_ridge
+from torchtheory.neurons.sigmoid_network import SigmoidPerceptron
 
 WIDTHS = st.lists(st.integers(1, 6), min_size=2, max_size=5)
 

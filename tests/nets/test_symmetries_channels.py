@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, UnsupportedModel
 from torchtheory.models.model import Parameters
-from torchtheory.nets.chain import as_chain, straight_paths
-from torchtheory.nets.layer_features import layer_values
 from torchtheory.nets.symmetries import (
     HiddenLayer,
     canonical_form,
@@ -22,6 +20,8 @@ from torchtheory.nets.symmetries import (
     unit_products,
     with_parameters,
 )
+from torchtheory.tracing.chain import as_chain, straight_paths
+from torchtheory.tracing.layer_features import layer_values
 
 
 def shaken(net: nn.Module) -> nn.Module:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.nets.activations import ACTIVATIONS
+from torchtheory.nets.activations.table import ACTIVATIONS
 from torchtheory.nets.conversion import Affine, convert_activation
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.symmetries import (

@@ -14,7 +14,7 @@ from torchtheory.core.budget import within
 from torchtheory.core.errors import OutOfTime
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.activations import POINTWISE_LAYERS, Pointwise
+from torchtheory.nets.activations.table import POINTWISE_LAYERS, Pointwise
 from torchtheory.optimization.curvature import chain_products, operators
 from torchtheory.optimization.curvature.chain_products import chain_of
 from torchtheory.optimization.curvature.operators import (

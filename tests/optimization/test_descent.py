@@ -39,7 +39,7 @@ from torchtheory.optimization.descent.noise import (
     with_gaussian_noise,
     with_unit_noise,
 )
-from torchtheory.training.projection import onto_ball
+from torchtheory.training.optimizers.projection import onto_ball
 
 seeds = st.integers(0, 10**6)
 

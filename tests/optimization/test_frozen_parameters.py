@@ -14,10 +14,10 @@ from torchtheory.generalization.flatness.sharpness import (
     hessian_sharpness,
     relative_hessian,
 )
-from torchtheory.kernels.laziness import measure_laziness
-from torchtheory.kernels.linearization import linearize
-from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.kernels.wide_convergence import gradient_domination, squared_risk
+from torchtheory.kernels.infinite.wide_convergence import gradient_domination, squared_risk
+from torchtheory.kernels.tangent.kernel import empirical_ntk
+from torchtheory.kernels.tangent.laziness import measure_laziness
+from torchtheory.kernels.tangent.linearization import linearize
 from torchtheory.models.problem import Problem
 from torchtheory.nets.homogeneity import measure_homogeneity
 from torchtheory.optimization.curvature.layer_noise import gradient_noise_by_layer

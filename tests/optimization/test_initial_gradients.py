@@ -22,7 +22,6 @@ from torchtheory.core.errors import (
 )
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.watching import watch_signals
 from torchtheory.optimization.initial_scale import initialization_report
 from torchtheory.optimization.linear_networks.initial_gradients import (
     gaussian_gradient_bound,
@@ -39,6 +38,7 @@ from torchtheory.optimization.linear_networks.matrix_moments import (
     sandwiched_norm,
     three_valued_matrices,
 )
+from torchtheory.tracing.watching import watch_signals
 
 seeds = st.integers(0, 10**6)
 kurtoses = st.sampled_from([1.0, 1.5, 3.0, 7.0])

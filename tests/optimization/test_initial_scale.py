@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torchtheory.core.intervals import mean_interval
 from torchtheory.models.problem import Problem
 from torchtheory.nets.fresh_weights import drawn_anew
-from torchtheory.nets.watching import watch_signals
 from torchtheory.optimization.initial_scale import fresh_growths, initialization_report
+from torchtheory.tracing.watching import watch_signals
 
 
 def _problem(net: nn.Module, *shape: int) -> Problem:

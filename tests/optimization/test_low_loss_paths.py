@@ -12,11 +12,10 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch, UnsupportedModel
-from torchtheory.kernels.wide_layer import fit_last_layer
+from torchtheory.kernels.infinite.wide_layer import fit_last_layer
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.layer_features import last_hidden_features
 from torchtheory.optimization.landscape.low_loss_paths import (
     LEGS,
     last_layer_problem,
@@ -26,6 +25,7 @@ from torchtheory.optimization.landscape.low_loss_paths import (
     path_losses,
 )
 from torchtheory.optimization.landscape.parameter_space import losses_at
+from torchtheory.tracing.layer_features import last_hidden_features
 
 
 def normal(seed, *shape):

@@ -21,9 +21,9 @@ from torchtheory.optimization.certificates.recorded_runs import (
 )
 from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.optimization.descent.objectives import objective_of
-from torchtheory.training.history import Epoch, History
-from torchtheory.training.momentum import HeavyBall, Nesterov
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.history import Epoch, History
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.optimizers.momentum import HeavyBall, Nesterov
 
 SPECTRUM = torch.tensor([1.0, 3.0, 8.0], dtype=torch.float64)
 START = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)

@@ -15,7 +15,7 @@ from torchtheory.robustness.adversarial_training import (
     danskin_check,
 )
 from torchtheory.robustness.attacks.gradient_steps import FGSM, PGD
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 def network(seed=0):

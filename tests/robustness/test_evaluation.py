@@ -13,7 +13,7 @@ from torchtheory.robustness.bounds.certified import certified_accuracy
 from torchtheory.robustness.bounds.output_bounds import output_bounds
 from torchtheory.robustness.bounds.training import IntervalTraining, interval_bounds
 from torchtheory.robustness.evaluation import evaluate, robust_radius
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 @pytest.fixture(scope="module")

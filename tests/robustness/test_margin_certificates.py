@@ -14,7 +14,7 @@ from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.feedforward import mlp
-from torchtheory.robustness.lipschitz import layer_norms
+from torchtheory.robustness.lipschitz.layers import layer_norms
 from torchtheory.robustness.margin_certificates import boundary_distances, certified_radii
 
 

@@ -15,8 +15,8 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.nets.activation_moments import second_moment, squared_slope
-from torchtheory.nets.activations import activation
+from torchtheory.nets.activations.moments import second_moment, squared_slope
+from torchtheory.nets.activations.table import activation
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.primer.gaussian_means import gaussian_mean
 from torchtheory.training.initialization import draw_weight, initialize

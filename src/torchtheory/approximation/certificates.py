@@ -28,7 +28,7 @@ from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.memory import refuse_too_large
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.expressivity.pieces import Pieces, affine_pieces
-from torchtheory.robustness.lipschitz import layer_norms
+from torchtheory.robustness.lipschitz.layers import layer_norms
 
 Box = tuple[tuple[float, float], ...]
 

@@ -22,7 +22,7 @@ from torchtheory.core.marks import record_text
 from torchtheory.core.outputs import write_outputs
 from torchtheory.core.parallel import Outcome, run_tasks
 from torchtheory.data.sources import load_data
-from torchtheory.kernels.tiles import fingerprint as digest_of
+from torchtheory.kernels.tangent.tiles import fingerprint as digest_of
 from torchtheory.models.loading import is_named, load_network, weights_for
 from torchtheory.models.samples import collect
 

@@ -134,8 +134,8 @@ def explain(
     from torchtheory.data.word_lists import read_names, read_vocabulary
     from torchtheory.explanation.explain import Legend
     from torchtheory.explanation.explain import explain as run_explain
-    from torchtheory.explanation.methods import parse_rules
-    from torchtheory.explanation.page import print_explanations
+    from torchtheory.explanation.methods.named import parse_rules
+    from torchtheory.explanation.pages.page import print_explanations
 
     asked = _example(seed) if model is None else _problem(model, weights, str(data), column, seed)
     chosen = _chosen(asked.samples, numbers, samples, seed)

@@ -62,14 +62,19 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
 ROOMS: Final[tuple[str, ...]] = (
     "primer",
     "nets",
+    "neurons",
+    "convolution",
+    "equivariance",
+    "graphs",
+    "sequences",
     "training",
-    "approximation",
     "expressivity",
+    "robustness",
+    "explanation",
     "optimization",
     "kernels",
     "generalization",
-    "robustness",
-    "explanation",
+    "approximation",
     "stochastic",
     "sparsity",
     "scattering",
@@ -78,7 +83,7 @@ ROOMS: Final[tuple[str, ...]] = (
     "tensors",
     "pde",
 )
-"""The rooms of the library, in the order in which a course would visit them."""
+"""The rooms of the library, in their order: each may use those before it."""
 
 _ABBREVIATIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {

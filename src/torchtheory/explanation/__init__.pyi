@@ -13,24 +13,24 @@ from .rules import ZBox as ZBox
 from .rules import Product as Product
 
 # its relatives
-from .gradients import sensitivity as sensitivity
-from .gradients import gradient_times_input as gradient_times_input
-from .gradients import smooth_gradient as smooth_gradient
-from .gradients import integrated_gradients as integrated_gradients
-from .taylor import taylor as taylor
-from .occlusion import occlusion as occlusion
-from .lime import lime as lime
-from .shapley import shapley as shapley
-from .minimal_sets import minimal_relevant_set as minimal_relevant_set
+from .methods.gradients import sensitivity as sensitivity
+from .methods.gradients import gradient_times_input as gradient_times_input
+from .methods.gradients import smooth_gradient as smooth_gradient
+from .methods.gradients import integrated_gradients as integrated_gradients
+from .methods.taylor import taylor as taylor
+from .methods.occlusion import occlusion as occlusion
+from .methods.lime import lime as lime
+from .methods.shapley import shapley as shapley
+from .methods.minimal_sets import minimal_relevant_set as minimal_relevant_set
 
 # several of them on one page
 from .explain import explain as explain
 
 # judged, and used
-from .judging import evaluate_explanations as evaluate_explanations
-from .pixel_flipping import pixel_flipping as pixel_flipping
-from .sanity import randomization_check as randomization_check
-from .stability import explanation_stability as explanation_stability
-from .clever_hans import clever_hans as clever_hans
+from .judging.evaluation import evaluate_explanations as evaluate_explanations
+from .judging.pixel_flipping import pixel_flipping as pixel_flipping
+from .judging.sanity import randomization_check as randomization_check
+from .judging.stability import explanation_stability as explanation_stability
+from .judging.clever_hans import clever_hans as clever_hans
 from .tuning import tune as tune
 from .pruning import prune_by_relevance as prune_by_relevance

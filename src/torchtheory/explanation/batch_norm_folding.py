@@ -27,7 +27,7 @@ from torchtheory.models.model import (
 )
 from torchtheory.models.opened import answer
 from torchtheory.models.untouched import copied
-from torchtheory.nets.attention.tracing import NamedCalls
+from torchtheory.sequences.attention.tracing import NamedCalls
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -29,12 +29,12 @@ from torchtheory.core.intervals import Interval
 from torchtheory.core.marks import marked_archive, record_text
 from torchtheory.core.outputs import write_outputs
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.explanation import page
 from torchtheory.explanation.by_feature import Method, agreement, explained_by, named_methods
 from torchtheory.explanation.composites import DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.ledger_flow import ledger_flow
-from torchtheory.explanation.methods import method_named, methods_with
+from torchtheory.explanation.methods.named import method_named, methods_with
+from torchtheory.explanation.pages import page
 from torchtheory.explanation.score import Inputs, Target
 
 

@@ -88,12 +88,12 @@ class Explanation:
             samples: which of them; bars show the mean over all unless it is one.
             part: which input is meant, of a model of several.
         """
-        from torchtheory.explanation.pictures import picture  # most are never shown
+        from torchtheory.explanation.pages.pictures import picture  # most are never shown
 
         return picture(self, x, names=names, words=words, samples=samples, part=part)
 
     def _repr_html_(self) -> str:
-        from torchtheory.explanation.page import explanation_fragment
+        from torchtheory.explanation.pages.page import explanation_fragment
 
         return explanation_fragment(self)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchtheory.core.checks import whole_number
 from torchtheory.core.figure import COLORS, Figure, draw, label_text
 from torchtheory.explanation.ledger import Ledger
-from torchtheory.explanation.pictures import AGAINST, FOR, number_label, shortened
+from torchtheory.explanation.pages.pictures import AGAINST, FOR, number_label, shortened
 
 #: Most steps of the stream; neighbors are merged beyond.
 STEPS = 14

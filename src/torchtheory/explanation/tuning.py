@@ -20,8 +20,8 @@ from torchtheory.core.intervals import Interval
 from torchtheory.explanation.by_feature import Method, sample_mean
 from torchtheory.explanation.composites import Rules
 from torchtheory.explanation.explanation import Explanation
+from torchtheory.explanation.judging.pixel_flipping import pixel_flipping
 from torchtheory.explanation.lrp import lrp
-from torchtheory.explanation.pixel_flipping import pixel_flipping
 from torchtheory.explanation.removal import Baseline
 from torchtheory.explanation.score import Inputs, Target, open_score
 

@@ -32,7 +32,7 @@ from torchtheory.core.checks import (
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Data, Samples, collect
-from torchtheory.training.risks import sample_losses
+from torchtheory.training.losses.risks import sample_losses
 
 Cells = Callable[[Tensor, Tensor], Tensor]
 """`cells(x, y)` -> the number of the cell of each pair, `[n]` of whole numbers."""

@@ -9,6 +9,7 @@ ATen alone, and they are called one after the other; weights are raw bytes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,9 @@ from torchtheory.models.exported_operators import ASSERTIONS, Operator, find_ope
 
 #: The version of the archive's schema that is understood.
 SCHEMA = 8
+
+#: The innermost of "name,path,class;name,path,class".
+_LAYER = re.compile(r"(?:.*;)?[^;,]*,(?P<path>[\w.]{0,200}),(?:[\w.]*\.)?(?P<kind>\w{1,200})")
 
 # More dimensions than numpy has, or nested modules than a person names.
 _MOST_DIMENSIONS = 64
@@ -84,12 +88,16 @@ def load_exported(path: str | Path) -> nn.Module:
 
 @dataclass(frozen=True)
 class _Step:
-    """A node of the graph: `outputs = function(*arguments)`, after which `last` can go."""
+    """A node of the graph: `outputs = function(*arguments)`, after which `last` can go.
+
+    `layer` has the path and the class of the module that called it when it was exported.
+    """
 
     operator: Operator
     arguments: list[tuple[str, Any]]
     outputs: list[Any]
     last: list[str]
+    layer: tuple[str, str] | None
 
 
 class ExportedNetwork(nn.Module):
@@ -144,6 +152,8 @@ class ExportedNetwork(nn.Module):
         self._reference = next(floating, None)
         self._precision = None if self._reference is None else tensors[self._reference].dtype
         self._numbers: dict[Any, dict[int, float]] = {}
+        #: Path and class of the module that the operation which runs now was part of.
+        self.running_layer: tuple[str, str] | None = None
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The network's output: one tensor, or a tuple where the exported one returned several."""
@@ -188,7 +198,8 @@ class ExportedNetwork(nn.Module):
                 to spare.
         """
         numbers: dict[int, float] = {}
-        with torch.no_grad(), _Sizes():  # type: ignore[no-untyped-call]
+        # whoever watches the functions that run means those that compute numbers
+        with torch.no_grad(), torch._C.DisableTorchFunction(), _Sizes():  # type: ignore[no-untyped-call]
             shapes = [_shape_of(leaf) for leaf in leaves]
             values = _Held({node: _shape_of(tensor) for node, tensor in state.items()})
             place = self._place(leaves)
@@ -217,6 +228,7 @@ class ExportedNetwork(nn.Module):
         """
         values |= {k: v for k, v in zip(self._inputs, leaves, strict=True) if k is not None}
         for number, step in enumerate(self._steps):
+            self.running_layer = step.layer
             arguments = [(k, value_of(a, values, place)) for k, a in step.arguments]
             if first:
                 step.operator.refuse_others(arguments)
@@ -375,9 +387,17 @@ def _steps(nodes: list[dict[str, Any]], outputs: list[Any], name: str) -> list[_
         found.refuse_others(arguments)
         used = {n for i in node["inputs"] for n in names_in(i["arg"])}
         made = {n for output in node["outputs"] for n in names_in(output)}
-        steps.append(_Step(found, arguments, node["outputs"], sorted((used | made) - needed)))
+        last = sorted((used | made) - needed)
+        steps.append(_Step(found, arguments, node["outputs"], last, _layer_of(node)))
         needed |= used
     return steps[::-1]
+
+
+def _layer_of(node: dict[str, Any]) -> tuple[str, str] | None:
+    """Path and class of the module that a node was part of, if the archive says so."""
+    stack = (node.get("metadata") or {}).get("nn_module_stack")
+    found = _LAYER.fullmatch(stack) if isinstance(stack, str) else None
+    return (found["path"], found["kind"]) if found else None
 
 
 def _store(output: Any, value: Any, values: dict[str, Any]) -> None:

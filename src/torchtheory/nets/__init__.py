@@ -1,4 +1,4 @@
-"""The networks: from threshold neurons and associative memories to feedforward networks."""
+"""Networks: feedforward and residual ones, activations, symmetries, normalization."""
 
 import lazy_loader
 

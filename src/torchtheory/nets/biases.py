@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import dense
+from torchtheory.tracing.chain import as_chain
 
 
 def augment(

@@ -13,8 +13,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, UnsupportedModel
-from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import dense
+from torchtheory.tracing.chain import as_chain
 
 
 class Affine(nn.Module):

@@ -27,8 +27,8 @@ from torchtheory.core.checks import module_with_values, whole_number, whole_numb
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.model import evaluation_mode
-from torchtheory.nets.activations import Activation, activation, as_layer
-from torchtheory.nets.chain import as_chain
+from torchtheory.nets.activations.table import Activation, activation, as_layer
+from torchtheory.tracing.chain import as_chain
 
 
 def drawn_linear(

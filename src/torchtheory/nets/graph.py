@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torchtheory.core.checks import module_with_values, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.activations import Activation, as_layer
-from torchtheory.nets.chain import as_chain
+from torchtheory.nets.activations.table import Activation, as_layer
 from torchtheory.nets.feedforward import dense, drawn_linear
+from torchtheory.tracing.chain import as_chain
 
 
 class GraphNetwork(nn.Module):

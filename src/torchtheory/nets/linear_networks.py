@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.chain import as_chain
+from torchtheory.tracing.chain import as_chain
 
 #: Standard deviation of the points at which a black box is tried.
 _SPREAD = 3.0

@@ -18,7 +18,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torchtheory.core.checks import as_module
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.models.untouched import copied
-from torchtheory.nets.chain import trace
+from torchtheory.tracing.chain import trace
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _FOLDABLE = {

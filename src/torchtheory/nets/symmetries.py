@@ -29,9 +29,10 @@ from torchtheory.core.checks import first_entry, module_with_values
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.models.model import Parameters
 from torchtheory.models.untouched import copied
-from torchtheory.nets.activation_properties import inspect_activation
-from torchtheory.nets.activations import POINTWISE_LAYERS, Pointwise
-from torchtheory.nets.chain import (
+from torchtheory.nets.activations.properties import inspect_activation
+from torchtheory.nets.activations.table import POINTWISE_LAYERS, Pointwise
+from torchtheory.primer.norms import pairwise_distances
+from torchtheory.tracing.chain import (
     Average,
     Link,
     Rearrangement,
@@ -39,7 +40,6 @@ from torchtheory.nets.chain import (
     parameters_read,
     straight_paths,
 )
-from torchtheory.primer.norms import pairwise_distances
 
 _POINTWISE = (*POINTWISE_LAYERS, nn.Identity, nn.Dropout, nn.AlphaDropout, Pointwise)
 

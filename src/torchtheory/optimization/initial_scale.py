@@ -21,8 +21,8 @@ from torchtheory.models.model import Parameters, parameters_from
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.fresh_weights import drawn_anew
-from torchtheory.nets.watching import LayerSignal, watch_signals
 from torchtheory.optimization.landscape.batch_statistics import batches_normalized
+from torchtheory.tracing.watching import LayerSignal, watch_signals
 from torchtheory.training.signal_propagation import predict_signal_of
 
 #: Samples the signals are measured on.

@@ -2,7 +2,7 @@ r"""Three objectives of the prerequisites with their gradients written out.
 
 Least squares, matrix factorization and nonlinear least squares (Foundations of Deep Learning,
 section 1.3.4 and Problem 2 of section 1.7). The minimizer of least squares is
-`torchtheory.nets.regression.least_squares`.
+`torchtheory.neurons.regression.least_squares`.
 """
 
 from __future__ import annotations

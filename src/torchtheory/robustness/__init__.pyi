@@ -1,9 +1,9 @@
 # norms
-from .lipschitz import layer_norms as layer_norms
-from .lipschitz import jacobian_norms as jacobian_norms
-from .lipschitz_bound import lipschitz_bound as lipschitz_bound
-from .lipschitz_bound import bounds_about as bounds_about
-from .semidefinite import semidefinite_lipschitz as semidefinite_lipschitz
+from .lipschitz.layers import layer_norms as layer_norms
+from .lipschitz.layers import jacobian_norms as jacobian_norms
+from .lipschitz.bound import lipschitz_bound as lipschitz_bound
+from .lipschitz.bound import bounds_about as bounds_about
+from .lipschitz.semidefinite import semidefinite_lipschitz as semidefinite_lipschitz
 
 # attacks
 from .attacks.gradient_steps import FGSM as FGSM

@@ -44,7 +44,7 @@ class AdversarialTraining:
         attack: on each batch, such as `PGD(0.1, 10)`.
         clean: share of the loss at the inputs as they are.
 
-    >>> from torchtheory.training.trainer import fit
+    >>> from torchtheory.training.loop.trainer import fit
     >>> x = torch.linspace(-1, 1, 40)[:, None]
     >>> net = nn.Linear(1, 1)
     >>> history = fit(net, (x, x[:, 0] > 0), epochs=2,

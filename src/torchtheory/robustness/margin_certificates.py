@@ -29,7 +29,7 @@ from torchtheory.primer.norms import pairwise_distances
 from torchtheory.robustness.attacks.balls import lengths
 from torchtheory.robustness.attacks.shortest import nearest_boundary
 from torchtheory.robustness.attacks.victim import as_scores
-from torchtheory.robustness.lipschitz_bound import bounds_about
+from torchtheory.robustness.lipschitz.bound import bounds_about
 
 #: Linearized steps of a search, and the classes next in score that each of them looks at.
 _STEPS, _COMPETITORS = 15, 4

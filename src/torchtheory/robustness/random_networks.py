@@ -39,8 +39,8 @@ from torchtheory.core.intervals import Interval, clopper_pearson, median_interva
 from torchtheory.core.random import RandomSource, as_generator, gaussian, rademacher
 from torchtheory.models.model import one_output
 from torchtheory.models.opened import opened
-from torchtheory.nets.activation_moments import Function, second_moment, squared_slope
-from torchtheory.nets.activations import Activation, activation, as_layer, nth_derivative
+from torchtheory.nets.activations.moments import Function, second_moment, squared_slope
+from torchtheory.nets.activations.table import Activation, activation, as_layer, nth_derivative
 from torchtheory.nets.feedforward import dense
 from torchtheory.primer.gaussian_means import gaussian_mean, gaussian_rule
 from torchtheory.primer.moment_tails import (

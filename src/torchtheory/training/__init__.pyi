@@ -1,28 +1,28 @@
 # the trainer
-from .trainer import fit as fit
-from .many_networks import fit_many as fit_many
-from .many_networks import mlp_family as mlp_family
-from .many_networks import noisy_labels as noisy_labels
+from .loop.trainer import fit as fit
+from .many.networks import fit_many as fit_many
+from .many.networks import mlp_family as mlp_family
+from .many.networks import noisy_labels as noisy_labels
 
 # losses and risks
-from .losses import LOSSES as LOSSES
-from .losses import classification_loss as classification_loss
-from .losses import loss_values as loss_values
-from .surrogates import zero_one_loss as zero_one_loss
-from .surrogates import logistic_surrogate as logistic_surrogate
-from .label_smoothing import smoothed_cross_entropy as smoothed_cross_entropy
-from .risks import empirical_risk as empirical_risk
+from .losses.classification import LOSSES as LOSSES
+from .losses.classification import classification_loss as classification_loss
+from .losses.classification import loss_values as loss_values
+from .losses.surrogates import zero_one_loss as zero_one_loss
+from .losses.surrogates import logistic_surrogate as logistic_surrogate
+from .losses.label_smoothing import smoothed_cross_entropy as smoothed_cross_entropy
+from .losses.risks import empirical_risk as empirical_risk
 
 # backpropagation
-from .backpropagation import backpropagate as backpropagate
-from .graph_backpropagation import backpropagate_graph as backpropagate_graph
-from .backpropagation import count_flops as count_flops
+from .backpropagation.chain import backpropagate as backpropagate
+from .backpropagation.graph import backpropagate_graph as backpropagate_graph
+from .backpropagation.chain import count_flops as count_flops
 
 # optimizers
-from .named_optimizers import OPTIMIZERS as OPTIMIZERS
-from .named_optimizers import make_optimizer as make_optimizer
-from .momentum import HeavyBall as HeavyBall
-from .momentum import Nesterov as Nesterov
+from .optimizers.named import OPTIMIZERS as OPTIMIZERS
+from .optimizers.named import make_optimizer as make_optimizer
+from .optimizers.momentum import HeavyBall as HeavyBall
+from .optimizers.momentum import Nesterov as Nesterov
 
 # initialization and signals
 from .initialization import initialize as initialize
@@ -31,14 +31,14 @@ from .signal_propagation import predict_signal_of as predict_signal_of
 from .signal_propagation import measure_signal as measure_signal
 
 # regularizers
-from .dropout import UnitDropout as UnitDropout
-from .dropout import dropout_penalty as dropout_penalty
-from .decay import weight_decay_groups as weight_decay_groups
-from .shrinkage import shrink as shrink
-from .augmentation import augmented as augmented
+from .regularizers.dropout import UnitDropout as UnitDropout
+from .regularizers.dropout import dropout_penalty as dropout_penalty
+from .regularizers.decay import weight_decay_groups as weight_decay_groups
+from .regularizers.shrinkage import shrink as shrink
+from .regularizers.augmentation import augmented as augmented
 
 # distillation
-from .distillation import distill as distill
+from .regularizers.distillation import distill as distill
 
 # pruning
 from .pruning.magnitude import prune as prune

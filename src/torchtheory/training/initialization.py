@@ -26,7 +26,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torchtheory.core.checks import as_module, one_of, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.activation_moments import Function, second_moment
+from torchtheory.nets.activations.moments import Function, second_moment
 
 Named = Literal["lecun", "xavier", "he", "orthogonal"]
 Scheme = Named | float

@@ -30,9 +30,9 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.model import evaluation_mode
-from torchtheory.nets.activation_moments import Function, second_moment, squared_slope
-from torchtheory.nets.chain import as_chain
-from torchtheory.training.backpropagation import is_pointwise
+from torchtheory.nets.activations.moments import Function, second_moment, squared_slope
+from torchtheory.tracing.chain import as_chain
+from torchtheory.training.backpropagation.chain import is_pointwise
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from torchtheory.core.errors import (
     InvalidInput,
     MissingPackage,
 )
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 pytestmark = pytest.mark.draws
 

@@ -8,7 +8,7 @@ from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeM
 from torchtheory.data.mini_clevr import VOCABULARY, mini_clevr
 from torchtheory.data.visual_questions import ANSWERS
 from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.gradients import gradient_times_input
+from torchtheory.explanation.methods.gradients import gradient_times_input
 from torchtheory.explanation.visual_questions.explaining import (
     AnswerExplanation,
     blurred,

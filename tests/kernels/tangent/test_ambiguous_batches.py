@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.models.problem import Problem
-from torchtheory.robustness.lipschitz import jacobian_norms
+from torchtheory.robustness.lipschitz.layers import jacobian_norms
 
 SIZE = 4
 

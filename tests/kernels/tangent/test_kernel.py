@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from torchtheory.kernels import tangent, tangent_features
-from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.kernels.tangent_derivatives import Derivatives
+from torchtheory.kernels.tangent import features as tangent_features
+from torchtheory.kernels.tangent import kernel as tangent
+from torchtheory.kernels.tangent.derivatives import Derivatives
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 
 
 def _contracted(j1: Tensor, j2: Tensor) -> dict[str, Tensor]:

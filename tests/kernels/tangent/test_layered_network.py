@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from torchtheory.core.budget import OutOfTime
 from torchtheory.core.threads import one_thread
-from torchtheory.kernels import layered_network, tangent
-from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.kernels.tangent_derivatives import Derivatives
+from torchtheory.kernels.tangent import kernel as tangent
+from torchtheory.kernels.tangent import layered_network
+from torchtheory.kernels.tangent.derivatives import Derivatives
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 
 
 def _normalization(kind: type[nn.Module], width: int) -> nn.Module:
@@ -202,7 +203,7 @@ def test_single_precision_is_as_good_as_autograd(monkeypatch: pytest.MonkeyPatch
     exact = empirical_ntk(net, x)
     net, x = make("odd sizes", torch.float32)
     errors = [float((empirical_ntk(net, x) - exact).norm() / exact.norm())]
-    monkeypatch.setattr("torchtheory.kernels.tangent_derivatives.layered_network", lambda *_: None)
+    monkeypatch.setattr("torchtheory.kernels.tangent.derivatives.layered_network", lambda *_: None)
     errors.append(float((empirical_ntk(net, x) - exact).norm() / exact.norm()))
     assert errors[0] < 1e-5
     assert errors[0] < 10 * errors[1]

@@ -22,9 +22,10 @@ from torchtheory.core.errors import (
     FileProblem,
     InvalidType,
 )
-from torchtheory.kernels import tangent, tiles
-from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.kernels.tangent_operator import jacobian_operator, ntk_operator
+from torchtheory.kernels.tangent import kernel as tangent
+from torchtheory.kernels.tangent import tiles
+from torchtheory.kernels.tangent.kernel import empirical_ntk
+from torchtheory.kernels.tangent.operator import jacobian_operator, ntk_operator
 from torchtheory.linalg.conjugate_gradients import conjugate_gradients
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator
@@ -237,8 +238,9 @@ SLOW_OR_FAST = textwrap.dedent(
     import sys, time
     import torch
     from torch import nn
-    from torchtheory.kernels import tangent, tiles
-    from torchtheory.kernels.tangent_features import Factors
+    from torchtheory.kernels.tangent import kernel as tangent
+    from torchtheory.kernels.tangent import tiles
+    from torchtheory.kernels.tangent.features import Factors
 
     tangent.BLOCK, tiles.SECONDS_BETWEEN_MARKS = 10, 0.0
     if sys.argv[2] == "slow":

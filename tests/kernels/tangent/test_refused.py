@@ -14,7 +14,7 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
-from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 
 
 @pytest.mark.parametrize(

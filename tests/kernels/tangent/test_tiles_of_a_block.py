@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtheory.kernels.tangent import _tiles
+from torchtheory.kernels.tangent.kernel import _tiles
 
 
 @given(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.activations import ACTIVATIONS
+from torchtheory.nets.activations.table import ACTIVATIONS
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.maxout import Maxout, piecewise_linear_as_maxouts
 from torchtheory.nets.residual.layers import (

@@ -20,7 +20,9 @@ from torchtheory.core.errors import (
 from torchtheory.core.intervals import mean_interval
 from torchtheory.models.untouched import ModelState
 from torchtheory.nets.fresh_weights import drawn_anew
-from torchtheory.training.many_networks import fit_many, mlp_family
+from torchtheory.training.loop.seeds import derived_seed
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.many.networks import fit_many, mlp_family
 from torchtheory.training.pruning.lottery import KINDS, Recipe, lottery_tickets
 from torchtheory.training.pruning.magnitude import magnitude_masks
 from torchtheory.training.pruning.masks import (
@@ -35,8 +37,6 @@ from torchtheory.training.pruning.untrained import (
     find_untrained_subnetwork,
     find_untrained_subnetworks,
 )
-from torchtheory.training.seeds import derived_seed
-from torchtheory.training.trainer import fit
 
 
 def data(n: int = 80, seed: int = 0) -> tuple[Tensor, Tensor]:

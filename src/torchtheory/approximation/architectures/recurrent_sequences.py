@@ -30,10 +30,10 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.activations import Activation, Pointwise, activation
+from torchtheory.nets.activations.table import Activation, Pointwise, activation
 from torchtheory.nets.feedforward import affine_layers
-from torchtheory.nets.regression import least_squares
-from torchtheory.robustness.pointwise import pointwise_constant
+from torchtheory.neurons.regression import least_squares
+from torchtheory.robustness.lipschitz.pointwise import pointwise_constant
 
 SequenceFunction = Callable[[Tensor], Tensor]
 """From sequences `[batch, i, m]` of one length, any length, to `[batch, p]`."""

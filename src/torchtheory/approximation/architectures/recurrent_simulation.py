@@ -27,9 +27,9 @@ from torchtheory.approximation.certificates import Box, as_box, box_grid
 from torchtheory.core.checks import first_entry, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.activation_properties import inspect_activation
-from torchtheory.nets.activations import as_layer
-from torchtheory.nets.regression import least_squares
+from torchtheory.nets.activations.properties import inspect_activation
+from torchtheory.nets.activations.table import as_layer
+from torchtheory.neurons.regression import least_squares
 
 ValueRange = tuple[float, float]
 Map = Callable[[Tensor], Tensor]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import all_finite, described, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.nets.activations import Activation, as_layer, nth_derivative
+from torchtheory.nets.activations.table import Activation, as_layer, nth_derivative
 from torchtheory.nets.feedforward import dense
 
 Nonlinearity = str | Activation | nn.Module | type[nn.Module] | Callable[..., Any]

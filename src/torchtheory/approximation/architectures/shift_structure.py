@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import EmptyData, NonFinite, ShapeMismatch, UnsupportedModel
-from torchtheory.kernels.parameter_uses.jacobians import unfold
+from torchtheory.kernels.tangent.parameter_uses.jacobians import unfold
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.nets.feedforward import layer_outputs
 

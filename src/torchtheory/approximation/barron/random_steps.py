@@ -31,7 +31,7 @@ from torchtheory.approximation.network_calculus import chain
 from torchtheory.core.checks import all_finite, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, rademacher
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 
 
 @dataclass(frozen=True, slots=True)

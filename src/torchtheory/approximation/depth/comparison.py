@@ -17,7 +17,7 @@ from torchtheory.approximation.targets import Function, evaluate
 from torchtheory.core.checks import all_finite, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.activations import activation
+from torchtheory.nets.activations.table import activation
 from torchtheory.nets.feedforward import Architecture, mlp
 
 

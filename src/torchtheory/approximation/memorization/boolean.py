@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torchtheory.approximation.network_calculus import block_diagonal, chain
 from torchtheory.core.checks import described, first_entry, whole_number
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
-from torchtheory.nets.activations import as_layer
-from torchtheory.nets.threshold_neuron import boolean_inputs
+from torchtheory.nets.activations.table import as_layer
+from torchtheory.neurons.threshold_neuron import boolean_inputs
 
 #: A cube of the Boolean cube: which bits it fixes, and to what.
 Cube = tuple[int, int]

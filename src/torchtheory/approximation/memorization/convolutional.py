@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torchtheory.core.checks import whole_number, whole_numbers
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.kernels.wide_layer import ZeroRiskFit, fit_last_layer
-from torchtheory.nets.activations import as_layer
+from torchtheory.kernels.infinite.wide_layer import ZeroRiskFit, fit_last_layer
+from torchtheory.nets.activations.table import as_layer
 
 #: Side of the filters of the first convolution.
 _SIDE = 3

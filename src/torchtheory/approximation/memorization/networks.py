@@ -24,7 +24,7 @@ from torchtheory.approximation.polynomials.divided_differences import (
 from torchtheory.core.checks import as_points, as_targets, whole_number
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 from torchtheory.nets.feedforward import dense
 
 #: Candidates a neuron is chosen from; more of them lower the condition number a little.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.core.checks import all_finite, positive_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 
 
 @dataclass(frozen=True, slots=True)

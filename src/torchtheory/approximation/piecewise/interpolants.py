@@ -18,7 +18,7 @@ from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 
 
 def threshold_interpolant(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.core.checks import all_finite, positive_number, whole_number
 from torchtheory.core.errors import ShapeMismatch
-from torchtheory.nets.activations import activation
+from torchtheory.nets.activations.table import activation
 
 
 def spline_network(

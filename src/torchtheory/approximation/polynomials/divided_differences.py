@@ -25,7 +25,7 @@ from torchtheory.approximation.polynomials.bernstein import (
 from torchtheory.approximation.targets import Function, values_of
 from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.activations import as_layer, logistic_derivative, nth_derivative
+from torchtheory.nets.activations.table import as_layer, logistic_derivative, nth_derivative
 
 #: The unit roundoff of double precision.
 ROUNDOFF = 2.0**-53

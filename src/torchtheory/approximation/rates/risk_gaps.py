@@ -27,7 +27,7 @@ from torch import Tensor
 from torchtheory.approximation.certificates import SupError
 from torchtheory.core.checks import as_points, as_targets, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets.regression import least_squares
+from torchtheory.neurons.regression import least_squares
 
 LossName = Literal["absolute", "logistic", "hinge", "squared"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from torchtheory.core.errors import UnknownName
-from torchtheory.nets.activation_properties import ActivationProperties, inspect_activation
+from torchtheory.nets.activations.properties import ActivationProperties, inspect_activation
 
 Condition = Callable[[ActivationProperties], bool]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torchtheory.core.checks import as_points, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 
 
 def ridge_units(

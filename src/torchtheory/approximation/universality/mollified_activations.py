@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchtheory.approximation.network_calculus import chain, combine, compose
 from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 
 
 def smooth_bump(y: Tensor, width: float) -> Tensor:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.core.checks import as_points
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.activations import as_layer
-from torchtheory.nets.regression import least_squares
+from torchtheory.nets.activations.table import as_layer
+from torchtheory.neurons.regression import least_squares
 
 
 @dataclass(frozen=True, slots=True)

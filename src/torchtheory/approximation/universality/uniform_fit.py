@@ -17,8 +17,8 @@ from torch import Tensor
 from torchtheory.core.checks import as_points, as_targets, positive_number, whole_number
 from torchtheory.core.errors import NotConverged
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.activations import as_layer
-from torchtheory.nets.regression import least_squares
+from torchtheory.nets.activations.table import as_layer
+from torchtheory.neurons.regression import least_squares
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from torchtheory.core.figure import COLORS, label_text
 from torchtheory.core.intervals import Interval
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.attention.watching import (
+from torchtheory.report.wording import counted
+from torchtheory.sequences.attention.watching import (
     TokenSpread,
     WatchedHeads,
     joined_heads,
     joined_spreads,
     watch_attention,
 )
-from torchtheory.report.wording import counted
 
 #: Samples looked at, and the forward passes that each costs.
 SAMPLES, PASSES = 32, 4

@@ -34,7 +34,7 @@ from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork, spread_like
 from torchtheory.generalization.vc.bounds import growth_radius
 from torchtheory.generalization.vc.parameter_counting import count_parameters_bounds
-from torchtheory.kernels.path_kernel import (
+from torchtheory.kernels.paths.path_kernel import (
     ADAPTIVE_POOLS,
     AVERAGE_POOLS,
     CONVOLUTIONS,
@@ -48,7 +48,7 @@ from torchtheory.kernels.path_kernel import (
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.report.wording import counted
-from torchtheory.robustness.lipschitz_bound import bounds_about
+from torchtheory.robustness.lipschitz.bound import bounds_about
 
 #: Margins, in units of the network's norm, that share delta equally.
 MARGINS = tuple(2.0**k for k in range(-64, 65))

@@ -29,7 +29,7 @@ from torchtheory.models.losses import are_log_probabilities, are_probabilities
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.report.wording import counted
-from torchtheory.training.risks import split_indices
+from torchtheory.training.losses.risks import split_indices
 
 #: Test samples below which nothing is said.
 LEAST = 50

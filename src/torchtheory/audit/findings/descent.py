@@ -15,7 +15,7 @@ from torchtheory.models.model import Parameters, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature.operators import gradient
-from torchtheory.training.risks import best_constant
+from torchtheory.training.losses.risks import best_constant
 
 #: A network that keeps more than this share of the loss of a constant prediction explains less than
 #: a twentieth of what there is: it has learned nothing to speak of.

@@ -14,13 +14,13 @@ from torchtheory.audit.findings.hypotheses import classification, deterministic
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.equivariance.actions import Element, Group, flips, translations
+from torchtheory.equivariance.functions import constant_part, relative_defects
+from torchtheory.equivariance.layers import LayerEquivariance, equivariance_by_layer
+from torchtheory.equivariance.layouts import act, input_layout
+from torchtheory.equivariance.measure import measure_equivariance
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.equivariance.actions import Element, Group, flips, translations
-from torchtheory.nets.equivariance.functions import constant_part, relative_defects
-from torchtheory.nets.equivariance.layers import LayerEquivariance, equivariance_by_layer
-from torchtheory.nets.equivariance.layouts import act, input_layout
-from torchtheory.nets.equivariance.measure import measure_equivariance
 
 #: Images looked at, at most and at least.
 MOST, FEWEST = 1024, 20

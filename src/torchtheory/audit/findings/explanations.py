@@ -32,20 +32,20 @@ from torchtheory.explanation.by_feature import (
     feature_totals,
     sample_mean,
 )
-from torchtheory.explanation.clever_hans import (
+from torchtheory.explanation.composites import Composite, DoubtfulRules, first_layer
+from torchtheory.explanation.explanation import Explanation
+from torchtheory.explanation.judging.clever_hans import (
     AREA,
     CONVERTED,
     CleverHans,
     Place,
     clever_hans,
 )
-from torchtheory.explanation.composites import Composite, DoubtfulRules, first_layer
-from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.gradients import gradient_times_input, integrated_gradients
+from torchtheory.explanation.judging.sanity import LIMIT, RandomizationCheck, randomization_check
 from torchtheory.explanation.lrp import lrp
-from torchtheory.explanation.occlusion import occlusion
+from torchtheory.explanation.methods.gradients import gradient_times_input, integrated_gradients
+from torchtheory.explanation.methods.occlusion import occlusion
 from torchtheory.explanation.rules import Epsilon, Gamma
-from torchtheory.explanation.sanity import LIMIT, RandomizationCheck, randomization_check
 from torchtheory.explanation.score import Inputs, Target
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples

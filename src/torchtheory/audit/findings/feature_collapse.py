@@ -9,7 +9,7 @@ from torchtheory.audit.engine.ranges import part_of
 from torchtheory.audit.engine.row_statistics import row_statistic
 from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
 from torchtheory.models.problem import Problem
-from torchtheory.nets.last_features import last_layer_inputs
+from torchtheory.tracing.last_features import last_layer_inputs
 
 #: Samples looked at.
 SAMPLES = 512

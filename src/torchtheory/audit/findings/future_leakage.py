@@ -13,7 +13,7 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.targets import IGNORED
-from torchtheory.nets.attention.causality import (
+from torchtheory.sequences.attention.causality import (
     SEEN,
     SEQUENCE_KEYS,
     Causality,

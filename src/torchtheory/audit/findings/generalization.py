@@ -25,7 +25,7 @@ from torchtheory.core.intervals import (
 )
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.training.risks import most_frequent_errors, sample_losses
+from torchtheory.training.losses.risks import most_frequent_errors, sample_losses
 
 #: Samples outside the most frequent class without which no fit could be told from chance, 2^-7.
 FEWEST_MISSED = 7

@@ -1,7 +1,7 @@
 """Networks on a graph: whether nodes stay apart, how far they hear, whether their numbers matter.
 
 These are about models that hold their graph: `OnNodes` and `OnGraph` of
-`torchtheory.nets.geometric`.
+`torchtheory.graphs`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
 from torchtheory.core.budget import time_left
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
-from torchtheory.models.problem import Problem
-from torchtheory.nets.geometric.bottlenecks import bottleneck
-from torchtheory.nets.geometric.convolutions import GCN
-from torchtheory.nets.geometric.graph_sensitivity import (
+from torchtheory.graphs.bottlenecks import bottleneck
+from torchtheory.graphs.convolutions import GCN
+from torchtheory.graphs.graph import Graph
+from torchtheory.graphs.graph_sensitivity import (
     SensitivityByDistance,
     sensitivity_bound,
     sensitivity_by_distance,
 )
-from torchtheory.nets.geometric.graphs import Graph
-from torchtheory.nets.geometric.message_passing import OnGraph
-from torchtheory.nets.geometric.node_samples import OnNodes
-from torchtheory.nets.geometric.over_smoothing import layer_energies
-from torchtheory.nets.geometric.relabeling import graph_equivariance
+from torchtheory.graphs.message_passing import OnGraph
+from torchtheory.graphs.node_samples import OnNodes
+from torchtheory.graphs.over_smoothing import layer_energies
+from torchtheory.graphs.relabeling import graph_equivariance
+from torchtheory.models.problem import Problem
 
 #: Where other features make less difference to a node, of the features' size, they are as good as
 #: none; and they must make so many times more in the input for the layers to be the cause.

@@ -19,7 +19,6 @@ from torchtheory.audit.findings.hypotheses import (
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.model import PureFunction, flatten
 from torchtheory.models.problem import Problem
-from torchtheory.nets.chain import as_chain
 from torchtheory.nets.homogeneity import Homogeneity
 from torchtheory.optimization.parallel_networks.network_certificates import (
     NetworkCertificate,
@@ -38,6 +37,7 @@ from torchtheory.optimization.parallel_networks.subnetworks import (
     ParallelNetwork,
     split_hidden_units,
 )
+from torchtheory.tracing.chain import as_chain
 
 #: Samples on which the degree is measured, and groups of parameters, at most.
 SAMPLES, GROUPS = 32, 40

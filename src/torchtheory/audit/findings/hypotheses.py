@@ -7,7 +7,7 @@ import torch
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.models.model import as_leaves, global_randomness_kept
 from torchtheory.models.problem import Problem
-from torchtheory.nets.chain import as_chain
+from torchtheory.tracing.chain import as_chain
 
 
 def classification(problem: Problem) -> str | None:

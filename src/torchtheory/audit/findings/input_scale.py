@@ -22,7 +22,7 @@ from torchtheory.data.shift import ColumnShift, column_shift
 from torchtheory.data.wide_rows import parts, rows_within
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.training.risks import constant_loss, sample_losses
+from torchtheory.training.losses.risks import constant_loss, sample_losses
 
 #: A scale so many times larger or smaller, or a shift by so many standard deviations, of half of
 #: all columns is a defect; of single columns it takes more.

@@ -29,13 +29,13 @@ from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval
 from torchtheory.core.mapping import Mapped
-from torchtheory.kernels.laziness import (
+from torchtheory.kernels.tangent.kernel import empirical_ntk
+from torchtheory.kernels.tangent.laziness import (
     Laziness,
     kernel_target_alignment,
     measure_laziness,
     summed,
 )
-from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.model import Parameters, flatten, unflatten

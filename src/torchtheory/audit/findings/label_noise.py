@@ -35,7 +35,7 @@ from torchtheory.data.neighbors import (
 )
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.last_features import last_features
+from torchtheory.tracing.last_features import last_features
 
 #: Fewest samples of which something is said.
 FEWEST = 50

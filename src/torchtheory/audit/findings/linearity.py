@@ -15,9 +15,9 @@ from torchtheory.core.quantity import Quantity
 from torchtheory.models.model import flatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.chain import as_chain
 from torchtheory.nets.linear_networks import collapse_linear
-from torchtheory.nets.watching import watch_units
+from torchtheory.tracing.chain import as_chain
+from torchtheory.tracing.watching import watch_units
 
 #: Pairs of samples that are tried.
 PAIRS = 256

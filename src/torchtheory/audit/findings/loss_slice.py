@@ -18,8 +18,8 @@ from torchtheory.core.random import as_generator
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.layer_features import last_layer
 from torchtheory.optimization.landscape.slices import LossSlice, loss_slice, random_directions
+from torchtheory.tracing.layer_features import last_layer
 
 #: Points on a side of the plane that is drawn, and samples whose loss it shows.
 SIDE, SLICED = 15, 256

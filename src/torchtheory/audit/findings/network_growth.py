@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.generalization.vc.bounds import first_whole_number
 from torchtheory.generalization.vc.growth import log_sauer_polynomial, sauer_bound
-from torchtheory.kernels.path_kernel import (
+from torchtheory.kernels.paths.path_kernel import (
     ADAPTIVE_POOLS,
     AVERAGE_POOLS,
     CONVOLUTIONS,
@@ -33,7 +33,7 @@ from torchtheory.kernels.path_kernel import (
 )
 from torchtheory.models.model import evaluation_mode
 from torchtheory.models.problem import Problem
-from torchtheory.nets.chain import (
+from torchtheory.tracing.chain import (
     Average,
     Concatenation,
     Sum,

@@ -16,7 +16,7 @@ from torchtheory.models.losses import labeling_loss
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.targets import IGNORED, position_words
-from torchtheory.training.risks import sample_losses
+from torchtheory.training.losses.risks import sample_losses
 
 #: Samples with an error, or without one, below which the spread of shares says little.
 FEW = 10

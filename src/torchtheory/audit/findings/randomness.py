@@ -10,7 +10,7 @@ from scipy import special
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, has_loss, random_numbers
 from torchtheory.models.problem import Problem
-from torchtheory.training.risks import sample_losses
+from torchtheory.training.losses.risks import sample_losses
 
 #: Draws of the noise: at least and at most.
 LEAST, MOST = 4, 32

@@ -16,12 +16,7 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
     one_input,
 )
-from torchtheory.core.budget import time_left
-from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
-from torchtheory.core.figure import COLORS
-from torchtheory.core.quantity import Quantity
-from torchtheory.models.problem import Problem
-from torchtheory.nets.convolutional.receptive_fields import (
+from torchtheory.convolution.receptive_fields import (
     Dependence,
     EffectiveField,
     dependence,
@@ -29,6 +24,11 @@ from torchtheory.nets.convolutional.receptive_fields import (
     forgets_places,
     reaches_output,
 )
+from torchtheory.core.budget import time_left
+from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
+from torchtheory.core.figure import COLORS
+from torchtheory.core.quantity import Quantity
+from torchtheory.models.problem import Problem
 
 #: Samples whose gradients are looked at, one by one, and the forward passes that each costs.
 SAMPLES, PASSES = 32, 6

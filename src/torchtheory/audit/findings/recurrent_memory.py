@@ -17,9 +17,9 @@ from torchtheory.core.intervals import Interval
 from torchtheory.core.quantity import Quantity
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.recurrent.gradients import LayerMemory, recurrent_gradients
-from torchtheory.nets.recurrent.lru import LRU
-from torchtheory.nets.recurrent.minimal import GatedLinear
+from torchtheory.sequences.recurrent.gradients import LayerMemory, recurrent_gradients
+from torchtheory.sequences.recurrent.lru import LRU
+from torchtheory.sequences.recurrent.minimal import GatedLinear
 
 #: Samples looked at, and the forward passes that each costs.
 SAMPLES, PASSES = 32, 60

@@ -25,15 +25,15 @@ from torchtheory.core.mapping import jacobian
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.primer.norms import pairwise_distances
-from torchtheory.robustness.lipschitz import (
+from torchtheory.robustness.lipschitz.bound import bounds_about
+from torchtheory.robustness.lipschitz.layers import (
     LayerNorm,
     jacobian_norms,
     layer_norms,
     weight_norms,
 )
-from torchtheory.robustness.lipschitz_bound import bounds_about
+from torchtheory.robustness.lipschitz.semidefinite import affine_pieces, semidefinite_lipschitz
 from torchtheory.robustness.margin_certificates import boundary_distances, certified_radii
-from torchtheory.robustness.semidefinite import affine_pieces, semidefinite_lipschitz
 
 #: Samples attacked, at most and at least, and the forward passes that costs each.
 ATTACKED, FEWEST, PASSES = 64, 8, 360

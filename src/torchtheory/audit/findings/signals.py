@@ -19,7 +19,7 @@ from torchtheory.core.quantity import Quantity
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.watching import LayerSignal, watch_signals
+from torchtheory.tracing.watching import LayerSignal, watch_signals
 
 #: Samples looked at, and groups of them whose spread gives the range of a number.
 SAMPLES, GROUPS = 4096, 16

@@ -17,8 +17,8 @@ from torchtheory.core.intervals import COUNTED, Interval, clopper_pearson
 from torchtheory.core.quantity import Quantity
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.watching import WatchedUnits, watch_units
 from torchtheory.optimization.curvature.operators import gradient
+from torchtheory.tracing.watching import WatchedUnits, watch_units
 
 #: Samples looked at, and groups of them whose spread gives the range of a number.
 SAMPLES, GROUPS = 4096, 16

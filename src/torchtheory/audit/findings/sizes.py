@@ -13,7 +13,7 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs, has_targets
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
 from torchtheory.models.problem import Problem
-from torchtheory.nets.chain import Rearrangement, as_chain
+from torchtheory.tracing.chain import Rearrangement, as_chain
 
 #: Samples that the smallest network is really built for; it is solved in cubic time.
 BUILT = 300

@@ -25,7 +25,7 @@ from torchtheory.generalization.learning.calibration import (
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.targets import IGNORED, position_words
-from torchtheory.training.risks import split_indices
+from torchtheory.training.losses.risks import split_indices
 
 #: Sequences or images below which nothing is said.
 LEAST = 20

@@ -23,7 +23,7 @@ from torchtheory.models.samples import Samples
 from torchtheory.nets.fresh_weights import drawn_anew
 from torchtheory.nets.initialization_laws import FreshDraw, compare_with_fresh_draws
 from torchtheory.report.wording import counted
-from torchtheory.training.risks import best_constant, least_constant
+from torchtheory.training.losses.risks import best_constant, least_constant
 
 #: Weights are told from a fresh draw at this confidence, all layers together.
 CONFIDENCE = 0.999

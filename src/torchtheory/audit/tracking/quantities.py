@@ -30,7 +30,7 @@ from torchtheory.core.checks import positive_number
 from torchtheory.core.errors import InvalidInput, UnknownName, UnsupportedModel
 from torchtheory.core.intervals import Interval
 from torchtheory.core.naming import check_name, same_function
-from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples

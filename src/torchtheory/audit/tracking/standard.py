@@ -15,16 +15,16 @@ from torchtheory.audit.tracking.quantities import Reading, Readings, Snapshot, t
 from torchtheory.core.errors import InvalidInput, NonFinite, TorchTheoryError, UnsupportedModel
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
 from torchtheory.generalization.complexity.norm_bounds import homogeneous_layers
-from torchtheory.kernels.laziness import kernel_drift, kernel_target_alignment
+from torchtheory.kernels.tangent.laziness import kernel_drift, kernel_target_alignment
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.model import flatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.watching import watch_units
 from torchtheory.optimization.curvature.edge_of_stability import stability_limit
 from torchtheory.optimization.curvature.noise_scale import gradient_noise_scale
 from torchtheory.optimization.curvature.operators import gradient, hessian_operator
-from torchtheory.training.risks import sample_losses
+from torchtheory.tracing.watching import watch_units
+from torchtheory.training.losses.risks import sample_losses
 
 #: The probe is cut into at most so many groups to see how much a gradient varies,
 GRADIENT_GROUPS = 16

@@ -34,10 +34,10 @@ from torchtheory.explanation.propagation.marks import (
 )
 from torchtheory.explanation.propagation.names import parameters, plain_name
 from torchtheory.explanation.rules import Rule
-from torchtheory.models.function_bodies import body, has_body
 from torchtheory.models.model import tensors_in
-from torchtheory.nets.attention.tracing import NamedCalls
-from torchtheory.nets.recurrent.steps import IN_STEPS
+from torchtheory.sequences.attention.tracing import NamedCalls
+from torchtheory.tracing.bodies import body, has_body
+from torchtheory.tracing.recurrent_steps import IN_STEPS
 
 #: Relevance of an operation's output -> relevance of its inputs.
 Back = Callable[[Tensor], Sequence[Tensor | None]]

@@ -15,8 +15,8 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.data.visual_questions import VisualQuestions
 from torchtheory.models.model import evaluation_mode
-from torchtheory.training.history import History
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.history import History
+from torchtheory.training.loop.trainer import fit
 
 #: Entries of a layer of all pairs that are made at once when answers are only read.
 AT_ONCE = 2**23

@@ -27,9 +27,9 @@ from torchtheory.data.mini_clevr import VOCABULARY
 from torchtheory.data.visual_questions import as_tokens, as_words
 from torchtheory.explanation.composites import DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.gradients import gradient_times_input
 from torchtheory.explanation.lrp import lrp
-from torchtheory.explanation.occlusion import occlusion
+from torchtheory.explanation.methods.gradients import gradient_times_input
+from torchtheory.explanation.methods.occlusion import occlusion
 from torchtheory.explanation.score import Target
 from torchtheory.explanation.visual_questions.relation_network import RelationNetwork
 from torchtheory.models.model import evaluation_mode

@@ -22,7 +22,7 @@ from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, Unsu
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.generalization.complexity.rademacher import Supremum
 from torchtheory.models.untouched import copied
-from torchtheory.nets.chain import as_chain
+from torchtheory.tracing.chain import as_chain
 
 
 def homogeneous_layers(model: nn.Module) -> list[nn.Linear]:

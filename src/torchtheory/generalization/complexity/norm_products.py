@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from torchtheory.kernels.path_kernel import has_bias, path_links, path_norms
+from torchtheory.kernels.paths.path_kernel import has_bias, path_links, path_norms
 from torchtheory.models.model import PureFunction, evaluation_mode
-from torchtheory.robustness.lipschitz import layer_norms
+from torchtheory.robustness.lipschitz.layers import layer_norms
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,10 @@ from torchtheory.linalg.trace import trace
 from torchtheory.models.model import Parameters, flatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.activation_properties import inspect_activation
-from torchtheory.nets.chain import Rearrangement, as_chain, has_own_forward
+from torchtheory.nets.activations.properties import inspect_activation
 from torchtheory.nets.symmetries import with_parameters
 from torchtheory.optimization.curvature.operators import hessian_operator
+from torchtheory.tracing.chain import Rearrangement, as_chain, has_own_forward
 
 _AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _HOMOGENEOUS = (

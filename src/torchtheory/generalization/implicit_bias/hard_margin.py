@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import labeled_samples
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.separability import max_margin
+from torchtheory.neurons.separability import max_margin
 
 Function = Callable[[Tensor], Tensor]
 
@@ -47,7 +47,7 @@ class HardMargin:
 def hard_margin_svm(x: Tensor, y: Tensor) -> HardMargin:
     r"""Solve $\min\|w\|^2$ subject to $y_iw^\top x_i\ge1$, without a bias.
 
-    Through `torchtheory.nets.separability.max_margin` (append a constant feature for a
+    Through `torchtheory.neurons.separability.max_margin` (append a constant feature for a
     hyperplane off the origin; it is then penalized like the others). A point counts as support
     vector if its constraint is tight up to a relative $10^{-9}$
     ($10^{-4}$ in single precision).

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torchtheory.core.checks import described
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.activation_properties import inspect_activation
-from torchtheory.nets.chain import as_chain
+from torchtheory.nets.activations.properties import inspect_activation
+from torchtheory.tracing.chain import as_chain
 
 #: A chain of dense layers: a network, or its weights from the input on.
 Layers = nn.Module | Sequence[Tensor]

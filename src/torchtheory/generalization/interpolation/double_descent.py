@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import nonnegative_number
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
-from torchtheory.training.many_networks import fit_many, mlp_family, noisy_labels
+from torchtheory.training.many.networks import fit_many, mlp_family, noisy_labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def design_bias_variance(
 def minimum_norm_weights(features: Tensor, y: Tensor) -> Tensor:
     r"""The fits $\Phi^+y$ of a batch of designs at once.
 
-    For one design, `torchtheory.nets.regression.least_squares` also says whether the fit is
+    For one design, `torchtheory.neurons.regression.least_squares` also says whether the fit is
     unique.
 
     Args:

@@ -134,7 +134,7 @@ class FiniteDistribution:
     def risk(self, values: Tensor, loss: PairLoss) -> Tensor:
         r"""$R(f)=\sum_i\Pr(z_i)\,\mathcal L(f,z_i)$, `[...]` for `values[..., k]`.
 
-        >>> from torchtheory.training.surrogates import quadratic_loss
+        >>> from torchtheory.training.losses.surrogates import quadratic_loss
         >>> law = FiniteDistribution.of([0.0, 0.0, 1.0], [-1.0, 1.0, 1.0], [0.25, 0.25, 0.5])
         >>> law.risk(torch.tensor([[0.0, 1.0], [1.0, 1.0]]), quadratic_loss)
         tensor([0.5000, 1.0000], dtype=torch.float64)

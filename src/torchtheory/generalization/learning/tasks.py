@@ -121,7 +121,7 @@ def prediction_task(
 ) -> LearningTask:
     r"""The task with $\mathcal L(f,(x,y))=\ell(f(x),y)$ over labeled pairs.
 
-    >>> from torchtheory.training.surrogates import quadratic_loss
+    >>> from torchtheory.training.losses.surrogates import quadratic_loss
     >>> twice = prediction_task(lambda n, generator: (torch.ones(n), torch.full((n,), 2.0)),
     ...                         quadratic_loss)
     >>> twice.mean_loss(lambda x: 2 * x, twice.draw(3)).item()
@@ -144,7 +144,7 @@ def self_supervised_task(
         labels: $T_2$, row by row.
         loss: of outputs and labels, entry by entry.
 
-    >>> from torchtheory.training.surrogates import quadratic_loss
+    >>> from torchtheory.training.losses.surrogates import quadratic_loss
     >>> def ramps(n, generator):
     ...     return torch.rand(n, 1, generator=generator) + torch.arange(3.0)
     >>> next_step = self_supervised_task(ramps, lambda z: z[:, :2], lambda z: z[:, 2],

@@ -35,14 +35,14 @@ from torchtheory.generalization.memorization.label_corruption import (
     corrupted_images,
     corrupted_labels,
 )
-from torchtheory.kernels.path_kernel import path_norms
+from torchtheory.kernels.paths.path_kernel import path_norms
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Problem
 from torchtheory.models.samples import Data, Samples, collect
-from torchtheory.training.many_networks import Each, fit_many
-from torchtheory.training.seeds import derived_generator
-from torchtheory.training.stacked import layout
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.seeds import derived_generator
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.many.networks import Each, fit_many
+from torchtheory.training.many.stacked import layout
 
 MakeNetwork = Callable[[], nn.Module]
 """A function that builds the network anew; it is called with torch's generator seeded."""

@@ -27,7 +27,7 @@ from torchtheory.generalization.memorization.experiment import (
 )
 from torchtheory.generalization.vc.bounds import first_whole_number
 from torchtheory.generalization.vc.growth import sauer_bound
-from torchtheory.training.seeds import derived_seed
+from torchtheory.training.loop.seeds import derived_seed
 
 
 def trained_class(

@@ -25,7 +25,7 @@ from torchtheory.generalization.memorization.experiment import (
 )
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Data
-from torchtheory.training.many_networks import noisy_labels
+from torchtheory.training.many.networks import noisy_labels
 
 MakeWidth = Callable[[int], nn.Module]
 """A function from the width to a new network."""

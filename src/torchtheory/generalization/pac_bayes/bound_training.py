@@ -29,7 +29,7 @@ from torchtheory.generalization.pac_bayes.stochastic_network import (
 )
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.samples import Samples
-from torchtheory.training.seeds import epoch_order
+from torchtheory.training.loop.seeds import epoch_order
 
 LEAST_PROBABILITY = 1e-4
 

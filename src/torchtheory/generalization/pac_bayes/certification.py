@@ -42,8 +42,8 @@ from torchtheory.models.model import Parameters, PureFunction
 from torchtheory.models.problem import Problem, Task
 from torchtheory.models.samples import Data, Samples
 from torchtheory.models.untouched import copied
-from torchtheory.training.seeds import derived_generator, derived_seed
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.seeds import derived_generator, derived_seed
+from torchtheory.training.loop.trainer import fit
 
 EVERYTHING = 10**12
 LEAST_SAMPLES = 8

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import all_finite
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.kernels.path_kernel import (
+from torchtheory.kernels.paths.path_kernel import (
     checked_inputs,
     deep_path_kernel,
     number_of_paths,

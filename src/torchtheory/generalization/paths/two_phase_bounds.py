@@ -32,8 +32,8 @@ from torchtheory.core.errors import (
     ShapeMismatch,
 )
 from torchtheory.generalization.concentration import matrix_bernstein_radius
-from torchtheory.kernels.deep_paths import path_features
-from torchtheory.kernels.path_kernel import (
+from torchtheory.kernels.paths.deep_paths import path_features
+from torchtheory.kernels.paths.path_kernel import (
     checked_inputs,
     deep_path_kernel,
     has_bias,

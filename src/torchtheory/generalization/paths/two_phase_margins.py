@@ -35,7 +35,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.generalization.complexity.margin_bounds import margin_bound, ramp_loss
 from torchtheory.generalization.complexity.rademacher import sequence_deviations
-from torchtheory.kernels.path_kernel import checked_inputs, deep_path_kernel
+from torchtheory.kernels.paths.path_kernel import checked_inputs, deep_path_kernel
 
 
 def feature_radius(gates: nn.Module, x: Tensor) -> float:

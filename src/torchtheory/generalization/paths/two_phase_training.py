@@ -1,7 +1,7 @@
 r"""Two-phase training: which units are active is learned first and then frozen.
 
 The outputs of a ReLU or max-pooling network are $f_k(x)=[\bar x\circ\bar\sigma(x,w)]^\top \bar w_k$
-over its paths (`torchtheory.kernels.path_kernel`): the weights enter twice, in the
+over its paths (`torchtheory.kernels.paths.path_kernel`): the weights enter twice, in the
 pattern $\bar\sigma$ and in the path weights $\bar w$. Two-phase training unties them:
 
 1. train as usual on the first $\alpha m$ samples, and set $w_\sigma:=w$;
@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import described, module_with_values
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
-from torchtheory.kernels.path_kernel import (
+from torchtheory.kernels.paths.path_kernel import (
     MAX_POOLS,
     NORMALIZATIONS,
     SLOPED,
@@ -50,9 +50,9 @@ from torchtheory.kernels.path_kernel import (
 from torchtheory.models.model import evaluation_mode
 from torchtheory.models.samples import Data, Samples, collect
 from torchtheory.models.untouched import copied
-from torchtheory.nets.chain import Link
-from torchtheory.training.history import History
-from torchtheory.training.trainer import fit
+from torchtheory.tracing.chain import Link
+from torchtheory.training.loop.history import History
+from torchtheory.training.loop.trainer import fit
 
 
 def gated_outputs(values: nn.Module, gates: nn.Module, x: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ def fit_two_phases(
         epochs: passes over all data in phase two; phase one makes as many *steps*.
         seed: of both phases.
         limit: most samples to read.
-        settings: whatever else `torchtheory.training.trainer.fit` takes.
+        settings: whatever else `torchtheory.training.loop.trainer.fit` takes.
 
     >>> x = torch.linspace(-1, 1, 40).reshape(-1, 1)
     >>> net = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1))

@@ -19,7 +19,7 @@ from torch import Tensor
 from torchtheory.core.checks import first_entry, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
-from torchtheory.nets.dichotomies import cover_count, realizable_dichotomies
+from torchtheory.neurons.dichotomies import cover_count, realizable_dichotomies
 
 #: From points `[n, d]` to the different labelings `[count, n]` a class gives them.
 Restriction = Callable[[Tensor], Tensor]
@@ -176,7 +176,7 @@ def growth_halfspaces(n: int, dimension: int, *, bias: bool = True) -> int:
     r"""$2\sum_{i\le d}\binom{n-1}i$ with a bias, $2\sum_{i<d}\binom{n-1}i$ without.
 
     Points in general position attain it (Cover), see
-    `torchtheory.nets.dichotomies.cover_count`.
+    `torchtheory.neurons.dichotomies.cover_count`.
 
     >>> [growth_halfspaces(n, 2) for n in (1, 2, 3, 4, 5)]
     [2, 4, 8, 14, 22]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.dichotomies import realizable_dichotomies
+from torchtheory.neurons.dichotomies import realizable_dichotomies
 
 #: The most functions that are listed one by one.
 MOST_FUNCTIONS = 1 << 20

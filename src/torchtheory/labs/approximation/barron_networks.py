@@ -23,8 +23,8 @@ from torchtheory.core.checks import whole_number
 from torchtheory.generalization.interpolation.bias_variance import BiasVariance, decompose_predictions
 from torchtheory.generalization.learning.width_choice import approximation_bound
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
-from torchtheory.nets.activation_properties import inspect_activation
-from torchtheory.nets.regression import least_squares
+from torchtheory.nets.activations.properties import inspect_activation
+from torchtheory.neurons.regression import least_squares
 
 WIDTHS = (16, 64, 256, 1024)
 DIMENSIONS = (1, 2, 10, 100)

@@ -29,7 +29,7 @@ from torchtheory.approximation.piecewise.boxes import (
 from torchtheory.approximation.targets import Function
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
-from torchtheory.nets.activations import activation
+from torchtheory.nets.activations.table import activation
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.primer.function_spaces import lebesgue_norm
 

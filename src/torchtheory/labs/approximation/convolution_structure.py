@@ -14,7 +14,7 @@ from torchtheory.approximation.architectures.shift_structure import (
 )
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab
-from torchtheory.training.augmentation import Shift, invariance_gap
+from torchtheory.training.regularizers.augmentation import Shift, invariance_gap
 
 #: stride, dilation, groups, padding, how the border is filled
 SETTINGS: tuple[tuple[int, int, int, int, str], ...] = (

@@ -12,7 +12,7 @@ from torchtheory.approximation.memorization.convolutional import (
 )
 from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
-from torchtheory.kernels.wide_layer import layer_ranks
+from torchtheory.kernels.infinite.wide_layer import layer_ranks
 from torchtheory.labs.engine import COLORS, Run, lab
 
 ACTIVATIONS = ("tanh", "logistic", "softplus")

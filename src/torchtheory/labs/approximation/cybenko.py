@@ -24,7 +24,7 @@ from torchtheory.approximation.universality.uniform_fit import best_uniform_fit,
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.approximation.interpolants import Judged, kept_promises
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.activations import FOURTEEN
+from torchtheory.nets.activations.table import FOURTEEN
 
 #: name, function, Lipschitz constant on [0, 1]
 LINES: tuple[tuple[str, Function, float], ...] = (

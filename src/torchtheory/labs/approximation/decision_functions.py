@@ -19,7 +19,7 @@ from torchtheory.approximation.universality.decision_functions import (
 from torchtheory.approximation.universality.discriminatory import ridge_units
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
-from torchtheory.nets.regression import least_squares
+from torchtheory.neurons.regression import least_squares
 
 SQUARE = ((0.0, 1.0), (0.0, 1.0))
 

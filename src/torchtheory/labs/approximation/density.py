@@ -32,7 +32,7 @@ from torchtheory.approximation.universality.stone_weierstrass import (
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.regression import least_squares
+from torchtheory.neurons.regression import least_squares
 
 GRID = torch.linspace(0, 1, 201, dtype=torch.float64)
 

@@ -17,7 +17,7 @@ from torchtheory.approximation.memorization.boolean import (
 )
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.threshold_neuron import boolean_inputs, neuron_functions
+from torchtheory.neurons.threshold_neuron import boolean_inputs, neuron_functions
 
 
 @lab(

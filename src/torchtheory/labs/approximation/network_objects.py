@@ -14,8 +14,8 @@ from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.network_calculus import block_diagonal, chain, compose, deepen, stack
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.activation_properties import MOST_DERIVATIVES, inspect_activation
-from torchtheory.nets.activations import Activation, activation, nth_derivative
+from torchtheory.nets.activations.properties import MOST_DERIVATIVES, inspect_activation
+from torchtheory.nets.activations.table import Activation, activation, nth_derivative
 from torchtheory.nets.drawings import (
     ArchitectureGraph,
     architecture_graph,

@@ -19,7 +19,7 @@ from torchtheory.approximation.polynomials.fits import (
 from torchtheory.approximation.targets import Function
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.regression import least_squares
+from torchtheory.neurons.regression import least_squares
 
 DEGREES = (2, 3, 6, 20)
 INTERVAL = (-1.0, 1.0)

@@ -23,7 +23,7 @@ from torchtheory.approximation.universality.cybenko import sigmoid_staircase
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
-from torchtheory.nets.regression import least_squares
+from torchtheory.neurons.regression import least_squares
 
 X = torch.linspace(0, 1, 257, dtype=torch.float64)
 NOISE = 0.3

@@ -26,8 +26,8 @@ from torchtheory.approximation.universality.uniform_fit import (
 )
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
-from torchtheory.nets.activations import nth_derivative
-from torchtheory.nets.regression import least_squares
+from torchtheory.nets.activations.table import nth_derivative
+from torchtheory.neurons.regression import least_squares
 
 GRID = torch.linspace(-1, 1, 401, dtype=torch.float64)
 ACTIVATIONS = ("exp", "logistic", "tanh", "sin", "softplus")

@@ -26,7 +26,7 @@ from torchtheory.approximation.universality.mollified_activations import (
 from torchtheory.approximation.universality.uniform_fit import span_error
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 
 GRID = torch.linspace(-1, 1, 201, dtype=torch.float64).unsqueeze(1)
 

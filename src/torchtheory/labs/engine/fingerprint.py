@@ -67,7 +67,7 @@ def module_fingerprint(module: str, root: Path = ROOT) -> str:
 
     Files are read once in a process: what was edited since then is not what runs.
 
-    >>> module_fingerprint("torchtheory.labs.nets.perceptron") == package_fingerprint()
+    >>> module_fingerprint("torchtheory.labs.neurons.perceptron") == package_fingerprint()
     False
     """
     return _digest(import_closure([module], root), root)

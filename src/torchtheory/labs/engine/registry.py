@@ -3,7 +3,7 @@
 A lab is a function of a `Run` and typed keyword parameters:
 
 ```python
-@lab("perceptron-novikoff", room="nets", covers=["N-06", "N-07", "N-08"],
+@lab("perceptron-novikoff", room="neurons", covers=["N-06", "N-07", "N-08"],
      title="The perceptron makes at most R²/γ² updates", full={"n": 2000}, least={"n": 20})
 def perceptron_novikoff(run: Run, n: int = 200, margin: float = 0.1) -> None:
     '''What is claimed, what is done, what to look at.'''

@@ -9,9 +9,9 @@ from scipy import special
 from torch import Tensor, nn
 
 from torchtheory.explanation.explanation import flat
-from torchtheory.explanation.gradients import gradient_times_input, integrated_gradients, smooth_gradient
+from torchtheory.explanation.methods.gradients import gradient_times_input, integrated_gradients, smooth_gradient
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 from torchtheory.nets.feedforward import dense, mlp
 
 SIGMA = 0.7

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.data.real import digits, split
-from torchtheory.explanation.clever_hans import CONVERTED, CleverHans, Place, clever_hans
+from torchtheory.explanation.judging.clever_hans import CONVERTED, CleverHans, Place, clever_hans
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 #: The tag: four pixels in a corner, brighter than any stroke.
 TAG, BRIGHTNESS = (slice(0, 2), slice(0, 2)), 2.0

@@ -10,20 +10,20 @@ from torch import Tensor, nn
 from torchtheory.explanation.by_feature import Method
 from torchtheory.explanation.composites import Composite, first_layer
 from torchtheory.explanation.cost import ExplainerCost, explainer_cost
-from torchtheory.explanation.gradients import (
+from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.methods.gradients import (
     gradient_times_input,
     integrated_gradients,
     sensitivity,
     smooth_gradient,
 )
-from torchtheory.explanation.lime import lime
-from torchtheory.explanation.lrp import lrp
-from torchtheory.explanation.occlusion import occlusion
+from torchtheory.explanation.methods.lime import lime
+from torchtheory.explanation.methods.occlusion import occlusion
+from torchtheory.explanation.methods.shapley import shapley
 from torchtheory.explanation.rules import Epsilon, Gamma
-from torchtheory.explanation.shapley import shapley
 from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.network_size import network_size
+from torchtheory.tracing.network_size import network_size
 
 #: Channels of VGG-16's convolutions, with 0 for a pooling by 2.
 VGG_16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)

@@ -12,20 +12,20 @@ from torchtheory.data.real import digits, split
 from torchtheory.explanation.by_feature import Method
 from torchtheory.explanation.composites import Composite, first_layer
 from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.gradients import gradient_times_input, integrated_gradients, sensitivity
-from torchtheory.explanation.judging import evaluate_explanations
-from torchtheory.explanation.localization import localization
+from torchtheory.explanation.judging.evaluation import evaluate_explanations
+from torchtheory.explanation.judging.localization import localization
+from torchtheory.explanation.judging.pixel_flipping import pixel_flipping
+from torchtheory.explanation.judging.property_scores import explanation_scores
+from torchtheory.explanation.judging.sanity import LIMIT, randomization_check
+from torchtheory.explanation.judging.stability import explanation_stability
 from torchtheory.explanation.lrp import lrp
-from torchtheory.explanation.occlusion import occlusion
-from torchtheory.explanation.pixel_flipping import pixel_flipping
-from torchtheory.explanation.property_scores import explanation_scores
+from torchtheory.explanation.methods.gradients import gradient_times_input, integrated_gradients, sensitivity
+from torchtheory.explanation.methods.occlusion import occlusion
 from torchtheory.explanation.rules import Epsilon, Gamma
-from torchtheory.explanation.sanity import LIMIT, randomization_check
 from torchtheory.explanation.score import Inputs, Target
-from torchtheory.explanation.stability import explanation_stability
 from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 @lab(

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.explanation.gradients import gradient_times_input, integrated_gradients, sensitivity
-from torchtheory.explanation.lime import lime
-from torchtheory.explanation.linear import explain_linear
-from torchtheory.explanation.occlusion import occlusion
-from torchtheory.explanation.shapley import shapley
-from torchtheory.explanation.taylor import taylor
+from torchtheory.explanation.methods.gradients import gradient_times_input, integrated_gradients, sensitivity
+from torchtheory.explanation.methods.lime import lime
+from torchtheory.explanation.methods.linear import explain_linear
+from torchtheory.explanation.methods.occlusion import occlusion
+from torchtheory.explanation.methods.shapley import shapley
+from torchtheory.explanation.methods.taylor import taylor
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 from torchtheory.nets.feedforward import dense
 
 #: The catalogue's entry of each method that gives w x for a linear score.

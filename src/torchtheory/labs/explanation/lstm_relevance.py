@@ -14,9 +14,9 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torchtheory.core.intervals import mean_interval
 from torchtheory.explanation.composites import Composite, DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.gradients import gradient_times_input
 from torchtheory.explanation.lrp import lrp
-from torchtheory.explanation.marked_numbers import (
+from torchtheory.explanation.methods.gradients import gradient_times_input
+from torchtheory.explanation.pages.marked_numbers import (
     MarkedNumbers,
     SequenceReader,
     Task,
@@ -25,8 +25,8 @@ from torchtheory.explanation.marked_numbers import (
 )
 from torchtheory.explanation.rules import Epsilon, Product
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.recurrent.conversion import from_torch
-from torchtheory.training.trainer import fit
+from torchtheory.sequences.recurrent.conversion import from_torch
+from torchtheory.training.loop.trainer import fit
 
 EPSILON = 1e-3
 Rule = Literal["all", "prop", "half"]

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from torchtheory.data.real import digits, split
 from torchtheory.explanation.by_feature import correlation, feature_totals
-from torchtheory.explanation.gradients import gradient_times_input
 from torchtheory.explanation.manipulation import Manipulated, Smoothed, manipulate_explanation
+from torchtheory.explanation.methods.gradients import gradient_times_input
 from torchtheory.labs.engine import Run, lab
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 @lab(

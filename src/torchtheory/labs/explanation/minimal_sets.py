@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchtheory.explanation.minimal_sets import RelevantSet, minimal_relevant_set
+from torchtheory.explanation.methods.minimal_sets import RelevantSet, minimal_relevant_set
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 from torchtheory.nets.feedforward import dense
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.explanation.explanation import flat
-from torchtheory.explanation.lime import lime
-from torchtheory.explanation.occlusion import occlusion
+from torchtheory.explanation.methods.lime import lime
+from torchtheory.explanation.methods.occlusion import occlusion
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 from torchtheory.nets.feedforward import dense, mlp
 
 FEATURES = 5

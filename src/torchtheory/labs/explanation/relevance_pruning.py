@@ -8,16 +8,16 @@ from torch import Tensor, nn
 from torchtheory.data.real import digits, split
 from torchtheory.explanation.composites import Composite, Rules, preset
 from torchtheory.explanation.explanation import Explanation
+from torchtheory.explanation.judging.pixel_flipping import pixel_flipping
 from torchtheory.explanation.lrp import lrp
-from torchtheory.explanation.pixel_flipping import pixel_flipping
 from torchtheory.explanation.pruning import prune_by_relevance, pruning_curves, unit_relevances
 from torchtheory.explanation.rules import Epsilon, Gamma
 from torchtheory.explanation.score import Inputs
 from torchtheory.explanation.tuning import tune
 from torchtheory.labs.engine import Run, lab, mean_interval
-from torchtheory.training.many_networks import fit_many
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.many.networks import fit_many
 from torchtheory.training.pruning.units import largest_units, remove_units
-from torchtheory.training.trainer import fit
 
 
 @lab(

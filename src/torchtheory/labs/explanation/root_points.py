@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchtheory.explanation.deep_taylor import (
+from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.methods.deep_taylor import (
     neuron_expansion,
     product_expansion,
     relevance_variation,
     root_along,
 )
-from torchtheory.explanation.lrp import lrp
 from torchtheory.explanation.rules import AlphaBeta, Epsilon, Gamma, RootPoint, Rule, WSquare, ZBox, Zero
 from torchtheory.labs.engine import Run, lab
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLORS
 from torchtheory.explanation.explanation import flat
-from torchtheory.explanation.gradients import gradient_times_input, integrated_gradients
-from torchtheory.explanation.occlusion import occlusion
-from torchtheory.explanation.shapley import shapley
+from torchtheory.explanation.methods.gradients import gradient_times_input, integrated_gradients
+from torchtheory.explanation.methods.occlusion import occlusion
+from torchtheory.explanation.methods.shapley import shapley
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 from torchtheory.nets.feedforward import mlp
 
 PLAYERS = 6

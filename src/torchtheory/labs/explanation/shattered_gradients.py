@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from torchtheory.explanation.by_feature import Method
 from torchtheory.explanation.composites import Composite, first_layer
-from torchtheory.explanation.gradients import sensitivity
+from torchtheory.explanation.judging.shattering import shattering
 from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.methods.gradients import sensitivity
 from torchtheory.explanation.rules import AlphaBeta, Epsilon, Gamma, Rule
-from torchtheory.explanation.shattering import shattering
 from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.nets.feedforward import dense
 

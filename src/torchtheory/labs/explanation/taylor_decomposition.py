@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.gradients import integrated_gradients, sensitivity
-from torchtheory.explanation.shapley import shapley
-from torchtheory.explanation.taylor import ROOT_METHODS, find_root, taylor
+from torchtheory.explanation.methods.gradients import integrated_gradients, sensitivity
+from torchtheory.explanation.methods.shapley import shapley
+from torchtheory.explanation.methods.taylor import ROOT_METHODS, find_root, taylor
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.activations import as_layer
+from torchtheory.nets.activations.table import as_layer
 from torchtheory.nets.feedforward import dense, mlp
 
 PRODUCT = as_layer(lambda t: t[:, 0] * t[:, 1])

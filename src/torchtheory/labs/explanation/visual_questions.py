@@ -13,8 +13,8 @@ from torchtheory.data.mini_clevr import PALETTE, VOCABULARY, mini_clevr
 from torchtheory.data.visual_questions import ANSWERS, ATTRIBUTES, COLORS, VisualQuestions
 from torchtheory.explanation.composites import DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
-from torchtheory.explanation.gradients import gradient_times_input
 from torchtheory.explanation.lrp import lrp
+from torchtheory.explanation.methods.gradients import gradient_times_input
 from torchtheory.explanation.score import Target
 from torchtheory.explanation.visual_questions.answering import (
     accuracy_without_images,

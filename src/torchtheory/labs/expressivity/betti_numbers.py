@@ -22,7 +22,7 @@ from torchtheory.expressivity.topology import (
 )
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.training.many_networks import fit_many
+from torchtheory.training.many.networks import fit_many
 
 PLANE = ((-1.0, 1.0), (-1.0, 1.0))
 SPACE = (*PLANE, (-1.0, 1.0))

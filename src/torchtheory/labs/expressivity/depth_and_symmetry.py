@@ -13,7 +13,7 @@ from torchtheory.expressivity.folding import folding_network, sawtooth_network
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.regression import least_squares
+from torchtheory.neurons.regression import least_squares
 
 
 @lab(

@@ -20,8 +20,8 @@ from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.expressivity.polygons import areas
 from torchtheory.expressivity.regions import activation_pattern
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.dichotomies import cover_count
 from torchtheory.nets.feedforward import dense, mlp
+from torchtheory.neurons.dichotomies import cover_count
 
 
 @lab(

@@ -36,7 +36,7 @@ from torchtheory.labs.engine import (
     lab,
     quantile_interval,
 )
-from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
+from torchtheory.training.losses.surrogates import quadratic_loss, zero_one_loss
 
 SIGNS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
 

@@ -21,10 +21,10 @@ from torchtheory.generalization.interpolation.minimum_norm import (
 )
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.regression import least_squares
+from torchtheory.neurons.regression import least_squares
 from torchtheory.optimization.descent.iterates import gradient_descent
-from torchtheory.training.risks import empirical_risk, risk
-from torchtheory.training.shrinkage import early_stopping_factors
+from torchtheory.training.losses.risks import empirical_risk, risk
+from torchtheory.training.regularizers.shrinkage import early_stopping_factors
 
 
 @lab(

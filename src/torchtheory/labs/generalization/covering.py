@@ -28,7 +28,7 @@ from torchtheory.generalization.complexity.rademacher import (
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
 from torchtheory.labs.engine import COLORS, Interval, Run, lab
-from torchtheory.nets.dichotomies import realizable_dichotomies
+from torchtheory.neurons.dichotomies import realizable_dichotomies
 
 
 @lab(

@@ -14,7 +14,7 @@ from torchtheory.generalization.complexity.rademacher import exact_rademacher, f
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.feedforward import mlp
-from torchtheory.training.darc import (
+from torchtheory.training.regularizers.darc import (
     STRENGTH,
     darc1,
     darc_with_signs,

@@ -14,8 +14,10 @@ from torchtheory.data.image_sets import load_image_set
 from torchtheory.data.real import digits
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
 from torchtheory.nets.image_networks import lenet, preactivation_resnet18, resnext29
-from torchtheory.training.augmentation import augmented, shifts
-from torchtheory.training.darc import (
+from torchtheory.training.loop.image_recipes import recipe
+from torchtheory.training.many.networks import fit_many, mlp_family
+from torchtheory.training.regularizers.augmentation import augmented, shifts
+from torchtheory.training.regularizers.darc import (
     STRENGTH,
     WithDARC1,
     darc1,
@@ -23,8 +25,6 @@ from torchtheory.training.darc import (
     largest_size,
     output_size,
 )
-from torchtheory.training.image_recipes import recipe
-from torchtheory.training.many_networks import fit_many, mlp_family
 
 
 @dataclass(frozen=True)

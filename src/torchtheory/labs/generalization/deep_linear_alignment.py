@@ -27,7 +27,7 @@ from torchtheory.generalization.implicit_bias.smoothed_margin import (
 )
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.model import Parameters, flatten, unflatten
-from torchtheory.training.backpropagation import backpropagate
+from torchtheory.training.backpropagation.chain import backpropagate
 
 
 def biasless(run: Run, widths: list[int], activation: nn.Module | None = None) -> nn.Sequential:

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.data.real import digits, split
-from torchtheory.generalization.paths.graph import every_path
-from torchtheory.kernels.deep_paths import path_features
+from torchtheory.kernels.paths.deep_paths import path_features
+from torchtheory.kernels.paths.graph import every_path
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.graph import GraphNetwork
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 Shape = tuple[int, ...]
 

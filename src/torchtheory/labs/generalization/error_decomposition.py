@@ -21,7 +21,7 @@ from torchtheory.generalization.learning.error_decomposition import ErrorTerms, 
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
-from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
+from torchtheory.training.losses.surrogates import quadratic_loss, zero_one_loss
 
 
 @lab(

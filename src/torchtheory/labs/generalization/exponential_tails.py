@@ -18,8 +18,8 @@ from torchtheory.generalization.implicit_bias.separable_flow import (
     exponential_tail,
 )
 from torchtheory.labs.engine import Run, lab
-from torchtheory.nets.separability import NotSeparable, separate
-from torchtheory.training.surrogates import logistic_surrogate
+from torchtheory.neurons.separability import NotSeparable, separate
+from torchtheory.training.losses.surrogates import logistic_surrogate
 
 
 def hinge(u: Tensor) -> Tensor:

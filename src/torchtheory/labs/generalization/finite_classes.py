@@ -17,7 +17,7 @@ from torchtheory.generalization.concentration import (
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, hoeffding_radius, lab, quantile_interval
-from torchtheory.training.surrogates import zero_one_loss
+from torchtheory.training.losses.surrogates import zero_one_loss
 
 DELTA = 0.05
 SIGNS = torch.tensor([-1.0, 1.0], dtype=torch.float64)

@@ -26,14 +26,14 @@ from torchtheory.generalization.flatness.sharpness import (
     noise_sharpness,
     relative_hessian,
 )
-from torchtheory.kernels.path_kernel import path_norms
+from torchtheory.kernels.paths.path_kernel import path_norms
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
-from torchtheory.nets.regression import least_squares
 from torchtheory.nets.symmetries import with_parameters
-from torchtheory.training.trainer import fit
+from torchtheory.neurons.regression import least_squares
+from torchtheory.training.loop.trainer import fit
 
 FACTORS = (0.1, 1.0, 10.0, 100.0)
 RADIUS, SIGMA = 0.05, 0.02

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.generalization.paths.gap_decomposition import GapDecomposition, decompose_gap
-from torchtheory.kernels.deep_paths import path_features
+from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.labs.engine import InvalidInput, Run, fit_slope, lab
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 @lab(

@@ -23,7 +23,7 @@ from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.feedforward import mlp
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 FRACTIONS = tuple(2.0 ** (k / 4) for k in range(-16, 6))
 

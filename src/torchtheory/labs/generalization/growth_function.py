@@ -28,7 +28,7 @@ from torchtheory.generalization.vc.growth import (
 )
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
-from torchtheory.nets.dichotomies import count_dichotomies_by_programs
+from torchtheory.neurons.dichotomies import count_dichotomies_by_programs
 
 
 @lab(

@@ -21,7 +21,7 @@ from torchtheory.generalization.implicit_bias.separable_flow import (
 )
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.optimization.descent.iterates import gradient_descent
-from torchtheory.training.surrogates import logistic_surrogate
+from torchtheory.training.losses.surrogates import logistic_surrogate
 
 
 @lab(

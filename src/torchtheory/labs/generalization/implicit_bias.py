@@ -18,7 +18,7 @@ from torchtheory.generalization.implicit_bias.least_norm import (
 )
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.optimization.descent.iterates import gradient_descent
-from torchtheory.training.shrinkage import (
+from torchtheory.training.regularizers.shrinkage import (
     LARGEST_RATIO,
     early_stopping_factors,
     matching_steps,

@@ -16,8 +16,8 @@ from torchtheory.generalization.interpolation.interpolators import (
     singular_kernel_weights,
 )
 from torchtheory.generalization.interpolation.minimum_norm import minimum_norm_weights
-from torchtheory.kernels.functions import gaussian, laplace, polynomial, quadratic_features
-from torchtheory.kernels.regression import kernel_least_squares
+from torchtheory.kernels.learning.functions import gaussian, laplace, polynomial, quadratic_features
+from torchtheory.kernels.learning.regression import kernel_least_squares
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 
 

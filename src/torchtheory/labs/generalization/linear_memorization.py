@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from torchtheory.generalization.memorization.linear import far_interpolant, memorize_targets
 from torchtheory.labs.engine import InvalidInput, Run, lab
-from torchtheory.nets.regression import least_squares
+from torchtheory.neurons.regression import least_squares
 
 
 @lab(

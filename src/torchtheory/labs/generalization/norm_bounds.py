@@ -31,7 +31,7 @@ from torchtheory.generalization.complexity.rademacher import (
     linear_class,
 )
 from torchtheory.labs.engine import Run, lab, quantile_interval
-from torchtheory.nets.activation_properties import inspect_activation
+from torchtheory.nets.activations.properties import inspect_activation
 from torchtheory.nets.feedforward import mlp
 
 

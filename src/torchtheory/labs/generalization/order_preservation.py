@@ -19,7 +19,7 @@ from torchtheory.generalization.order_preservation import (
 from torchtheory.generalization.paths.gap_decomposition import GapDecomposition, decompose_gap
 from torchtheory.labs.engine import InvalidInput, Run, lab, quantile_interval
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 EXACT, BOUND, NORM = "exact decomposition", "bound by path norms", "path norm"
 

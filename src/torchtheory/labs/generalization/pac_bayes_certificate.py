@@ -27,7 +27,7 @@ from torchtheory.labs.generalization.pac_bayes_columns import (
     mnist,
 )
 from torchtheory.nets.feedforward import mlp
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 #: Of the minimization, where they are not 10: the largest network takes the time of five others.
 EPOCHS = {"T-300-300": 24, "T-600-600": 12, "T-1200-1200": 6}

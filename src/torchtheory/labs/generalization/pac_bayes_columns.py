@@ -20,8 +20,8 @@ from torchtheory.generalization import pac_bayes
 from torchtheory.generalization.pac_bayes.certification import risk_certificate
 from torchtheory.models.samples import Samples
 from torchtheory.nets.feedforward import mlp
-from torchtheory.training.history import History
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.history import History
+from torchtheory.training.loop.trainer import fit
 
 SAMPLES = 55_000
 DELTA, DELTA_DRAWS = 0.025, 0.01

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.complexity.norm_products import compare_norms
-from torchtheory.generalization.paths.angles import PathAngles, path_cosines
-from torchtheory.generalization.paths.graph import every_path, graph_path_norms
-from torchtheory.kernels.deep_paths import path_features
-from torchtheory.kernels.path_kernel import deep_path_kernel, number_of_paths, path_norms
+from torchtheory.kernels.paths.angles import PathAngles, path_cosines
+from torchtheory.kernels.paths.deep_paths import path_features
+from torchtheory.kernels.paths.graph import every_path, graph_path_norms
+from torchtheory.kernels.paths.path_kernel import deep_path_kernel, number_of_paths, path_norms
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.labs.generalization.deep_paths import chains, filled, skipping
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.symmetries import rescalable_layers, rescale_units, with_parameters
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 def dense_layers(net: nn.Sequential) -> list[nn.Linear]:

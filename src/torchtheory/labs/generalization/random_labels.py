@@ -35,9 +35,9 @@ from torchtheory.generalization.vc.bounds import growth_radius
 from torchtheory.generalization.vc.growth import growth_halfspaces
 from torchtheory.generalization.vc.networks import log2_network_growth_bound
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, lab, mean_interval
-from torchtheory.nets.separability import separate
-from torchtheory.training.many_networks import fit_many
-from torchtheory.training.seeds import derived_generator
+from torchtheory.neurons.separability import separate
+from torchtheory.training.loop.seeds import derived_generator
+from torchtheory.training.many.networks import fit_many
 
 Pair = tuple[Tensor, Tensor]
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from torchtheory.generalization.interpolation.minimum_norm import ridge_bias_variance
-from torchtheory.kernels.functions import polynomial, quadratic_features
-from torchtheory.kernels.regression import kernel_least_squares
+from torchtheory.kernels.learning.functions import polynomial, quadratic_features
+from torchtheory.kernels.learning.regression import kernel_least_squares
 from torchtheory.labs.engine import Run, lab
 
 

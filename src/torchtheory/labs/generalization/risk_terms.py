@@ -13,7 +13,7 @@ from torchtheory.generalization.learning.bayes import bayes_classifier
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
 from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, lab, mean_interval
-from torchtheory.training.surrogates import zero_one_loss
+from torchtheory.training.losses.surrogates import zero_one_loss
 
 
 @lab(

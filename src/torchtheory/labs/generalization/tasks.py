@@ -17,8 +17,8 @@ from torchtheory.generalization.learning.tasks import (
     split_fibers,
 )
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, hoeffding_radius, lab, mean_interval, quantile_interval
-from torchtheory.training.density_losses import l2_density_loss, surprisal
-from torchtheory.training.surrogates import quadratic_loss
+from torchtheory.training.losses.density_losses import l2_density_loss, surprisal
+from torchtheory.training.losses.surrogates import quadratic_loss
 
 Pair = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 

@@ -17,10 +17,10 @@ from torchtheory.generalization.paths.two_phase_bounds import (
     two_phase_gap_bound,
 )
 from torchtheory.generalization.paths.two_phase_training import FrozenGates
-from torchtheory.kernels.deep_paths import path_features
+from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.labs.engine import InvalidInput, Run, lab, quantile_interval
 from torchtheory.nets.feedforward import mlp
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 Pair = tuple[Tensor, Tensor]
 #: One path, feature 1, a fair coin ±1 as label.

@@ -16,8 +16,8 @@ from torchtheory.generalization.paths.two_phase_margins import (
     two_phase_margin_bound,
 )
 from torchtheory.generalization.paths.two_phase_training import gated_outputs
-from torchtheory.kernels.deep_paths import path_features
-from torchtheory.kernels.path_kernel import deep_path_kernel, path_norms
+from torchtheory.kernels.paths.deep_paths import path_features
+from torchtheory.kernels.paths.path_kernel import deep_path_kernel, path_norms
 from torchtheory.labs.engine import InvalidInput, Run, lab, mean_interval, quantile_interval
 from torchtheory.nets.feedforward import dense, mlp
 

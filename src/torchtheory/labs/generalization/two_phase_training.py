@@ -19,11 +19,11 @@ from torchtheory.generalization.paths.two_phase_training import (
     gated_outputs,
     matching_epochs,
 )
-from torchtheory.kernels.deep_paths import path_features
+from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.labs.engine import Interval, InvalidInput, Run, lab, mean_interval
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.training.backpropagation import count_flops
-from torchtheory.training.trainer import fit
+from torchtheory.training.backpropagation.chain import count_flops
+from torchtheory.training.loop.trainer import fit
 
 Pair = tuple[Tensor, Tensor]
 

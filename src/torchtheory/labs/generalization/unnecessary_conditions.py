@@ -34,7 +34,7 @@ from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.problem import Problem
 from torchtheory.nets.symmetries import hidden_layers, permute_units, with_parameters
 from torchtheory.optimization.curvature.operators import hessian_operator
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 TARGETS = (1.0, 1e3, 1e6)
 GRID = Grid(-1.0, 1.0, 10, 1)

@@ -35,7 +35,7 @@ from torchtheory.generalization.vc.shattering import (
 )
 from torchtheory.labs.engine import InvalidInput, Run, lab
 from torchtheory.nets.feedforward import parameter_count
-from torchtheory.nets.separability import separate
+from torchtheory.neurons.separability import separate
 
 
 @lab(

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from torchtheory.kernels.dynamics import DescentRule, HeavyBallRule, KernelTraining
+from torchtheory.kernels.tangent.dynamics import DescentRule, HeavyBallRule, KernelTraining
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.optimization.descent.iterates import gradient_descent
-from torchtheory.training.momentum import HeavyBall
+from torchtheory.training.optimizers.momentum import HeavyBall
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.checks import whole_number
-from torchtheory.kernels.functions import (
+from torchtheory.kernels.learning.functions import (
     Kernel,
     from_features,
     gaussian,
@@ -18,7 +18,7 @@ from torchtheory.kernels.functions import (
     quadratic_features,
 )
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.separability import MaxMargin, max_margin, minimum_norm_point, separate
+from torchtheory.neurons.separability import MaxMargin, max_margin, minimum_norm_point, separate
 
 EXACT = 1e-12
 

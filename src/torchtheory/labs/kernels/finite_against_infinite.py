@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
-from torchtheory.kernels.infinite_convolution import convolutional_kernels
-from torchtheory.kernels.infinite_width import LimitKernels, limit_kernels
-from torchtheory.kernels.parametrization import ntk_convolutional, ntk_mlp
+from torchtheory.kernels.infinite.convolution import convolutional_kernels
+from torchtheory.kernels.infinite.dense import LimitKernels, limit_kernels
+from torchtheory.kernels.infinite.parametrization import ntk_convolutional, ntk_mlp
 from torchtheory.labs.engine import COLORS, Interval, Run, clopper_pearson, lab, mean_interval
 
 CLASSES = 10

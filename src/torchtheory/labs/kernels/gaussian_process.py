@@ -10,9 +10,9 @@ from scipy import stats
 from torch import Tensor
 
 from torchtheory.core.checks import whole_number
-from torchtheory.kernels.functions import Kernel, gaussian, laplace, matern, squared_distances
-from torchtheory.kernels.gaussian_process import posterior, sample_paths
-from torchtheory.kernels.regression import kernel_least_squares
+from torchtheory.kernels.learning.functions import Kernel, gaussian, laplace, matern, squared_distances
+from torchtheory.kernels.learning.gaussian_process import posterior, sample_paths
+from torchtheory.kernels.learning.regression import kernel_least_squares
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab, mean_interval
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from torchtheory.core.checks import whole_number
-from torchtheory.kernels.gram_concentration import (
+from torchtheory.kernels.infinite.gram_concentration import (
     compare_gram,
     gram_radius,
     rademacher_draws,
@@ -20,15 +20,15 @@ from torchtheory.kernels.gram_concentration import (
     weyl_bounds,
     width_for_accuracy,
 )
-from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.kernels.two_layer import (
+from torchtheory.kernels.infinite.two_layer import (
     TwoLayerNetwork,
     expected_gram,
     relu_gram_limit,
     sampled_gram,
 )
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.labs.engine import Run, lab, mean_interval, quantile_interval
-from torchtheory.nets.activations import activation
+from torchtheory.nets.activations.table import activation
 
 
 @lab(

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.core.checks import whole_number
-from torchtheory.kernels.functions import (
+from torchtheory.kernels.learning.functions import (
     Features,
     Kernel,
     arc_cosine,
@@ -24,7 +24,7 @@ from torchtheory.kernels.functions import (
     quadratic_features,
     squared_distances,
 )
-from torchtheory.kernels.regression import SOLVERS, KernelFit, kernel_least_squares
+from torchtheory.kernels.learning.regression import SOLVERS, KernelFit, kernel_least_squares
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.optimization.descent.iterates import gradient_descent
 

@@ -10,12 +10,12 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from torchtheory.kernels.dynamics import KernelTraining
-from torchtheory.kernels.infinite_width import limit_kernels
-from torchtheory.kernels.laws import law_of_training
+from torchtheory.kernels.infinite.dense import limit_kernels
+from torchtheory.kernels.tangent.dynamics import KernelTraining
+from torchtheory.kernels.tangent.laws import law_of_training
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.primer.gaussians import Gaussian
-from torchtheory.training.many_networks import fit_many
+from torchtheory.training.many.networks import fit_many
 
 CONFIDENCE = 0.999
 

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import whole_number
-from torchtheory.kernels.dynamics import DescentRule, KernelTraining
-from torchtheory.kernels.infinite_width import ntk
-from torchtheory.kernels.laziness import Laziness, measure_laziness
-from torchtheory.kernels.linearization import linearize
-from torchtheory.kernels.parametrization import ntk_mlp
-from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.infinite.dense import ntk
+from torchtheory.kernels.infinite.parametrization import ntk_mlp
+from torchtheory.kernels.tangent.dynamics import DescentRule, KernelTraining
+from torchtheory.kernels.tangent.kernel import empirical_ntk
+from torchtheory.kernels.tangent.laziness import Laziness, measure_laziness
+from torchtheory.kernels.tangent.linearization import linearize
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.models.model import PureFunction, flatten
-from torchtheory.training.many_networks import fit_many
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.many.networks import fit_many
 
 # ------------------------------------------------------------------- the gap against the width
 

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import positive_number, whole_number
-from torchtheory.kernels.linearization import (
+from torchtheory.kernels.infinite.two_layer import TwoLayerNetwork, slope_of
+from torchtheory.kernels.tangent.linearization import (
     activation_smoothness,
     linearization_gap,
     linearize,
     two_layer_gap_bound,
 )
-from torchtheory.kernels.two_layer import TwoLayerNetwork, slope_of
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
-from torchtheory.nets.activations import as_layer, nth_derivative
+from torchtheory.nets.activations.table import as_layer, nth_derivative
 from torchtheory.nets.feedforward import mlp
 
 SMOOTH: tuple[Any, ...] = ("logistic", "tanh", nn.Softplus(), torch.sin)

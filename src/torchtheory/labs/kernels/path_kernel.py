@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.data.real import digits
-from torchtheory.kernels.deep_paths import PathFeatures, path_features
-from torchtheory.kernels.path_kernel import deep_path_kernel, number_of_paths, path_norms
+from torchtheory.kernels.paths.deep_paths import PathFeatures, path_features
+from torchtheory.kernels.paths.path_kernel import deep_path_kernel, number_of_paths, path_norms
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 @lab(

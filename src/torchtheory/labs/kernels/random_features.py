@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import whole_number
-from torchtheory.kernels.functions import Kernel, arc_cosine, gaussian
-from torchtheory.kernels.random_features import RandomFeatures
-from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.learning.functions import Kernel, arc_cosine, gaussian
+from torchtheory.kernels.learning.random_features import RandomFeatures
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.labs.engine import Run, lab
 from torchtheory.models.model import PureFunction
 

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchdiffeq import odeint
 
-from torchtheory.kernels.dynamics import DescentRule, KernelTraining
-from torchtheory.kernels.infinite_width import limit_kernels
-from torchtheory.kernels.laws import law_of_training
-from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.infinite.dense import limit_kernels
+from torchtheory.kernels.tangent.dynamics import DescentRule, KernelTraining
+from torchtheory.kernels.tangent.kernel import empirical_ntk
+from torchtheory.kernels.tangent.laws import law_of_training
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.kernels.laws import CONFIDENCE, WideNetwork, lifted, wide_kernels
 from torchtheory.models.model import Parameters, flatten, unflatten

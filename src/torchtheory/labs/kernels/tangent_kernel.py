@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import whole_number
-from torchtheory.kernels.laziness import kernel_drift
-from torchtheory.kernels.linearization import linearize
-from torchtheory.kernels.parametrization import ntk_mlp
-from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.infinite.parametrization import ntk_mlp
+from torchtheory.kernels.tangent.kernel import empirical_ntk
+from torchtheory.kernels.tangent.laziness import kernel_drift
+from torchtheory.kernels.tangent.linearization import linearize
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.models.model import Parameters
 from torchtheory.nets.feedforward import mlp
-from torchtheory.training.many_networks import fit_many
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.many.networks import fit_many
 
 
 @lab(

@@ -11,14 +11,7 @@ from torch.nn.functional import normalize
 
 from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
-from torchtheory.kernels.complexity import (
-    label_complexity,
-    linear_target_complexity,
-    squared_kernel_norm,
-)
-from torchtheory.kernels.functions import Kernel, arc_cosine, linear
-from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.kernels.two_layer import (
+from torchtheory.kernels.infinite.two_layer import (
     TwoLayerNetwork,
     expected_gram,
     relu_gram_coefficients,
@@ -26,6 +19,13 @@ from torchtheory.kernels.two_layer import (
     relu_gram_series,
     sampled_gram,
 )
+from torchtheory.kernels.learning.complexity import (
+    label_complexity,
+    linear_target_complexity,
+    squared_kernel_norm,
+)
+from torchtheory.kernels.learning.functions import Kernel, arc_cosine, linear
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.optimization.descent.iterates import gradient_of
 from torchtheory.primer.spectra import loewner_order

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import whole_number
-from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.kernels.wide_convergence import (
+from torchtheory.kernels.infinite.wide_convergence import (
     WideDescent,
     gradient_domination,
     last_layer_kernel,
@@ -22,11 +21,12 @@ from torchtheory.kernels.wide_convergence import (
     wide_descent,
     wide_network,
 )
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.labs.engine import Interval, Run, clopper_pearson, fit_slope, lab
 from torchtheory.models.model import PureFunction, flatten, unflatten
 from torchtheory.nets.biases import homogeneous
-from torchtheory.nets.layer_features import last_hidden_features
 from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
+from torchtheory.tracing.layer_features import last_hidden_features
 
 STEEPEST_BEND = 4 / (3 * math.sqrt(3))
 r"""$\sup|\tanh''|$, attained where $\tanh^2=\frac13$."""

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
-from torchtheory.kernels.wide_convergence import squared_risk
-from torchtheory.kernels.wide_layer import (
+from torchtheory.kernels.infinite.wide_convergence import squared_risk
+from torchtheory.kernels.infinite.wide_layer import (
     LayerRank,
     fit_last_layer,
     last_layer_path,
@@ -18,7 +18,7 @@ from torchtheory.kernels.wide_layer import (
 )
 from torchtheory.labs.engine import Run, lab
 from torchtheory.models.model import PureFunction, flatten
-from torchtheory.nets.activations import Pointwise
+from torchtheory.nets.activations.table import Pointwise
 
 
 @lab(

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import whole_number
-from torchtheory.kernels.dynamics import DescentRule, KernelTraining
-from torchtheory.kernels.infinite_width import limit_kernels
-from torchtheory.kernels.parametrization import ScaledLinear, Scaling, ntk_mlp
-from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.infinite.dense import limit_kernels
+from torchtheory.kernels.infinite.parametrization import ScaledLinear, Scaling, ntk_mlp
+from torchtheory.kernels.tangent.dynamics import DescentRule, KernelTraining
+from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, lab, mean_interval
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.initialization import initialize

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
-from torchtheory.nets.activation_properties import (
+from torchtheory.nets.activations.properties import (
     MOST_DERIVATIVES,
     ActivationProperties,
     applicable_theorems,
@@ -19,7 +19,7 @@ from torchtheory.nets.activation_properties import (
     invert,
     point_of_nonzero_derivative,
 )
-from torchtheory.nets.activations import ACTIVATIONS, Activation, activation, logit
+from torchtheory.nets.activations.table import ACTIVATIONS, Activation, activation, logit
 
 Function = Callable[[Tensor], Tensor]
 

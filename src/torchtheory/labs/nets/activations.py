@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
-from torchtheory.nets.activations import (
+from torchtheory.nets.activations.table import (
     ACTIVATIONS,
     Activation,
     activation,

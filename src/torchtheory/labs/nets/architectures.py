@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
-from torchtheory.nets.activations import ACTIVATIONS, activation
+from torchtheory.nets.activations.table import ACTIVATIONS, activation
 from torchtheory.nets.feedforward import dense, layer_outputs, mlp
 from torchtheory.nets.graph import GraphNetwork, layered_graph, neuron_graph
 from torchtheory.nets.maxout import Maxout, piecewise_linear_as_maxouts

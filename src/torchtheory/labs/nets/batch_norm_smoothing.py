@@ -25,7 +25,7 @@ from torchtheory.nets.feedforward import drawn_linear
 from torchtheory.nets.normalization import standardize
 from torchtheory.nets.residual.image_resnets import resnet9
 from torchtheory.training import fit
-from torchtheory.training.loop import Diverged
+from torchtheory.training.loop.state import Diverged
 
 EXACT = 1e-10
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.models.model import flatten, unflatten
-from torchtheory.nets.activations import ACTIVATIONS, activation
+from torchtheory.nets.activations.table import ACTIVATIONS, activation
 from torchtheory.nets.biases import absorb_biases, augment, homogeneous
 from torchtheory.nets.feedforward import (
     Architecture,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.models.model import Parameters, flatten
-from torchtheory.nets.activations import ACTIVATIONS
+from torchtheory.nets.activations.table import ACTIVATIONS
 from torchtheory.nets.conversion import convert_activation
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.symmetries import (

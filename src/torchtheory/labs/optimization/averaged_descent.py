@@ -28,7 +28,7 @@ from torchtheory.optimization.descent.iterates import (
 )
 from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
 from torchtheory.optimization.descent.noise import with_gaussian_noise, with_unit_noise
-from torchtheory.training.projection import onto_ball
+from torchtheory.training.optimizers.projection import onto_ball
 
 #: Confidence of each statistical comparison.
 SURE = 0.9999

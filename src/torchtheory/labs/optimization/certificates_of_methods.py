@@ -29,7 +29,7 @@ from torchtheory.optimization.descent.iterates import (
 from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
 from torchtheory.optimization.descent.newton import newton_direction
 from torchtheory.optimization.descent.noise import with_gaussian_noise, with_unit_noise
-from torchtheory.training.momentum import HeavyBall, Nesterov
+from torchtheory.training.optimizers.momentum import HeavyBall, Nesterov
 
 
 @lab(

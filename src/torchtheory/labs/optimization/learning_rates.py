@@ -20,7 +20,7 @@ from torchtheory.labs.optimization.example_losses import half_square
 from torchtheory.optimization.descent.iterates import last_iterate, trajectory
 from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
 from torchtheory.optimization.descent.noise import accumulated_variance
-from torchtheory.training.schedules import PowerLaw, Schedule, robbins_monro
+from torchtheory.training.optimizers.schedules import PowerLaw, Schedule, robbins_monro
 
 #: Confidence of each statistical comparison.
 SURE = 0.9999

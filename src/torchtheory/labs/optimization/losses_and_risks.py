@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
-from torchtheory.training.risks import empirical_risk, risk
+from torchtheory.training.losses.risks import empirical_risk, risk
 
 
 @lab(

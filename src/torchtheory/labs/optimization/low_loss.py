@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.kernels.wide_layer import fit_last_layer
+from torchtheory.kernels.infinite.wide_layer import fit_last_layer
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.linalg.eigenvalues import extremal_eigenvalues
 from torchtheory.models.model import flatten

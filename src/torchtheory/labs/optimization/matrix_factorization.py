@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.nets.autoencoder import LinearAutoencoder, least_loss
+from torchtheory.neurons.autoencoder import LinearAutoencoder, least_loss
 from torchtheory.optimization.linear_networks.second_moments import Covariances
 from torchtheory.optimization.linear_networks.two_layer_critical_points import (
     linear_critical_points,

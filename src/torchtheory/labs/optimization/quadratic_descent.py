@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.problem import Problem
-from torchtheory.nets.regression import least_squares
+from torchtheory.neurons.regression import least_squares
 from torchtheory.optimization.curvature.operators import gauss_newton_operator
 from torchtheory.optimization.descent.iterates import Function, gradient_descent
 from torchtheory.optimization.descent.quadratic_dynamics import (

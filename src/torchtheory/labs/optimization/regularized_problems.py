@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from torchtheory.labs.engine import Run, lab
 from torchtheory.models.model import PureFunction, flatten, unflatten
-from torchtheory.nets.autoencoder import low_rank
+from torchtheory.neurons.autoencoder import low_rank
 from torchtheory.primer.differences import gradient_check, hessian_vector_product
-from torchtheory.training.shrinkage import shrink
+from torchtheory.training.regularizers.shrinkage import shrink
 
 
 @lab(

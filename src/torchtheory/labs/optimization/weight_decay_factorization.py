@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
-from torchtheory.nets.autoencoder import low_rank
+from torchtheory.neurons.autoencoder import low_rank
 from torchtheory.optimization.descent.iterates import Descent, gradient_descent
 from torchtheory.optimization.parallel_networks.factorization_certificates import (
     certify_factorization,

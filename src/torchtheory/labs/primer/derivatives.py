@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
-from torchtheory.nets.regression import least_squares
+from torchtheory.neurons.regression import least_squares
 from torchtheory.primer.differences import (
     Scheme,
     best_step,

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.linalg.eigenvalues import top_eigenpairs
-from torchtheory.nets.regression import logistic_loss, logistic_regression, logistic_smoothness
+from torchtheory.neurons.regression import logistic_loss, logistic_regression, logistic_smoothness
 from torchtheory.primer.differences import hessian_at
 from torchtheory.primer.smoothness import (
     lipschitz_from_below,
     parabola_bounds,
     smoothness_from_below,
 )
-from torchtheory.robustness.lipschitz import layer_norms
+from torchtheory.robustness.lipschitz.layers import layer_norms
 
 Scalar = Callable[[Tensor], Tensor]
 #: Figure 1.2 of the source: how regular each function is at 0, as exponents of the largest slope

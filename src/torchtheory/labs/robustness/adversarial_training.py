@@ -16,8 +16,8 @@ from torchtheory.robustness.adversarial_risk import (
 )
 from torchtheory.robustness.adversarial_training import AdversarialTraining, Trades, danskin_check
 from torchtheory.robustness.attacks.gradient_steps import FGSM, PGD
-from torchtheory.training.loop import BatchLoss
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.state import BatchLoss
+from torchtheory.training.loop.trainer import fit
 
 
 @lab(

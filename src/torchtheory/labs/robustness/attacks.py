@@ -18,7 +18,7 @@ from torchtheory.robustness.attacks.attack import Attack
 from torchtheory.robustness.attacks.goals import cross_entropy
 from torchtheory.robustness.attacks.gradient_steps import FGSM, PGD
 from torchtheory.robustness.attacks.square import Square
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 #: Pixels of the digits are 0, 1/16, ..., 1: the smallest step of their encoding.
 SMALLEST_STEP = 1 / 16

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchtheory.generalization.concentration import bernstein_radius
 from torchtheory.labs.engine import Run, clopper_pearson, lab, quantile_interval
-from torchtheory.nets.activations import activation, as_layer, nth_derivative
+from torchtheory.nets.activations.table import activation, as_layer, nth_derivative
 from torchtheory.primer.gaussian_means import gaussian_rule
 from torchtheory.primer.growth import Growth, growth_compare, polynomial_growth
 from torchtheory.primer.moment_tails import (

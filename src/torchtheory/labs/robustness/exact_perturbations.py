@@ -13,7 +13,7 @@ from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.robustness.bounds.certified import certified_radius
 from torchtheory.robustness.evaluation import Evaluation, evaluate
 from torchtheory.robustness.exact.distance import MinimalPerturbation, minimal_perturbation
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 DUALS = {"inf": 1.0, "2": 2.0, "1": math.inf}
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.labs.engine import Run, clopper_pearson, lab
-from torchtheory.nets.activation_moments import second_moment
+from torchtheory.nets.activations.moments import second_moment
 from torchtheory.nets.feedforward import dense
 from torchtheory.robustness.random_networks import (
     OneStep,

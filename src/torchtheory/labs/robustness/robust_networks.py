@@ -22,7 +22,7 @@ from torchtheory.robustness.robust_memorizer import (
     pair_flip_distance,
     robust_memorizer,
 )
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 
 @lab(

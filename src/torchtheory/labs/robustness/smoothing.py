@@ -12,7 +12,7 @@ from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.robustness.evaluation import evaluate
 from torchtheory.robustness.smoothing import SmoothedClassifier
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.trainer import fit
 
 SIGMA = 0.5
 

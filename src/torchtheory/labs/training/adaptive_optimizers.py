@@ -11,8 +11,8 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from torchtheory.labs.engine import Run
 from torchtheory.labs.training.optimizer_paths import EXACT, Function, trajectory
-from torchtheory.training.adam import UncorrectedAdam
-from torchtheory.training.decay import weight_decay_groups
+from torchtheory.training.optimizers.adam import UncorrectedAdam
+from torchtheory.training.regularizers.decay import weight_decay_groups
 
 
 def adagrad_forms(run: Run, h: Function, start: Tensor) -> None:

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits, split
 from torchtheory.labs.engine import Run, lab, mean_interval
-from torchtheory.training.augmentation import (
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.losses.risks import empirical_risk
+from torchtheory.training.regularizers.augmentation import (
     OneOf,
     Shift,
     Transform,
@@ -18,8 +20,6 @@ from torchtheory.training.augmentation import (
     invariance_gap,
     shifts,
 )
-from torchtheory.training.risks import empirical_risk
-from torchtheory.training.trainer import fit
 
 
 @lab(

@@ -21,18 +21,18 @@ from torchtheory.models.model import flatten, unflatten
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.graph import GraphNetwork
 from torchtheory.primer.differences import numerical_jacobian
-from torchtheory.training.backpropagation import (
+from torchtheory.training.backpropagation.chain import (
     Backpropagation,
     backpropagate,
     is_pointwise,
     pull_back,
 )
-from torchtheory.training.graph_backpropagation import (
+from torchtheory.training.backpropagation.graph import (
     GraphBackpropagation,
     backpropagate_graph,
     error_by_paths,
 )
-from torchtheory.training.losses import classification_loss
+from torchtheory.training.losses.classification import classification_loss
 
 
 @lab(

@@ -12,7 +12,7 @@ from torchtheory.labs.training.autograd_reference import autograd_gradients, hal
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.nets.feedforward import mlp
 from torchtheory.primer.differences import numerical_jacobian
-from torchtheory.training.backpropagation import backpropagate, count_flops
+from torchtheory.training.backpropagation.chain import backpropagate, count_flops
 
 
 def modes(run: Run) -> None:

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits, split
 from torchtheory.labs.engine import Run, lab, mean_interval
-from torchtheory.training.distillation import (
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.regularizers.distillation import (
     agreement,
     distill,
     distillation_gradient,
     distillation_loss,
     teacher_outputs,
 )
-from torchtheory.training.trainer import fit
 
 
 @lab(

@@ -12,7 +12,7 @@ from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.labs.nets.comparing import linear_layer
 from torchtheory.nets.feedforward import mlp
-from torchtheory.training.dropout import (
+from torchtheory.training.regularizers.dropout import (
     UnitDropout,
     WeightDropout,
     all_masks,

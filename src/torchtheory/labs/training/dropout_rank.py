@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.labs.engine import Run, lab
-from torchtheory.training.dropout import dropout_penalty, equalized_factors
+from torchtheory.training.regularizers.dropout import dropout_penalty, equalized_factors
 
 
 @lab(

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
-from torchtheory.training.losses import classification_loss
-from torchtheory.training.risks import (
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.losses.classification import classification_loss
+from torchtheory.training.losses.risks import (
     Sampler,
     empirical_risk,
     hold_out,
     least_empirical_risk,
     risk,
 )
-from torchtheory.training.trainer import fit
 
 #: Confidence of each statistical comparison.
 SURE = 0.9999

@@ -9,8 +9,8 @@ from torch import Tensor
 from torchtheory.core.checks import number_between, whole_number
 from torchtheory.data.real import digits
 from torchtheory.labs.engine import Run, lab, mean_interval
-from torchtheory.training.label_smoothing import uniform_confusion
-from torchtheory.training.many_networks import fit_many, mlp_family
+from torchtheory.training.losses.label_smoothing import uniform_confusion
+from torchtheory.training.many.networks import fit_many, mlp_family
 
 CLASSES = 10
 #: What smoothing must gain to count: two points; it gains about five with flips, one without.

@@ -23,12 +23,7 @@ from torchtheory.data.two_clouds import (
 from torchtheory.labs.engine import COLORS, Interval, Run, clopper_pearson, lab
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.primer.differences import gradient_check, numerical_jacobian
-from torchtheory.training.cross_entropy import (
-    binary_cross_entropy,
-    binary_cross_entropy_slope,
-    slope_in_probability,
-)
-from torchtheory.training.from_scratch import (
+from torchtheory.training.backpropagation.from_scratch import (
     MLP,
     BinaryCrossEntropy,
     GradientDescent,
@@ -37,6 +32,11 @@ from torchtheory.training.from_scratch import (
     TrainingRun,
     lecture_run,
     train_mlp,
+)
+from torchtheory.training.losses.cross_entropy import (
+    binary_cross_entropy,
+    binary_cross_entropy_slope,
+    slope_in_probability,
 )
 
 FRESH = 40_000

@@ -10,7 +10,7 @@ from torch import nn
 
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
-from torchtheory.nets.activation_moments import second_moment
+from torchtheory.nets.activations.moments import second_moment
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.initialization import (
     Distribution,

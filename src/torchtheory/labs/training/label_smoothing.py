@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torchtheory.core.checks import number_between, whole_number
 from torchtheory.data.real import digits
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.training.label_smoothing import (
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.losses.label_smoothing import (
     smooth_labels,
     smoothed_cross_entropy,
     smoothed_gap,
     smoothed_label_entropy,
     uniform_confusion,
 )
-from torchtheory.training.trainer import fit
 
 
 @lab(

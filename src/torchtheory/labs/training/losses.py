@@ -18,7 +18,7 @@ from torchtheory.labs.training.losses_trained import (
     softmax_regression,
 )
 from torchtheory.primer.differences import numerical_jacobian
-from torchtheory.training.losses import LOSSES, classification_loss
+from torchtheory.training.losses.classification import LOSSES, classification_loss
 
 P_B = (0.7, 0.2, 0.1)
 

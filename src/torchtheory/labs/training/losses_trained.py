@@ -12,8 +12,8 @@ from torch import Tensor
 from torchtheory.data.real import digits, split
 from torchtheory.labs.engine import COLORS, Run, clopper_pearson
 from torchtheory.primer.differences import numerical_jacobian
-from torchtheory.training.cross_entropy import softmax_regression_gradient, softmax_regression_loss
-from torchtheory.training.losses import LOSSES, classification_loss
+from torchtheory.training.losses.classification import LOSSES, classification_loss
+from torchtheory.training.losses.cross_entropy import softmax_regression_gradient, softmax_regression_loss
 
 
 def softmax_regression(run: Run, samples: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.optimization.descent.iterates import gradient_descent
-from torchtheory.training.shrinkage import early_stopping_factors
+from torchtheory.training.regularizers.shrinkage import early_stopping_factors
 
 
 @lab(

@@ -18,7 +18,7 @@ from torchtheory.labs.training.adaptive_optimizers import (
 )
 from torchtheory.labs.training.optimizer_paths import EXACT, Function, trajectory
 from torchtheory.optimization.certificates.convergence import accelerated_bound
-from torchtheory.training.momentum import HeavyBall, Nesterov, effective_step, nesterov_iterate
+from torchtheory.training.optimizers.momentum import HeavyBall, Nesterov, effective_step, nesterov_iterate
 
 
 @lab(

@@ -12,13 +12,13 @@ from torch.nn.utils import prune as torch_prune
 from torchtheory.data.real import digits, split
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.nets.feedforward import mlp
-from torchtheory.training.many_networks import fit_many, mlp_family
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.many.networks import fit_many, mlp_family
 from torchtheory.training.pruning.lottery import KINDS, Recipe, Tickets, lottery_tickets
 from torchtheory.training.pruning.magnitude import magnitude_masks
 from torchtheory.training.pruning.masks import Masks, masked, random_masks
 from torchtheory.training.pruning.units import largest_units, remove_units, unit_masks, unit_scores
 from torchtheory.training.pruning.untrained import find_untrained_subnetworks
-from torchtheory.training.trainer import fit
 
 #: Confidence of each statistical comparison.
 SURE = 0.99

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
-from torchtheory.training.shrinkage import (
+from torchtheory.training.regularizers.shrinkage import (
     LARGEST_RATIO,
     WORST_RATIO_AT,
     early_stopping_factors,

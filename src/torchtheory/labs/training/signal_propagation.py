@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
-from torchtheory.nets.activations import activation
+from torchtheory.nets.activations.table import activation
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.initialization import Scheme, draw_weight, initialize, weight_variance
 from torchtheory.training.signal_propagation import (

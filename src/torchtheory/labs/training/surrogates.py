@@ -12,15 +12,15 @@ from torch import Tensor
 
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import decide
-from torchtheory.nets.regression import logistic_regression
-from torchtheory.training.density_losses import (
+from torchtheory.neurons.regression import logistic_regression
+from torchtheory.training.losses.density_losses import (
     histogram,
     l2_density_loss,
     squared_norm,
     surprisal,
     which_bin,
 )
-from torchtheory.training.surrogates import (
+from torchtheory.training.losses.surrogates import (
     logistic_calibration,
     logistic_surrogate,
     logistic_surrogate_slope,

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.labs.training.empirical_risk import Law, linear
-from torchtheory.training.early_stopping import EarlyStopping
-from torchtheory.training.history import History
-from torchtheory.training.risks import empirical_risk
-from torchtheory.training.trainer import fit
+from torchtheory.training.loop.early_stopping import EarlyStopping
+from torchtheory.training.loop.history import History
+from torchtheory.training.loop.trainer import fit
+from torchtheory.training.losses.risks import empirical_risk
 
 
 @lab(

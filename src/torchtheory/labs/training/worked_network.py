@@ -13,7 +13,7 @@ from torchtheory.labs.training.autograd_reference import autograd_gradients, hal
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.nets.feedforward import dense
 from torchtheory.primer.differences import numerical_jacobian
-from torchtheory.training.backpropagation import backpropagate
+from torchtheory.training.backpropagation.chain import backpropagate
 
 #: The weights of Figure 2.7 by the source's names: w_ij leads from input i to hidden unit j, and
 #: w_3j from hidden unit j to the output.

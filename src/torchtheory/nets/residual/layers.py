@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchtheory.core.checks import as_module, number_between, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.activations import Activation, as_layer
+from torchtheory.nets.activations.table import Activation, as_layer
 from torchtheory.nets.feedforward import dense, drawn_linear
 
 Nonlinearity = str | Activation | type[nn.Module] | Callable[..., Any]

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torchtheory.core.checks import described, first_entry, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.optimization.descent.iterates import Descent, Function, value_and_gradient
-from torchtheory.training.history import History
+from torchtheory.training.loop.history import History
 
 Numbers = Sequence[float] | Sequence[Tensor] | np.ndarray[Any, Any] | Tensor
 Points = Tensor | np.ndarray[Any, Any] | Sequence[Tensor]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.checks import as_points, nonnegative_number
-from torchtheory.nets.regression import logistic_smoothness
+from torchtheory.neurons.regression import logistic_smoothness
 
 
 def ridge_constants(x: Tensor, penalty: float = 0.0) -> tuple[float, float]:

@@ -22,15 +22,7 @@ from torchtheory.core.budget import check_time
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.threads import SideBySide, one_thread
 from torchtheory.models.model import Parameters, PureFunction
-from torchtheory.nets.activations import POINTWISE_LAYERS
-from torchtheory.nets.chain import (
-    DROPPING,
-    RESHAPING,
-    Link,
-    as_chain,
-    has_own_forward,
-    is_watched,
-)
+from torchtheory.nets.activations.table import POINTWISE_LAYERS
 from torchtheory.optimization.curvature.convolution_derivatives import channels_last
 from torchtheory.optimization.curvature.stages import (
     AVERAGING,
@@ -51,6 +43,14 @@ from torchtheory.optimization.curvature.weighted_stages import (
     DirectConvolution,
     Own,
     Weighted,
+)
+from torchtheory.tracing.chain import (
+    DROPPING,
+    RESHAPING,
+    Link,
+    as_chain,
+    has_own_forward,
+    is_watched,
 )
 
 #: How a derivative in the outputs moves, of how the outputs move.

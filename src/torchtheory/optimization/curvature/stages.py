@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.workspace import Workspace as Memory
-from torchtheory.nets.chain import Average
 from torchtheory.optimization.curvature.convolution_derivatives import channels_last
+from torchtheory.tracing.chain import Average
 
 #: Layers that are linear, and have no parameters.
 AVERAGING = (

@@ -25,8 +25,6 @@ from torchtheory.core.progress import track
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.nets.chain import as_chain
-from torchtheory.nets.layer_features import last_hidden_features, last_layer
 from torchtheory.nets.symmetries import HiddenLayer, hidden_layers
 from torchtheory.optimization.landscape.parameter_space import (
     Point,
@@ -37,6 +35,8 @@ from torchtheory.optimization.landscape.parameter_space import (
     segment_losses,
 )
 from torchtheory.primer.norms import pairwise_distances
+from torchtheory.tracing.chain import as_chain
+from torchtheory.tracing.layer_features import last_hidden_features, last_layer
 
 #: What the seven legs of a constructed path do, in order.
 LEGS = (

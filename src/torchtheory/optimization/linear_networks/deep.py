@@ -23,7 +23,6 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.nets.chain import as_chain
 from torchtheory.optimization.descent.iterates import Function
 from torchtheory.optimization.linear_networks.deep_factorization import factor_gradients, product_of
 from torchtheory.optimization.linear_networks.second_moments import (
@@ -33,6 +32,7 @@ from torchtheory.optimization.linear_networks.second_moments import (
     reduced_rank_regression,
 )
 from torchtheory.optimization.linear_networks.two_layer import column_projector
+from torchtheory.tracing.chain import as_chain
 
 
 def linear_layers(model: nn.Module) -> list[Tensor]:

@@ -29,13 +29,13 @@ from torchtheory.core.errors import InvalidInput, NonFinite, UnknownName, Unsupp
 from torchtheory.core.mapping import Mapped
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.models.model import PureFunction
-from torchtheory.nets.chain import as_chain
 from torchtheory.nets.homogeneity import (
     Homogeneity,
     check_inputs,
     measure_homogeneity,
 )
 from torchtheory.optimization.parallel_networks.subnetworks import Subnetwork
+from torchtheory.tracing.chain import as_chain
 
 #: 0 as well: at 0 a homogeneous function is 0.
 FACTORS = (0.0, 0.5, 2.0, 10.0)

@@ -30,7 +30,7 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.core.mapping import Mapped
-from torchtheory.nets.chain import as_chain, has_own_forward
+from torchtheory.tracing.chain import as_chain, has_own_forward
 
 OutputLoss = Callable[[Tensor], Tensor]
 """The loss as a function of all outputs `[m, c]`: convex and at least 0."""

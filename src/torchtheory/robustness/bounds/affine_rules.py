@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.robustness.affine_operations import function_of
 from torchtheory.robustness.bounds.graph import Affine, Map, Sum
 from torchtheory.robustness.bounds.vertices import COPIES, per_sample, run_with, vertex
-from torchtheory.robustness.watched_pass import Pass, Signal, signals_in
+from torchtheory.robustness.lipschitz.affine_operations import function_of
+from torchtheory.robustness.lipschitz.watched_pass import Pass, Signal, signals_in
 
 
 def _generic(

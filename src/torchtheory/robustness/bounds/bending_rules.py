@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.robustness.affine_operations import function_of
 from torchtheory.robustness.bounds.affine_rules import each
 from torchtheory.robustness.bounds.graph import Bend, Largest, Maximum
 from torchtheory.robustness.bounds.relaxations import (
@@ -23,7 +22,8 @@ from torchtheory.robustness.bounds.relaxations import (
     Softplus,
 )
 from torchtheory.robustness.bounds.vertices import vertex
-from torchtheory.robustness.watched_pass import Pass, Signal
+from torchtheory.robustness.lipschitz.affine_operations import function_of
+from torchtheory.robustness.lipschitz.watched_pass import Pass, Signal
 
 
 def bend(watch: Pass, x: Any, activation: Activation) -> Any:

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from torchtheory.robustness.bounds.relaxations import Activation, Box, Lines, largest_entries
 from torchtheory.robustness.bounds.rounding import chain, coarseness, entries, gamma, products, sums
-from torchtheory.robustness.watched_pass import Node
+from torchtheory.robustness.lipschitz.watched_pass import Node
 
 Map: TypeAlias = Callable[[Tensor], Tensor]
 Shape: TypeAlias = tuple[int, ...]

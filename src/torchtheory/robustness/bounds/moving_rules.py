@@ -9,8 +9,8 @@ from torch import Tensor
 
 from torchtheory.robustness.bounds.graph import Picks
 from torchtheory.robustness.bounds.vertices import COPIES, run_with, vertex
-from torchtheory.robustness.operations import MOVES, SELECTS
-from torchtheory.robustness.watched_pass import Pass, Signal, signals_in
+from torchtheory.robustness.lipschitz.operations import MOVES, SELECTS
+from torchtheory.robustness.lipschitz.watched_pass import Pass, Signal, signals_in
 
 JOINS = {
     "cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack",

@@ -49,9 +49,16 @@ from torchtheory.robustness.bounds.bending_rules import (
 from torchtheory.robustness.bounds.graph import Graph, Vertex
 from torchtheory.robustness.bounds.moving_rules import JOINS, picks
 from torchtheory.robustness.bounds.vertices import COPIES
-from torchtheory.robustness.lipschitz_bound import signal_of
-from torchtheory.robustness.operations import CASTS, DECISIONS, DROPOUTS, MOVES, SELECTS, followed
-from torchtheory.robustness.watched_pass import Pass, Signal, placed, signals_in
+from torchtheory.robustness.lipschitz.bound import signal_of
+from torchtheory.robustness.lipschitz.operations import (
+    CASTS,
+    DECISIONS,
+    DROPOUTS,
+    MOVES,
+    SELECTS,
+    followed,
+)
+from torchtheory.robustness.lipschitz.watched_pass import Pass, Signal, placed, signals_in
 
 PICKS = MOVES | SELECTS | JOINS | {
     "expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave", "index_select",

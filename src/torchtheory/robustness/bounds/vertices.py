@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.robustness.bounds.graph import Map, Operation, Vertex
-from torchtheory.robustness.watched_pass import Pass, Signal
+from torchtheory.robustness.lipschitz.watched_pass import Pass, Signal
 
 #: Copies of a sample that run.
 COPIES = 2

@@ -25,10 +25,10 @@ from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.progress import track
 from torchtheory.models.samples import Data
 from torchtheory.nets.fresh_weights import drawn_anew
-from torchtheory.training.many_networks import ManyResult, fit_many
+from torchtheory.training.loop.seeds import derived_seed
+from torchtheory.training.many.networks import ManyResult, fit_many
 from torchtheory.training.pruning.magnitude import magnitude_masks
 from torchtheory.training.pruning.masks import Masks, masked, random_masks, sparsity
-from torchtheory.training.seeds import derived_seed
 
 #: What is trained at every sparsity, the ticket first.
 KINDS = ("ticket", "other initial weights", "random mask")

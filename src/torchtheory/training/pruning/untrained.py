@@ -19,10 +19,10 @@ from torchtheory.core.checks import number_between
 from torchtheory.core.errors import EmptyData, ShapeMismatch
 from torchtheory.models.samples import Data
 from torchtheory.models.untouched import copied
-from torchtheory.training.history import History
-from torchtheory.training.many_networks import fit_many
+from torchtheory.training.loop.history import History
+from torchtheory.training.loop.seeds import derived_generator
+from torchtheory.training.many.networks import fit_many
 from torchtheory.training.pruning.masks import masked, prunable_weights
-from torchtheory.training.seeds import derived_generator
 
 
 class ScoredNetwork(nn.Module):

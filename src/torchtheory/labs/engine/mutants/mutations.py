@@ -42,8 +42,8 @@ _LONGEST = 90
 class Function:
     """A library function, by where it is defined.
 
-    >>> Function("torchtheory.nets.hopfield", "Hopfield.energy").name
-    'nets.hopfield:Hopfield.energy'
+    >>> Function("torchtheory.neurons.hopfield", "Hopfield.energy").name
+    'neurons.hopfield:Hopfield.energy'
     """
 
     module: str

@@ -1,0 +1,1 @@
+"""Judging explanations: by removal, randomization, stability, known places, and a clever Hans."""

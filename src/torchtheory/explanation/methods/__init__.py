@@ -1,0 +1,1 @@
+"""Explanations beside relevance propagation: gradients, Taylor, occlusion, LIME, Shapley."""

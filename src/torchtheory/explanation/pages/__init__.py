@@ -1,0 +1,1 @@
+"""Explanations to look at: pages, pictures, numbers with marks."""

@@ -1,0 +1,1 @@
+"""Networks of infinite width: their kernels, and how fast wide ones come near them."""

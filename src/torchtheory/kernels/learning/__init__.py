@@ -1,0 +1,1 @@
+"""Kernels, and learning with them: regression, Gaussian processes, random features."""

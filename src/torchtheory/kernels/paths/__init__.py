@@ -1,0 +1,1 @@
+"""Networks as sums over paths: path features, path norms, path kernels."""

@@ -1,1 +1,0 @@
-"""Convolution as mathematics: operators, matrices, spectra, receptive fields, equivariance."""

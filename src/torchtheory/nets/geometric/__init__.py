@@ -1,1 +1,0 @@
-"""Sets and graphs: networks that respect the order of nothing, and graph spectra."""

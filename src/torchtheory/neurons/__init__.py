@@ -1,0 +1,5 @@
+"""Neurons and memories: thresholds, perceptrons, separability, Hopfield networks, regression."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

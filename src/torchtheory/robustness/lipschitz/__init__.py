@@ -1,0 +1,1 @@
+"""Lipschitz constants of layers and networks, as certified upper bounds."""

@@ -1,0 +1,113 @@
+"""Functions of each entry of a signal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.robustness.lipschitz.affine_operations import value_of
+from torchtheory.robustness.lipschitz.watched_pass import Extent, Pass, Signal, signals_in, times
+
+
+def pointwise(
+    watch: Pass, x: Any, constant: float, name: str, args: tuple[Any, ...], options: dict[str, Any]
+) -> Signal:
+    """A function of each entry whose slope is at most a constant."""
+    if not isinstance(x, Signal) or len(list(signals_in((args, options)))) > 1:
+        raise watch.refuse(f"the network uses {name} with parameters that depend on its input")
+    value = value_of(watch, name, args, options)
+    return slope_bounded(watch, x, value, constant, name)
+
+
+def slope_bounded(watch: Pass, x: Signal, value: Tensor, constant: float, name: str) -> Signal:
+    """The value at the centers of a function of each entry, and the supremum of its slope."""
+    highest = watch.rows(x.value).amax(1)
+    unlimited = torch.full_like(highest, math.inf)
+
+    def rule(one: Extent) -> Extent:
+        largest = unlimited
+        if name == "sigmoid":
+            largest = torch.sigmoid(highest + one.distance)
+        elif name == "tanh":
+            largest = torch.tanh(one.largest)
+        elif name in ("relu", "leaky_relu", "leakyrelu") and constant <= 1:
+            largest = one.largest
+        return Extent(constant * one.lipschitz, constant * one.distance, largest)
+
+    return watch.node(value, (x,), rule)
+
+
+def _module(kind: type[nn.Module], *names: str) -> Callable[[Any, Any], nn.Module]:
+    """The layer of torch that a function with these arguments is."""
+
+    def build(args: tuple[Any, ...], options: dict[str, Any]) -> nn.Module:
+        given = dict(zip(names, args[1:], strict=False)) | {
+            k: v for k, v in options.items() if k in names
+        }
+        return kind(**given)
+
+    return build
+
+
+def _prelu(args: tuple[Any, ...], options: dict[str, Any]) -> nn.Module:
+    weight = options.get("weight", args[-1])
+    made = nn.PReLU(weight.numel())
+    made.weight = nn.Parameter(weight.detach().reshape(-1), requires_grad=False)
+    return made
+
+
+ACTIVATIONS: dict[str, Callable[[Any, Any], nn.Module]] = {
+    "relu": _module(nn.ReLU),
+    "relu6": _module(nn.ReLU6),
+    "hardtanh": _module(nn.Hardtanh, "min_val", "max_val"),
+    "tanh": _module(nn.Tanh),
+    "sigmoid": _module(nn.Sigmoid),
+    "logsigmoid": _module(nn.LogSigmoid),
+    "log_sigmoid": _module(nn.LogSigmoid),
+    "softplus": _module(nn.Softplus, "beta", "threshold"),
+    "softsign": _module(nn.Softsign),
+    "hardsigmoid": _module(nn.Hardsigmoid),
+    "hardswish": _module(nn.Hardswish),
+    "silu": _module(nn.SiLU),
+    "mish": _module(nn.Mish),
+    "selu": _module(nn.SELU),
+    "elu": _module(nn.ELU, "alpha"),
+    "celu": _module(nn.CELU, "alpha"),
+    "gelu": _module(nn.GELU, "approximate"),
+    "leaky_relu": _module(nn.LeakyReLU, "negative_slope"),
+    "prelu": _prelu,
+    "tanhshrink": _module(nn.Tanhshrink),
+    "softshrink": _module(nn.Softshrink),
+}
+
+
+def steepness(constant: float, name: str) -> Callable[..., Any]:
+    def rule(watch: Pass, x: Any, *rest: Any, **options: Any) -> Any:
+        return pointwise(watch, x, constant, name, (x, *rest), options)
+
+    return rule
+
+
+def square(watch: Pass, x: Any, **_: Any) -> Any:
+    value = x.value.square()
+
+    def rule(one: Extent) -> Extent:
+        return Extent(
+            2 * times(one.largest, one.lipschitz),
+            2 * times(one.largest, one.distance),
+            one.largest.square(),
+        )
+
+    return watch.node(value, (x,), rule)
+
+
+def power(watch: Pass, x: Any, exponent: Any, **_: Any) -> Any:
+    if isinstance(x, Signal) and exponent == 2:
+        return square(watch, x)
+    if isinstance(x, Signal) and exponent == 1:
+        return x
+    raise watch.refuse(f"the network uses a power of {exponent}, of which no bound is known here")

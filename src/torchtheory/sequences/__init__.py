@@ -1,0 +1,5 @@
+"""Sequences: recurrent networks, attention and transformers, language."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

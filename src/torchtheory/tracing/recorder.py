@@ -1,0 +1,632 @@
+r"""A network recorded while it runs.
+
+A mode sees every function of torch that the forward pass calls, and hooks say in which module. Two
+passes on two and four samples tell which sizes follow the batch, which tensors are constants, and
+whether the way through the network depends on the data; the network that was recorded in the first
+one must then give what the second one gave.
+
+A function that is made of others (`F.multi_head_attention_forward`, `torch.lstm`) is one operation,
+unless whoever asks does not know it: then it is written out in those that it is made of
+(`torchtheory.tracing.written_out`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from torchtheory.core.errors import InvalidInput, ModelRaised, UnsupportedModel
+from torchtheory.core.foreign_code import ForeignCode
+from torchtheory.models.function_bodies import has_body
+from torchtheory.models.inputs import Parts, Rows, as_mapping, is_several
+from torchtheory.models.model import PureFunction, evaluating, global_randomness_kept, tensors_in
+from torchtheory.models.untouched import contents_kept
+from torchtheory.tracing.kinds import DESCRIPTIONS, KIND_OF
+from torchtheory.tracing.names import function_named, parameters, plain_name
+from torchtheory.tracing.network import (
+    BatchSize,
+    Network,
+    Operation,
+    Value,
+    mapped,
+    values_in,
+)
+from torchtheory.tracing.written_out import written_out
+
+#: Stands for the tensor that a view is taken of.
+_HERE = object()
+
+#: Samples in the two passes that are compared: a size that is half of the batch is not missed.
+_FEW, _MORE = 2, 4
+
+
+def record(
+    model: nn.Module | PureFunction,
+    x: Tensor | Parts,
+    *,
+    known: Callable[[str], bool] | None = None,
+) -> Network:
+    """The operations of a network, in evaluation mode, as they run on `x`.
+
+    Args:
+        model: any module, also one from a `.pt2` archive, or one as a function; it is left as it
+            was.
+        x: a few inputs, `[n, ...]`, or several tensors by position or by name; at most four rows
+            are used, and all of them only where the network cannot do with fewer (a graph network
+            whose rows are nodes).
+        known: says of the plain name of an operation whether it is to stay as it is; what is not
+            known is written out in simpler operations where it can be. By default all are.
+
+    Raises:
+        ModelRaised: if the model does not run on `x`.
+        UnsupportedModel: if something in it is not made by functions of torch, such as a detour
+            over numpy.
+
+    Time: two forward passes of a few samples, and a few milliseconds. Memory: what these passes
+    compute.
+
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    >>> record(net, torch.ones(1, 2))
+    Sequential(%x: [n, 2]):
+        %3 = linear(%x, %0.weight, %0.bias)
+        %4 = relu(%3, inplace=False)
+        return %4
+    """
+    function = model if isinstance(model, PureFunction) else PureFunction(model)
+    rows = _table(function, x)
+    if not len(rows):
+        raise InvalidInput("a network is recorded on some inputs, and none was given")
+    again = partial(_recorded, function, rows)
+    return again(known or (lambda name: True))
+
+
+def _table(function: PureFunction, x: Tensor | Parts) -> Rows:
+    """The inputs as a table, one part per tensor."""
+    if function.rows is not None:
+        assert isinstance(x, Tensor)
+        return function.rows.take(x)
+    if isinstance(x, Tensor):
+        if x.ndim == 0:
+            raise InvalidInput("inputs have one row for each sample, and this is a single number")
+        return Rows((x.detach(),))
+    if is_several(x):
+        several = as_mapping(x)
+        return Rows(several if several is not None else tuple(x))
+    raise InvalidInput(
+        f"inputs are a tensor, a tuple or a dictionary of some, not {type(x).__name__}"
+    )
+
+
+def _recorded(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> Network:
+    index = [torch.arange(k) % len(rows) for k in (_FEW, _MORE)]
+    reason = ""
+    try:
+        few, more = (_pass(function, rows.take(i), known) for i in index)
+    except ModelRaised as error:
+        reason = f"on {_FEW} or {_MORE} of these rows {error}"
+    else:
+        try:
+            network = _merged(few, more)
+        except _Differs as difference:
+            reason = str(difference)
+        else:
+            _refuse_other_numbers(network, more)
+            network.opened = partial(_recorded, function, rows)
+            return network
+    whole = _pass(function, rows, known)
+    network = whole.network()
+    network.rows, network.fixed_because = len(rows), reason
+    network.opened = partial(_recorded, function, rows)
+    return network
+
+
+def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _Recording:
+    """One forward pass, watched."""
+    given = {
+        **{k: p.detach() for k, p in function.parameters.items()},
+        **{k: b.detach().clone() for k, b in function.buffers.items()},
+    }
+    if function.writes:
+        given = {k: t.clone() for k, t in given.items()}
+    own = Rows(_each(rows.parts, Tensor.clone))
+    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
+    mode = _Recording(function.model, known)
+    for name, part in _inputs(function.model, args, kwargs):
+        mode.starts(part, "input", name)
+    for name, tensor in given.items():
+        mode.starts(tensor, "parameter" if name in function.parameters else "buffer", name)
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(global_randomness_kept())
+        stack.enter_context(contents_kept(function.model, values=False))
+        stack.enter_context(evaluating(function.model))
+        stack.enter_context(ForeignCode("the model", ModelRaised))
+        stack.enter_context(mode.named())
+        stack.enter_context(mode)
+        outputs = torch.func.functional_call(function.model, given, args, kwargs)
+    mode.returns(outputs)
+    return mode
+
+
+def _each(parts: Parts, change: Callable[[Tensor], Tensor]) -> Parts:
+    if isinstance(parts, dict):
+        return {k: change(t) for k, t in parts.items()}
+    return tuple(change(t) for t in parts)
+
+
+def _inputs(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, Tensor]]:
+    """Names of the inputs as `forward` knows them."""
+    try:
+        names = list(inspect.signature(model.forward).parameters)
+    except (TypeError, ValueError):
+        names = []
+    found: list[tuple[str, Tensor]] = []
+    for k, given in enumerate(args):
+        name = names[k] if k < len(names) and names[k] not in ("args", "inputs") else f"x{k or ''}"
+        several = given if isinstance(given, tuple | list) else None
+        if isinstance(given, dict):
+            found += [(str(key), t) for key, t in given.items()]
+        elif several is not None:
+            found += [(f"{name}{i}", t) for i, t in enumerate(several)]
+        else:
+            found.append((name, given))
+    yield from [(n if n != "input" else "x", t) for n, t in [*found, *kwargs.items()]]
+
+
+# ----------------------------------------------------------------------------------- one pass
+
+
+@dataclass(eq=False)
+class _Known:
+    """What is known of a tensor of the pass.
+
+    Attributes:
+        tensor: itself, so that its id stays its own.
+        value: what stands for it now.
+        version: how often its memory had been written to when that was so.
+        parent, operation, place: the tensor whose memory it shares, how it comes from there, and as
+            which of the results.
+    """
+
+    tensor: Tensor
+    value: Value
+    version: int = 0
+    parent: _Known | None = None
+    operation: Operation | None = None
+    place: int = 0
+
+
+class _Recording(TorchFunctionMode):
+    """The mode of one pass."""
+
+    def __init__(self, model: nn.Module, known: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.model = model
+        self.is_known = known
+        self.operations: list[Operation] = []
+        self.values: list[Value] = []
+        self.started: dict[Value, Tensor] = {}
+        self.inputs: list[Value] = []
+        self.given: list[Tensor] = []
+        self.output: Any = None
+        self.output_tensors: Any = None
+        self._path: list[tuple[str, nn.Module]] = [("", model)]
+        self._known: dict[int, _Known] = {}
+        self._versions: dict[int, int] = {}
+
+    # -- where it is -------------------------------------------------------------------------------
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Inside it is known which module's forward runs."""
+        handles = []
+
+        def enter(name: str, module: nn.Module, _: Any) -> None:
+            self._path.append((name, module))
+
+        def leave(*_: Any) -> None:
+            self._path.pop()
+
+        for name, module in self.model.named_modules():
+            handles.append(module.register_forward_pre_hook(partial(enter, name)))
+            handles.append(module.register_forward_hook(leave, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _place(self) -> tuple[str, str]:
+        name, module = self._path[-1]
+        layer = getattr(
+            module, "running_layer", None
+        )  # an archive knows what its nodes were part of
+        if layer:
+            return (f"{name}.{layer[0]}" if name and layer[0] else name or layer[0]), layer[1]
+        return name, type(module).__name__
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def starts(self, tensor: Tensor, origin: Any, name: str) -> Value:
+        """A tensor that no operation makes."""
+        value = self._value(tensor, origin, name, follows=origin == "input")
+        self._known[id(tensor)] = _Known(tensor, value, self._version(tensor))
+        if origin == "input":
+            self.inputs.append(value)
+            self.given.append(tensor.clone())  # the network may write to it
+        else:
+            self.started[value] = tensor
+        return value
+
+    def _value(
+        self, tensor: Tensor, origin: Any = "operation", name: str = "", *, follows: bool
+    ) -> Value:
+        value = Value(len(self.values), tuple(tensor.shape), tensor.dtype, origin, name, follows)
+        self.values.append(value)
+        return value
+
+    def _of(self, leaf: Any) -> Any:
+        """What stands for an argument: the value of a tensor, everything else itself."""
+        if not isinstance(leaf, Tensor):
+            return leaf
+        found = self._known.get(id(leaf))
+        if found is None:
+            return self.starts(leaf, "constant", "")
+        self._refresh(found)
+        return found.value
+
+    def _version(self, tensor: Tensor) -> int:
+        return self._versions.get(_memory(tensor), 0)
+
+    def _refresh(self, one: _Known) -> None:
+        """A view of what was written to meanwhile is taken anew."""
+        now = self._version(one.tensor)
+        if one.version == now:
+            return
+        if one.parent is None or one.operation is None or len(one.operation.inputs) != 1:
+            raise UnsupportedModel(
+                "the network writes to a tensor and goes on to use another view of it"
+                f" (in {self._words()})"
+            )
+        self._refresh(one.parent)
+        parent, op = one.parent.value, one.operation
+
+        def taken(leaf: Any) -> Any:
+            return parent if isinstance(leaf, Value) else leaf
+
+        result = mapped(op.result, lambda v: self._value_like(v) if isinstance(v, Value) else v)
+        self._append(op.name, op.function, mapped(op.args, taken), mapped(op.kwargs, taken), result)
+        one.value, one.version = tuple(values_in(result))[one.place], now
+
+    def _value_like(self, old: Value) -> Value:
+        value = replace(old, number=len(self.values))
+        self.values.append(value)
+        return value
+
+    def _words(self) -> str:
+        name, kind = self._place()
+        return f"layer {name!r}, {kind}" if name else kind
+
+    # -- the mode ----------------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name, writes = plain_name(func)
+        if name in DESCRIPTIONS:
+            return func(*args, **kwargs)
+        if not self.is_known(name):
+            simpler = written_out(func, name)
+            if simpler is not None:
+                with self:
+                    return simpler(*args, **kwargs)
+        # what the arguments are is asked before the function may change them
+        given = mapped((args, kwargs), self._of)
+        made = func(*args, **kwargs)
+        target: Tensor | None = None
+        function = func
+        own_args, own_kwargs = given
+        if kwargs.get("out") is not None:
+            target = kwargs["out"]
+            own_kwargs = {k: v for k, v in own_kwargs.items() if k != "out"}
+            if isinstance(target, tuple):
+                raise UnsupportedModel(
+                    f"{name} writes to several tensors given as out= (in {self._words()})"
+                )
+        elif writes:
+            target = args[0] if args else kwargs.get("input", kwargs.get("self"))
+            function = _not_writing(func, name, target)
+        elif has_body(func) and "inplace" in parameters(func):
+            bound = inspect.signature(func).bind(*own_args, **own_kwargs)
+            if bound.arguments.get("inplace"):
+                target = inspect.signature(func).bind(*args, **kwargs).arguments["input"]
+                bound.arguments["inplace"] = False
+                own_args, own_kwargs = bound.args, bound.kwargs
+        if target is not None:
+            if isinstance(target, Tensor):
+                self._write(name, function, own_args, own_kwargs, target)
+            return made
+        if not any(True for _ in tensors_in(_flat(made))):
+            if name.startswith("get ") or not any(v.follows for v in values_in(given)):
+                return made
+            self._append(name, func, own_args, own_kwargs, None)  # a number was asked for
+            return made
+        made = _new_objects(made, args, kwargs)
+        self._make(name, func, own_args, own_kwargs, made, (args, kwargs))
+        return made
+
+    def _append(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> Operation:
+        layer, kind = self._place()
+        op = Operation(len(self.operations), name, function, args, kwargs, result, layer, kind)
+        self.operations.append(op)
+        return op
+
+    def _make(
+        self, name: str, function: Any, args: Any, kwargs: Any, made: Any, given: Any
+    ) -> None:
+        """An operation has made tensors."""
+        follows = any(v.follows for v in values_in((args, kwargs)))
+        fresh: list[tuple[Tensor, Value]] = []
+
+        def one(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return None
+            value = self._value(leaf, follows=follows)
+            fresh.append((leaf, value))
+            return value
+
+        op = self._append(name, function, args, kwargs, mapped(made, one))
+        sources = {_memory(t): t for t in tensors_in(_flat(given)) if t.numel()}
+        for place, (tensor, value) in enumerate(fresh):
+            known = _Known(tensor, value, self._version(tensor), place=place)
+            source = sources.get(_memory(tensor)) if tensor.numel() else None
+            if source is not None:
+                known.parent, known.operation = self._known[id(source)], op
+            self._known[id(tensor)] = known
+
+    def _write(self, name: str, function: Any, args: Any, kwargs: Any, target: Tensor) -> None:
+        """A tensor was written to: there is a new value, also of what it is a part of."""
+        self._of(target)
+        one = self._known[id(target)]
+        follows = any(v.follows for v in values_in((args, kwargs)))
+        value = self._value(target, follows=follows)
+        self._append(name, function, args, kwargs, value)
+        memory = _memory(target)
+        self._versions[memory] = self._versions.get(memory, 0) + 1
+        one.value, one.version = value, self._versions[memory]
+        while one.parent is not None and one.operation is not None:
+            parent, view = one.parent, one.operation
+            if len(view.inputs) != 1 or parent.version < one.version - 1:
+                break  # found stale when it is used
+            whole = self._value(parent.tensor, follows=follows or parent.value.follows)
+            here = mapped((view.args, view.kwargs), lambda v: _HERE if isinstance(v, Value) else v)
+            change = partial(_put, view.function, one.place)
+            self._append("put", change, (parent.value, one.value, *here), {}, whole)
+            parent.value, parent.version = whole, self._versions[memory]
+            one = parent
+
+    def returns(self, outputs: Any) -> None:
+        """The network has returned."""
+        self.output_tensors = _plain(outputs)
+        self.output = mapped(self.output_tensors, self._of)
+
+    def network(self) -> Network:
+        """What was recorded."""
+        tensors = {v: t.detach().clone() for v, t in self.started.items()}
+        title = type(self.model).__name__
+        whole = Network(title, self.inputs, self.operations, self.output, tensors)
+        # what a written part belongs to is put together again, also where nobody looks at it
+        kept = [
+            op
+            for op in self.operations
+            if (op.follows and op.name != "put") or not whole.needed.isdisjoint(op.outputs)
+        ]
+        for number, op in enumerate(kept):
+            op.number = number
+        return Network(title, self.inputs, kept, self.output, tensors)
+
+
+def _memory(tensor: Tensor) -> int:
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # a sparse tensor has none
+        return -id(tensor)
+
+
+def _flat(tree: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def note(leaf: Any) -> Any:
+        found.append(leaf)
+        return leaf
+
+    mapped(tree, note)
+    return found
+
+
+def _new_objects(made: Any, args: Any, kwargs: Any) -> Any:
+    """What a function returns; an argument that it returns as it is, as another tensor object."""
+    given = {id(t) for t in tensors_in(_flat((args, kwargs)))}
+    if isinstance(made, Tensor):
+        return made.view_as(made) if id(made) in given else made
+    return made
+
+
+def _put(
+    view: Callable[..., Any],
+    place: int,
+    whole: Tensor,
+    part: Tensor,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Tensor:
+    """A tensor with a part of it exchanged: the one that a view of it shows."""
+    made = whole.clone()
+
+    def own(leaf: Any) -> Any:
+        return made if leaf is _HERE else leaf
+
+    shown = view(*mapped(args, own), **mapped(kwargs, own))
+    (shown[place] if isinstance(shown, tuple | list) else shown).copy_(part)
+    return made
+
+
+def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
+    """The function that makes a new tensor instead of writing to the one it is given."""
+    if name == "setitem":
+        return _with_entries
+    if isinstance(func, torch._ops.OpOverload):
+        packet = getattr(torch.ops.aten, name, None)
+        found = getattr(packet, func._overloadname, None)
+    else:
+        found = function_named(name)
+    if found is None or name in ("copy", "fill", "zero") or KIND_OF.get(name) == "random":
+        return partial(_on_a_copy, func)
+    return found
+
+
+def _with_entries(whole: Tensor, index: Any, entries: Any) -> Tensor:
+    made = whole.clone()
+    made[index] = entries
+    return made
+
+
+def _on_a_copy(func: Any, target: Tensor, *args: Any, **kwargs: Any) -> Any:
+    made = target.clone()
+    func(made, *args, **kwargs)
+    return made
+
+
+def _plain(outputs: Any) -> Any:
+    """What a model returns, as tuples, lists and dictionaries."""
+    if isinstance(outputs, Mapping):
+        return {k: _plain(v) for k, v in outputs.items()}
+    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
+        fields = [f.name for f in dataclasses.fields(outputs)]
+        return {k: _plain(getattr(outputs, k)) for k in fields}
+    if isinstance(outputs, list | tuple):
+        parts = [_plain(v) for v in outputs]
+        return parts if isinstance(outputs, list) else tuple(parts)
+    return outputs
+
+
+# --------------------------------------------------------------------------------- two passes
+
+
+class _Differs(Exception):
+    """Two passes did different things."""
+
+
+def _merged(few: _Recording, more: _Recording) -> Network:
+    """The network that both passes are passes of."""
+    if len(few.operations) != len(more.operations) or len(few.values) != len(more.values):
+        raise _Differs("what it does depends on the number of samples, or on what is in them")
+    for a, b in zip(few.values, more.values, strict=True):
+        if a.origin != b.origin or len(a.shape) != len(b.shape):
+            raise _Differs("what it does depends on the number of samples, or on what is in them")
+        a.shape = tuple(_size(s, t) for s, t in zip(a.shape, b.shape, strict=True))
+    for one, other in zip(few.operations, more.operations, strict=True):
+        if one.name != other.name:
+            raise _Differs(
+                f"it does {one.name} or {other.name} in {one.place}, depending on the samples"
+            )
+        one.args = _common(one.args, other.args, one)
+        one.kwargs = _common(one.kwargs, other.kwargs, one)
+    network = few.network()
+    for (value, own), (_, theirs) in zip(few.started.items(), more.started.items(), strict=True):
+        if value.origin == "constant" and not _same(own, theirs):
+            users = network.users.get(value)
+            where = f" (in {users[0].place})" if users else ""
+            if own.shape == theirs.shape:
+                raise UnsupportedModel(
+                    "the network makes numbers of its input by something that is no function of "
+                    f"torch, such as numpy{where}: it cannot be followed there"
+                )
+            raise _Differs(f"a constant in it has the size of the batch{where}")
+    return network
+
+
+def _common(a: Any, b: Any, where: Operation) -> Any:
+    """An argument that both passes gave, with sizes that follow the batch."""
+    if isinstance(a, Value) and isinstance(b, Value):
+        if a.number != b.number:
+            raise _Differs(f"what {where.name} in {where.place} is given depends on the samples")
+        return a
+    if type(a) is not type(b):
+        raise _Differs(f"what {where.name} in {where.place} is given depends on the samples")
+    if isinstance(a, tuple | list):
+        if len(a) != len(b):
+            raise _Differs(f"what {where.name} in {where.place} is given depends on the samples")
+        parts = [_common(p, q, where) for p, q in zip(a, b, strict=True)]
+        return parts if isinstance(a, list) else tuple(parts)
+    if isinstance(a, dict):
+        return {k: _common(v, b.get(k), where) for k, v in a.items()}
+    if isinstance(a, slice):
+        return slice(
+            *(_common(getattr(a, k), getattr(b, k), where) for k in ("start", "stop", "step"))
+        )
+    if isinstance(a, int) and not isinstance(a, bool):
+        return _size(a, b)
+    if isinstance(a, float) and a != b and not (a != a and b != b):
+        raise _Differs(
+            f"a number that {where.name} in {where.place} is given depends on the samples"
+        )
+    return a
+
+
+def _size(few: int, more: int) -> int | BatchSize:
+    if few == more:
+        return few
+    times, rest = divmod(more - few, _MORE - _FEW)
+    if rest:
+        raise _Differs(f"a size is {few} for {_FEW} samples and {more} for {_MORE}")
+    return BatchSize(times, few - times * _FEW)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a is b or (a.shape == b.shape and a.dtype == b.dtype and _all_equal(a, b))
+
+
+def _all_equal(a: Tensor, b: Tensor) -> bool:
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _refuse_other_numbers(network: Network, more: _Recording) -> None:
+    """What was recorded in the first pass must give what the second pass gave."""
+    if network.random or network.decisions:
+        return
+    with torch.no_grad():
+        made = network.replay(*more.given)
+    for own, theirs in zip(
+        tensors_in(_flat(made)), tensors_in(_flat(more.output_tensors)), strict=True
+    ):
+        if not _close(own, theirs):
+            raise UnsupportedModel(
+                f"{network.title} could not be recorded: its operations alone give other numbers "
+                "than the model, so something in it is not made by functions of torch, or "
+                "remembers an earlier pass"
+            )
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Up to rounding: a batch of another size may be summed in another order."""
+    if not (a.is_floating_point() or a.is_complex()):
+        return _all_equal(a, b)
+    room = (
+        1e3 * torch.finfo(a.dtype).eps * float(b.abs().nan_to_num(0, 0, 0).amax())
+        if b.numel()
+        else 0
+    )
+    return bool(((a == b) | ((a - b).abs() <= room) | ((a != a) & (b != b))).all())

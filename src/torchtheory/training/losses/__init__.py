@@ -1,0 +1,1 @@
+"""Losses and risks: for classification, their surrogates, and what they estimate."""

@@ -1,0 +1,1 @@
+"""Optimizers that torch lacks, by name, and schedules of learning rates."""

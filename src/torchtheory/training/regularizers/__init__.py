@@ -1,0 +1,1 @@
+"""What keeps a training from fitting everything: dropout, decay, augmentation, distillation."""
