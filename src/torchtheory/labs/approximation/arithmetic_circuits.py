@@ -18,7 +18,6 @@ from torchtheory.approximation.depth.arithmetic_circuits import (
     random_deep_circuit,
     shallow_from_tensor,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 #: places and features
@@ -31,6 +30,7 @@ SIZES: tuple[tuple[int, int], ...] = ((2, 3), (4, 2), (4, 3), (4, 5), (8, 2))
     covers=["X-78"],
     title="A random deep arithmetic circuit has rank r^(m/2); a shallow one needs a term for each",
     full={"draws": 40, "sweeps": 400},
+    least={"draws": 2, "sweeps": 1},
 )
 def arithmetic_circuits(run: Run, draws: int = 4, sweeps: int = 30) -> None:
     r"""Deep circuits are drawn, their coefficients written out, and matched by shallow ones.
@@ -45,8 +45,6 @@ def arithmetic_circuits(run: Run, draws: int = 4, sweeps: int = 30) -> None:
         draws: random deep circuits of each kind and size.
         sweeps: of alternating least squares over the factors of a shallow circuit.
     """
-    whole_number(draws, "draws", least=2)
-    whole_number(sweeps, "sweeps", least=1)
     scores(run)
     ranks(run, draws)
     universal(run)

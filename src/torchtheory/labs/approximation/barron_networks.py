@@ -19,7 +19,6 @@ from torchtheory.approximation.barron.sampled_networks import (
     units_for_error,
 )
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.interpolation.bias_variance import BiasVariance, decompose_predictions
 from torchtheory.generalization.learning.width_choice import approximation_bound
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
@@ -63,6 +62,7 @@ class Curve:
     title="Networks drawn from a function's frequencies err by at most (2rC)²/k in any dimension",
     errata=["sample-sum-without-average", "relu-satisfies-assumption-one"],
     full={"seeds": 60, "points": 1000},
+    least={"seeds": 20, "points": 50},
 )
 def barron_networks_lab(run: Run, seeds: int = 50, points: int = 50) -> None:
     """For a target with known frequencies, the proof is run: k steps are drawn, the network built.
@@ -78,8 +78,6 @@ def barron_networks_lab(run: Run, seeds: int = 50, points: int = 50) -> None:
         seeds: random networks per size.
         points: random points of the ball at which errors are measured.
     """
-    whole_number(seeds, "seeds", least=20)
-    whole_number(points, "points", least=50)
     gaussians = {d: curve(run, gaussian_of(d), seeds, points) for d in DIMENSIONS}
     waves = {d: curve(run, waves_of(run, d), seeds, points) for d in DIMENSIONS}
     # more draws: the interval of a biased slope must not reach -1

@@ -10,7 +10,6 @@ import torch
 from torchtheory.approximation.barron.sampled_networks import barron_network, draw_steps
 from torchtheory.approximation.barron.spectra import PlaneWaves
 from torchtheory.approximation.barron.uniform import SupOverSets, additive_extremes, additive_sup_error, additive_waves
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Interval, Run, fit_slope, lab, mean_interval
 
 COUNTS = (1024, 4096, 16384)
@@ -25,6 +24,7 @@ IDS = ["L-101", "A-104"]
     covers=["L-101", "A-104"],
     title="Barron's theorem in the sup norm: n^(-1/2), times √d on a cube and d^(1/4) on a ball",
     full={"seeds": 80, "parts": 512},
+    least={"seeds": 8, "parts": 32},
 )
 def barron_sup_norm(run: Run, seeds: int = 16, parts: int = 192) -> None:
     """The largest error of a network of random steps, exactly, for sums of waves along the axes.
@@ -39,8 +39,6 @@ def barron_sup_norm(run: Run, seeds: int = 16, parts: int = 192) -> None:
         seeds: random networks per size.
         parts: of the squared radius, which coordinates share in whole parts where the set is the ball.
     """
-    whole_number(seeds, "seeds", least=8)
-    whole_number(parts, "parts", least=32)
     agrees(run)
     found = {
         d: [[one(run, additive_waves(d), n, parts) for n in COUNTS] for _ in range(seeds)] for d in (1, *DIMENSIONS)

@@ -23,7 +23,6 @@ from torchtheory.approximation.dictionaries.cartoon_networks import (
 )
 from torchtheory.approximation.dictionaries.cartoons import Cartoon, Waves, cartoon
 from torchtheory.approximation.dictionaries.shearlets import shearlet_frame
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 
 
@@ -45,6 +44,7 @@ class Curves(NamedTuple):
     covers=["X-40", "X-44", "X-48"],
     title="Cartoons: Fourier needs M⁻¹ᐟ⁴, wavelets M⁻¹ᐟ², networks M⁻¹",
     full={"resolution": 1024, "cartoons": 16, "doublings": 4},
+    least={"cartoons": 2},
 )
 def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 12, doublings: int = 3) -> None:
     """A cartoon is smooth but for a jump along a curve, and the jump decides how fast methods are.
@@ -65,7 +65,6 @@ def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 12, doubl
         cartoons: random cartoons per smoothness.
         doublings: networks per cartoon, each with twice the sides of the one before.
     """
-    whole_number(cartoons, "cartoons", least=2)
     drawn = {n: [cartoon(n, generator=run.generator) for _ in range(cartoons)] for n in (1, 2)}
     norms(run, drawn)
     one_jump(run)

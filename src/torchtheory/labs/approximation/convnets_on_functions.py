@@ -20,7 +20,6 @@ from torchtheory.approximation.architectures.function_convnets import (
     inner_product_convnet,
     step_image,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 
 CUTOFF = 4.0
@@ -76,6 +75,7 @@ class Bumps:
     covers=["X-79", "X-80"],
     title="Convolutional networks reach the continuous functionals and equivariant maps, no others",
     full={"images": 16, "finest": 128},
+    least={"images": 2, "finest": 32},
 )
 def convnets_on_functions(run: Run, images: int = 8, finest: int = 64) -> None:
     r"""Bumps with bounded parameters, a compact family, are discretized ever more finely.
@@ -91,8 +91,6 @@ def convnets_on_functions(run: Run, images: int = 8, finest: int = 64) -> None:
         images: random bumps in the family.
         finest: cells per side of the finest grid.
     """
-    whole_number(images, "images", least=2)
-    whole_number(finest, "finest", least=32)
     bumps = family(run, images)
     grids = [CellGrid(CUTOFF, n) for n in (8, 16, 32, 64, 128) if n <= finest]
     curves = {

@@ -46,6 +46,7 @@ def jump(x: Tensor) -> Tensor:
     title="N + 1 logistic units stay within (Λ/N)(1 + small) of a Λ-Lipschitz function",
     errata=["cybenko-any-function"],
     full={"doublings": 7},
+    least={"doublings": 3},
 )
 def cybenko_sums(run: Run, doublings: int = 5) -> None:
     """Cybenko's sum is written down for four functions, 4 to 2^(`doublings` + 1) cells.
@@ -56,7 +57,6 @@ def cybenko_sums(run: Run, doublings: int = 5) -> None:
     continuous sum, and beyond the interval the sum is constant. Look at the soft staircase, which
     is the better the softer, until it is too soft.
     """
-    whole_number(doublings, "doublings", least=3)
     cells = [2 ** (k + 2) for k in range(doublings)]
     sharps = [2.0, 4.0, 10.0, 40.0]
     found = {(name, s): [staircase(g, rho, n, s) for n in cells] for name, g, rho in LINES for s in sharps}
@@ -160,6 +160,7 @@ def square(z: Tensor) -> Tensor:
     covers=["A-27", "S-30", "X-10", "X-12"],
     title="Wider is closer in one, two and three dimensions, unless σ is a polynomial",
     full={"doublings": 6, "seeds": 7},
+    least={"doublings": 2, "seeds": 1},
 )
 def cybenko_density(run: Run, doublings: int = 4, seeds: int = 3) -> None:
     """Random units of the activations of the table, output weights by least squares.
@@ -171,8 +172,6 @@ def cybenko_density(run: Run, doublings: int = 4, seeds: int = 3) -> None:
     program finds. On finitely many points the condition is not needed: three points are met by z²
     as well. Look at the plateau.
     """
-    whole_number(doublings, "doublings", least=2)
-    whole_number(seeds, "seeds", least=1)
     widths = [8 * 2**k for k in range(doublings + 1)]
     drawn = torch.randint(2**31, (seeds,), generator=run.generator).tolist()
     curves = {name: [errors_of(name, d, g, widths, drawn) for d, _, g in CUBES] for name in ("logistic", "relu")}
@@ -304,6 +303,7 @@ SEEING = ("logistic", "tanh", "relu", "heaviside", "gaussian", "softplus")
     covers=["A-28", "S-29", "X-09", "X-10"],
     title="Sigmoids see every measure on distinct points; polynomials of degree q miss some",
     full={"points": 50, "units": 500},
+    least={"points": 12},
 )
 def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> None:
     """`units` random units at `points` random points of a square: the rank of their values.
@@ -314,7 +314,6 @@ def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> 
     the proof's limit: steep sigmoids become steps and indicators, at the rate e^(-a distance).
     Look at the unseen measure in the figure.
     """
-    whole_number(points, "points", least=12)
     whole_number(units, "units", least=points)
     x = run.rand(points, 2)
     tests = {n: discriminatory_test(n, x, units, generator=run.generator) for n in SEEING}

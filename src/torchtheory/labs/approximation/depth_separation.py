@@ -12,7 +12,6 @@ from torchtheory.approximation.depth.ball_measure import draw_band_limited
 from torchtheory.approximation.depth.band_limited import tubes_needed
 from torchtheory.approximation.depth.comparison import compare_depth
 from torchtheory.approximation.depth.radial import RadialShells
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, fit_slope, lab
 
 DIMENSIONS = (10, 20, 50, 100, 200, 500, 1000)
@@ -26,6 +25,7 @@ REACH = 2.0
     covers=["A-85", "L-109"],
     title="Two hidden layers of polynomial width against one of exponential width: the statement",
     full={"steps": 3000, "seeds": 5, "parameters": 3000, "dimension": 10},
+    least={"dimension": 2, "seeds": 2},
 )
 def depth_separation_cards(
     run: Run, steps: int = 200, seeds: int = 2, parameters: int = 400, dimension: int = 6
@@ -45,8 +45,6 @@ def depth_separation_cards(
         parameters: of a trained network, about.
         dimension: of the inputs of the trained networks.
     """
-    whole_number(dimension, "dimension", least=2)
-    whole_number(seeds, "seeds", least=2)
     widths(run)
     explicit(run)
     illustration(run, steps, seeds, parameters, dimension)

@@ -24,7 +24,6 @@ from torchtheory.approximation.depth.band_limited import (
     tubes_needed,
     unit_volume_radius,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, clopper_pearson, fit_slope, lab
 from torchtheory.primer.function_spaces import fourier_transform
 
@@ -39,6 +38,7 @@ CHANCE = 1e-6  # that a true statement fails by the draw
     title="A few ridge functions cover exponentially little of a ball of frequencies",
     errata=["band-limited-density-unit-ball"],
     full={"points": 400_000},
+    least={"points": 1_000},
 )
 def eldan_shamir_lab(run: Run, points: int = 20_000) -> None:
     """The two computable steps of Eldan and Shamir's proof.
@@ -53,7 +53,6 @@ def eldan_shamir_lab(run: Run, points: int = 20_000) -> None:
     Args:
         points: random points of a ball, for shares by counting.
     """
-    whole_number(points, "points", least=1000)
     density(run)
     drawn(run, points)
     star(run)

@@ -19,7 +19,6 @@ from torchtheory.approximation.architectures.filter_factorization import (
     sobolev_depth_exponents,
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers
@@ -42,6 +41,7 @@ WAVES: tuple[tuple[float, tuple[float, float, float], float], ...] = (
     title="Short filters in a row are any filter, and deep convolutional networks any shallow one",
     errata=["convolutional-depth-too-small"],
     full={"degree": 199, "units": 64},
+    least={"degree": 9, "units": 8},
 )
 def filter_factorization(run: Run, degree: int = 79, units: int = 16) -> None:
     r"""Long filters are factored, shallow networks written as convolutions, depths compared.
@@ -56,8 +56,6 @@ def filter_factorization(run: Run, degree: int = 79, units: int = 16) -> None:
     Args:
         units: pieces of the broken line for a plane wave, at most.
     """
-    whole_number(degree, "degree", least=9)
-    whole_number(units, "units", least=8)
     factors(run, degree)
     made = equal_networks(run)
     ladder = rate(run, units)

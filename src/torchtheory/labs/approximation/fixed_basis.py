@@ -16,7 +16,6 @@ from torchtheory.approximation.barron.fixed_basis import (
 )
 from torchtheory.approximation.barron.sampled_networks import barron_network
 from torchtheory.approximation.barron.spectra import PlaneWaves
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import InvalidInput, Run, fit_slope, lab, mean_interval
 
 CONSTANT = 2 * math.pi
@@ -28,6 +27,7 @@ CONSTANT = 2 * math.pi
     covers=["L-102", "X-19"],
     title="No k functions fixed in advance are good for all of Barron's class; k units are",
     full={"dimensions": (4, 6, 8, 12), "seeds": 50, "units": 4096},
+    least={"seeds": 3, "units": 16, "members": 8},
 )
 def fixed_basis_lab(
     run: Run,
@@ -50,9 +50,6 @@ def fixed_basis_lab(
         units: of the networks.
         members: functions in the largest basis that is drawn.
     """
-    whole_number(seeds, "seeds", least=3)
-    whole_number(units, "units", least=16)
-    whole_number(members, "members", least=8)
     if any(d < 4 for d in dimensions):
         raise InvalidInput("take 4 dimensions or more: below, the counts grow very long")
     random_spaces(run, members)

@@ -17,7 +17,6 @@ from torchtheory.approximation.piecewise.function_norms import (
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, fit_slope, lab
 from torchtheory.primer.function_spaces import sobolev_norm
 
@@ -30,6 +29,7 @@ UNIT = ((0.0, 1.0), (0.0, 1.0))
     covers=["X-06"],
     title="Norms of C^n, Hölder and Sobolev spaces, and on which side a grid errs",
     full={"waves": 6, "doublings": 7},
+    least={"waves": 1, "doublings": 3},
 )
 def function_norms(run: Run, waves: int = 3, doublings: int = 5) -> None:
     """Norms with known values: waves, the root of |x|, products, and ReLU networks.
@@ -43,8 +43,6 @@ def function_norms(run: Run, waves: int = 3, doublings: int = 5) -> None:
         waves: frequencies k = 1, 2, ..., so many of them.
         doublings: grids, each with twice the cells of the one before.
     """
-    whole_number(waves, "waves", least=1)
-    whole_number(doublings, "doublings", least=3)
     smooth(run, waves)
     grids = roots(run, doublings)
     integrals(run)

@@ -19,7 +19,6 @@ from torchtheory.approximation.piecewise.hp_elements import (
     hp_network,
     hp_spline,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 
 BOTH = ["A-92", "X-39"]
@@ -34,6 +33,7 @@ MORE = 6
     covers=["A-92", "X-39"],
     title="Elements that shrink and degrees that grow: a ReLU network with an H¹ error of exp(-c N^(1/3))",
     full={"levels": 14, "points": 1000},
+    least={"levels": 5, "points": 50},
 )
 def hp_networks(run: Run, levels: int = 7, points: int = 200) -> None:
     """x^{3/4} on (0, 1) by polynomials on a geometric mesh, written down as ReLU networks.
@@ -49,8 +49,6 @@ def hp_networks(run: Run, levels: int = 7, points: int = 200) -> None:
         levels: of the geometric mesh, at most.
         points: random points per element of the mesh.
     """
-    whole_number(levels, "levels", least=5)
-    whole_number(points, "points", least=50)
     slopes(run, points)
     built = [build(run, 0.75, k, points) for k in range(1, levels + 1)]
     straight = [build(run, 0.75, k, points, degrees=[1] * (k + 1)) for k in range(1, levels + 1)]

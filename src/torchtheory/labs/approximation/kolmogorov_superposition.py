@@ -19,7 +19,6 @@ from torchtheory.approximation.universality.superpositions import (
     superposition_step,
     two_scale_superposition,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 #: name, function on the square, Lipschitz constant, largest absolute value
@@ -41,6 +40,7 @@ TARGETS: tuple[tuple[str, Function, float, float], ...] = (
     covers=["X-21"],
     title="Sums of functions of one variable take away three quarters of any function of two",
     full={"finest": 256, "points": 601, "refinement": 48},
+    least={"finest": 8, "refinement": 12},
 )
 def kolmogorov_superposition(run: Run, finest: int = 32, points: int = 121, refinement: int = 24) -> None:
     """Inner functions that know nothing of f, and an outer one that reads f off: 2d + 1 terms.
@@ -59,8 +59,6 @@ def kolmogorov_superposition(run: Run, finest: int = 32, points: int = 121, refi
         points: per side of the grid on which errors are measured.
         refinement: a fifth of the number of cells of the second scale per cell of the first.
     """
-    whole_number(finest, "finest", least=8)
-    whole_number(refinement, "refinement", least=12)
     sizes = [n for n in (4, 8, 16, 32, 64, 128, 256) if n <= finest]
     grid = box_grid(((0.0, 1.0),) * 2, points)
     rows = one_step(run, sizes, grid)

@@ -43,6 +43,7 @@ from torchtheory.nets.feedforward import dense, parameter_count
     title="Approximating every smooth function means shattering: ε^(-d/2n) weights at least",
     errata=["levels-one-error-apart", "threshold-downwards", "label-heights"],
     full={"cells": 10, "sines": 40},
+    least={"cells": 4},
 )
 def label_coding(run: Run, cells: int = 6, sines: int = 32) -> None:
     """Bumps in the unit ball of W^{n,∞} carry one label a cell; whoever comes close reads them.
@@ -59,7 +60,6 @@ def label_coding(run: Run, cells: int = 6, sines: int = 32) -> None:
         cells: that carry a label each.
         sines: points that the sines shatter, 29 to 40.
     """
-    whole_number(cells, "cells", least=4)
     # one parameter shatters at most 28 points where the bound holds, and sines must shatter more
     whole_number(sines, "sines", least=weights_vc_bound(1) + 1, most=40)
     heights(run)

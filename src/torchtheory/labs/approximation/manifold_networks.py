@@ -32,7 +32,6 @@ from torchtheory.approximation.piecewise.manifolds import (
     swiss_roll,
     swiss_roll_sheet,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import NotConverged
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.feedforward import affine_layers
@@ -80,6 +79,7 @@ class Reduction(NamedTuple):
     title="On a manifold the ambient dimension enters the network's size once, and linearly",
     errata=["manifold-l1-rate", "manifold-extension-dimension"],
     full={"samples": 8000, "cells": (6, 9), "atlases": 40, "draws": 200_000},
+    least={"samples": 500, "atlases": 3},
 )
 def manifold_networks(
     run: Run,
@@ -103,8 +103,6 @@ def manifold_networks(
         cells: of the two meshes of a chart, per direction.
         draws: random points for mean squares.
     """
-    whole_number(samples, "samples", least=500)
-    whole_number(atlases, "atlases", least=3)
     dimensions(run, min(samples, 3000))
     u = swiss_roll_sheet(height=2.0).draw(samples, run.generator)
     fresh = swiss_roll_sheet(height=2.0).draw(500, run.generator)

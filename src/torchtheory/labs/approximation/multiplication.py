@@ -27,7 +27,6 @@ from torchtheory.approximation.polynomials.relu import (
     polynomial_network,
     polynomial_values,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 Identity = Literal["difference", "sum"]
@@ -40,6 +39,7 @@ IDENTITIES: tuple[Identity, Identity] = ("difference", "sum")
     covers=["A-91", "X-27", "X-28"],
     title="ReLU networks multiply within B²4^-n, and a factor 0 gives exactly 0",
     full={"levels": 10, "points": 40_000, "polynomials": 20},
+    least={"levels": 2, "points": 100, "polynomials": 1},
 )
 def multiplication_network(run: Run, levels: int = 5, points: int = 2_000, polynomials: int = 2) -> None:
     """Products of two numbers by three polarization identities, of many numbers by trees of them,
@@ -55,9 +55,6 @@ def multiplication_network(run: Run, levels: int = 5, points: int = 2_000, polyn
         points: random points.
         polynomials: random polynomials per number of variables.
     """
-    whole_number(levels, "levels", least=2)
-    whole_number(points, "points", least=100)
-    whole_number(polynomials, "polynomials", least=1)
     two_factors(run, levels, points)
     unit_square(run, levels, points)
     zeros(run, levels)

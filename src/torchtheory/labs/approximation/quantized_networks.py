@@ -22,7 +22,6 @@ from torchtheory.approximation.rates.quantization import (
 )
 from torchtheory.approximation.targets import Function, values_of
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 
@@ -60,6 +59,7 @@ CASES: tuple[tuple[int, float, int, Function], ...] = (
     title="Hölder functions by networks of fixed depth whose weights have O(log 1/ε) bits",
     errata=["fixed-depth-without-layers"],
     full={"halvings": 7, "points": 2001},
+    least={"halvings": 3, "points": 20},
 )
 def quantized_networks(run: Run, halvings: int = 4, points: int = 401) -> None:
     """Finite element networks for Hölder functions, rounded, written as bits and read back.
@@ -72,8 +72,6 @@ def quantized_networks(run: Run, halvings: int = 4, points: int = 401) -> None:
     Args:
         points: of the grid of the interval on which errors are measured.
     """
-    whole_number(halvings, "halvings", least=3)
-    whole_number(points, "points", least=20)
     errors = [2.0 ** -(2 + k) for k in range(halvings)]
     promises(run, errors, points)
     rates(run)

@@ -28,7 +28,6 @@ from torchtheory.approximation.architectures.recurrent_systems import (
 )
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab
 from torchtheory.nets.feedforward import affine_layers, mlp
 
@@ -67,6 +66,7 @@ RAMP = 200.0
     covers=["X-94", "X-95"],
     title="On sequences of any length: close with high probability, never everywhere",
     full={"draws": 20000, "width": 600, "longest": 4000},
+    least={"draws": 100, "longest": 50},
 )
 def recurrent_sequences(run: Run, draws: int = 8000, width: int = 240, longest: int = 400, ending: float = 0.3) -> None:
     """Sequences of random length, and functions of them: sum, maximum, median, parity, jumps.
@@ -83,8 +83,6 @@ def recurrent_sequences(run: Run, draws: int = 8000, width: int = 240, longest: 
         longest: steps of a long sequence.
         ending: probability that a sequence ends with a step.
     """
-    whole_number(draws, "draws", least=100)
-    whole_number(longest, "longest", least=50)
     # the tail at the cutoff 7 is 0.7^7 = 0.082, nearly all of the half of δ that long sequences get
     delta, accuracy = 0.17, 0.1
     memory = cutoffs(run, ending, delta)

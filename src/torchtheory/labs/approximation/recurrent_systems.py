@@ -13,7 +13,6 @@ from torchtheory.approximation.architectures.recurrent_systems import (
     rnn_with_bias,
     shallow_rnn,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 ACTIVATIONS = ("tanh", "relu", "logistic", "softsign")
@@ -26,6 +25,7 @@ ACTIVATIONS = ("tanh", "relu", "logistic", "softsign")
     title="A recurrent network is a system, a deep network, and a map from sequences to vectors",
     errata=["recurrent-spaces-swapped", "recurrent-matrices-transposed"],
     full={"states": 24, "time": 40, "networks": 8},
+    least={"time": 3},
 )
 def recurrent_systems(
     run: Run, states: int = 6, inputs: int = 3, outputs: int = 2, time: int = 9, networks: int = 3
@@ -44,7 +44,6 @@ def recurrent_systems(
         time: steps.
         networks: random networks.
     """
-    whole_number(time, "time", least=3)
     torchs_own(run, states, inputs, outputs, time, networks)
     constant(run)
     unrolled(run, states, inputs, outputs, time, networks)

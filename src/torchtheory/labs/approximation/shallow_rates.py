@@ -24,7 +24,6 @@ from torchtheory.approximation.polynomials.shallow import (
     shallow_polynomial,
 )
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 
 BOTH = ["A-31", "X-18"]
@@ -37,6 +36,7 @@ BOTH = ["A-31", "X-18"]
     title="N units of a smooth activation err by N^(-k/d) for k derivatives",
     errata=["shallow-rate-exponent"],
     full={"largest_degree": 128, "panels": 64},
+    least={"largest_degree": 32},
 )
 def shallow_smooth_rates(run: Run, largest_degree: int = 64, panels: int = 32) -> None:
     """Polynomials in one to three variables by differences of an activation, and what they reach.
@@ -52,7 +52,6 @@ def shallow_smooth_rates(run: Run, largest_degree: int = 64, panels: int = 32) -
         largest_degree: of the polynomials in one variable.
         panels: of the quadrature on the line; half as many per direction in the plane.
     """
-    whole_number(largest_degree, "largest_degree", least=32)
     polynomials(run)
     built(run)
     found = rates(run, largest_degree, panels)

@@ -18,7 +18,6 @@ from torchtheory.approximation.dictionaries.shearlets import (
     shearlet_frame,
 )
 from torchtheory.approximation.piecewise.boxes import cell_centers
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 ELEMENTS = ((0, 0), (1, 1), (2, -1), (2, 2), (3, 1), (4, -3))
@@ -31,6 +30,7 @@ SHEARS = range(-5, 6)
     covers=["X-45"],
     title="Shearlets are as wide as the square of their length, and the right one feels the edge",
     full={"size": 256, "scales": 5, "angles": 24},
+    least={"angles": 4},
 )
 def shearlets(run: Run, size: int = 64, scales: int = 3, angles: int = 12) -> None:
     """The shearlet system is built as printed, and as a frame for images adapted to two cones.
@@ -46,7 +46,6 @@ def shearlets(run: Run, size: int = 64, scales: int = 3, angles: int = 12) -> No
         scales: of the frame.
         angles: of the edges that are looked for.
     """
-    whole_number(angles, "angles", least=4)
     literal(run)
     edges(run)
     frame = shearlet_frame(size, scales)

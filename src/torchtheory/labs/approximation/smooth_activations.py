@@ -24,7 +24,6 @@ from torchtheory.approximation.universality.uniform_fit import (
     random_units,
     span_error,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.activations.table import nth_derivative
 from torchtheory.neurons.regression import least_squares
@@ -40,6 +39,7 @@ ACTIVATIONS = ("exp", "logistic", "tanh", "sin", "softplus")
     title="k + 1 units of any smooth activation give x^k, as far as rounding lets them",
     errata=["degree-k-derivative-k"],
     full={"orders": 6},
+    least={"orders": 2},
 )
 def monomials_by_differences(run: Run, orders: int = 4) -> None:
     """Difference quotients of an activation in its input weight, as networks, up to x^`orders`.
@@ -49,7 +49,6 @@ def monomials_by_differences(run: Run, orders: int = 4) -> None:
     derivative vanishes is looked for, and whole functions follow through their Bernstein
     polynomials. Look at how fast the bottom of the V rises with the power.
     """
-    whole_number(orders, "orders", least=2)
     steps = [10 ** (-e / 2) for e in range(1, 17)]
     biases = {name: good_bias(name, orders + 1)[0] for name in ACTIVATIONS}
     promises(run, orders, steps, biases)
@@ -260,6 +259,7 @@ def square(z: Tensor) -> Tensor:
     errata=["hornik-any-activation"],
     title="One hidden layer is universal unless its activation is a polynomial",
     full={"doublings": 8, "seeds": 10},
+    least={"doublings": 3, "seeds": 1},
 )
 def universality_of_activations(run: Run, doublings: int = 6, seeds: int = 3) -> None:
     """Random units of seven activations, output weights by least squares, 2 to 2^`doublings` units.
@@ -270,8 +270,6 @@ def universality_of_activations(run: Run, doublings: int = 6, seeds: int = 3) ->
     degree k: the features have rank at most k + 1 and x^{k+1} stays at distance 2^{-k}. Look at
     the plateau.
     """
-    whole_number(doublings, "doublings", least=3)
-    whole_number(seeds, "seeds", least=1)
     widths = [2**k for k in range(1, doublings + 1)]
     drawn = torch.randint(2**31, (seeds,), generator=run.generator).tolist()
     layers: dict[str, Any] = {

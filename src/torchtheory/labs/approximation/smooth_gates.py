@@ -24,7 +24,6 @@ from torchtheory.approximation.polynomials.smooth_gates import (
     smooth_square_network,
 )
 from torchtheory.approximation.polynomials.squaring import square_network, squaring_levels
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 ACTIVATIONS = ("tanh", "logistic", "softplus", "exp", "sin")
@@ -37,6 +36,7 @@ X = torch.linspace(-1, 1, 401, dtype=torch.float64)
     covers=["X-29", "X-67"],
     title="Two smooth units square, four multiply; d factors take 2^d units or 4(d - 1)",
     full={"factors": 12, "points": 4000},
+    least={"factors": 4, "points": 50},
 )
 def smooth_gates(run: Run, factors: int = 8, points: int = 500) -> None:
     """Differences of a smooth activation square and multiply, with a step h instead of layers.
@@ -52,8 +52,6 @@ def smooth_gates(run: Run, factors: int = 8, points: int = 500) -> None:
         factors: of a product, at most.
         points: random points.
     """
-    whole_number(factors, "factors", least=4)
-    whole_number(points, "points", least=50)
     centers = {a: good_bias(a, 4)[0] for a in ACTIVATIONS}
     curves = squares(run, centers)
     rates(run, centers)

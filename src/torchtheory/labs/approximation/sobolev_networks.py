@@ -32,7 +32,6 @@ from torchtheory.approximation.piecewise.yarotsky import (
 from torchtheory.approximation.rates.explicit_sizes import yarotsky_units
 from torchtheory.approximation.targets import Function, values_of
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.primer.function_spaces import slobodeckij_seminorm
 
@@ -69,6 +68,7 @@ CASES: tuple[tuple[int, int, Function], ...] = (
     title="A ReLU network within ε of a smooth function, with its certificate",
     errata=["taylor-coefficient-by-order"],
     full={"halvings": 9, "points": 4001, "refinements": 5},
+    least={"halvings": 3, "refinements": 3},
 )
 def sobolev_networks(run: Run, halvings: int = 4, points: int = 401, refinements: int = 4) -> None:
     """The network of Yarotsky's proof for errors ε halved `halvings` times, one and two variables.
@@ -83,8 +83,6 @@ def sobolev_networks(run: Run, halvings: int = 4, points: int = 401, refinements
         points: of the grids on which errors are measured.
         refinements: numbers of patches 8, 16, 32, ..., so many of them, and two between any two.
     """
-    whole_number(halvings, "halvings", least=3)
-    whole_number(refinements, "refinements", least=3)
     gluing(run, points)
     made = certified(run, halvings, points)
     growth(run, halvings)

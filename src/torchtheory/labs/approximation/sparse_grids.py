@@ -15,7 +15,6 @@ from torchtheory.approximation.piecewise.sparse_grids import (
     sparse_grid_size,
 )
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 
 
@@ -46,6 +45,7 @@ FUNCTIONS: tuple[tuple[str, Function, float], ...] = (
     covers=["X-53"],
     title="Functions with mixed derivatives: about ε^(-1/2) units in any dimension",
     full={"dimensions": 6, "level": 7, "points": 20000},
+    least={"dimensions": 2, "level": 4},
 )
 def sparse_grid_networks(run: Run, dimensions: int = 4, level: int = 5, points: int = 1500) -> None:
     """Hierarchical interpolants on sparse grids in two to `dimensions` variables, and as networks.
@@ -59,8 +59,6 @@ def sparse_grid_networks(run: Run, dimensions: int = 4, level: int = 5, points: 
         level: of the finest sparse grid.
         points: random points at which errors are measured.
     """
-    whole_number(dimensions, "dimensions", least=2)
-    whole_number(level, "level", least=4)
     spaces = list(range(2, dimensions + 1))
     interpolation(run, spaces, level)
     found = errors(run, spaces, level, points)

@@ -32,7 +32,6 @@ from torchtheory.approximation.dictionaries.wavelets import (
 from torchtheory.approximation.network_calculus import combine
 from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 KINDS = ((0, 0), (0, 1), (1, 0), (1, 1))
@@ -54,6 +53,7 @@ class Transfer(NamedTuple):
     covers=["X-46", "X-47"],
     title="M wavelet terms become a ReLU network with O(M) weights and at most twice the error",
     full={"most_terms": 128, "resolution": 64, "greedy": 64},
+    least={"most_terms": 4, "greedy": 8},
 )
 def wavelet_networks(run: Run, most_terms: int = 32, resolution: int = 32, greedy: int = 24) -> None:
     """Bumps of 4d+1 ReLUs and their differences make a wavelet-like system of networks.
@@ -69,8 +69,6 @@ def wavelet_networks(run: Run, most_terms: int = 32, resolution: int = 32, greed
         resolution: pixels per side of the cartoon.
         greedy: elements that are chosen one by one, at most.
     """
-    whole_number(most_terms, "most_terms", least=4)
-    whole_number(greedy, "greedy", least=8)
     bumps(run)
     fits = greedy_networks(run, greedy)
     transfers = haar_networks(run, most_terms, resolution)

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.equivariance.actions import Grid, translations
 from torchtheory.equivariance.average import group_average
 from torchtheory.equivariance.layers import LayerEquivariance, equivariance_by_layer
@@ -27,6 +26,7 @@ Padding = Literal["circular", "zeros", "reflect"]
     covers=["N-56", "M-68"],
     title="Convolutions commute with shifts, and borders, strides and flattening end that",
     full={"size": 32, "inputs": 64, "channels": 16},
+    least={"size": 5, "channels": 4},
 )
 def shift_equivariance(run: Run, size: int = 12, inputs: int = 6, channels: int = 4) -> None:
     """A shifted input gives a shifted output, exactly, as long as the grid has no border.
@@ -42,8 +42,6 @@ def shift_equivariance(run: Run, size: int = 12, inputs: int = 6, channels: int 
         inputs: random signals.
         channels: of the convolutions, 4 at least.
     """
-    whole_number(size, "size", least=5)
-    whole_number(channels, "channels", least=4)  # with fewer, ReLUs may all be off and hide a broken layer
     lemma(run, size, inputs, channels)
     border_formula(run, size, inputs)
     strides(run, size, inputs)

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.bounds import most_regions
 from torchtheory.expressivity.folding import montufar_network
@@ -31,6 +30,7 @@ BIASES = 1e-3
     covers=["A-98"],
     title="At random weights the number of regions follows the number of units, not the depth",
     full={"units": 32, "networks": 24},
+    least={"networks": 3},
 )
 def random_regions(run: Run, units: int = 16, networks: int = 20) -> None:
     """As many units in one, two and four hidden layers: about as many regions, with random weights.
@@ -48,7 +48,6 @@ def random_regions(run: Run, units: int = 16, networks: int = 20) -> None:
         units: in all hidden layers together: a multiple of 4, at least 16.
         networks: random networks for each depth.
     """
-    whole_number(networks, "networks", least=3)
     if units < 16 or units % 4:
         raise InvalidInput(f"units must be a multiple of 4 and at least 16, not {units}")
     hidden = {depth: [units // depth] * depth for depth in DEPTHS}

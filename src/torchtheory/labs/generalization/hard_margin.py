@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
 from torchtheory.generalization.implicit_bias.separable_flow import (
@@ -31,6 +30,7 @@ from torchtheory.training.losses.surrogates import logistic_surrogate
     title="On separable data w(t) = ŵ log t + ρ(t): direction 1/log t, loss 1/t",
     errata=["validation-loss-grows-for-all-datasets"],
     full={"samples": 200, "dimension": 20, "steps": 20_000},
+    least={"samples": 10, "dimension": 2, "steps": 100},
 )
 def logistic_regression_to_hard_margin(run: Run, samples: int = 30, dimension: int = 3, steps: int = 1000) -> None:
     """Gradient flow on separable data, followed in logarithmic time to t = 1e7 and to 1e60.
@@ -46,9 +46,6 @@ def logistic_regression_to_hard_margin(run: Run, samples: int = 30, dimension: i
         dimension: of the inputs.
         steps: of gradient descent.
     """
-    whole_number(samples, "samples", least=10)
-    whole_number(dimension, "dimension", least=2)
-    whole_number(steps, "steps", least=100)
     x = torch.tensor([[1, 1], [1, -2], [1.6, 0.3], [2.2, -0.5]], dtype=torch.float64)
     y = torch.ones(4, dtype=torch.float64)
     flows = known_limit(run, x, y)

@@ -34,6 +34,7 @@ from torchtheory.training.regularizers.shrinkage import (
     title="Of all interpolants gradient descent finds the one closest to where it started",
     errata=["least-squares-gradient-sign", "more-unknowns-than-equations-unique"],
     full={"samples": 100, "dimension": 1000, "steps": 3000},
+    least={"samples": 3, "steps": 50},
 )
 def closest_interpolant_lab(run: Run, samples: int = 12, dimension: int = 40, steps: int = 600) -> None:
     """Least squares with more weights than equations has an affine space of exact solutions.
@@ -49,9 +50,7 @@ def closest_interpolant_lab(run: Run, samples: int = 12, dimension: int = 40, st
         dimension: of the inputs, and so of the parameters.
         steps: of gradient descent.
     """
-    whole_number(samples, "samples", least=3)
     whole_number(dimension, "dimension", least=samples + 2)
-    whole_number(steps, "steps", least=50)
     x = run.randn(samples, dimension)
     y = run.randn(samples)
     solution_space(run, samples, dimension)
@@ -224,6 +223,7 @@ def plot_paths(axes: Any, x: Tensor, y: Tensor) -> None:
     title="Ridge shrinks along singular directions; stopping early almost does the same",
     errata=["ridge-half-penalty", "ridge-eigenbasis-half-penalty"],
     full={"samples": 300, "dimension": 100},
+    least={"dimension": 3, "samples": 3},
 )
 def ridge_and_early_stopping(run: Run, samples: int = 30, dimension: int = 12) -> None:
     """The two problems of section 11.3, with the constants the printed answers need.
@@ -238,8 +238,6 @@ def ridge_and_early_stopping(run: Run, samples: int = 30, dimension: int = 12) -
         samples: rows of the design.
         dimension: columns of the design, of singular values that differ by a factor of about 50.
     """
-    whole_number(dimension, "dimension", least=3)
-    whole_number(samples, "samples", least=3)
     scale = torch.logspace(-1, 0.7, dimension, dtype=torch.float64)
     x = run.randn(samples, dimension) * scale
     y = run.randn(samples)

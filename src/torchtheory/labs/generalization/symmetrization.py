@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.complexity.rademacher import (
     empirical_uniform_deviation,
     exact_rademacher,
@@ -34,6 +33,7 @@ from torchtheory.labs.engine import COLORS, Run, hoeffding_radius, lab, quantile
     title="The worst gap of a class is at most twice its Rademacher complexity",
     errata=["symmetrization-without-the-mean"],
     full={"laws": 20, "trials": 5000, "samples": 1000, "atoms": 500},
+    least={"laws": 2, "trials": 200, "samples": 50, "atoms": 10},
 )
 def symmetrization_proof(run: Run, laws: int = 4, trials: int = 600, samples: int = 200, atoms: int = 100) -> None:
     """Every step of the proof is a finite sum on a finite distribution, so each is checked exactly.
@@ -50,10 +50,6 @@ def symmetrization_proof(run: Run, laws: int = 4, trials: int = 600, samples: in
         trials: samples in which the bounds may fail.
         samples: size of each.
     """
-    whole_number(laws, "laws", least=2)
-    whole_number(trials, "trials", least=200)
-    whole_number(samples, "samples", least=50)
-    whole_number(atoms, "atoms", least=10)
     gaps(run, laws)
     chains = chain(run, laws)
     both_sides(run, laws)

@@ -49,6 +49,7 @@ KERNELS = (
     title="Least squares over features needs only their kernel, and picks the least norm",
     errata=["representer-without-regularizer"],
     full={"samples": 200, "features": 600},
+    least={"samples": 8},
 )
 def kernel_least_squares_lab(run: Run, samples: int = 16, features: int = 40) -> None:
     """Kernel matrices, the solution α = K⁻¹y, and what singles it out among all the interpolants.
@@ -63,7 +64,6 @@ def kernel_least_squares_lab(run: Run, samples: int = 16, features: int = 40) ->
         samples: training points.
         features: at least twice as many as samples.
     """
-    whole_number(samples, "samples", least=8)
     whole_number(features, "features", least=2 * samples)
     matrices(run, samples)
     closed_form(run, samples, features)

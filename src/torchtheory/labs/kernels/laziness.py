@@ -48,6 +48,7 @@ class Family:
     title="The wider a network, the closer it trains to its linearization",
     errata=["linearization-rate-in-parameters"],
     full={"widths": (16, 32, 64, 128, 256, 512, 1024), "seeds": 14, "steps": 200},
+    least={"seeds": 2, "steps": 1},
 )
 def linearization_gap_against_width(
     run: Run,
@@ -74,8 +75,6 @@ def linearization_gap_against_width(
         steps: of gradient descent.
         learning_rate: of gradient descent.
     """
-    whole_number(seeds, "seeds", least=2)
-    whole_number(steps, "steps", least=1)
     whole_number(len(widths), "the number of widths", least=3)
     angles = torch.linspace(0, 2 * math.pi, 17)[:-1].double()
     circle = torch.stack([angles.cos(), angles.sin()], 1)
@@ -296,6 +295,7 @@ class Journey:
     covers=["A-121"],
     title="Figure 1.16: the parameters of wide networks barely move",
     full={"widths": (20, 100, 500, 2500), "seeds": 1},
+    least={"seeds": 1, "doublings": 3},
 )
 def parameters_barely_move(
     run: Run,
@@ -320,9 +320,7 @@ def parameters_barely_move(
         seeds: networks of each width.
         learning_rate: of gradient descent.
     """
-    whole_number(seeds, "seeds", least=1)
     whole_number(len(widths), "the number of widths", least=2)
-    whole_number(doublings, "doublings", least=3)
     x = torch.tensor([[-1.2], [-0.4], [0.5], [1.3]]).double()
     y = torch.tensor([[0.6], [-0.5], [0.8], [-0.3]]).double()
     grid = torch.linspace(-2, 2, 101).double()[:, None]

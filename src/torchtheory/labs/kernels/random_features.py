@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.learning.functions import Kernel, arc_cosine, gaussian
 from torchtheory.kernels.learning.random_features import RandomFeatures
 from torchtheory.kernels.tangent.kernel import empirical_ntk
@@ -25,6 +24,7 @@ CONFIDENCE = 0.999
     title="The kernel of random features tends to its limit like p^(-1/2) and never moves",
     errata=["fixed-kernel-of-k-layers"],
     full={"draws": 200, "largest": 2**15},
+    least={"dimension": 1, "draws": 5, "largest": 64},
 )
 def random_feature_kernel(run: Run, dimension: int = 3, draws: int = 24, largest: int = 2**11) -> None:
     """The model f(x, θ) = p^(-1/2) θ·φ(x), φᵢ(x) = s(wᵢ·x), of which only θ is trained.
@@ -42,9 +42,6 @@ def random_feature_kernel(run: Run, dimension: int = 3, draws: int = 24, largest
         draws: of the features for each number of them.
         largest: most features; their number is doubled from 16 on.
     """
-    whole_number(dimension, "dimension", least=1)
-    whole_number(draws, "draws", least=5)
-    whole_number(largest, "largest", least=64)
     counts = [2**k for k in range(4, largest.bit_length())]
     limit(run, dimension, counts, draws)
     average(run, dimension, 30 * draws)

@@ -43,6 +43,7 @@ r"""$\sup|\tanh''|$, attained where $\tanh^2=\frac13$."""
         "iterates-stay-longer-than-they-do",
     ],
     full={"widths": (256, 1024, 4096, 16384), "draws": 50, "trials": 20_000, "steps": 150},
+    least={"samples": 2, "draws": 4},
 )
 def wide_network_convergence(
     run: Run,
@@ -70,8 +71,6 @@ def wide_network_convergence(
         trials: draws by which dependent features are counted.
         steps: of gradient descent.
     """
-    whole_number(samples, "samples", least=2)
-    whole_number(draws, "draws", least=4)
     if len(widths) < 3:
         whole_number(len(widths), "the number of widths", least=3)
     x, y = run.randn(samples, dimension), run.randn(samples)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.infinite.dense import limit_kernels
 from torchtheory.kernels.infinite.parametrization import ScaledLinear, Scaling, ntk_mlp
 from torchtheory.kernels.tangent.dynamics import DescentRule, KernelTraining
@@ -48,6 +47,7 @@ class Course:
     title="The tangent kernel of wide networks: its limit, the rate, and the frozen dynamics",
     errata=["ntk-parametrization-own-width", "tangent-kernel-ordinary-parametrization"],
     full={"widths": (32, 64, 128, 256, 512, 1024), "networks": 48, "trained": 16_384},
+    least={"networks": 12, "trained": 64},
 )
 def tangent_kernel_width_limit(
     run: Run, widths: tuple[int, ...] = (64, 256, 1024), networks: int = 18, trained: int = 4096
@@ -66,8 +66,6 @@ def tangent_kernel_width_limit(
         networks: of each width.
         trained: width of the wide network that is trained.
     """
-    whole_number(networks, "networks", least=12)
-    whole_number(trained, "trained", least=64)
     if len(set(widths)) < 3 or min(widths) < 16:
         raise InvalidInput(f"a rate needs three widths or more, of at least 16 units, not {widths}")
     x = nn.functional.normalize(run.randn(6, 4), dim=1) * 2

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.feedforward import dense, mlp
@@ -36,6 +35,7 @@ PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 1
     covers=["M-84", "M-85", "A-132"],
     title="A shortcut keeps the singular values of every block near 1, and depth multiplies what is left",
     full={"depth": 60, "width": 48, "samples": 6},
+    least={"depth": 2},
 )
 def residual_jacobians(run: Run, depth: int = 20, width: int = 12, samples: int = 3) -> None:
     """Singular values of the blocks of a network with shortcuts and of the same without.
@@ -50,7 +50,6 @@ def residual_jacobians(run: Run, depth: int = 20, width: int = 12, samples: int 
         width: of a block.
         samples: inputs at which Jacobians are taken.
     """
-    whole_number(depth, "depth", least=2)
     x = run.randn(samples, width)
     size = 0.1
     bodies = [mlp([width, width, width], "tanh", output="tanh", generator=run.generator) for _ in range(depth)]
@@ -344,6 +343,7 @@ def deep_gradients(run: Run) -> None:
     covers=["M-91"],
     title="A dense block reads everything before it, with about 1/(2L) of a plain block's parameters",
     full={"layers": 24, "growth": 12, "size": 16},
+    least={"layers": 2, "growth": 1, "size": 2},
 )
 def dense_blocks(run: Run, layers: int = 6, growth: int = 4, size: int = 6) -> None:
     """Channels, connections and parameters of a dense block, counted on the module itself.
@@ -357,9 +357,6 @@ def dense_blocks(run: Run, layers: int = 6, growth: int = 4, size: int = 6) -> N
         growth: channels that each layer adds.
         size: side of the images.
     """
-    whole_number(layers, "layers", least=2)  # with one layer there is nothing to connect to
-    whole_number(growth, "growth", least=1)
-    whole_number(size, "size", least=2)
     start = 2 * growth
     block = DenseBlock(start, layers, growth, generator=run.generator).double()
     x = run.randn(3, start, size, size)

@@ -29,6 +29,7 @@ from torchtheory.neurons.separability import separate
     title="Cover: s points in general position have C(s, n) linear labelings, half at s = 2n",
     errata=["cover-number-decreases"],
     full={"points": 12, "dimension": 5, "programs": 11, "trials": 2000, "features": 30},
+    least={"dimension": 2, "programs": 3, "trials": 20, "features": 4},
 )
 def cover_dichotomies(
     run: Run,
@@ -47,11 +48,7 @@ def cover_dichotomies(
     separated follows a binomial distribution function, exactly ½ at s = 2n, and the step there
     sharpens as the dimension grows. The number itself never falls, contrary to what is printed.
     """
-    whole_number(dimension, "dimension", least=2)
-    whole_number(programs, "programs", least=3)
     whole_number(points, "points", least=programs)
-    whole_number(trials, "trials", least=20)
-    whole_number(features, "features", least=4)
     formula(run)
     grid = enumeration(run, points, dimension, programs)
     corners(run)

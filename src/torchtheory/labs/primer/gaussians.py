@@ -9,7 +9,6 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.primer.gaussians import Gaussian, moments_by_quadrature
 
@@ -20,6 +19,7 @@ from torchtheory.primer.gaussians import Gaussian, moments_by_quadrature
     covers=["L-040", "L-041"],
     title="An affine map of a Gaussian is Gaussian, with mean Aμ + b and covariance AΣAᵀ",
     full={"samples": 1_000_000, "points": 801},
+    least={"samples": 10_000, "points": 41},
 )
 def primer_gaussians(run: Run, samples: int = 20_000, points: int = 201) -> None:
     """The mean and the covariance of the density are its two parameters; affine maps act on them.
@@ -34,8 +34,6 @@ def primer_gaussians(run: Run, samples: int = 20_000, points: int = 201) -> None
         samples: of each Gaussian.
         points: of the grid that moments are integrated on.
     """
-    whole_number(samples, "samples", least=10_000)
-    whole_number(points, "points", least=41)
     moments(run, points)
     law = random_law(run, 3)
     maps = {

@@ -29,6 +29,7 @@ Ahead = Sequence[int | None]
     covers=["M-113", "M-115"],
     title="With a causal mask no output sees a later token, and a leak is found and named",
     full={"length": 48, "width": 32, "layers": 4},
+    least={"width": 2, "layers": 2},
 )
 def causality(run: Run, length: int = 10, width: int = 8, layers: int = 3) -> None:
     """Tokens are replaced and derivatives taken, to see what outputs depend on.
@@ -45,8 +46,6 @@ def causality(run: Run, length: int = 10, width: int = 8, layers: int = 3) -> No
         layers: of the networks.
     """
     whole_number(length, "length", least=layers + 3)
-    whole_number(width, "width", least=2)
-    whole_number(layers, "layers", least=2)
     if width % 2:
         width += 1  # two heads
     tokens = torch.randint(LETTERS, (4, length), generator=run.generator)

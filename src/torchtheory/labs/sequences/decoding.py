@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.sequences.attention.transformers import LanguageModel
 from torchtheory.sequences.language.decoding import generate, sequence_log_probability
@@ -29,6 +28,7 @@ EXPANSIONS = {"A": {"A1": 0.50, "A2": 0.20}, "B": {"B1": 0.80}}
     title="Greedy search falls into traps that a beam avoids, and an exhaustive search never",
     errata=["beam-search-loses-what-has-ended"],
     full={"draws": 200_000, "length": 8},
+    least={"length": 3},
 )
 def decoding(run: Run, draws: int = 20_000, length: int = 6) -> None:
     """The example of the lectures, random transformers, and a trap that is as deep as can be.
@@ -42,7 +42,6 @@ def decoding(run: Run, draws: int = 20_000, length: int = 6) -> None:
         draws: tokens drawn for each frequency.
         length: of the longest sequences whose search is counted.
     """
-    whole_number(length, "length", least=3)
     example(run)
     whole_sequences(run)
     widths(run)

@@ -33,6 +33,7 @@ from torchtheory.sequences.attention.transformers import TransformerEncoder
     ],
     title="Sines and cosines that turn by the same angle at every step",
     full={"length": 1000, "width": 128},
+    least={"width": 8},
 )
 def positional_encodings(run: Run, length: int = 60, width: int = 32) -> None:
     """What order means to a transformer without positions, and what encodings add.
@@ -48,7 +49,6 @@ def positional_encodings(run: Run, length: int = 60, width: int = 32) -> None:
         width: of the encodings, even.
     """
     whole_number(length, "length", least=width + 4)
-    whole_number(width, "width", least=8)
     identities(run, length, width)
     shifts(run, length, width)
     equivariance(run)

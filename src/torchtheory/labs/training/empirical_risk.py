@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.training.loop.trainer import fit
 from torchtheory.training.losses.classification import classification_loss
@@ -49,6 +48,7 @@ class Law:
     covers=["N-25", "S-05", "A-14", "A-01"],
     title="The empirical risk: unbiased where nothing was chosen by it, least after training",
     full={"trials": 2000, "dimension": 20, "samples": 2000},
+    least={"trials": 250, "dimension": 6, "samples": 60},
 )
 def empirical_risk_lab(run: Run, trials: int = 250, dimension: int = 6, samples: int = 120) -> None:
     """A linear model under a law for which every risk is known exactly.
@@ -64,9 +64,6 @@ def empirical_risk_lab(run: Run, trials: int = 250, dimension: int = 6, samples:
         dimension: of the inputs.
         samples: of the least squares.
     """
-    whole_number(trials, "trials", least=250)
-    whole_number(dimension, "dimension", least=6)
-    whole_number(samples, "samples", least=60)
     law = Law(run.randn(dimension), 0.5, 0.7)
     sizes, spread = validation_risk(run, law, trials)
     least_squares(run, law, samples)

@@ -30,6 +30,7 @@ EXACT = 1e-12
     title="Weight decay shrinks along eigenvectors, and early stopping almost does the same",
     errata=["taylor-without-half", "early-stopping-time"],
     full={"samples": 400, "dimension": 40},
+    least={"dimension": 3},
 )
 def weight_decay_and_early_stopping(run: Run, samples: int = 60, dimension: int = 8) -> None:
     """A regression with a spread-out spectrum, solved with a penalty and by stopped descent.
@@ -44,7 +45,6 @@ def weight_decay_and_early_stopping(run: Run, samples: int = 60, dimension: int 
         samples: rows of the design.
         dimension: columns of the design.
     """
-    whole_number(dimension, "dimension", least=3)
     whole_number(samples, "samples", least=dimension + 2)
     spread = torch.logspace(-1.5, 1.0, dimension, dtype=torch.float64)
     x = run.randn(samples, dimension) * spread
