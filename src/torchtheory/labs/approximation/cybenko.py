@@ -21,7 +21,6 @@ from torchtheory.approximation.universality.discriminatory import (
     ridge_units,
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit, span_error
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.approximation.interpolants import Judged, kept_promises
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.activations.table import FOURTEEN
@@ -303,7 +302,7 @@ SEEING = ("logistic", "tanh", "relu", "heaviside", "gaussian", "softplus")
     covers=["A-28", "S-29", "X-09", "X-10"],
     title="Sigmoids see every measure on distinct points; polynomials of degree q miss some",
     full={"points": 50, "units": 500},
-    least={"points": 12},
+    least={"points": 12, "units": 12},
 )
 def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> None:
     """`units` random units at `points` random points of a square: the rank of their values.
@@ -314,7 +313,7 @@ def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> 
     the proof's limit: steep sigmoids become steps and indicators, at the rate e^(-a distance).
     Look at the unseen measure in the figure.
     """
-    whole_number(units, "units", least=points)
+    run.assumes(units >= points, f"{units} units cannot have rank {points}")
     x = run.rand(points, 2)
     tests = {n: discriminatory_test(n, x, units, generator=run.generator) for n in SEEING}
     powers: dict[int, Any] = {

@@ -13,7 +13,7 @@ from torchtheory.convolution.receptive_fields import (
     effective_receptive_field,
     receptive_fields,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 
 
 @lab(
@@ -37,11 +37,10 @@ def fields(run: Run, networks: int = 8, draws: int = 30, channels: int = 32) -> 
         draws: of the weights of each linear chain, 20 at least.
         channels: of the linear chains, 8 at least, and 900 together with the draws.
     """
-    if draws * channels < 900:
-        raise InvalidInput(
-            f"draws x channels must be 900 or more, not {draws * channels}: with fewer, the variance of the gradient "
-            "is not known well enough to tell filters apart"
-        )
+    run.assumes(
+        draws * channels >= 900,
+        f"{draws} draws of {channels} channels tell the variances of gradients apart only where they make 900",
+    )
     recursion(run, networks)
     by_hand(run)
     variances(run, draws, channels)

@@ -14,7 +14,7 @@ from torchtheory.expressivity.bounds import most_regions
 from torchtheory.expressivity.folding import montufar_network
 from torchtheory.expressivity.pieces import affine_pieces, pieces_along
 from torchtheory.expressivity.trajectory import circle, gaussian_network, image_length
-from torchtheory.labs.engine import InvalidInput, Run, lab, mean_interval
+from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.labs.expressivity.montufar import draw_cells
 from torchtheory.nets.feedforward import dense
 
@@ -30,7 +30,7 @@ BIASES = 1e-3
     covers=["A-98"],
     title="At random weights the number of regions follows the number of units, not the depth",
     full={"units": 32, "networks": 24},
-    least={"networks": 3},
+    least={"networks": 3, "units": 16},
 )
 def random_regions(run: Run, units: int = 16, networks: int = 20) -> None:
     """As many units in one, two and four hidden layers: about as many regions, with random weights.
@@ -48,8 +48,7 @@ def random_regions(run: Run, units: int = 16, networks: int = 20) -> None:
         units: in all hidden layers together: a multiple of 4, at least 16.
         networks: random networks for each depth.
     """
-    if units < 16 or units % 4:
-        raise InvalidInput(f"units must be a multiple of 4 and at least 16, not {units}")
+    run.assumes(units % 4 == 0, f"{units} units do not make four layers of equal width")
     hidden = {depth: [units // depth] * depth for depth in DEPTHS}
     planes = {d: [_on_the_square(run, h) for _ in range(networks)] for d, h in hidden.items()}
     # a line costs far less than a square

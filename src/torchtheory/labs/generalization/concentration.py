@@ -16,7 +16,7 @@ from torchtheory.generalization.concentration import (
     mcdiarmid_tail,
     observed_differences,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, hoeffding_radius, lab, quantile_interval
+from torchtheory.labs.engine import COLORS, Run, clopper_pearson, hoeffding_radius, lab, quantile_interval
 
 
 @lab(
@@ -26,6 +26,7 @@ from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, 
     title="A function that no single observation moves much is nearly constant",
     errata=["mcdiarmid-for-a-sample-mean", "matrix-bernstein-without-root"],
     full={"trials": 100_000},
+    least={"trials": 500, "size": 20},
 )
 def concentration_inequalities(run: Run, trials: int = 4000, size: int = 60) -> None:
     """Tails are simulated and compared with what the inequalities allow.
@@ -40,8 +41,6 @@ def concentration_inequalities(run: Run, trials: int = 4000, size: int = 60) -> 
         trials: independent draws whose deviations are counted.
         size: observations in a draw.
     """
-    if trials < 500 or size < 20:
-        raise InvalidInput("take at least 500 trials and samples of 20")
     counts = bounded_differences(run, trials, size)
     norms = matrices(run, trials)
     run.figure(

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import number_between
 from torchtheory.core.errors import NotConverged
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
@@ -50,7 +49,8 @@ def biasless(run: Run, widths: list[int], activation: nn.Module | None = None) -
     title="Gradient flow keeps neighboring layers in balance, and linear ones line up",
     errata=["balance-identity-over-several-samples"],
     full={"level": 1000.0},
-    least={"samples": 2, "width": 2},
+    least={"samples": 2, "width": 2, "level": 20},
+    most={"level": 2000},
 )
 def deep_linear_alignment(run: Run, samples: int = 8, width: int = 4, level: float = 100.0) -> None:
     """Networks without biases under gradient flow, and what does not change on the way.
@@ -67,7 +67,6 @@ def deep_linear_alignment(run: Run, samples: int = 8, width: int = 4, level: flo
         width: of the layers.
         level: minus the logarithm of the risk at which the flow ends.
     """
-    number_between(level, "level", 10, math.inf, closed="neither")
     chain_rule(run, width)
     conservation(run, samples, width)
     alignment(run, level)

@@ -15,7 +15,7 @@ from torchtheory.generalization.interpolation.double_descent import (
     feature_curve,
     width_curve,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 
 
 @lab(
@@ -24,6 +24,7 @@ from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interva
     covers=["M-162", "A-78"],
     title="The test risk peaks where features equal samples, and falls again",
     full={"samples": 100, "trials": 40, "largest": 2000},
+    least={"samples": 20, "trials": 5, "largest": 200},
 )
 def double_descent(run: Run, samples: int = 40, trials: int = 40, largest: int = 800) -> None:
     """Regression on random ReLU features, from a handful to many times the sample.
@@ -40,8 +41,10 @@ def double_descent(run: Run, samples: int = 40, trials: int = 40, largest: int =
         trials: random features and training sets that the risk is averaged over.
         largest: most features, at least ten times the samples.
     """
-    if samples < 20 or trials < 5 or largest < 10 * samples:
-        raise InvalidInput("take 20 samples, 5 trials and ten times as many features, or more")
+    run.assumes(
+        largest >= 10 * samples,
+        f"{largest} features are not ten times the {samples} samples, by which the risk falls again",
+    )
     n, d, tests = samples, 8, 400
     teacher = run.randn(d)
 
@@ -144,6 +147,9 @@ def complexity(run: Run) -> None:
         "seeds": 10,
         "epochs": 300,
     },
+    least={"seeds": 2, "samples": 50, "label_noise": 0, "epochs": 1},
+    most={"samples": 1_500, "label_noise": 0.9},
+    items={"widths": 3},
 )
 def width_and_test_error(
     run: Run,
@@ -167,10 +173,6 @@ def width_and_test_error(
         epochs: of a training.
         label_noise: share of the training labels that are replaced at random.
     """
-    if len(widths) < 3 or seeds < 2 or samples < 50 or samples > 1500:
-        raise InvalidInput("take three widths, two seeds and 50 to 1500 digits")
-    if not 0 <= label_noise < 1 or epochs < 1:
-        raise InvalidInput("label_noise must lie in [0, 1) and epochs be at least 1")
     widths = tuple(sorted(widths))
     x, y = digits()
     order = torch.randperm(len(x), generator=run.generator)
@@ -186,8 +188,8 @@ def width_and_test_error(
         learning_rate=0.01,
     )
     fitted = curve.first_below(0.01)
-    if fitted is None:
-        raise InvalidInput("no width fits the training labels: take wider networks or more epochs")
+    run.assumes(fitted is not None, f"no width up to {widths[-1]} fits the training labels in {epochs} epochs")
+    assert fitted is not None
     at = widths.index(fitted)
     says = run.states(["M-119", "A-78"], r"\text{the training error of wide networks is } 0")
     says.at_most(
@@ -227,6 +229,7 @@ def width_and_test_error(
     title="A cubic through noise: too few, enough, and too many powers",
     errata=["interpolation-threshold-of-polynomials"],
     full={"repetitions": 50},
+    least={"repetitions": 5, "samples": 10},
 )
 def polynomial_regression(run: Run, repetitions: int = 10, samples: int = 20) -> None:
     """Polynomials of degree 1 to 40 through noisy values of a cubic.
@@ -242,8 +245,6 @@ def polynomial_regression(run: Run, repetitions: int = 10, samples: int = 20) ->
         repetitions: draws of the noise.
         samples: of the cubic with noise.
     """
-    if repetitions < 5 or samples < 10:
-        raise InvalidInput("take at least 5 repetitions and 10 samples")
     degrees = list(range(1, 41))
     noise = 0.1
 

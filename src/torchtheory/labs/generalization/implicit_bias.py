@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.implicit_bias.least_norm import (
     closest_interpolant,
     effective_degrees,
@@ -34,7 +33,7 @@ from torchtheory.training.regularizers.shrinkage import (
     title="Of all interpolants gradient descent finds the one closest to where it started",
     errata=["least-squares-gradient-sign", "more-unknowns-than-equations-unique"],
     full={"samples": 100, "dimension": 1000, "steps": 3000},
-    least={"samples": 3, "steps": 50},
+    least={"samples": 3, "steps": 50, "dimension": 5},
 )
 def closest_interpolant_lab(run: Run, samples: int = 12, dimension: int = 40, steps: int = 600) -> None:
     """Least squares with more weights than equations has an affine space of exact solutions.
@@ -50,7 +49,7 @@ def closest_interpolant_lab(run: Run, samples: int = 12, dimension: int = 40, st
         dimension: of the inputs, and so of the parameters.
         steps: of gradient descent.
     """
-    whole_number(dimension, "dimension", least=samples + 2)
+    run.assumes(dimension >= samples + 2, f"{samples} equations in {dimension} unknowns leave no plane of solutions")
     x = run.randn(samples, dimension)
     y = run.randn(samples)
     solution_space(run, samples, dimension)

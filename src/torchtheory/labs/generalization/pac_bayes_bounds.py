@@ -33,7 +33,7 @@ from torchtheory.generalization.pac_bayes.divergences import (
 )
 from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk, mistakes
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
-from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, clopper_pearson, lab
+from torchtheory.labs.engine import COLORS, Interval, Run, clopper_pearson, lab
 from torchtheory.models.samples import Samples
 from torchtheory.nets.feedforward import dense
 
@@ -45,6 +45,7 @@ from torchtheory.nets.feedforward import dense
     title="From a change of measure to a bound on the risk, with exact constants",
     errata=["divergence-called-a-metric"],
     full={"laws": 2000, "trials": 200_000},
+    least={"laws": 10, "trials": 20_000},
 )
 def pac_bayes_bounds(run: Run, laws: int = 200, trials: int = 20_000) -> None:
     """A prior is fixed, a posterior is chosen from the data, and the risk of drawing from it is
@@ -60,8 +61,6 @@ def pac_bayes_bounds(run: Run, laws: int = 200, trials: int = 20_000) -> None:
         laws: random pairs of laws whose divergence is taken.
         trials: samples in which the bounds may fail.
     """
-    if laws < 10 or trials < 20_000:
-        raise InvalidInput("take 10 laws and 20,000 trials or more")
     divergence(run, laws)
     inverses(run)
     change_of_measure(run, laws)

@@ -33,7 +33,7 @@ from torchtheory.generalization.vc.shattering import (
     radon_partition,
     relu_shattering,
 )
-from torchtheory.labs.engine import InvalidInput, Run, lab
+from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.feedforward import parameter_count
 from torchtheory.neurons.separability import separate
 
@@ -45,6 +45,8 @@ from torchtheory.neurons.separability import separate
     title="Half-spaces of R^d shatter d + 1 points and never d + 2; networks shatter many more",
     errata=["samples-inverse-to-capacity"],
     full={"dimension": 12, "draws": 50, "hidden": 14},
+    least={"dimension": 1, "draws": 2, "hidden": 2},
+    most={"dimension": 14, "hidden": 14},
 )
 def vc_dimension(run: Run, dimension: int = 8, draws: int = 6, hidden: int = 10) -> None:
     """The VC dimension of a class, from below by witnesses and from above by obstructions.
@@ -62,8 +64,6 @@ def vc_dimension(run: Run, dimension: int = 8, draws: int = 6, hidden: int = 10)
         draws: random placements of the points.
         hidden: units of the networks, and points that they shatter.
     """
-    if not 1 <= dimension <= 14 or draws < 2 or not 2 <= hidden <= 14:
-        raise InvalidInput("take dimensions 1 to 14, 2 draws or more and 2 to 14 hidden units")
     exhaustion(run)
     linear(run, dimension, draws)
     networks(run, hidden)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.infinite.wide_convergence import (
     WideDescent,
     gradient_domination,
@@ -44,6 +43,7 @@ r"""$\sup|\tanh''|$, attained where $\tanh^2=\frac13$."""
     ],
     full={"widths": (256, 1024, 4096, 16384), "draws": 50, "trials": 20_000, "steps": 150},
     least={"samples": 2, "draws": 4},
+    items={"widths": 3},
 )
 def wide_network_convergence(
     run: Run,
@@ -71,8 +71,6 @@ def wide_network_convergence(
         trials: draws by which dependent features are counted.
         steps: of gradient descent.
     """
-    if len(widths) < 3:
-        whole_number(len(widths), "the number of widths", least=3)
     x, y = run.randn(samples, dimension), run.randn(samples)
     identity(run, x, y)
     nonsingular(run, trials)

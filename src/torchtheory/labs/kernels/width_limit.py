@@ -13,7 +13,7 @@ from torchtheory.kernels.infinite.dense import limit_kernels
 from torchtheory.kernels.infinite.parametrization import ScaledLinear, Scaling, ntk_mlp
 from torchtheory.kernels.tangent.dynamics import DescentRule, KernelTraining
 from torchtheory.kernels.tangent.kernel import empirical_ntk
-from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.initialization import initialize
 
@@ -47,7 +47,8 @@ class Course:
     title="The tangent kernel of wide networks: its limit, the rate, and the frozen dynamics",
     errata=["ntk-parametrization-own-width", "tangent-kernel-ordinary-parametrization"],
     full={"widths": (32, 64, 128, 256, 512, 1024), "networks": 48, "trained": 16_384},
-    least={"networks": 12, "trained": 64},
+    least={"networks": 12, "trained": 64, "widths": 16},
+    items={"widths": 3},
 )
 def tangent_kernel_width_limit(
     run: Run, widths: tuple[int, ...] = (64, 256, 1024), networks: int = 18, trained: int = 4096
@@ -66,8 +67,7 @@ def tangent_kernel_width_limit(
         networks: of each width.
         trained: width of the wide network that is trained.
     """
-    if len(set(widths)) < 3 or min(widths) < 16:
-        raise InvalidInput(f"a rate needs three widths or more, of at least 16 units, not {widths}")
+    run.assumes(len(set(widths)) >= 3, f"a rate needs three different widths, and {widths} are fewer")
     x = nn.functional.normalize(run.randn(6, 4), dim=1) * 2
     first_layer(run)
     errors, sizes = convergence(run, x, widths, networks)

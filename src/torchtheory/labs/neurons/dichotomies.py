@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from scipy import stats
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import xor
 from torchtheory.labs.engine import Interval, Run, clopper_pearson, lab
 from torchtheory.neurons.dichotomies import (
@@ -29,7 +28,7 @@ from torchtheory.neurons.separability import separate
     title="Cover: s points in general position have C(s, n) linear labelings, half at s = 2n",
     errata=["cover-number-decreases"],
     full={"points": 12, "dimension": 5, "programs": 11, "trials": 2000, "features": 30},
-    least={"dimension": 2, "programs": 3, "trials": 20, "features": 4},
+    least={"dimension": 2, "programs": 3, "trials": 20, "features": 4, "points": 3},
 )
 def cover_dichotomies(
     run: Run,
@@ -48,7 +47,7 @@ def cover_dichotomies(
     separated follows a binomial distribution function, exactly ½ at s = 2n, and the step there
     sharpens as the dimension grows. The number itself never falls, contrary to what is printed.
     """
-    whole_number(points, "points", least=programs)
+    run.assumes(points >= programs, f"labelings of {programs} points are decided, and {points} are listed")
     formula(run)
     grid = enumeration(run, points, dimension, programs)
     corners(run)

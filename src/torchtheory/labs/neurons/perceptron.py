@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import positive_number
 from torchtheory.data.synthetic import PlantedSample, separable_gaussians, unit_vectors
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.biases import homogeneous
@@ -31,7 +30,8 @@ SWEEPS = 100_000
     title="The perceptron makes at most ⌊R²/γ²⌋ updates, and some samples need them all",
     errata=["novikoff-fewer-than-floor", "novikoff-fewer-than-ceiling"],
     full={"samples": 2000, "dimension": 20, "gap": 0.05, "trials": 50},
-    least={"samples": 20, "dimension": 2, "trials": 1},
+    least={"samples": 20, "dimension": 2, "trials": 1, "gap": 0.01},
+    most={"gap": 0.5},
 )
 def perceptron_novikoff(run: Run, samples: int = 200, dimension: int = 10, gap: float = 0.1, trials: int = 8) -> None:
     """A perceptron is trained on Gaussian points that a hyperplane separates by at least `gap`.
@@ -47,7 +47,6 @@ def perceptron_novikoff(run: Run, samples: int = 200, dimension: int = 10, gap: 
         samples: of the separable data.
         dimension: of the inputs.
     """
-    positive_number(gap, "gap")
     hyperplane(run, dimension)
     signed_distance(run, dimension)
     planted = separable_gaussians(samples, dimension, margin=gap, generator=run.generator)

@@ -49,6 +49,8 @@ from torchtheory.optimization.parallel_networks.subnetworks import (
     covers=["B-49", "B-50", "B-51"],
     title="A ReLU network is globally optimal when no further unit is worth its weight decay",
     full={"samples": 9, "starts": 12, "steps": 6000},
+    least={"samples": 3, "strength": 0.01},
+    most={"strength": 1},
 )
 def network_optimality_certificates(
     run: Run, samples: int = 6, strength: float = 0.3, starts: int = 4, steps: int = 600
@@ -69,8 +71,6 @@ def network_optimality_certificates(
         starts: trainings.
         steps: of each.
     """
-    if samples < 3 or strength <= 0:
-        raise InvalidInput("take at least 3 samples and a positive strength")
     x, y = run.randn(samples, 2), run.randn(samples, 1)
     best = planted(run, x, y, strength)
     matrix_case(run)
