@@ -65,6 +65,7 @@ def lab_list(
     from rich.text import Text
 
     from torchtheory.labs.engine.registry import listed_labs
+    from torchtheory.report.plain_math import plain_prose
 
     check_room(room)
     _take_up(modules)
@@ -88,7 +89,7 @@ def lab_list(
     for column in ("lab", "room", "title", "covers"):
         table.add_column(column, no_wrap=column in ("lab", "room"))
     for f in chosen:
-        table.add_row(*map(Text, (f.name, f.room, f.title, ", ".join(f.covers))))
+        table.add_row(*map(Text, (f.name, f.room, plain_prose(f.title), ", ".join(f.covers))))
     list_console().print(table)
 
 

@@ -1,4 +1,4 @@
-r"""What a lab says before it computes: its theorem, its symbols, the idea, what to try, an exercise.
+r"""What a lab says before it computes: theorem, symbols, idea, what to try, an exercise.
 
 They are sections of the lab's docstring, after its abstract:
 
@@ -175,9 +175,9 @@ def cut_sections(
 def read_teaching(sections: Mapping[str, str]) -> Teaching:
     r"""The sections of a docstring as what they say.
 
-    >>> said = read_teaching({"Try": "margin=0.02: the bound\n  grows.", "Idea": "A line,\na root."})
+    >>> said = read_teaching({"Idea": "A line,\na root.", "Try": "margin=0.02: a bound\n  grows."})
     >>> said.idea, said.changes[0].options, said.changes[0].look
-    ('A line, a root.', '--set margin=0.02', 'the bound grows.')
+    ('A line, a root.', '--set margin=0.02', 'a bound grows.')
     """
     return Teaching(
         tuple(map(_theorem, _parts(sections.get("Theorem", "")))),

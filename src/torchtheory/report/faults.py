@@ -12,6 +12,8 @@ from latex2mathml.converter import convert_to_element
 
 from torchtheory.report.plain_math import formula_spans
 
+# what \text{…} sets in words may open a bracket that a formula closes
+_WORDS = re.compile(r"\\(?:text|textrm|textit|textbf|mbox)\s*\{([^{}]*)\}")
 # \{ and \left are tokens, and so is a bracket
 _TOKENS = re.compile(r"\\(?:begin|end)\s*\{\w+\*?\}|\\[A-Za-z]+|\\.|[{}()\[\]]")
 _PAIRS = {
@@ -32,7 +34,7 @@ _BIG = re.compile(r"\\(?:big|Big|bigg|Bigg)([lr])$")
 _ALIKE = {"(": "(", "[": "("}
 
 # A command, a power, a subscript in braces, a letter with a subscript, a dollar that opens nothing.
-_RAW = re.compile(r"\\[A-Za-z]+|\^[{\w]|_\{|\b[A-Za-z]_[A-Za-z0-9]\b|(?<!\\)\$(?!\d)")
+_RAW = re.compile(r"\\[A-Za-z]+|\^\S|_\{|\b[A-Za-z]_[A-Za-z0-9]\b|(?<!\\)\$(?!\d)")
 
 
 def formula_faults(latex: str) -> list[str]:
@@ -44,7 +46,7 @@ def formula_faults(latex: str) -> list[str]:
     (["'(' is closed by '}'"], ['nobody defined \\alpah'])
     """
     found = [] if latex.isprintable() else [f"characters nobody sees: {latex!r}"]
-    found += _unbalanced(latex)
+    found += _unbalanced(_WORDS.sub(r" \1 ", latex))
     try:
         tree = convert_to_element(latex)
     except Exception as error:  # latex2mathml raises whatever its parser stumbles over
@@ -57,7 +59,7 @@ def formula_faults(latex: str) -> list[str]:
 
 
 def prose_faults(text: str) -> list[str]:
-    r"""What of a text with `$formulas$` would reach a reader as LaTeX, and what is wrong with those.
+    r"""What of a text would reach a reader as LaTeX, and what is wrong with its `$formulas$`.
 
     >>> prose_faults(r"steps $x^{k+1}$ of `x_k`"), prose_faults(r"steps x^{k+1} of size \alpha")
     ([], ["'^{' stands outside of dollars", "'\\\\alpha' stands outside of dollars"])
@@ -76,9 +78,7 @@ def _unbalanced(latex: str) -> list[str]:
     tokens = _TOKENS.findall(latex)
     found = []
     for one, other in ((r"\left", r"\right"), ("l", "r")):
-        opened, closed = (
-            sum(_BIG.sub(r"\1", t) == end for t in tokens) for end in (one, other)
-        )
+        opened, closed = (sum(_BIG.sub(r"\1", t) == end for t in tokens) for end in (one, other))
         if opened != closed:
             name = (r"\left", r"\right") if one == r"\left" else (r"\bigl", r"\bigr")
             found.append(f"{opened} {name[0]} and {closed} {name[1]}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtheory.core.record import Table
 from torchtheory.report.lab_parts import cited_results, suggestions, takes
-from torchtheory.report.markdown import prose_text, table_text
-from torchtheory.report.results import LabText
+from torchtheory.report.markdown import prose_text
+from torchtheory.report.results import LabText, ParameterText
 from torchtheory.report.wording import CONTROL, shown
 
 
@@ -38,16 +37,10 @@ def _blocks(lab: LabText) -> Iterator[str]:
     yield "## How it is checked"
     yield f"Each statement is met by a measurement. {CONTROL}"
     if cited := cited_results(lab.covers):
-        yield "\n".join(
-            f"- {c.id} {prose_text(c.name)} ({prose_text(c.citation)})" for c in cited
-        )
+        yield "\n".join(f"- {c.id} {prose_text(c.name)} ({prose_text(c.citation)})" for c in cited)
     if lab.parameters:
         yield "## Parameters"
-        rows = tuple(
-            (p.name, takes(p), shown(p.quick), shown(p.full), p.meaning)
-            for p in lab.parameters.values()
-        )
-        yield table_text(Table("parameters", ("name", "takes", "quick", "full", "meaning"), rows))
+        yield "\n".join(map(_parameter, lab.parameters.values()))
     if to_try := suggestions(lab):
         yield "## What to try"
         yield "\n".join(f"- `{s.command}`: {prose_text(s.purpose)}" for s in to_try)
@@ -59,3 +52,8 @@ def _blocks(lab: LabText) -> Iterator[str]:
         if exercise.answer:
             fence = f"```python\n{exercise.answer}\n```"
             yield f"<details>\n<summary>An answer</summary>\n\n{fence}\n\n</details>"
+
+
+def _parameter(one: ParameterText) -> str:
+    values = f"{shown(one.quick)}, in full {shown(one.full)}"
+    return f"- `{one.name}` = {values} ({takes(one)}): {prose_text(one.meaning)}"

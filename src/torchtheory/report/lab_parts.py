@@ -48,8 +48,8 @@ class CitedResult:
 def suggestions(lab: LabText, used: Mapping[str, Any] | None = None) -> list[Suggestion]:
     """Commands that show more of a lab: a parameter changed, many seeds, the source's sizes.
 
-    What the lab itself says is worth trying comes first. Where it says nothing, a parameter takes its
-    value of another preset, which the lab is known to take.
+    What the lab itself says is worth trying comes first. Where it says nothing, a parameter takes
+    its value of another preset, which the lab is known to take.
 
     Args:
         lab: the lab; one that no command can find, as of a notebook, has no suggestions.

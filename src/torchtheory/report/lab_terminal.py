@@ -42,7 +42,9 @@ def print_lab(lab: LabText, console: Console) -> None:
         console.print(Text("Exercise", style="bold"))
         console.print(_indented(exercise.task))
         if exercise.check:
-            console.print(Padding(Text(f"solved when: {exercise.check}", style="dim"), (0, 0, 0, 2)))
+            console.print(
+                Padding(Text(f"solved when: {exercise.check}", style="dim"), (0, 0, 0, 2))
+            )
 
 
 def print_teaching(teaching: Teaching, console: Console) -> None:

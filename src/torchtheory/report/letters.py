@@ -64,6 +64,8 @@ _SCRIPT = re.compile(r"[_^]\s*(\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}|\\[A-Za-
 _DIFFERENTIAL = re.compile(
     r"(?<=\\[,;:])\s*d(?=\s*\\?[A-Za-z])|\\[td]?frac\s*\{?d\}?\s*\{?d(?=[A-Za-z\\])"
 )
+# The name of a norm, which a page defines by itself: \|A\|_F, \lVert A\rVert_F.
+_FROBENIUS = re.compile(r"(?<=\\\|)_F|(?<=Vert)_F")
 _TOKEN = re.compile(r"\\[A-Za-z]+|[A-Za-z]|[{}]|1")
 
 
@@ -75,8 +77,9 @@ def letters(latex: str) -> set[str]:
     >>> letters(r"\sum_{i=1}^n e^{-i}")
     set()
     """
-    text = _WORDS.sub(" ", latex)
-    text = _DIFFERENTIAL.sub(" ", text)
+    text = latex
+    for silent in (_WORDS, _FROBENIUS, _DIFFERENTIAL):
+        text = silent.sub(" ", text)
     found = set(_read(_SCRIPT.sub(" ", text))) - set(COMMON)
     for script in _scripts(text):
         found |= letters(script) - INDICES
@@ -97,7 +100,8 @@ def defined_letters(symbols: Iterable[tuple[str, str]]) -> set[str]:
         for is_formula, piece in formula_spans(symbol):
             found |= set(_read(_WORDS.sub(" ", piece))) if is_formula else set()
         for is_formula, piece in formula_spans(meaning):
-            alone = list(_read(_WORDS.sub(" ", piece))) if is_formula else []
+            bare = _SCRIPT.sub(" ", _WORDS.sub(" ", piece))
+            alone = list(_read(bare)) if is_formula else []
             found |= set(alone) if len(alone) == 1 else set()
     return found
 

@@ -76,10 +76,10 @@ def as_statement(text: str) -> str:
     >>> as_statement("At most $n^2$ steps, in 99 % of cases")
     '\\text{At most }n^2\\text{ steps, in 99 \\% of cases}'
     """
-    pieces = [
-        piece if is_formula else r"\text{%s}" % re.sub(r"([%_&#{}])", r"\\\1", piece)
-        for is_formula, piece in formula_spans(text)
-    ]
+    pieces = []
+    for is_formula, piece in formula_spans(text):
+        words = re.sub(r"([%_&#{}])", r"\\\1", piece)
+        pieces.append(piece if is_formula else rf"\text{{{words}}}")
     return "".join(pieces)
 
 

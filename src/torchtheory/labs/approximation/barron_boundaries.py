@@ -25,7 +25,7 @@ DENSITY = 1 / (HIGH - LOW)
     "barron-boundaries",
     room="approximation",
     covers=["A-104", "A-107"],
-    title="Two classes with a Barron boundary: mistakes fall with n^(-1/2) in 2, 5 and 10 dimensions",
+    title="Two classes with a Barron boundary: mistakes fall with $n^{-1/2}$ in 2, 5 and 10 dimensions",
     full={"seeds": 100, "points": 1000},
     least={"seeds": 16, "points": 50},
 )
@@ -34,7 +34,7 @@ def barron_boundaries(run: Run, seeds: int = 64, points: int = 200) -> None:
 
     A network of random steps for the graph makes a classifier whose mistakes lie between the two
     graphs: their share is the mean distance of the graphs, times the density of the last coordinate.
-    It falls with n^(-1/2) for Gaussian boundaries of equal constants in 2, 5 and 10 dimensions, and
+    It falls with $n^{-1/2}$ for Gaussian boundaries of equal constants in 2, 5 and 10 dimensions, and
     the constant of the bound is nearly met by two slow waves that cancel. The same for a boundary
     that is a mean of random half-spaces. Where points crowd at the boundary, so that there is no
     density, the rate is lost.

@@ -92,7 +92,7 @@ def barron_networks_lab(run: Run, seeds: int = 50, points: int = 50) -> None:
     activations(run)
     run.table(
         "rate",
-        ["target", "d", "C_f", "slope", "slope from", "to", "k × error", "(2rC)²"],
+        ["target", "d", "$C_f$", "slope", "slope from", "to", "k × error", "(2rC)²"],
         [
             [
                 name,
@@ -239,7 +239,7 @@ def construction(run: Run, seeds: int) -> None:
     says.at_most(wide, [2 * target.barron_constant, 2 * gaussian_of(5).barron_constant])
     says.fails("the inner weights in place of the outer ones", [inner_sum(n.model) for n in nets[:2]])
     run.note(
-        "The slides print the condition for the inner weights w_i. For steps it is empty rather "
+        "The slides print the condition for the inner weights $w_i$. For steps it is empty rather "
         "than false, as 1[w·x > b] does not change when w and b are scaled; what the proof bounds "
         "are the outer weights."
     )
@@ -394,7 +394,7 @@ def integrated_error(run: Run, trainings: int, points: int) -> None:
         "S-35", r"\text{labels raised by }2\text{ raise }G=\textstyle\sum_ia_i\sigma(w_i^\top x+b_i)+a_0\text{ by }2"
     )
     says.equal(predictions(lifted) - predictions(noise[:3]), 2.0, 1e-6)
-    says.fails("no offset a_0", predictions(lifted, offset=False) - predictions(noise[:3], offset=False))
+    says.fails("no offset $a_0$", predictions(lifted, offset=False) - predictions(noise[:3], offset=False))
 
 
 def activations(run: Run) -> None:

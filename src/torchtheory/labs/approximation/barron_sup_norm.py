@@ -22,7 +22,7 @@ IDS = ["L-101", "A-104"]
     "barron-sup-norm",
     room="approximation",
     covers=["L-101", "A-104"],
-    title="Barron's theorem in the sup norm: n^(-1/2), times √d on a cube and d^(1/4) on a ball",
+    title="Barron's theorem in the sup norm: $n^{-1/2}$, times √d on a cube and $d^{1/4}$ on a ball",
     full={"seeds": 80, "parts": 512},
     least={"seeds": 8, "parts": 32},
 )
@@ -30,9 +30,9 @@ def barron_sup_norm(run: Run, seeds: int = 16, parts: int = 192) -> None:
     """The largest error of a network of random steps, exactly, for sums of waves along the axes.
 
     All targets have Barron's constant 1, in 1 to 32 dimensions. The largest error falls with
-    n^(-1/2), as the mean squared one does. The theorem allows it to grow with √d at equal
+    $n^{-1/2}$, as the mean squared one does. The theorem allows it to grow with √d at equal
     constants: on the cube, where every coordinate may be at its worst at once, it does; on the ball
-    the coordinates share one radius, and what is found is d^(1/4). Drawn for the unit ball, a network
+    the coordinates share one radius, and what is found is $d^{1/4}$. Drawn for the unit ball, a network
     knows nothing of a larger one: there the error stays.
 
     Args:
@@ -59,7 +59,7 @@ def barron_sup_norm(run: Run, seeds: int = 16, parts: int = 192) -> None:
         },
         axes=("dimension $d$", r"$\sqrt{n}\,\mathbb{E}\,\sup(f_n-f)/C_f$"),
         log="xy",
-        caption=f"n = {COUNTS[-1]} steps; dashed: √d and d^(1/4) from the values in four dimensions on.",
+        caption=f"n = {COUNTS[-1]} steps; dashed: √d and $d^{{1/4}}$ from the values in four dimensions on.",
     )
     run.table(
         "errors",

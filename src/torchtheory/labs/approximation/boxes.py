@@ -51,7 +51,7 @@ def length(x: Tensor) -> Tensor:
     "box-networks",
     room="approximation",
     covers=["L-072", "L-073", "L-074", "L-075", "L-076"],
-    title="ReLU boxes approximate every continuous function, and there are (ρ/2ε)^d of them",
+    title="ReLU boxes approximate every continuous function, and there are $(ρ/2ε)^d$ of them",
     errata=["cells-of-side-delta", "box-of-thresholds", "mean-error-on-large-cube"],
     full={"samples": 200_000, "finest": 0.05},
     least={"samples": 100},

@@ -51,10 +51,10 @@ def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 12, doubl
 
     Random cartoons are drawn with norms at most 1. The best M terms of an orthonormal basis leave
     the sum of the squares of all other coefficients: for one jump on the line that is geometric
-    in M for Haar and M^(-1/2) for Fourier, and for cartoons M^(-1/2) and M^(-1/4). Networks that
-    follow the curve by horizon patches reach M^(-n/2) for curves of smoothness n = 1, 2, which is
+    in M for Haar and $M^{-1/2}$ for Fourier, and for cartoons $M^{-1/2}$ and $M^{-1/4}$. Networks that
+    follow the curve by horizon patches reach $M^{-n/2}$ for curves of smoothness n = 1, 2, which is
     optimal. The exponents' 99% interval over the cartoons, widened by 0.1, contains the promised
-    one for the bases, and reaches it or more for the networks. Shearlets reach M^(-1) up to
+    one for the bases, and reaches it or more for the networks. Shearlets reach $M^{-1}$ up to
     logarithms, but only where M is large beside the number of directions: pictures of a few hundred
     pixels do not show it in the sum of the squares left out. They show why, scale by scale: two
     scales finer a quarter of the energy is left, on twice as many terms (Haar: on four times as

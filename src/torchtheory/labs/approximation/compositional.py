@@ -118,7 +118,7 @@ def chains(run: Run, digits: int, points: int) -> None:
         r"at }\epsilon=10^{-2}",
     )
     says.at_most([row[1] / row[0] for row in sizes.values()], 8.0, where="log³ would be 8")
-    says.fails("one hidden layer: the least that x² needs, (8ε)^(-1/2) pieces", floors[1] / floors[0])
+    says.fails("one hidden layer: the least that x² needs, $(8ε)^{-1/2}$ pieces", floors[1] / floors[0])
     run.table(
         "chains",
         ["function", "ε", "certificate", "measured", "depth", "neurons"],

@@ -31,7 +31,7 @@ Decoder = Callable[[Tensor], Callable[[Tensor], Tensor]]
     "continuous-selection",
     room="approximation",
     covers=["X-16"],
-    title="M continuously chosen weights miss some smooth function by c⌈(M+1)^(1/d)⌉^-n",
+    title="M continuously chosen weights miss some smooth function by $c⌈(M+1)^{1/d}⌉^{-n}$",
     full={"largest": 48, "starts": 40},
     least={"largest": 4},
 )
@@ -195,7 +195,7 @@ def in_the_ball(run: Run, found: list[tuple[str, int, SelectionWitness, float]])
     ]  # fmt: skip
     says = run.states("X-16", r"\|f\|_{W^{n,\infty}}\le1")
     says.at_most(norms, 1.0, 1e-9)
-    says.fails("bumps of height c m^(1-n) instead of c m^-n", higher)
+    says.fails("bumps of height c $m^{1-n}$ instead of c $m^{-n}$", higher)
 
 
 def minimum(run: Run) -> None:

@@ -181,7 +181,7 @@ def energies(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
     says.at_most(found, promised)
     says.fails("bumps eight times as narrow and as high, outside the family", narrow, promised=promised[1:3])
     slope = fit_slope([g.cells for g in grids], found)
-    run.note(f"the error for ‖ξ‖² falls as cells^{slope.estimate:.2f}, the promise as cells^-2")
+    run.note(f"the error for ‖ξ‖² falls with the cells to the power {slope.estimate:.2f}, the promise is -2")
     return promised, found
 
 
@@ -228,7 +228,7 @@ def point_values(run: Run, grids: list[CellGrid]) -> list[float]:
         errors,
         0.5,
         1e-3,
-        where="the bumps shrink to 0 in L2 while their value at 0 stays 1; the narrowest has width 2^-12",
+        where="the bumps shrink to 0 in L2 while their value at 0 stays 1; the narrowest has width $2^{-12}$",
     )
     says.fails("bumps of one width only: K no longer tells ξ(0) from a mean", smooth)
     return errors

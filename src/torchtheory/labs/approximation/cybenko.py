@@ -48,10 +48,10 @@ def jump(x: Tensor) -> Tensor:
     least={"doublings": 3},
 )
 def cybenko_sums(run: Run, doublings: int = 5) -> None:
-    """Cybenko's sum is written down for four functions, 4 to 2^(`doublings` + 1) cells.
+    """Cybenko's sum is written down for four functions, from 4 cells on, doubled `doublings` - 1 times.
 
     Each unit is a soft step in the middle of a cell. The sup error is at most
-    (Λ/N)[1 + 2e^(-s/2)/(1 - e^(-s))] where s is the sharpness of a step times the length of a
+    (Λ/N)[1 + $2e^{-s/2}$/(1 - $e^{-s}$)] where s is the sharpness of a step times the length of a
     cell, for soft and for sharp steps alike. A jump stays at distance one half from every
     continuous sum, and beyond the interval the sum is constant. Look at the soft staircase, which
     is the better the softer, until it is too soft.
@@ -165,7 +165,7 @@ def cybenko_density(run: Run, doublings: int = 4, seeds: int = 3) -> None:
     """Random units of the activations of the table, output weights by least squares.
 
     Beforehand: for every function of one to three variables and every activation that is not a
-    polynomial, the median sup error over `seeds` draws at 2^(`doublings` + 3) units is below a fifth
+    polynomial, the median sup error over `seeds` draws, with 8 times 2 to the `doublings` units, is below a fifth
     of the best constant's, and for the logistic unit it has fallen from the least to the largest
     width. For z² it cannot go below the distance from polynomials of degree 2, which a linear
     program finds. On finitely many points the condition is not needed: three points are met by z²
@@ -310,7 +310,7 @@ def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> 
     Six activations reach the number of points, so no measure on the points is unseen, and as many
     units interpolate any values. Powers of degree q reach no more than the number of monomials,
     and a measure of total variation 1 is found that all units, also new ones, integrate to 0. Then
-    the proof's limit: steep sigmoids become steps and indicators, at the rate e^(-a distance).
+    the proof's limit: steep sigmoids become steps and indicators, at the rate $e^{-as}$ in the distance s.
     Look at the unseen measure in the figure.
     """
     run.assumes(units >= points, f"{units} units cannot have rank {points}")

@@ -24,7 +24,7 @@ def bump(x: Tensor) -> Tensor:
     "approximation-error",
     room="approximation",
     covers=["L-069", "N-30"],
-    title="Distances of functions in L^p, and a certified sup distance",
+    title="Distances of functions in $L^p$, and a certified sup distance",
     errata=["uniform-convergence-exists"],
     least={"cases": 1},
 )
@@ -78,7 +78,7 @@ def approximation_error(run: Run, cases: int = 20) -> None:
     run.refutes(
         "uniform-convergence-exists",
         r"\exists m:\|g_m-f\|_\infty<\epsilon\implies\|g_M-f\|_\infty<\epsilon \text{ for all } M\ge m",
-    ).below(gaps, 0.1, where="g_m = f for even m, f + 1 for odd m; m = 2 meets every ε")
+    ).below(gaps, 0.1, where="$g_m$ = f for even m, f + 1 for odd m; m = 2 meets every ε")
     found = [
         sup_distance(lambda x: torch.sin(9 * x), lambda x: x, (0.0, 1.0), lipschitz=10.0, most_points=2**k)
         for k in range(4, 13)

@@ -57,10 +57,10 @@ class Rate(NamedTuple):
 def edge_networks(run: Run, doublings: int = 6, points: int = 1 << 13) -> None:
     """A step is two ReLUs with a steep ramp, and a horizon is that step of a network.
 
-    The ramp of width δ misses the step by exactly (δ/(p+1))^(1/p) in every L_p, and by 1 in the sup
-    norm whatever δ is. A horizon whose boundary is met within e errs by at most (e+δ)^(1/p), so the
-    boundary has to be met within ε^p: a broken line of M pieces meets a curve of smoothness β
-    within M^-β, and the L_p error falls as M^(-β/p). Gating a smooth network by an indicator gives
+    The ramp of width δ misses the step by exactly $(δ/(p+1))^{1/p}$ in every $L_p$, and by 1 in the sup
+    norm whatever δ is. A horizon whose boundary is met within e errs by at most $(e+δ)^{1/p}$, so the
+    boundary has to be met within $ε^p$: a broken line of M pieces meets a curve of smoothness β
+    within $M^{-β}$, and the $L_p$ error falls as $M^{-β/p}$. Gating a smooth network by an indicator gives
     piecewise smooth functions at the same rate. Look at how p and β change the slopes.
 
     Args:

@@ -247,8 +247,8 @@ def shatter(run: Run) -> None:
             fit.append(ball_norm(d, r, cells, unit * cells**-r))
             low.append(ball_norm(d, r, cells, unit * float(cells) ** (1 - r)))
     says = run.states("X-83", r"\text{bumps of height } cN^{-r} \text{ in } N^d \text{ cells}:\ \|f_y\|_{W^{r,2}}\le1")
-    says.at_most(fit, 1.0, 1e-12, where="so approximations within a third of the height shatter N^d points")
-    says.fails("bumps of height cN^(1-r)", low)
+    says.at_most(fit, 1.0, 1e-12, where="so approximations within a third of the height shatter $N^d$ points")
+    says.fails("bumps of height $cN^{1-r}$", low)
 
 
 def least_depth(d: int, r: int, log_error: float, span: int = 2) -> float:
@@ -284,7 +284,7 @@ def exponents(run: Run) -> tuple[list[float], list[float], list[float]]:
         "exponents",
         ["d", "r", "printed 1/d", "d/2r", "least, with the logarithm", "quoted 2d/(d+2)"],
         rows,
-        caption="Exponents γ of the depth ε^-γ",
+        caption="Exponents γ of the depth $ε^{-γ}$",
     )
     d, r = 10, 8
     line = [-0.5 * k for k in range(4, 25)]

@@ -40,7 +40,7 @@ def fixed_basis_lab(
 
     The bound on the worst error of any k-dimensional space is computed exactly from counts of
     lattice points. Random spaces and the lowest frequencies are measured against it; the lowest
-    frequencies follow k^(-2/d). Networks drawn by Barron's construction for members of the class
+    frequencies follow $k^{-2/d}$. Networks drawn by Barron's construction for members of the class
     err by at most dC²/k. From some k on that promise is below the floor of every basis. One smooth
     target alone can be easier: a basis that contains it has no error. Look at the two slopes.
 

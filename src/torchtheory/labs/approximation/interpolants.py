@@ -111,7 +111,7 @@ def at_steps(run: Run, errors: list[float]) -> None:
         wrong.append(float((steps @ level - level).abs().max()))
     says = run.states("L-071", r"f(b_k)=g(b_k): \text{ largest difference}")
     says.equal(apart, within=1e-12)
-    says.fails("output weights g(b_i) instead of their differences", wrong)
+    says.fails("output weights g($b_i$) instead of their differences", wrong)
 
 
 def tight(run: Run) -> None:

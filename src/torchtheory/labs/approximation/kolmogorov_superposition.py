@@ -135,7 +135,7 @@ def universal(run: Run, sizes: list[int]) -> None:
     equal = [inner_functions(2, n, separated=False) for n in sizes]
     says = run.states("X-21", r"\text{images of different cubes under } \sum_jk_j\phi_i \text{ are apart}")
     says.above([m.gap for m in made], 0.0)
-    says.fails("equal weights k_j", [m.gap for m in equal])
+    says.fails("equal weights $k_j$", [m.gap for m in equal])
     says = run.states("X-21", r"\phi_i \text{ strictly increasing: the least rise between two knots}")
     says.above([float(m.values.diff(dim=1).min()) for m in made], 0.0)
     says.fails(
@@ -178,7 +178,7 @@ def two_scales(run: Run, refinement: int, grid: Tensor) -> dict[str, list[float]
     equal = inner_functions(2, 10 * refinement, separated=False)
     says = run.states("X-21", r"\text{the same } \phi_i, k_j \text{ tell the cubes of two scales apart}")
     says.above([coarse.gap, fine.gap], 0.0)
-    says.fails("equal weights k_j", equal.gap)
+    says.fails("equal weights $k_j$", equal.gap)
     run.states(
         "X-21", r"\phi_i \text{ of two scales: increasing, into } [0,1],\ k_j>0,\ \textstyle\sum_jk_j\le1"
     ).at_most([*constraint_values(fine), 1 - float(fine.values.diff(dim=1).min())], 1.0, 1e-12)

@@ -87,7 +87,8 @@ def constants(run: Run) -> None:
     says = run.states("L-089", r"\int u^2(1-u^2)^n\,du=J_{n+1}/2(n+1), \text{ exactly}: \text{ difference}")
     says.equal([float(kernel_moment(n, 2) - landau_constant(n + 1) / (2 * (n + 1))) for n in numbers])
     says.fails(
-        "J_n in place of J_{n+1}", [float(kernel_moment(n, 2) - landau_constant(n) / (2 * (n + 1))) for n in numbers]
+        "$J_n$ in place of $J_{n+1}$",
+        [float(kernel_moment(n, 2) - landau_constant(n) / (2 * (n + 1))) for n in numbers],
     )
     run.states("L-089", r"J_{n+1}/J_n=(2n+2)/(2n+3)<1").equal(
         [float(landau_constant(n + 1) / landau_constant(n)) for n in numbers],

@@ -37,7 +37,7 @@ IDENTITIES: tuple[Identity, Identity] = ("difference", "sum")
     "multiplication-network",
     room="approximation",
     covers=["A-91", "X-27", "X-28"],
-    title="ReLU networks multiply within B²4^-n, and a factor 0 gives exactly 0",
+    title="ReLU networks multiply within $B^24^{-n}$, and a factor 0 gives exactly 0",
     full={"levels": 10, "points": 40_000, "polynomials": 20},
     least={"levels": 2, "points": 100, "polynomials": 1},
 )
@@ -190,7 +190,7 @@ def slopes(run: Run, levels: int) -> None:
     ).at_most(measured, promised, 1e-12)
     run.note(
         "The derivatives of the product are worse than its values: largest error "
-        f"{measured[-1]:.2g} at n = {levels}, B = 2.5, where a law of 4^-n would give less than "
+        f"{measured[-1]:.2g} at n = {levels}, B = 2.5, where a law of $4^{{-n}}$ would give less than "
         f"{kept[-1]:.2g}."
     )
 
@@ -237,7 +237,7 @@ def random_polynomials(run: Run, levels: int, points: int, count: int) -> None:
         table.append((d, degree, len(terms), a.bound, measured[-1], size.depth, size.units))
     says = run.states("X-28", r"|\tilde p-p|\le\sum_\alpha|c_\alpha|(|\alpha|-1)_+4^{-(n+1)} \text{ on } [-1,1]^d")
     says.at_most(measured, promised, 1e-12)
-    says.fails("on [-3/2, 3/2]^d", outside)
+    says.fails("on $[-3/2, 3/2]^d$", outside)
     run.table(
         "random-polynomials",
         ["d", "degree", "terms", "promised", "measured", "depth", "units"],

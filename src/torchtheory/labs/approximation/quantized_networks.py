@@ -64,9 +64,9 @@ CASES: tuple[tuple[int, float, int, Function], ...] = (
 def quantized_networks(run: Run, halvings: int = 4, points: int = 401) -> None:
     """Finite element networks for Hölder functions, rounded, written as bits and read back.
 
-    For errors ε halved `halvings` times the network keeps its promise with ε^(-d/(n+ζ)) weights
+    For errors ε halved `halvings` times the network keeps its promise with $ε^{-d/(n+ζ)}$ weights
     and always the same number of layers; after rounding every weight to the grid of spacing
-    2^(-s⌈log₂ 1/ε⌉) the error stays below 2ε; the string of bits grows as M log 1/ε, and what is
+    $2^{-s⌈log₂ 1/ε⌉}$ the error stays below 2ε; the string of bits grows as M log 1/ε, and what is
     read back is the network itself. Look at what fewer bits do.
 
     Args:
@@ -110,10 +110,10 @@ def promises(run: Run, errors: list[float], points: int) -> None:
     says.at_most(
         [m for _, m in made],
         [a.bound for a, _ in made],
-        where="and so in every L_p on the cube, whose volume is 1",
+        where="and so in every $L_p$ on the cube, whose volume is 1",
     )
     says.fails(
-        "|x - 1/5|^(1/2) as if it had a Lipschitz derivative",
+        "$|x - 1/5|^{1/2}$ as if it had a Lipschitz derivative",
         [error_of(cusp, a.network, 1, points) for a in wrong],
         promised=[a.bound for a in wrong],
     )

@@ -62,7 +62,7 @@ def random_steps_lab(run: Run, seeds: int = 40, points: int = 40, draws: int = 4
     run.figure(
         "rates",
         lambda axes: plot(axes, curves),
-        caption="Mean squared error over draws, times (C_f)⁻²: below 1/n (black) with the right "
+        caption="Mean squared error over draws, times ($C_f$)⁻²: below 1/n (black) with the right "
         "weights; with one sign for both steps (dashed) a Gaussian is not met at all.",
         grid=(1, 2),
     )

@@ -60,7 +60,7 @@ def rates_table(run: Run, dimensions: int = 12, degrees: int = 1500, directions:
         ["ids", "class", "side", "counts", "exponent at n=2, d=3", "logs", "norm", "networks",
          "continuous", "few bits", "number known", "erratum"],
         [table_row(row) for row in THEOREMS],
-        caption="Size of order error^-exponent, with a power of log(1/error)",
+        caption="Size as a power of 1/error, with a power of log(1/error)",
     )  # fmt: skip
     run.figure(
         "curse",
@@ -226,7 +226,7 @@ def ridges(run: Run, degrees: int, directions: int) -> None:
         "directions",
         ["directions", "error, equispaced", "error, directions searched", "error, random"],
         list(zip(sizes, even, best, random, strict=True)),
-        caption="Ridge functions for (1/2 - |x|²)_+^0.75: searching directions gains little",
+        caption="Ridge functions for $(1/2-|x|^2)_+^{0.75}$: searching directions gains little",
     )
 
 

@@ -173,7 +173,7 @@ def quotients(run: Run, digits: int, points: int) -> dict[str, list[tuple[Ration
         "quotients",
         ["p/q", "ε", "numerator", "denominator", "product", "measured", "depth", "weights"],
         rows,
-        caption="Quotients on [-1, 1]^d, with the parts of the certificate",
+        caption="Quotients on $[-1, 1]^d$, with the parts of the certificate",
     )
     return made
 

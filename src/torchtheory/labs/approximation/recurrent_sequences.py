@@ -113,7 +113,7 @@ def recurrent_sequences(run: Run, draws: int = 8000, width: int = 240, longest: 
         size=(13.5, 3.6),
         caption="Left: the mean error by length; beyond the cutoff nothing is promised. Middle: "
         "counting with tanh. Right: outputs of ReLU networks stay below their exponential "
-        "bounds, and 2^(2^i) does not.",
+        "bounds, and $2^{2^i}$ does not.",
     )
 
 
@@ -346,7 +346,7 @@ def unbounded(run: Run) -> dict[str, tuple[Tensor, Tensor]]:
     away_from_zero(run)
     says = run.states("X-95", r"f=2^{2^i},\ i=9:\ \log_2|f-f_1|\ge 2^9-1")
     says.at_least(behind, 2.0**9 - 1)
-    says.fails("f = 2^i is followed exactly by one neuron", float(torch.log2(left)), promised=9 - 1)
+    says.fails("f = $2^i$ is followed exactly by one neuron", float(torch.log2(left)), promised=9 - 1)
     return found
 
 

@@ -168,7 +168,7 @@ def causality(run: Run, n: int, m: int, p: int, time: int) -> Tensor:
     own = torch.cat([sizes[k + 1, k].reshape(1) for k in range(time)])
     says = run.states("X-89", r"h_{t+1}=f(h_t,x_t):\ \partial y_t/\partial x_s=0 \text{ for } s\ge t")
     says.equal(sizes[(s >= t).expand_as(sizes)])
-    says.fails("the other convention, h_t = f(h_{t-1}, x_t), at s = t", own)
+    says.fails("the other convention, $h_t=f(h_{t-1},x_t)$, at s = t", own)
     run.states("X-89", r"\|\partial y_t/\partial x_s\|>0 \text{ for } s<t").above(sizes[(s < t).expand_as(sizes)], 0.0)
     run.states("X-89", r"h_t=f(h_{t-1},x_t):\ \|\partial y_t/\partial x_s\|>0 \text{ for } s\le t").above(
         sizes[1:][(s <= t[:-1]).expand(time, time)], 0.0, where="the same outputs, numbered one earlier"

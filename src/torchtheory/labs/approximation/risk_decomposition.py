@@ -138,7 +138,7 @@ def sample_size(run: Run, chains: dict[tuple[int, int], list[RiskChain]], sizes:
     line = [float(least_squares(relu_features(n), 2 * X + 1).residual.square().mean()) for n in WIDTHS]
     says = run.states("X-01", r"\text{more units: the approximation error is at most an eighth for twice the width}")
     says.at_most(
-        best[1:], [b / 8 for b in best[:-1]], where="broken lines err by N^(-2) in L², a sixteenth in the limit"
+        best[1:], [b / 8 for b in best[:-1]], where="broken lines err by $N^{-2}$ in L², a sixteenth in the limit"
     )
     says.fails(
         "classes that do not grow: constants and one ReLU",

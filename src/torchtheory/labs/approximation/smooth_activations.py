@@ -36,13 +36,13 @@ ACTIVATIONS = ("exp", "logistic", "tanh", "sin", "softplus")
     "monomials-by-differences",
     room="approximation",
     covers=["A-32", "L-082", "L-083", "L-084", "N-32", "X-11"],
-    title="k + 1 units of any smooth activation give x^k, as far as rounding lets them",
+    title="k + 1 units of any smooth activation give $x^k$, as far as rounding lets them",
     errata=["degree-k-derivative-k"],
     full={"orders": 6},
     least={"orders": 2},
 )
 def monomials_by_differences(run: Run, orders: int = 4) -> None:
-    """Difference quotients of an activation in its input weight, as networks, up to x^`orders`.
+    """Difference quotients of an activation in its input weight, as networks, up to the power `orders`.
 
     The error is held against the promise over eight decades of steps; in double precision it is a
     V whose bottom is found from the bound, and in 80 digits it is a line. A bias where no
@@ -61,7 +61,7 @@ def monomials_by_differences(run: Run, orders: int = 4) -> None:
         "steps",
         lambda axes: plot_steps(axes, orders, steps, biases["tanh"]),
         grid=(1, 2),
-        caption="Sup error of x^k on [-1, 1] by differences of tanh, and its promise (lines). "
+        caption="Sup error of $x^k$ on [-1, 1] by differences of tanh, and its promise (lines). "
         "Left one-sided, right central differences; the cross is the step found from the bound.",
     )
 
@@ -262,13 +262,17 @@ def square(z: Tensor) -> Tensor:
     least={"doublings": 3, "seeds": 1},
 )
 def universality_of_activations(run: Run, doublings: int = 6, seeds: int = 3) -> None:
-    """Random units of seven activations, output weights by least squares, 2 to 2^`doublings` units.
+    """Random units of seven activations, output weights by least squares, in ever more units.
 
     The criterion, set beforehand: for each of four targets and each activation that is not a
     polynomial, the median sup error over `seeds` draws at the largest width is below 0.15 of
     that of the best constant. A polynomial activation of degree k only ever gives polynomials of
-    degree k: the features have rank at most k + 1 and x^{k+1} stays at distance 2^{-k}. Look at
+    degree k: the features have rank at most k + 1 and $x^{k+1}$ stays at distance $2^{-k}$. Look at
     the plateau.
+
+    Args:
+        doublings: the largest width is 2 to this power.
+        seeds: draws of the units of each width.
     """
     widths = [2**k for k in range(1, doublings + 1)]
     drawn = torch.randint(2**31, (seeds,), generator=run.generator).tolist()

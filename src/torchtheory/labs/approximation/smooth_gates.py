@@ -34,7 +34,7 @@ X = torch.linspace(-1, 1, 401, dtype=torch.float64)
     "smooth-gates",
     room="approximation",
     covers=["X-29", "X-67"],
-    title="Two smooth units square, four multiply; d factors take 2^d units or 4(d - 1)",
+    title="Two smooth units square, four multiply; d factors take $2^d$ units or 4(d - 1)",
     full={"factors": 12, "points": 4000},
     least={"factors": 4, "points": 50},
 )
@@ -43,7 +43,7 @@ def smooth_gates(run: Run, factors: int = 8, points: int = 500) -> None:
 
     The measured errors stay below Taylor's remainder plus what rounding can add, for steps from
     0.5 to 10⁻⁶; they fall with h², with the predicted constant, until rounding takes over; the
-    number of weights never changes. Products of d factors are then made by one layer of 2^d units
+    number of weights never changes. Products of d factors are then made by one layer of $2^d$ units
     and by a tree of 4(d - 1). Units that do not sit where the formula takes its derivative spoil
     everything. Look at the V of the left panel, and at how much earlier the shallow network meets
     the limit of double precision.

@@ -74,7 +74,7 @@ def sobolev_networks(run: Run, halvings: int = 4, points: int = 401, refinements
     """The network of Yarotsky's proof for errors ε halved `halvings` times, one and two variables.
 
     The measured error, its Taylor part and its product part each stay within their promise; the
-    number of parameters follows ε^(-d/n), with a logarithm, and the depth log 1/ε. The error of
+    number of parameters follows $ε^{-d/n}$, with a logarithm, and the depth log 1/ε. The error of
     the derivative falls by one power of the number of patches less. With skips instead of handed
     on numbers a logarithm is saved; a running sum saves it as well. Look at how much smaller than
     its promise the error is, and at the two slopes.

@@ -43,7 +43,7 @@ FUNCTIONS: tuple[tuple[str, Function, float], ...] = (
     "sparse-grid-networks",
     room="approximation",
     covers=["X-53"],
-    title="Functions with mixed derivatives: about ε^(-1/2) units in any dimension",
+    title="Functions with mixed derivatives: about $ε^{-1/2}$ units in any dimension",
     full={"dimensions": 6, "level": 7, "points": 20000},
     least={"dimensions": 2, "level": 4},
 )
@@ -69,7 +69,7 @@ def sparse_grid_networks(run: Run, dimensions: int = 4, level: int = 5, points: 
         grid=(1, 2),
         caption="Left: the sparse grid of level 5 in the plane. Right: promised (lines) and "
         "measured (marks) errors for Π x(1 - x) against the number of points; dashed the full "
-        "grid with its error of 4^-m/8.",
+        "grid with its error of $4^{-m}$/8.",
     )
 
 
@@ -133,7 +133,7 @@ def errors(run: Run, spaces: list[int], level: int, points: int) -> dict[int, li
         full = fit_slope([4.0**m for m in levels], [(2.0**m - 1) ** d for m in levels])
         says = run.states("X-53", rf"\text{{points for an error }}\epsilon: \text{{ exponent below }} d/2,\ d={d}")
         says.below(fitted.estimate, d / 2)
-        says.fails("the full grid with error 4^-m/8", full.estimate)
+        says.fails("the full grid with error $4^{-m}$/8", full.estimate)
     far = [200, 250, 300, 350, 400]
     slopes, near = (
         [
@@ -180,7 +180,7 @@ def networks(run: Run, points: int) -> None:
     says = run.states("X-53", r"\|f-\text{network}\|_\infty\le\text{what the levels left out add}+\text{products}")
     says.at_most(measured, promised)
     says.fails(
-        "told a mixed derivative of 2^-d instead of 2^d",
+        "told a mixed derivative of $2^{-d}$ instead of $2^d$",
         measured,
         promised=[sparse_grid_error(m, d, 2.0**-d) + p for (d, m, *_), p in zip(rows, products, strict=True)],
     )

@@ -26,7 +26,7 @@ from torchtheory.nets.feedforward import affine_layers
     "squaring-network",
     room="approximation",
     covers=["A-90", "A-145", "X-26"],
-    title="Width 3 and n layers square within 4^-(n+1), and a recurrent net of 4 units forever",
+    title="Width 3 and n layers square within $4^{-(n+1)}$, and a recurrent net of 4 units forever",
     errata=["fixed-size-relu-affine"],
     full={"levels": 12},
     least={"levels": 2},

@@ -20,7 +20,7 @@ SIZES = {1: (8, 16, 32, 64, 128), 2: (6, 8, 10, 13, 16, 20, 26), 3: (5, 6, 8, 10
     "stratified-steps",
     room="approximation",
     covers=["X-19"],
-    title="One step from every stratum: the error falls as N^(-1/2-1/2d), not N^(-1/2)",
+    title="One step from every stratum: the error falls as $N^{-1/2-1/2d}$, not $N^{-1/2}$",
     full={"pairs": 60_000, "draws": 60, "points": 2000},
     least={"pairs": 1_000, "draws": 5, "points": 50},
 )
@@ -29,8 +29,8 @@ def stratified_steps(run: Run, pairs: int = 3000, draws: int = 60, points: int =
 
     N steps are drawn independently, or one from each of N cells of directions and thresholds. The
     expected squared error is known from pairs: it is half the mean squared distance of two steps of
-    the same cell, over N. Independent steps err by N^(-1/2) in every dimension, with the exact
-    constant; cells gain the factor N^(-1/2d), much on the line and less the more dimensions there
+    the same cell, over N. Independent steps err by $N^{-1/2}$ in every dimension, with the exact
+    constant; cells gain the factor $N^{-1/2d}$, much on the line and less the more dimensions there
     are. Networks that are drawn err as expected. Look at how the slopes approach -1 with d.
 
     Args:
@@ -50,7 +50,7 @@ def stratified_steps(run: Run, pairs: int = 3000, draws: int = 60, points: int =
     networks(run, found, draws, points)
     run.table(
         "errors",
-        ["d", "steps N", "independent", "one from every cell", "gain", "N^(1/d)"],
+        ["d", "steps N", "independent", "one from every cell", "gain", "$N^{1/d}$"],
         [
             (d, k**d, b.estimate, a.estimate, b.estimate / a.estimate, float(k))
             for d, sizes in SIZES.items()

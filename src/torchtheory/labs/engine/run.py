@@ -184,7 +184,9 @@ def run_lab(
         try:
             found.function(run, **parameters)
         except OutsideTheorem as outside:
-            run.not_applicable(found.covers, as_statement(found.title), str(outside))
+            judged = {i for c in run.claims for i in c.ids}
+            left = [i for i in found.covers if i not in judged]
+            run.not_applicable(left or found.covers, as_statement(found.title), str(outside))
     run.claims = judged_together(run.claims)
     run.seconds = time.perf_counter() - start
     return run

@@ -72,8 +72,8 @@ def betti_numbers_lab(run: Run, depth: int = 6, networks: int = 6, resolution: i
     """The components, holes and cavities of decision regions, counted exactly on grids.
 
     Known shapes come first. Then the set where a sawtooth of m layers of two units is at least
-    1/2: it has 2^(m-1) intervals, while one hidden layer of n units never has more than
-    ⌊(n+3)/2⌋. In the plane, folding gives 4^(m-1) islands with 4 units a layer; one hidden layer
+    1/2: it has $2^{m-1}$ intervals, while one hidden layer of n units never has more than
+    ⌊(n+3)/2⌋. In the plane, folding gives $4^{m-1}$ islands with 4 units a layer; one hidden layer
     stays below twice the number of cells of its lines. Look at the two curves against the number
     of units, and at a trained classifier whose region has a hole.
 

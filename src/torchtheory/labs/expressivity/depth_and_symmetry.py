@@ -24,10 +24,10 @@ from torchtheory.neurons.regression import least_squares
     least={"folds": 2, "targets": 2},
 )
 def depth_and_symmetry(run: Run, folds: int = 5, targets: int = 3, parameters: int = 100) -> None:
-    """Functions with the same number of pieces, 2^(folds+1), and more and more axes of symmetry.
+    """Functions with the same number of pieces, $2^{folds+1}$, and more and more axes of symmetry.
 
     A random broken line is folded j times: j = 0 is a generic function, j = `folds` a sawtooth of
-    random teeth with 2^j - 1 axes, global and local. Each is fitted by networks of ℓ folding layers
+    random teeth with $2^j$ - 1 axes, global and local. Each is fitted by networks of ℓ folding layers
     of two units and one hidden layer more, at the same number of parameters: knots at the
     function's own kinks or evenly spaced, output weights by least squares. The error vanishes at
     depth j and not without folds, folds remove at least nine tenths of it for the function of most

@@ -157,9 +157,9 @@ def trajectory_length(run: Run, sigma: float = 2.0, networks: int = 7, trials: i
     """The image of a polygon is a polygon, so its length after each layer is exact.
 
     With the same normal numbers at σ = 1 and at another σ, weights scale by σ. If the biases of
-    layer ℓ scale by σ^ℓ the length after layer ℓ scales by exactly σ^ℓ, network by network. If all
+    layer ℓ scale by $σ^ℓ$ the length after layer ℓ scales by exactly $σ^ℓ$, network by network. If all
     biases scale by σ, as in the source, it does not from the second layer on, and the outputs have
-    another law; the *expected* length still scales by σ^ℓ, because the sign of a unit is a fair
+    another law; the *expected* length still scales by $σ^ℓ$, because the sign of a unit is a fair
     coin that does not know how fast its pre-activation moves. The figure sends a circle through
     networks with variance 4/n and no, three and ten hidden layers: the length and the number of
     turns grow with depth.

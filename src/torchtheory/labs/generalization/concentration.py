@@ -87,7 +87,7 @@ def bounded_differences(run: Run, trials: int, size: int) -> Tensor:
         says.at_most(
             quantile_interval((values - expected).abs(), 1 - delta, 0.999),
             mcdiarmid_radius([1.0] * size, delta),
-            where="quantile at 1 - δ; the mean is exact, n(1-(1-1/n)^n)",
+            where="quantile at 1 - δ; the mean is exact, n(1-$(1-1/n)^n$)",
         )
         says.fails(
             "a coin makes all draws equal: not independent",
@@ -102,7 +102,7 @@ def bounded_differences(run: Run, trials: int, size: int) -> Tensor:
         [hoeffding_radius(n, d) for n in sizes for d in deltas],
         1e-12,
     )
-    says.fails("c_i = 2/n, losses in [-1, 1]", [mcdiarmid_radius([2 / n] * n, d) for n in sizes for d in deltas])
+    says.fails("$c_i$ = 2/n, losses in [-1, 1]", [mcdiarmid_radius([2 / n] * n, d) for n in sizes for d in deltas])
     n, epsilon = 50, 0.5
     bits = (run.rand(trials, n) < 0.9).double()
     # f(x) = 1 - mean(x) has c_i = 1/n and mean 0.1

@@ -338,6 +338,6 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
         axes=("samples m", "bound on the gap"),
         log="xy",
         beside=True,
-        caption="Every link of the chain against the sample size: all fall like m^(-1/2), and "
+        caption="Every link of the chain against the sample size: all fall like $m^{-1/2}$, and "
         "above the dashed line they say nothing.",
     )

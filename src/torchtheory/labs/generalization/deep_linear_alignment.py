@@ -305,7 +305,7 @@ def alignment(run: Run, level: float) -> None:
     says = run.states(
         "A-77", r"\text{balanced layers stay aligned: } |\langle u_1(W^{(\ell)}),v_1(W^{(\ell+1)})\rangle|=1"
     )
-    says.equal(aligned(balanced), 1.0, 1e-5, where=f"three layers, until the risk is e^-{level:g}")
+    says.equal(aligned(balanced), 1.0, 1e-5, where=f"three layers, until the logarithm of the risk is -{level:g}")
     says.fails("a start that is not balanced", aligned(free))
     kept = layer_balance_of(split(start)).matrices
     none = [torch.zeros_like(m) for m in kept]
@@ -349,7 +349,7 @@ def alignment(run: Run, level: float) -> None:
     says.at_most(
         [left_over(free), left_over(balanced)],
         0.5,
-        where=f"any start, for which it is O(s^(-2/3)) as the norms differ by what is conserved, "
+        where=f"any start, for which it is O($s^{{-2/3}}$) as the norms differ by what is conserved, "
         f"and a balanced one, to s = {level:g}; cosines with the hard margin "
         f"{cosine(product(free.points[-1])):.6f} and {cosine(product(balanced.points[-1])):.6f}",
     )

@@ -27,7 +27,7 @@ from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
     least={"samples": 20, "trials": 5, "largest": 200},
 )
 def double_descent(run: Run, samples: int = 40, trials: int = 40, largest: int = 800) -> None:
-    """Regression on random ReLU features, from a handful to many times the sample.
+    r"""Regression on random ReLU features, from a handful to many times the sample.
 
     The fit is the one of least norm. Below the threshold the test risk is the classical U; at as
     many features as samples the training risk reaches 0 and the test risk its peak; beyond, it
@@ -35,6 +35,41 @@ def double_descent(run: Run, samples: int = 40, trials: int = 40, largest: int =
     complexity of an algorithm, the largest sample it still fits: for least squares with noisy
     labels it is the number of features, and with clean linear labels it has no limit. Look at the
     two curves of the figure.
+
+    Theorem:
+        Let $p$ features be fitted to $n$ samples by least squares, with the weights of least norm where
+        several fit equally well.
+        *Independent*: the features are Gaussian and independent.
+        *Noise*: the labels have independent noise of variance $\sigma^2>0$.
+        Then the training risk is 0 from $p=n$ on, and the noise costs the test risk
+        $\sigma^2p/(n-p-1)$ for $p<n-1$ and $\sigma^2n/(p-n-1)$ for $p>n+1$: it grows without bound
+        towards $p=n$ and falls beyond.
+
+    Symbols:
+        $n$: samples in a training set.
+        $p$: features that are fitted.
+        $S$: a training set, of $m$ samples where its size varies.
+        $\mathcal A(S)$: what the algorithm makes of the set.
+        $\hat R_S$: the mean loss on the set, the training risk.
+        $\varepsilon$: a training risk that counts as none.
+        $d$: features of the model whose effective complexity is measured.
+
+    Idea:
+        The fitted weights are the pseudo-inverse of the feature matrix times the labels, so noise is
+        divided by its singular values. A random $n\times p$ matrix has tiny ones just where it is square:
+        there the labels are fitted at any price. With more features the least norm spreads the same
+        fit over all of them, the singular values move away from 0, and the price falls. A ridge forbids the price.
+
+    Try:
+        samples=80: the peak moves with the samples, to 80 features.
+        trials=10: fewer sets, and a rougher curve; its peak stays where it is.
+        largest=3200: the right end falls further below the bottom of the U.
+
+    Exercise:
+        One sample `x` = (1, 1) has the label 2. Find the weights `w` of least norm that
+        fit it, and say what happens to their norm when a third feature of size 0.1 joins.
+        check: torch.allclose(w, torch.ones(2))
+        answer: w = torch.linalg.pinv(torch.ones(1, 2)) @ torch.tensor([2.0])
 
     Args:
         samples: of a training set: the risk peaks at as many features.

@@ -129,7 +129,9 @@ def assumptions(run: Run) -> None:
     run.refutes(
         "tight-tail-lower-condition",
         r"f(u)\ge c(1-e^{-u})e^{-au}\ \forall u<u_- \text{ gives the tail } f(u)e^{au}\to c",
-    ).equal(math.exp(1 - 2 * 30) * math.exp(30), 1.0, 0.5, where="f = e^{-u} up to 1 and e^{1-2u} beyond, at u = 30")
+    ).equal(
+        math.exp(1 - 2 * 30) * math.exp(30), 1.0, 0.5, where="f = $e^{-u}$ up to 1 and $e^{1-2u}$ beyond, at u = 30"
+    )
     far = torch.tensor([0.0, -800.0, 700.0, -1e4], dtype=torch.float64)
     exact = torch.tensor([math.log(2), 800.0, math.exp(-700), 1e4], dtype=torch.float64)
     ones = torch.ones_like(far)

@@ -190,7 +190,7 @@ def minimizer(run: Run, sample: int, trials: int) -> None:
     wrong = risks[empirical.argmax(1)] - risks.min()
     says = run.states("M-31", r"R(f_S)-\min_fR\le2\sup_f|R-R_S|\ \text{ on every sample}")
     says.at_most(excess, 2 * worst, 1e-12)
-    says.fails("f_S has the most errors instead of the fewest", wrong)
+    says.fails("$f_S$ has the most errors instead of the fewest", wrong)
     # one good classifier among 99 that are worse by what the sample cannot tell, all independent
     size = 20 * sample
     worse = torch.full((100,), 0.5 + 1.9 / math.sqrt(size), dtype=torch.float64)

@@ -88,7 +88,7 @@ def known_limit(run: Run, x: Tensor, y: Tensor) -> dict[str, SeparableFlow]:
         torch.cat(remainders),
         certified.offset.repeat(3),
         3e-4,
-        where="exponential from two starts, logistic; the rest decays like t^(1-θ), θ = 1.6",
+        where="exponential from two starts, logistic; the rest decays like $t^{1-θ}$, θ = 1.6",
     )
     says.fails("a loss without exponential tail", wrong.repeat(3))
     late = separable_flow(x, y, [1e60])
@@ -211,7 +211,7 @@ def certificate(run: Run, data: list[tuple[Tensor, Tensor]]) -> None:
     z = torch.linspace(-20, 20, 2001, dtype=torch.float64)
     says = run.states("M-130", r"z(e^{-z}-1)\le0 \text{ and } z\,e^{-z}\le1: \text{ largest excess}")
     says.at_most(torch.maximum(z * torch.expm1(-z), z * torch.exp(-z) - 1), 0.0)
-    says.fails("z(e^z - 1) instead", z * torch.expm1(z))
+    says.fails("z($e^z$ - 1) instead", z * torch.expm1(z))
 
 
 def by_steps(run: Run, steps: int) -> None:

@@ -229,7 +229,7 @@ def ridge_and_early_stopping(run: Run, samples: int = 30, dimension: int = 12) -
 
     Ridge regression multiplies the component of the targets along the i-th left singular vector
     by d²/(d²+λ); gradient descent on a quadratic, k steps from 0, has come the fraction
-    1-(1-ηλ)^k of the way along each eigenvector; ridge λ/(λ+μ) of it. Matching them gives
+    1-$(1-ηλ)^k$ of the way along each eigenvector; ridge λ/(λ+μ) of it. Matching them gives
     k = 1/(ημ). Look at the two filters: they agree at both ends of the spectrum and differ by at
     most 30 % in between, which is what "equals" means here.
 

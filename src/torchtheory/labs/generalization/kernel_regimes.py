@@ -103,7 +103,9 @@ def norm(run: Run) -> None:
     theta = minimum_norm_weights(phi, y)
     alpha = fit.coefficients
     says = run.states("M-170", r"\|f\|_{\mathcal H}^2=w^\top Kw=\min\{\|\theta\|^2:\ f=\theta^\top\phi\}")
-    says.equal(theta, phi.T @ alpha, 1e-8, where="the weights of least norm on the features are the sum of w_i φ(x_i)")
+    says.equal(
+        theta, phi.T @ alpha, 1e-8, where="the weights of least norm on the features are the sum of $w_i$ φ($x_i$)"
+    )
     says.fails("other weights with the same values at the sample", theta + torch.linalg.svd(phi).Vh[-1])
     says = run.states("M-170", r"\|f\|_{\mathcal H}^2=w^\top Kw=\|\theta\|^2")
     says.equal(fit.norm**2, theta.square().sum(), 1e-8)

@@ -161,7 +161,7 @@ def slow_rates(run: Run, horizon: int, labelings: int) -> tuple[Tensor, Tensor, 
     says.at_least(
         torch.cat(average),
         torch.cat(wanted),
-        where="for m^(-1/4)/16, 1/(16 + 16 log m) and 1/(16 m), at every m up to the horizon",
+        where="for $m^{-1/4}$/16, 1/(16 + 16 log m) and 1/(16 m), at every m up to the horizon",
     )
     says.fails("a geometric law", fast[10:], promised=3 * sequences[1][10:])
     says = run.states("A-20", r"\text{one labeling for all } m:\ \mathbb E\,R(\mathcal A(S))\ge R^*+a_m")
@@ -188,7 +188,7 @@ def constant_rates(run: Run) -> None:
         excess,
         0.5 / (torch.e * m.double()).sqrt(),
         where="exact binomial sums for 2001 laws; for all, as an odd number of votes errs with probability at most "
-        "(1 - η²)^(m/2) / 2",
+        "$(1 - η²)^{m/2}$ / 2",
     )
     says.fails("one draw alone decides, whatever m", excess[:1].expand(len(m)))
     run.refutes(

@@ -63,7 +63,7 @@ def norm_bounded_networks(run: Run, samples: int = 8, draws: int = 80, steps: in
     rows = depth(run, samples, draws, steps)
     run.table(
         "depth",
-        ["layers", "from below", "2^(L-1) ∏C/√m", "(√(2L ln 2)+1) ∏C/√m", "(2B)^L/√m"],
+        ["layers", "from below", "$2^{L-1}$ ∏C/√m", "(√(2L ln 2)+1) ∏C/√m", "$(2B)^L$/√m"],
         rows,
         caption=f"Networks with C = B = 1 on {8 * samples} unit vectors; every function is at most "
         "1, so a bound above 1 says nothing",

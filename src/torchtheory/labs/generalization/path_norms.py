@@ -216,7 +216,7 @@ def depths(run: Run, width: int, deepest: int) -> None:
     run.table(
         "norms-with-depth",
         ("depth L", "paths", "largest |f(x)|, |x| = 1", "path norm", "product of spectral norms",
-         "product of Frobenius norms", "times 2^(L-1)"),
+         "product of Frobenius norms", "times $2^{L-1}$"),
         rows,
         caption=f"Random ReLU networks of width {width}, weights of variance 2/width.",
     )  # fmt: skip

@@ -98,7 +98,7 @@ def conditioning(run: Run, designs: int) -> None:
         against=(0.0, 1.0),
         confidence=0.9999,
         where="all designs; the smallest singular value of a square Gaussian matrix is of order 1/√n, and the largest "
-        "one reaches its limit at the rate n^(-2/3), so that these sizes show the exponent up to a tenth",
+        "one reaches its limit at the rate $n^{-2/3}$, so that these sizes show the exponent up to a tenth",
     )
     says.fails("twice as many features as samples", each, torch.cat([condition(m, 2 * m, 0.0) for m in growing]))
     says = run.states("M-167", r"p=n \text{ with a penalty } \lambda:\ \kappa \text{ does not grow}")

@@ -171,7 +171,7 @@ def chain(run: Run, law: FiniteDistribution, functions: Tensor, tables: dict[int
     says = run.states("B-29", r"\mathbb E[R(f_S)-R_S(f_S)]\le\mathbb E\sup_{\mathcal F}(R-R_S)")
     says.at_most([t.mean(t.first) for t in every], [t.mean(t.uniform) for t in every], 1e-12)
     says.fails(
-        "the supremum over the two constants, and f_S from all functions",
+        "the supremum over the two constants, and $f_S$ from all functions",
         [t.mean(t.first) for t in (terms_of(law, all_labelings(4), m) for m in tables)],
         promised=[t.mean(t.uniform) for t in fewer],
     )

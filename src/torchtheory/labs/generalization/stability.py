@@ -231,7 +231,7 @@ def table_and_figure(run: Run, delta: float) -> None:
         axes=("samples m", "bound on the gap"),
         log="xy",
         beside=True,
-        caption="The bound on R - R_S by number of samples: for ridge regression, for an algorithm "
+        caption="The bound on R - $R_S$ by number of samples: for ridge regression, for an algorithm "
         "with β = 1/√m, and for one that memorizes (β = 1). Above 1 (dashed) it says nothing.",
     )
 

@@ -42,7 +42,7 @@ def symmetrization_proof(run: Run, laws: int = 4, trials: int = 600, samples: in
     its supremum over a class does not. A second sample, random signs and a split into two sums lead
     from there to twice the Rademacher complexity. With McDiarmid's inequality this becomes a
     bound that holds with probability 1 - δ: the exact probability of failure on small samples, and
-    a simulation on larger ones with a class of 2^`atoms` functions. Look at the table for how much
+    a simulation on larger ones with the class of all functions on `atoms` points. Look at the table for how much
     each step of the proof gives away.
 
     Args:

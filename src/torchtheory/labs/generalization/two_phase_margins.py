@@ -156,10 +156,10 @@ def zero_one_risk(run: Run, trials: int, samples: int, delta: float) -> None:
         1.0,
         where="risk over bound, lower ends of 99 % intervals for the quantile at 1 - δ: "
         f"{trials} samples of {samples}, two classes with a tenth of the labels turned; and two points with coins as "
-        "labels. The source has another factor (1-α)^(-1/2) in the middle, which its proof does not need",
+        "labels. The source has another factor $(1-α)^{{-1/2}}$ in the middle, which its proof does not need",
     )
     says.fails(
-        "weights a hundred times longer than C_w allows, fitted to random labels",
+        "weights a hundred times longer than $C_w$ allows, fitted to random labels",
         quantile_interval(broken, 1 - delta, 0.99).low,
     )
     worst = max(r[2] for r in rows)

@@ -42,7 +42,7 @@ def vc_generalization_bounds(run: Run, trials: int = 500, sizes: tuple[int, ...]
     from the VC dimension hold in every trial, and are an order of magnitude too large; the class
     of all functions, charged as if its VC dimension were 2, breaks them. The bound "up to a
     constant" is calibrated: the table has the least constant that covers. Look at the figure: all
-    curves fall like n^(-1/2), at very different heights.
+    curves fall like $n^{-1/2}$, at very different heights.
 
     Args:
         trials: samples of each size.
@@ -203,7 +203,7 @@ def calibration(run: Run, gaps: dict[int, Tensor]) -> None:
         )  # fmt: skip
     run.table(
         "worst-gap",
-        ["n", "median of sup |R-R_S|", "95 % quantile", "least constant", "by growth", "by VC"],
+        ["n", "median of sup |R-$R_S$|", "95 % quantile", "least constant", "by growth", "by VC"],
         rows,
         caption="Signed thresholds of a line, h = 2. The constant is the one in c√((h+log 1/δ)/n).",
     )

@@ -190,9 +190,9 @@ def calculator(run: Run, target: PlaneWaves, samples: int, noise: float) -> None
     says.at_least(
         slope.low,
         math.log((4 / 3) / wave_height()),
-        where="f(x) = ∏ g(x_j)/max|g| with g(t) = sin t + sin(3t)/3: the rate in n has no d, the constant has",
+        where="f(x) = ∏ g($x_j$)/max|g| with g(t) = sin t + sin(3t)/3: the rate in n has no d, the constant has",
     )
-    says.fails("∏ sin(x_j), whose constant is √d", flat.high)
+    says.fails("∏ sin($x_j$), whose constant is √d", flat.high)
 
 
 def wave_height() -> float:

@@ -100,7 +100,7 @@ def gram_matrix_concentration(
         "concentration",
         lambda axes: plot_concentration(axes, distances, rates),
         caption="Left: distances of sampled ReLU Gram matrices to their expectation, far below ★. "
-        "Right: both fall like m^(-1/2); the expected smallest eigenvalue is where ★ has to get.",
+        "Right: both fall like $m^{-1/2}$; the expected smallest eigenvalue is where ★ has to get.",
         grid=(1, 2),
     )
 

@@ -360,7 +360,7 @@ def golden_tangent(run: Run) -> None:
         r"\text{ for ReLU, } \sigma_w^2=2,\ \text{unit vectors at } 60^\circ",
     )
     says.equal([slopes, float(k1.ntk[0, 1]), float(k2.ntk[0, 1])], [2 / 3, 1.0, 2 / 3 + sigma], 1e-12)
-    says.fails("Θ^1 = 0, the base case left out", [0.0, 0.0, without], promised=[2 / 3, 1.0, 2 / 3 + sigma])
+    says.fails("$Θ^1$ = 0, the base case left out", [0.0, 0.0, without], promised=[2 / 3, 1.0, 2 / 3 + sigma])
 
 
 def diagonal(run: Run, depth: int) -> None:

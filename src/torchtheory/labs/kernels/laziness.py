@@ -313,7 +313,7 @@ def parameters_barely_move(
     functions: the widest is next to the kernel's. The control starts from small parameters: then
     width does not keep a network where it is. The source gives neither the points nor the
     parametrization; here it is the NTK parametrization, in which one learning rate suits all
-    widths. There are 2^`doublings` steps.
+    widths. There are as many steps as 2 to the power `doublings`.
 
     Args:
         widths: of the networks, two or more.

@@ -52,7 +52,7 @@ def two_layer_relu_kernel(
     points are both active. Checked against automatic differentiation and against a small gradient
     step; then the width grows, and H becomes x·x'(π - angle)/2π, in closed form and as a power
     series with positive coefficients. Look at the golden values 1/6, 1/2, 0, 0, at the rate
-    m^(-1/2) at which the finite kernel arrives, and at how slowly the series converges at z = 1.
+    $m^{-1/2}$ at which the finite kernel arrives, and at how slowly the series converges at z = 1.
 
     Args:
         points: inputs on the unit sphere.
@@ -219,7 +219,7 @@ def series(run: Run, x: Tensor, terms: int = 200) -> None:
             (count, *(float((_partial_sum(v, count) - _limit(v)).abs()) for v in (0.5, 0.9, 1.0)))
             for count in (1, 5, 20, 100, 1000)
         ],
-        caption="Partial sums of the power series: geometric inside, l^(-1/2) at the end",
+        caption="Partial sums of the power series: geometric inside, $l^{-1/2}$ at the end",
     )
 
 

@@ -85,7 +85,7 @@ def wide_network_convergence(
         "convergence",
         lambda axes: plot_convergence(axes, widths, descents, growth),
         caption="Risk (solid) and its predicted bound (dotted) for growing widths; the distance "
-        "from the start, which shrinks like n^(-1/2); the smallest eigenvalue of the last-layer "
+        "from the start, which shrinks like $n^{-1/2}$; the smallest eigenvalue of the last-layer "
         "kernel for a first layer N(0, I), and for the printed N(0, I/n).",
         grid=(1, 3),
     )

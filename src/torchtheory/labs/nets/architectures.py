@@ -30,8 +30,8 @@ def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 
     """A residual layer with zero weights is the identity for every activation; a plain one is not.
 
     With ‖W‖·Lip(φ) ≤ c < 1 every residual layer changes lengths of gradients by factors in
-    [1−c, 1+c] only, so through `depth` layers they keep at least (1−c)^depth of their size; those
-    of the plain stack shrink at least like c^depth. The picture shows both, layer by layer. A
+    [1−c, 1+c] only, so through `depth` layers they keep at least $(1−c)^{depth}$ of their size; those
+    of the plain stack shrink at least like $c^{depth}$. The picture shows both, layer by layer. A
     densely connected network with its shortcuts set to 0 is the plain network.
 
     Args:
@@ -87,7 +87,7 @@ def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 
     says = run.states("N-27", r"\|W\|\,\mathrm{Lip}(\phi)\le c:\ \|\nabla_{x^0}\|\ge(1-c)^L\|\nabla_{x^L}\|")
     says.at_least(
         [kept(norms["residual"]), kept(worst)], 1.0, 1e-12,
-        where=f"in units of (1-c)^L; tanh, c = {bound}, L = {depth}; random weights, and W = -cI at 0",
+        where=f"in units of $(1-c)^L$; tanh, c = {bound}, L = {depth}; random weights, and W = -cI at 0",
     )  # fmt: skip
     says.fails("no shortcut", kept(norms["plain"]))
     says = run.states("N-27", r"\|\nabla_{x^0}\|\le c^L\|\nabla_{x^L}\|\text{ without the shortcut: }\log_{10}")

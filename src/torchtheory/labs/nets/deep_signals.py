@@ -28,7 +28,7 @@ def gradients_with_depth(run: Run, depth: int = 20, width: int = 128, networks: 
     """A chain of scalar weights first, where the gradient in each is the product of the others.
 
     Then ReLU networks: with weights of variance 1/n the gradient loses √2 in every layer, with 4/n
-    it gains √2, and only 2/n keeps it. With a shortcut the factor is (1 + nσ²/2)^(1/2) instead:
+    it gains √2, and only 2/n keeps it. With a shortcut the factor is $(1 + nσ²/2)^{1/2}$ instead:
     nothing vanishes, and the gradient explodes unless the weights shrink with the depth. Look at
     how flat the last one is.
 

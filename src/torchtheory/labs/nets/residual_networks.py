@@ -40,10 +40,10 @@ PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 1
 def residual_jacobians(run: Run, depth: int = 20, width: int = 12, samples: int = 3) -> None:
     """Singular values of the blocks of a network with shortcuts and of the same without.
 
-    With a shortcut they lie in [1 - ‖J_f‖, 1 + ‖J_f‖] around any body f, here two tanh layers; the
+    With a shortcut they lie in [1 - ‖$J_f$‖, 1 + ‖$J_f$‖] around any body f, here two tanh layers; the
     ends are attained by bodies that work along the shortcut or against it. Through the whole stack
-    the range opens like (1 ± ε)^L: near the identity only while εL is small. A projection V in
-    place of the identity keeps σ_min(V) - ‖J_f‖ instead. Look at how the plain stack collapses.
+    the range opens like $(1 ± ε)^L$: near the identity only while εL is small. A projection V in
+    place of the identity keeps σ_min(V) - ‖$J_f$‖ instead. Look at how the plain stack collapses.
 
     Args:
         depth: blocks.
@@ -111,7 +111,7 @@ def through_depth(run: Run, profile: JacobianProfile, depth: int, size: float, w
         where=f"ε = {size}; two tanh layers, and f(x) = εx, where it is attained: εL must be small",
     )
     worse = jacobian_profile(chain_of(depth, 2 * size, width), x)
-    says.fails("‖J_f‖ = 2ε", ends(worse)[0], promised=(1 + size) ** powers)
+    says.fails("‖$J_f$‖ = 2ε", ends(worse)[0], promised=(1 + size) ** powers)
     says = run.states("M-84", r"\sigma_{\min}(J_{g_L}\cdots J_{g_1})\ge(1-\varepsilon)^L")
     says.at_least(
         torch.cat([profile.smallest, ends(aligned[1])[1]]),
@@ -120,7 +120,7 @@ def through_depth(run: Run, profile: JacobianProfile, depth: int, size: float, w
         where="two tanh layers, and f(x) = -εx",
     )
     opposed = jacobian_profile(chain_of(depth, -2 * size, width), x)
-    says.fails("‖J_f‖ = 2ε", ends(opposed)[1], promised=(1 - size) ** powers)
+    says.fails("‖$J_f$‖ = 2ε", ends(opposed)[1], promised=(1 - size) ** powers)
 
 
 def projections(run: Run, width: int, samples: int) -> None:

@@ -41,7 +41,7 @@ def cover_dichotomies(
     """Gaussian points are in general position, so Cover counts their linear labelings exactly.
 
     For every s up to `points` and n up to `dimension` the labelings are listed point by point
-    and compared with the formula; up to `programs` points each of the 2^s labelings is also
+    and compared with the formula; up to `programs` points each of the $2^s$ labelings is also
     decided by a linear program. Points in special position have fewer. Then `trials` random
     labelings in `features` dimensions are tested at several loads s/n: the share that can be
     separated follows a binomial distribution function, exactly ½ at s = 2n, and the step there
@@ -55,7 +55,7 @@ def cover_dichotomies(
 
     run.table(
         "labelings",
-        ["points", *(f"n = {n}" for n in range(1, dimension + 1)), "2^s"],
+        ["points", *(f"n = {n}" for n in range(1, dimension + 1)), "$2^s$"],
         [(s, *(grid[s, n] for n in range(1, dimension + 1)), 2**s) for s in range(1, points + 1)],
         caption="Linear labelings found for Gaussian points, by number of points and dimension",
     )

@@ -221,7 +221,7 @@ def hopfield_capacity_lab(
     )
     run.table(
         "stable-patterns",
-        ["criterion", "s", "stable patterns", "low", "high", "(1-p)^n", "networks with all stable"],
+        ["criterion", "s", "stable patterns", "low", "high", "$(1-p)^n$", "networks with all stable"],
         [
             [
                 k.replace("_", " ").replace("beyond", "1.2 × printed"),
@@ -354,7 +354,7 @@ def hopfield_capacity_lab(
     run.figure(
         "stable-patterns",
         stable_share,
-        caption="Share of patterns without a single unstable bit; lines: (1-p)^n, as if "
+        caption="Share of patterns without a single unstable bit; lines: $(1-p)^n$, as if "
         "bits were independent. The printed limit lies between the one for all patterns and the "
         "one for one pattern.",
     )

@@ -132,7 +132,7 @@ def sigmoid_perceptron(run: Run, samples: int = 60, units: int = 8, epochs: int 
         r"w_{ji}}=\frac{(f-y)\,\beta_jx_i}{(1+e^{-w_jx})(1+e^{w_jx})}",
     )
     says.equal([gap(by_beta, auto[0]), gap(by_w, auto[1])], within=1e-14)
-    says.fails("the factor 1/(1+e^{wx}) left out", gap(unfinished, auto[1]))
+    says.fails("the factor 1/(1+$e^{wx}$) left out", gap(unfinished, auto[1]))
     with torch.no_grad():
         quotients = difference_quotients(net, x, y)
     run.states("L-059", r"\text{the same against difference quotients}").equal(

@@ -445,7 +445,7 @@ def wide_path(run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwor
     linear = [replace(start, weights=(1 + t * slide.beta)[:, None] * start.weights)(x) for t in times]
     says = run.states("B-51", r"\Phi_r(W(t))=\Phi_r(W(0)),\quad W_i(t)=(1+t\beta_i)^{1/p}W_i")
     says.equal((outputs - outputs[0]).abs().amax((1, 2)), within=1e-10)
-    says.fails("without the root: W_i(t) = (1 + tβ_i) W_i", (torch.stack(linear) - outputs[0]).abs().amax((1, 2)))
+    says.fails("without the root: $W_i$(t) = (1 + tβ_i) $W_i$", (torch.stack(linear) - outputs[0]).abs().amax((1, 2)))
     back = -slide.beta / max(float(slide.beta.max()), 1.0)
     wrong = torch.stack([start.scaled(1 + t * back).penalties().sum() for t in times])
     says = run.states("B-51", r"\Theta_r \text{ does not rise on the slide}")

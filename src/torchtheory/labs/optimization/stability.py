@@ -173,9 +173,9 @@ def gap_and_stability(run: Run, law: Law, coupled: Coupled, pair: list[Tensor]) 
         gap - change[:, 0],
         0,
         against=(size, -size, size / 2, -size / 2),
-        where="z_i is the example taken out of S to make Sⁱ",
+        where="$z_i$ is the example taken out of S to make Sⁱ",
     )
-    says.fails("an example in neither sample instead of z_i", gap - unseen[:, 0])
+    says.fails("an example in neither sample instead of $z_i$", gap - unseen[:, 0])
     measured = mean_interval(gap)
     lipschitz, _ = logistic_constants(law.x)
     stable = mean_interval(lipschitz * (theta - other).norm(dim=1))

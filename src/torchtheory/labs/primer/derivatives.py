@@ -159,7 +159,7 @@ def chains(run: Run, size: int) -> None:
     wrong_place = torch.func.jacrev(outer)(x[:4]) @ exact.inner
     says = run.states("L-008", r"J_{f\circ g}(x)=J_f(g(x))\,J_g(x) \text{ by automatic differentiation}")
     says.equal(exact.residual, within=1e-12)
-    says.fails("J_f is taken at x instead of g(x)", (wrong_place - exact.composed).abs().max())
+    says.fails("$J_f$ is taken at x instead of g(x)", (wrong_place - exact.composed).abs().max())
     says = run.states("L-008", r"J_{f\circ g}(x)=J_f(g(x))\,J_g(x) \text{ by difference quotients alone}")
     says.equal(numerical.residual, within=1e-7)
     says.fails("f is not applied", (exact.inner[:4] - exact.composed[:4]).abs().max())

@@ -188,7 +188,7 @@ def sobolev(run: Run, panels: int) -> None:
             (s, *[sobolev_norm(bell, s, p, -2.0, 2.0, panels=panels) for p in exponents])
             for s in (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
         ],
-        caption="Norms of exp(-πx²) in W^{s,p}(−2, 2)",
+        caption="Norms of exp(-πx²) in $W^{s,p}$(−2, 2)",
     )
 
 

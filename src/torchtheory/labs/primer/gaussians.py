@@ -76,7 +76,7 @@ def moments(run: Run, points: int) -> None:
         torch.cat([torch.ones(len(laws)).double(), *wanted_means]),
         1e-9,
     )
-    says.fails("(2π)^{-k/2} is left out, for a law on the line", masses[0] * math.sqrt(2 * math.pi), promised=1.0)
+    says.fails("$(2π)^{-k/2}$ is left out, for a law on the line", masses[0] * math.sqrt(2 * math.pi), promised=1.0)
     says = run.states("L-040", r"\operatorname{Cov}X=\int(x-\mu)(x-\mu)^\top f(x)\,dx=\Sigma")
     says.equal(torch.cat(covariances), torch.cat(wanted), 1e-9)
     says.fails(

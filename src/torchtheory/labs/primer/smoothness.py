@@ -270,12 +270,12 @@ def gallery(run: Run) -> None:
         exponents = [slope_exponents(f, scales)]
         says = run.states("L-017", rf"\text{{{name}; exponent of the largest slope of }} f \text{{ at scale }} h")
         says.equal(exponents[0], first, 0.05)
-        says.fails("|x|^{1/2} in its place", root)
+        says.fails("$|x|^{1/2}$ in its place", root)
         if second is not None:
             exponents.append(slope_exponents(torch.func.vmap(torch.func.grad(f)), scales))
             says = run.states("L-017", rf"\text{{{name}; exponent of the largest slope of }} f' \text{{ at scale }} h")
             says.equal(exponents[1], second, 0.05)
-            says.fails("|x|^{1/4} in the place of f'", slope_exponents(lambda x: x.abs() ** 0.25, scales))
+            says.fails("$|x|^{1/4}$ in the place of f'", slope_exponents(lambda x: x.abs() ** 0.25, scales))
         rows.append((name, *[float(e[-1]) for e in exponents], *([""] if second is None else [])))
     run.table(
         "gallery",

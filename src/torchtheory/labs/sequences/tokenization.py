@@ -26,7 +26,7 @@ from torchtheory.sequences.language.words import CharacterTokenizer, WordTokeniz
     "tokenization",
     room="sequences",
     covers=["M-111", "M-112"],
-    title="Merging frequent pairs shortens text and loses nothing; the likeliest split is found among 2^(n-1)",
+    title="Merging frequent pairs shortens text and loses nothing; the likeliest split is found among $2^{n-1}$",
     full={"corpus": 400_000, "networks": 8},
     least={"corpus": 10_000, "networks": 2},
 )

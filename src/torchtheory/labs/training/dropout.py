@@ -50,7 +50,7 @@ def dropout(run: Run, units: int = 9, draws: int = 4000, samples: int = 12) -> N
     torch's is one of them. The weight-scaling rule is the exact mean of the ensemble for linear
     outputs and its exact normalized geometric mean for a softmax of linear outputs; it is neither
     as soon as a nonlinearity follows the mask. Before the last layer, with the squared loss,
-    dropout adds p/(1-p) Σ‖W_j‖² â_j², to the last digit. Look at the penalty by unit, and at the
+    dropout adds p/(1-p) Σ‖$W_j$‖² â_j², to the last digit. Look at the penalty by unit, and at the
     Monte-Carlo mean approaching the exact one.
 
     Args:

@@ -53,7 +53,7 @@ class Law:
 def empirical_risk_lab(run: Run, trials: int = 250, dimension: int = 6, samples: int = 120) -> None:
     """A linear model under a law for which every risk is known exactly.
 
-    The risk on held-out data is unbiased, with an error of order s^(-1/2); the risk on the
+    The risk on held-out data is unbiased, with an error of order $s^{-1/2}$; the risk on the
     training data, and the risk of a model that was selected on the validation data, are too low.
     Training a linear model with the trainer reaches the normal equations. What is left of
     the risk falls apart into noise, approximation, estimation and optimization error: stop the
@@ -103,7 +103,7 @@ def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[fl
     says = run.states("N-25", r"\partial_z\,\mathrm{CE}(z, y) = \mathrm{softmax}(z) - e_y")
     gradient = classification_loss("log").gradient(logits, y)
     says.equal(gradient, logits.softmax(1) - F.one_hot(y, 7), 1e-12)
-    says.fails("no softmax: z - e_y", gradient, promised=logits - F.one_hot(y, 7))
+    says.fails("no softmax: z - $e_y$", gradient, promised=logits - F.one_hot(y, 7))
 
     held, trained = [], []
     for k in range(trials):

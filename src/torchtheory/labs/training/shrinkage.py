@@ -36,7 +36,7 @@ def weight_decay_and_early_stopping(run: Run, samples: int = 60, dimension: int 
 
     The penalized minimizer is the unpenalized one with its coordinates in the Hessian's
     eigenbasis multiplied by λ/(λ+μ): exact for the quadratic, right to first order in μ for a
-    logistic loss. Stopped gradient descent multiplies by 1-(1-ηλ)^t. At t = 1/(ημ) the two agree
+    logistic loss. Stopped gradient descent multiplies by 1-$(1-ηλ)^t$. At t = 1/(ημ) the two agree
     for λ far below and far above μ; in between they differ by up to 30 %. Look at the two curves
     of factors, and at the two paths through the plane.
 

@@ -78,7 +78,7 @@ def signal_propagation(run: Run, width: int = 40, depth: int = 20, networks: int
             )
     run.table(
         "over-depth",
-        ["scheme", "activation", "q^L/q^1 predicted", "measured", "g^1/g^L predicted", "measured"],
+        ["scheme", "activation", "$q^L/q^1$ predicted", "measured", "$g^1/g^L$ predicted", "measured"],
         rows,
         caption=f"{depth} layers of {width} units, mean over {networks} networks.",
     )
@@ -149,7 +149,7 @@ def ratios_of_relu(run: Run, measured: Signal, networks: int) -> None:
     says.fails("Xavier's weights: half of it is lost in every layer", halved["Xavier"])
     for name, interval in halved.items():
         says = run.states("N-121", rf"\text{{ReLU with {name}: }} \mathbb E\,q^{{\ell+1}}/q^\ell=\tfrac12")
-        says.mean(interval, 0.5, against=(0.25, 1.0), where=f"{count} ratios; 2^-50 after 50 layers")
+        says.mean(interval, 0.5, against=(0.25, 1.0), where=f"{count} ratios; $2^{{-50}}$ after 50 layers")
         says.fails("He's weights", he)
     linear = NAMES.index("linear")
     straight = measured.forward[:, linear, :, 1:] / measured.forward[:, linear, :, :-1]
