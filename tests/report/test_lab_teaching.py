@@ -66,8 +66,8 @@ def test_a_page_teaches_before_it_measures(made: Lab) -> None:
     places = [text.index(f"<h2>{heading}</h2>") for heading in order]
     assert places == sorted(places)
     for said in (
-        "Finite: it has", "a number and a set.", "Each element is in or out.", "An answer count = 1",
-        "Solved when this is true: count == 1", "a whole number, 2 to 9",
+        "Finite: it has", "a number and a set.", "Each element is in or out.",
+        "An answer count = 1", "Solved when this is true: count == 1", "a whole number, 2 to 9",
     ):  # fmt: skip
         assert said in words
     assert words.count(wording.CONTROL) == 1

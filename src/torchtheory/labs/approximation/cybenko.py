@@ -338,7 +338,7 @@ def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> 
         ["activation", "points", "units", "rank", "largest", "least singular value"],
         [
             (name, points, units, t.rank, t.singular_values[0], t.singular_values[-1])
-            for name, t in [*tests.items(), *((f"z^{q}", t) for q, t in powers.items())]
+            for name, t in [*tests.items(), *((f"$z^{q}$", t) for q, t in powers.items())]
         ],
         caption="The matrix of values of random units at random points of the square",
     )

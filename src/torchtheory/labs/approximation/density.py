@@ -243,7 +243,7 @@ def lifted(run: Run) -> None:
         wide = 3 * (2 * run.rand(500, 2) - 1)
         beyond = float((net(wide) - target(wide)).abs().max())
         units = sum(p.size.units for p in parts)
-        rows.append((f"x^{exponents[0]} y^{exponents[1]}", len(parts), net.size.units, units,
+        rows.append((f"$x^{exponents[0]}y^{exponents[1]}$", len(parts), net.size.units, units,
                      net.bound, error, beyond))  # fmt: skip
     says = run.states(["L-087", "N-33"], r"\sup_{[-1,1]^2}|f-\text{network}|\le\sum_k|c_k|\epsilon_k")
     says.at_most([row[5] for row in rows], [row[4] for row in rows])

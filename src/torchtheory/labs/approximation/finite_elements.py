@@ -190,7 +190,7 @@ def smooth_function(run: Run, cells: int) -> tuple[list[int], list[float], list[
         "|x - 1/π| bends at once, and 1 was given for its curvature", rough, promised=[1 / (4 * n * n) for n in counts]
     )
     found = fit_slope(counts, errors)
-    run.note(f"the error of the interpolant falls as h^{-found.estimate:.2f}")
+    run.note(f"the error of the interpolant falls as h to the power {-found.estimate:.2f}")
     return counts, bounds, errors
 
 

@@ -101,7 +101,7 @@ def universality_chart(run: Run, units: int = 96) -> None:
         [
             (
                 theorem.authors,
-                ", ".join(theorem.spaces),
+                ", ".join(map(spelled, theorem.spaces)),
                 *["yes" if found[name][i].applies else "no: " + ", ".join(
                     f"not {h}" if not h.startswith("not ") else h[4:] for h in found[name][i].failed
                 ) for name in ACTIVATIONS],
@@ -115,7 +115,7 @@ def universality_chart(run: Run, units: int = 96) -> None:
         ["space", *ACTIVATIONS],
         [
             (
-                space,
+                spelled(space),
                 *[sum(c.applies for c in rows if space in c.theorem.spaces) for rows in found.values()],
             )
             for space in SPACES
@@ -128,6 +128,11 @@ def universality_chart(run: Run, units: int = 96) -> None:
         size=(8.4, 3.6),
         caption="Filled: the theorem covers the activation. The number: hypotheses that fail.",
     )
+
+
+def spelled(space: str) -> str:
+    """The name of a space of functions as a formula."""
+    return {"C^n(K)": "$C^n(K)$", "Wnp(K)": "$W^{n,p}(K)$"}.get(space, space)
 
 
 def relative(run: Run, f: Callable[[Tensor], Tensor], y: Tensor, units: int) -> float:

@@ -81,7 +81,7 @@ def exercise(run: Run, length: int) -> None:
     by_sum = torch.stack([sum_of(x[taps + k - i - 1] * h[i - 1] for i in (1, 2, 3)) for k in range(1, windows + 1)])
     says = run.states("M-116", r"(x*h)_k=\sum_{i=1}^Kx_{K+k-i}h_i=(W_hx)_k,\ (W_h)_{kj}=h_{K+k-j}")
     says.equal(toeplitz_matrix(h, length, "valid") @ x, by_sum, EXACT)
-    says.fails("(W)_{kj} = h_{j-k+1}, the kernel not turned around", toeplitz_matrix(h.flip(0), length, "valid") @ x)
+    says.fails("$W_{kj}=h_{j-k+1}$, the kernel not turned around", toeplitz_matrix(h.flip(0), length, "valid") @ x)
     hand = torch.tensor([[2.0, 1, 0, 0], [0, 2, 1, 0], [0, 0, 2, 1]], dtype=torch.float64)
     run.states("M-116", r"D=4,\ K=2:\ \text{rows }(h_2,h_1,0,0),\ (0,h_2,h_1,0),\ (0,0,h_2,h_1)").equal(
         toeplitz_matrix(torch.tensor([1.0, 2.0], dtype=torch.float64), 4, "valid"), hand, where="h = (1, 2)"

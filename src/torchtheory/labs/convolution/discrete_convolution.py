@@ -109,7 +109,7 @@ def methods(run: Run, cases: int, length: int, taps: int) -> None:
     direct = [convolve(f, h, method="direct") for f, h in head]
     says.equal(largest([H @ f for H, (f, _) in zip(matrices, head, strict=True)], direct), 0.0, 1e-11)
     says.fails(
-        "the transposed matrix, h_{j-i}",
+        "the transposed matrix, $h_{j-i}$",
         largest([toeplitz_matrix(flip(h), n) @ f for f, h in head], direct),
     )
 

@@ -71,6 +71,11 @@ def wide_network_convergence(
         trials: draws by which dependent features are counted.
         steps: of gradient descent.
     """
+    run.assumes(
+        min(widths) >= samples,
+        f"the kernel of {min(widths)} units at {samples} samples has rank {min(widths)} at most, "
+        "and no smallest eigenvalue above 0",
+    )
     x, y = run.randn(samples, dimension), run.randn(samples)
     identity(run, x, y)
     nonsingular(run, trials)

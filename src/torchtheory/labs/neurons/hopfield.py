@@ -366,8 +366,8 @@ def hopfield_recall(run: Run, draws: int = 150, flips: int = 6, threshold: float
             for name, state, target, i in (
                 ("Hebb", back_few, few, exact["three"]),
                 ("Hebb", back_ten, ten, exact["ten"]),
-                ("dense, z^3", back_cubic, ten, exact["cubic"]),
-                ("dense, z^10", back_dense, ten, exact["dense"]),
+                ("dense, $z^3$", back_cubic, ten, exact["cubic"]),
+                ("dense, $z^{10}$", back_dense, ten, exact["dense"]),
             )
         ],
         caption="Exact recalls with 99 % Clopper-Pearson intervals.",

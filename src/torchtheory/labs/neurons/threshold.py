@@ -110,7 +110,7 @@ def threshold_neuron(run: Run, inputs: int = 6, cube: Literal[3, 4] = 4) -> None
                 len(functions[n]),
                 count_neuron_functions(n),
                 len(separable[n]) if n in separable else "",
-                2 ** (2**n) if n <= 4 else f"2^{2**n}",
+                2 ** (2**n) if n <= 4 else f"$2^{{{2**n}}}$",
             )
             for n in sizes
         ],

@@ -26,7 +26,7 @@ NORMS: dict[str, Functional] = {
 }
 #: Functionals that fail, and the axiom (by its place in AXIOMS) that each is meant to fail.
 IMPOSTORS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], int]] = {
-    "(Σ|vᵢ|^½)²": (lambda v: v.abs().sqrt().sum() ** 2, (5,), 3),
+    "(Σ√|vᵢ|)²": (lambda v: v.abs().sqrt().sum() ** 2, (5,), 3),
     "‖v‖₂²": (lambda v: v.square().sum(), (5,), 2),
     "|v₁|": (lambda v: v[0].abs(), (5,), 1),
     "Σvᵢ": (lambda v: v.sum(), (5,), 0),

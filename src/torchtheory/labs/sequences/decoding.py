@@ -113,7 +113,7 @@ def whole_sequences(run: Run) -> None:
         logs = sequence_log_probability(model, whole, prompt=3)
         seen = model(whole)[:, 3:].log_softmax(-1).gather(-1, every.unsqueeze(-1)).sum((1, 2))
     says = run.states("M-107", r"\sum_{y_{1:N}}\prod_np(y_n\mid y_{1:n-1})=1")
-    says.equal(float(logs.logsumexp(0).exp()), 1.0, 1e-12, where=f"all {vocabulary}^{steps} sequences")
+    says.equal(float(logs.logsumexp(0).exp()), 1.0, 1e-12, where=f"all {vocabulary**steps} sequences")
     says.fails("factors that see the token they predict", float(seen.logsumexp(0).exp()))
     found = generate(model, prompt, method="exhaustive", max_new_tokens=steps, beams=5)
     run.states("M-107", r"\text{exhaustive search finds the largest }\prod_np(y_n\mid y_{1:n-1})").equal(

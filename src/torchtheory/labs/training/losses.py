@@ -112,7 +112,7 @@ def reference_values(run: Run) -> None:
         promised += [a, b]
         found += here.tolist()
         second += value(name, points, first + 1).tolist()
-        rows.append((entry, name, classification_loss(name).formula, here[0], here[1]))
+        rows.append((entry, name, f"${classification_loss(name).formula}$", here[0], here[1]))
     says = run.states(
         [entry for entry, _, _ in REFERENCE.values()],
         r"\text{the losses at } o=0 \text{ and at } o=(\ln0.7,\ln0.2,\ln0.1)",
