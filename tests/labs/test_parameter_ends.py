@@ -57,7 +57,7 @@ def test_sizes_without_power_are_refused(name: str, parameter: str, value: objec
         ("double-descent", {"samples": 90}, "800 features are not ten times the 90 samples"),
         ("receptive-fields", {"channels": 8}, "draws of 8 channels"),
         ("perceptron-novikoff", {"separable": False}, "no hyperplane separates the sample"),
-        ("wide-network-convergence", {"widths": (4, 8, 16)}, "4 units at 6 samples has rank 4"),
+        ("wide-network-convergence", {"widths": (4, 8, 16)}, "4 units are not many for 6 samples"),
         ("linear-memorization", {"features": 50}, "50 features leave no direction free"),
     ],
 )

@@ -27,7 +27,7 @@ DENSITY = 1 / (HIGH - LOW)
     covers=["A-104", "A-107"],
     title="Two classes with a Barron boundary: mistakes fall with $n^{-1/2}$ in 2, 5 and 10 dimensions",
     full={"seeds": 100, "points": 1000},
-    least={"seeds": 16, "points": 50},
+    least={"seeds": 50, "points": 50},
 )
 def barron_boundaries(run: Run, seeds: int = 64, points: int = 200) -> None:
     """Points above and below the graph of a function with a finite Barron constant.

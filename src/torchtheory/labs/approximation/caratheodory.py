@@ -25,6 +25,7 @@ TERMS = (1, 2, 5, 10, 20, 50, 100)
     errata=["caratheodory-mass-twice"],
     full={"widths": (200, 1000, 5000, 20_000, 50_000), "draws": 4000},
     least={"draws": 30, "widths": 100},
+    items={"widths": 3},
 )
 def caratheodory_pruning(run: Run, widths: tuple[int, ...] = (200, 1000, 5000, 10_000), draws: int = 300) -> None:
     """Terms of a mixture are chosen at random and one by one; then units of wide ReLU layers.

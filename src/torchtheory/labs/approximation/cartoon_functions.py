@@ -44,7 +44,7 @@ class Curves(NamedTuple):
     covers=["X-40", "X-44", "X-48"],
     title="Cartoons: Fourier needs M⁻¹ᐟ⁴, wavelets M⁻¹ᐟ², networks M⁻¹",
     full={"resolution": 1024, "cartoons": 16, "doublings": 4},
-    least={"cartoons": 2},
+    least={"cartoons": 2, "resolution": 128},
 )
 def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 12, doublings: int = 3) -> None:
     """A cartoon is smooth but for a jump along a curve, and the jump decides how fast methods are.
@@ -65,6 +65,10 @@ def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 12, doubl
         cartoons: random cartoons per smoothness.
         doublings: networks per cartoon, each with twice the sides of the one before.
     """
+    run.assumes(
+        resolution.bit_count() == 1,
+        f"the Haar basis is one of images whose side is a power of 2, and {resolution} is none",
+    )
     drawn = {n: [cartoon(n, generator=run.generator) for _ in range(cartoons)] for n in (1, 2)}
     norms(run, drawn)
     one_jump(run)

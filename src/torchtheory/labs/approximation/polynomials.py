@@ -49,7 +49,7 @@ TARGETS: tuple[tuple[str, Function, float], ...] = (
     title="Bernstein polynomials converge uniformly to every continuous function",
     errata=["bernstein-sums-from-one"],
     full={"doublings": 10},
-    least={"doublings": 2},
+    least={"doublings": 5},
 )
 def bernstein_polynomials(run: Run, doublings: int = 6) -> None:
     """The basis, its moments in exact arithmetic, and the polynomials of degree 4, 8, 16, ...

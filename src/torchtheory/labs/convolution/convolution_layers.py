@@ -202,7 +202,7 @@ def subsampled_block(run: Run, d: int) -> None:
     covers=["N-65", "M-78"],
     title="Gradients of a convolution, and filters learned by them",
     full={"images": 20, "side": 32, "steps": 1000},
-    least={"images": 2, "side": 8},
+    least={"images": 2, "side": 8, "steps": 15},
 )
 def filter_gradients(run: Run, images: int = 4, side: int = 16, steps: int = 100) -> None:
     """Back-propagation through a convolution by its formulas, then a Sobel filter found again.

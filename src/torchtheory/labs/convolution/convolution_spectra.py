@@ -31,7 +31,7 @@ from torchtheory.labs.nets.comparing import gap
     covers=["N-61", "A-128"],
     title="Singular values of a convolution layer, frequency by frequency",
     full={"side": 18, "channels": 4, "layers": 10},
-    least={"side": 6},
+    least={"side": 6, "channels": 2},
 )
 def convolution_spectra(run: Run, side: int = 12, channels: int = 4, layers: int = 4) -> None:
     """Blocks of the Fourier transform against decompositions of the whole matrix.

@@ -30,6 +30,7 @@ from torchtheory.labs.engine import Run, lab
     title="Finite signals: one sum, three ways to compute it, and which way the kernel is read",
     errata=["correlation-is-correlation-flipped", "centered-convolution-not-flipped", "transform-product-winds-round"],
     full={"cases": 200, "length": 2000, "taps": 301},
+    least={"length": 60, "taps": 3},
 )
 def discrete_convolution(run: Run, cases: int = 30, length: int = 300, taps: int = 41) -> None:
     """The convolution of finite signals by its definition, as a Toeplitz matrix and by transforms.

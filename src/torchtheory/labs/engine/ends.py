@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from torchtheory.core.errors import TorchTheoryError
+from torchtheory.core.errors import FileProblem, TorchTheoryError
 from torchtheory.core.figure import figures_not_saved
 from torchtheory.labs.engine.parameters import Parameter
 from torchtheory.labs.engine.registry import Lab, find_lab, listed_labs
@@ -36,14 +36,15 @@ def ends(parameter: Parameter) -> list[Any]:
     quick = parameter.quick
     found = list(parameter.choices)
     if isinstance(quick, tuple | list) and quick:
-        found.append(quick[: parameter.items])
+        found.append(tuple(quick[: parameter.items]))
         if parameter.least is not None:
             found.append(tuple(parameter.least if v == min(quick) else v for v in quick))
     elif isinstance(quick, int | float) and not isinstance(quick, bool):
         found += [end for end in (parameter.least, parameter.most) if end is not None]
         costly = LARGEST_TRIED * max(quick, 1)
         found = [v for v in found if isinstance(quick, float) or v <= costly]
-    return [v for v in dict.fromkeys(found) if v != quick]
+    now = tuple(quick) if isinstance(quick, list) else quick
+    return [v for v in dict.fromkeys(found) if v != now]
 
 
 def least_of_all(lab: Lab) -> dict[str, Any]:
@@ -68,6 +69,8 @@ def end_faults(lab: Lab, settings: dict[str, Any], seed: int = 0) -> list[str]:
     try:
         with figures_not_saved():
             return run_lab(lab, settings=settings, seed=seed).problems
+    except FileProblem:  # a data set that is not on this machine
+        return []
     except TorchTheoryError as error:
         return [f"refused inside of the range: {error}"]
     except Exception as error:  # whatever it is, a user would meet it

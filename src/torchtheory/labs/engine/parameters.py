@@ -73,7 +73,7 @@ class Parameter:
             meaning,
             limits.least.get(name, least),
             limits.most.get(name, most),
-            limits.items.get(name, min(_length(quick), _length(full), 1)),
+            limits.items.get(name, _fewest_items(type, quick, full)),
         )
         if name in limits.most and made.least is not None and made.least > limits.most[name]:
             raise InvalidInput(f"parameter {name} has the range {made.range}, which contains nothing")
@@ -168,8 +168,13 @@ def _numbers(value: Any) -> list[float]:
     return [v for v in items if isinstance(v, int | float) and not isinstance(v, bool)]
 
 
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, tuple | list) else 0
+def _fewest_items(wanted: Any, quick: Any, full: Any) -> int:
+    """How many items a list has at least: one, unless a preset is empty, or as many as its type says."""
+    arguments = get_args(wanted)
+    if get_origin(wanted) is tuple and arguments[-1] is not Ellipsis:
+        return len(arguments)
+    lists = [value for value in (quick, full) if isinstance(value, tuple | list)]
+    return min(1, *map(len, lists)) if lists else 0
 
 
 def _parse(wanted: Any, text: str) -> Any:

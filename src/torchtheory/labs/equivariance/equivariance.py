@@ -229,6 +229,7 @@ def pictures(run: Run, size: int, inputs: int, channels: int) -> None:
     covers=["A-129"],
     title="What circular convolutional networks cannot fit, and padding and subsampling can",
     full={"size": 16, "units": 64, "inputs": 64, "steps": 2000},
+    least={"size": 5, "steps": 5},
 )
 def equivariant_networks(run: Run, size: int = 8, units: int = 12, inputs: int = 16, steps: int = 150) -> None:
     """Circular networks stay away from every function by its distance to its average over shifts.

@@ -66,7 +66,7 @@ FINE = ("two discs", "eight", "solid torus", "two linked tori")
     covers=["X-75"],
     title="Depth multiplies the components and holes of a decision region",
     full={"depth": 8, "networks": 60, "resolution": 96, "epochs": 100},
-    least={"depth": 3},
+    least={"depth": 3, "resolution": 28},
 )
 def betti_numbers_lab(run: Run, depth: int = 6, networks: int = 6, resolution: int = 28, epochs: int = 45) -> None:
     """The components, holes and cavities of decision regions, counted exactly on grids.

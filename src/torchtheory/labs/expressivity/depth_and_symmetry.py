@@ -21,7 +21,7 @@ from torchtheory.neurons.regression import least_squares
     covers=["S-50"],
     title="The more axes of symmetry a function has, the more depth saves",
     full={"folds": 7, "targets": 20},
-    least={"folds": 2, "targets": 2},
+    least={"folds": 2, "targets": 2, "parameters": 50},
 )
 def depth_and_symmetry(run: Run, folds: int = 5, targets: int = 3, parameters: int = 100) -> None:
     """Functions with the same number of pieces, $2^{folds+1}$, and more and more axes of symmetry.

@@ -31,6 +31,7 @@ CUBE = PlaneSlice.of_the_plane((0.0, 0.0), (1.0, 1.0))
         "regions-binomial-for-ratio",
     ],
     full={"depth": 4, "networks": 30},
+    least={"depth": 2},
 )
 def folding_regions(run: Run, depth: int = 3, networks: int = 4) -> None:
     """A layer that folds the square onto itself shows every later line once in every fold.

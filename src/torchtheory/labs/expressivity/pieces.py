@@ -26,6 +26,7 @@ from torchtheory.nets.feedforward import dense, mlp
     covers=["L-104", "L-105", "L-106", "A-88", "A-94", "X-69"],
     title="Every piece of a network along a line, counted exactly, and the bounds on their number",
     full={"networks": 300, "width": 64},
+    least={"width": 2},
 )
 def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
     """A ReLU network along a line is piecewise linear; all its breakpoints are found exactly.

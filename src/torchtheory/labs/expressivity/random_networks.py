@@ -152,6 +152,8 @@ def _plot_cells(axes: Any, arrangements: list[Arrangement], hidden: list[list[in
     title="A circle's way through a random network: how its length grows",
     errata=["trajectory-same-law"],
     full={"networks": 60, "trials": 1000, "corners": 400},
+    least={"trials": 15, "corners": 3, "sigma": 1.5},
+    most={"sigma": 4},
 )
 def trajectory_length(run: Run, sigma: float = 2.0, networks: int = 7, trials: int = 30, corners: int = 16) -> None:
     """The image of a polygon is a polygon, so its length after each layer is exact.

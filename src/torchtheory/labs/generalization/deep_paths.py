@@ -66,7 +66,8 @@ def skipping(run: Run) -> GraphNetwork:
     covers=["B-13"],
     title="An output is a sum over paths: products of weights, of 0-1 activations, and an input",
     full={"points": 50, "width": 12, "epochs": 60},
-    least={"points": 2, "width": 2, "epochs": 1},
+    least={"points": 2, "width": 2, "epochs": 1, "learning_rate": 0.0001},
+    most={"learning_rate": 0.1},
 )
 def deep_path_representation(
     run: Run, points: int = 5, width: int = 8, epochs: int = 12, learning_rate: float = 0.01

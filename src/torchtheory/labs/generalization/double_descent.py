@@ -182,8 +182,8 @@ def complexity(run: Run) -> None:
         "seeds": 10,
         "epochs": 300,
     },
-    least={"seeds": 2, "samples": 50, "label_noise": 0, "epochs": 1},
-    most={"samples": 1_500, "label_noise": 0.9},
+    least={"seeds": 2, "samples": 50, "label_noise": 0, "epochs": 1, "widths": 1},
+    most={"samples": 1500, "label_noise": 0.9},
     items={"widths": 3},
 )
 def width_and_test_error(

@@ -47,6 +47,7 @@ RADIUS, SIGMA = 0.05, 0.02
     errata=["robust-parameters-strict-margin", "no-error-is-not-separable"],
     full={"hidden": 64, "epochs": 2000},
     least={"samples": 10, "hidden": 2, "epochs": 1, "target": 1},
+    most={"target": 1000000000000.0},
 )
 def flatness_and_rescaling(
     run: Run, samples: int = 40, hidden: int = 6, epochs: int = 150, target: float = 1e6

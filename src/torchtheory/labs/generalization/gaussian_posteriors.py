@@ -34,7 +34,7 @@ FRACTIONS = tuple(2.0 ** (k / 4) for k in range(-16, 6))
     covers=["M-63", "M-65"],
     title="Weights as Gaussians: what their noise costs, and how much of it a network bears",
     full={"draws": 400_000, "samples": 1500, "epochs": 60},
-    least={"draws": 1_000, "samples": 100, "epochs": 1},
+    least={"draws": 1000, "samples": 100, "epochs": 12},
 )
 def gaussian_posteriors(run: Run, draws: int = 20_000, samples: int = 400, epochs: int = 40) -> None:
     """The divergence of diagonal Gaussians is checked against Monte Carlo, torch and autograd, and

@@ -44,7 +44,7 @@ EPOCHS = {"T-300-300": 24, "T-600-600": 12, "T-1200-1200": 6}
         "table-1-two-counts-for-one-network",
     ],
     full={"columns": tuple(COLUMNS), "keep": "torchtheory-runs/pac-bayes-columns"},
-    least={"sgd_epochs": 1, "batch": 1, "digit_epochs": 1, "epochs": 0},
+    least={"sgd_epochs": 1, "batch": 1, "digit_epochs": 3, "epochs": 0},
 )
 def pac_bayes_certificate(
     run: Run,

@@ -240,7 +240,8 @@ def depths(run: Run, width: int, deepest: int) -> None:
     covers=["B-21"],
     title="A large path norm with small outputs: the angle to the path features makes up for it",
     full={"width": 100, "epochs": 60},
-    least={"width": 2, "epochs": 1},
+    least={"width": 2, "epochs": 1, "learning_rate": 3e-05},
+    most={"learning_rate": 0.3},
 )
 def path_norm_and_angle(run: Run, width: int = 30, epochs: int = 20, learning_rate: float = 3e-3) -> None:
     """An output is the norm of the path features times the path norm times the cosine between.

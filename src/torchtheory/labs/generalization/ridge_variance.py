@@ -17,6 +17,7 @@ from torchtheory.labs.engine import Run, lab
     covers=["M-167", "M-169"],
     title="Ridge regression: bias and variance in closed form, and no peak where p = n",
     full={"trials": 20_000, "designs": 2000},
+    least={"trials": 500, "designs": 30},
 )
 def ridge(run: Run, trials: int = 2000, designs: int = 400) -> None:
     """Least squares with a penalty, at the points of its own design and with the features of a kernel.

@@ -23,7 +23,7 @@ from torchtheory.training.losses.surrogates import zero_one_loss
     errata=["second-risk-group-sign"],
     title="The excess risk is at most the gap of the learned function, in the mean",
     full={"sizes": (10, 30, 100, 300, 1000, 3000, 10000), "trials": 1000, "largest": 6},
-    least={"largest": 2, "trials": 20},
+    least={"largest": 2, "trials": 20, "sizes": 5},
     items={"sizes": 3},
 )
 def risk_terms(

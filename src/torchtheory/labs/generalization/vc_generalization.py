@@ -33,6 +33,7 @@ NOISE = 0.1
     errata=["vc-theorem-without-confidence"],
     full={"trials": 2000, "sizes": (100, 200, 400, 800, 1600, 3200)},
     least={"trials": 100, "sizes": 50},
+    items={"sizes": 4},
 )
 def vc_generalization_bounds(run: Run, trials: int = 500, sizes: tuple[int, ...] = (200, 400, 800, 1600)) -> None:
     """All thresholds of a line, either sign, on noisy labels: the worst gap is known exactly.

@@ -30,7 +30,7 @@ from torchtheory.training import fit
     covers=["N-105", "N-107"],
     title="Nodes hear as far as there are layers, and little through a narrow place",
     full={"graphs": 20, "depths": 4, "samples": 4000, "epochs": 60},
-    least={"graphs": 2, "depths": 3, "samples": 100},
+    least={"graphs": 2, "depths": 3, "samples": 100, "epochs": 10},
 )
 def over_squashing(run: Run, graphs: int = 3, depths: int = 3, samples: int = 1000, epochs: int = 15) -> None:
     """Jacobians of graph networks by distance, their bound, the bottleneck, and a task it spoils.

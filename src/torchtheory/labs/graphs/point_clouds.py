@@ -33,7 +33,7 @@ PENALTY = 1e-2
     errata=["t-nets-rigid"],
     title="PointNet: classes of point clouds by their critical points",
     full={"clouds": 2000, "points": 256, "local": 64, "features": 1024, "epochs": 30},
-    least={"clouds": 30, "points": 8},
+    least={"clouds": 30, "points": 8, "local": 6, "features": 20, "epochs": 12},
 )
 def point_clouds(
     run: Run, clouds: int = 300, points: int = 40, local: int = 16, features: int = 64, epochs: int = 20

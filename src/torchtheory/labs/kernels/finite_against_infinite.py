@@ -46,7 +46,7 @@ class Judged:
         "steps": 600,
         "pooling": True,
     },
-    least={"train": 50, "test": 50},
+    least={"train": 50, "test": 50, "width": 20, "steps": 25},
 )
 def finite_against_infinite_width(
     run: Run,

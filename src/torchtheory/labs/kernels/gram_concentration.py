@@ -37,7 +37,8 @@ from torchtheory.nets.activations.table import activation
     title="The kernel of a network with m hidden units is within order 1/√m of its expectation",
     errata=["concentration-in-the-number-of-points"],
     full={"points": 20, "dimension": 10, "width": 2000, "draws": 2000, "pairs": 2000},
-    least={"points": 2, "draws": 50},
+    least={"points": 2, "draws": 50, "dimension": 2, "width": 15, "delta": 0.0005},
+    most={"delta": 0.25},
 )
 def gram_matrix_concentration(
     run: Run,

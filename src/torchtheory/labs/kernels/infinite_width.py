@@ -63,7 +63,8 @@ def hidden_covariances(run: Run, x: Tensor, hidden: Sequence[int], networks: int
         "wide-network-kernel-index",
     ],
     full={"networks": 60_000, "widths": (16, 32, 64, 128, 256)},
-    least={"networks": 2_000},
+    least={"networks": 2000, "widths": 2},
+    items={"widths": 5},
 )
 def nngp_recursion(run: Run, networks: int = 20_000, widths: tuple[int, ...] = (16, 23, 32, 45, 64, 91, 128)) -> None:
     """The outputs of a random network, as its width grows, against the recursion of Theorem 57.

@@ -47,7 +47,8 @@ class Family:
     title="The wider a network, the closer it trains to its linearization",
     errata=["linearization-rate-in-parameters"],
     full={"widths": (16, 32, 64, 128, 256, 512, 1024), "seeds": 14, "steps": 200},
-    least={"seeds": 2, "steps": 1},
+    least={"seeds": 2, "steps": 25, "learning_rate": 0.06},
+    most={"learning_rate": 0.2},
     items={"widths": 3},
 )
 def linearization_gap_against_width(
@@ -294,7 +295,8 @@ class Journey:
     covers=["A-121"],
     title="Figure 1.16: the parameters of wide networks barely move",
     full={"widths": (20, 100, 500, 2500), "seeds": 1},
-    least={"seeds": 1, "doublings": 3},
+    least={"seeds": 1, "doublings": 3, "widths": 8, "learning_rate": 0.16},
+    most={"learning_rate": 0.25},
     items={"widths": 2},
 )
 def parameters_barely_move(

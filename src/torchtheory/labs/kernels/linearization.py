@@ -30,7 +30,7 @@ SMOOTH: tuple[Any, ...] = ("logistic", "tanh", nn.Softplus(), torch.sin)
     full={"widths": (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000), "draws": 20},
     least={"dimension": 2, "samples": 1, "draws": 2, "radius": 0.01, "widths": 2},
     most={"radius": 10},
-    items={"widths": 3},
+    items={"widths": 4},
 )
 def linearized_network(
     run: Run,

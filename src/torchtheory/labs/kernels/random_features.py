@@ -24,7 +24,7 @@ CONFIDENCE = 0.999
     title="The kernel of random features tends to its limit like $p^{-1/2}$ and never moves",
     errata=["fixed-kernel-of-k-layers"],
     full={"draws": 200, "largest": 2**15},
-    least={"dimension": 1, "draws": 5, "largest": 64},
+    least={"dimension": 2, "draws": 5, "largest": 64},
 )
 def random_feature_kernel(run: Run, dimension: int = 3, draws: int = 24, largest: int = 2**11) -> None:
     """The model f(x, θ) = $p^{-1/2}$ θ·φ(x), φᵢ(x) = s(wᵢ·x), of which only θ is trained.

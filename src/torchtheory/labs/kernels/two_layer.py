@@ -36,7 +36,7 @@ from torchtheory.primer.spectra import loewner_order
     covers=["M-22", "M-23", "M-24", "M-26"],
     title="A two-layer ReLU network moves its predictions through a kernel known in closed form",
     full={"points": 40, "dimension": 20, "width": 4096, "draws": 2000, "widest": 400_000},
-    least={"points": 3, "dimension": 2, "draws": 20},
+    least={"points": 3, "dimension": 2, "draws": 20, "widest": 1_500},
 )
 def two_layer_relu_kernel(
     run: Run,
@@ -259,7 +259,7 @@ def plot_kernel(axes: Any, arrival: list[tuple[int, float]]) -> None:
     title="Real labels are simple for the kernel of a wide network, random ones are not",
     errata=["complexity-bounds-classification-error", "projection-with-x-transposed"],
     full={"samples": 800, "shuffles": 40, "sizes": (20, 50, 200, 800)},
-    least={"samples": 20, "shuffles": 5, "trials": 1},
+    least={"samples": 20, "shuffles": 5, "trials": 1, "dimension": 5},
 )
 def kernel_complexity_of_labels(
     run: Run,

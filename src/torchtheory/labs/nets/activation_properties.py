@@ -29,6 +29,7 @@ Function = Callable[[Tensor], Tensor]
     room="nets",
     covers=["A-10"],
     title="What the theorems ask of an activation, measured from its values",
+    least={"units": 150, "samples": 10},
 )
 def activation_properties(run: Run, units: int = 200, samples: int = 12) -> None:
     """Each property a theorem needs is measured from function values and compared with the known.

@@ -158,6 +158,7 @@ def densely(run: Run) -> None:
     covers=["A-07"],
     title="Networks are functions on directed acyclic graphs; chains are the dense case",
     full={"samples": 2000, "vertices": 60},
+    least={"vertices": 5},
 )
 def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
     """One module for any acyclic graph: a chain gives the dense network bit for bit.
@@ -225,6 +226,7 @@ def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
     covers=["S-03"],
     title="Maxout units are convex, and the difference of two is any piecewise linear function",
     full={"samples": 20_000},
+    least={"pieces": 2},
 )
 def maxout(run: Run, samples: int = 500, features: int = 4, pieces: int = 5) -> None:
     """The maximum of affine functions contains ReLU, |x| and leaky ReLU, and is always convex.

@@ -35,7 +35,7 @@ PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 1
     covers=["M-84", "M-85", "A-132"],
     title="A shortcut keeps the singular values of every block near 1, and depth multiplies what is left",
     full={"depth": 60, "width": 48, "samples": 6},
-    least={"depth": 2},
+    least={"depth": 2, "width": 2},
 )
 def residual_jacobians(run: Run, depth: int = 20, width: int = 12, samples: int = 3) -> None:
     """Singular values of the blocks of a network with shortcuts and of the same without.
@@ -202,6 +202,7 @@ def blocks_of_one_layer(run: Run, depth: int, width: int, x: Tensor) -> None:
     covers=["M-86", "M-89", "M-90"],
     title="The residual networks of 18 to 152 layers: blocks, parameters, depths and the published errors",
     full={"size": 224, "deepest": 152},
+    least={"deepest": 25},
 )
 def resnet_family(run: Run, size: int = 64, deepest: int = 50) -> None:
     """The five networks have the parameters that are known of them, to the last one.

@@ -21,6 +21,7 @@ from torchtheory.neurons.autoencoder import LinearAutoencoder, least_loss, low_r
     title="The best linear autoencoder is the truncated SVD; gradient descent finds it",
     errata=["autoencoder-loss-normalized-twice", "truncated-product-is-identity"],
     full={"samples": 1000, "features": 30, "code": 5, "steps": 20_000, "digits_used": 1797},
+    least={"samples": 25, "features": 6, "steps": 1_000, "digits_used": 50},
 )
 def linear_autoencoder(
     run: Run,

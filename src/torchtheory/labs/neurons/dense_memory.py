@@ -35,6 +35,7 @@ from torchtheory.neurons.hopfield import (
     covers=["N-19"],
     title="Steeper energies hold more, and the steepest is attention",
     full={"n": 100, "trials": 20, "sizes": (24, 32, 48, 64, 96)},
+    least={"n": 48, "trials": 8, "sizes": 2, "dim": 2},
 )
 def dense_associative_memory(
     run: Run,

@@ -32,6 +32,7 @@ from torchtheory.neurons.hopfield import (
     title="A Hopfield network walks downhill and stops",
     errata=["hebbian-diagonal"],
     full={"small": 12, "n": 200, "starts": 200},
+    least={"small": 2, "n": 12, "patterns": 2},
 )
 def hopfield_dynamics(run: Run, small: int = 9, n: int = 80, starts: int = 40, patterns: int = 10) -> None:
     r"""One neuron at a time, symmetric weights without a negative diagonal: the energy falls.
@@ -272,6 +273,8 @@ def hopfield_dynamics(run: Run, small: int = 9, n: int = 80, starts: int = 40, p
     covers=["N-18"],
     title="Recalling noisy digits: three by Hebb's rule, ten only by a dense memory",
     full={"draws": 1000},
+    least={"draws": 80, "threshold": 0.003},
+    most={"threshold": 0.6},
 )
 def hopfield_recall(run: Run, draws: int = 150, flips: int = 6, threshold: float = 0.3) -> None:
     """Images of digits are stored, a tenth of their pixels flipped, and the dynamics started.

@@ -25,6 +25,8 @@ from torchtheory.neurons.hopfield_capacity import (
     title="How many patterns: bit errors, stable patterns, and the collapse near 0.138",
     errata=["hopfield-tail-not-normalized", "hopfield-capacity-logarithm"],
     full={"sizes": (250, 500, 1000), "loads": 20, "trials": 20},
+    least={"sizes": 50, "trials": 12},
+    items={"sizes": 3},
 )
 def hopfield_capacity_lab(
     run: Run, sizes: tuple[int, ...] = (125, 250, 500), loads: int = 10, trials: int = 20

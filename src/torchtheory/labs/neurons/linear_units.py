@@ -145,6 +145,7 @@ def collapse(run: Run, samples: int) -> None:
     covers=["L-052"],
     title="A unit is constant across its weight vector, and learns along its input",
     full={"samples": 10_000},
+    least={"samples": 2, "features": 2},
 )
 def ridge_functions(run: Run, samples: int = 200, features: int = 5) -> None:
     """φ(xᵀθ) depends on one direction only: moving orthogonally to θ changes nothing.

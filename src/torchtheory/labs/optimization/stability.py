@@ -33,6 +33,8 @@ POPULATION = 2000
     title="One example moves SGD by at most 2LΣη/n, and that bounds the generalization gap",
     errata=["stability-bound-equality", "stability-bound-in-parameters"],
     full={"samples": 100, "dimension": 10, "trials": 2000, "steps": 500},
+    least={"samples": 2, "dimension": 3, "trials": 300, "steps": 15, "rate": 0.8},
+    most={"rate": 8},
 )
 def stability(
     run: Run,

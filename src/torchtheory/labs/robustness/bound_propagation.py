@@ -28,6 +28,7 @@ WORDS: dict[Method, str] = {
     covers=["M-143", "M-148"],
     title="How far a network's output can move in a ball: certified, exact, attacked",
     full={"samples": 40, "units": 24},
+    least={"dimension": 2},
 )
 def bound_propagation(run: Run, dimension: int = 10, units: int = 12, samples: int = 8) -> None:
     r"""A two-layer network on the sphere of radius √d, bounded in balls about its inputs.

@@ -48,6 +48,8 @@ BOUNDED = ("linear", "relu", "tanh", "softplus", "logistic", "elu", "softsign", 
     title="Bernstein's inequality and chi-square tails, exactly, and gradients of random networks",
     errata=["chi-square-without-linear-term"],
     full={"networks": 4000, "trials": 100_000},
+    least={"networks": 25, "trials": 300, "gamma": 0.0005},
+    most={"gamma": 0.25},
 )
 def concentration_at_initialization(run: Run, networks: int = 150, trials: int = 20_000, gamma: float = 0.05) -> None:
     """Bounds of sums held against their exact tails, then used on random networks.

@@ -33,6 +33,7 @@ ACTIVATIONS = ("relu", "tanh", "softplus")
     title="One gradient step of constant length flips the sign of a random network",
     errata=["flip-along-plus-gradient"],
     full={"networks": 10_000, "trials": 300, "size": 2000},
+    least={"networks": 2_000, "trials": 12, "size": 12},
 )
 def random_network_flips(run: Run, networks: int = 8000, trials: int = 40, size: int = 300) -> None:
     """At initialization the output and its gradient are of order 1, however many the dimensions.

@@ -23,7 +23,7 @@ EXACT = 1e-12
     covers=["M-101", "N-84", "N-85"],
     title="Heads side by side are separate attentions, and cross-attention sees a set",
     full={"tokens": 30, "width": 64, "heads": 8},
-    least={"tokens": 3, "heads": 2},
+    least={"tokens": 3, "heads": 2, "width": 4},
 )
 def multi_head_attention(run: Run, tokens: int = 7, width: int = 8, heads: int = 4) -> None:
     """Three products for all heads at once, against a head at a time; self- and cross-attention.
@@ -38,6 +38,7 @@ def multi_head_attention(run: Run, tokens: int = 7, width: int = 8, heads: int =
         width: size of the tokens; the number of heads divides it.
         heads: of the attention.
     """
+    run.assumes(width % heads == 0, f"{heads} heads cannot share a width of {width} equally")
     separate_heads(run, tokens, width, heads)
     torchs_layer(run, tokens, width, heads)
     sizes(run, width, heads)

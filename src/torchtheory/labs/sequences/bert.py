@@ -38,7 +38,7 @@ READINGS: dict[Reading, int | None] = {"sequence": len(TOPICS), "tokens": 3, "sp
     covers=["N-91", "N-92", "N-93", "N-94"],
     title="BERT learns hidden words and consecutive sentences together, and is tuned to three tasks",
     full={"tokens": 2_000_000, "iterations": 600, "tuning": 200},
-    least={"tokens": 10_000, "iterations": 1, "tuning": 1},
+    least={"tokens": 10000, "iterations": 30, "tuning": 30},
 )
 def bert(run: Run, tokens: int = 60_000, iterations: int = 100, tuning: int = 60) -> None:
     """Pairs of sentences about four topics.

@@ -28,7 +28,7 @@ EXPANSIONS = {"A": {"A1": 0.50, "A2": 0.20}, "B": {"B1": 0.80}}
     title="Greedy search falls into traps that a beam avoids, and an exhaustive search never",
     errata=["beam-search-loses-what-has-ended"],
     full={"draws": 200_000, "length": 8},
-    least={"length": 3},
+    least={"length": 3, "draws": 6_000},
 )
 def decoding(run: Run, draws: int = 20_000, length: int = 6) -> None:
     """The example of the lectures, random transformers, and a trap that is as deep as can be.

@@ -19,7 +19,7 @@ from torchtheory.sequences.recurrent.sequence_to_sequence import Seq2Seq, greedy
     covers=["N-79", "N-80", "N-81"],
     title="Attention reads a sequence backwards that one state cannot hold",
     full={"length": 12, "iterations": 1500, "draws": 100_000},
-    least={"length": 5, "iterations": 1},
+    least={"length": 5, "iterations": 100, "draws": 200},
 )
 def sequence_to_sequence(run: Run, length: int = 7, iterations: int = 100, draws: int = 4000) -> None:
     """An encoder and a decoder, with attention and without, that learn to reverse sequences.

@@ -25,7 +25,7 @@ PATCH = 2
     covers=["M-114", "N-95"],
     title="An image is a sequence of patches",
     full={"epochs": 40, "width": 48, "depth": 4},
-    least={"epochs": 1},
+    least={"epochs": 5, "depth": 1, "width": 16},
 )
 def vision_transformer(run: Run, epochs: int = 10, width: int = 32, depth: int = 1) -> None:
     """Patches, their embedding as a convolution, what positions are for, and digits that are learned.
@@ -40,6 +40,7 @@ def vision_transformer(run: Run, epochs: int = 10, width: int = 32, depth: int =
         width: of the tokens.
         depth: number of blocks.
     """
+    run.assumes(width % 2 == 0, f"two heads cannot share a width of {width} equally")
     cutting(run)
     shuffling(run)
     trained(run, epochs, width, depth)

@@ -32,7 +32,8 @@ from torchtheory.training.regularizers.distillation import (
         "epochs": 25,
         "temperatures": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
     },
-    least={"repeats": 6, "points": 640, "epochs": 16},
+    least={"repeats": 6, "points": 640, "epochs": 16, "temperatures": 0.5},
+    most={"temperatures": 100},
 )
 def distillation(
     run: Run,
