@@ -32,7 +32,6 @@ from torchtheory.models.exported_arguments import (
     value_of,
     wrapped,
 )
-from torchtheory.models.exported_layers import as_layers
 from torchtheory.models.exported_operators import ASSERTIONS, Operator, find_operator
 
 #: The version of the archive's schema that is understood.
@@ -55,8 +54,8 @@ def load_exported(path: str | Path) -> nn.Module:
     and extra files in the archive are not looked at.
 
     The network is an ordinary module: parameters under the names they had, in evaluation mode,
-    differentiable as often as its operators are, also by `torch.func`. A chain of usual layers is
-    given back as such; otherwise what is left of the layers are parameters and operators.
+    differentiable as often as its operators are, also by `torch.func`. What is left of the layers
+    are parameters and operators; `torchtheory.tracing.chain` makes layers of them again.
 
     Raises:
         FileProblem: if the file is none, or is refused for safety.
@@ -73,13 +72,8 @@ def load_exported(path: str | Path) -> nn.Module:
         )
     try:
         network = ExportedNetwork(document["graph_module"], archive.tensors(), str(archive.file))
-        state = {
-            **dict(network.named_parameters(remove_duplicate=False)),
-            **dict(network.named_buffers(remove_duplicate=False)),
-        }
-        tried = network.try_sizes(document["graph_module"]["graph"])
-        layers = as_layers(document["graph_module"], state) if tried else None
-        return (layers or network).eval()
+        network.try_sizes(document["graph_module"]["graph"])
+        return network.eval()
     except TorchTheoryError:
         raise
     except Exception as error:  # whatever a document of another shape leads to
@@ -152,12 +146,13 @@ class ExportedNetwork(nn.Module):
         self._reference = next(floating, None)
         self._precision = None if self._reference is None else tensors[self._reference].dtype
         self._numbers: dict[Any, dict[int, float]] = {}
+        #: Sizes and types of the inputs that it was exported with, if the archive says so.
+        self.examples: list[tuple[tuple[int, ...], torch.dtype]] | None = None
         #: Path and class of the module that the operation which runs now was part of.
         self.running_layer: tuple[str, str] | None = None
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The network's output: one tensor, or a tuple where the exported one returned several."""
-        _refuse_tracing(inputs)
         leaves = self._leaves(inputs, named)
         state = {node: _attribute(self, target) for node, target in self._state.items()}
         tensors = [v for v in (*leaves, *state.values()) if isinstance(v, Tensor)]
@@ -166,25 +161,24 @@ class ExportedNetwork(nn.Module):
             self._numbers[key] = self._compute_sizes(leaves, state)
         return self._compute(leaves, state, self._place(leaves), self._numbers[key])
 
-    def try_sizes(self, graph: dict[str, Any]) -> bool:
+    def try_sizes(self, graph: dict[str, Any]) -> None:
         """Refuse a graph that is too large at the very inputs it was exported with.
 
-        Returns:
-            Whether the archive says what they were; otherwise it is found out when it runs.
+        Where the archive does not say what they were, it is found out when it runs.
         """
         leaves = []
         for name in self._inputs:
             if name is None:
-                return False
+                return
             given = graph["tensor_values"][name]
             sizes = [s.get("as_int", s.get("as_expr", {}).get("hint")) for s in given["sizes"]]
             sizes = [s.get("as_int") if isinstance(s, dict) else s for s in sizes]
             if not all(isinstance(s, int) and 0 <= s <= LARGEST_SIZE for s in sizes):
-                return False
+                return
             leaves.append(torch.empty(sizes, dtype=TYPES[given["dtype"]], device="meta"))
         state = {node: _attribute(self, target) for node, target in self._state.items()}
         self._compute_sizes(leaves, state)
-        return True
+        self.examples = [(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
 
     def _compute_sizes(self, leaves: list[Any], state: dict[str, Tensor]) -> dict[int, float]:
         """Run the graph on shapes alone; sizes do not depend on entries, so they are the real ones.
@@ -320,11 +314,6 @@ def _shape_of(value: Any) -> Any:
     last = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
     whole = torch.empty(value.storage_offset() + last + 1, dtype=value.dtype, device="meta")
     return whole.as_strided(value.shape, value.stride(), value.storage_offset())
-
-
-def _refuse_tracing(inputs: object) -> None:
-    if isinstance(inputs, torch.fx.Proxy):  # which stands for all of them
-        raise UnsupportedModel("its archive holds operators that are not a chain of known layers")
 
 
 def _register(root: nn.Module, name: str, tensor: Tensor, persistent: bool) -> None:

@@ -82,6 +82,8 @@ class Operation:
         result: what it returns; a `Value`, or a structure that holds some.
         layer: path of the module whose forward calls it; empty for the model itself.
         layer_kind: the class of that module.
+        calls: the modules whose forward passes it is part of, outermost first: path, and a number
+            that each call has for itself.
     """
 
     number: int
@@ -92,6 +94,7 @@ class Operation:
     result: Any
     layer: str
     layer_kind: str
+    calls: tuple[tuple[str, int], ...] = ()
 
     @property
     def kind(self) -> Kind | None:

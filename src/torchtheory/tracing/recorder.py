@@ -223,6 +223,8 @@ class _Recording(TorchFunctionMode):
         self.output: Any = None
         self.output_tensors: Any = None
         self._path: list[tuple[str, nn.Module]] = [("", model)]
+        self._calls: list[tuple[str, int]] = []
+        self._count = 0
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
 
@@ -234,10 +236,13 @@ class _Recording(TorchFunctionMode):
         handles = []
 
         def enter(name: str, module: nn.Module, _: Any) -> None:
+            self._count += 1
             self._path.append((name, module))
+            self._calls.append((name, self._count))
 
         def leave(*_: Any) -> None:
             self._path.pop()
+            self._calls.pop()
 
         for name, module in self.model.named_modules():
             handles.append(module.register_forward_pre_hook(partial(enter, name)))
@@ -370,7 +375,8 @@ class _Recording(TorchFunctionMode):
 
     def _append(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> Operation:
         layer, kind = self._place()
-        op = Operation(len(self.operations), name, function, args, kwargs, result, layer, kind)
+        number, calls = len(self.operations), tuple(self._calls)
+        op = Operation(number, name, function, args, kwargs, result, layer, kind, calls)
         self.operations.append(op)
         return op
 
@@ -614,7 +620,7 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
     for own, theirs in zip(
         tensors_in(_flat(made)), tensors_in(_flat(more.output_tensors)), strict=True
     ):
-        if not _close(own, theirs):
+        if not agree(own, theirs):
             raise UnsupportedModel(
                 f"{network.title} could not be recorded: its operations alone give other numbers "
                 "than the model, so something in it is not made by functions of torch, or "
@@ -622,8 +628,8 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
             )
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
-    """Up to rounding: a batch of another size may be summed in another order."""
+def agree(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal up to rounding: another batch is summed in another order."""
     if not (a.is_floating_point() or a.is_complex()):
         return _all_equal(a, b)
     room = (

@@ -132,7 +132,7 @@ def measure_size(problem: Problem) -> NetworkSize:
     """
     if problem.several_inputs or not problem.train.x.is_floating_point():
         raise UnsupportedModel("counting needs one input tensor of real numbers")
-    steps = as_steps(problem.model)
+    steps = as_steps(problem.model, problem.train.x[:2])
     breaks: list[int] = []
     parameters: list[int] = []
     degrees: list[int] = []
@@ -154,8 +154,7 @@ def measure_size(problem: Problem) -> NetworkSize:
             signs = 0
             if isinstance(module, WEIGHTED):
                 reached += 1
-                shifts = 2 * module.num_features if isinstance(module, NORMALIZATIONS) else 0
-                counted[id(module)] = shifts or sum(p.numel() for p in module.parameters())
+                counted[id(module)] = _free_numbers(module)
             elif type(module) in BREAKPOINTS:
                 signs = value[0].numel() * BREAKPOINTS[type(module)]
             elif isinstance(module, MAX_POOLS):
@@ -182,6 +181,14 @@ def measure_size(problem: Problem) -> NetworkSize:
         1 if problem.task == "binary" else (problem.classes or 2) - 1,
         halfspaces,
     )
+
+
+def _free_numbers(module: nn.Module) -> int:
+    """Numbers that a layer is a polynomial of: its weights, also where it computes them."""
+    if isinstance(module, NORMALIZATIONS):
+        return 2 * module.num_features
+    weights = (module.weight, module.bias)
+    return sum(w.numel() for w in weights if isinstance(w, Tensor))
 
 
 def _window(module: nn.Module, dimensions: int) -> int:
