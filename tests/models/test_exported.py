@@ -320,7 +320,7 @@ def test_what_is_no_chain_has_steps(tmp_path: Path) -> None:
     net, x = Skip(), torch.randn(2, 3)
     loaded = load_exported(exported(net, x, tmp_path / "net.pt2"))
     assert torch.equal(loaded(x), net(x))
-    with pytest.raises(UnsupportedModel, match="not a chain of layers: add does not follow linear"):
+    with pytest.raises(UnsupportedModel, match="not a chain of layers: add does not follow layer"):
         as_chain(loaded)
     found = [(type(step.link.module).__name__, step.inputs) for step in as_steps(loaded)]
     assert found == [("Linear", (-1,)), ("Sum", (-1, 0))]
