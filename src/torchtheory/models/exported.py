@@ -158,7 +158,7 @@ class ExportedNetwork(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The network's output: one tensor, or a tuple where the exported one returned several."""
         leaves = self._leaves(inputs, named)
-        if len(self._layers) == len(self._steps):  # and not one operator of the archive's
+        if self._layers.tame and self.examples is not None:
             return self._compute(leaves, {}, Place(torch.device("cpu"), {}), {})
         state = {node: _attribute(self, target) for node, target in self._state.items()}
         others = [v for v in leaves if not isinstance(v, Tensor)]
@@ -280,6 +280,15 @@ class ExportedNetwork(nn.Module):
         return leaves
 
 
+#: Layers whose output may be as large as an archive says, whatever they are given.
+_GROWING = (
+    nn.modules.conv._ConvTransposeNd, nn.modules.padding._ConstantPadNd, nn.Upsample, nn.Unfold,
+    nn.modules.padding._ReflectionPadNd, nn.modules.padding._ReplicationPadNd,
+    nn.modules.padding._CircularPadNd, nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+)  # fmt: skip
+
+
 class _Layers:
     """The steps of a graph that are layers of `torch.nn`, which then run as such.
 
@@ -293,6 +302,7 @@ class _Layers:
 
     def __init__(self, network: ExportedNetwork, shapes: dict[str, Any]) -> None:
         self._steps: dict[int, tuple[str, nn.Module | str]] = {}
+        grows = False
         for number, step in enumerate(network._steps):
             bound = _bound(step)
             taken = next((k for k in ("indices", "input", "self") if k in bound), "")
@@ -311,6 +321,7 @@ class _Layers:
             layer = _made(step, {**rest, **tensors, "ndim": len(shapes[x.name]["sizes"])})
             if layer is None:
                 continue
+            grows |= isinstance(layer, _GROWING)
             if names:
                 path = self._put(network, layer, names, tensors)
                 if path:
@@ -318,11 +329,11 @@ class _Layers:
             else:
                 self._steps[number] = (x.name, self._named(network, step, layer) or layer)
 
+        #: Whether there is nothing else, and nothing that makes far more numbers than it is given.
+        self.tame = len(self._steps) == len(network._steps) and not grows
+
     def __contains__(self, number: int) -> bool:
         return number in self._steps
-
-    def __len__(self) -> int:
-        return len(self._steps)
 
     def run(self, network: nn.Module, number: int, values: dict[str, Any]) -> Any:
         """What a step that is a layer makes of the values of the graph."""
