@@ -116,6 +116,11 @@ class Operation:
     part_of: str = ""
     visits: tuple[Visit, ...] = ()
 
+    @cached_property
+    def calls(self) -> tuple[tuple[str, Any], ...]:
+        """The forward passes that it is part of, outermost first: path of a module, which call."""
+        return tuple((visit.layer, visit.call) for visit in self.visits[1:])
+
     @property
     def kind(self) -> Kind | None:
         """What it does in one word (see `torchtheory.tracing.kinds`); None if nobody has said."""

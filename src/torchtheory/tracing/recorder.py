@@ -342,12 +342,16 @@ class _Recording(TorchFunctionMode):
 
     def _visits(self) -> tuple[Visit, ...]:
         """The calls of modules that run, outermost first."""
-        visit, module = self._path[-1]
-        inner = getattr(module, "running_layers", ())  # what an archive knows of its own modules
-        return (
-            *(visit for visit, _ in self._path[: -1 if inner else None]),
-            *(Visit(f"{visit.layer}.{k}".strip("."), kind, call) for k, kind, call in inner),
-        )
+        found = [self._path[0][0]]
+        inside = False
+        for visit, module in self._path[1:]:
+            inner = getattr(module, "running_layers", ())  # what an archive knows of its modules
+            if inner:
+                found += [Visit(f"{visit.layer}.{k}".strip("."), kind, c) for k, kind, c in inner]
+                inside = True
+            elif not (inside and found[-1].layer == visit.layer):  # which of them it runs again
+                found.append(visit)
+        return tuple(found)
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -752,7 +756,7 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
     with torch.no_grad():
         made = network.replay(*more.given)
     for own, theirs in zip(_tensors(made), _tensors(more.output_tensors), strict=True):
-        if not _close(own, theirs):
+        if not agree(own, theirs):
             raise UnsupportedModel(
                 f"{network.title} could not be recorded: its operations alone give other numbers "
                 "than the model, so something in it is not made by functions of torch, or "
@@ -760,8 +764,8 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
             )
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
-    """Up to rounding: a batch of another size may be summed in another order."""
+def agree(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal up to rounding: another batch is summed in another order."""
     if not (a.is_floating_point() or a.is_complex()):
         return _all_equal(a, b)
     room = (
