@@ -35,14 +35,14 @@ CHANGE_THE_MODEL = {"training.loop.trainer.fit", "training.initialization.initia
 #: takes seconds and is tried on odd models elsewhere.
 NOT_CALLED = (
     "audit.engine.audit.", "audit.findings.", "core.checks.", "models.", "tracing.chain.",
-    "equivariance.rules.", "nets.residual.image_resnets.", "kernels.tangent.layer_pullbacks.",
-    "kernels.paths.path_kernel.has_bias", "kernels.paths.path_kernel.normalization",
-    "kernels.paths.path_kernel.selected_places", "kernels.paths.path_kernel.slopes",
-    "kernels.paths.path_kernel.window_sums", "kernels.tangent.derivatives.",
+    "equivariance.rules.",
+    "nets.residual.image_resnets.", "kernels.tangent.layer_pullbacks.",
+    "kernels.paths.layers.", "kernels.paths.rules.", "kernels.paths.graph.listed",
+    "kernels.tangent.derivatives.",
     "optimization.curvature.stages.", "robustness.attacks.victim.",
     "robustness.lipschitz.watched_pass.", "robustness.evaluation.robust_radius",
     "training.pruning.lottery.", "training.backpropagation.chain.is_pointwise",
-    "explanation.visual_questions.", "expressivity.bends.",
+    "explanation.visual_questions.", "expressivity.bends.", "expressivity.bend_rules.",
     "generalization.pac_bayes.gaussian_layers.",
 )  # fmt: skip
 

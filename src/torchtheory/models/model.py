@@ -190,6 +190,7 @@ class PureFunction:
         rows: the inputs, for a model that takes several: `x` then holds the numbers of rows.
         output: which part of a tuple or mapping of outputs to take; see `one_output`. Several, as
             a tuple, stand side by side in one tensor `[n, K]`.
+        private: whether to copy the module; without, one is run that nobody else has.
 
     >>> net = nn.Linear(3, 1)
     >>> f = PureFunction(net)
@@ -204,6 +205,7 @@ class PureFunction:
         *,
         rows: Rows | None = None,
         output: int | str | tuple[int | str, ...] | None = None,
+        private: bool = True,
     ) -> None:
         refuse_compiled(module_with_values(model))
         for name, parameter in model.named_parameters():
@@ -214,7 +216,7 @@ class PureFunction:
                     "weights: convert it to a floating type, or make it a buffer if it is constant"
                 )
         #: The private copy that is run; the model given where no copy of it can be made.
-        self.model = private_copy(model)
+        self.model = private_copy(model) if private else model
         self.rows = rows
         self.output = output
         own = {k: p.detach() for k, p in self.model.named_parameters()}

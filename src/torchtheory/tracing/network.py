@@ -12,7 +12,7 @@ import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,6 +75,20 @@ class Value:
         return f"%{self.name or self.number}"
 
 
+class Visit(NamedTuple):
+    """A call of a module's forward.
+
+    Attributes:
+        layer: path of the module; empty for the model itself.
+        kind: its class.
+        call: tells the calls of one module apart.
+    """
+
+    layer: str
+    kind: str
+    call: Any
+
+
 @dataclass(eq=False)
 class Operation:
     """One function of torch, called once.
@@ -88,6 +102,7 @@ class Operation:
         layer: path of the module whose forward calls it; empty for the model itself.
         layer_kind: the class of that module.
         part_of: the operation that was written out in this one and others; empty for none.
+        visits: the calls of modules that run meanwhile, outermost first.
     """
 
     number: int
@@ -99,6 +114,7 @@ class Operation:
     layer: str
     layer_kind: str
     part_of: str = ""
+    visits: tuple[Visit, ...] = ()
 
     @property
     def kind(self) -> Kind | None:
@@ -155,6 +171,8 @@ class Network:
         tensors: of the values that are no operation's: parameters, buffers and constants.
         rows: None if it runs on any number of samples, else the only one that it runs on.
         fixed_because: why it does not run on any.
+        returned: what every call of a module gave back, in order: its path and the values; those of
+            an archive are operators without calls.
         opened: records the same network again, with what a function says true to as one operation.
     """
 
@@ -165,6 +183,7 @@ class Network:
     tensors: dict[Value, Tensor]
     rows: int | None = None
     fixed_because: str = ""
+    returned: list[tuple[str, tuple[Value, ...]]] = field(default_factory=list, repr=False)
     opened: Callable[[Callable[[str], bool]], Network] | None = field(default=None, repr=False)
 
     # -- parts -------------------------------------------------------------------------------------
@@ -217,8 +236,12 @@ class Network:
                 found.update(op.inputs)
         return frozenset(found)
 
-    def until(self, *values: Value) -> Network:
+    def until(self, *values: Value, after: Sequence[Value] = ()) -> Network:
         """The part of it that makes some of its values, which it returns as a tuple.
+
+        Args:
+            values: what it returns.
+            after: values that it takes instead of the network's inputs, if they are given.
 
         >>> from torch import nn
         >>> from torchtheory.tracing.recorder import record
@@ -228,12 +251,13 @@ class Network:
             %3 = linear(%x, %0.weight, %0.bias)
             return (%3)
         """
-        wanted, kept = set(values), []
+        wanted, kept = set(values).difference(after), []
         for op in reversed(self.operations):
             if not wanted.isdisjoint(op.outputs):
-                wanted.update(op.inputs)
+                wanted.update(v for v in op.inputs if v not in after)
                 kept.append(op)
-        return replace(self, operations=kept[::-1], output=values, opened=None)
+        inputs = list(after) or self.inputs
+        return replace(self, inputs=inputs, operations=kept[::-1], output=values, opened=None)
 
     def __len__(self) -> int:
         return len(self.operations)
@@ -379,7 +403,7 @@ def _rows(x: Sequence[Tensor]) -> int:
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     """A structure of tuples, lists, dictionaries and slices with its leaves changed."""
-    if isinstance(tree, Value | BatchSize):
+    if not isinstance(tree, _STRUCTURES):
         return change(tree)
     if isinstance(tree, tuple):
         parts = [mapped(t, change) for t in tree]
@@ -390,22 +414,27 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
         return [mapped(t, change) for t in tree]
     if isinstance(tree, dict):
         return {k: mapped(t, change) for k, t in tree.items()}
-    if isinstance(tree, slice):
-        return slice(*(mapped(t, change) for t in (tree.start, tree.stop, tree.step)))
-    return change(tree)
+    return slice(*(mapped(t, change) for t in (tree.start, tree.stop, tree.step)))
 
 
-def leaves(tree: Any) -> Iterator[Any]:
+_STRUCTURES = (tuple, list, dict, slice)
+
+
+def leaves(tree: Any) -> list[Any]:
     """The leaves of a structure."""
-    if isinstance(tree, tuple | list):
-        for part in tree:
-            yield from leaves(part)
-    elif isinstance(tree, dict):
-        yield from leaves(list(tree.values()))
-    elif isinstance(tree, slice):
-        yield from leaves([tree.start, tree.stop, tree.step])
-    else:
-        yield tree
+    found: list[Any] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[Any]) -> None:
+    if not isinstance(tree, _STRUCTURES):
+        found.append(tree)
+        return
+    if isinstance(tree, slice):
+        tree = (tree.start, tree.stop, tree.step)
+    for part in tree.values() if isinstance(tree, dict) else tree:
+        _collect(part, found)
 
 
 def values_in(tree: Any) -> Iterator[Value]:

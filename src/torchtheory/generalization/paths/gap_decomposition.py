@@ -31,12 +31,8 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import all_finite
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.kernels.paths.path_kernel import (
-    checked_inputs,
-    deep_path_kernel,
-    number_of_paths,
-    path_norms,
-)
+from torchtheory.kernels.paths.path_kernel import deep_path_kernel, number_of_paths, path_norms
+from torchtheory.kernels.paths.rules import checked_inputs
 from torchtheory.models.model import evaluation_mode, one_output, real_rows
 
 Pair = tuple[Tensor, Tensor]

@@ -20,7 +20,6 @@ from torchtheory.approximation.universality.superpositions import (
     superposition_step,
     two_scale_superposition,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 #: name, function on the square, Lipschitz constant, largest absolute value
@@ -42,6 +41,7 @@ TARGETS: tuple[tuple[str, Function, float, float], ...] = (
     covers=["X-21"],
     title="Sums of functions of one variable take away three quarters of any function of two",
     full={"finest": 256, "points": 601, "refinement": 48},
+    least={"finest": 8, "refinement": 12},
 )
 def kolmogorov_superposition(run: Run, finest: int = 32, points: int = 121, refinement: int = 24) -> None:
     """Inner functions that know nothing of f, and an outer one that reads f off: 2d + 1 terms.
@@ -61,8 +61,6 @@ def kolmogorov_superposition(run: Run, finest: int = 32, points: int = 121, refi
         points: per side of the grid on which errors are measured.
         refinement: a fifth of the number of cells of the second scale per cell of the first.
     """
-    whole_number(finest, "finest", least=8)
-    whole_number(refinement, "refinement", least=12)
     sizes = [n for n in (4, 8, 16, 32, 64, 128, 256) if n <= finest]
     grid = box_grid(((0.0, 1.0),) * 2, points)
     rows = one_step(run, sizes, grid)
@@ -168,7 +166,7 @@ def universal(run: Run, sizes: list[int]) -> None:
     equal = [inner_functions(2, n, separated=False) for n in sizes]
     says = run.states("X-21", r"\text{images of different cubes under } \sum_jk_j\phi_i \text{ are apart}")
     says.above([m.gap for m in made], 0.0)
-    says.fails("equal weights k_j", [m.gap for m in equal])
+    says.fails("equal weights $k_j$", [m.gap for m in equal])
     says = run.states("X-21", r"\phi_i \text{ strictly increasing: the least rise between two knots}")
     says.above([float(m.values.diff(dim=1).min()) for m in made], 0.0)
     says.fails(
@@ -211,7 +209,7 @@ def two_scales(run: Run, refinement: int, grid: Tensor) -> dict[str, list[float]
     equal = inner_functions(2, 10 * refinement, separated=False)
     says = run.states("X-21", r"\text{the same } \phi_i, k_j \text{ tell the cubes of two scales apart}")
     says.above([coarse.gap, fine.gap], 0.0)
-    says.fails("equal weights k_j", equal.gap)
+    says.fails("equal weights $k_j$", equal.gap)
     run.states(
         "X-21", r"\phi_i \text{ of two scales: increasing, into } [0,1],\ k_j>0,\ \textstyle\sum_jk_j\le1"
     ).at_most([*constraint_values(fine), 1 - float(fine.values.diff(dim=1).min())], 1.0, 1e-12)
