@@ -376,6 +376,11 @@ def _gradients(
             raise InvalidInput(
                 f"loss must return one number, a tensor with one entry, not {described(value)}"
             )
+    if not value.requires_grad:
+        raise UnsupportedModel(
+            "no gradient leads from the outputs to the blocks: the model detaches them, or runs "
+            "under no_grad"
+        )
     places = [u.left for u in uses]
     parameters = [_parameters(u, leaves) for u in uses]
     flat = [p for some in parameters for p in some]
