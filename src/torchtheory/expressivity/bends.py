@@ -26,7 +26,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.foreign_code import said
 from torchtheory.expressivity.bend_rules import RULES, Noted, Signal, Told, Visitor, without_jumps
-from torchtheory.models.model import PureFunction
+from torchtheory.models.model import PureFunction, global_randomness_kept
 from torchtheory.tracing.interpret import Call, in_terms_of, interpret
 from torchtheory.tracing.network import BatchSize, Network, mapped
 from torchtheory.tracing.recorder import record
@@ -166,11 +166,11 @@ class BendingNetwork:
 def _refuse_mixing(function: PureFunction, x: Tensor) -> None:
     """A point must give the same alone as beside others."""
     x = x[[0, -1]]
-    with torch.no_grad():
+    with torch.no_grad(), global_randomness_kept():
         both = function(function.parameters, x)
         for row in range(len(x)):
             twice = function(function.parameters, x[[row] * len(x)])
-            if len(both) != len(x) or twice.shape != both.shape:
+            if both.shape[:1] != x.shape[:1] or twice.shape != both.shape:
                 return  # who uses the output says what is wrong with its shape
             apart = float((both[row] - twice[row]).abs().max()) if both[row].numel() else 0.0
             if apart > 1e3 * torch.finfo(both.dtype).eps * float(both.abs().max()):

@@ -294,7 +294,7 @@ class _Held(dict[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.count += _bytes(value) - _bytes(self.get(name))
-        refuse_too_large(self.count, "what the exported network computes")
+        refuse_too_large(self.count, "what the exported network computes", FileProblem)
         super().__setitem__(name, value)
 
     def pop(self, name: str, default: Any = None) -> Any:
@@ -309,7 +309,8 @@ def _bytes(value: Any) -> int:
 
 
 def _refuse_huge(tensor: Tensor) -> None:
-    refuse_too_large(tensor.numel() * tensor.element_size(), "a tensor of the exported network")
+    size = tensor.numel() * tensor.element_size()
+    refuse_too_large(size, "a tensor of the exported network", FileProblem)
     if tensor.ndim > _MOST_DIMENSIONS:
         raise FileProblem(f"a tensor of the exported network has {tensor.ndim} dimensions")
 

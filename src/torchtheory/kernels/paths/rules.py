@@ -29,7 +29,7 @@ from torchtheory.core.foreign_code import said
 from torchtheory.expressivity.bend_rules import per_dimension, pool_places
 from torchtheory.models.model import PureFunction
 from torchtheory.tracing.interpret import Call, Rule, Rules, in_terms_of, interpret
-from torchtheory.tracing.network import Network, Value, leaves
+from torchtheory.tracing.network import BatchSize, Network, Value, leaves
 from torchtheory.tracing.recorder import record
 
 #: What stands for a value in the place of which it is asked.
@@ -99,6 +99,13 @@ class PathNetwork:
     def __init__(self, model: nn.Module, x: Tensor) -> None:
         self.function = PureFunction(as_module(model))
         self.network = in_terms_of(self._recorded(x), RULES)
+        if self.network.rows is None:
+            for value in self.network.outputs:
+                if value.shape[:1] != (BatchSize(1),):
+                    raise ShapeMismatch(
+                        f"the model maps n samples to an output of shape {list(value.shape)}; its "
+                        "first dimension must be the samples"
+                    )
         #: Values that are made of parameters.
         self.weights = {v for v in self.network.tensors if v.origin == "parameter"}
         for op in self.network:

@@ -35,7 +35,7 @@ from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.singular_values import operator_norm
 from torchtheory.models.evaluation import answered
-from torchtheory.models.model import evaluation_mode, one_output
+from torchtheory.models.model import evaluation_mode, one_output, real_rows
 from torchtheory.tracing.network import Network, Operation, Value, called, pair_up
 from torchtheory.tracing.recorder import record
 
@@ -175,6 +175,7 @@ def gradient_profile(
     """
     with evaluation_mode(as_module(model)), torch.enable_grad():
         uses, outputs, skipped, leaves = _run(model, x, blocks)
+        real_rows(outputs, len(x))
         at_outputs, at_parameters = _gradients(uses, outputs, leaves, loss, generator)
     sizes = [_length([u.left]) / math.sqrt(u.left.numel()) for u in uses]
     return GradientProfile(
@@ -424,10 +425,11 @@ def _jacobian(block: Callable[[Tensor], Any], sample: Tensor) -> Tensor:
 
 def _applied(block: Callable[[Tensor], Any], samples: Tensor) -> Tensor:
     values = block(samples.clone())  # a copy: it may work in place
-    if not isinstance(values, Tensor) or len(values) != len(samples):
+    if not isinstance(values, Tensor) or not values.ndim or len(values) != len(samples):
         raise ShapeMismatch(
             f"{type(block).__name__} does not return one row for each of {len(samples)} samples"
         )
+    one_output(values)  # refuses what is no real number
     if not values.requires_grad:
         return values + 0 * samples.sum()  # it does not depend on its input
     return values
