@@ -9,7 +9,7 @@ samples runs on any number of them.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -240,6 +240,27 @@ class Network:
             if not found.isdisjoint(op.outputs):
                 found.update(op.inputs)
         return frozenset(found)
+
+    def boundary(self, part: Collection[Operation]) -> tuple[list[Value], list[Value]]:
+        """What some of its operations take of the data from others, and what they give to others.
+
+        >>> from torch import nn
+        >>> from torchtheory.tracing.recorder import record
+        >>> network = record(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Tanh()), torch.ones(1, 2))
+        >>> network.boundary(network.operations[:2])
+        ([%x], [%4])
+        """
+        inside = set(part)
+        entering = dict.fromkeys(
+            v for op in part for v in op.inputs if v.follows and self.makers.get(v) not in inside
+        )
+        leaving = [
+            v
+            for op in part
+            for v in op.outputs
+            if v in self.outputs or not inside.issuperset(self.users.get(v, ()))
+        ]
+        return list(entering), leaving
 
     def until(self, *values: Value, after: Sequence[Value] = ()) -> Network:
         """The part of it that makes some of its values, which it returns as a tuple.

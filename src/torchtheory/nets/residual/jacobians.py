@@ -339,16 +339,7 @@ def _runs(network: Network, names: dict[str, str] | None) -> list[tuple[str, lis
 
 def _ends(network: Network, own: list[Operation]) -> tuple[Value, Value] | None:
     """The one tensor that a block takes and the one that it gives; None if there are others."""
-    inside = set(own)
-    entering = dict.fromkeys(
-        v for op in own for v in op.inputs if v.follows and network.makers.get(v) not in inside
-    )
-    leaving = dict.fromkeys(
-        v
-        for op in own
-        for v in op.outputs
-        if v in network.outputs or not inside.issuperset(network.users.get(v, ()))
-    )
+    entering, leaving = network.boundary(own)
     ends = [*entering, *leaving]
     fits = len(entering) == len(leaving) == 1
     if not fits or not all(v.dtype.is_floating_point and v.shape for v in ends):
