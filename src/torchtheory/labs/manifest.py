@@ -9,15 +9,15 @@ import ast
 import os
 import pkgutil
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.abc import InspectLoader, PathEntryFinder
 from typing import Any
 
-from torchtheory import labs
-
-PACKAGE = labs.__name__
+#: By name: asking for the package itself would mean all that its front may load.
+PACKAGE = "torchtheory.labs"
 
 # The decorator of a function at the left margin, and nothing of the function's body: parsing whole
 # files takes a second for each two hundred labs, parsing their decorators a few hundredths.
@@ -50,7 +50,8 @@ def lab_modules() -> list[str]:
     return [name for name, _ in _modules()]
 
 
-def _modules(path: Iterable[str] = labs.__path__, package: str = PACKAGE) -> Iterator[tuple[str, Any]]:
+def _modules(path: Iterable[str] | None = None, package: str = PACKAGE) -> Iterator[tuple[str, Any]]:
+    path = sys.modules[PACKAGE].__path__ if path is None else path
     for found in pkgutil.iter_modules(path, package + "."):
         if found.name in (f"{PACKAGE}.engine", __name__):
             continue

@@ -113,7 +113,7 @@ class AuditFinding(Content, Protocol):
 
 
 class AuditResult(Protocol):
-    """An audit: the short answer, what was examined, and the findings in order."""
+    """An audit: the short answer, what was examined, the findings in order, labs by entry."""
 
     @property
     def title(self) -> str: ...
@@ -127,6 +127,8 @@ class AuditResult(Protocol):
     def facts(self) -> Mapping[str, str]: ...
     @property
     def findings(self) -> Sequence[AuditFinding]: ...
+    @property
+    def labs(self) -> Mapping[str, Sequence[str]]: ...
     @property
     def seconds(self) -> float: ...
 

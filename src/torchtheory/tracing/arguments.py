@@ -32,6 +32,8 @@ _PROTOCOLS = {
     "mT": ("input",),
     "H": ("input",),
     "mH": ("input",),
+    **dict.fromkeys(("float", "double", "half", "bfloat16", "int", "long", "bool"), ("input",)),
+    "put": ("input", "part", "view_args", "view_kwargs"),
 }
 
 #: Methods that take a list of sizes or dimensions one by one as well.
@@ -61,8 +63,12 @@ def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
     """
     name, _ = plain_name(function)
     if name == "einsum":
+        if not args:  # archives give everything by name
+            return {"equation": kwargs["equation"], "operands": list(kwargs["tensors"])}
         operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
         return {"equation": args[0], "operands": list(operands)}
+    if function is Tensor.where and len(args) > 1:  # a method whose own tensor comes second
+        args = (args[1], args[0], *args[2:])
     if name in _PROTOCOLS:
         return dict(zip(_PROTOCOLS[name], args, strict=False)) | kwargs
     signature = _signature(function)
@@ -71,7 +77,7 @@ def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
         bound.apply_defaults()
         return _renamed(dict(bound.arguments))
     for schema in _schemas(function):
-        found = _matched(name, schema, args, kwargs)
+        found = _matched(name, schema, args, kwargs, is_it=hasattr(function, "_schema"))
         if found is not None:
             return found
     return {f"argument_{k}": a for k, a in enumerate(args)} | kwargs
@@ -121,9 +127,9 @@ def _schemas(function: Any) -> tuple[Schema, ...]:
 
 
 def _matched(
-    name: str, schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]
+    name: str, schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_it: bool
 ) -> dict[str, Any] | None:
-    """The arguments by the names of one overload, if it is the one that was called."""
+    """The arguments by the names of one overload, if it is (or must be) the one that was called."""
     positional = [a for a in schema if not a[3]]
     given = {_RENAMED.get(k, k): v for k, v in kwargs.items()}
     args = _packed(name, positional, args)
@@ -137,7 +143,7 @@ def _matched(
     for key, kind, default, _ in schema:
         if key in given:
             value = given.pop(key)
-            if not _fits(kind, value):
+            if not is_it and not _fits(kind, value):  # aten.mul.Tensor takes numbers as well
                 return None
             bound[key] = value
         elif default is inspect.Parameter.empty:

@@ -11,13 +11,8 @@ from torch import Tensor, nn
 from torchtheory.data.real import digits, split
 from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.training.loop.trainer import fit
-from torchtheory.training.regularizers.distillation import (
-    agreement,
-    distill,
-    distillation_gradient,
-    distillation_loss,
-    teacher_outputs,
-)
+from torchtheory.training.losses.distillation import distillation_gradient, distillation_loss, teacher_outputs
+from torchtheory.training.regularizers.distillation import agreement, distill
 
 
 @lab(
