@@ -80,6 +80,7 @@ class Reduction(NamedTuple):
     errata=["manifold-l1-rate", "manifold-extension-dimension"],
     full={"samples": 8000, "cells": (6, 9), "atlases": 40, "draws": 200_000},
     least={"samples": 500, "atlases": 3},
+    items={"cells": 2},
 )
 def manifold_networks(
     run: Run,

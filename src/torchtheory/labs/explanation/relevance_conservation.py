@@ -23,6 +23,7 @@ WITHOUT_BIAS: tuple[Rule, ...] = (Flat(), WSquare())
     covers=["C-20", "C-21", "C-29", "C-30"],
     title="Relevance of an output is handed to the inputs, and the ledger knows where the rest went",
     full={"samples": 100, "channels": 16},
+    least={"channels": 2},
 )
 def relevance_conservation(run: Run, samples: int = 10, channels: int = 6) -> None:
     r"""A convolutional network with a skip connection, a concatenation and pooling, by every rule.
