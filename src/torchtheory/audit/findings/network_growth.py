@@ -132,7 +132,7 @@ def measure_size(problem: Problem) -> NetworkSize:
     """
     if problem.several_inputs or not problem.train.x.is_floating_point():
         raise UnsupportedModel("counting needs one input tensor of real numbers")
-    steps = as_steps(problem.model, problem.train.x[:2])
+    steps = as_steps(problem.model, problem.train.x)
     breaks: list[int] = []
     parameters: list[int] = []
     degrees: list[int] = []
