@@ -311,6 +311,7 @@ class _Recording(TorchFunctionMode):
         self._path: list[tuple[Visit, nn.Module]] = [(Visit("", type(model).__name__, 0), model)]
         self._calls = 0
         self._inside: list[str] = []
+        self._opened: list[Any] = []
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
         self._slopes = True
@@ -427,15 +428,18 @@ class _Recording(TorchFunctionMode):
             self._slopes = bool(args[0])
         if name in DESCRIPTIONS or name.startswith("get "):
             return func(*args, **kwargs)
-        if not self.is_known(name):
+        # what comes back to itself while it is written out, as max pools do, cannot be
+        if not self.is_known(name) and func not in self._opened:
             simpler = written_out(func, name)
             if simpler is not None:
                 self._inside.append(name)
+                self._opened.append(func)
                 try:
                     with self:
                         return simpler(*args, **kwargs)
                 finally:
                     self._inside.pop()
+                    self._opened.pop()
         # what the arguments are is asked before the function may change them
         given = mapped((args, kwargs), self._of)
         made = func(*args, **kwargs)
