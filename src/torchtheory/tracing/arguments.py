@@ -63,6 +63,11 @@ def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
     if name == "einsum":
         operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
         return {"equation": args[0], "operands": list(operands)}
+    if function is Tensor.where:  # which takes the condition second
+        args = (*args[1:2], args[0], *args[2:])
+        kwargs = dict(kwargs)
+        if len(args) < 2:
+            args = (kwargs.pop("condition"), *args)
     if name in _PROTOCOLS:
         return dict(zip(_PROTOCOLS[name], args, strict=False)) | kwargs
     signature = _signature(function)

@@ -223,6 +223,7 @@ class _Recording(TorchFunctionMode):
         self.output: Any = None
         self.output_tensors: Any = None
         self._path: list[tuple[str, nn.Module]] = [("", model)]
+        self.autocast = False
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
 
@@ -328,6 +329,7 @@ class _Recording(TorchFunctionMode):
         name, writes = plain_name(func)
         if name in DESCRIPTIONS:
             return func(*args, **kwargs)
+        self.autocast = self.autocast or torch.is_autocast_enabled("cpu")
         if not self.is_known(name):
             simpler = written_out(func, name)
             if simpler is not None:
@@ -615,6 +617,11 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
         tensors_in(_flat(made)), tensors_in(_flat(more.output_tensors)), strict=True
     ):
         if not _close(own, theirs):
+            if more.autocast:
+                raise UnsupportedModel(
+                    f"{network.title} runs under autocast, which computes with fewer digits: "
+                    "switch it off (torch.autocast(..., enabled=False))"
+                )
             raise UnsupportedModel(
                 f"{network.title} could not be recorded: its operations alone give other numbers "
                 "than the model, so something in it is not made by functions of torch, or "

@@ -10,9 +10,9 @@ $\max(x,0)$ with $l<0<u$ the slopes are $s_l=1$ if $u>-l$ and 0 otherwise, and $
 |---|---|
 | one kink at 0 (ReLU, leaky, absolute value) | exact |
 | clamp, hard tanh | exact |
-| softplus | tangent at the midpoint, chord |
+| softplus, exponential, logarithm, roots, powers | tangent at the midpoint, chord |
 | tanh, sigmoid | tangents through the ends, by bisection and Newton's method |
-| any with $\lvert\varrho''\rvert\le M$ (GELU, SiLU, ...) | from 33 samples, moved by $Mh^2/8$ for what lies between them |
+| any with $\lvert\varrho''\rvert\le M$ between kinks and jumps (GELU, SiLU, Hardswish, ...) | from 33 samples and both sides of each kink, moved by $Mh^2/8$ for what lies between them |
 
 The offset of a line is in each case the exact extreme of $\varrho(x)-sx$ (or a bound of it), so a
 slope that is off by rounding costs a little area and no soundness.
@@ -26,8 +26,8 @@ best one for a network can be searched for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -169,13 +169,13 @@ def _is(value: float | Tensor, number: float) -> bool:
 
 
 class Clamped:
-    r"""$\min(\max(x,a),c)$, with both limits finite."""
+    r"""$\min(\max(x,a),c)$, with both limits finite: numbers, or tensors that broadcast."""
 
-    def __init__(self, low: float, high: float) -> None:
+    def __init__(self, low: float | Tensor, high: float | Tensor) -> None:
         self.low, self.high = low, high
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.clamp(self.low, self.high)
+        return _clamped(x, self.low, self.high)
 
     exact = False  # torch rounds the limits
 
@@ -208,13 +208,19 @@ def _place(box: Box, share: float) -> Tensor:
     return (1 - share) * box.lower + share * box.upper
 
 
-def _below_clamp(box: Box, low: float, high: float, share: float) -> tuple[Tensor, Tensor]:
+def _clamped(x: Tensor, low: Any, high: Any) -> Tensor:
+    made: Tensor = torch.clamp(x, low, high)
+    return made
+
+
+def _below_clamp(box: Box, low: Any, high: Any, share: float) -> tuple[Tensor, Tensor]:
     lower, upper = box
     middle = _place(box, share)
-    top = upper.clamp(low, high)
+    top = _clamped(upper, low, high)
     start = torch.clamp_min(lower, low)  # where the envelope leaves the level `low`
     width = upper - start
-    rising = torch.where(width > 0, (top - start.clamp_max(high)) / width.clamp_min(1e-300), 0.0)
+    level = torch.clamp_max(start, high)
+    rising = torch.where(width > 0, (top - level) / width.clamp_min(1e-300), 0.0)
     flat = middle <= low
     slope = torch.where(flat, 0.0, rising)
     return slope, torch.where(flat, low, top - rising * upper)
@@ -323,28 +329,146 @@ def _below_tanh(lower: Tensor, upper: Tensor, share: float) -> tuple[Tensor, Ten
     return slope, torch.minimum(offset, torch.tanh(lower) - slope * lower)
 
 
+class Curved:
+    r"""A convex or a concave function: a tangent on one side, the chord on the other.
+
+    Args:
+        function, slope: the function and its derivative.
+        convex: whether it is convex, and not concave.
+        rises: whether it increases; None if its minimum is at 0.
+        start: where the numbers begin that it is defined for.
+        reaches: whether it has a value there.
+    """
+
+    exact = False
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        slope: Callable[[Tensor], Tensor],
+        *,
+        convex: bool,
+        rises: bool | None = True,
+        start: float = -math.inf,
+        reaches: bool = True,
+    ) -> None:
+        self.function, self.slope, self.convex, self.rises = function, slope, convex, rises
+        self.start, self.reaches = start, reaches
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def _inside(self, box: Box) -> tuple[Box, Tensor]:
+        """The part of an interval on which there are values, and where there is none."""
+        if self.start == -math.inf:
+            return box, torch.zeros_like(box.lower, dtype=torch.bool)
+        outside = box.lower < self.start if self.reaches else box.lower <= self.start
+        # a number that is not smaller by itself may have become so by rounding
+        gone = box.upper < self.start if self.reaches else outside
+        return Box(*(v.clamp_min(self.start) for v in box)), gone
+
+    def image(self, box: Box) -> Box:
+        box, gone = self._inside(box)
+        a, b = self(box.lower), self(box.upper)
+        if self.rises is None:
+            inside = (box.lower < 0) & (box.upper > 0)
+            low = torch.where(inside, self(torch.zeros_like(a)), torch.minimum(a, b))
+            made = Box(low, torch.maximum(a, b))
+        else:
+            made = Box(a, b) if self.rises else Box(b, a)
+        return Box(
+            torch.where(gone, -math.inf, made.lower), torch.where(gone, math.inf, made.upper)
+        )
+
+    def terms(self, box: Box) -> Tensor:
+        return largest_entries(self.image(box))
+
+    def family(self, box: Box) -> tuple[list[Lines], Tensor]:
+        return _family(self.lines, box)
+
+    def lines(self, box: Box, share: float = 0.5) -> Lines:
+        box, gone = self._inside(box)
+        # at its ends a root is as steep as can be
+        point = _place(box, min(max(share, 0.02), 0.98))
+        point = torch.minimum(torch.maximum(point, box.lower), box.upper)
+        slope = torch.where(gone, math.nan, self.slope(point))
+        at = self(point) - slope * point
+        across = chord(self, box)
+        ends = [self(end) - across * end for end in box]
+        if self.convex:
+            return Lines(slope, at, across, torch.maximum(*ends))
+        return Lines(across, torch.minimum(*ends), slope, at)
+
+
+class Reciprocal:
+    r"""$1/x$ on either side of 0; nothing is known where an interval holds 0."""
+
+    exact = False
+
+    def __init__(self) -> None:
+        self.right = Curved(
+            torch.reciprocal, lambda x: -x.square().reciprocal(),
+            convex=True, rises=False, start=0.0, reaches=False,
+        )  # fmt: skip
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.reciprocal(x)
+
+    def _turned(self, box: Box) -> tuple[Tensor, Box]:
+        left = box.upper < 0
+        return left, Box(
+            torch.where(left, -box.upper, box.lower), torch.where(left, -box.lower, box.upper)
+        )
+
+    def image(self, box: Box) -> Box:
+        left, turned = self._turned(box)
+        low, high = self.right.image(turned)
+        return Box(torch.where(left, -high, low), torch.where(left, -low, high))
+
+    def terms(self, box: Box) -> Tensor:
+        return largest_entries(self.image(box))
+
+    def family(self, box: Box) -> tuple[list[Lines], Tensor]:
+        return _family(self.lines, box)
+
+    def lines(self, box: Box, share: float = 0.5) -> Lines:
+        left, turned = self._turned(box)
+        below, under, above, over = self.right.lines(turned, share)
+        return Lines(
+            torch.where(left, above, below),
+            torch.where(left, -over, under),
+            torch.where(left, below, above),
+            torch.where(left, -under, over),
+        )
+
+
 class Smooth:
-    r"""A function with $\lvert\varrho''\rvert\le M$, from samples of the interval.
+    r"""A function with $\lvert\varrho''\rvert\le M$ between its kinks, from samples of the interval.
 
     Between two points at distance $h$ the function differs from its chord by at most $Mh^2/8$.
 
     Args:
         function: the function.
-        curvature: $M$.
+        curvature: $M$, a number or a function of the interval.
         lowest: where its only minimum is, if it falls and then rises.
         increasing: whether it never falls.
+        kinks: places where its derivative jumps, numbers or tensors that broadcast.
+        jumps: places where it jumps itself, with its values to the left and to the right.
     """
 
     def __init__(
         self,
         function: Callable[[Tensor], Tensor],
-        curvature: float,
+        curvature: float | Callable[[Box], Tensor],
         *,
         lowest: float | None = None,
         increasing: bool = False,
+        kinks: Sequence[float | Tensor] = (),
+        jumps: Sequence[tuple[Any, Any, Any]] = (),
     ) -> None:
         self.function, self.curvature = function, curvature
         self.lowest, self.increasing = lowest, increasing
+        self.kinks, self.jumps = tuple(kinks), tuple(jumps)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.function(x)
@@ -356,7 +480,7 @@ class Smooth:
         if self.lowest is not None:
             # its place is known to some digits, and the function is flat there
             at = torch.clamp(torch.full_like(a, self.lowest), box.lower, box.upper)
-            return Box(self(at) - 1e-12 * self.curvature, torch.maximum(a, b))
+            return Box(self(at) - 1e-12, torch.maximum(a, b))
         _, values, slack = self._sampled(box)
         return Box(values.amin(-1) - slack, values.amax(-1) + slack)
 
@@ -384,7 +508,27 @@ class Smooth:
         points = box.lower[..., None] + width[..., None] * share
         points[..., -1] = box.upper  # and not what rounding leaves of it
         apart = width / (_SAMPLES - 1) + 4 * torch.finfo(width.dtype).eps * largest_entries(box)
-        return points, self.function(points), self.curvature * apart.square() / 8
+        bend = self.curvature(box) if callable(self.curvature) else self.curvature
+        values = self.function(points)
+        if self.kinks or self.jumps:
+            points, values = self._with_sides(box, points, values)
+        return points, values, bend * apart.square() / 8
+
+    def _with_sides(self, box: Box, points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples with the places where it is not smooth, in order; those outside are ends."""
+        more, made = [points], [values]
+        sides = [(p, None) for p in self.kinks] + [(p, v) for p, *both in self.jumps for v in both]
+        for place, value in sides:
+            given = torch.as_tensor(place, dtype=points.dtype, device=points.device)
+            at = torch.minimum(torch.maximum(given, box.lower), box.upper)
+            own = self.function(at)
+            if value is not None:
+                side = torch.as_tensor(value, dtype=points.dtype, device=points.device)
+                own = torch.where((box.lower <= given) & (given <= box.upper), side, own)
+            more.append(at[..., None])
+            made.append(own[..., None])
+        ordered, order = torch.cat(more, -1).sort(dim=-1, stable=True)
+        return ordered, torch.cat(made, -1).gather(-1, order)
 
 
 def _supporting(points: Tensor, values: Tensor, middle: Tensor, steepest: bool) -> Tensor:
@@ -396,6 +540,10 @@ def _supporting(points: Tensor, values: Tensor, middle: Tensor, steepest: bool) 
     steps = points.diff(dim=-1)
     slopes = values.diff(dim=-1) / torch.where(steps > 0, steps, 1.0)
     low, high = slopes.amin(-1), slopes.amax(-1)
+    jump = torch.where(steps > 0, 0.0, values.diff(dim=-1)).abs().amax(-1)
+    if bool((jump > 0).any()):  # a line may be steeper than all others that lead to its foot
+        rise = 50 * jump / (points[..., -1] - points[..., 0]).clamp_min(1e-30)
+        low, high = low - rise, high + rise
     for _ in range(30):
         slope = (low + high) / 2
         lowest = (values - slope[..., None] * points).argmin(-1, keepdim=True)
