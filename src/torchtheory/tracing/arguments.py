@@ -102,15 +102,14 @@ def _signature(function: Any) -> inspect.Signature | None:
 def _schemas(function: Any) -> tuple[Schema, ...]:
     """What ATen says about the overloads of a function, plain ones first."""
     own = getattr(function, "_schema", None)
-    if own is not None:
-        found = [own]
-    else:
-        plain, _ = plain_name(function)
-        spelled = str(getattr(function, "__name__", plain))
-        found = []
-        for name in dict.fromkeys((spelled, spelled.strip("_"), plain)):
-            found += torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    plain, _ = plain_name(function)
+    spelled = str(getattr(function, "__name__", plain)).partition(".")[0]
+    found = []
+    for name in dict.fromkeys((spelled, spelled.strip("_"), plain)):
+        found += torch._C._jit_get_schemas_for_operator(f"aten::{name}")
     ordered = sorted(found, key=lambda s: "out" in s.overload_name)
+    if own is not None:  # first; a number may stand in the place of its tensor
+        ordered = [own, *ordered]
     return tuple(
         tuple(
             (

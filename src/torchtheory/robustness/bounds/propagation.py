@@ -28,7 +28,15 @@ from torch import Tensor
 
 from torchtheory.core.budget import check_time
 from torchtheory.robustness.bounds.balls import Ball
-from torchtheory.robustness.bounds.graph import Affine, Bend, Graph, Largest, Operation, Picks, Product
+from torchtheory.robustness.bounds.graph import (
+    Affine,
+    Bend,
+    Graph,
+    Largest,
+    Operation,
+    Picks,
+    Product,
+)
 from torchtheory.robustness.bounds.relaxations import Box, Kinked
 from torchtheory.robustness.bounds.rounding import entries, gamma, products, smallest
 
@@ -38,7 +46,8 @@ PIECE = 2**25
 #: How many times its coefficients an optimized bound holds.
 KEPT = 6
 
-#: How far Adam's first step moves from one line of a family to the next, and how steps shrink.
+#: How far Adam's first step moves from one line of a family to another, and how steps shrink. Of
+#: families of many lines it is this share of a quarter of them.
 _RATE, _DECAY, _BETAS = 0.25, 0.97, (0.8, 0.95)
 
 
@@ -53,6 +62,7 @@ class Propagation:
         iterations: steps of optimizing slopes for bounds inside the network.
         errors: what rounding may do to each value, by place; see `graph`.
         tightened: places of the values that were bounded by going back, all of their entries.
+        families: what may stand for operations that bend, by place.
     """
 
     graph: Graph
@@ -62,6 +72,7 @@ class Propagation:
     iterations: int = 0
     errors: dict[int, Tensor | None] = field(default_factory=dict)
     tightened: set[int] = field(default_factory=set)
+    families: dict[int, tuple[list[Any], Tensor]] = field(default_factory=dict)
 
     def intervals(self) -> Box:
         """Interval bounds of all values; those of the output."""
@@ -251,19 +262,21 @@ class Propagation:
         for k in self.graph.ancestors(place):
             vertex = self.graph.vertices[k]
             operation = vertex.operation
-            if not isinstance(operation, Bend | Product):
+            if not isinstance(operation, Bend | Product) or k not in self.graph.useful:
                 continue
             beneath = self._beneath(k)
             if isinstance(operation, Bend) and isinstance(operation.activation, Kinked):
                 below = beneath[0]
                 if not bool(((below.lower < 0) & (below.upper > 0)).any()):
                     continue
-            families[k], start = operation.family(*beneath)
+            if k not in self.families:
+                self.families[k] = operation.family(*beneath)
+            families[k], start = self.families[k]
             numbers[k] = start[:, None].expand(*wanted, *vertex.shape).clone()
         best = self.least(rows, place)
         if not numbers:
             return best
-        adam = {k: _Adam(n) for k, n in numbers.items()}
+        adam = {k: _Adam(n, max(1.0, (len(families[k]) - 1) / 4)) for k, n in numbers.items()}
 
         def found() -> Tensor:
             chosen = {k: mixed(families[k], n) for k, n in numbers.items()}
@@ -275,7 +288,9 @@ class Propagation:
                 for number in numbers.values():
                     number.requires_grad_(True)
                 value = found()
-                gradients = torch.autograd.grad(value.sum(), list(numbers.values()))
+                gradients = torch.autograd.grad(
+                    value.sum(), list(numbers.values()), allow_unused=True, materialize_grads=True
+                )
             best = larger(best, value.detach())
             for (k, number), gradient in zip(numbers.items(), gradients, strict=True):
                 moved = number.detach() + adam[k].step(gradient, step)
@@ -284,7 +299,12 @@ class Propagation:
 
 
 def mixed(family: Sequence[Any], number: Tensor) -> Any:
-    """Lines, or planes, between neighbors of a family, `[b, s, ...]`: of number 1.5 half of 1 and half of 2."""
+    """Lines or planes between neighbors of a family: of number 1.5 half of 1 and half of 2.
+
+    Args:
+        family: lines `[b, ...]` each.
+        number: `[b, s, ...]`.
+    """
     if len(family) == 2:
         share = number
         pairs = list(zip(family[0], family[1], strict=True))
@@ -321,7 +341,8 @@ def larger(a: Tensor, b: Tensor) -> Tensor:
 class _Adam:
     """Adam's steps for one tensor, upwards; torch's own takes seconds to import."""
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Tensor, rate: float) -> None:
+        self.rate = rate * _RATE
         self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
 
     def step(self, gradient: Tensor, k: int) -> Tensor:
@@ -330,7 +351,7 @@ class _Adam:
         self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         mean = self.mean / (1 - first ** (k + 1))
         size = (self.square / (1 - second ** (k + 1))).sqrt_().add_(1e-12)
-        return _RATE * _DECAY**k * mean / size
+        return self.rate * _DECAY**k * mean / size
 
 
 def meet(a: Box, b: Box) -> Box:

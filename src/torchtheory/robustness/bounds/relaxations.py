@@ -37,7 +37,10 @@ from torch import Tensor
 _SAMPLES = 33
 
 #: Where lines of a family support the envelopes of an activation, as shares of the interval.
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_SHARES = tuple(k / 16 for k in range(17))
+
+#: Sampled functions of which all chords are looked at together.
+_TOGETHER = 4096
 
 
 class Box(NamedTuple):
@@ -182,15 +185,17 @@ class Clamped:
     def image(self, box: Box) -> Box:
         return Box(self(box.lower), self(box.upper))
 
-    def lines(self, box: Box, share: float = 0.5) -> Lines:
-        slope, offset = _below_clamp(box, self.low, self.high, share)
+    def lines(self, box: Box, shares: tuple[float, float] = (0.5, 0.5)) -> Lines:
+        slope, offset = _below_clamp(box, self.low, self.high, shares[0])
         # what lies above is what lies below the function turned about the origin
         turned = Box(-box.upper, -box.lower)
-        above, over = _below_clamp(turned, -self.high, -self.low, 1 - share)
+        above, over = _below_clamp(turned, -self.high, -self.low, shares[1])
         return Lines(slope, offset, above, -over)
 
     def family(self, box: Box) -> tuple[list[Lines], Tensor]:
-        return _family(self.lines, box)
+        """Level lines and rising ones."""
+        members = [self.lines(box, (0.0, 0.0)), self.lines(box, (1.0, 1.0))]
+        return members, torch.full_like(box.lower, 0.5)
 
     def terms(self, box: Box) -> float:
         return 0.0
@@ -491,16 +496,26 @@ class Smooth:
         return largest_entries(box)
 
     def family(self, box: Box) -> tuple[list[Lines], Tensor]:
-        return _family(self.lines, box)
+        return self._lines(box, _SHARES), torch.full_like(box.lower, len(_SHARES) // 2)
 
-    def lines(self, box: Box, share: float = 0.5) -> Lines:
+    def lines(self, box: Box) -> Lines:
+        return self._lines(box, (0.5,))[0]
+
+    def _lines(self, box: Box, shares: Sequence[float]) -> list[Lines]:
         points, values, slack = self._sampled(box)
-        middle = _place(box, share)
-        slope = _supporting(points, values, middle, share < 0.5)
-        above = -_supporting(points, -values, middle, share < 0.5)
-        rest = (values - slope[..., None] * points).amin(-1)
-        over = (values - above[..., None] * points).amax(-1)
-        return Lines(slope, rest - slack, above, over + slack)
+        below, above = minorant_slopes(points, values), -minorant_slopes(points, -values)
+        step = (box.upper - box.lower) / (_SAMPLES - 1)
+        found = []
+        for share in shares:
+            # beside a sample, so that rounding does not say on which side of it
+            middle = _place(box, share) + (0.25 if share < 0.5 else -0.25) * step
+            gap = (points <= middle[..., None]).sum(-1, keepdim=True) - 1
+            gap = gap.clamp(0, below.shape[-1] - 1)
+            low, high = (slopes.gather(-1, gap) for slopes in (below, above))
+            rest = (values - low * points).amin(-1)
+            over = (values - high * points).amax(-1)
+            found.append(Lines(low[..., 0], rest - slack, high[..., 0], over + slack))
+        return found
 
     def _sampled(self, box: Box) -> tuple[Tensor, Tensor, Tensor]:
         share = torch.linspace(0, 1, _SAMPLES, dtype=box.lower.dtype, device=box.lower.device)
@@ -531,23 +546,25 @@ class Smooth:
         return ordered, torch.cat(made, -1).gather(-1, order)
 
 
-def _supporting(points: Tensor, values: Tensor, middle: Tensor, steepest: bool) -> Tensor:
-    """Slope of the line below sampled values that is highest at a point, by bisection.
+def minorant_slopes(points: Tensor, values: Tensor) -> Tensor:
+    r"""Slopes of the largest convex function below sampled values, between neighbors.
 
-    Args:
-        steepest: which one where there are several, as at an end of the interval.
+    Between the samples $j$ and $j+1$ it is $\max_{i\le j}\min_{k>j}\frac{v_k-v_i}{x_k-x_i}$.
+
+    >>> x = torch.tensor([0.0, 1.0, 2.0, 3.0])
+    >>> minorant_slopes(x, torch.tensor([0.0, 5.0, 2.0, 9.0]))
+    tensor([1., 1., 7.])
     """
-    steps = points.diff(dim=-1)
-    slopes = values.diff(dim=-1) / torch.where(steps > 0, steps, 1.0)
-    low, high = slopes.amin(-1), slopes.amax(-1)
-    jump = torch.where(steps > 0, 0.0, values.diff(dim=-1)).abs().amax(-1)
-    if bool((jump > 0).any()):  # a line may be steeper than all others that lead to its foot
-        rise = 50 * jump / (points[..., -1] - points[..., 0]).clamp_min(1e-30)
-        low, high = low - rise, high + rise
-    for _ in range(30):
-        slope = (low + high) / 2
-        lowest = (values - slope[..., None] * points).argmin(-1, keepdim=True)
-        touching = points.gather(-1, lowest)[..., 0]
-        left = touching <= middle if steepest else touching < middle
-        low, high = torch.where(left, slope, low), torch.where(left, high, slope)
-    return (low + high) / 2
+    m = points.shape[-1]
+    later = torch.ones(m, m, dtype=torch.bool, device=points.device).triu(1)
+    found = []
+    for x, v in zip(
+        points.reshape(-1, m).split(_TOGETHER), values.reshape(-1, m).split(_TOGETHER), strict=True
+    ):
+        run = x[:, None, :] - x[:, :, None]
+        chords = (v[:, None, :] - v[:, :, None]) / torch.where(run > 0, run, 1.0)
+        chords = torch.where(run > 0, chords, 0.0)
+        least = torch.where(later, chords, math.inf).flip(-1).cummin(-1)[0].flip(-1)[..., 1:]
+        earlier = later.mT.logical_not()[:, :-1]
+        found.append(torch.where(earlier, least, -math.inf).amax(-2))
+    return torch.cat(found).reshape(*points.shape[:-1], m - 1)
