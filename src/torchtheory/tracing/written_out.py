@@ -258,6 +258,8 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "inner": lambda input, other, **_: torch.matmul(
         input, other.transpose(-2, -1) if other.ndim > 1 else other
     ),
+    "vecdot": lambda x, y, dim=-1, **_: (x * y).sum(dim),
+    "linalg_vecdot": lambda x, y, dim=-1, **_: (x * y).sum(dim),
     "cosine_similarity": lambda x1, x2, dim=1, eps=1e-8, **_: (
         (x1 * x2).sum(dim)
         / (torch.clamp(_norm(x1, 2, dim), min=eps) * torch.clamp(_norm(x2, 2, dim), min=eps))

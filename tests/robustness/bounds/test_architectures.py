@@ -6,9 +6,9 @@ import copy
 
 import pytest
 import torch
+from tests.tracing.architectures import NAMES, Architecture, architecture, outputs_of
 from torch import Tensor, nn
 
-from tests.tracing.architectures import NAMES, Architecture, architecture, outputs_of
 from torchtheory.core.errors import InvalidType
 from torchtheory.robustness.bounds.output_bounds import METHODS, OutputBounds, output_bounds
 

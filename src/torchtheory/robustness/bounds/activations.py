@@ -122,9 +122,7 @@ def power_of(exponent: float) -> Activation:
             return p * (p - 1) * largest_entries(box) ** (p - 2)
 
         return Smooth(function, curvature, increasing=True)
-    return Curved(
-        function, slope, convex=p < 0 or p > 1, rises=p > 0, start=0.0, reaches=p > 0
-    )
+    return Curved(function, slope, convex=p < 0 or p > 1, rises=p > 0, start=0.0, reaches=p > 0)
 
 
 def _growing(box: Box) -> Tensor:

@@ -7,6 +7,7 @@ the graph take any number of them, `[n, ...]`.
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,8 +36,11 @@ def generic(
     """An affine map whose transpose is torch's derivative."""
 
     def transpose(a: Tensor) -> Tensor:
-        pull: Any = torch.func.vjp(linear, a.new_zeros(len(a), *x.shape))[1]
-        made: Tensor = pull(a)[0]
+        with torch.enable_grad():
+            start = a.new_zeros(len(a), *x.shape).requires_grad_(True)
+            made: Tensor = torch.autograd.grad(
+                linear(start), start, a, create_graph=a.requires_grad
+            )[0]
         return made
 
     shape = linear(_zero(x)).shape[1:]
@@ -400,26 +404,46 @@ def add(call: Call) -> Any:
 
 def times_matrix(a: Any, b: Any) -> Any:
     """The product of two matrices of which one is constant."""
-    return bilinear(torch.matmul, (a, b), {})
-
-
-def bilinear(
-    function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
-) -> Signal:
-    """A function that is linear in each of its tensors, all but one of them constant."""
-    (x,) = signals_in((args, options))
-    dtype = x.graph.like.dtype
+    x, fixed = (a, b) if isinstance(a, Signal) else (b, a)
+    fixed = x.graph.constant(fixed)
+    is_vector, is_left = x.ndim == 1, x is a
+    rank = max(fixed.ndim, 2 if is_vector else x.ndim)
 
     def act(v: Tensor, change: Map) -> Tensor:
-        def one(entry: Tensor) -> Tensor:
-            made: Tensor = run_with(
-                function, args, options, {id(x): entry}, lambda t: change(t.to(dtype))
-            )
+        v = v.unsqueeze(-2 if is_left else -1) if is_vector else v
+        # of as many dimensions as the constant has, so that samples are none of them
+        v = v.reshape(len(v), *[1] * (rank + 1 - v.ndim), *v.shape[1:])
+        made = v @ change(fixed) if is_left else change(fixed) @ v
+        if not is_vector:
             return made
+        return made.squeeze(-2 if is_left and fixed.ndim > 1 else -1)
 
-        made: Tensor = torch.func.vmap(one)(v)
-        return made
+    return _bilinear(act, x)
 
+
+def contracted(equation: str, operands: Sequence[Any]) -> Signal:
+    """Einstein's sum of which one operand is no constant."""
+    (x,) = signals_in(operands)
+    given, _, wanted = equation.replace(" ", "").partition("->")
+    names = given.split(",")
+    if "->" not in equation:
+        letters = given.replace(",", "").replace(".", "")
+        wanted = "..." * ("..." in given) + "".join(
+            sorted(c for c in set(letters) if letters.count(c) == 1)
+        )
+    free = next(c for c in string.ascii_letters if c not in equation)
+    names = [free + n if o is x else n for n, o in zip(names, operands, strict=True)]
+    many = f"{','.join(names)}->{free}{wanted}"
+    fixed = [o if o is x else x.graph.constant(o) for o in operands]
+
+    def act(v: Tensor, change: Map) -> Tensor:
+        return torch.einsum(many, *(v if o is x else change(o) for o in fixed))
+
+    return _bilinear(act, x)
+
+
+def _bilinear(act: Callable[[Tensor, Map], Tensor], x: Signal) -> Signal:
+    """A map of any number of values, with constants that are changed on the way."""
     return generic(
         lambda v: act(v, same), lambda v: act(v, torch.abs), x, _terms(act, x), multiplies=True
     )

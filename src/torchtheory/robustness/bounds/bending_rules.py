@@ -193,9 +193,7 @@ def _chosen(condition: Condition, yes: Any, no: Any) -> Signal:
         right, left = lines if condition.above else lines[::-1]
         return _two_lines(condition.asked, condition.threshold, left, right)
     asked = expanded(condition.asked, shape)
-    a, b = (
-        expanded(v, shape) if isinstance(v, Signal) else _constant(v, asked) for v in (yes, no)
-    )
+    a, b = (expanded(v, shape) if isinstance(v, Signal) else _constant(v, asked) for v in (yes, no))
     chosen = Chosen(condition.threshold, condition.above)
     part = vertex(chosen, (asked, minus(a, b)), shape)
     return vertex(Choice(chosen=chosen), (b, part, a, asked), shape)

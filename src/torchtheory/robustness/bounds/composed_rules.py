@@ -17,7 +17,8 @@ from torch import Tensor
 
 from torchtheory.robustness.bounds.activations import ACTIVATIONS
 from torchtheory.robustness.bounds.affine_rules import (
-    bilinear,
+    by_matrix,
+    contracted,
     dims_of,
     minus,
     negative,
@@ -26,6 +27,7 @@ from torchtheory.robustness.bounds.affine_rules import (
     scaled,
     summed_into,
     times,
+    times_matrix,
     total,
 )
 from torchtheory.robustness.bounds.bending_rules import as_number, bend
@@ -35,7 +37,7 @@ from torchtheory.robustness.bounds.relaxations import Reciprocal
 from torchtheory.robustness.bounds.vertices import Condition, Signal, signals_in, vertex
 from torchtheory.tracing.interpret import Call
 
-#: Roundings of the exponentials in softmax: arguments that do not vanish are at most this far apart.
+#: Roundings of exponentials in softmax: arguments of what does not vanish are no further apart.
 _EXPONENTIALS = 800
 
 
@@ -73,7 +75,7 @@ def matmul(call: Call) -> Any:
     if call.name == "rmatmul":
         a, b = b, a
     if not isinstance(a, Signal) or not isinstance(b, Signal):
-        return bilinear(torch.matmul, (a, b), {})
+        return times_matrix(a, b)
     vectors = (a.ndim == 1, b.ndim == 1)
     if a.ndim == 1:
         a = reshaped(a, 1, *a.shape)
@@ -93,7 +95,7 @@ def matmul(call: Call) -> Any:
 def einsum(call: Call) -> Any:
     equation, operands = call["equation"], call["operands"]
     if len(signals_in(operands)) == 1 and len([o for o in operands if isinstance(o, Signal)]) == 1:
-        return bilinear(torch.einsum, (equation, *operands), {})
+        return contracted(equation, operands)
     if len(operands) != 2 or "." in equation or not isinstance(equation, str):
         return NotImplemented
     given, _, wanted = equation.replace(" ", "").partition("->")
@@ -112,13 +114,6 @@ def einsum(call: Call) -> Any:
     made = product_of(*(aligned(o, n) for o, n in zip(operands, names, strict=True)))
     summed = list(range(len(wanted), len(letters)))
     return total(made, summed) if summed else made
-
-
-def by_constants(call: Call) -> Any:
-    """Functions that are linear in each tensor, where all but one are constant."""
-    if len(signals_in((call.args, call.kwargs))) != 1:
-        return NotImplemented
-    return bilinear(call.function, call.args, call.kwargs)
 
 
 # -- softmax ---------------------------------------------------------------------------------------
@@ -189,7 +184,7 @@ def log_softmax(call: Call) -> Any:
 
 
 def _spread(x: Signal, dim: int) -> Signal:
-    """One and the sizes of all entries along a dimension, which logarithms of sums are rounded by."""
+    """One and the sizes of all entries along a dimension, by which logarithms are rounded."""
     sizes = total(bend(x, ACTIVATIONS["abs"]()), [dim], keep=True)
     return expanded(plus(sizes, 1.0), x.shape)
 
@@ -211,9 +206,11 @@ def log_sum_exp(call: Call) -> Any:
 def _same_precision(call: Call) -> Signal:
     x: Signal = call["input"]
     dtype = call.get("dtype")
-    if isinstance(dtype, torch.dtype) and dtype != x.graph.like.dtype:
-        if torch.finfo(dtype).eps > torch.finfo(x.graph.like.dtype).eps:
-            raise call.refusal(f"the network takes softmax in {dtype}")
+    fewer = isinstance(dtype, torch.dtype) and (
+        torch.finfo(dtype).eps > torch.finfo(x.graph.like.dtype).eps
+    )
+    if fewer:
+        raise call.refusal(f"the network takes softmax in {dtype}")
     return x
 
 
@@ -238,7 +235,7 @@ def _standardized(x: Signal, dims: Sequence[int], eps: float, center: bool = Tru
     variance = vertex(Loose(terms), (variance, squares), variance.shape)
     root = bend(scaled(variance, None, x.graph.constant(eps)), ACTIVATIONS["rsqrt"]())
     wide, sizes = (expanded(v, x.shape) for v in (root, squares))
-    operation = Standardized(tuple(dims), eps, terms)
+    operation = Standardized(tuple(dims), eps, terms, center)
     return vertex(operation, (centered, wide, sizes), x.shape)
 
 
@@ -302,8 +299,8 @@ RULES: dict[str, Callable[[Call], Any]] = {
     "matmul": matmul,
     "rmatmul": matmul,
     "einsum": einsum,
-    "tensordot": by_constants,
-    "kron": by_constants,
+    "tensordot": by_matrix,
+    "kron": by_matrix,
     "softmax": softmax,
     "log_softmax": log_softmax,
     "logsumexp": log_sum_exp,

@@ -588,7 +588,7 @@ class Product:
 
 @dataclass(eq=False)
 class Standardized(Product):
-    r"""$c_i\,r$ with $r=(\frac1n\sum_jc_j^2+\varepsilon)^{-1/2}$, where intervals know of $c_i$ twice.
+    r"""$c_i\,r$ with $r=(\frac1n\sum_jc_j^2+\varepsilon)^{-1/2}$, of which intervals know both.
 
     It increases in $c_i$, and with $R_i=\sum_{j\ne i}c_j^2$ it is
     $c_i\big/\sqrt{(c_i^2+R_i)/n+\varepsilon}$.
@@ -599,29 +599,34 @@ class Standardized(Product):
         dims: of one sample, over which the mean is taken.
         eps: $\varepsilon$.
         terms: roundings.
+        centered: whether the $c_j$ sum up to 0, so that $R_i\ge c_i^2/(n-1)$.
     """
 
     dims: tuple[int, ...] = ()
     eps: float = 0.0
     terms: int = 0
+    centered: bool = False
 
     def interval(self, x: Box, y: Box, size: Box) -> Box:  # type: ignore[override]
         made = super().interval(x, y)
         dtype, dims = x.lower.dtype, [d + 1 for d in self.dims]
         n = math.prod(x.lower.shape[d] for d in dims)
         largest = largest_entries(x).square()
-        least = torch.where(x.lower > 0, x.lower, torch.where(x.upper < 0, x.upper, 0.0)).square()
+        nearest = torch.where(x.lower > 0, x.lower, torch.where(x.upper < 0, x.upper, 0.0)).square()
         share = gamma(n + 2 * _FEW, dtype)
-        least_sum, largest_sum = (v.sum(dims, keepdim=True) for v in (least, largest))
+        least_sum, largest_sum = (v.sum(dims, keepdim=True) for v in (nearest, largest))
         others = (
-            (least_sum * (1 - share) - least).clamp_min(0.0) / n,
+            (least_sum * (1 - share) - nearest).clamp_min(0.0) / n,
             (largest_sum * (1 + share) - largest).clamp_min(0.0) / n,
         )
         slack = gamma(self.terms, dtype) * largest_entries(size)
 
         def at(end: Tensor, upwards: bool) -> Tensor:
             near = (end > 0) == upwards  # where little beside it makes it large
-            rest = torch.where(near, others[0] - slack, others[1] + slack)
+            least = others[0]
+            if self.centered and n > 1:
+                least = torch.maximum(least, end.square() * (1 - share) / (n * (n - 1)))
+            rest = torch.where(near, least - slack, others[1] + slack)
             square = (end.square() / n + rest + self.eps) * torch.where(near, 1 - share, 1 + share)
             return torch.where(square > 0, end * torch.rsqrt(square), math.nan)
 

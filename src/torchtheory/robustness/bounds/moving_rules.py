@@ -16,6 +16,9 @@ from torchtheory.tracing.interpret import Call
 #: What is added to the numbers of entries, so that they are told from numbers of the network.
 _APART = 2.0**40
 
+#: Entries up to which the same ones that are picked twice are one value.
+_REMEMBERED = 2**16
+
 
 def picks(call: Call) -> Any:
     """A rule for all operations whose results are entries of what they are given."""
@@ -82,12 +85,22 @@ def _made(among: Sequence[Signal], numbers: Tensor, moved: Tensor, filled: Tenso
             places.append(place)
             sources.append(source)
     if not operands:  # nothing of them is left
-        operands, places, sources = [Signal(graph, 0, graph.vertices[0].shape)], [rows[:0]], [rows[:0]]
-    made = vertex(
-        Picks(shape, tuple(o.shape for o in operands), tuple(places), tuple(sources), constant),
-        operands,
-        shape,
-    )
+        operands, places, sources = (
+            [Signal(graph, 0, graph.vertices[0].shape)],
+            [rows[:0]],
+            [rows[:0]],
+        )
+    key = None
+    if len(operands) == 1 and constant is None and len(sources[0]) <= _REMEMBERED:
+        key = (operands[0].place, shape, sources[0].cpu().numpy().tobytes())
+    known = graph.picked.get(key)
+    if known is None:
+        inputs = tuple(o.shape for o in operands)
+        picking = Picks(shape, inputs, tuple(places), tuple(sources), constant)
+        known = vertex(picking, operands, shape).place
+        if key is not None:
+            graph.picked[key] = known
+    made = Signal(graph, known, shape)
     made.hidden = None if hidden is None else hidden.reshape(shape)
     return made
 
@@ -131,5 +144,3 @@ def windows(sizes: Sequence[int], starts: Sequence[Sequence[Sequence[int]]]) -> 
         outputs = found.shape[0] * here.shape[0]
         found = torch.where(none, -1, both).reshape(outputs, -1)
     return found
-
-

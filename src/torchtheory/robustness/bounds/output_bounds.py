@@ -182,7 +182,9 @@ class BoundedNetwork:
             shape = v.shape if self.graph.whole else v.shape[1:]
             one = self.graph.whole or v.shape[:1] != (1,)  # its first dimension is no batch
             kept.append(
-                LayerBounds(v.name, *(b if one else b.reshape(-1, *shape) for b in run.boxes[v.place]))
+                LayerBounds(
+                    v.name, *(b if one else b.reshape(-1, *shape) for b in run.boxes[v.place])
+                )
             )
         return found, kept
 

@@ -286,24 +286,29 @@ class Sigmoidal:
         return abs(self.shift) + self.scale
 
     def family(self, box: Box) -> tuple[list[Lines], Tensor]:
-        return _family(self.lines, box)
+        return self._lines(box, _SHARES), torch.full_like(box.lower, len(_SHARES) // 2)
 
-    def lines(self, box: Box, share: float = 0.5) -> Lines:
+    def lines(self, box: Box) -> Lines:
+        return self._lines(box, (0.5,))[0]
+
+    def _lines(self, box: Box, shares: Sequence[float]) -> list[Lines]:
         lower, upper = self.rate * box.lower, self.rate * box.upper
-        slope, offset = _below_tanh(lower, upper, share)
-        above, over = _below_tanh(-upper, -lower, 1 - share)
+        below = _below_tanh(lower, upper, shares)
+        above = _below_tanh(-upper, -lower, [1 - share for share in shares])
         k = self.scale * self.rate
-        return Lines(
-            k * slope,
-            self.shift + self.scale * offset,
-            k * above,
-            self.shift - self.scale * over,
-        )
+        return [
+            Lines(
+                k * slope, self.shift + self.scale * offset,
+                k * turned, self.shift - self.scale * over,
+            )
+            for (slope, offset), (turned, over) in zip(below, above, strict=True)
+        ]  # fmt: skip
 
 
-def _below_tanh(lower: Tensor, upper: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """The line below tanh that supports its convex envelope at a share of the interval."""
-    middle = _place(Box(lower, upper), share)
+def _below_tanh(
+    lower: Tensor, upper: Tensor, shares: Sequence[float]
+) -> list[tuple[Tensor, Tensor]]:
+    """Lines below tanh that support its convex envelope at shares of the interval."""
     top = torch.tanh(upper)
     # on the convex side, where does a tangent meet the upper end? It lies above the graph there
     # to the right of that point, and below it to the left
@@ -320,18 +325,24 @@ def _below_tanh(lower: Tensor, upper: Tensor, share: float) -> tuple[Tensor, Ten
         point = torch.where(inside & (k >= 6), newton, (low + high) / 2)
     touching = 1 - torch.tanh(point).square()
     width = upper - lower
-    across = (top - torch.tanh(lower)) / torch.where(width > 0, width, 1.0)
-    at_middle = 1 - torch.tanh(middle).square()
+    bottom = torch.tanh(lower)
+    across = (top - bottom) / torch.where(width > 0, width, 1.0)
     # the envelope is the chord if a tangent at the lower end is steeper than it
-    steep = (1 - torch.tanh(lower).square()) >= across
-    mixed = torch.where(middle <= point, at_middle, touching)
-    slope = torch.where(upper <= 0, at_middle, torch.where((lower >= 0) | steep, across, mixed))
-    root = torch.sqrt((1 - slope).clamp(0.0, 1.0))
-    # of tanh(x) - s x: its only minimum inside is on the convex side
-    inside = -torch.atanh(root.clamp_max(1 - 1e-7 if root.dtype == torch.float32 else 1 - 1e-16))
-    inside = torch.minimum(torch.maximum(inside, lower), upper)
-    offset = torch.minimum(torch.tanh(inside) - slope * inside, top - slope * upper)
-    return slope, torch.minimum(offset, torch.tanh(lower) - slope * lower)
+    steep = (1 - bottom.square()) >= across
+    largest = 1 - 1e-7 if lower.dtype == torch.float32 else 1 - 1e-16
+    found = []
+    for share in shares:
+        middle = _place(Box(lower, upper), share)
+        at_middle = 1 - torch.tanh(middle).square()
+        mixed = torch.where(middle <= point, at_middle, touching)
+        slope = torch.where(upper <= 0, at_middle, torch.where((lower >= 0) | steep, across, mixed))
+        root = torch.sqrt((1 - slope).clamp(0.0, 1.0))
+        # of tanh(x) - s x: its only minimum inside is on the convex side
+        inside = -torch.atanh(root.clamp_max(largest))
+        inside = torch.minimum(torch.maximum(inside, lower), upper)
+        offset = torch.minimum(torch.tanh(inside) - slope * inside, top - slope * upper)
+        found.append((slope, torch.minimum(offset, bottom - slope * lower)))
+    return found
 
 
 class Curved:
@@ -448,7 +459,7 @@ class Reciprocal:
 
 
 class Smooth:
-    r"""A function with $\lvert\varrho''\rvert\le M$ between its kinks, from samples of the interval.
+    r"""A function with $\lvert\varrho''\rvert\le M$ between kinks, from samples of the interval.
 
     Between two points at distance $h$ the function differs from its chord by at most $Mh^2/8$.
 

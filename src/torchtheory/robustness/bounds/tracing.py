@@ -144,9 +144,7 @@ def refuse_mixed_samples(network: Network, x: Tensor) -> None:
         given[lost] = torch.nan
         first: list[Operation] = []
 
-        def step(
-            op: Operation, args: Any, kwargs: Any, found: list[Operation] = first
-        ) -> Any:
+        def step(op: Operation, args: Any, kwargs: Any, found: list[Operation] = first) -> Any:
             made = op.function(*args, **kwargs)
             if op.follows and not found and _spreads(op, made):
                 found.append(op)

@@ -22,11 +22,13 @@ class Growing:
         vertices: the values so far; the first is the input.
         like: a tensor of the network's precision and place.
         name: of the layer that runs.
+        picked: places of values that pick entries of one other, by which and from where.
     """
 
     def __init__(self, shape: Shape, like: Tensor) -> None:
         self.vertices = [Vertex(shape=shape)]
         self.like, self.name = like, ""
+        self.picked: dict[Any, int] = {}
 
     def constant(self, value: Any) -> Tensor:
         """A number or a tensor in the precision of the network."""
