@@ -434,10 +434,10 @@ def contracted(equation: str, operands: Sequence[Any]) -> Signal:
     free = next(c for c in string.ascii_letters if c not in equation)
     names = [free + n if o is x else n for n, o in zip(names, operands, strict=True)]
     many = f"{','.join(names)}->{free}{wanted}"
-    fixed = [o if o is x else x.graph.constant(o) for o in operands]
+    fixed = [None if o is x else x.graph.constant(o) for o in operands]
 
     def act(v: Tensor, change: Map) -> Tensor:
-        return torch.einsum(many, *(v if o is x else change(o) for o in fixed))
+        return torch.einsum(many, *(v if o is None else change(o) for o in fixed))
 
     return _bilinear(act, x)
 
@@ -479,14 +479,15 @@ def by_matrix(call: Call) -> Any:
     matrix = torch.stack(rows)  # [inputs, outputs]
     shape, held = tuple(shift.shape), _Held(matrix)
     touched = matrix != 0
-    fans = int(touched.sum(0).max()), int(touched.sum(1).max())
+    fan_in, fan_out = (max(int(touched.sum(d).max()), 1) for d in (0, 1))
     operation = Affine(
         lambda v: (v.reshape(len(v), -1) @ matrix).reshape(len(v), *shape),
         lambda v: (v.reshape(len(v), -1) @ held()).reshape(len(v), *shape),
         lambda a: (a.reshape(len(a), -1) @ matrix.mT).reshape(len(a), *x.shape),
         shift if bool((shift != 0).any()) else None,
         x.shape,
-        *(max(f, 1) for f in fans),
+        fan_in,
+        fan_out,
         multiplies=True,
     )
     return vertex(operation, (x,), shape)

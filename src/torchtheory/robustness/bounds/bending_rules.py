@@ -188,9 +188,9 @@ def _chosen(condition: Condition, yes: Any, no: Any) -> Signal:
     """One value where a condition holds and another one elsewhere."""
     shapes = [v.shape for v in (yes, no) if isinstance(v, Signal | Tensor)]
     shape = torch.broadcast_shapes(condition.shape, *shapes)  # type: ignore[no-untyped-call]
-    lines = [_line_of(v, condition.asked) for v in (yes, no)]
-    if lines[0] is not None and lines[1] is not None and condition.shape == tuple(shape):
-        right, left = lines if condition.above else lines[::-1]
+    right, left = (_line_of(v, condition.asked) for v in (yes, no))
+    if right is not None and left is not None and condition.shape == tuple(shape):
+        right, left = (right, left) if condition.above else (left, right)
         return _two_lines(condition.asked, condition.threshold, left, right)
     asked = expanded(condition.asked, shape)
     a, b = (expanded(v, shape) if isinstance(v, Signal) else _constant(v, asked) for v in (yes, no))

@@ -130,7 +130,7 @@ def margins_in_ball(
     labels = y.to(network.device)
     if network.graph.whole:  # of each row of one sample, such as a node of a graph
         each = class_rows(labels, network.outputs[1:])
-        rows = torch.stack([torch.block_diag(*each)])
+        rows = torch.block_diag(*each)[None]  # type: ignore[no-untyped-call]
         found = network.bounds(
             x, radius, norm, method, box=box, specification=rows, sides="lower",
             iterations=iterations, chunk=chunk,

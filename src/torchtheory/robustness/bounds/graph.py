@@ -564,7 +564,7 @@ class Product:
         return 4 * gamma(chain(math.prod(size.shape[1:])) + uses + 2 * _FEW, size.dtype) * size
 
     def relaxed(self, x: Box, y: Box, *_: Box) -> Planes:
-        members, _ = self.family(x, y)
+        members = self.family(x, y)[0]
         return Planes(*((a + b) / 2 for a, b in zip(*members, strict=True)))
 
     def family(self, x: Box, y: Box, *_: Box) -> tuple[list[Planes], Tensor]:

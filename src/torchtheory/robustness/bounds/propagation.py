@@ -31,6 +31,7 @@ from torchtheory.robustness.bounds.balls import Ball
 from torchtheory.robustness.bounds.graph import (
     Affine,
     Bend,
+    Chosen,
     Graph,
     Largest,
     Operation,
@@ -103,6 +104,7 @@ class Propagation:
                 if intermediate and vertex.place in self.graph.useful:
                     for below in vertex.operands[: operation.relaxes]:
                         self._tighten(below, operation)
+                assert isinstance(operation, Bend | Largest | Product | Chosen)
                 self.relaxed[vertex.place] = operation.relaxed(*self._beneath(vertex.place))
             made = operation.interval(*(self.boxes[k] for k in vertex.operands))
             if self._tighter_in_a_ball(vertex.place):
@@ -240,7 +242,7 @@ class Propagation:
                 if error is not None:
                     moved = products(entries(a.abs()), error.reshape(len(error), -1))
                     total, terms = total - moved, terms + moved.detach()
-            lines = None
+            lines: Any = None
             if operation.relaxes:
                 lines = self.relaxed[k] if chosen is None or k not in chosen else chosen[k]
             parts, shift = operation.pull_back(a, lines)

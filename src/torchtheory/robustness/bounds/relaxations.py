@@ -569,9 +569,8 @@ def minorant_slopes(points: Tensor, values: Tensor) -> Tensor:
     m = points.shape[-1]
     later = torch.ones(m, m, dtype=torch.bool, device=points.device).triu(1)
     found = []
-    for x, v in zip(
-        points.reshape(-1, m).split(_TOGETHER), values.reshape(-1, m).split(_TOGETHER), strict=True
-    ):
+    both = (torch.split(given.reshape(-1, m), _TOGETHER) for given in (points, values))
+    for x, v in zip(*both, strict=True):
         run = x[:, None, :] - x[:, :, None]
         chords = (v[:, None, :] - v[:, :, None]) / torch.where(run > 0, run, 1.0)
         chords = torch.where(run > 0, chords, 0.0)

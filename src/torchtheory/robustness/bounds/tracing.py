@@ -184,7 +184,9 @@ def _rules(growing: Growing) -> Rules:
     """The table, for a graph that grows."""
     by_name = {name: partial(_followed, growing, rule) for name, rule in RULES.by_name.items()}
     by_kind = {kind: partial(_followed, growing, rule) for kind, rule in RULES.by_kind.items()}
-    added = {name: partial(_followed, growing, rule) for name, rule in RULES.added.items()}
+    added: dict[str, Rule] = {
+        name: partial(_followed, growing, rule) for name, rule in RULES.added.items()
+    }
     return Rules(RULES.subject, by_name, by_kind, added)
 
 
