@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -50,8 +51,9 @@ def test_what_the_settings_name_exists() -> None:
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
+def test_links_between_pages_lead_somewhere(page: Path, library: Any) -> None:
     made = {f"results/{name}.md" for name in (*catalogue.ROOMS, "index", "errata")}
+    made |= library.pages.keys()
     for link in re.findall(r"\]\(([^)#:]+\.\w+)", page.read_text("utf-8")):
         assert link in made or (DOCS / link).exists(), link
 
@@ -68,25 +70,78 @@ def test_the_modules_of_a_table_exist(page: Path) -> None:
                 assert importlib.util.find_spec(f"{package}.{module}"), module
 
 
-def test_every_name_of_the_reference_exists(api_pages: ModuleType) -> None:
-    pages = api_pages.api_pages(ROOT / "src")
-    assert {"api/core.md", "api/linalg.md", "api/nets.md", "api/audit.md"} <= pages.keys()
-    for _, text in pages.values():
-        paths = re.findall(r"^::: (\S+)", text, re.MULTILINE)
-        assert paths
-        for path in paths:
-            module, _, name = path.rpartition(".")
-            assert hasattr(importlib.import_module(module), name), path
+@pytest.fixture(scope="module")
+def library() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS / "making")
+        return importlib.import_module("api_pages").library(ROOT / "src")
+
+
+def test_every_name_of_the_reference_exists_and_is_told_once(library: Any) -> None:
+    told = [p for _, text in library.pages.values() for p in re.findall(r"(?m)^::: (\S+)", text)]
+    assert len(told) == len(set(told)) > 1000
+    for path in told:
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), path
+
+
+def test_every_front_has_a_page(library: Any) -> None:
+    for stub in (ROOT / "src" / "torchtheory").glob("*/**/__init__.pyi"):
+        package = ".".join(stub.parent.relative_to(ROOT / "src").parts)
+        page = library.places[package]
+        assert package.rpartition(".")[2] == library.pages[page][0]
+        for group in importlib.import_module("api_pages").front(stub.parent, package):
+            for path in group.paths:
+                assert f"::: {path}\n" in library.pages[page][1] or (
+                    f"- [`{path.rpartition('.')[2]}`](" in library.pages[page][1]
+                ), path
+
+
+def test_every_documented_function_stands_in_the_index(library: Any) -> None:
+    index = library.pages["api/index.md"][1]
+    found = re.findall(r"(?m)^- \[`(\w+)`\]\((\S+?)\) in `(\S+)`: .", index)
+    assert {f"torchtheory.{module}.{name}" for name, _, module in found} == set(library.lines)
+    for name, link, module in found:  # ... and leads to a place that there is
+        address, _, anchor = link.partition("#")
+        text = library.pages[f"api/{address}"][1]
+        assert f"::: {anchor}\n" in text or f'<span id="{anchor}">' in text, (module, name)
+    for module in ("graphs.convolutions", "linalg.eigenvalues", "audit.engine.audit"):
+        for name, value in vars(importlib.import_module(f"torchtheory.{module}")).items():
+            if getattr(value, "__module__", "") == f"torchtheory.{module}" and value.__doc__:
+                assert name.startswith("_") or f"torchtheory.{module}.{name}" in library.lines
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_what_a_page_names_of_the_library_leads_to_the_reference(page: Path, library: Any) -> None:
+    api_pages = importlib.import_module("api_pages")
+    text = api_pages.linked(page.read_text("utf-8"), library, page.name)
+    for address, _, anchor in re.findall(r"\]\((api/[^)#]+)(#([^)]+))?\)", text):
+        assert not anchor or anchor in library.pages[address][1]
+    rooms = "|".join(("torchtheory", "tt", *catalogue.ROOMS))
+    prose = re.sub(r"(?ms)^```.*?^```$", "", text)
+    left = re.findall(rf"(?<!\[)`((?:{rooms})\.[\w.]+)[`(]", prose)
+    assert [name for name in left if not name.endswith((".json", ".npz", ".html"))] == []
+
+
+def test_links_of_a_page(library: Any) -> None:
+    api_pages = importlib.import_module("api_pages")
+    text = "`graphs.GCN(...)`, `fit`, `depth.narrow`, [`GCN`](x.md)\n```\n`graphs.GCN`\n```\n"
+    assert api_pages.linked(text, library, "a.md") == (
+        "[`graphs.GCN(...)`](api/graphs.md#torchtheory.graphs.convolutions.GCN), `fit`, "
+        "[`depth.narrow`](api/approximation/depth.md#torchtheory.approximation.depth.narrow), "
+        "[`GCN`](x.md)\n```\n`graphs.GCN`\n```\n"
+    )
 
 
 def test_a_stub_becomes_groups(api_pages: ModuleType, tmp_path: Path) -> None:
-    room = tmp_path / "nets"
-    room.mkdir()
+    room = tmp_path / "torchtheory" / "nets"
+    (room / "residual").mkdir(parents=True)
     (room / "__init__.py").write_text('"""The networks."""\n')
     (room / "__init__.pyi").write_text(
         "# networks\nfrom .feedforward import mlp as mlp\nfrom .residual import (\n"
         "    residual_network as residual_network,\n)\n\n# functions of\n# one number\n"
         "from torchtheory.nets.activations import activation as activation\n"
+        "\n# topics\nfrom . import residual as residual\n"
     )
     assert api_pages.front(room) == [
         api_pages.Group(
@@ -94,8 +149,21 @@ def test_a_stub_becomes_groups(api_pages: ModuleType, tmp_path: Path) -> None:
             ("torchtheory.nets.feedforward.mlp", "torchtheory.nets.residual.residual_network"),
         ),
         api_pages.Group("Functions of one number", ("torchtheory.nets.activations.activation",)),
+        api_pages.Group("Topics", ("torchtheory.nets.residual",)),
     ]
-    assert "The networks." in api_pages.api_page(room)
+    (room / "residual" / "__init__.py").write_text('"""Shortcuts."""\n')
+    (room / "residual" / "__init__.pyi").write_text("# all\nfrom .layers import a as a\n")
+    (room / "residual" / "layers.py").write_text('"""Layers."""\ndef b():\n    """Adds."""\n')
+    made = api_pages.library(tmp_path)
+    _, page = made.pages["api/nets/index.md"]
+    assert "The networks." in page
+    assert "- [`residual`](residual.md): Shortcuts." in page
+    _, inner = made.pages["api/nets/residual.md"]
+    assert "::: torchtheory.nets.residual.layers.a" in inner
+    assert '<span id="torchtheory.nets.residual.layers.b"></span>`b`: Adds.' in inner
+    assert api_pages.navigation(made.pages)[1:] == [
+        {"nets": ["api/nets/index.md", {"residual": "api/nets/residual.md"}]}
+    ]
 
 
 def test_without_a_stub_the_listed_imports_are_the_front(

@@ -17,30 +17,29 @@ log = logging.getLogger("mkdocs.hooks.torchtheory")
 def on_startup(**_: Any) -> None:
     """Copy what the reference is collected from, before anybody looks for it.
 
-    To a type checker `torchtheory.audit` is a class that can be called, and the stub that says so
-    would hide the package of that name.
+    Stubs stay behind: they say where names come from, and the pages name them by their modules. To
+    a type checker `torchtheory.audit` is even a class, which would hide the package of that name.
     """
     root = Path(__file__).parents[2]
     copy = root / "build" / "documented"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(
-        root / "src", copy, ignore=shutil.ignore_patterns("__pycache__", "*.json", "*.toml")
-    )
-    (copy / "torchtheory" / "__init__.pyi").unlink()
+    left_out = shutil.ignore_patterns("__pycache__", "*.json", "*.toml", "*.pyi")
+    shutil.copytree(root / "src", copy, ignore=left_out)
 
 
 def on_config(config: Any) -> Any:
     """Make the generated pages and put them into the navigation."""
     root = Path(config.config_file_path).parent
-    library = api_pages.api_pages(root / "src")
+    library = api_pages.library(root / "src")
     results = result_pages.result_pages(root / config.extra["runs"])
     config.markdown_extensions.append(formulas.Formulas())  # also of docstrings
     config.nav += [
-        {"Library": [{title: place} for place, (title, _) in library.items()]},
+        {"Library": api_pages.navigation(library.pages)},
         {"Results": [{title: place} for place, (title, _) in results.pages.items()]},
     ]
-    made = {place: text for place, (_, text) in {**library, **results.pages}.items()}
+    made = {place: text for place, (_, text) in {**library.pages, **results.pages}.items()}
     config.extra["generated"] = {**made, **results.images}
+    config.extra["library"] = library
     log.info(results.summary)
     return config
 
@@ -52,6 +51,13 @@ def on_files(files: Any, config: Any) -> Any:
     for place, content in config.extra.pop("generated").items():
         files.append(File.generated(config, place, content=content))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """What a page written by hand names of the library leads to the reference."""
+    if page.file.generated_by:
+        return markdown
+    return api_pages.linked(markdown, config.extra["library"], page.file.src_uri)
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:

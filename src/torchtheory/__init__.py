@@ -12,10 +12,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from typing import Any
-
-from torchtheory.core import exercises as _exercises
 
 __version__ = "0.1.0"
 
@@ -65,16 +62,6 @@ def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(importlib.import_module(f"torchtheory.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'torchtheory' has no attribute {name!r}")
-
-
-def _labs_by_id() -> Mapping[str, tuple[str, ...]]:
-    found: Mapping[str, tuple[str, ...]] = importlib.import_module(
-        "torchtheory.labs.manifest"
-    ).labs_by_id()
-    return found
-
-
-_exercises.told_by(_labs_by_id)
 
 
 def __dir__() -> list[str]:

@@ -318,7 +318,6 @@ def test_every_finding_says_something_and_nothing_is_changed(name: str) -> None:
         ("pipeline", "curvature", "the model has no parameters"),
         ("no graph", "curvature", "something inside the model cuts the graph"),
         ("no graph", "gradients-by-depth", "something inside the model cuts the graph"),
-        ("lstm", "units", "fused recurrent layers and attention apply theirs inside"),
     ],
 )
 def test_reasons(name: str, finding: str, sentence: str) -> None:

@@ -43,9 +43,9 @@ from torchtheory.optimization.curvature.operators import gradient
 from torchtheory.robustness.lipschitz.layers import layer_norms
 from torchtheory.tracing.chain import as_chain
 from torchtheory.tracing.layer_features import layer_values
+from torchtheory.training.losses.distillation import teacher_outputs
 from torchtheory.training.regularizers.augmentation import invariance_gap
 from torchtheory.training.regularizers.darc import output_size
-from torchtheory.training.regularizers.distillation import teacher_outputs
 
 SEEDS = range(120)
 SAMPLES = 10

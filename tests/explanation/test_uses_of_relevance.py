@@ -31,6 +31,7 @@ from torchtheory.explanation.pruning import prune_by_relevance, pruning_curves, 
 from torchtheory.explanation.rules import AlphaBeta, Epsilon, Gamma
 from torchtheory.explanation.tuning import tune
 from torchtheory.models.untouched import ModelState
+from torchtheory.nets.activations.table import as_layer
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.tracing.network_size import network_size
 
@@ -78,9 +79,9 @@ def test_a_linear_model_cannot_be_turned() -> None:
 def test_softplus_stands_for_relu_wherever_it_is_called() -> None:
     x = normal(5)
     wanted = F.softplus(x, beta=2.0)
-    with Smoothed(2.0):
-        found = [F.relu(x), torch.relu(x), x.relu(), nn.ReLU()(x), nn.ReLU(inplace=True)(x.clone())]
-    assert all(torch.equal(f, wanted) for f in found)
+    ways = [F.relu, torch.relu, Tensor.relu, Tensor.relu_]
+    models = [nn.ReLU(), nn.ReLU(inplace=True), *map(as_layer, ways)]
+    assert all(torch.equal(Smoothed(m, 2.0)(x.clone()), wanted) for m in models)
     assert torch.equal(F.relu(x), x.clamp(min=0))
 
 

@@ -5,14 +5,20 @@ Each is small, in evaluation mode and in double precision, with inputs that it r
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from torchtheory.models.exported import load_exported
 
 
 @dataclass(frozen=True)
@@ -363,9 +369,99 @@ _MAKERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = 
 NAMES = tuple(_MAKERS)
 
 
+class OnNodes(nn.Module):
+    """Two layers of PyTorch Geometric on one graph; rows are nodes."""
+
+    edges: Tensor
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        layers = importlib.import_module("torch_geometric.nn")
+        self.first, self.second = getattr(layers, kind)(6, 8), getattr(layers, kind)(8, 3)
+        self.register_buffer("edges", torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 2]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x, self.edges).relu(), self.edges)
+
+
+def _transformer(kind: str, config: str, **sizes: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        library = importlib.import_module("transformers")
+        model: nn.Module = getattr(library, kind)(getattr(library, config)(**sizes))
+        return model
+
+    return make
+
+
+_TEXT = {"vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8}
+
+
+def _words() -> Tensor:
+    return torch.randint(50, (3, 5))
+
+
+def _pictures() -> Tensor:
+    return torch.randn(3, 3, 16, 16)
+
+
+#: Networks of other libraries: the module that must be there, and the rest as above.
+_OF_LIBRARIES: dict[str, tuple[str, Callable[[], nn.Module], Callable[[], Tensor], str]] = {
+    "gpt2": (
+        "transformers",
+        _transformer(
+            "GPT2LMHeadModel", "GPT2Config", vocab_size=50, n_embd=8, n_layer=2, n_head=2,
+            n_positions=16, bos_token_id=0, eos_token_id=0,
+        ),
+        _words,
+        "",
+    ),
+    "bert": (
+        "transformers",
+        _transformer(
+            "BertForSequenceClassification", "BertConfig", intermediate_size=16, **_TEXT
+        ),
+        _words,
+        "",
+    ),
+    "llama": (
+        "transformers",
+        _transformer(
+            "LlamaForCausalLM", "LlamaConfig", intermediate_size=16, num_key_value_heads=1, **_TEXT
+        ),
+        _words,
+        "",
+    ),
+    "vit": (
+        "transformers",
+        _transformer(
+            "ViTForImageClassification", "ViTConfig", hidden_size=8, num_hidden_layers=2,
+            num_attention_heads=2, intermediate_size=16, image_size=16, patch_size=8,
+        ),
+        _pictures,
+        "",
+    ),
+    "convnext": (
+        "transformers",
+        _transformer(
+            "ConvNextForImageClassification", "ConvNextConfig", hidden_sizes=[4, 4, 6],
+            depths=[1, 1, 1], num_stages=3, patch_size=2,
+        ),
+        _pictures,
+        "",
+    ),
+    "pyg-gcn": ("torch_geometric", lambda: OnNodes("GCNConv"), _nodes, "linear nodes"),
+    "pyg-gat": ("torch_geometric", lambda: OnNodes("GATConv"), _nodes, "nodes"),
+}  # fmt: skip
+
+#: With those of libraries that are installed.
+ALL_NAMES = NAMES + tuple(
+    name for name, (library, *_) in _OF_LIBRARIES.items() if importlib.util.find_spec(library)
+)
+
+
 def architecture(name: str, seed: int = 0) -> Architecture:
     """One of them, with weights and inputs drawn from a seed."""
-    make, inputs, facts = _MAKERS[name]
+    make, inputs, facts = _MAKERS[name] if name in _MAKERS else _OF_LIBRARIES[name][1:]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model, x = make().double().eval(), inputs()
@@ -381,3 +477,15 @@ def architecture(name: str, seed: int = 0) -> Architecture:
 def outputs_of(made: Any) -> Tensor:
     """The output that an architecture is about."""
     return made["logits"] if isinstance(made, dict) else made
+
+
+@cache
+def archived(name: str) -> nn.Module:
+    """The same network out of a `.pt2` archive; one whose rows are nodes cannot be exported."""
+    a = architecture(name)
+    batch = {0: torch.export.Dim("n", min=2, max=64)}
+    program = torch.export.export(a.model, (a.x,), dynamic_shapes=(batch,))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "network.pt2"
+        torch.export.save(program, file)
+        return load_exported(file)

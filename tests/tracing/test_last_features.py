@@ -50,7 +50,7 @@ def test_the_layer_that_ran_last_is_named() -> None:
     own = Problem(Own(), (torch.randn(9, 5, 4), torch.arange(9) % 3))
     last = last_layer_inputs(own, own.train)
     assert last is not None
-    assert (last[0], last[1].shape) == ("", (9, 6))  # weights of the model itself
+    assert (last[0], last[1].shape) == ("weight", (9, 6))  # a weight of the model itself
     positions = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     token = Problem(positions, (torch.randn(9, 5, 4), torch.zeros(9, 5, 3)))
     last = last_layer_inputs(token, token.train)

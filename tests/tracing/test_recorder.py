@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tracing.architectures import NAMES, architecture, outputs_of
+from tests.tracing.architectures import ALL_NAMES, architecture, outputs_of
 
 from torchtheory.tracing.kinds import KIND_OF
 from torchtheory.tracing.recorder import record
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL_NAMES)
 def test_replays_on_other_inputs(name: str) -> None:
     a = architecture(name)
     network = record(a.model, a.x)
@@ -22,7 +22,7 @@ def test_replays_on_other_inputs(name: str) -> None:
     torch.testing.assert_close(made, wanted, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL_NAMES)
 def test_every_operation_has_a_kind_and_a_place(name: str) -> None:
     a = architecture(name)
     for op in record(a.model, a.x):
@@ -32,7 +32,7 @@ def test_every_operation_has_a_kind_and_a_place(name: str) -> None:
         assert not any(k.startswith("argument_") for k in op.arguments), op
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL_NAMES)
 def test_writes_out_what_is_not_known(name: str) -> None:
     a = architecture(name)
     simple = {n for n, k in KIND_OF.items() if k not in ("composite", "normalization")} - {

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.tracing.architectures import architecture, archived
 from torch import Tensor, nn
 
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.tracing.last_features import last_layer_inputs
 from torchtheory.tracing.watching import (
     FLAT,
     LARGEST_SLOPE,
@@ -92,7 +94,14 @@ def test_one_unit_at_four_points(
 def test_the_largest_slopes(name: str) -> None:
     """At most the number written down, and almost reached."""
     function: Any = getattr(F, name, None) or getattr(torch, name)
-    limits = {"clamp": {"min": -1.0, "max": 1.0}, "clamp_min": {"min": 0.0}}.get(name, {})
+    settings: dict[str, dict[str, Any]] = {
+        "clamp": {"min": -1.0, "max": 1.0},
+        "clamp_min": {"min": 0.0},
+        "clamp_max": {"max": 0.0},
+        "threshold": {"threshold": 0.0, "value": 0.0},
+        "prelu": {"weight": torch.tensor([0.25], dtype=torch.float64)},
+    }
+    limits = settings.get(name, {})
     z = torch.linspace(-12, 12, 48001, dtype=torch.float64, requires_grad=True)
     (slopes,) = torch.autograd.grad(function(z, **limits).sum(), z)
     assert float(slopes.max()) == pytest.approx(LARGEST_SLOPE[name], rel=2e-3)
@@ -128,9 +137,42 @@ def test_units_of_three_dimensional_signals() -> None:
     assert (found.layer, found.units) == ("1", 2)
 
 
-def test_layers_that_hide_their_activations_do_no_harm() -> None:
+def gates_by_hand(layer: nn.LSTM, x: Tensor) -> list[Tensor]:
+    """Slopes of the gates of an LSTM in all time steps, each `[time, n, units]`."""
+    h = c = torch.zeros(len(x), layer.hidden_size)
+    steps: list[list[Tensor]] = []
+    for t in range(x.shape[1]):
+        z = x[:, t] @ layer.weight_ih_l0.T + h @ layer.weight_hh_l0.T
+        z = z + layer.bias_ih_l0 + layer.bias_hh_l0
+        enter, forget, cell, leave = z.chunk(4, -1)
+        c = forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
+        steps.append([forget, enter, cell, leave, c])
+        h = leave.sigmoid() * c.tanh()
+    gates = [torch.stack(part).detach() for part in zip(*steps, strict=True)]
+    curves = [torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid, torch.tanh]
+    slopes = []
+    for gate, curve in zip(gates, curves, strict=True):
+        free = gate.requires_grad_()
+        slopes += torch.autograd.grad(curve(free).sum(), free)
+    return slopes
+
+
+def test_the_gates_of_a_recurrent_layer_are_units() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.LSTM(4, 3, batch_first=True), torch.randn(6, 5, 4)
+    layer.weight_ih_l0.data *= 20
+    found = units_of(layer, x, chunk=4)
+    assert [u.function for u in found] == ["sigmoid", "sigmoid", "tanh", "sigmoid", "tanh"]
+    for units, slopes in zip(found, gates_by_hand(layer, x), strict=True):
+        assert (units.units, units.samples) == (3, 6)
+        small = slopes < FLAT * LARGEST_SLOPE[units.function]
+        assert units.flat == pytest.approx(float(small.double().mean()))
+        assert units.active.tolist() == (slopes != 0).any(0).sum(0).tolist()
+    assert found[0].flat > 0
+
+
+def test_layers_in_one_piece_are_one_signal() -> None:
     x = torch.randn(6, 3, 4)
-    assert units_of(nn.LSTM(4, 2, batch_first=True), x) == []
     layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0)
     (found,) = units_of(layer, x)
     assert (found.layer, found.function, found.units) == ("linear1", "relu", 8)
@@ -139,6 +181,40 @@ def test_layers_that_hide_their_activations_do_no_harm() -> None:
         signals = watch_signals(problem, problem.train)
         assert all(s.forward > 0 and s.backward > 0 for s in signals)
     assert [s.layer for s in signals] == ["self_attn", "linear1", "linear2"]
+
+
+class ChannelsLast(nn.Module):
+    """Channels in the last of four dimensions, and samples in the second of three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.dense = nn.Conv2d(1, 2, 1), nn.Linear(2, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.dense(self.conv(x).permute(0, 2, 3, 1)))
+        return torch.tanh(self.conv(x).flatten(2).transpose(0, 1)).sum((0, 2)) + h.sum((1, 2, 3))
+
+
+def test_units_wherever_their_dimension_was_moved() -> None:
+    relu, tanh = units_of(ChannelsLast(), torch.randn(7, 1, 3, 3))
+    assert (relu.layer, relu.units, relu.samples) == ("dense", 5, 7)
+    assert (tanh.layer, tanh.units, tanh.samples) == ("conv", 2, 7)
+
+
+@pytest.mark.parametrize("name", ["resnet", "lstm", "encoder", "weight-norm"])
+def test_an_archive_is_the_same_as_its_module(name: str) -> None:
+    made = architecture(name)
+    problems = [problem_of(model, made.x) for model in (made.model, archived(name))]
+    own, theirs = (
+        [(u.layer, u.function, u.flat) for u in watch_units(p, p.train)] for p in problems
+    )
+    assert own
+    assert own == theirs
+    pairs = [last_layer_inputs(p, p.train) for p in problems]
+    assert pairs[0] is not None
+    assert pairs[1] is not None
+    assert pairs[0][0] == pairs[1][0] == ("2" if name == "weight-norm" else "head")
+    torch.testing.assert_close(pairs[0][1], pairs[1][1])
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -49,3 +49,14 @@ from .barron.maurey import compress_network as compress_network
 # witnesses
 from .depth.narrow import level_path as level_path
 from .universality.uniform_fit import best_uniform_fit as best_uniform_fit
+
+# topics
+from . import architectures as architectures
+from . import barron as barron
+from . import depth as depth
+from . import dictionaries as dictionaries
+from . import memorization as memorization
+from . import piecewise as piecewise
+from . import polynomials as polynomials
+from . import rates as rates
+from . import universality as universality

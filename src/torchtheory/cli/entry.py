@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from torchtheory import __version__
-from torchtheory.cli import audit, compare, doctor, errata, explain, index, lab, size
+from torchtheory.cli import audit, compare, doctor, errata, explain, index, lab, network, size
 from torchtheory.cli.output import INTERRUPTED, complain, discard
 from torchtheory.core.errors import TorchTheoryError
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(audit.audit)
 app.command()(explain.explain)
+app.command()(network.network)
 app.command()(compare.compare)
 app.command()(index.index)
 app.command()(errata.errata)

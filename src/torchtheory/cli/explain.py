@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,20 +19,18 @@ from torchtheory.cli.options import (
     refuse_without_model,
 )
 from torchtheory.cli.output import console, print_json, print_place
+from torchtheory.cli.problems import example, inputs_of, problem
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.outputs import Place, refuse_places
 from torchtheory.report.files import EXPLANATION
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from torchtheory.models.samples import Samples
 
 DEFAULT_EXPLANATION = Path("torchtheory-explanation")
 DEFAULT_METHODS = ("lrp", "integrated-gradients")
-
-#: Most samples that are read of a data set to choose from.
-MOST_READ = 100_000
 
 
 def explain(
@@ -137,7 +133,7 @@ def explain(
     from torchtheory.explanation.methods.named import parse_rules
     from torchtheory.explanation.pages.page import print_explanations
 
-    asked = _example(seed) if model is None else _problem(model, weights, str(data), column, seed)
+    asked = example(seed) if model is None else problem(model, weights, str(data), column, seed)
     chosen = _chosen(asked.samples, numbers, samples, seed)
     picked = asked.samples.at(chosen)
     legend = Legend(
@@ -150,7 +146,7 @@ def explain(
     )
     found = run_explain(
         asked.network,
-        _inputs(asked.network, picked),
+        inputs_of(asked.network, picked),
         methods,
         target,
         rules=None if rules is None else parse_rules(rules),
@@ -167,50 +163,6 @@ def explain(
     else:
         print_explanations(found, console())
         print_place(page)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is explained, and what is known about its names."""
-
-    network: nn.Module
-    samples: Samples
-    title: str
-    features: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-
-
-def _example(seed: int) -> _Asked:
-    """The example of the audit, whose pixels lie in their rows again."""
-    from torch import nn
-
-    from torchtheory.audit.example import digits_example
-    from torchtheory.models.samples import Samples
-
-    network, _, test, _ = digits_example(seed)
-    images = Samples(test.x.reshape(-1, 1, 8, 8), test.y)
-    title = "MLP 64-64-64-10 on scikit-learn's digits"
-    return _Asked(nn.Sequential(nn.Flatten(), network), images, title)
-
-
-def _problem(model: str, weights: Path | None, data: str, column: str | None, seed: int) -> _Asked:
-    from torchtheory.data.sources import load_data
-    from torchtheory.data.tables import is_table, load_table
-    from torchtheory.models.loading import load_network
-    from torchtheory.models.samples import collect
-
-    features: Sequence[str] = ()
-    classes: Sequence[str] = ()
-    if is_table(data):
-        # nobody trains here, so all rows can be asked for, by their numbers in the file
-        table = load_table(data, column, test_fraction=0, seed=seed)
-        train, test, features, classes = table.train, table.test, table.features, table.classes
-    else:
-        train, test = load_data(data, target=column)
-    name, part = ("train", train) if test is None else ("test", test)
-    samples = collect(part, name, limit=MOST_READ, seed=seed)
-    network = load_network(model, weights, seed)
-    return _Asked(network, samples, model, tuple(features), tuple(classes))
 
 
 def _chosen(given: Samples, numbers: Sequence[int], count: int | None, seed: int) -> Tensor:
@@ -234,22 +186,3 @@ def _labels(samples: Samples) -> Tensor | None:
     if not samples.labeled or y[0].numel() != 1:
         return None
     return y.reshape(len(y))
-
-
-def _inputs(network: nn.Module, samples: Samples) -> Tensor | tuple[Tensor, ...]:
-    """What the network is called with; inputs by name in the order in which it takes them."""
-    if samples.rows is None:
-        return samples.x
-    rows = samples.rows.take(samples.x).taken_by(network)
-    if not isinstance(rows.parts, dict):
-        return rows.parts
-    try:
-        bound = inspect.signature(network.forward).bind(**rows.parts)
-    except (TypeError, ValueError):
-        bound = None
-    if bound is None or bound.kwargs:
-        raise InvalidInput(
-            f"the inputs {', '.join(rows.parts)} cannot be given to the model one after the other; "
-            "give a model whose forward takes them in order"
-        )
-    return tuple(bound.args)

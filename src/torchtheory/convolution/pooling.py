@@ -169,7 +169,10 @@ class ConvolutionBlock(nn.Module):
             )
         own = self.convolution
         if any(k % 2 == 0 for k in own.kernel_size):
-            raise InvalidInput("torch pads both sides alike, so the kernel must have an odd size")
+            raise InvalidInput(
+                "torch pads both sides alike, so the kernel must have an odd size, not "
+                f"{list(own.kernel_size)}"
+            )
         return convolution_layer(
             own.weight.detach(),
             None if own.bias is None else own.bias.detach(),

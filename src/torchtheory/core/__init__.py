@@ -1,1 +1,5 @@
 """The vocabulary: errors, checks, intervals, claims, statements, records, the catalogue."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from torchtheory.core import catalogue
-from torchtheory.core.checks import nonnegative_number
+from torchtheory.core.checks import described, nonnegative_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.foreign_text import printable
 from torchtheory.core.intervals import COUNTED, Interval
@@ -323,7 +323,10 @@ def claim(
             f"alternatives go with a statistical equation, and the relation is {relation!r}"
         )
     if not all(map(math.isfinite, others)):
-        raise InvalidInput("alternatives must be finite numbers: any interval excludes the others")
+        raise InvalidInput(
+            f"alternatives must be finite numbers, not {described(list(others))}: any interval "
+            "excludes the others"
+        )
     if trivial is not None and math.isnan(trivial):
         raise InvalidInput("trivial must be a number, not NaN")
     p, m = _as_array(promised, "promised"), _as_array(measured, "measured")

@@ -248,7 +248,8 @@ class Statement:
         if not 1 <= len(rest) <= 2:
             raise InvalidInput(
                 "slope takes x, y, the promised rate and a tolerance, or a fitted Interval in "
-                "place of x and y"
+                f"place of x and y, and {len(rest)} numbers came after "
+                f"{'the Interval' if isinstance(x, Interval) else 'x and y'}"
             )
         rate, tolerance = (*rest, 0.0)[:2]
 

@@ -15,6 +15,8 @@ from .image_sets import load_image_set as load_image_set
 from .cifar10 import load_cifar10 as load_cifar10
 from .image_sets import locate_image_set as locate_image_set
 from .image_sets import data_directory as data_directory
+from .clevr import clevr as clevr
+from .mini_clevr import mini_clevr as mini_clevr
 
 # generators
 from .synthetic import xor as xor
@@ -22,3 +24,4 @@ from .synthetic import separable_gaussians as separable_gaussians
 from .synthetic import linear_sample as linear_sample
 from .synthetic import logistic_sample as logistic_sample
 from .synthetic import unit_vectors as unit_vectors
+from .two_clouds import two_gaussian_clouds as two_gaussian_clouds

@@ -26,7 +26,7 @@ def checked_inputs(x: Tensor, group: Group | Actions) -> Tensor:
     if not isinstance(x, Tensor):
         raise InvalidType(f"x must be a torch tensor of inputs, not {described(x)}")
     if x.layout != torch.strided:
-        raise InvalidType("x must be a dense tensor of inputs: call .to_dense()")
+        raise InvalidType(f"x must be a dense tensor of inputs, not {x.layout}: call .to_dense()")
     if x.ndim == 0 or len(x) == 0 or x.numel() == 0:
         raise EmptyData(f"x must hold at least one input, and its shape is {list(x.shape)}")
     if x.is_floating_point():

@@ -146,7 +146,10 @@ def product_group(*groups: FiniteGroup) -> FiniteGroup:
     FiniteGroup(Z/2 x Z/3, order 6, abelian)
     """
     if not groups or not all(isinstance(g, FiniteGroup) for g in groups):
-        raise InvalidType("a product is one of groups, at least one: cyclic_group(n) makes one")
+        raise InvalidType(
+            f"a product is one of groups, at least one, not {described(groups)}: cyclic_group(n) "
+            "makes one"
+        )
     order = math.prod(g.order for g in groups)
     whole_number(order, "the order of the product", least=1, most=_LARGEST_ORDER)
     table = groups[0].table

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module, whole_number
+from torchtheory.core.checks import as_module, described_layers, whole_number
 from torchtheory.core.errors import InvalidInput, UnsupportedModel
 
 
@@ -142,7 +142,8 @@ def _hidden_layer(network: nn.Module) -> tuple[nn.Linear, nn.Module, nn.Linear]:
         or not isinstance(layers[2], nn.Linear)
     ):
         raise UnsupportedModel(
-            "the network must be nn.Sequential(nn.Linear, activation, nn.Linear), one hidden layer"
+            "the network must be nn.Sequential(nn.Linear, activation, nn.Linear), one hidden "
+            f"layer, not {described_layers(network)}"
         )
     return layers[0], layers[1], layers[2]
 

@@ -34,3 +34,9 @@ from .judging.stability import explanation_stability as explanation_stability
 from .judging.clever_hans import clever_hans as clever_hans
 from .tuning import tune as tune
 from .pruning import prune_by_relevance as prune_by_relevance
+
+# topics
+from . import methods as methods
+from . import judging as judging
+from . import pages as pages
+from . import visual_questions as visual_questions

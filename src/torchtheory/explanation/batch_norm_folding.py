@@ -18,11 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import as_module, module_with_values
+from torchtheory.core.errors import EmptyData
 from torchtheory.models.model import (
     evaluating,
     global_randomness_kept,
     main_output,
     one_output,
+    real_rows,
     tensors_in,
 )
 from torchtheory.models.opened import answer
@@ -77,6 +79,9 @@ def fold_batch_norm(model: nn.Module, probe: Tensor | Sequence[Tensor]) -> Folde
     """
     module_with_values(model)
     probe = [probe] if isinstance(probe, Tensor) else probe
+    for inputs in probe:
+        if inputs.numel() == 0:
+            raise EmptyData(f"the probe needs a sample, and its shape is {list(inputs.shape)}")
     made = copied(model).requires_grad_(False)
     with torch.no_grad(), evaluating(made), global_randomness_kept():
         calls = _Calls(made)
@@ -105,7 +110,7 @@ def fold_batch_norm(model: nn.Module, probe: Tensor | Sequence[Tensor]) -> Folde
 
 def _outputs(model: nn.Module, probe: Sequence[Tensor]) -> Tensor:
     returned = answer(model, *(t.clone() for t in probe))
-    return one_output(returned, main_output(returned))
+    return real_rows(one_output(returned, main_output(returned)), len(probe[0]))
 
 
 class _Calls(NamedCalls):

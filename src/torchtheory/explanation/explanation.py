@@ -93,7 +93,7 @@ class Explanation:
         return picture(self, x, names=names, words=words, samples=samples, part=part)
 
     def _repr_html_(self) -> str:
-        from torchtheory.explanation.pages.page import explanation_fragment
+        from torchtheory.explanation.pages.one_explanation import explanation_fragment
 
         return explanation_fragment(self)
 

@@ -30,10 +30,20 @@ from torchtheory.explanation.composites import DoubtfulRules, Rules, as_composit
 from torchtheory.explanation.explanation import Explanation, explained
 from torchtheory.explanation.ledger import Entry, Ledger
 from torchtheory.explanation.propagation.linear_maps import Kept
-from torchtheory.explanation.propagation.marks import mark_of, numbered
-from torchtheory.explanation.propagation.operations import HANDLERS
-from torchtheory.explanation.propagation.tracing import Propagation
-from torchtheory.explanation.score import Inputs, Score, Target, open_score, refuse_constant
+from torchtheory.explanation.propagation.marks import Mark, is_signal, mark_of, noted, numbered
+from torchtheory.explanation.propagation.operations import RULES
+from torchtheory.explanation.propagation.tracing import Propagation, outputs_of
+from torchtheory.explanation.score import (
+    Inputs,
+    Recorded,
+    Score,
+    Target,
+    embedded,
+    open_score,
+    refuse_constant,
+)
+from torchtheory.tracing.interpret import interpret
+from torchtheory.tracing.network import Network
 
 
 def lrp(
@@ -142,7 +152,8 @@ class _Passes:
         self.rules, self.layers, self.fold = rules, layers, fold
         self.folded: dict[str, str] = {}
         self.not_folded: dict[str, str] = {}
-        self.kept: Kept = {}
+        self.kept: tuple[Network, Kept] | None = None
+        self.recorded: Recorded | None = None
         self.first: tuple[Propagation, Tensor, Tensor] | None = None
         self.doubts: dict[str, None] = {}
 
@@ -184,18 +195,30 @@ class _Passes:
     ) -> tuple[Propagation, Tensor, Tensor]:
         """What watched a pass, its points and its outputs."""
         rules = as_composite(self.rules, score.network)
-        trace = Propagation(score.network, len(points), rules, HANDLERS, self.kept, self.layers)
+        self.recorded = self.recorded or Recorded(score.network, RULES.knows)
         with torch.enable_grad():
-            start = points.detach().clone().requires_grad_()
-            trace.begin(start)
+            start = points.detach().requires_grad_()
+            arguments, vectors = score.arguments(start, rows)
+        network = self.recorded.of(arguments)
+        if self.kept is None or self.kept[0] is not network:
+            self.kept = (network, Kept(network.tensors.values()))
+        trace = Propagation(RULES, network, score.network, len(points), rules, self.kept[1])
+        outputs = {name: outputs_of(network, name) for name in self.layers}
+        trace.watched = {value: None for of in outputs.values() for value in of}
+        with torch.enable_grad():
+            for t in (*arguments, *(v for own in vectors for v in own)):
+                noted(t, Mark(numbered(t)))
+            trace.embedded = embedded(network, vectors)
+            trace.watch(dict(zip(network.inputs, arguments, strict=True)))
             try:
-                with trace.named(), trace:
-                    returned = score.run(start, rows)
+                returned = score.main(interpret(network, trace, arguments, len(points)))
             except BaseException:
                 trace.close()
                 raise
-            trace.running = False
-        return trace, start, trace.current(returned)
+        for name, of in outputs.items():
+            met = [trace.watched[value] for value in of]
+            trace.outputs[name] = [t for t in met if t is not None and is_signal(t)]
+        return trace, start, returned
 
     def propagated(self, score: Score) -> tuple[Tensor, Ledger, dict[str, Tensor]]:
         """Relevance `[n, d]` of all entries, the ledger, and relevance of the layers."""

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from torchtheory.core.budget import check_time
 from torchtheory.core.checks import all_finite, as_module, described
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, UnsupportedModel
-from torchtheory.models.model import main_output, one_output
+from torchtheory.models.model import PureFunction, main_output, one_output
 from torchtheory.models.opened import answer, opened
+from torchtheory.tracing.network import Network, Operation
+from torchtheory.tracing.recorder import record
 
 #: A class, a class per sample, weights of the outputs, an index of one output, or a function of the
 #: outputs `[n, ...]` that returns scores `[n]`; None for the predicted class.
@@ -66,6 +66,7 @@ class Score:
         self.network, self.x, self._single = network, tuple(x), single
         self._part, self._probabilities = output, probabilities
         self.forwards = self.backwards = 0
+        self._recorded = Recorded(network)
         given = any(not t.is_floating_point() for t in self.x)
         before = torch.get_rng_state()
         self.first: Tensor | None = None
@@ -76,7 +77,7 @@ class Score:
             self.first = first(self, self.points)
             outputs = self.first
         else:
-            returned, found = _asked(network, self.x)
+            returned, found = self._asked(self.x)
             self._part = main_output(returned) if self._part is None else self._part
             self._parts = [(k, v) for k, own in enumerate(found) for v in own]
             self._lay_out()
@@ -116,22 +117,38 @@ class Score:
 
     def run(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
         """Outputs of the network at points; nothing is counted."""
+        arguments, vectors = self.arguments(points, rows)
+        if not any(vectors):
+            # copies: the model may write into them
+            return self.main(answer(self.network, *(t.clone() for t in arguments)))
+        network = self._recorded.of(arguments)
+        given = embedded(network, vectors)
+
+        def step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return given[op] if op in given else op.function(*args, **kwargs)
+
+        return self.main(network.evaluate(arguments, len(points), step))
+
+    def arguments(
+        self, points: Tensor, rows: Tensor | None = None
+    ) -> tuple[list[Tensor], list[list[Tensor]]]:
+        """What the network is given at points, and the embeddings of each input that is words."""
         pieces = torch.split(points, self._columns, 1)
+        found: list[Tensor] = []
+        vectors: list[list[Tensor]] = []
         shaped = [
-            piece.reshape(len(points), *value.shape[1:]).clone()  # the model may write into it
-            for piece, (_, value) in zip(pieces, self._parts, strict=True)
+            (k, piece.reshape(len(points), *value.shape[1:]))
+            for piece, (k, value) in zip(pieces, self._parts, strict=True)
         ]
-        arguments: list[Tensor] = []
-        replaced: list[tuple[Tensor, list[Tensor]]] = []
         for k, given in enumerate(self.x):
-            own = [s for s, (owner, _) in zip(shaped, self._parts, strict=True) if owner == k]
-            if given.is_floating_point():
-                arguments += own
-            else:
-                arguments.append((given if rows is None else given[rows]).clone())
-                replaced.append((arguments[-1], own))
-        with _Embedded(replaced) if replaced else nullcontext():
-            returned = answer(self.network, *arguments)
+            own = [piece for owner, piece in shaped if owner == k]
+            real = given.is_floating_point()
+            found += own if real else [given if rows is None else given[rows]]
+            vectors.append([] if real else own)
+        return found, vectors
+
+    def main(self, returned: object) -> Tensor:
+        """The output that is meant among what the network returns."""
         self._part = main_output(returned) if self._part is None else self._part
         return one_output(returned, self._part)
 
@@ -184,7 +201,7 @@ class Score:
         given = [t.to(own) for t, own in zip(given, self.x, strict=True)]
         if all(t.is_floating_point() for t in given):
             return torch.cat([t.reshape(len(t), -1) for t in given], 1)
-        found = _asked(self.network, given)[1]
+        found = self._asked(given)[1]
         return torch.cat([v.reshape(len(v), -1) for own in found for v in own], 1)
 
     def by_place(self, entries: Tensor) -> Tensor:
@@ -213,6 +230,32 @@ class Score:
             found[k] = whole
         shaped = tuple(f for f in found if f is not None)
         return shaped[0] if self._single else shaped
+
+    def _asked(self, x: Sequence[Tensor]) -> tuple[object, list[list[Tensor]]]:
+        """What the network returns, and what stands for each input: itself, or its embeddings."""
+        if all(t.is_floating_point() for t in x):
+            with torch.no_grad():
+                return answer(self.network, *(t.clone() for t in x)), [[t] for t in x]
+        network = self._recorded.of(x)
+        uses = embeddings(network)
+        found: list[list[Tensor]] = [[t] if t.is_floating_point() else [] for t in x]
+
+        def step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            made = op.function(*args, **kwargs)
+            if op in uses:
+                found[uses[op]].append(made)
+            return made
+
+        with torch.no_grad():
+            returned = network.evaluate(x, len(x[0]), step)
+        for t, parts in zip(x, found, strict=True):
+            if not parts:
+                raise UnsupportedModel(
+                    f"no embedding takes the whole numbers {list(t.shape)} as they stand, so the "
+                    "score has no slope in them: give real inputs (x.float()), or a model that "
+                    "calls nn.Embedding on all of them, neither cut nor turned round"
+                )
+        return returned, found
 
     def _lay_out(self) -> None:
         """Points of what stands for the inputs, side by side."""
@@ -258,8 +301,6 @@ class Score:
                 f"the model returns {list(outputs.shape)} for {len(self)} samples: an explanation "
                 "needs one row of outputs per sample"
             )
-        if outputs.is_complex():
-            raise InvalidInput("the model returns complex numbers, of which none is a score")
         return all_finite(outputs.detach(), "the outputs of the model")
 
     def selected(self, outputs: Tensor, rows: Tensor | None) -> Tensor:
@@ -426,76 +467,58 @@ def _one_per_sample(scores: Any, count: int) -> Tensor:
     return scores
 
 
-def _asked(network: nn.Module, x: Sequence[Tensor]) -> tuple[object, list[list[Tensor]]]:
-    """What the network returns, and what stands for each input: itself, or its embeddings."""
-    own = [t.clone() for t in x]
-    with torch.no_grad(), _Embeddings([t for t in own if not t.is_floating_point()]) as seen:
-        returned = answer(network, *own)
-    return returned, [
-        [given] if given.is_floating_point() else seen.found(t)
-        for given, t in zip(x, own, strict=True)
-    ]
+class Recorded:
+    """The operations of a network: recorded once, or anew where its way depends on the samples.
+
+    Args:
+        model: the network, which nobody else runs.
+        known: which operations are to stay as they are; see `record`.
+    """
+
+    def __init__(self, model: nn.Module, known: Callable[[str], bool] | None = None) -> None:
+        self._model, self._known = model, known
+        self._function: PureFunction | None = None
+        self._network: Network | None = None
+
+    def of(self, x: Sequence[Tensor]) -> Network:
+        """The network that runs on these inputs."""
+        if self._network is not None:
+            return self._network
+        given, whole = tuple(t.detach() for t in x), self._function is not None
+        self._function = self._function or PureFunction(self._model, private=False)
+        network = record(self._function, given, known=self._known, whole=whole)
+        if network.decisions and network.rows is None:
+            return record(self._function, given, known=self._known, whole=True)
+        self._network = network if network.rows is None else None
+        return network
 
 
-class _Embeddings(TorchFunctionMode):
-    """Sees what is made of the given whole numbers in embeddings."""
-
-    def __init__(self, given: Sequence[Tensor]) -> None:
-        super().__init__()
-        self._given = list(given)
-        self._seen: list[tuple[int, Tensor]] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in {F.embedding, torch.embedding}:
-            seen = {owner for owner, _ in self._seen}
-            unseen_first = sorted(self._given, key=lambda t: id(t) in seen)
-            owner = _owner(_numbers_of(func, args, kwargs or {}), unseen_first)
-            if owner is not None:
-                # as it is now: positions are often added in place
-                self._seen.append((id(unseen_first[owner]), result.clone()))
-        return result
-
-    def found(self, t: Tensor) -> list[Tensor]:
-        """The embeddings of an input."""
-        embedded = [v for owner, v in self._seen if owner == id(t)]
-        if not embedded:
-            raise UnsupportedModel(
-                f"no embedding takes the whole numbers {list(t.shape)} as they stand, so the score "
-                "has no slope in them: give real inputs (x.float()), or a model that calls "
-                "nn.Embedding on all of them, neither cut nor turned round"
-            )
-        return embedded
+#: Operations that leave numbers of words where they are.
+_AS_THEY_STAND = frozenset(
+    """
+    to long int type type_as clone contiguous detach alias identity view reshape view_as reshape_as
+    lift_fresh cpu cuda
+    """.split()
+)
 
 
-class _Embedded(TorchFunctionMode):
-    """Puts given vectors in the place of what embeddings return, in the same order."""
-
-    def __init__(self, replaced: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> None:
-        super().__init__()
-        self._left = [(ids, list(vectors)) for ids, vectors in replaced]
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in {F.embedding, torch.embedding}:
-            left = [(ids, vectors) for ids, vectors in self._left if vectors]
-            owner = _owner(_numbers_of(func, args, kwargs or {}), [ids for ids, _ in left])
-            if owner is not None:
-                return left[owner][1].pop(0)
-        return func(*args, **(kwargs or {}))
-
-
-def _numbers_of(func: Any, args: Any, kwargs: Any) -> Tensor | None:
-    if func is F.embedding:
-        ids = args[0] if args else kwargs.get("input")
-    else:
-        ids = args[1] if len(args) > 1 else kwargs.get("indices")
-    return ids if isinstance(ids, Tensor) else None
+def embeddings(network: Network) -> dict[Operation, int]:
+    """The operations that embed the words of an input as they stand, and which input."""
+    owner = {value: k for k, value in enumerate(network.inputs)}
+    found: dict[Operation, int] = {}
+    for op in network:
+        if op.name == "embedding":
+            numbers = op.arguments.get("indices", op.arguments.get("input"))
+            if numbers in owner:
+                found[op] = owner[numbers]
+        elif op.name in _AS_THEY_STAND and op.inputs and op.inputs[0] in owner:
+            (made,) = op.outputs
+            if made.shape == op.inputs[0].shape:
+                owner[made] = owner[op.inputs[0]]
+    return found
 
 
-def _owner(ids: Tensor | None, inputs: Sequence[Tensor]) -> int | None:
-    """Which of the inputs the numbers of words are: by memory, or, if they are copies, by value."""
-    if ids is None:
-        return None
-    alike = [k for k, t in enumerate(inputs) if ids.shape == t.shape and torch.equal(ids, t)]
-    same = [k for k in alike if ids.data_ptr() == inputs[k].data_ptr()]
-    return next(iter(same or alike), None)
+def embedded(network: Network, vectors: Sequence[Sequence[Tensor]]) -> dict[Operation, Tensor]:
+    """Given vectors in the place of what embeddings return, in the same order."""
+    left = [iter(own) for own in vectors]
+    return {op: next(left[k]) for op, k in embeddings(network).items()}

@@ -40,3 +40,14 @@ from .memorization.experiment import memorization_test as memorization_test
 
 # exact risks
 from .learning.finite_distributions import FiniteDistribution as FiniteDistribution
+
+# topics
+from . import complexity as complexity
+from . import flatness as flatness
+from . import implicit_bias as implicit_bias
+from . import interpolation as interpolation
+from . import learning as learning
+from . import memorization as memorization
+from . import pac_bayes as pac_bayes
+from . import paths as paths
+from . import vc as vc

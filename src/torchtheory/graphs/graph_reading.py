@@ -162,10 +162,7 @@ def _from_networkx(source: nx.Graph, directed: bool | None) -> Graph:
     edges = torch.tensor([[place[i], place[j]] for i, j, _ in listed], dtype=torch.int64)
     weights = None
     if any(w is not None for *_, w in listed):
-        try:
-            values = [1.0 if w is None else float(w) for *_, w in listed]
-        except (TypeError, ValueError):
-            raise InvalidType("the weights of the edges must be real numbers") from None
+        values = [1.0 if w is None else _real(w) for *_, w in listed]
         weights = torch.tensor(values, dtype=torch.float64)
     elif source.is_multigraph():
         weights = torch.ones(len(listed), dtype=torch.float64)
@@ -175,6 +172,15 @@ def _from_networkx(source: nx.Graph, directed: bool | None) -> Graph:
         edges = torch.cat([edges, edges[:, proper].flip(0)], 1)
         weights = None if weights is None else torch.cat([weights, weights[proper]])
     return _from_edges(edges, len(names), weights, None, directed, names=names, symmetrize=True)
+
+
+def _real(weight: Any) -> float:
+    try:
+        return float(weight)
+    except (TypeError, ValueError):
+        raise InvalidType(
+            f"the weights of the edges must be real numbers, not {described(weight)}"
+        ) from None
 
 
 def _from_data(source: Any, directed: bool | None) -> Graph:
@@ -209,7 +215,9 @@ def _from_matrix(
         )
     if isinstance(source, Tensor):
         if source.is_complex():
-            raise InvalidType("the entries of an adjacency matrix must be real numbers")
+            raise InvalidType(
+                f"the entries of an adjacency matrix must be real numbers, not {source.dtype}"
+            )
         source = source.detach()
         entries = source.to_sparse_coo().coalesce()
         edges, values = entries.indices(), entries.values()
@@ -305,7 +313,7 @@ def _checked_weights(given: Any, edges: Tensor) -> Tensor | None:
             f"weights must hold one number per edge, [{edges.shape[1]}], not {list(weights.shape)}"
         )
     if weights.is_complex():
-        raise InvalidType("the weights of edges must be real numbers")
+        raise InvalidType(f"the weights of edges must be real numbers, not {weights.dtype}")
     weights = weights.detach().to(edges.device)
     if weights.dtype not in (torch.float32, torch.float64):
         weights = weights.to(torch.float64)

@@ -290,7 +290,10 @@ def heat_diffusion(
 def _gains(response: Response, frequencies: Tensor) -> Tensor:
     given = torch.as_tensor(as_function(response, "response")(frequencies))
     if given.is_complex():
-        raise InvalidType("the response must be real: filter its real and imaginary part apart")
+        raise InvalidType(
+            f"the response must be real, not {given.dtype}: filter its real and imaginary part "
+            "apart"
+        )
     gains = given.to(frequencies)
     if gains.ndim == 0:
         gains = gains.expand_as(frequencies)

@@ -6,7 +6,8 @@ from .tangent.operator import jacobian_operator as jacobian_operator
 # infinite width
 from .infinite.dense import nngp as nngp
 from .infinite.dense import ntk as ntk
-from .infinite.dense import limit_kernel as limit_kernel
+from .infinite.module_limit import limit_kernel as limit_kernel
+from .infinite.module_limit import module_limit as module_limit
 from .infinite.dense import limit_kernels as limit_kernels
 from .infinite.convolution import convolutional_kernels as convolutional_kernels
 from .infinite.dual_activations import dual_activation as dual_activation
@@ -42,3 +43,9 @@ from .learning.random_features import RandomFeatures as RandomFeatures
 # paths
 from .paths.deep_paths import path_features as path_features
 from .paths.path_kernel import path_norms as path_norms
+
+# topics
+from . import tangent as tangent
+from . import infinite as infinite
+from . import learning as learning
+from . import paths as paths

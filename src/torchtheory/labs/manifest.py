@@ -9,15 +9,15 @@ import ast
 import os
 import pkgutil
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.abc import InspectLoader, PathEntryFinder
 from typing import Any
 
-from torchtheory import labs
-
-PACKAGE = labs.__name__
+#: By name: asking for the package itself would mean all that its front may load.
+PACKAGE = "torchtheory.labs"
 
 # The decorator of a function at the left margin, and nothing of the function's body: parsing whole
 # files takes a second for each two hundred labs, parsing their decorators a few hundredths.
@@ -50,7 +50,8 @@ def lab_modules() -> list[str]:
     return [name for name, _ in _modules()]
 
 
-def _modules(path: Iterable[str] = labs.__path__, package: str = PACKAGE) -> Iterator[tuple[str, Any]]:
+def _modules(path: Iterable[str] | None = None, package: str = PACKAGE) -> Iterator[tuple[str, Any]]:
+    path = sys.modules[PACKAGE].__path__ if path is None else path
     for found in pkgutil.iter_modules(path, package + "."):
         if found.name in (f"{PACKAGE}.engine", __name__):
             continue
@@ -92,8 +93,9 @@ def _read(module: str, definition: str) -> ListedLab:
     decorator = function.decorator_list[0]
     assert isinstance(decorator, ast.Call)
     (name,) = map(ast.literal_eval, decorator.args)
-    # the full preset may be computed: nothing of it is listed
-    given = {k.arg: ast.literal_eval(k.value) for k in decorator.keywords if k.arg != "full"}
+    # presets and ranges may be computed: nothing of them is listed
+    listed = ("room", "title", "covers", "errata")
+    given = {k.arg: ast.literal_eval(k.value) for k in decorator.keywords if k.arg in listed}
     covers, errata = tuple(given["covers"]), tuple(given.get("errata", ()))
     return ListedLab(name, given["room"], given["title"], covers, errata, module)
 

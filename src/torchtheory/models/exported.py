@@ -38,8 +38,8 @@ from torchtheory.models.exported_operators import ASSERTIONS, Operator, find_ope
 #: The version of the archive's schema that is understood.
 SCHEMA = 8
 
-#: The innermost of "name,path,class;name,path,class".
-_LAYER = re.compile(r"(?:.*;)?[^;,]*,(?P<path>[\w.]{0,200}),(?:[\w.]*\.)?(?P<kind>\w{1,200})")
+#: One module of "call,path,class;call,path,class".
+_LAYER = re.compile(r"([^;,]{0,300}),([\w.]{0,200}),(?:[\w.]*\.)?(\w{1,200})")
 
 # More dimensions than numpy has, or nested modules than a person names.
 _MOST_DIMENSIONS = 64
@@ -90,14 +90,15 @@ def load_exported(path: str | Path) -> nn.Module:
 class _Step:
     """A node of the graph: `outputs = function(*arguments)`, after which `last` can go.
 
-    `layer` has the path and the class of the module that called it when it was exported.
+    `layers` has the paths and classes of the modules that ran when it was exported, outermost
+    first, and a name of the call of each.
     """
 
     operator: Operator
     arguments: list[tuple[str, Any]]
     outputs: list[Any]
     last: list[str]
-    layer: tuple[str, str] | None
+    layers: tuple[tuple[str, str, str], ...]
 
 
 class ExportedNetwork(nn.Module):
@@ -152,8 +153,8 @@ class ExportedNetwork(nn.Module):
         self._reference = next(floating, None)
         self._precision = None if self._reference is None else tensors[self._reference].dtype
         self._numbers: dict[Any, dict[int, float]] = {}
-        #: Path and class of the module that the operation which runs now was part of.
-        self.running_layer: tuple[str, str] | None = None
+        #: Paths, classes and calls of the modules that the operation which runs now was part of.
+        self.running_layers: tuple[tuple[str, str, str], ...] = ()
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The network's output: one tensor, or a tuple where the exported one returned several."""
@@ -228,7 +229,7 @@ class ExportedNetwork(nn.Module):
         """
         values |= {k: v for k, v in zip(self._inputs, leaves, strict=True) if k is not None}
         for number, step in enumerate(self._steps):
-            self.running_layer = step.layer
+            self.running_layers = step.layers
             arguments = [(k, value_of(a, values, place)) for k, a in step.arguments]
             if first:
                 step.operator.refuse_others(arguments)
@@ -293,7 +294,7 @@ class _Held(dict[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.count += _bytes(value) - _bytes(self.get(name))
-        refuse_too_large(self.count, "what the exported network computes")
+        refuse_too_large(self.count, "what the exported network computes", FileProblem)
         super().__setitem__(name, value)
 
     def pop(self, name: str, default: Any = None) -> Any:
@@ -308,7 +309,8 @@ def _bytes(value: Any) -> int:
 
 
 def _refuse_huge(tensor: Tensor) -> None:
-    refuse_too_large(tensor.numel() * tensor.element_size(), "a tensor of the exported network")
+    size = tensor.numel() * tensor.element_size()
+    refuse_too_large(size, "a tensor of the exported network", FileProblem)
     if tensor.ndim > _MOST_DIMENSIONS:
         raise FileProblem(f"a tensor of the exported network has {tensor.ndim} dimensions")
 
@@ -388,16 +390,17 @@ def _steps(nodes: list[dict[str, Any]], outputs: list[Any], name: str) -> list[_
         used = {n for i in node["inputs"] for n in names_in(i["arg"])}
         made = {n for output in node["outputs"] for n in names_in(output)}
         last = sorted((used | made) - needed)
-        steps.append(_Step(found, arguments, node["outputs"], last, _layer_of(node)))
+        steps.append(_Step(found, arguments, node["outputs"], last, _layers_of(node)))
         needed |= used
     return steps[::-1]
 
 
-def _layer_of(node: dict[str, Any]) -> tuple[str, str] | None:
-    """Path and class of the module that a node was part of, if the archive says so."""
+def _layers_of(node: dict[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    """Paths, classes and calls of the modules that a node was part of, if the archive says so."""
     stack = (node.get("metadata") or {}).get("nn_module_stack")
-    found = _LAYER.fullmatch(stack) if isinstance(stack, str) else None
-    return (found["path"], found["kind"]) if found else None
+    parts = stack.split(";")[:_DEEPEST] if isinstance(stack, str) else []
+    found = [_LAYER.fullmatch(part) for part in parts]
+    return tuple((f[2], f[3], f[1]) for f in found if f is not None) if all(found) else ()
 
 
 def _store(output: Any, value: Any, values: dict[str, Any]) -> None:

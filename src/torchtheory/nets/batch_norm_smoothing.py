@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from torchtheory.core.checks import as_batch, as_module, nonnegative_number
+from torchtheory.core.checks import as_batch, as_module, described, nonnegative_number
 from torchtheory.core.errors import (
     InvalidInput,
     NonFinite,
@@ -63,7 +63,7 @@ class NormalizedBatch:
         """Normalize `b[..., m]` along its last dimension."""
         nonnegative_number(eps, "eps")
         if not isinstance(b, Tensor) or not b.is_floating_point():
-            raise InvalidInput("a batch is a tensor of floating-point numbers")
+            raise InvalidInput(f"a batch is a tensor of floating-point numbers, not {described(b)}")
         if b.ndim < 1 or b.shape[-1] < 2:
             raise ShapeMismatch(f"a batch has at least two values, not {list(b.shape)}")
         if not bool(b.isfinite().all()):
@@ -295,7 +295,9 @@ def batch_norm_smoothing(
                 handle.remove()
         value = (_usual_loss(y) if loss is None else loss)(outputs, y)
         if not isinstance(value, Tensor) or value.numel() != 1:
-            raise InvalidInput("the loss must be one number, a tensor with one entry")
+            raise InvalidInput(
+                f"the loss must be one number, a tensor with one entry, not {described(value)}"
+            )
         if not bool(value.isfinite()):
             raise NonFinite("the loss on the batch is not finite")
         missing = [n for n in layers if n not in kept]

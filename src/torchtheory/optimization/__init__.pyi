@@ -44,3 +44,11 @@ from .curvature.noise_scale import gradient_noise_scale as gradient_noise_scale
 
 # gradient flow
 from .descent.flow import gradient_flow as gradient_flow
+
+# topics
+from . import certificates as certificates
+from . import curvature as curvature
+from . import descent as descent
+from . import landscape as landscape
+from . import linear_networks as linear_networks
+from . import parallel_networks as parallel_networks

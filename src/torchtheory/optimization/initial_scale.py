@@ -21,7 +21,7 @@ from torchtheory.models.model import Parameters, parameters_from
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.fresh_weights import drawn_anew
-from torchtheory.optimization.landscape.batch_statistics import batches_normalized
+from torchtheory.optimization.landscape.batch_statistics import normalized_by_batch
 from torchtheory.tracing.watching import LayerSignal, watch_signals
 from torchtheory.training.signal_propagation import predict_signal_of
 
@@ -216,8 +216,7 @@ def _samples(problem: Problem, samples: Samples | None, draws: int, seed: int) -
 
 def _signals(problem: Problem, samples: Samples, point: Parameters) -> list[LayerSignal]:
     """With batches normalized by themselves: averages of other weights do not belong to these."""
-    with batches_normalized(problem.model):
-        return watch_signals(problem, samples, point)
+    return watch_signals(problem, samples, point, compute=normalized_by_batch)
 
 
 class _Draws:

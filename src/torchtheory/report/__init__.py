@@ -1,1 +1,5 @@
 """How results become a terminal page, JSON, Markdown, HTML, a notebook cell."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -7,13 +7,12 @@ not apply, what was not done, how the numbers were checked, and where the statem
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.diagnosis import Area, Assessment, State
-from torchtheory.core.exercises import labs_by_id
 from torchtheory.core.figure import Figure
 from torchtheory.core.record import Table
 from torchtheory.report import wording
@@ -244,9 +243,8 @@ def _omissions(audit: AuditResult, verdict: Verdict) -> tuple[Omission, ...]:
 def _references(audit: AuditResult) -> tuple[Reference, ...]:
     ids = dict.fromkeys(i for f in audit.findings for c in f.claims for i in c.ids)
     known = catalogue.entries()
-    labs: Mapping[str, Sequence[str]] = labs_by_id() if ids else {}
     return tuple(
-        Reference(i, known[i].name, known[i].citation, tuple(labs.get(i, ())))
+        Reference(i, known[i].name, known[i].citation, tuple(audit.labs.get(i, ())))
         for i in sorted(ids)
         if i in known
     )

@@ -37,3 +37,9 @@ from .bounds.training import IntervalTraining as IntervalTraining
 
 # networks written down
 from .robust_memorizer import robust_memorizer as robust_memorizer
+
+# topics
+from . import attacks as attacks
+from . import bounds as bounds
+from . import exact as exact
+from . import lipschitz as lipschitz

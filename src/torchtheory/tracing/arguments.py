@@ -32,6 +32,8 @@ _PROTOCOLS = {
     "mT": ("input",),
     "H": ("input",),
     "mH": ("input",),
+    **dict.fromkeys(("float", "double", "half", "bfloat16", "int", "long", "bool"), ("input",)),
+    "put": ("input", "part", "view_args", "view_kwargs"),
 }
 
 #: Methods that take a list of sizes or dimensions one by one as well.
@@ -61,13 +63,12 @@ def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
     """
     name, _ = plain_name(function)
     if name == "einsum":
+        if not args:  # archives give everything by name
+            return {"equation": kwargs["equation"], "operands": list(kwargs["tensors"])}
         operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
         return {"equation": args[0], "operands": list(operands)}
-    if function is Tensor.where:  # which takes the condition second
-        args = (*args[1:2], args[0], *args[2:])
-        kwargs = dict(kwargs)
-        if len(args) < 2:
-            args = (kwargs.pop("condition"), *args)
+    if function is Tensor.where and len(args) > 1:  # a method whose own tensor comes second
+        args = (args[1], args[0], *args[2:])
     if name in _PROTOCOLS:
         return dict(zip(_PROTOCOLS[name], args, strict=False)) | kwargs
     signature = _signature(function)
@@ -76,7 +77,7 @@ def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
         bound.apply_defaults()
         return _renamed(dict(bound.arguments))
     for schema in _schemas(function):
-        found = _matched(name, schema, args, kwargs)
+        found = _matched(name, schema, args, kwargs, is_it=hasattr(function, "_schema"))
         if found is not None:
             return found
     return {f"argument_{k}": a for k, a in enumerate(args)} | kwargs
@@ -95,7 +96,7 @@ def _signature(function: Any) -> inspect.Signature | None:
     function = getattr(F, f"{plain_name(function)[0]}_with_indices", function)
     try:
         signature = inspect.signature(function)
-    except ValueError:  # a wrapper around a function that is not
+    except ValueError:  # a wrapper around a function written in C, such as Tensor.__pow__
         return None
     kinds = {p.kind for p in signature.parameters.values()}
     return None if inspect.Parameter.VAR_POSITIONAL in kinds else signature
@@ -105,14 +106,15 @@ def _signature(function: Any) -> inspect.Signature | None:
 def _schemas(function: Any) -> tuple[Schema, ...]:
     """What ATen says about the overloads of a function, plain ones first."""
     own = getattr(function, "_schema", None)
-    plain, _ = plain_name(function)
-    spelled = str(getattr(function, "__name__", plain)).partition(".")[0]
-    found = []
-    for name in dict.fromkeys((spelled, spelled.strip("_"), plain)):
-        found += torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    if own is not None:
+        found = [own]
+    else:
+        plain, _ = plain_name(function)
+        spelled = str(getattr(function, "__name__", plain))
+        found = []
+        for name in dict.fromkeys((spelled, spelled.strip("_"), plain)):
+            found += torch._C._jit_get_schemas_for_operator(f"aten::{name}")
     ordered = sorted(found, key=lambda s: "out" in s.overload_name)
-    if own is not None:  # first; a number may stand in the place of its tensor
-        ordered = [own, *ordered]
     return tuple(
         tuple(
             (
@@ -128,9 +130,9 @@ def _schemas(function: Any) -> tuple[Schema, ...]:
 
 
 def _matched(
-    name: str, schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]
+    name: str, schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_it: bool
 ) -> dict[str, Any] | None:
-    """The arguments by the names of one overload, if it is the one that was called."""
+    """The arguments by the names of one overload, if it is (or must be) the one that was called."""
     positional = [a for a in schema if not a[3]]
     given = {_RENAMED.get(k, k): v for k, v in kwargs.items()}
     args = _packed(name, positional, args)
@@ -144,7 +146,7 @@ def _matched(
     for key, kind, default, _ in schema:
         if key in given:
             value = given.pop(key)
-            if not _fits(kind, value):
+            if not is_it and not _fits(kind, value):  # aten.mul.Tensor takes numbers as well
                 return None
             bound[key] = value
         elif default is inspect.Parameter.empty:

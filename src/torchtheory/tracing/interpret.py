@@ -21,6 +21,7 @@ from torchtheory.core.naming import operation_words
 from torchtheory.tracing.arguments import bind
 from torchtheory.tracing.kinds import KIND_OF, Kind
 from torchtheory.tracing.network import Network, Operation, Value
+from torchtheory.tracing.own_functions import OwnFunction, own_function
 
 #: What an operation makes of what is carried; NotImplemented if it does not know this form of it.
 Rule = Callable[["Call"], Any]
@@ -101,14 +102,40 @@ class Rules:
         """Whether there is a rule for an operation."""
         return self.find(name) is not None or KIND_OF.get(name) == "random"
 
-    def add(self, name: str) -> Callable[[Rule], Rule]:
-        """Teach it an operation of your own, as a decorator."""
 
-        def taught(rule: Rule) -> Rule:
-            self.added[name] = rule
-            return rule
+def rule(rules: Rules, operation: str | OwnFunction) -> Callable[[Rule], Rule]:
+    """Teach an analysis an operation of your own, or another rule for one that it knows.
 
-        return taught
+    A decorator.
+
+    Args:
+        rules: the table of the analysis.
+        operation: the plain name of an operation, or a subclass of `torch.autograd.Function`, which
+            is one operation where there is a rule for it.
+
+    >>> class Cube(torch.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         return x**3
+    >>> class Net(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return Cube.apply(x)
+    >>> from torchtheory.tracing.recorder import record
+    >>> intervals = Rules("no interval", {})
+    >>> @rule(intervals, Cube)
+    ... def cube(call):
+    ...     lower, upper = call.args[0]
+    ...     return lower**3, upper**3
+    >>> interpret(record(Net(), torch.ones(1, 2)), intervals, [(-1, 2)], samples=1)
+    (-1, 8)
+    """
+    name = operation if isinstance(operation, str) else own_function(operation)
+
+    def taught(function: Rule) -> Rule:
+        rules.added[name] = function
+        return function
+
+    return taught
 
 
 def interpret(

@@ -2,70 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Collection
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.tracing.network import BatchSize, Network, Operation, Value
+from torchtheory.tracing.passes import layers_of_weights, network_of, values_of
 
-Layer = Callable[..., Any]
+#: What applies a matrix to rows.
+DENSE = frozenset(("linear", "matmul", "addmm"))
 
 #: What applies a matrix of weights: dense layers and convolutions.
-LAYERS: tuple[Layer, ...] = (
-    F.linear, F.bilinear, F.conv1d, F.conv2d, F.conv3d,
-    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d,
-)  # fmt: skip
+LAYERS = DENSE | frozenset(
+    """
+    bilinear conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d
+    """.split()
+)
 
 
-class _LastInput(TorchFunctionMode):
-    """Keeps the first input and the weights of the layer that ran last."""
+def _last(
+    network: Network, names: Collection[str], dimensions: int | None, samples: int
+) -> tuple[str, Value] | None:
+    """The last of some layers that is applied to a row per sample: its name and its input."""
+    weights = layers_of_weights(network)
+    for op in reversed(network.operations):
+        if op.name in names and (value := _rows(op, weights)) is not None:
+            own = value.shape[0] if value.shape else None
+            alike = own in (BatchSize(1), samples if network.rows == samples else None)
+            # a convolution of one sample without its first dimension is not told from a batch
+            if alike and len(value.shape) > 1 and dimensions in (None, len(value.shape)):
+                return next(weights[v] for v in op.inputs if v in weights), value
+    return None
 
-    def __init__(self, layers: Collection[Layer], fits: Callable[[Tensor], bool]) -> None:
-        super().__init__()
-        self.layers, self.fits = layers, fits
-        self.found: Tensor | None = None
-        self.weights: tuple[Any, ...] = ()
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in self.layers and args and isinstance(args[0], Tensor) and self.fits(args[0]):
-            self.found, self.weights = args[0].detach(), args[1:3]
-        return result
+def _rows(op: Operation, weights: dict[Value, str]) -> Value | None:
+    """What a layer applies its weights to; None if it is no layer of its own weights."""
+    first, *others = op.inputs if op.name != "addmm" else op.inputs[1:]
+    return first if first.follows and any(v in weights for v in others) else None
 
 
 def _inputs(
-    problem: Problem, samples: Samples, layers: Collection[Layer], dimensions: int | None
+    problem: Problem, samples: Samples, names: Collection[str], dimensions: int | None
 ) -> tuple[str, Tensor] | None:
     """The place of the last of these layers, and its inputs, a row for each sample."""
     place, parts = "", []
     for x, _ in samples.chunks(problem.chunk):
-        count = len(x)
-
-        def fits(value: Tensor, count: int = count) -> bool:
-            # a convolution of one sample without its first dimension is not told from a batch
-            alike = value.ndim > 1 if dimensions is None else value.ndim == dimensions
-            return alike and len(value) == count
-
-        watch = _LastInput(layers, fits)
-        with torch.no_grad(), global_randomness_kept(), watch:
-            problem.function(problem.parameters, x)
-        if watch.found is None:
+        network = network_of(problem.function, x)
+        last = _last(network, names, dimensions, len(x))
+        if last is None:
             return None
-        parts.append(watch.found.flatten(1))
-        names = [n for n, p in problem.parameters.items() if any(p is w for w in watch.weights)]
-        place = names[0].rpartition(".")[0] if names else ""
+        place, value = last
+        (rows,) = values_of(problem.function, network, x, value)
+        parts.append(rows.flatten(1))
     return (place, torch.cat(parts)) if len({p.shape[1] for p in parts}) == 1 else None
 
 
@@ -80,16 +71,16 @@ def last_features(problem: Problem, samples: Samples) -> Tensor | None:
     >>> bool(torch.allclose(last_features(p, p.train), net[:2](p.train.x)))
     True
     """
-    found = _inputs(problem, samples, (F.linear,), 2)
+    found = _inputs(problem, samples, DENSE, 2)
     return None if found is None else found[1]
 
 
 def last_layer_inputs(problem: Problem, samples: Samples) -> tuple[str, Tensor] | None:
-    """The dense or convolutional layer that ran last, and what went into it as rows `[n, p]`.
+    """The dense or convolutional layer that runs last, and what goes into it as rows `[n, p]`.
 
-    The name is empty where the weights are not parameters of a layer. None where no such layer was
-    seen to run, or where the size of its input changes from batch to batch. Cost: one forward
-    pass, in chunks.
+    It goes by the name that its weight has among the parameters. None where there is no such layer,
+    or where the size of its input changes from batch to batch. Cost: one forward pass up to there,
+    in chunks.
 
     >>> from torch import nn
     >>> net = nn.Sequential(nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten())

@@ -8,10 +8,11 @@ samples runs on any number of them.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,10 @@ from torch import Tensor
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.tracing.arguments import bind
 from torchtheory.tracing.kinds import KIND_OF, Kind
+
+if TYPE_CHECKING:
+    from torchtheory.core.figure import Figure
+    from torchtheory.core.record import Table
 
 Origin = Literal["input", "parameter", "buffer", "constant", "operation"]
 
@@ -70,6 +75,20 @@ class Value:
         return f"%{self.name or self.number}"
 
 
+class Visit(NamedTuple):
+    """A call of a module's forward.
+
+    Attributes:
+        layer: path of the module; empty for the model itself.
+        kind: its class.
+        call: tells the calls of one module apart.
+    """
+
+    layer: str
+    kind: str
+    call: Any
+
+
 @dataclass(eq=False)
 class Operation:
     """One function of torch, called once.
@@ -82,6 +101,8 @@ class Operation:
         result: what it returns; a `Value`, or a structure that holds some.
         layer: path of the module whose forward calls it; empty for the model itself.
         layer_kind: the class of that module.
+        part_of: the operation that was written out in this one and others; empty for none.
+        visits: the calls of modules that run meanwhile, outermost first.
     """
 
     number: int
@@ -92,6 +113,8 @@ class Operation:
     result: Any
     layer: str
     layer_kind: str
+    part_of: str = ""
+    visits: tuple[Visit, ...] = ()
 
     @property
     def kind(self) -> Kind | None:
@@ -148,6 +171,8 @@ class Network:
         tensors: of the values that are no operation's: parameters, buffers and constants.
         rows: None if it runs on any number of samples, else the only one that it runs on.
         fixed_because: why it does not run on any.
+        returned: what every call of a module gave back, in order: its path and the values; those of
+            an archive are operators without calls.
         opened: records the same network again, with what a function says true to as one operation.
     """
 
@@ -158,6 +183,7 @@ class Network:
     tensors: dict[Value, Tensor]
     rows: int | None = None
     fixed_because: str = ""
+    returned: list[tuple[str, tuple[Value, ...]]] = field(default_factory=list, repr=False)
     opened: Callable[[Callable[[str], bool]], Network] | None = field(default=None, repr=False)
 
     # -- parts -------------------------------------------------------------------------------------
@@ -209,6 +235,29 @@ class Network:
             if not found.isdisjoint(op.outputs):
                 found.update(op.inputs)
         return frozenset(found)
+
+    def until(self, *values: Value, after: Sequence[Value] = ()) -> Network:
+        """The part of it that makes some of its values, which it returns as a tuple.
+
+        Args:
+            values: what it returns.
+            after: values that it takes instead of the network's inputs, if they are given.
+
+        >>> from torch import nn
+        >>> from torchtheory.tracing.recorder import record
+        >>> network = record(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), torch.ones(1, 2))
+        >>> network.until(*network.operations[0].outputs)
+        Sequential(%x: [n, 2]):
+            %3 = linear(%x, %0.weight, %0.bias)
+            return (%3)
+        """
+        wanted, kept = set(values).difference(after), []
+        for op in reversed(self.operations):
+            if not wanted.isdisjoint(op.outputs):
+                wanted.update(v for v in op.inputs if v not in after)
+                kept.append(op)
+        inputs = list(after) or self.inputs
+        return replace(self, inputs=inputs, operations=kept[::-1], output=values, opened=None)
 
     def __len__(self) -> int:
         return len(self.operations)
@@ -285,9 +334,54 @@ class Network:
         given = {
             self.parameters[k]: t for k, t in (parameters or {}).items() if k in self.parameters
         }
-        return self.evaluate(
-            x, _rows(x), lambda op, args, kwargs: op.function(*args, **kwargs), given
-        )
+        return self.evaluate(x, _rows(x), called, given)
+
+    # -- something to look at ----------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        """The table of layers: operations, sizes, parameters, multiplications, memory."""
+        from torchtheory.tracing.summary import text_of
+
+        return text_of(self)
+
+    def table(self) -> Table:
+        """The same as a table of cells."""
+        from torchtheory.tracing.summary import table_of
+
+        return table_of(self)
+
+    def figure(self) -> Figure:
+        """The network drawn: layers as frames, operations by kind, repetitions folded."""
+        from torchtheory.tracing.drawing import figure_of
+
+        return figure_of(self)
+
+    def graph(self) -> Any:
+        """The operations that follow the input as a `networkx.MultiDiGraph`.
+
+        Nodes are inputs (by name) and operations (by number, with `name`, `kind`, `layer` and
+        `shape`); an edge is a value that one makes and the other takes.
+        """
+        import networkx
+
+        graph = networkx.MultiDiGraph(title=self.title)
+        source: dict[Value, Any] = {}
+        for value in self.inputs:
+            graph.add_node(value.name, name=value.name, kind="input", layer="", shape=value.shape)
+            source[value] = value.name
+        for op in self.operations:
+            if not op.follows:
+                continue
+            shape = op.outputs[0].shape if op.outputs else ()
+            graph.add_node(op.number, name=op.name, kind=op.kind, layer=op.layer, shape=shape)
+            for value in op.inputs:
+                if value in source:
+                    graph.add_edge(source[value], op.number, shape=value.shape)
+            source.update(dict.fromkeys(op.outputs, op.number))
+        return graph
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{v!r}: {list(v.shape)}" for v in self.inputs)
@@ -295,7 +389,8 @@ class Network:
         return "\n".join([*lines, f"    return {_text(self.output)}"])
 
 
-def _called(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def called(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operation makes of tensors: the step of `Network.evaluate` that computes."""
     return op.function(*args, **kwargs)
 
 
@@ -308,7 +403,7 @@ def _rows(x: Sequence[Tensor]) -> int:
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     """A structure of tuples, lists, dictionaries and slices with its leaves changed."""
-    if isinstance(tree, Value | BatchSize):
+    if not isinstance(tree, _STRUCTURES):
         return change(tree)
     if isinstance(tree, tuple):
         parts = [mapped(t, change) for t in tree]
@@ -319,22 +414,27 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
         return [mapped(t, change) for t in tree]
     if isinstance(tree, dict):
         return {k: mapped(t, change) for k, t in tree.items()}
-    if isinstance(tree, slice):
-        return slice(*(mapped(t, change) for t in (tree.start, tree.stop, tree.step)))
-    return change(tree)
+    return slice(*(mapped(t, change) for t in (tree.start, tree.stop, tree.step)))
 
 
-def leaves(tree: Any) -> Iterator[Any]:
+_STRUCTURES = (tuple, list, dict, slice)
+
+
+def leaves(tree: Any) -> list[Any]:
     """The leaves of a structure."""
-    if isinstance(tree, tuple | list):
-        for part in tree:
-            yield from leaves(part)
-    elif isinstance(tree, dict):
-        yield from leaves(list(tree.values()))
-    elif isinstance(tree, slice):
-        yield from leaves([tree.start, tree.stop, tree.step])
-    else:
-        yield tree
+    found: list[Any] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[Any]) -> None:
+    if not isinstance(tree, _STRUCTURES):
+        found.append(tree)
+        return
+    if isinstance(tree, slice):
+        tree = (tree.start, tree.stop, tree.step)
+    for part in tree.values() if isinstance(tree, dict) else tree:
+        _collect(part, found)
 
 
 def values_in(tree: Any) -> Iterator[Value]:

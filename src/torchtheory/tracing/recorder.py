@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -26,8 +26,9 @@ from torch.overrides import TorchFunctionMode
 
 from torchtheory.core.errors import InvalidInput, ModelRaised, UnsupportedModel
 from torchtheory.core.foreign_code import ForeignCode
+from torchtheory.core.mapping import differentiating
 from torchtheory.models.inputs import Parts, Rows, as_mapping, is_several
-from torchtheory.models.model import PureFunction, evaluating, global_randomness_kept, tensors_in
+from torchtheory.models.model import PureFunction, evaluating, global_randomness_kept
 from torchtheory.models.untouched import contents_kept
 from torchtheory.tracing.bodies import has_body
 from torchtheory.tracing.kinds import DESCRIPTIONS, KIND_OF
@@ -38,13 +39,19 @@ from torchtheory.tracing.network import (
     Operation,
     Size,
     Value,
+    Visit,
+    leaves,
     mapped,
     values_in,
 )
+from torchtheory.tracing.own_functions import own_functions_seen
 from torchtheory.tracing.written_out import written_out
 
 #: Stands for the tensor that a view is taken of.
 _HERE = object()
+
+#: What torch calls the ways to a derivative.
+_DERIVATIVES = frozenset(("grad", "backward", "_make_dual"))
 
 #: Samples in the two passes that are compared: a size that is half of the batch is not missed.
 _FEW, _MORE = 2, 4
@@ -55,6 +62,7 @@ def record(
     x: Tensor | Parts,
     *,
     known: Callable[[str], bool] | None = None,
+    whole: bool = False,
 ) -> Network:
     """The operations of a network, in evaluation mode, as they run on `x`.
 
@@ -66,6 +74,8 @@ def record(
             whose rows are nodes).
         known: says of the plain name of an operation whether it is to stay as it is; what is not
             known is written out in simpler operations where it can be. By default all are.
+        whole: whether it is recorded on all of `x`, in one pass, and holds for these inputs alone:
+            for a network whose way depends on what is in them.
 
     Raises:
         ModelRaised: if the model does not run on `x`.
@@ -76,7 +86,7 @@ def record(
     compute.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
-    >>> record(net, torch.ones(1, 2))
+    >>> print(repr(record(net, torch.ones(1, 2))))
     Sequential(%x: [n, 2]):
         %3 = linear(%x, %0.weight, %0.bias)
         %4 = relu(%3, inplace=False)
@@ -86,8 +96,32 @@ def record(
     rows = _table(function, x)
     if not len(rows):
         raise InvalidInput("a network is recorded on some inputs, and none was given")
-    again = partial(_recorded, function, rows)
+    again = partial(_on_all if whole else _recorded, function, rows)
     return again(known or (lambda name: True))
+
+
+def record_call(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    known: Callable[[str], bool] | None = None,
+) -> tuple[Network, list[Tensor]]:
+    """The operations of one call, of whatever a model takes, and the tensors that it was given.
+
+    For arguments that are not all samples, such as a mask: sizes are those of the call.
+
+    >>> network, inputs = record_call(nn.ReLU(), (torch.ones(2),), {})
+    >>> network.replay(*inputs)
+    tensor([1., 1.])
+    """
+    function = PureFunction(model)
+    args, kwargs = mapped((args, kwargs), lambda t: t.clone() if isinstance(t, Tensor) else t)
+    mode = _watched(function, args, kwargs, known or (lambda name: True))
+    network = mode.network()
+    network.rows = len(mode.given[0]) if mode.given and mode.given[0].ndim else 1
+    network.fixed_because = "it was recorded as one call"
+    return network, mode.given
 
 
 def _table(function: PureFunction, x: Tensor | Parts) -> Rows:
@@ -107,6 +141,17 @@ def _table(function: PureFunction, x: Tensor | Parts) -> Rows:
     )
 
 
+def input_tensors(function: PureFunction, x: Tensor | Parts) -> list[Tensor]:
+    """What stands for each of the inputs of a recorded network: the tensors that `x` consists of.
+
+    >>> [t.shape for t in input_tensors(PureFunction(nn.Linear(2, 3)), torch.ones(5, 2))]
+    [torch.Size([5, 2])]
+    """
+    rows = _table(function, x)
+    args, kwargs = _arguments(function, rows)
+    return [tensor for _, tensor in _inputs(function.model, args, kwargs)]
+
+
 def _recorded(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> Network:
     index = [torch.arange(k) % len(rows) for k in (_FEW, _MORE)]
     reason = ""
@@ -123,35 +168,74 @@ def _recorded(function: PureFunction, rows: Rows, known: Callable[[str], bool]) 
             _refuse_other_numbers(network, more)
             network.opened = partial(_recorded, function, rows)
             return network
+    return _on_all(function, rows, known, reason)
+
+
+def _on_all(
+    function: PureFunction, rows: Rows, known: Callable[[str], bool], reason: str = ""
+) -> Network:
     whole = _pass(function, rows, known)
     network = whole.network()
-    network.rows, network.fixed_because = len(rows), reason
-    network.opened = partial(_recorded, function, rows)
+    network.rows = len(rows)
+    network.fixed_because = reason or "it was recorded on these inputs alone"
+    network.opened = partial(_on_all, function, rows, reason=reason)
+    if not network.decisions:
+        _refuse_memory(network, whole, partial(_pass, function, known=known), rows)
     return network
+
+
+def _refuse_memory(
+    network: Network, whole: _Recording, again: Callable[[Rows], _Recording], rows: Rows
+) -> None:
+    """A network that runs on one number of rows is tried on the same rows in another order."""
+    try:
+        other = again(rows.take(torch.arange(len(rows)).roll(1)))
+    except ModelRaised:
+        return
+    _refuse_other_constants(network, whole, other)
+    _refuse_other_numbers(network, other)
+
+
+def _arguments(function: PureFunction, rows: Rows) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the model is called with; one without tensors has no precision of its own."""
+    like = function.reference()
+    if not function.parameters and not function.buffers:
+        like = next((t for t in rows.tensors() if t.is_floating_point()), like)
+    return rows.arguments(function.model, torch.arange(len(rows)), like)
 
 
 def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _Recording:
     """One forward pass, watched."""
+    own = Rows(_each(rows.parts, Tensor.clone))
+    args, kwargs = _arguments(function, own)
+    return _watched(function, args, kwargs, known)
+
+
+def _watched(
+    function: PureFunction,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known: Callable[[str], bool],
+) -> _Recording:
     given = {
         **{k: p.detach() for k, p in function.parameters.items()},
         **{k: b.detach().clone() for k, b in function.buffers.items()},
     }
     if function.writes:
         given = {k: t.clone() for k, t in given.items()}
-    own = Rows(_each(rows.parts, Tensor.clone))
-    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
     mode = _Recording(function.model, known)
     for name, part in _inputs(function.model, args, kwargs):
         mode.starts(part, "input", name)
     for name, tensor in given.items():
         mode.starts(tensor, "parameter" if name in function.parameters else "buffer", name)
     with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.enable_grad())  # nothing needs one, so who turns it off is seen
         stack.enter_context(global_randomness_kept())
         stack.enter_context(contents_kept(function.model, values=False))
         stack.enter_context(evaluating(function.model))
         stack.enter_context(ForeignCode("the model", ModelRaised))
         stack.enter_context(mode.named())
+        stack.enter_context(own_functions_seen(mode.applies))
         stack.enter_context(mode)
         outputs = torch.func.functional_call(function.model, given, args, kwargs)
     mode.returns(outputs)
@@ -182,7 +266,8 @@ def _inputs(
             found += [(f"{name}{i}", t) for i, t in enumerate(several)]
         else:
             found.append((name, given))
-    yield from [(n if n != "input" else "x", t) for n, t in [*found, *kwargs.items()]]
+    named = [(n if n != "input" else "x", t) for n, t in [*found, *kwargs.items()]]
+    yield from [(n, t) for n, t in named if isinstance(t, Tensor)]
 
 
 # ----------------------------------------------------------------------------------- one pass
@@ -220,12 +305,16 @@ class _Recording(TorchFunctionMode):
         self.started: dict[Value, Tensor] = {}
         self.inputs: list[Value] = []
         self.given: list[Tensor] = []
+        self.returned: list[tuple[str, tuple[Value, ...]]] = []
         self.output: Any = None
         self.output_tensors: Any = None
-        self._path: list[tuple[str, nn.Module]] = [("", model)]
+        self._path: list[tuple[Visit, nn.Module]] = [(Visit("", type(model).__name__, 0), model)]
+        self._calls = 0
+        self._inside: list[str] = []
         self.autocast = False
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
+        self._slopes = True
 
     # -- where it is -------------------------------------------------------------------------------
 
@@ -235,10 +324,13 @@ class _Recording(TorchFunctionMode):
         handles = []
 
         def enter(name: str, module: nn.Module, _: Any) -> None:
-            self._path.append((name, module))
+            self._calls += 1
+            self._path.append((Visit(name, type(module).__name__, self._calls), module))
 
-        def leave(*_: Any) -> None:
-            self._path.pop()
+        def leave(module: nn.Module, args: Any, result: Any) -> None:
+            visit, _ = self._path.pop()
+            known = [self._known.get(id(t)) for t in _tensors(_plain(result))]
+            self.returned.append((visit.layer, tuple(k.value for k in known if k is not None)))
 
         for name, module in self.model.named_modules():
             handles.append(module.register_forward_pre_hook(partial(enter, name)))
@@ -249,14 +341,14 @@ class _Recording(TorchFunctionMode):
             for handle in handles:
                 handle.remove()
 
-    def _place(self) -> tuple[str, str]:
-        name, module = self._path[-1]
-        layer = getattr(
-            module, "running_layer", None
-        )  # an archive knows what its nodes were part of
-        if layer:
-            return (f"{name}.{layer[0]}" if name and layer[0] else name or layer[0]), layer[1]
-        return name, type(module).__name__
+    def _visits(self) -> tuple[Visit, ...]:
+        """The calls of modules that run, outermost first."""
+        visit, module = self._path[-1]
+        inner = getattr(module, "running_layers", ())  # what an archive knows of its own modules
+        return (
+            *(visit for visit, _ in self._path[: -1 if inner else None]),
+            *(Visit(f"{visit.layer}.{k}".strip("."), kind, call) for k, kind, call in inner),
+        )
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -289,7 +381,7 @@ class _Recording(TorchFunctionMode):
         return found.value
 
     def _version(self, tensor: Tensor) -> int:
-        return self._versions.get(_memory(tensor), 0)
+        return self._versions.get(_memory(tensor), 0) if self._versions else 0
 
     def _refresh(self, one: _Known) -> None:
         """A view of what was written to meanwhile is taken anew."""
@@ -317,7 +409,7 @@ class _Recording(TorchFunctionMode):
         return value
 
     def _words(self) -> str:
-        name, kind = self._place()
+        name, kind, _ = self._visits()[-1]
         return f"layer {name!r}, {kind}" if name else kind
 
     # -- the mode ----------------------------------------------------------------------------------
@@ -327,14 +419,21 @@ class _Recording(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         name, writes = plain_name(func)
-        if name in DESCRIPTIONS:
+        self._refuse_transforms(name)
+        if name == "_set_grad_enabled":
+            self._slopes = bool(args[0])
+        if name in DESCRIPTIONS or name.startswith("get "):
             return func(*args, **kwargs)
         self.autocast = self.autocast or torch.is_autocast_enabled("cpu")
         if not self.is_known(name):
             simpler = written_out(func, name)
             if simpler is not None:
-                with self:
-                    return simpler(*args, **kwargs)
+                self._inside.append(name)
+                try:
+                    with self:
+                        return simpler(*args, **kwargs)
+                finally:
+                    self._inside.pop()
         # what the arguments are is asked before the function may change them
         given = mapped((args, kwargs), self._of)
         made = func(*args, **kwargs)
@@ -352,32 +451,65 @@ class _Recording(TorchFunctionMode):
             target = args[0] if args else kwargs.get("input", kwargs.get("self"))
             function = _not_writing(func, name, target)
         elif has_body(func) and "inplace" in parameters(func):
-            bound = inspect.signature(func).bind(*own_args, **own_kwargs)
+            bound = _signature(func).bind(*own_args, **own_kwargs)
             if bound.arguments.get("inplace"):
-                target = inspect.signature(func).bind(*args, **kwargs).arguments["input"]
+                target = _signature(func).bind(*args, **kwargs).arguments["input"]
                 bound.arguments["inplace"] = False
                 own_args, own_kwargs = bound.args, bound.kwargs
         if target is not None:
             if isinstance(target, Tensor):
                 self._write(name, function, own_args, own_kwargs, target)
             return made
-        if not any(True for _ in tensors_in(_flat(made))):
-            if name.startswith("get ") or not any(v.follows for v in values_in(given)):
+        if not _tensors(made):
+            if not any(v.follows for v in values_in(given)):
                 return made
             self._append(name, func, own_args, own_kwargs, None)  # a number was asked for
             return made
-        made = _new_objects(made, args, kwargs)
-        self._make(name, func, own_args, own_kwargs, made, (args, kwargs))
+        tensors = _tensors((args, kwargs))
+        made = _new_objects(made, tensors)
+        self._make(name, func, own_args, own_kwargs, made, tensors)
+        return made
+
+    def _refuse_transforms(self, name: str) -> None:
+        """What a transform computes is made of the operations inside, but is none of them."""
+        means = ""
+        if name in _DERIVATIVES:
+            means = "torch.autograd.grad or backward"
+        elif differentiating():
+            means = "a transform of torch.func such as grad, vjp or jvp"
+        if means:
+            raise UnsupportedModel(
+                f"the network takes derivatives by {means} before it returns, which are no "
+                f"operations that can be followed (in {self._words()})"
+            )
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise UnsupportedModel(
+                "which samples are which cannot be followed through a transform such as "
+                f"torch.func.vmap (in {self._words()})"
+            )
+
+    def applies(self, name: str, apply: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """A function of the user's own is applied."""
+        if not self.is_known(name):
+            return apply(*args)
+        with torch._C.DisableTorchFunction():  # neither what it does inside nor what is asked here
+            given = mapped(args, self._of)
+            tensors = _tensors(args)
+            made = _new_objects(apply(*args), tensors)
+            self._make(name, apply, given, {}, made, tensors)
         return made
 
     def _append(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> Operation:
-        layer, kind = self._place()
-        op = Operation(len(self.operations), name, function, args, kwargs, result, layer, kind)
+        visits = self._visits()
+        layer, kind, _ = visits[-1]
+        inside = self._inside[0] if self._inside else ""
+        number = len(self.operations)
+        op = Operation(number, name, function, args, kwargs, result, layer, kind, inside, visits)
         self.operations.append(op)
         return op
 
     def _make(
-        self, name: str, function: Any, args: Any, kwargs: Any, made: Any, given: Any
+        self, name: str, function: Any, args: Any, kwargs: Any, made: Any, given: list[Tensor]
     ) -> None:
         """An operation has made tensors."""
         follows = any(v.follows for v in values_in((args, kwargs)))
@@ -391,13 +523,17 @@ class _Recording(TorchFunctionMode):
             return value
 
         op = self._append(name, function, args, kwargs, mapped(made, one))
-        sources = {_memory(t): t for t in tensors_in(_flat(given)) if t.numel()}
+        sources = {_memory(t): t for t in given if t.numel()}
         for place, (tensor, value) in enumerate(fresh):
             known = _Known(tensor, value, self._version(tensor), place=place)
             source = sources.get(_memory(tensor)) if tensor.numel() else None
             if source is not None:
                 known.parent, known.operation = self._known[id(source)], op
             self._known[id(tensor)] = known
+            # no slope passes what runs under no_grad; a function of the user's own has one
+            if follows and not self._slopes and not torch.is_grad_enabled():
+                known.value = self._value(tensor, follows=True)
+                self._append("detach", Tensor.detach, (value,), {}, known.value)
 
     def _write(self, name: str, function: Any, args: Any, kwargs: Any, target: Tensor) -> None:
         """A tensor was written to: there is a new value, also of what it is a part of."""
@@ -438,7 +574,10 @@ class _Recording(TorchFunctionMode):
         ]
         for number, op in enumerate(kept):
             op.number = number
-        return Network(title, self.inputs, kept, self.output, tensors)
+        return Network(title, self.inputs, kept, self.output, tensors, returned=self.returned)
+
+
+_signature = cache(inspect.signature)
 
 
 def _memory(tensor: Tensor) -> int:
@@ -448,23 +587,14 @@ def _memory(tensor: Tensor) -> int:
         return -id(tensor)
 
 
-def _flat(tree: Any) -> list[Any]:
-    found: list[Any] = []
-
-    def note(leaf: Any) -> Any:
-        found.append(leaf)
-        return leaf
-
-    mapped(tree, note)
-    return found
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _new_objects(made: Any, args: Any, kwargs: Any) -> Any:
+def _new_objects(made: Any, given: list[Tensor]) -> Any:
     """What a function returns; an argument that it returns as it is, as another tensor object."""
-    given = {id(t) for t in tensors_in(_flat((args, kwargs)))}
-    if isinstance(made, Tensor):
-        return made.view_as(made) if id(made) in given else made
-    return made
+    again = isinstance(made, Tensor) and any(made is t for t in given)
+    return made.view_as(made) if again else made
 
 
 def _put(
@@ -501,15 +631,19 @@ def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
     return found
 
 
-def _with_entries(whole: Tensor, index: Any, entries: Any) -> Tensor:
-    made = whole.clone()
-    made[index] = entries
+def _with_entries(input: Tensor, index: Any, value: Any) -> Tensor:
+    made = input.clone()
+    made[index] = value
     return made
 
 
-def _on_a_copy(func: Any, target: Tensor, *args: Any, **kwargs: Any) -> Any:
-    made = target.clone()
-    func(made, *args, **kwargs)
+def _on_a_copy(func: Any, *args: Any, **kwargs: Any) -> Any:
+    if args:
+        made = args[0].clone()
+        func(made, *args[1:], **kwargs)
+    else:  # archives give everything by name
+        made = kwargs["self"].clone()
+        func(**{**kwargs, "self": made})
     return made
 
 
@@ -538,6 +672,8 @@ def _merged(few: _Recording, more: _Recording) -> Network:
     if len(few.operations) != len(more.operations) or len(few.values) != len(more.values):
         raise _Differs("what it does depends on the number of samples, or on what is in them")
     for a, b in zip(few.values, more.values, strict=True):
+        if a.origin == b.origin == "constant":
+            continue
         if a.origin != b.origin or len(a.shape) != len(b.shape):
             raise _Differs("what it does depends on the number of samples, or on what is in them")
         a.shape = tuple(_size(s, t) for s, t in zip(a.shape, b.shape, strict=True))
@@ -549,17 +685,21 @@ def _merged(few: _Recording, more: _Recording) -> Network:
         one.args = _common(one.args, other.args, one)
         one.kwargs = _common(one.kwargs, other.kwargs, one)
     network = few.network()
-    for (value, own), (_, theirs) in zip(few.started.items(), more.started.items(), strict=True):
+    if not network.decisions:
+        _refuse_other_constants(network, few, more)
+    return network
+
+
+def _refuse_other_constants(network: Network, one: _Recording, other: _Recording) -> None:
+    """A tensor that no function of torch made, and that is not the same in every pass."""
+    for (value, own), (_, theirs) in zip(one.started.items(), other.started.items(), strict=False):
         if value.origin == "constant" and not _same(own, theirs):
             users = network.users.get(value)
             where = f" (in {users[0].place})" if users else ""
-            if own.shape == theirs.shape:
-                raise UnsupportedModel(
-                    "the network makes numbers of its input by something that is no function of "
-                    f"torch, such as numpy{where}: it cannot be followed there"
-                )
-            raise _Differs(f"a constant in it has the size of the batch{where}")
-    return network
+            raise UnsupportedModel(
+                "the network makes numbers of its input by something that is no function of torch"
+                f"{where}, and cannot be followed there"
+            )
 
 
 def _common(a: Any, b: Any, where: Operation) -> Any:
@@ -613,9 +753,7 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
         return
     with torch.no_grad():
         made = network.replay(*more.given)
-    for own, theirs in zip(
-        tensors_in(_flat(made)), tensors_in(_flat(more.output_tensors)), strict=True
-    ):
+    for own, theirs in zip(_tensors(made), _tensors(more.output_tensors), strict=True):
         if not _close(own, theirs):
             if more.autocast:
                 raise UnsupportedModel(

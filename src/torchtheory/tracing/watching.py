@@ -1,30 +1,48 @@
 r"""What happens inside a network while it runs: its units and the signals through its layers.
 
-Functions are watched rather than modules, so that `torch.relu` in a user's `forward` counts as
-`nn.ReLU` does, and the model gets no hooks.
+Read off the recorded operations, so that `torch.relu` in a user's `forward` counts as `nn.ReLU`
+does, recurrent layers show their gates, and an exported archive is the same as its module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.models.model import Parameters, as_leaves, global_randomness_kept, tensors_in
+from torchtheory.models.model import Parameters, as_leaves
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.tracing.arguments import bind
+from torchtheory.tracing.network import (
+    BatchSize,
+    Network,
+    Operation,
+    Value,
+    called,
+    leaves,
+    mapped,
+)
+from torchtheory.tracing.passes import (
+    Step,
+    layers_of_weights,
+    network_of,
+    run,
+    without_composites,
+)
 
-#: Pointwise activations by the name torch calls them, and their largest slope.
+#: Pointwise activations by their plain names, and their largest slope.
 LARGEST_SLOPE = {
     "relu": 1.0,
     "relu6": 1.0,
     "leaky_relu": 1.0,
+    "prelu": 1.0,
+    "rrelu": 1.0,
     "elu": 1.0,
     "selu": 1.7580993408473766,
     "celu": 1.0,
@@ -34,33 +52,45 @@ LARGEST_SLOPE = {
     "softplus": 1.0,
     "sigmoid": 0.25,
     "tanh": 1.0,
+    "tanhshrink": 1.0,
     "hardtanh": 1.0,
     "hardsigmoid": 1 / 6,
     "hardswish": 1.5,
     "softsign": 1.0,
+    "softshrink": 1.0,
+    "hardshrink": 1.0,
+    "threshold": 1.0,
     "logsigmoid": 1.0,
     "clamp": 1.0,
     "clamp_min": 1.0,
+    "clamp_max": 1.0,
+    "abs": 1.0,
+    "sin": 1.0,
+    "cos": 1.0,
+    "atan": 1.0,
+    "asinh": 1.0,
+    "erf": 2 / math.sqrt(math.pi),
 }
 
 #: A slope below this part of the largest one counts as flat.
 FLAT = 0.01
 
 # what these return has its units in dimension 1, whatever comes after it
-_CHANNELS_FIRST = {"conv1d", "conv_transpose1d", "batch_norm", "instance_norm", "group_norm"}
+_CHANNELS_FIRST = frozenset(
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution "
+    "batch_norm instance_norm group_norm".split()
+)
+# and these in the last one
+_CHANNELS_LAST = frozenset("linear matmul addmm baddbmm layer_norm rms_norm embedding".split())
+
+# these turn dimensions, and the one of units with them
+_TURNS = frozenset("permute transpose movedim t T mT H mH".split())
 
 # a position's own numbers added, a scale, a normalization: no map from units to other units
-_ENTRYWISE = set(
-    """
-    add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__ subtract rsub mul mul_
-    __mul__ __rmul__ __imul__ multiply div div_ __truediv__ __rtruediv__ __itruediv__ divide
-    true_divide lerp addcmul where maximum minimum cat concat concatenate stack hstack vstack copy_
-    masked_scatter __setitem__ layer_norm rms_norm batch_norm instance_norm group_norm prelu view_as
-    reshape_as expand_as type_as to
-    """.split()
+_ENTRYWISE_KINDS = ("entrywise", "moves", "joins", "normalization")
+_ENTRYWISE = frozenset(
+    "add sub rsub mul div lerp addcmul addcdiv maximum minimum expand_as".split()
 )
-# these change their first argument and return None or another tensor
-_WRITES = {"__setitem__", "__set__"}
 
 
 @dataclass(slots=True)
@@ -118,8 +148,10 @@ class WatchedUnits:
 def watch_units(problem: Problem, samples: Samples) -> list[WatchedUnits]:
     """The units behind every activation that the model applies, in the order it applies them.
 
-    A unit is a column of a layer's output, or a channel. One forward pass over the samples and,
-    for each activation, as much again for its slopes.
+    A unit is a column of a layer's output, or a channel. The gates of recurrent layers are
+    activations too; their units are looked at in all time steps together, like the positions of a
+    sequence. One forward pass over the samples and, for each activation, as much again for its
+    slopes.
 
     >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
@@ -131,12 +163,14 @@ def watch_units(problem: Problem, samples: Samples) -> list[WatchedUnits]:
     """
     found: list[WatchedUnits] = []
     for x, _ in samples.chunks(problem.chunk):
-        watch = _Slopes(problem)
-        with torch.no_grad(), global_randomness_kept(), watch:
-            problem.function(problem.parameters, x)
-        here = watch.found
-        same = [u.units for u in here] == [u.units for u in found]
-        found = [a.joined(b) for a, b in zip(found, here, strict=True)] if same else here
+        network = network_of(problem.function, x, without_composites)
+        watch = _Slopes(network, len(x))
+        with torch.no_grad():
+            run(problem.function, network, x, watch.step)
+        here = watch.units()
+        if found and [u.units for u in here] != [u.units for u in found]:
+            raise UnsupportedModel("the model does not apply the same layers to every batch")
+        found = [a.joined(b) for a, b in zip(found, here, strict=True)] if found else here
     return found
 
 
@@ -157,7 +191,11 @@ class LayerSignal:
 
 
 def watch_signals(
-    problem: Problem, samples: Samples, parameters: Parameters | None = None
+    problem: Problem,
+    samples: Samples,
+    parameters: Parameters | None = None,
+    *,
+    compute: Step = called,
 ) -> list[LayerSignal]:
     """Sizes of activations and gradients at every layer with a weight matrix, in order of use.
 
@@ -168,6 +206,7 @@ def watch_signals(
 
     Args:
         parameters: weights to use in place of the model's own.
+        compute: what an operation makes, if not what it makes by itself.
 
     >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
@@ -177,25 +216,42 @@ def watch_signals(
     >>> [(s.layer, s.forward, s.backward) for s in watch_signals(p, p.train)]
     [('0', 2.0, 16.0), ('1', 4.0, 8.0)]
     """
-    point = problem.parameters if parameters is None else parameters
+    problem = problem if parameters is None else problem.at(parameters)
     squares: list[list[float]] = []
     names: list[str] = []
     for x, y in samples.chunks(problem.chunk):
-        free = as_leaves(point)
-        watch = _Layers(problem, free)
-        with torch.enable_grad(), global_randomness_kept():
-            with watch:
-                result = problem.function(free, x)
+        network = network_of(problem.function, x)
+        layers = weighted_values(network)
+        free = as_leaves({k: network.tensors[v] for k, v in network.parameters.items()})
+        outputs: dict[Value, Tensor] = {}
+
+        def step(
+            op: Operation,
+            args: tuple[Any, ...],
+            kwargs: dict[str, Any],
+            layers: dict[Value, str] = layers,
+            outputs: dict[Value, Tensor] = outputs,
+        ) -> Any:
+            made = compute(op, args, kwargs)
+            if op.outputs and op.outputs[0] in layers:
+                first = made[0] if isinstance(made, tuple | list) else made
+                if first.requires_grad:
+                    outputs[op.outputs[0]] = first
+            return made
+
+        with torch.enable_grad():
+            given = {network.parameters[k]: p for k, p in free.items()}
+            result = run(problem.function, network, x, step, given)
             loss = problem.loss(result, y) * len(x)
-            gradients = _gradients(loss.reshape(()), [out for _, out in watch.outputs])
-        here = [name for name, _ in watch.outputs]
+            gradients = _gradients(loss.reshape(()), list(outputs.values()))
+        here = [layers[value] for value in outputs]
         if squares and here != names:
             raise UnsupportedModel(
                 "the model does not apply the same layers in the same order to every batch, so no "
                 "layer has a size of its own"
             )
         names, squares = here, squares or [[0.0, 0.0, 0.0] for _ in here]
-        for sizes, (_, out), gradient in zip(squares, watch.outputs, gradients, strict=True):
+        for sizes, out, gradient in zip(squares, outputs.values(), gradients, strict=True):
             sizes[0] += float(out.detach().double().square().sum())
             sizes[1] += 0.0 if gradient is None else float(gradient.double().square().sum())
             sizes[2] += out.numel()
@@ -213,114 +269,181 @@ def _gradients(loss: Tensor, places: list[Tensor]) -> Sequence[Tensor | None]:
     return found
 
 
-class _Watch(TorchFunctionMode):
-    """Tells weights from data, and keeps the name of the layer whose weights met data last.
+def weighted_values(network: Network) -> dict[Value, str]:
+    """What maps of units to other units by a weight matrix return first, and their layers' names.
 
-    What does not depend on the data is known: parameters, buffers, tensors that modules keep, and
-    whatever functions make of these alone (a transposed weight, a masked one, one that a
-    parametrization computes). Everything else is data.
+    In order of use.
     """
-
-    def __init__(self, problem: Problem, parameters: Parameters) -> None:
-        super().__init__()
-        # the tensors themselves as well: an id is only good while its object lives
-        self.fixed: dict[int, tuple[Tensor, str]] = {}
-        for module in problem.model.modules():
-            self._fix(tensors_in(vars(module).values()), "")
-        self._fix(problem.function.buffers.values(), "")
-        for name, p in parameters.items():
-            self._fix([p], name.rpartition(".")[0] or name)
-        self.last, self.channels_first = "", False
-
-    def _fix(self, tensors: Iterable[Tensor], layer: str) -> None:
-        self.fixed.update((id(t), (t, layer)) for t in tensors)
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        named = kwargs or {}
-        name = getattr(func, "__name__", "")
-        self.before(name, args, named)
-        met = list(tensors_in([*args, *named.values()]))
-        known = [self.fixed[id(t)] for t in met if id(t) in self.fixed]
-        weights = [(t, layer) for t, layer in known if layer]
-        result = func(*args, **named)
-        if len(known) == len(met):
-            self._fix(tensors_in([result]), weights[0][1] if weights else "")
-            return result
-        # what data were written to is data
-        for t in tensors_in([result, *args[:1]] if name in _WRITES else [result]):
-            self.fixed.pop(id(t), None)
-        if not weights:
-            return result
-        self.last = weights[0][1].partition(".parametrizations.")[0]
-        self.channels_first = name in _CHANNELS_FIRST
-        matrix = next((layer for t, layer in weights if t.ndim > 1), None)
-        return result if matrix is None or name in _ENTRYWISE else self.after(matrix, result)
-
-    def before(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Called before every function."""
-
-    def after(self, layer: str, result: Any) -> Any:
-        """Called with what a function of data and of a layer's weight matrix returns."""
-        return result
+    weights = layers_of_weights(network)
+    found = {}
+    for op in network:
+        if not op.follows or op.kind in _ENTRYWISE_KINDS or op.name in _ENTRYWISE:
+            continue
+        matrix = next((weights[v] for v in op.inputs if v in weights and len(v.shape) > 1), None)
+        if matrix is not None and op.outputs and op.outputs[0].dtype.is_floating_point:
+            found[op.outputs[0]] = matrix
+    return found
 
 
-class _Slopes(_Watch):
-    """Keeps what the slopes of every activation say about its units."""
+# ------------------------------------------------------------------------------------- units
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem, problem.parameters)
-        self.found: list[WatchedUnits] = []
 
-    def before(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        plain = name.removesuffix("_")
-        z = args[0] if args else named.get("input")
-        if plain not in LARGEST_SLOPE or not isinstance(z, Tensor) or z.ndim < 2:
-            return
-        if id(z) in self.fixed:  # of a weight: there is no unit behind it
-            return
-        function = getattr(F, plain, None) or getattr(torch, plain)
-        settings = {k: v for k, v in named.items() if k not in ("input", "inplace")}
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a value comes from: the layer whose weights were used last, and the axis of units."""
+
+    layer: str = ""
+    number: int = -1
+    axis: int | None = None
+
+
+def _sources(network: Network) -> dict[Value, _Source]:
+    """Of every value that follows the input, the layer that it is the output of."""
+    weights = layers_of_weights(network)
+    found = {value: _Source() for value in network.inputs}
+    for op in network:
+        if not op.follows:
+            continue
+        before = [(v, found[v]) for v in op.inputs if v in found]
+        value, source = max(before, key=lambda pair: pair[1].number)
+        layer = next((weights[v] for v in op.inputs if v in weights), None)
+        for made in op.outputs:
+            axis = _axis(op, value, source.axis, made, layer is not None)
+            found[made] = (
+                _Source(source.layer, source.number, axis)
+                if layer is None
+                else _Source(layer, op.number, axis)
+            )
+    return found
+
+
+def _axis(op: Operation, value: Value, axis: int | None, made: Value, weighted: bool) -> int | None:
+    """The dimension of units in what an operation makes; None where nothing tells."""
+    ndim = len(made.shape)
+    if weighted and op.name in _CHANNELS_FIRST:
+        return 1
+    if op.name in _CHANNELS_LAST and (weighted or op.name != "matmul"):
+        return ndim - 1
+    if axis is None:
+        return None
+    if op.name in _TURNS:
+        sizes = range(2, 2 + len(value.shape))
+        probe = torch.empty(tuple(sizes), device="meta")
+        args, kwargs = mapped((op.args, op.kwargs), lambda v: probe if v is value else v)
+        return list(called(op, args, kwargs).shape).index(sizes[axis])
+    return axis if axis < ndim and made.shape[axis] == value.shape[axis] else None
+
+
+def _gates(network: Network) -> dict[Value, frozenset[Any]]:
+    """Of values inside a recurrent layer, the parts of its weights that they are made by.
+
+    They are the same in every time step, and differ from gate to gate.
+    """
+    found: dict[Value, frozenset[Any]] = {}
+    for op in network:
+        if not op.part_of:
+            continue
+        met = frozenset().union(*(found.get(v, frozenset()) for v in op.inputs))
+        if op.name == "linear":
+            met = frozenset([op.inputs[1].number])
+        for place, made in enumerate(op.outputs):
+            found[made] = met if len(op.outputs) == 1 else frozenset((m, place) for m in met)
+    return found
+
+
+def _activated(op: Operation) -> Value | None:
+    """What a pointwise activation is applied to; None if the operation is none."""
+    followed = {v for v in op.inputs if v.follows}
+    if op.name not in LARGEST_SLOPE or len(followed) != 1:
+        return None
+    (value,) = followed
+    return value if len(value.shape) > 1 and value.dtype.is_floating_point else None
+
+
+class _Slopes:
+    """Keeps what the slopes of every activation say about its units, in one pass."""
+
+    def __init__(self, network: Network, samples: int) -> None:
+        self.samples = samples
+        self.sources, self.gates = _sources(network), _gates(network)
+        self.found: dict[Any, _Seen] = {}
+
+    def step(self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute an operation, and look at its slopes if it is an activation."""
+        value = _activated(op)
+        if value is None:
+            return called(op, args, kwargs)
+        pairs = zip(leaves((op.args, op.kwargs)), leaves((args, kwargs)), strict=True)
+        z = next(tensor for own, tensor in pairs if own is value)
         with torch.enable_grad():
             free = z.detach().requires_grad_()
-            # of a copy: nn.LeakyReLU and others pass inplace by position
-            values = function(free.clone(), *args[1:], **settings)
+            args, kwargs = mapped((args, kwargs), lambda t: free if t is z else t)
+            values = called(op, args, kwargs)
             (slopes,) = torch.autograd.grad(values.sum(), free)
-        last = z.ndim == 2 or (z.ndim == 3 and not self.channels_first)
-        by_unit = slopes.movedim(-1 if last else 1, -1)
-        self.found.append(_units(self.last, plain, by_unit, len(z)))
+        source = self.sources[value]
+        key = (op.part_of, op.layer, op.name, self.gates[value]) if op.part_of else op.number
+        if key not in self.found:
+            largest = LARGEST_SLOPE[op.name]
+            if op.name == "prelu":
+                largest = max(largest, float(bind(op.function, args, kwargs)["weight"].abs().max()))
+            self.found[key] = _Seen(source.layer, op.name, largest)
+        self.found[key].add(_by_sample(slopes, value, source.axis, self.samples))
+        return values.detach()
+
+    def units(self) -> list[WatchedUnits]:
+        """What was seen of each activation, in order."""
+        return [seen.units() for seen in self.found.values()]
 
 
-class _Layers(_Watch):
-    """Keeps what every layer with a weight matrix returns, as part of the graph."""
-
-    def __init__(self, problem: Problem, parameters: Parameters) -> None:
-        super().__init__(problem, parameters)
-        self.outputs: list[tuple[str, Tensor]] = []
-
-    def after(self, layer: str, result: Any) -> Any:
-        first = next(tensors_in([result]), None)
-        if first is None or not first.is_floating_point() or not first.requires_grad:
-            return result
-        self.outputs.append((layer, first))
-        # a copy: an activation that works in place would overwrite what is measured
-        if type(result) is tuple and result[0] is first:
-            return (first.clone(), *result[1:])
-        return first.clone() if result is first else result
+def _by_sample(slopes: Tensor, value: Value, axis: int | None, samples: int) -> Tensor:
+    """Slopes `[samples, positions, units]`."""
+    if axis is None:
+        axis = 1 if slopes.ndim > 3 else slopes.ndim - 1
+    own = next((d for d, s in enumerate(value.shape) if isinstance(s, BatchSize)), 0)
+    if own == axis:
+        own = 0 if axis else 1
+    turned = slopes.movedim((own, axis), (0, -1))
+    # several rows of one sample, as of a sequence that was flattened into the batch, are positions
+    whole = samples if len(turned) % samples == 0 else len(turned)
+    return turned.reshape(whole, -1, turned.shape[-1])
 
 
-def _units(layer: str, function: str, slopes: Tensor, samples: int) -> WatchedUnits:
-    rows = slopes.flatten(0, -2)
-    first = rows[0]
-    live = slopes != 0
-    return WatchedUnits(
-        layer,
-        function,
-        (rows == 0).all(0),
-        float((rows.abs() < FLAT * LARGEST_SLOPE[function]).double().mean()),
-        (rows == first).all(0) & (first != 0),
-        (live.flatten(1, -2).any(1) if live.ndim > 2 else live).sum(0),
-        samples,
-        first,
-    )
+@dataclass(slots=True)
+class _Seen:
+    """What the slopes of one activation have shown so far, in one pass."""
+
+    layer: str
+    function: str
+    largest: float
+    slope: Tensor = field(init=False)
+    silent: Tensor = field(init=False)
+    same: Tensor = field(init=False)
+    live: Tensor = field(init=False)
+    flat: float = 0.0
+    times: int = 0
+
+    def add(self, slopes: Tensor) -> None:
+        """More positions of the same samples, `[samples, positions, units]`."""
+        rows = slopes.flatten(0, 1)
+        if not self.times:
+            self.slope = rows[0]
+            self.silent, self.same = (torch.ones_like(rows[0], dtype=torch.bool) for _ in range(2))
+            self.live = torch.zeros_like(slopes[:, 0], dtype=torch.bool)
+        self.silent = self.silent & (rows == 0).all(0)
+        self.same = self.same & (rows == self.slope).all(0)
+        self.live = self.live | (slopes != 0).any(1)
+        self.flat += float((rows.abs() < FLAT * self.largest).double().mean())
+        self.times += 1
+
+    def units(self) -> WatchedUnits:
+        """What they say about the units."""
+        return WatchedUnits(
+            self.layer,
+            self.function,
+            self.silent,
+            self.flat / self.times,
+            self.same & (self.slope != 0),
+            self.live.sum(0),
+            len(self.live),
+            self.slope,
+        )

@@ -8,8 +8,9 @@ computes, up to rounding.
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -35,10 +36,15 @@ def written_out(function: Any, name: str) -> Callable[..., Any] | None:
     tensor([0.5000, 0.5000])
     """
     if name in _STEPS:
-        return _STEPS[name]
+        return partial(_in_steps, function, name)
     if has_body(function):
         return body(function)
     return partial(_by_formula, function, name) if name in FORMULAS else None
+
+
+def _in_steps(function: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    # an archive gives everything by name
+    return _STEPS[name](*(bind(function, args, kwargs).values() if kwargs else args))
 
 
 def _by_formula(function: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -223,6 +229,47 @@ def _bilinear(
     return _scaled((left * input2.unsqueeze(-2)).sum(-1), None, bias)
 
 
+def _cosine(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8, **_: Any) -> Tensor:
+    a, b = (t / torch.clamp(_norm(t, 2, dim, keepdim=True), min=eps) for t in (x1, x2))
+    return (a * b).sum(dim)
+
+
+def _tensordot(**given: Any) -> Tensor:
+    a, b = (t for t in given.values() if isinstance(t, Tensor) and t is not given.get("dims"))
+    dims = given["dims"] if "dims" in given else (given["dims_self"], given["dims_other"])
+    if isinstance(dims, Tensor):
+        dims = dims.tolist()
+    if isinstance(dims, int):
+        dims = (list(range(a.ndim - dims, a.ndim)), list(range(dims)))
+    left, right = ([d % t.ndim for d in own] for own, t in zip(dims, (a, b), strict=True))
+    letters = iter(string.ascii_letters)
+    of_a = [next(letters) for _ in range(a.ndim)]
+    of_b = [of_a[left[right.index(d)]] if d in right else next(letters) for d in range(b.ndim)]
+    kept = [c for d, c in enumerate(of_a) if d not in left]
+    kept += [c for d, c in enumerate(of_b) if d not in right]
+    return torch.einsum(f"{''.join(of_a)},{''.join(of_b)}->{''.join(kept)}", a, b)
+
+
+def _chained(**given: Any) -> Tensor:
+    """`chain_matmul` of matrices, or `multi_dot` of a list of them."""
+    first = next(iter(given.values()))
+    several = isinstance(first, list | tuple)
+    matrices = first if several else [t for t in given.values() if isinstance(t, Tensor)]
+    return reduce(torch.matmul, matrices)
+
+
+def _side_by_side(
+    at_least: Callable[[Tensor], Tensor], dim: int, tensors: Sequence[Tensor], **_: Any
+) -> Tensor:
+    """`hstack`, `vstack` and `dstack`; vectors have one dimension to be joined along."""
+    parts = [at_least(t) for t in tensors]
+    return torch.cat(parts, min(dim, parts[0].ndim - 1))
+
+
+def _columns(tensors: Sequence[Tensor], **_: Any) -> Tensor:
+    return torch.cat([t.reshape(-1, 1) if t.ndim < 2 else t for t in tensors], 1)
+
+
 #: Plain name -> the same in simpler operations, with arguments by name.
 FORMULAS: dict[str, Callable[..., Any]] = {
     "softmax": _softmax,
@@ -249,7 +296,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "addmv": lambda input, mat, vec, beta=1, alpha=1, **_: input * beta + mat @ vec * alpha,
     "addcmul": lambda input, tensor1, tensor2, value=1, **_: input + tensor1 * tensor2 * value,
     "addcdiv": lambda input, tensor1, tensor2, value=1, **_: input + tensor1 / tensor2 * value,
-    "lerp": lambda input, end, weight, **_: input + (end - input) * weight,
+    "lerp": lambda input, end, weight, **_: input * (1 - weight) + end * weight,
     "rsub": lambda input, other, **_: -input + other,
     "rdiv": lambda input, other, **_: torch.reciprocal(input) * other,
     "silu": lambda input, **_: input * torch.sigmoid(input),
@@ -260,9 +307,13 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     ),
     "vecdot": lambda x, y, dim=-1, **_: (x * y).sum(dim),
     "linalg_vecdot": lambda x, y, dim=-1, **_: (x * y).sum(dim),
-    "cosine_similarity": lambda x1, x2, dim=1, eps=1e-8, **_: (
-        (x1 * x2).sum(dim)
-        / (torch.clamp(_norm(x1, 2, dim), min=eps) * torch.clamp(_norm(x2, 2, dim), min=eps))
-    ),
+    "cosine_similarity": _cosine,
+    "tensordot": _tensordot,
+    "chain_matmul": _chained,
+    "multi_dot": _chained,
+    "hstack": partial(_side_by_side, torch.atleast_1d, 1),
+    "vstack": partial(_side_by_side, torch.atleast_2d, 0),
+    "dstack": partial(_side_by_side, torch.atleast_3d, 2),
+    "column_stack": _columns,
     "hardswish": lambda input, **_: input * torch.clamp(input + 3, 0, 6) / 6,
 }

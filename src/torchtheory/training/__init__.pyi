@@ -43,3 +43,12 @@ from .regularizers.distillation import distill as distill
 # pruning
 from .pruning.magnitude import prune as prune
 from .pruning.lottery import lottery_tickets as lottery_tickets
+
+# topics
+from . import loop as loop
+from . import losses as losses
+from . import backpropagation as backpropagation
+from . import optimizers as optimizers
+from . import regularizers as regularizers
+from . import many as many
+from . import pruning as pruning

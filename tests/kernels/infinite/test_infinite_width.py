@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch, UnknownName
 from torchtheory.kernels.infinite import dense as infinite_width
-from torchtheory.kernels.infinite.dense import limit_kernel, limit_kernels, nngp, ntk
+from torchtheory.kernels.infinite.dense import dense_limit_kernel, limit_kernels, nngp, ntk
 from torchtheory.kernels.infinite.dual_activations import dual_moments
 from torchtheory.kernels.infinite.duals.closed_forms import PiecewiseLinear
 from torchtheory.kernels.infinite.duals.hermite import HermiteExpansion
@@ -184,12 +184,12 @@ def test_kernel_objects_regress() -> None:
     both = limit_kernels(x, y, depth=3, bias_variance=0.2)
     targets = x[:, 0] * x[:, 1]
     for which, wanted in (("nngp", both.nngp), ("ntk", both.ntk)):
-        k = limit_kernel(which, depth=3, bias_variance=0.2)  # type: ignore[arg-type]
+        k = dense_limit_kernel(which, depth=3, bias_variance=0.2)  # type: ignore[arg-type]
         assert torch.allclose(k(x, y), wanted)
         assert torch.allclose(k.diagonal(x), k(x).diagonal())
         assert torch.allclose(kernel_least_squares(k, x, targets).predict(x), targets, atol=1e-6)
     with pytest.raises(UnknownName):
-        limit_kernel("nnpg", depth=2)  # type: ignore[arg-type]
+        dense_limit_kernel("nnpg", depth=2)  # type: ignore[arg-type]
 
 
 def test_clusters_of_nearly_equal_inputs() -> None:
@@ -272,7 +272,7 @@ def test_equal_and_opposite_points_keep_their_digits(
     points = torch.stack([base, base, -base, 2 * base, base + near, -base + near, other])
     for twin in (None, points.clone()):
         found = limit_kernels(points, twin, depth=depth, activation=name, bias_variance=bias)
-        sizes = limit_kernel("nngp", depth=depth, activation=name, bias_variance=bias)
+        sizes = dense_limit_kernel("nngp", depth=depth, activation=name, bias_variance=bias)
         size = sizes.diagonal(points).double().sqrt()
         for kernel, which in ((found.nngp, 0), (found.ntk, 1)):
             expected = torch.tensor(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from tests.tracing.architectures import architecture, archived
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidType, ShapeMismatch, UnsupportedModel
+from torchtheory.models.model import PureFunction
 from torchtheory.sequences.attention.blocks import EncoderBlock
 from torchtheory.sequences.attention.dot_product import linear_attention
 from torchtheory.sequences.attention.heads import MultiHeadAttention
@@ -18,6 +21,7 @@ from torchtheory.sequences.attention.transformers import (
     Transformer,
     TransformerEncoder,
 )
+from torchtheory.sequences.attention.watching import watch_attention
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -65,6 +69,59 @@ def test_maps_of_cross_attention_and_of_a_layer_used_twice() -> None:
     layer = MultiHeadAttention(8, 2)
     twice = attention_maps(nn.Sequential(layer, layer), draw(1, 3, 8))
     assert list(twice) == ["0", "0 (2)"]
+
+
+def by_hand(name: str, model: Any, x: Tensor) -> Tensor:
+    """The weights of the one attention of an architecture, `[B, heads, T, S]`."""
+    if name == "own-attention":
+        q, k, _ = (t.unflatten(-1, (2, 3)).transpose(1, 2) for t in model.qkv(x).chunk(3, -1))
+        return torch.softmax(q @ k.mT / math.sqrt(3), -1)
+    scores = model.q(x) @ model.k(x).mT / math.sqrt(6)
+    seen = torch.ones(5, 5, dtype=torch.bool).tril()
+    return torch.softmax(scores.masked_fill(~seen, -math.inf), -1).unsqueeze(1)
+
+
+@pytest.mark.parametrize("name", ["own-attention", "causal-attention"])
+def test_maps_of_attention_that_is_no_layer(name: str) -> None:
+    """Written by hand and fused, in the model and in an archive of it."""
+    made = architecture(name)
+    for model in (made.model, archived(name)):
+        ((layer, weights),) = attention_maps(model, made.x).items()
+        assert layer == ""
+        torch.testing.assert_close(weights, by_hand(name, made.model, made.x).detach())
+        ((heads,), _) = watch_attention(PureFunction(model), made.x)
+        torch.testing.assert_close(heads.weights, weights[0])
+
+
+def test_an_archive_of_torchs_layers() -> None:
+    made = architecture("encoder")
+    own, theirs = (attention_maps(m, made.x) for m in (made.model, archived("encoder")))
+    assert list(own) == list(theirs) == [f"encoder.layers.{k}.self_attn" for k in (0, 1)]
+    for a, b in zip(own.values(), theirs.values(), strict=True):
+        torch.testing.assert_close(a, b)
+    functions = [PureFunction(m) for m in (made.model, archived("encoder"))]
+    (_, one), (_, two) = (watch_attention(f, made.x) for f in functions)
+    assert [s.name for s in one] == [s.name for s in two]
+    assert len(one) == 3
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a.distance, b.distance)
+
+
+def test_positions_first() -> None:
+    """The first axis of the input is not that of the samples."""
+    layer, x = nn.MultiheadAttention(8, 2).double(), draw(5, 3, 8)
+    (weights,) = attention_maps(layer, x, x, x).values()
+    expected = layer(x, x, x, average_attn_weights=False)[1]
+    torch.testing.assert_close(weights, expected.detach())
+
+
+def test_a_mixture_is_no_attention() -> None:
+    class Mixture(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x.softmax(-1) * x).sum(-1)
+
+    with pytest.raises(UnsupportedModel, match="no attention"):
+        attention_maps(Mixture(), draw(2, 3, 4))
 
 
 def test_entropy_from_one_token_to_all() -> None:

@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.training.loop.seeds import epoch_order
 from torchtheory.training.loop.trainer import fit
-from torchtheory.training.regularizers.distillation import (
+from torchtheory.training.losses.distillation import (
     Distillation,
-    agreement,
-    distill,
     distillation_gradient,
     distillation_loss,
     teacher_outputs,
 )
+from torchtheory.training.regularizers.distillation import agreement, distill
 
 
 def logits(seed: int, n: int = 4, classes: int = 5) -> tuple[Tensor, Tensor]:

@@ -204,7 +204,11 @@ def deep_convolutional_network(
     all_finite(thresholds, "thresholds")
     all_finite(coefficients, "coefficients")
     if count[0] == 0 or not bool(directions.any(1).all()):
-        raise InvalidInput("there must be a ridge function, and each direction different from 0")
+        zero = int((~directions.any(1)).sum())
+        raise InvalidInput(
+            "there must be a ridge function, and each direction different from 0: of "
+            f"{len(directions)} directions, {zero} are 0"
+        )
     positive_number(radius, "radius")
     m, d = directions.shape
     if span > d:

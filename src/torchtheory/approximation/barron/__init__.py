@@ -1,1 +1,5 @@
 """Barron's theorem and its relatives: functions by their frequencies, networks by sampling."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.barron.maurey import maurey_error
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.core.checks import all_finite, positive_number
+from torchtheory.core.checks import all_finite, described_layers, positive_number
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -172,7 +172,7 @@ def prune_units(
     if len(maps) != 2 or not isinstance(between[0], nn.ReLU) or len(maps[1][0]) != 1:
         raise UnsupportedModel(
             "pruning by Carathéodory's lemma is for nn.Sequential(Linear, ReLU, Linear) "
-            "with one output"
+            f"with one output, not {described_layers(model)}"
         )
     (inner, bias), (outer, offset) = maps
     if inputs.ndim != 2 or inputs.shape[1] != inner.shape[1]:

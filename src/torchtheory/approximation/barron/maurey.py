@@ -21,7 +21,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import all_finite, as_points, whole_number
+from torchtheory.core.checks import all_finite, as_points, described_layers, whole_number
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -145,7 +145,7 @@ def _shallow(model: nn.Module) -> tuple[nn.Linear, nn.Module, nn.Linear]:
             return cast("nn.Linear", first), activation, cast("nn.Linear", last)
     raise UnsupportedModel(
         "the model must be nn.Sequential(Linear, activation without parameters, Linear) "
-        "with one output"
+        f"with one output, not {described_layers(model)}"
     )
 
 

@@ -1,1 +1,5 @@
 """Dictionaries and edges: wavelets, shearlets, cartoon-like functions, and their networks."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -63,8 +63,11 @@ class Mesh:
         if self.simplices.dtype not in (torch.int64, torch.int32):
             raise InvalidInput(f"simplices are whole numbers, not {self.simplices.dtype}")
         all_finite(self.nodes, "the nodes of a mesh")
-        if set(self.simplices.flatten().tolist()) != set(range(len(self.nodes))):
-            raise InvalidInput("every node must belong to a simplex, and simplices name only nodes")
+        if odd := set(self.simplices.flatten().tolist()) ^ set(range(len(self.nodes))):
+            raise InvalidInput(
+                "every node must belong to a simplex, and simplices name only nodes: node "
+                f"{min(odd)} is {'in none' if min(odd) < len(self.nodes) else 'not there'}"
+            )
         if len(set(map(tuple, self.nodes.tolist()))) < len(self.nodes):
             raise InvalidInput("two nodes of the mesh are the same point")
         small = float(self.volumes.min())

@@ -116,7 +116,8 @@ def deepen_on_box(
         return Deepened(made, 2 * rounding * float((size + low.abs()).max()), box)
     if maps[-1][0].dtype != torch.float64:
         raise UnsupportedModel(
-            "difference quotients need double precision: give a copy of the network in it"
+            f"difference quotients need double precision, and the network has {maps[-1][0].dtype}: "
+            "give a copy of it, copy.deepcopy(network).double()"
         )
     return _by_differences(
         maps, between, box, (low, high), layers, activation, step, bias, central=central

@@ -43,6 +43,7 @@ from torchtheory.core.memory import bytes_of
 from torchtheory.core.outputs import write_outputs
 from torchtheory.core.random import as_generator
 from torchtheory.core.threads import UsefulThreads
+from torchtheory.labs.manifest import labs_by_id
 from torchtheory.models.derivative import import_differentiation
 from torchtheory.models.heads import Output
 from torchtheory.models.model import Initial, process_kept
@@ -131,6 +132,11 @@ class Audit:
     def pictures(self) -> list[tuple[str, Figure]]:
         """The figures that say most, at most three, each with the name of its finding."""
         return chosen_pictures(self.findings)
+
+    @property
+    def labs(self) -> dict[str, tuple[str, ...]]:
+        """Names of the labs that exercise each entry of the catalogue."""
+        return labs_by_id()
 
     @property
     def quantities(self) -> QuantityTable:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import part_of
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.models.model import global_randomness_kept, tensors_in
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.report.wording import counted
+from torchtheory.tracing.network import Operation, Value
+from torchtheory.tracing.passes import network_of, values_of
 
 #: A table with a larger share of rows that are never used is worth a look.
 UNUSED = 0.1
@@ -26,7 +25,7 @@ UNTRAINED = 0.01
 
 
 def has_embeddings(problem: Problem) -> str | None:
-    return None if tables(problem.model) else "the model has no embedding table"
+    return None if tables(problem) else "the model has no embedding table"
 
 
 @finding(
@@ -54,7 +53,7 @@ def embeddings(problem: Problem, record: FindingRecord) -> None:
     rows = []
     worst: tuple[float, str, int, int] | None = None
     for name, mask in used.items():
-        padding = tables(problem.model)[name].padding_idx
+        padding = tables(problem)[name].padding
         counted_rows = torch.ones_like(mask)
         if padding is not None:
             counted_rows[padding] = False
@@ -83,7 +82,7 @@ def embeddings(problem: Problem, record: FindingRecord) -> None:
         samples=samples,
     )
     if share > UNUSED:
-        width = tables(problem.model)[name].embedding_dim
+        width = tables(problem)[name].width
         record.look(
             f"{unused:,} of the {total:,} rows of the embedding table {name} are never used by the "
             f"training data"
@@ -131,23 +130,67 @@ def _rows_of_test(problem: Problem, record: FindingRecord, trained: dict[str, Te
         )
 
 
-def tables(model: nn.Module) -> dict[str, nn.Embedding | nn.EmbeddingBag]:
-    """Embedding tables by name, without those whose weights another layer shares.
+@dataclass(frozen=True)
+class Table:
+    """An embedding table: a weight of which rows are looked up.
 
-    A table that is also the last layer gets a gradient in all of its rows.
-
-    >>> list(tables(nn.Sequential(nn.Embedding(5, 2), nn.Linear(2, 1))))
-    ['0']
+    Attributes:
+        weight: `[rows, width]`.
+        padding: the row that stands for nothing, if there is one.
+        indices: what is looked up, one value for each lookup.
+        otherwise: whether another operation reads the weight as well, as the last layer does.
     """
-    owners: dict[int, int] = {}
-    for module in model.modules():
-        for p in module.parameters(recurse=False):
-            owners[id(p)] = owners.get(id(p), 0) + 1
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and owners[id(module.weight)] == 1
-    }
+
+    weight: Value
+    padding: int | None
+    indices: tuple[Value, ...]
+    otherwise: bool
+
+    @property
+    def rows(self) -> int:
+        return int(self.weight.shape[0])  # type: ignore[arg-type]
+
+    @property
+    def width(self) -> int:
+        return int(self.weight.shape[1])  # type: ignore[arg-type]
+
+
+def tables(problem: Problem, x: Tensor | None = None) -> dict[str, Table]:
+    """Embedding tables by the names of their layers.
+
+    >>> from torch import nn
+    >>> class Tied(nn.Embedding):
+    ...     def forward(self, x):
+    ...         return super().forward(x) @ self.weight.mT
+    >>> data = torch.tensor([[0, 1], [2, 1]])
+    >>> {k: (t.rows, t.otherwise) for k, t in tables(Problem(Tied(3, 2), (data, data))).items()}
+    {'': (3, True)}
+    """
+    network = network_of(problem.function, problem.train.x if x is None else x)
+    found = {}
+    for name, weight in network.parameters.items():
+        users = network.users.get(weight, [])
+        lookups = [op for op in users if op.name in _LOOKUPS and op.arguments["weight"] is weight]
+        if not lookups:
+            continue
+        padding = lookups[0].arguments.get("padding_idx")
+        found[name.rpartition(".")[0]] = Table(
+            weight,
+            padding if padding is not None and padding >= 0 else None,
+            tuple(_index(op) for op in lookups),
+            len(lookups) < len(users),
+        )
+    return found
+
+
+#: Operations that read rows alone.
+_LOOKUPS = ("embedding", "embedding_bag")
+
+
+def _index(op: Operation) -> Value:
+    given = op.arguments
+    found: Value = given["indices"] if "indices" in given else given["input"]
+    return found
 
 
 def rows_used(problem: Problem, samples: Samples) -> tuple[dict[str, Tensor], dict[str, int]]:
@@ -155,11 +198,10 @@ def rows_used(problem: Problem, samples: Samples) -> tuple[dict[str, Tensor], di
 
     Without tables that are used otherwise: as the last layer as well, or cut at a length.
     """
-    otherwise = used_otherwise(problem, samples.x[:1])
     found = {
-        name: torch.zeros(t.num_embeddings, dtype=torch.bool)
-        for name, t in tables(problem.model).items()
-        if name not in otherwise
+        name: torch.zeros(table.rows, dtype=torch.bool)
+        for name, table in tables(problem, samples.x).items()
+        if not table.otherwise
     }
     most = dict.fromkeys(found, 0)
     for count, here in _indices(problem, samples):
@@ -170,72 +212,10 @@ def rows_used(problem: Problem, samples: Samples) -> tuple[dict[str, Tensor], di
     return found, most
 
 
-def used_otherwise(problem: Problem, x: Tensor) -> set[str]:
-    """Names of the tables whose weights a function other than a lookup reads.
-
-    >>> class Tied(nn.Embedding):
-    ...     def forward(self, x):
-    ...         return super().forward(x) @ self.weight.mT
-    >>> data = torch.tensor([[0, 1], [2, 1]])
-    >>> used_otherwise(Problem(Tied(3, 2), (data, data)), data)
-    {''}
-    """
-    watch = _Uses(
-        {
-            id(problem.parameters[f"{name}.weight".lstrip(".")]): name
-            for name in tables(problem.model)
-        }
-    )
-    with torch.no_grad(), global_randomness_kept(), watch:
-        problem.function(problem.parameters, x)
-    return watch.found
-
-
-#: Functions that read rows alone; and copies, which a model that writes to its weights is run with.
-_LOOKUPS = ("embedding", "embedding_bag", "clone", "detach")
-
-
-class _Uses(TorchFunctionMode):
-    def __init__(self, weights: dict[int, str]) -> None:
-        super().__init__()
-        self.weights, self.found = weights, set[str]()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        looks_up = getattr(func, "__name__", "") in _LOOKUPS
-        # what makes no tensor of it reads its shape, say
-        if not looks_up and next(tensors_in([result]), None) is not None:
-            read = tensors_in([*args, *(kwargs or {}).values()])
-            self.found |= {self.weights[id(t)] for t in read if id(t) in self.weights}
-        return result
-
-
 def _indices(problem: Problem, samples: Samples) -> Iterator[tuple[int, list[tuple[str, Tensor]]]]:
     """For every chunk of samples, its size and what was looked up in which table."""
-    with _lookups(problem.model) as seen:
-        for x, _ in samples.chunks(problem.chunk):
-            seen.clear()
-            with torch.no_grad(), global_randomness_kept():
-                problem.function(problem.parameters, x)
-            yield len(x), list(seen)
-
-
-@contextmanager
-def _lookups(model: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
-    seen: list[tuple[str, Tensor]] = []
-
-    def before(name: str) -> Callable[[nn.Module, Any], None]:
-        def hook(layer: nn.Module, arguments: Any) -> None:
-            if arguments and isinstance(arguments[0], Tensor):
-                seen.append((name, arguments[0].detach().long()))
-
-        return hook
-
-    handles = [t.register_forward_pre_hook(before(name)) for name, t in tables(model).items()]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
+    for x, _ in samples.chunks(problem.chunk):
+        named = [(name, v) for name, table in tables(problem, x).items() for v in table.indices]
+        network = network_of(problem.function, x)
+        found = values_of(problem.function, network, x, *(value for _, value in named))
+        yield len(x), [(k, t.long()) for (k, _), t in zip(named, found, strict=True)]

@@ -45,7 +45,7 @@ def feature_collapse(problem: Problem, record: FindingRecord) -> None:
         record.not_applicable(
             (),
             statement,
-            "no dense or convolutional layer was seen to run, or its input changes "
+            "no dense or convolutional layer is applied to a row per sample, or its input changes "
             "its shape from batch to batch",
         )
         return

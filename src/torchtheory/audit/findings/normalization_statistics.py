@@ -40,7 +40,7 @@ ACTION = (
 
 
 def carries_statistics(problem: Problem) -> str | None:
-    if batch_normalizations(problem.model):
+    if batch_normalizations(problem):
         return None
     return "the model has no batch normalization with running statistics"
 
@@ -125,8 +125,8 @@ def normalization_statistics(problem: Problem, record: FindingRecord) -> None:
 
 def _compare(problem: Problem, renewed: list[Problem], shares: Tensor) -> list[Compared]:
     compared = []
-    for name in batch_normalizations(problem.model):
-        eps = float(getattr(problem.model.get_submodule(name), "eps", 1e-5))
+    for name, op in batch_normalizations(problem).items():
+        eps = float(op.arguments["eps"])
         mean, variance = (
             problem.function.buffers[f"{name}.{b}"].double()
             for b in ("running_mean", "running_var")
@@ -164,7 +164,7 @@ def _averaged(problem: Problem, renewed: list[Problem], shares: Tensor) -> Probl
     """The problem with the statistics of all groups together."""
     other = problem.at({})
     other.function.buffers = dict(problem.function.buffers)
-    for name in batch_normalizations(problem.model):
+    for name in batch_normalizations(problem):
         for buffer in ("running_mean", "running_var"):
             key = f"{name}.{buffer}"
             parts = torch.stack([r.function.buffers[key] for r in renewed])
@@ -199,7 +199,7 @@ def _assess(
             action=ACTION,
         )
         return
-    many = len(batch_normalizations(problem.model))
+    many = len(batch_normalizations(problem))
     who = (
         f"{counted(reset, 'batch normalization')} of {many} "
         f"{'holds' if reset == 1 else 'hold'} the statistics of a layer that has seen no data"
@@ -218,8 +218,9 @@ def _assess(
 def _few_batches(problem: Problem, layer: str) -> int:
     """How many batches a layer has seen, if so few that its averages are not yet those of data."""
     batches = problem.function.buffers.get(f"{layer}.num_batches_tracked")
-    momentum = getattr(problem.model.get_submodule(layer), "momentum", None)
-    if batches is None or momentum is None:
+    # 0 in evaluation mode where all batches count alike
+    momentum = batch_normalizations(problem)[layer].arguments["momentum"]
+    if batches is None or not momentum:
         return 0
     seen = int(batches)
     return seen if (1 - momentum) ** seen > REMEMBERED else 0

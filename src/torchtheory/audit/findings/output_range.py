@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import part_of
@@ -15,13 +13,11 @@ from torchtheory.audit.engine.row_statistics import row_statistic
 from torchtheory.audit.findings.hypotheses import classification, deterministic
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.models.losses import are_log_probabilities, are_probabilities
-from torchtheory.models.model import global_randomness_kept, tensors_in
 from torchtheory.models.problem import Problem
+from torchtheory.tracing.passes import network_of
 
 #: Outputs whose probabilities differ less than this from sample to sample are the same in effect.
 SAME = 1e-3
-
-#: Samples that the loss is tried on.
 
 
 @finding(
@@ -84,7 +80,7 @@ def _accuse_softmax(problem: Problem, record: FindingRecord, classes: int) -> No
 
 def _accuse_sigmoid(problem: Problem, record: FindingRecord, outputs: Tensor) -> None:
     seen = ends_with(problem, "sigmoid")
-    # a sigmoid that is not called by its name, as in an exported model, shows by its range
+    # a sigmoid that is not called by its name shows by its range
     if not seen and not (float(outputs.min()) < 0.1 and float(outputs.max()) > 0.9):
         return
     share = float(problem.train.y.double().mean())
@@ -216,27 +212,12 @@ def _classes_predicted(problem: Problem, record: FindingRecord, outputs: Tensor,
 
 
 def ends_with(problem: Problem, *names: str) -> bool:
-    """Whether the model's outputs are what a function of one of these names returned."""
-    watch = _Returned(names)
-    x = problem.train.x[:2]
-    with torch.no_grad(), global_randomness_kept(), watch:
-        outputs = problem.function(problem.parameters, x)
-    return any(
-        t.untyped_storage().data_ptr() == outputs.untyped_storage().data_ptr() for t in watch.kept
-    )
-
-
-class _Returned(TorchFunctionMode):
-    """Keeps what functions of some names return."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.names, self.kept = names, list[Tensor]()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "").removesuffix("_") in self.names:
-            self.kept += tensors_in([result])
-        return result
+    """Whether the model's outputs are what an operation of one of these names returned."""
+    network = network_of(problem.function, problem.train.x)
+    ends = [network.makers.get(value) for value in network.outputs]
+    while any(op is not None and op.kind == "moves" for op in ends):  # its shape may be changed
+        ends = [
+            network.makers.get(op.inputs[0]) if op is not None and op.kind == "moves" else op
+            for op in ends
+        ]
+    return any(op is not None and op.name in names for op in ends)

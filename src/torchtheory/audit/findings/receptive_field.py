@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import mean_range
@@ -29,6 +29,7 @@ from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
 from torchtheory.core.figure import COLORS
 from torchtheory.core.quantity import Quantity
 from torchtheory.models.problem import Problem
+from torchtheory.tracing.passes import network_of
 
 #: Samples whose gradients are looked at, one by one, and the forward passes that each costs.
 SAMPLES, PASSES = 32, 6
@@ -40,7 +41,7 @@ SMALL_PART = 0.5
 #: How much dearer a pass of one sample in double precision is than one of many in single.
 DEARER = 20.0
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "convolution")
 
 STATEMENT = (
     r"\partial y_u / \partial x_v = 0 \text{ for } v \text{ outside the receptive field of } u"
@@ -49,9 +50,9 @@ STATEMENT = (
 
 def convolutional(problem: Problem) -> str | None:
     """Why there are no receptive fields to speak of, or None."""
-    if not any(isinstance(m, _CONVOLUTIONS) for m in problem.model.modules()):
-        return "the model has no convolution layer"
     x = problem.train.x
+    if not any(op.name in _CONVOLUTIONS for op in network_of(problem.function, x)):
+        return "the model has no convolution layer"
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim not in (3, 4, 5):
         return "the inputs are no images or signals [channels, ...] of real numbers"
     return None

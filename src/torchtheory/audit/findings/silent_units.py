@@ -57,12 +57,7 @@ def units(problem: Problem, record: FindingRecord) -> None:
         found = [a.joined(b) for a, b in zip(found, more, strict=True)]
     statement = r"\varrho'(z_i(x)) \ne 0 \text{ for some } x"
     if not found:
-        record.not_applicable(
-            (),
-            statement,
-            "no pointwise activation was seen: fused recurrent layers and attention apply theirs "
-            "inside",
-        )
+        record.not_applicable((), statement, "the network applies no pointwise activation")
         return
     record.table(
         "units",

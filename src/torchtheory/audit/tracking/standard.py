@@ -240,7 +240,7 @@ def dead_units(at: Snapshot) -> Readings:
     """Units behind each activation that pass no gradient at any sample of the probe."""
     found = watch_units(at.problem, at.probe)
     if not found:
-        raise UnsupportedModel("no pointwise activation was seen")
+        raise UnsupportedModel("the network applies no pointwise activation")
     shares: dict[str, float] = {}
     for units in found:
         name = f"after {units.layer or 'the input'}"

@@ -1,1 +1,5 @@
 """Explanations beside relevance propagation: gradients, Taylor, occlusion, LIME, Shapley."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
 """Explanations to look at: pages, pictures, numbers with marks."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from markupsafe import Markup
 
 from torchtheory.core.console import Console, Grid, Text, box
 from torchtheory.core.figure import Figure
 from torchtheory.core.record import Table
-from torchtheory.explanation.ledger_flow import ledger_flow
 from torchtheory.explanation.methods.named import METHODS
 from torchtheory.explanation.pages import pictures
+from torchtheory.explanation.pages.one_explanation import (
+    SUMS,
+    passes,
+    relevances_of,
+    sums_of,
+    without_empty_columns,
+)
 from torchtheory.report.html import fragment, page
 from torchtheory.report.numbers import duration, number_words
 from torchtheory.report.wording import counted
@@ -58,20 +63,6 @@ def explanations_page(found: Explanations, figures: Mapping[str, Figure]) -> str
 def explanations_fragment(found: Explanations) -> str:
     """The same as a piece of HTML for a notebook."""
     return fragment("explanation.html", plain_words=True, **_context(found, found.figures()))
-
-
-def explanation_fragment(e: Explanation) -> str:
-    """One explanation as a piece of HTML for a notebook: a picture, its sums, its ledger."""
-    drawn = [pictures.picture(e, part=part) for part in range(_parts(e))]
-    if e.ledger is not None:
-        drawn.append(ledger_flow(e.ledger))
-    columns = ("sample", *_SUMS)
-    rows = tuple((k, *_sums(e, k)) for k in range(len(e)))
-    cost = f"{passes(e)} per explanation, {duration(e.seconds)} for all."
-    return fragment(
-        "one_explanation.html", plain_words=True, title=e.method, figures=drawn,
-        sums=_without_empty(Table("sums", columns, rows, cost)),
-    )  # fmt: skip
 
 
 def print_explanations(found: Explanations, console: Console) -> None:
@@ -175,7 +166,7 @@ def sample_heading(found: Explanations, sample: int) -> str:
 def most_relevant(found: Explanations, sample: int) -> str:
     """The features or words with the largest relevance, by their names; nothing for images."""
     e = found.first
-    for part, relevance in enumerate(_relevances(e)):
+    for part, relevance in enumerate(relevances_of(e)):
         kind = kind_of_input(found, part)
         if kind == "image":
             continue
@@ -186,22 +177,6 @@ def most_relevant(found: Explanations, sample: int) -> str:
         order = values.abs().argsort(descending=True, stable=True)[:_NAMED].tolist()
         return ", ".join(f"{names[j]} {number_words(float(values[j]))}" for j in order)
     return ""
-
-
-_SUMS = ("to explain", "adds up to", "gap", "to biases", "to epsilon", "leaked")
-
-
-def _sums(e: Explanation, k: int) -> tuple[float | None, ...]:
-    gap, ledger = e.gap, e.ledger
-    promised = None if e.reference is None else float(e.score[k] - e.reference[k])
-    return (
-        promised,
-        float(e.total[k]),
-        None if gap is None else float(gap[k]),
-        None if ledger is None else float(ledger.to_biases[k]),
-        None if ledger is None else float(ledger.to_epsilon[k]),
-        None if ledger is None or not bool(ledger.leaked.any()) else float(ledger.leaked[k]),
-    )
 
 
 def cost_table(found: Explanations) -> Table:
@@ -239,16 +214,6 @@ def agreement_table(found: Explanations) -> Table | None:
     )  # fmt: skip
 
 
-def passes(e: Explanation) -> str:
-    """How often a sample went through the network.
-
-    >>> from torchtheory.explanation.explanation import Explanation
-    >>> passes(Explanation(torch.ones(1, 2), torch.ones(1), "LRP", forwards=1, backwards=1))
-    '1 forward, 1 backward'
-    """
-    return f"{number_words(e.forwards)} forward, {number_words(e.backwards)} backward"
-
-
 def _context(found: Explanations, figures: Mapping[str, Figure]) -> dict[str, Any]:
     tables = [cost_table(found), agreement_table(found)]
     return {
@@ -271,7 +236,7 @@ def _sample_part(found: Explanations, k: int, figures: Mapping[str, Figure]) -> 
             ]
         else:
             drawn.append(figures[found.picture_name(k, part)])
-    rows = tuple((name, *_sums(e, k)) for name, e in found.explanations.items())
+    rows = tuple((name, *sums_of(e, k)) for name, e in found.explanations.items())
     labels, classes = found.legend.labels, found.first.classes
     return SamplePart(
         number,
@@ -280,7 +245,7 @@ def _sample_part(found: Explanations, k: int, figures: Mapping[str, Figure]) -> 
         and classes is not None
         and not labels.is_floating_point()
         and int(labels[k]) != int(classes[k]),
-        _without_empty(Table(f"sums-{number}", ("method", *_SUMS), rows)),
+        without_empty_columns(Table(f"sums-{number}", ("method", *SUMS), rows)),
         drawn,
         sentences,
         [
@@ -288,17 +253,6 @@ def _sample_part(found: Explanations, k: int, figures: Mapping[str, Figure]) -> 
             for name, e in found.explanations.items()
             if e.ledger is not None
         ],
-    )
-
-
-def _without_empty(table: Table) -> Table:
-    """Without the columns in which no method has a number."""
-    kept = [j for j in range(len(table.columns)) if any(r[j] is not None for r in table.rows)]
-    return Table(
-        table.name,
-        tuple(table.columns[j] for j in kept),
-        tuple(tuple(r[j] for j in kept) for r in table.rows),
-        table.caption,
     )
 
 
@@ -311,11 +265,3 @@ def _class_words(found: Explanations, k: int) -> str:
 def _class_name(found: Explanations, number: int) -> str:
     names = found.legend.classes
     return names[number] if 0 <= number < len(names) else str(number)
-
-
-def _relevances(e: Explanation) -> Sequence[torch.Tensor]:
-    return (e.relevance,) if isinstance(e.relevance, torch.Tensor) else e.relevance
-
-
-def _parts(e: Explanation) -> int:
-    return len(_relevances(e))

@@ -17,21 +17,21 @@ from torchtheory.explanation.propagation.marks import (
     mark_of,
     reduced,
 )
-from torchtheory.explanation.propagation.names import function_named
-from torchtheory.explanation.propagation.tracing import Handler, Propagation
+from torchtheory.explanation.propagation.tracing import Handler, Step
 
 _CONVOLUTIONS = """
-    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
 """
 
 _AVERAGES = """
     avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
-    interpolate upsample fold
+    interpolate upsample upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d
+    upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d fold col2im cumsum
 """
 
 
 def linear_map(
-    trace: Propagation,
+    step: Step,
     x: Tensor,
     whole: Callable[[Tensor], Tensor],
     call: Callable[[Tensor, Any], Tensor],
@@ -49,94 +49,86 @@ def linear_map(
         return torch.autograd.grad(y, leaf, s)
 
     return LinearMap(
-        (x.detach(),), (weight,), call, y.detach(), own, bias, as_it_stands, trace.kept
+        (x.detach(),), (weight,), call, y.detach(), own, bias, as_it_stands, step.trace.kept
     )
 
 
-def _by_weight(
-    trace: Propagation, name: str, input: Tensor, weight: Tensor, bias: Any = None, *args: Any,
-    **named: Any,
-) -> Any:  # fmt: skip
+def _by_weight(step: Step) -> Any:
     """`linear` and convolutions."""
-    func = F.linear if name == "linear" else getattr(torch, name)
+    given = step.arguments
+    x, weight, bias = given["input"], given["weight"], given.get("bias")
+    func: Any = F.linear if step.name == "linear" else getattr(torch, step.name)
     if is_signal(weight) or is_signal(bias):
-        if name != "linear":
+        if step.name != "linear":
             return NotImplemented
-        with trace:
-            made = input @ weight.mT
-            return made if bias is None else made + bias
+        made = step.apply(torch.matmul, x, step.apply(torch.transpose, weight, -2, -1))
+        return made if bias is None else step.apply(torch.add, made, bias)
     linear = linear_map(
-        trace,
-        input,
-        lambda x: func(x, weight, bias, *args, **named),
-        lambda x, w: func(x, w, None, *args, **named),
-        weight,
-        bias if bias is None or name == "linear" else bias.reshape(-1, *[1] * (weight.ndim - 2)),
-    )
-    samples = mark_of(input).samples
-    constant_along(samples, [-1] if name == "linear" else range(1, input.ndim))
-    return trace.linear(name, [input], linear, samples, weighted=True)
-
-
-def _averaged(trace: Propagation, name: str, x: Tensor, *args: Any, **named: Any) -> Any:
-    """Fixed coefficients that are not negative, within a sample."""
-    func = function_named(name) if name in ("cumsum",) else getattr(F, name)
-    linear = linear_map(
-        trace,
+        step,
         x,
-        lambda a: func(a, *args, **named),
-        lambda a, w: func(a, *args, **named),
-        None,
-        None,
-        as_it_stands="bicubic" in (*args, *named.values()),  # some of its coefficients are negative
+        lambda a: func(**{**given, "input": a}),
+        lambda a, w: func(**{**given, "input": a, "weight": w, "bias": None}),
+        weight,
+        bias
+        if bias is None or step.name == "linear"
+        else bias.reshape(-1, *[1] * (weight.ndim - 2)),
     )
-    return trace.linear(name, [x], linear, by_row(mark_of(x).samples, linear.output.ndim))
+    samples = mark_of(x).samples
+    constant_along(samples, [-1] if step.name == "linear" else range(1, x.ndim))
+    return step.linear([x], linear, samples, weighted=True)
 
 
-def _added_at(
-    trace: Propagation, name: str, x: Tensor, dim: int, index: Tensor, source: Tensor, **named: Any
-) -> Any:
+def _of_one(step: Step, **settings: Any) -> LinearMap:
+    """An operation with fixed coefficients, of its one signal."""
+    x = step.signals[0]
+
+    def whole(a: Tensor) -> Tensor:
+        made: Tensor = step.of((x, a))
+        return made
+
+    return linear_map(step, x, whole, lambda a, w: whole(a), None, None, **settings)
+
+
+def _averaged(step: Step) -> Any:
+    """Fixed coefficients that are not negative, within a sample."""
+    x = step.signals[0]
+    # some of the coefficients are negative
+    bicubic = step.name == "upsample_bicubic2d" or step.get("mode") == "bicubic"
+    linear = _of_one(step, as_it_stands=bicubic)
+    return step.linear([x], linear, by_row(mark_of(x).samples, linear.output.ndim))
+
+
+def _added_at(step: Step) -> Any:
     """`index_add` and `scatter_add`: entries are added up where an index says, in a graph say."""
+    x, source = step["input"], step.get("source", step.get("src"))
     if not is_signal(source):
         return NotImplemented
     mark = mark_of(source)
-    constant_along(mark.samples, [dim])
+    constant_along(mark.samples, [step["dim"]])
     base = torch.zeros_like(x.detach())
 
     def put(a: Tensor) -> Tensor:
-        added: Tensor = getattr(torch, name)(base, dim, index, a, **named)
+        added: Tensor = step.of((x, base), (source, a))
         return added
 
-    linear = linear_map(trace, source, put, lambda a, w: put(a), None, None)
-    made = trace.linear(name, [source], linear, mark.samples, gate=mark.gate)
+    linear = linear_map(step, source, put, lambda a, w: put(a), None, None)
+    made = step.linear([source], linear, mark.samples, gate=mark.gate)
     if not is_signal(x) and not bool(x.any()):
         return made
-    with trace:
-        return x + made
+    return step.apply(torch.add, x, made)
 
 
-def _summed(
-    trace: Propagation, name: str, x: Tensor, dim: Any = None, keepdim: bool = False, *,
-    axis: Any = None, dtype: Any = None,
-) -> Any:  # fmt: skip
+def _summed(step: Step) -> Any:
     """Sums and means along dimensions."""
-    dim = dim if axis is None else axis
-    mark = mark_of(x)
-    samples = reduced(mark.samples, dim, keepdim)
-
-    def reduce(a: Tensor) -> Tensor:
-        reduced: Tensor = getattr(torch, name)(a, dim=dim, keepdim=keepdim, dtype=dtype)
-        return reduced
-
-    linear = linear_map(trace, x, reduce, lambda a, w: reduce(a), None, None)
-    return trace.linear(name, [x], linear, samples, gate=mark.gate)
+    x = step.signals[0]
+    samples = reduced(mark_of(x).samples, step.get("dim"), bool(step.get("keepdim", False)))
+    return step.linear([x], _of_one(step), samples, gate=mark_of(x).gate)
 
 
 AFFINE: dict[str, Handler] = {
     "linear": _by_weight,
     **dict.fromkeys(_CONVOLUTIONS.split(), _by_weight),
     **dict.fromkeys(_AVERAGES.split(), _averaged),
-    "cumsum": _averaged,
     "index_add": _added_at,
     "scatter_add": _added_at,
     "sum": _summed,

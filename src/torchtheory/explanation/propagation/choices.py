@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.explanation.propagation.marks import (
@@ -16,20 +15,18 @@ from torchtheory.explanation.propagation.marks import (
     noted,
     reduced,
 )
-from torchtheory.explanation.propagation.names import function_named
-from torchtheory.explanation.propagation.tracing import Handler, Propagation
+from torchtheory.explanation.propagation.tracing import Handler, Step
 
 _MAXIMA = """
     max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
-    max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
 """
 
 
-def _pooled_maximum(trace: Propagation, name: str, x: Tensor, *args: Any, **named: Any) -> Any:
+def _pooled_maximum(step: Step) -> Any:
     """The largest entry of each window gets everything; of several, the first."""
-    made = getattr(F, name)(x, *args, **named)
+    x = step.signals[0]
     constant_along(mark_of(x).samples, range(1, x.ndim))
-    return _first_noted(made, mark_of(x))
+    return _first_noted(step.of(), mark_of(x))
 
 
 def _first_noted(made: Any, mark: Mark) -> Any:
@@ -37,46 +34,38 @@ def _first_noted(made: Any, mark: Mark) -> Any:
     return made
 
 
-def _chosen(trace: Propagation, name: str, x: Tensor, *args: Any, **named: Any) -> Any:
+def _chosen(step: Step) -> Any:
     """Some entries along a dimension, by their sizes."""
-    if not is_signal(x):
-        return NotImplemented
-    if args and isinstance(args[0], Tensor):
-        return _larger(trace, {"max": "maximum", "min": "minimum"}[name], x, args[0])
-    func = function_named(name)
-    made = func(x, *args, **named)
+    if len(step.signals) > 1 or isinstance(step.get("other"), Tensor):
+        return _larger(step)
+    x, made = step.signals[0], step.of()
     mark = mark_of(x)
-    first = made if isinstance(made, Tensor) else made[0]
     if mark.samples is None:
         return _first_noted(made, mark)
-    if name in ("sort", "topk", "msort"):
-        dim = {"topk": 1, "sort": 0}.get(name, 0)
-        along = named.get("dim", args[dim] if len(args) > dim else -1 if name != "msort" else 0)
-        constant_along(mark.samples, [along])
+    dims = step.get("dim", 0 if step.name == "msort" else None)
+    if step.name in ("sort", "topk", "msort"):
+        constant_along(mark.samples, [dims])
         return _first_noted(made, mark)
-    at = 1 if name == "kthvalue" else 0
-    dims = named.get("dim", args[at] if len(args) > at else None)
-    keep = bool(named.get("keepdim", args[at + 1] if len(args) > at + 1 else False))
-    samples = reduced(mark.samples, dims, keep)
-    assert samples is None or samples.ndim == first.ndim
+    samples = reduced(mark.samples, dims, bool(step.get("keepdim", False)))
     return _first_noted(made, Mark(samples, mark.gate, mark.depth))
 
 
-def _larger(trace: Propagation, name: str, a: Any, b: Any) -> Any:
+def _larger(step: Step) -> Any:
     """The larger or smaller of two; equal ones share."""
+    a, b = step.first_two()
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
         return NotImplemented
+    largest = step.name in ("max", "maximum")
     if is_signal(a) and is_signal(b):
-        made = function_named(name)(a, b)
-        return noted(made, trace.entrywise([a, b], made.ndim))
+        made = torch.maximum(a, b) if largest else torch.minimum(a, b)
+        return noted(made, step.entrywise([a, b], made.ndim))
     signal, constant = (a, b) if is_signal(a) else (b, a)
-    wins = signal.detach() >= constant if name == "maximum" else signal.detach() <= constant
-    with trace:
-        return torch.where(wins, signal, constant)
+    wins = signal.detach() >= constant if largest else signal.detach() <= constant
+    return step.apply(torch.where, wins, signal, constant)
 
 
 CHOICES: dict[str, Handler] = {
     **dict.fromkeys(_MAXIMA.split(), _pooled_maximum),
     **dict.fromkeys("amax amin max min sort topk msort kthvalue median".split(), _chosen),
-    **dict.fromkeys(("maximum", "minimum", "fmax", "fmin"), _larger),
+    **dict.fromkeys(("maximum", "minimum"), _larger),
 }

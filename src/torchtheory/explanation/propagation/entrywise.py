@@ -14,51 +14,47 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.explanation.propagation.marks import (
-    Mark,
-    constant_along,
-    is_signal,
-    mark_of,
-    noted,
-)
-from torchtheory.explanation.propagation.names import function_named
-from torchtheory.explanation.propagation.tracing import Handler, Propagation
-from torchtheory.models.model import tensors_in
+from torchtheory.explanation.propagation.marks import Mark, constant_along, mark_of, noted
+from torchtheory.explanation.propagation.tracing import Handler, Step, node
 
 _FUNCTIONS = """
     relu relu6 leaky_relu elu selu celu gelu silu mish hardswish hardtanh tanh softsign tanhshrink
     softshrink hardshrink sigmoid hardsigmoid softplus threshold logsigmoid prelu rrelu abs sin cos
-    tan atan sinh cosh asinh erf exp expm1 log log1p square sqrt rsqrt reciprocal clamp clamp_min
-    clamp_max sign nan_to_num
+    tan asin acos atan sinh cosh asinh atanh erf erfc exp exp2 expm1 log log2 log10 log1p square
+    sqrt rsqrt reciprocal pow rpow clamp clamp_min clamp_max sign nan_to_num
 """
 
 _GATES = {"sigmoid", "hardsigmoid", "exp"}
 _BELOW = {"rsqrt", "reciprocal"}
 
 
-def _activation(trace: Propagation, name: str, x: Any, *args: Any, **named: Any) -> Any:
-    if not is_signal(x) or any(is_signal(t) for t in tensors_in([*args, *named.values()])):
+def _activation(step: Step) -> Any:
+    if len(step.signals) > 1:
         return NotImplemented
-    func = function_named(name)
-    value = func(x.detach(), *args, **named)
-    mark = mark_of(x)
+    (x,), name = step.signals, step.name
+    if name == "pow" and x is not step.first_two()[0]:  # an exponent
+        return NotImplemented
+    value, mark = step.of((x, x.detach())), mark_of(x)
     at_zero = 0.0
     if name not in ("sigmoid", "hardsigmoid", "prelu"):
-        at_zero = float(func(x.new_zeros(()), *args, **named))
+        there = step.of((x, x.new_zeros(())))
+        if there.numel() != 1:
+            return NotImplemented
+        at_zero = float(there)
     below = name in _BELOW or (name == "pow" and at_zero == math.inf)
     gate = below or name in _GATES or (mark.gate and name in ("clamp", "clamp_min", "clamp_max"))
     ends = name if name in ("sigmoid", "hardsigmoid") else ""
     known = Mark(mark.samples, gate, mark.depth, ends, below)
     if at_zero == 0:
-        return noted(trace.node(value, lambda relevance: (relevance,), [x]), known)
+        return noted(node(value, lambda relevance: (relevance,), [x]), known)
     if not math.isfinite(at_zero):
-        refused = trace.located(f"no rule for {name}, which is not finite at 0,")
+        refused = str(step.refusal(f"no rule for {name}, which is not finite at 0"))
 
         def refuse(relevance: Tensor) -> Sequence[Tensor | None]:
             raise UnsupportedModel(refused)
 
-        return noted(trace.node(value, refuse, [x]), known)
-    place = trace.place(name, mark.depth, weighted=False)
+        return noted(node(value, refuse, [x]), known)
+    place, trace = step.place(mark.depth), step.trace
 
     def back(relevance: Tensor) -> Sequence[Tensor | None]:
         none = value == 0
@@ -70,31 +66,21 @@ def _activation(trace: Propagation, name: str, x: Any, *args: Any, **named: Any)
         )  # fmt: skip
         return (share,)
 
-    return noted(trace.node(value, back, [x]), known)
+    return noted(node(value, back, [x]), known)
 
 
-def _power(trace: Propagation, name: str, x: Any, exponent: Any) -> Any:
-    if not is_signal(x) or is_signal(exponent):
-        return NotImplemented
-    return _activation(trace, name, x, exponent)
-
-
-def _softmax(trace: Propagation, name: str, x: Tensor, *args: Any, **named: Any) -> Any:
-    named.pop("_stacklevel", None)
-    args = args[:1]
-    func = getattr(torch, name)
-    value = func(x.detach(), *args, **named)
-    mark = mark_of(x)
-    dim = named.get("dim", args[0] if args else None)
+def _softmax(step: Step) -> Any:
+    x = step.signals[0]
+    value, mark = step.of((x, x.detach())), mark_of(x)
+    dim = step.get("dim")
     if isinstance(dim, int):
         constant_along(mark.samples, [dim])
-    made = trace.node(value, lambda relevance: (relevance,), [x])
-    return noted(made, Mark(mark.samples, name == "softmax", mark.depth, name))
+    made = node(value, lambda relevance: (relevance,), [x])
+    return noted(made, Mark(mark.samples, step.name == "softmax", mark.depth, step.name))
 
 
 ENTRYWISE: dict[str, Handler] = {
     **dict.fromkeys(_FUNCTIONS.split(), _activation),
-    "pow": _power,
     "softmax": _softmax,
     "log_softmax": _softmax,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,13 +20,11 @@ from torchtheory.explanation.propagation.marks import (
     narrowed,
     noted,
 )
-from torchtheory.explanation.propagation.names import function_named
-from torchtheory.explanation.propagation.tracing import Handler, Propagation
+from torchtheory.explanation.propagation.tracing import Handler, Step, node
 
 
 def _joined(
-    trace: Propagation,
-    name: str,
+    step: Step,
     made: Tensor,
     signals: Sequence[Tensor],
     kept: Callable[[], Tensor],
@@ -38,7 +37,7 @@ def _joined(
     mark = Mark(samples, gate, depth)
     if not constants:
         return noted(made, mark)
-    place = trace.place(name, depth, weighted=False)
+    place, trace = step.place(depth), step.trace
 
     def back(relevance: Tensor) -> Sequence[Tensor | None]:
         from_signals = kept().to(relevance)
@@ -48,7 +47,7 @@ def _joined(
             trace.book(place(), "moved", relevance, samples, [(stays, samples)], lost)
         return (relevance,)
 
-    return noted(trace.node(made.detach().clone(), back, [made]), mark)
+    return noted(node(made.detach().clone(), back, [made]), mark)
 
 
 def _ones(value: Any) -> Any:
@@ -59,11 +58,8 @@ def _ones(value: Any) -> Any:
     return 0.0
 
 
-def _cat(
-    trace: Propagation, name: str, tensors: Any, dim: int = 0, *, axis: int | None = None
-) -> Any:
-    dim = dim if axis is None else axis
-    tensors = list(tensors)
+def _cat(step: Step) -> Any:
+    tensors, dim, name = list(step["tensors"]), step["dim"], step.name
     func = getattr(torch, name)
     made = func(tensors, dim)
     signals = [t for t in tensors if is_signal(t)]
@@ -88,9 +84,8 @@ def _cat(
             raise SamplesMixed
     constants = len(signals) < len(tensors)
     return _joined(
-        trace, name, made, signals, lambda: func([_ones(t) for t in tensors], dim), samples,
-        constants,
-    )  # fmt: skip
+        step, made, signals, lambda: func([_ones(t) for t in tensors], dim), samples, constants
+    )
 
 
 def _agree(owners: Sequence[Tensor]) -> bool:
@@ -102,102 +97,99 @@ def _alike(owners: Sequence[Tensor], along: int) -> list[Tensor]:
     return [o.expand(*shape[:along], o.shape[along], *shape[along + 1 :]) for o in owners]
 
 
-def _side_by_side(trace: Propagation, name: str, tensors: Any) -> Any:
-    """`hstack`, `vstack`, `dstack` as what they are."""
-    at_least = {"hstack": torch.atleast_1d, "vstack": torch.atleast_2d, "dstack": torch.atleast_3d}
-    with trace:
-        tensors = [at_least[name](t) for t in tensors]  # type: ignore[no-untyped-call]
-        ndim = tensors[0].ndim
-        dim = {"hstack": 0 if ndim == 1 else 1, "vstack": 0, "dstack": 2}[name]
-        return torch.cat(tensors, dim)
-
-
-def _pad(
-    trace: Propagation, name: str, x: Tensor, pad: Any, mode: str = "constant", value: Any = None
-) -> Any:
-    made = F.pad(x, pad, mode, value)
+def _pad(step: Step) -> Any:
+    x, pad = step["input"], step.get("pad", step.get("padding"))
+    constant = step.name == "constant_pad_nd" or step.get("mode", "") == "constant"
     samples = mark_of(x).samples
     padded = [x.ndim - 1 - k for k in range(len(pad) // 2) if pad[2 * k] or pad[2 * k + 1]]
     constant_along(samples, padded)
     return _joined(
-        trace, name, made, [x], lambda: F.pad(torch.ones_like(x.detach()), pad), samples,
-        mode == "constant",
-    )  # fmt: skip
+        step, step.of(), [x], lambda: F.pad(torch.ones_like(x.detach()), pad), samples, constant
+    )
 
 
-def _windows(trace: Propagation, name: str, x: Tensor, *args: Any, **named: Any) -> Any:
+def _windows(step: Step) -> Any:
     """Windows of images side by side, as `F.unfold` returns them; padding is a constant."""
-    func = function_named(name)
-    made = func(x, *args, **named)
-    return _joined(
-        trace, name, made, [x], lambda: func(torch.ones_like(x.detach()), *args, **named),
-        by_row(mark_of(x).samples, made.ndim), True,
-    )  # fmt: skip
+    x, made = step.signals[0], step.of()
+    samples = by_row(mark_of(x).samples, made.ndim)
+    return _joined(step, made, [x], lambda: step.of((x, _ones(x).to(x.dtype))), samples, True)
 
 
-def _copied(trace: Propagation, name: str, x: Tensor, value: Any, *_: Any, **named: Any) -> Any:
+def _copied(step: Step) -> Any:
     """`x.copy_(value)`: all entries of x are others from now on."""
-    with trace:
-        return value.to(x.dtype).expand(x.shape).clone()
+    x, value = step.args if step.args else (step.kwargs["self"], step.kwargs["src"])
+    if not is_signal(value):
+        return step.of((x, x.detach()))
+    cast = step.apply(Tensor.to, value, x.dtype)
+    return step.apply(torch.clone, step.apply(Tensor.expand, cast, x.shape))
 
 
-def _where(trace: Propagation, name: str, condition: Tensor, a: Any = None, b: Any = None) -> Any:
+def _where(step: Step) -> Any:
+    condition, a, b = step["condition"], step.get("input"), step.get("other")
     if a is None or b is None:
         return NotImplemented
     made = torch.where(condition, a, b)
     signals = [t for t in (a, b) if is_signal(t)]
-    mark = trace.entrywise(signals, made.ndim)
-    return _joined(
-        trace,
-        name,
-        made,
-        signals,
-        lambda: torch.where(condition, _ones(a), _ones(b)).expand_as(made),
-        mark.samples,
-        len(signals) < 2,
-    )
+    mark = step.entrywise(signals, made.ndim)
+
+    def kept() -> Tensor:
+        return torch.where(condition, _ones(a), _ones(b)).expand_as(made)
+
+    return _joined(step, made, signals, kept, mark.samples, len(signals) < 2)
 
 
-def _masked_fill(trace: Propagation, name: str, x: Tensor, mask: Tensor, value: Any) -> Any:
-    if not is_signal(x) or is_signal(value):
+def _masked_fill(step: Step) -> Any:
+    x, mask = step["input"], step["mask"]
+    if not is_signal(x) or is_signal(step["value"]):
         return NotImplemented
-    made = x.masked_fill(mask, value)
-    mark = trace.entrywise([x], made.ndim)
-    joined = _joined(trace, name, made, [x], lambda: (~mask).expand_as(made), mark.samples, True)
+    made = step.of()
+    mark = step.entrywise([x], made.ndim)
+    joined = _joined(step, made, [x], lambda: (~mask).expand_as(made), mark.samples, True)
     return noted(joined, mark)
 
 
-def _triangle(trace: Propagation, name: str, x: Tensor, *args: Any, **named: Any) -> Any:
-    func = getattr(torch, name)
-    made = func(x, *args, **named)
-    return _joined(
-        trace, name, made, [x], lambda: func(torch.ones_like(x.detach()), *args, **named),
-        mark_of(x).samples, True,
-    )  # fmt: skip
+def _triangle(step: Step) -> Any:
+    x = step.signals[0]
+    return _joined(step, step.of(), [x], lambda: step.of((x, _ones(x))), mark_of(x).samples, True)
 
 
-def _assigned(trace: Propagation, name: str, x: Tensor, index: Any, value: Any) -> None:
-    """`x[index] = value`: entries of x are put aside for others."""
-    new = x.clone()
-    new[index] = value
+def _assigned(step: Step) -> Any:
+    """`x[index] = value`, or a part that was written to, put back where it came from."""
+    if step.name == "put" and not isinstance(step.function, partial):
+        return NotImplemented
+    at = 2 if step.name == "setitem" else 1
+
+    def of(whole: Any, part: Any) -> Tensor:
+        made: Tensor = step.function(whole, *step.args[1:at], part, *step.args[at + 1 :])
+        return made
+
+    return _exchanged(step, step.args[0], step.args[at], of)
+
+
+def _scattered(step: Step) -> Any:
+    """The same by a function."""
+    x, value = step["input"], step.get("values", step.get("src"))
+    if step.get("accumulate", False):
+        return NotImplemented
+    return _exchanged(step, x, value, lambda whole, part: step.of((x, whole), (value, part)))
+
+
+def _exchanged(step: Step, x: Tensor, value: Any, of: Callable[[Any, Any], Tensor]) -> Tensor:
+    """Entries of x are put aside for others."""
+    new = of(x, value)
     signals = [t for t in (x, value) if is_signal(t)]
     before, put = mark_of(x).samples, mark_of(value).samples
     samples = before
     if put is not None and (before is not None or not is_signal(x)):
         # where samples lie in a constant is known from the shape of what is put into it
         unknown = torch.full(x.shape, -1.0, device=x.device)
-        numbers = unknown if before is None else before.expand(x.shape).clone()
-        numbers[index] = put.expand(value.shape)
+        numbers = of(
+            unknown if before is None else before.expand(x.shape).clone(), put.expand(value.shape)
+        )
         samples = _filled(numbers) if before is None else narrowed(numbers)
-
-    def kept() -> Tensor:
-        mask: Tensor = _ones(x)
-        mask[index] = _ones(value)
-        return mask
-
-    made = _joined(trace, "assignment", new, signals, kept, samples, len(signals) < 2)
-    trace.write(x, made)
-    trace.unwritten(x, value)
+    return _joined(
+        step, new, signals, lambda: of(_ones(x), _ones(value)), samples, len(signals) < 2
+    )
 
 
 def _filled(numbers: Tensor) -> Tensor:
@@ -211,16 +203,21 @@ def _filled(numbers: Tensor) -> Tensor:
     return numbers
 
 
+_PADS = """
+    pad constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
+    replication_pad2d replication_pad3d
+"""
+
 JOINS: dict[str, Handler] = {
     "cat": _cat,
     "stack": _cat,
-    **dict.fromkeys(("hstack", "vstack", "dstack"), _side_by_side),
-    "pad": _pad,
+    **dict.fromkeys(_PADS.split(), _pad),
     "where": _where,
     "masked_fill": _masked_fill,
     "tril": _triangle,
     "triu": _triangle,
-    "__setitem__": _assigned,
+    **dict.fromkeys(("setitem", "put"), _assigned),
+    **dict.fromkeys(("index_put", "slice_scatter", "select_scatter"), _scattered),
     "im2col": _windows,
     "copy": _copied,
 }

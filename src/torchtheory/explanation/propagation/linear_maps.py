@@ -8,17 +8,37 @@ layer and a sum of branches are all the same to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.explanation.rules import AlphaBeta, OfWeight, Part, Rule
 
-#: Weights that rules made of a network's weights, kept from chunk to chunk.
-Kept = dict[tuple[int, int], tuple[Tensor, OfWeight, Tensor]]
+
+class Kept:
+    """Weights that rules made of a network's weights, kept from chunk to chunk.
+
+    Args:
+        own: the network's weights.
+    """
+
+    def __init__(self, own: Iterable[Tensor] = ()) -> None:
+        # functions too are kept, so that their ids stay their own
+        self._own = {id(w): w for w in own}
+        self._made: dict[tuple[int, int], tuple[OfWeight, Tensor]] = {}
+
+    def of(self, g: OfWeight, w: Tensor) -> Tensor:
+        """$g(w)$."""
+        if id(w) not in self._own:
+            return g(w)
+        key = (id(w), id(g))
+        if key not in self._made:
+            self._made[key] = (g, g(w))
+        return self._made[key][1]
 
 
 @dataclass(eq=False)
@@ -44,7 +64,7 @@ class LinearMap:
     own: Callable[[Tensor], Sequence[Tensor]]
     bias: Tensor | None = None
     as_it_stands: bool = False
-    kept: Kept = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
     _signs: dict[int, bool] = field(default_factory=dict)
 
     def has_negative(self, i: int) -> bool:
@@ -115,12 +135,7 @@ class LinearMap:
         if w.ndim == 0:
             made = g(w)
             return made, float(made != 0)
-        if not isinstance(w, nn.Parameter):
-            return g(w), 1.0
-        key = (id(w), id(g))
-        if key not in self.kept:  # both are kept, so that their ids stay their own
-            self.kept[key] = (w, g, g(w.detach()))
-        return self.kept[key][2], 1.0
+        return self.kept.of(g, w), 1.0
 
 
 def _overlaps(tensor: Tensor) -> bool:
@@ -147,15 +162,17 @@ class Shares:
     leaked: Tensor | None = None
 
 
-def redistributed(rule: Rule, linear: LinearMap, relevance: Tensor) -> Shares:
-    """What a rule makes of the relevance of a linear operation's output.
+def redistributed(
+    rule: Rule, linear: LinearMap, relevance: Tensor, samples: Tensor | None = None
+) -> Shares:
+    """What a rule makes of the relevance of a linear operation's output, whose samples are given.
 
     Time is one transposed operation for `Zero` and `Epsilon`, one more forward for the others. The
     numbers of `linear.output` are overwritten: everything that was made of them has been through.
     """
     parts = rule.parts
     if parts is None or linear.as_it_stands:
-        s, to_epsilon = per_unit(relevance, linear.output, rule.epsilon)
+        s, to_epsilon = per_unit(relevance, linear.output, rule.epsilon, samples)
         inputs = [
             _times(slope, x, s) for slope, x in zip(linear.own(s), linear.inputs, strict=True)
         ]
@@ -167,20 +184,38 @@ def redistributed(rule: Rule, linear: LinearMap, relevance: Tensor) -> Shares:
     return _by_output(parts, linear, relevance)
 
 
-def per_unit(relevance: Tensor, z: Tensor, epsilon: float) -> tuple[Tensor, Tensor | None]:
+#: Entries at once, of which some copies stay in the cache.
+_AT_ONCE = 2**18
+
+
+def per_unit(
+    relevance: Tensor, z: Tensor, epsilon: float, samples: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Relevance per unit of z, in the place of z; and what the stabilizer takes, None for nothing.
 
-    An output of 0 hands on nothing: all of its relevance is taken.
+    An output of 0 hands on nothing: all of its relevance is taken. Where samples are given, what is
+    taken is added up along dimensions in which they do not change.
     """
     if epsilon > 0:
-        size = z.abs().add_(epsilon)
-        torch.div(relevance, size, out=size)
-        return z.sign_().mul_(size), size.mul_(epsilon)
+        over = [] if samples is None else [d for d in range(1, z.ndim) if samples.shape[d] == 1]
+        rows = max(1, _AT_ONCE * len(z) // max(1, z.numel())) if over else 0
+        taken = []
+        for part, own in zip(_rows(relevance, rows), _rows(z, rows), strict=True):
+            size = own.abs().add_(epsilon)
+            torch.div(part, size, out=size)
+            own.sign_().mul_(size)
+            taken.append((size.sum(over, keepdim=True) if over else size).mul_(epsilon))
+        return z, torch.cat(taken) if len(taken) > 1 else taken[0]
     none = z == 0
     if not bool(none.any()):
         return torch.div(relevance, z, out=z), None
     torch.div(relevance, z.masked_fill_(none, 1), out=z)
     return z.masked_fill_(none, 0), relevance * none
+
+
+def _rows(t: Tensor, count: int) -> Sequence[Tensor]:
+    """So many rows at a time; all of them for 0."""
+    return torch.split(t, count) if count else (t,)
 
 
 def _times(slope: Tensor, x: Tensor, s: Tensor) -> Tensor:
@@ -202,13 +237,12 @@ def _of_part(part: Part, linear: LinearMap, relevance: Tensor) -> Shares:
 def _by_output(parts: tuple[Part, ...], linear: LinearMap, relevance: Tensor) -> Shares:
     """One part for outputs above 0, and one for the others, which seldom have relevance."""
     off = linear.output <= 0
-    above = relevance.masked_fill(off, 0)
     total, bias, back = _with_bias(parts[0], linear)
-    s = torch.div(above, total.masked_fill_(off, 1), out=total)
+    s = torch.div(relevance, total.masked_fill_(off, math.inf), out=total)  # 0 where it is off
     shares = Shares(back(s), _to_bias(s, bias))
-    if torch.equal(above, relevance):
+    if not bool(torch.logical_and(off, relevance).any()):
         return shares
-    return _added(shares, _of_part(parts[1], linear, relevance - above))
+    return _added(shares, _of_part(parts[1], linear, relevance.masked_fill(~off, 0)))
 
 
 def _by_sign(

@@ -133,7 +133,7 @@ def reduced(samples: Tensor | None, dims: Any, keep: bool) -> Tensor | None:
     """Samples of sums along dimensions; all of them for None."""
     if samples is None:
         return None
-    over = range(samples.ndim) if dims is None or dims == () else dims
+    over = range(samples.ndim) if dims is None or dims == () or dims == [] else dims
     over = [over] if isinstance(over, int) else list(over)
     constant_along(samples, over)
     return samples.amax(over, keepdim=keep) if samples.ndim else samples

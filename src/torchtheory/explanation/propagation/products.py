@@ -21,28 +21,35 @@ from torchtheory.explanation.propagation.marks import (
     together,
 )
 from torchtheory.explanation.propagation.sums import scaled
-from torchtheory.explanation.propagation.tracing import Handler, Propagation
+from torchtheory.explanation.propagation.tracing import Handler, Step, node
+from torchtheory.tracing.names import plain_name
+from torchtheory.tracing.recurrent_steps import IN_STEPS
+
+#: Layers whose gates let pass an initial state that is no signal.
+_RECURRENT = frozenset(plain_name(function)[0] for function in IN_STEPS)
 
 
-def _mul(trace: Propagation, name: str, a: Any, b: Any) -> Any:
+def _mul(step: Step) -> Any:
+    a, b = step.first_two()
     if is_signal(a) and is_signal(b):
-        return _product(trace, name, a, b)
+        return _product(step, a, b)
     signal, constant = (a, b) if is_signal(a) else (b, a)
-    if trace.in_steps and mark_of(signal).gate and isinstance(constant, Tensor):
-        return _product(trace, name, signal, constant)  # a gate and the initial state
-    return scaled(trace, name, signal, constant)
+    recurrent = step.operation.part_of in _RECURRENT
+    if recurrent and mark_of(signal).gate and isinstance(constant, Tensor):
+        return _product(step, signal, constant)  # a gate and the initial state
+    return scaled(step, signal, constant)
 
 
-def _product(trace: Propagation, name: str, a: Tensor, b: Tensor) -> Tensor:
+def _product(step: Step, a: Tensor, b: Tensor) -> Tensor:
     """Entry by entry; a constant among the two takes its share to the biases."""
     x, y = a.detach(), b.detach()
     value = x * y
     signals = [t for t in (a, b) if is_signal(t)]
-    mark = trace.entrywise(signals, value.ndim)
+    mark, trace = step.entrywise(signals, value.ndim), step.trace
     gates = [is_signal(t) and mark_of(t).gate for t in (a, b)]
     below = [is_signal(t) and mark_of(t).below for t in (a, b)]
     share = trace.rules.product
-    place = trace.place(name, mark.depth, weighted=False)
+    place = step.place(mark.depth)
 
     def back(relevance: Tensor) -> Sequence[Tensor | None]:
         here = place()
@@ -71,43 +78,40 @@ def _product(trace: Propagation, name: str, a: Tensor, b: Tensor) -> Tensor:
         return given
 
     known = Mark(mark.samples, all(g for g in gates), mark.depth)
-    return noted(trace.node(value, back, signals), known)
+    return noted(node(value, back, signals), known)
 
 
-def _div(trace: Propagation, name: str, a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+def _div(step: Step) -> Any:
+    return NotImplemented if step.get("rounding_mode") else _quotient(step, *step.first_two())
+
+
+def _quotient(step: Step, a: Any, b: Any) -> Any:
     """A denominator that is a signal is a gate which gets nothing."""
-    if rounding_mode is not None:
-        return NotImplemented
     below = b.detach() if isinstance(b, Tensor) else b
     if not is_signal(b):
-        return scaled(trace, name, a, 1 / below)
+        return scaled(step, a, 1 / below)
     value = (a.detach() if isinstance(a, Tensor) else a) / below
     gate = not is_signal(a) or mark_of(a).gate
     signals = [t for t in (a, b) if is_signal(t)]
-    mark = trace.entrywise(signals, value.ndim, gate=gate)
-    refused = trace.located(f"no rule for {name} by a signal")
+    mark = step.entrywise(signals, value.ndim, gate=gate)
+    refused = str(step.refusal("no rule for a constant divided by a signal"))
 
     def back(relevance: Tensor) -> Sequence[Tensor | None]:
         if not is_signal(a):
             raise UnsupportedModel(refused)
         return (relevance.sum_to_size(a.shape), None)
 
-    return noted(trace.node(value, back, signals), mark)
+    return noted(node(value, back, signals), mark)
 
 
-def _rdiv(trace: Propagation, name: str, a: Any, b: Any) -> Any:
-    return _div(trace, "div", b, a)
-
-
-def _matmul(trace: Propagation, name: str, a: Tensor, b: Tensor) -> Any:
+def _matrix_product(step: Step, a: Tensor, b: Tensor) -> Any:
     if a.ndim == 1 or b.ndim == 1:
-        with trace:
-            left = a.unsqueeze(0) if a.ndim == 1 else a
-            right = b.unsqueeze(-1) if b.ndim == 1 else b
-            made = torch.matmul(left, right)
-            made = made.squeeze(-1) if b.ndim == 1 else made
-            return made.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else made
-    return _bilinear(trace, name, torch.matmul, a, b, _matmul_samples)
+        left = step.apply(torch.unsqueeze, a, 0) if a.ndim == 1 else a
+        right = step.apply(torch.unsqueeze, b, -1) if b.ndim == 1 else b
+        made = step.apply(torch.matmul, left, right)
+        made = step.apply(torch.squeeze, made, -1) if b.ndim == 1 else made
+        return step.apply(torch.squeeze, made, -1 if b.ndim == 1 else -2) if a.ndim == 1 else made
+    return _bilinear(step, torch.matmul, a, b, _matmul_samples)
 
 
 def _matmul_samples(a: Tensor | None, b: Tensor | None, ndim: int) -> Tensor | None:
@@ -119,8 +123,7 @@ def _matmul_samples(a: Tensor | None, b: Tensor | None, ndim: int) -> Tensor | N
 
 
 def _bilinear(
-    trace: Propagation,
-    name: str,
+    step: Step,
     func: Callable[[Tensor, Tensor], Tensor],
     a: Tensor,
     b: Tensor,
@@ -131,23 +134,23 @@ def _bilinear(
     owners = [mark_of(t).samples if is_signal(t) else None for t in (a, b)]
     gates = [is_signal(t) and mark_of(t).gate for t in (a, b)]
     both = is_signal(a) and is_signal(b)
-    share = trace.rules.product.share
+    share = step.trace.rules.product.share
     if both and not (share == "all" and gates[0] != gates[1]):
         if share == "prop" and gates[0] != gates[1]:
-            raise trace.refusal(
+            raise step.refusal(
                 "the share 'prop' of a matrix product, such as that of attention weights and "
                 "values, is not defined (use 'all' or 'half'): no rule for it"
             )
-        return _halved(trace, name, func, a, b, samples_of(owners[0], owners[1], _ndim(a, b)))
+        return _halved(step, func, a, b, samples_of(owners[0], owners[1], _ndim(a, b)))
     left = not gates[0] if both else is_signal(a)  # the signal that gets everything
     signal, weight = (a, y) if left else (b, x)
 
     def call(t: Tensor, w: Tensor) -> Tensor:
         return func(t, w) if left else func(w, t)
 
-    linear = linear_map(trace, signal, lambda t: call(t, weight), call, weight, None)
+    linear = linear_map(step, signal, lambda t: call(t, weight), call, weight, None)
     samples = samples_of(owners[0], owners[1], linear.output.ndim)
-    made = trace.linear(name, [signal], linear, samples, weighted=not both)
+    made = step.linear([signal], linear, samples, weighted=not both)
     mark = mark_of(made)
     depth = max(mark.depth, *(mark_of(t).depth for t in (a, b) if is_signal(t)))
     return noted(made, Mark(samples, mark.gate, depth))
@@ -158,16 +161,19 @@ def _ndim(a: Tensor, b: Tensor) -> int:
 
 
 def _halved(
-    trace: Propagation, name: str, func: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor,
+    step: Step,
+    func: Callable[[Tensor, Tensor], Tensor],
+    a: Tensor,
+    b: Tensor,
     samples: Tensor | None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Each product in the sum hands half of its share to either factor."""
     leaves = (a.detach().requires_grad_(), b.detach().requires_grad_())
     with torch.enable_grad():
         y = func(*leaves)
     value = y.detach()
     depth = max(mark_of(t).depth for t in (a, b))
-    place = trace.place(name, depth, weighted=False)
+    place, trace = step.place(depth), step.trace
 
     def back(relevance: Tensor) -> Sequence[Tensor | None]:
         here = place()
@@ -180,7 +186,7 @@ def _halved(
         )  # fmt: skip
         return parts
 
-    return noted(trace.node(value, back, [a, b]), Mark(samples, depth=depth))
+    return noted(node(value, back, [a, b]), Mark(samples, depth=depth))
 
 
 def _spelled_out(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
@@ -203,9 +209,8 @@ def _spelled_out(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], 
     return terms, "".join([*free, *once])
 
 
-def _einsum(trace: Propagation, name: str, equation: Any, *operands: Any) -> Any:
-    if len(operands) == 1 and isinstance(operands[0], list | tuple):
-        operands = tuple(operands[0])
+def _einsum(step: Step) -> Any:
+    equation, operands = step["equation"], step["operands"]
     if not isinstance(equation, str):
         return NotImplemented
     terms, out = _spelled_out(equation, operands)
@@ -213,17 +218,16 @@ def _einsum(trace: Propagation, name: str, equation: Any, *operands: Any) -> Any
         return NotImplemented
     if len(operands) == 1:
         (own,) = terms
-        with trace:
-            summed = [k for k, c in enumerate(own) if c not in out]
-            made = operands[0].sum(summed) if summed else operands[0]
-            left = [c for c in own if c in out]
-            return made.permute([left.index(c) for c in out])
+        summed = [k for k, c in enumerate(own) if c not in out]
+        made = step.apply(torch.sum, operands[0], summed) if summed else operands[0]
+        left = [c for c in own if c in out]
+        return step.apply(torch.permute, made, [left.index(c) for c in out])
     if len(operands) > 2:  # the first two, and then the rest
         later = {*out, *"".join(terms[2:])}
         between = "".join(c for c in dict.fromkeys(terms[0] + terms[1]) if c in later)
-        with trace:
-            pair = torch.einsum(f"{terms[0]},{terms[1]}->{between}", *operands[:2])
-            return torch.einsum(f"{','.join([between, *terms[2:]])}->{out}", pair, *operands[2:])
+        pair = step.apply(torch.einsum, f"{terms[0]},{terms[1]}->{between}", *operands[:2])
+        rest = f"{','.join([between, *terms[2:]])}->{out}"
+        return step.apply(torch.einsum, rest, pair, *operands[2:])
     (first, second), (a, b) = terms, operands
     equation = f"{first},{second}->{out}"
 
@@ -238,7 +242,7 @@ def _einsum(trace: Propagation, name: str, equation: Any, *operands: Any) -> Any
         return samples.reshape([next(shape) if c in letters else 1 for c in out])
 
     return _bilinear(
-        trace, name, lambda a, b: torch.einsum(equation, a, b), a, b,
+        step, lambda a, b: torch.einsum(equation, a, b), a, b,
         lambda a, b, ndim: together([spread(a, first), spread(b, second)], ndim),
     )  # fmt: skip
 
@@ -246,7 +250,8 @@ def _einsum(trace: Propagation, name: str, equation: Any, *operands: Any) -> Any
 PRODUCTS: dict[str, Handler] = {
     "mul": _mul,
     "div": _div,
-    "rdiv": _rdiv,
-    "matmul": _matmul,
+    "rdiv": lambda step: _quotient(step, *reversed(step.first_two())),
+    "matmul": lambda step: _matrix_product(step, *step.first_two()),
+    "rmatmul": lambda step: _matrix_product(step, *reversed(step.first_two())),
     "einsum": _einsum,
 }

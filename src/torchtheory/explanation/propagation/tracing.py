@@ -1,24 +1,23 @@
-r"""One pass through a network that leaves behind how relevance comes back.
+r"""One pass through a recorded network that leaves behind how relevance comes back.
 
-The network runs on points that need gradients, inside a mode that sees every function of torch: a
-tensor that needs a gradient is a *signal*, everything else is a constant. Each operation on signals
-(`operations`) becomes a node of torch's own graph whose "derivative" is the rule of that operation,
-so that relevance of a signal that is used twice adds up, and one backward pass does everything.
-Nothing is written in place while it runs: what the network writes to gets a stand-in.
+Tensors are carried through the network's operations. One that needs a gradient is a *signal*,
+everything else is a constant. Each operation on signals (`operations`) becomes a node of torch's
+own graph whose "derivative" is the rule of that operation, so that relevance of a signal that is
+used twice adds up, and one backward pass does everything.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import resolve_name
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.mapping import differentiating
 from torchtheory.explanation.composites import Composite, Place
 from torchtheory.explanation.ledger import Entry
 from torchtheory.explanation.propagation.linear_maps import Kept, LinearMap, redistributed
@@ -27,21 +26,24 @@ from torchtheory.explanation.propagation.marks import (
     SamplesMixed,
     mark_of,
     noted,
-    numbered,
     together,
     totals,
     weighted_totals,
 )
-from torchtheory.explanation.propagation.names import parameters, plain_name
 from torchtheory.explanation.rules import Rule
 from torchtheory.models.model import tensors_in
-from torchtheory.sequences.attention.tracing import NamedCalls
-from torchtheory.tracing.bodies import body, has_body
-from torchtheory.tracing.recurrent_steps import IN_STEPS
+from torchtheory.tracing.interpret import Call, Rules, no_rule
+from torchtheory.tracing.names import plain_name
+from torchtheory.tracing.network import Network, Operation, Value, leaves, mapped, pair_up
 
 #: Relevance of an operation's output -> relevance of its inputs.
 Back = Callable[[Tensor], Sequence[Tensor | None]]
-Handler = Callable[..., Any]
+
+#: What a step makes of its signals.
+Handler = Callable[["Step"], Any]
+
+#: What a signal cannot go through: what comes out of these is not torch's any more.
+_LEAVE_TORCH = ("numpy", "__array__")
 
 
 class _Handed(torch.autograd.Function):
@@ -61,265 +63,108 @@ class _Handed(torch.autograd.Function):
         return (None, None, *ctx.back(own))
 
 
-class Propagation(NamedCalls):
-    """The mode; see the module.
+def node(value: Tensor, back: Back, signals: Sequence[Tensor]) -> Tensor:
+    """A value of the pass, with what becomes of its relevance; `value` must be new."""
+    # another tensor of the same numbers: `back` may hold the value, and would hold itself
+    made: Tensor = _Handed.apply([value.detach()], back, *signals)  # type: ignore[no-untyped-call]
+    return made
+
+
+class Propagation(Rules):
+    """Rules that hand relevance back, with the books of one pass.
 
     Args:
-        model: the network, whose modules give their names to the books.
+        table: what to do with an operation; a rule gets a `Step`.
+        network: what was recorded of these very samples, whose decisions are therefore taken.
+        model: its modules have the types that rules are chosen by.
         count: number of samples in the pass.
         rules: for which operation which.
-        handlers: what to do with an operation, by its plain name.
         kept: weights that rules made, from earlier passes.
-        watched: names of modules whose outputs' relevance is wanted.
 
     Attributes:
         entries: the books, in the order in which relevance met the operations.
         met: operations with weights, their rules, and whether inputs were negative that the rule
             does not expect, in the same order.
-        outputs: of the watched modules, in the order of their calls.
-        running: whether the network has not returned yet.
+        embedded: what stands for the results of some operations.
+        watched: signals of values whose relevance is wanted, once they were met.
+        outputs: the same by the modules that give them back.
     """
 
     def __init__(
         self,
+        table: Rules,
+        network: Network,
         model: nn.Module,
         count: int,
         rules: Composite,
-        handlers: dict[str, Handler],
         kept: Kept,
-        watched: Sequence[str] = (),
     ) -> None:
-        super().__init__(model)
+        super().__init__(table.subject, table.by_name, table.by_kind, table.added)
         self.count, self.rules, self.kept = count, rules, kept
         self.entries: list[Entry] = []
         self.met: list[tuple[Place, Rule, bool]] = []
-        self.outputs: dict[str, list[Tensor]] = {name: [] for name in watched}
         self.depth_of_output = 0
-        self.in_steps = 0
-        self.running = False
-        self._handlers = handlers
+        self.embedded: Mapping[Operation, Tensor] = {}
+        self.watched: dict[Value, Tensor | None] = {}
+        self.outputs: dict[str, list[Tensor]] = {}
+        self._needed = network.needed
         self._modules = dict(model.named_modules())
-        self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
-        self._written: dict[int, Tensor] = {}
 
-    # -- where it is -------------------------------------------------------------------------------
-
-    def begin(self, points: Tensor) -> None:
-        """The points of which each row is a sample."""
-        self.running = True
-        noted(points, Mark(numbered(points)))
-
-    def located(self, sentence: str) -> str:
-        """A sentence with the place where the pass is."""
-        name, kind = self.path[-1]
-        where = f"layer {name!r} ({kind})" if name else f"forward of {kind}"
-        return f"{sentence} in {where}"
-
-    def refusal(self, sentence: str) -> UnsupportedModel:
-        """An error with the place where it happened."""
-        return UnsupportedModel(self.located(sentence))
-
-    def place(self, operation: str, depth: int, weighted: bool) -> Callable[[], Place]:
-        """Where an operation is; asked for on the way back, when the whole depth is known."""
-        name = self.path[-1][0]
-        kind = type(self._modules.get(name, self.model))
-        return lambda: Place(name, kind, operation, depth, self.depth_of_output, weighted)
-
-    def leaves(self, name: str, result: Any) -> None:
-        if name in self.outputs:
-            for t in tensors_in([result]):
-                t = self.current(t)
-                if t.requires_grad:
-                    self.outputs[name].append(t)
-                    break
-
-    # -- the mode ----------------------------------------------------------------------------------
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        named = kwargs or {}
-        if self._stand_ins:
-            args, named = self._replaced(func, args, named)
-        if not torch.is_grad_enabled() or not any(
-            t.requires_grad for t in tensors_in([*args, *named.values()])
-        ):
-            return self._untouched(func, args, named)
-        if func in IN_STEPS:
-            self.in_steps += 1
-            try:
-                with self:
-                    return IN_STEPS[func](*args, **named)
-            finally:
-                self.in_steps -= 1
-        try:
-            return self._of_signals(func, args, named)
-        except SamplesMixed:
-            raise self.refusal(
-                "samples of a batch are mixed, so that none has an explanation of its own, by "
-                f"{plain_name(func)[0]}"
-            ) from None
-
-    def _untouched(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """A function of constants; what it writes to is no signal."""
-        return func(*args, **named)
-
-    def _of_signals(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if differentiating():
-            raise self._own_gradient("a transform of torch.func such as grad, vjp or jvp")
-        name, writes = plain_name(func)
-        if named.get("out") is not None:
-            raise self.refusal(f"{name} writes to a tensor given as out=, which has no rule here,")
-        if has_body(func) and "inplace" in parameters(func):
-            bound = inspect.signature(func).bind(*args, **named)
-            writes |= bound.arguments.pop("inplace", False) is True
-            args, named = bound.args, bound.kwargs
-            if "inplace" in bound.kwargs:
-                named = {k: v for k, v in named.items() if k != "inplace"}
-        handler = self._handlers.get(name)
-        if handler is not None:
-            made = handler(self, name, *args, **named)
-            if made is not NotImplemented:
-                return self.write(args[0], made) if writes and isinstance(made, Tensor) else made
-        if has_body(func):
-            with self:
-                return body(func)(*args, **named)
-        before = [mark_of(t).refused for t in tensors_in([*args, *named.values()])]
-        return self._without_rule(
-            next(filter(None, before), "")
-            or self.located(f"no rule for {resolve_name(func) or name}"),
-            func(*args, **named),
-        )
-
-    def _own_gradient(self, means: str) -> UnsupportedModel:
-        return self.refusal(
-            f"the network takes derivatives by {means} before it returns, which rules of relevance "
-            "would falsify (explain it by integrated gradients, occlusion or shapley),"
-        )
-
-    def _without_rule(self, refused: str, made: Any) -> Any:
-        """Nothing is wrong with it as long as no relevance arrives."""
-
-        def wrapped(t: Any) -> Any:
-            if not (isinstance(t, Tensor) and t.requires_grad):
-                return t
-
-            def back(relevance: Tensor) -> Sequence[Tensor | None]:
-                # made here: an error that the graph holds would hold the graph by its traceback
-                raise UnsupportedModel(refused)
-
-            made = self.node(t.detach(), back, [t])
-            return noted(made, Mark(None, gate=True, refused=refused))
-
-        if isinstance(made, tuple | list):
-            parts = [wrapped(t) for t in made]
-            return type(made)(parts)  # also of named results, such as those of `cummax`
-        return wrapped(made)
-
-    # -- what is written to ------------------------------------------------------------------------
-
-    def current(self, tensor: Tensor) -> Tensor:
-        """The tensor, or what stands for it since the network wrote to it."""
-        found = self._stand_ins.get(id(tensor))
-        while found is not None:
-            tensor = found[1]
-            found = self._stand_ins.get(id(tensor))
-        return tensor
-
-    def write(self, old: Tensor, new: Tensor) -> Tensor:
-        """From now on `new` is what `old` was; nothing is overwritten."""
-        if new is not old:
-            self._stand_ins[id(old)] = (old, new)
-            if old.numel():
-                self._written[old.untyped_storage().data_ptr()] = old
-        return new
+    def find(self, name: str) -> Callable[[Call], Any]:
+        """One rule for all, which keeps the books: what no signal enters is computed as it is."""
+        return self._handed
 
     def close(self) -> None:
         """Let go of tensors of the pass, whose graph holds this object."""
-        self.running = False
-        self._stand_ins.clear()
-        self._written.clear()
-        self.outputs.clear()
+        self.watched, self.embedded, self.outputs = {}, {}, {}
 
-    def unwritten(self, whole: Tensor, part: Any) -> None:
-        """A part that was written to was put back where it came from, as `x[0] += 1` does."""
-        for old, new in list(self._stand_ins.values()):
-            if (
-                new is part
-                and old.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
-            ):
-                self._written.pop(old.untyped_storage().data_ptr(), None)
-
-    def _replaced(self, func: Any, args: Any, named: Any) -> tuple[Any, dict[str, Any]]:
-        assigns = getattr(func, "__name__", "") == "__setitem__"
-        swapped = tuple(self._swapped(a, assigns) for a in args)
-        return swapped, {k: self._swapped(v, assigns) for k, v in named.items()}
-
-    def _swapped(self, value: Any, assigns: bool) -> Any:
-        """An argument with what stands for tensors that were written to."""
-        if isinstance(value, Tensor):
-            made = self.current(value)
-            asked = made is value and value.numel() and value.is_floating_point() and not assigns
-            if asked and value.untyped_storage().data_ptr() in self._written:
-                raise self.refusal(
-                    "the network writes to a tensor and goes on to use another view of it"
-                )
-            return made
-        if isinstance(value, list | tuple) and any(True for _ in tensors_in(value)):
-            parts = [self._swapped(v, assigns) for v in value]
-            return parts if isinstance(value, list) else tuple(parts)
-        return value
-
-    # -- nodes -------------------------------------------------------------------------------------
-
-    def node(self, value: Tensor, back: Back, signals: Sequence[Tensor]) -> Tensor:
-        """A value of the pass, with what becomes of its relevance; `value` must be new."""
-
-        def once_returned(relevance: Tensor) -> Sequence[Tensor | None]:
-            if self.running:
-                raise self._own_gradient("torch.autograd.grad or backward")
-            return back(relevance)
-
-        # another tensor of the same numbers: `back` may hold the value, and would hold itself
-        made: Tensor = _Handed.apply([value.detach()], once_returned, *signals)  # type: ignore[no-untyped-call]
+    def _handed(self, call: Call) -> Any:
+        if call.kind == "decision" and self._needed.isdisjoint(call.operation.outputs):
+            if call.name in _LEAVE_TORCH:
+                raise call.refusal("the network leaves torch, where no relevance can follow")
+            return [None] * len(call.operation.outputs)
+        made = self.embedded.get(call.operation)
+        if made is None:
+            made = self.hand(Step(call.operation, call.args, call.kwargs, call.samples, self))
+        if self.watched:
+            found: dict[Value, Any] = {}
+            pair_up(call.operation.result, made, found)
+            self.watch(found)
         return made
 
-    def linear(
-        self,
-        operation: str,
-        signals: Sequence[Tensor],
-        linear: LinearMap,
-        samples: Tensor | None,
-        *,
-        weighted: bool = False,
-        gate: bool = False,
-    ) -> Tensor:
-        """A linear operation: its rule decides."""
-        depth = max(mark_of(s).depth for s in signals)
-        place = self.place(operation, depth, weighted)
-        owners = [mark_of(s).samples for s in signals]
+    def watch(self, made: Mapping[Value, Any]) -> None:
+        """Keep what is asked for among values."""
+        for value in self.watched.keys() & made.keys():
+            self.watched[value] = made[value]
 
-        def back(relevance: Tensor) -> Sequence[Tensor | None]:
-            here = place()
-            rule = self.rules.rule(here)
-            if weighted:
-                self.met.append((here, rule, self._has_negative(rule, linear)))
-            shares = redistributed(rule, linear, relevance)
-            self.book(
-                here, rule.name, relevance, samples, list(zip(shares.inputs, owners, strict=True)),
-                shares.to_biases, shares.to_epsilon, shares.leaked,
-            )  # fmt: skip
-            return shares.inputs
+    def hand(self, step: Step) -> Any:
+        """What an operation makes of signals and constants."""
+        if not step.signals:
+            return step.function(*step.args, **step.kwargs)
+        if step.operation.draws:
+            raise no_rule(self, step.operation)
+        rule = super().find(step.name)
+        if rule is not None:
+            try:
+                made = rule(step)
+            except SamplesMixed:
+                raise step.refusal(
+                    "samples of a batch are mixed, so that none has an explanation of its own, by "
+                    + step.name
+                ) from None
+            if made is not NotImplemented:
+                return made
+        before = next(filter(None, (mark_of(t).refused for t in step.signals)), "")
+        made = step.function(*step.args, **step.kwargs)
+        return _without_rule(before or str(no_rule(self, step.operation)), made)
 
-        made = self.node(linear.output, back, signals)
-        return noted(made, Mark(samples, gate, depth + weighted))
-
-    @staticmethod
-    def _has_negative(rule: Rule, linear: LinearMap) -> bool:
-        """Whether a rule for inputs that are not negative met others."""
-        return rule.wants_positive_inputs and any(
-            map(linear.has_negative, range(len(linear.inputs)))
-        )
+    def type_of_layer(self, op: Operation) -> type[nn.Module]:
+        """The class of the module that an operation is part of, of an archive by its name."""
+        own = self._modules.get(op.layer)
+        if own is not None and type(own).__name__ == op.layer_kind:
+            return type(own)
+        named = getattr(nn, op.layer_kind, nn.Module)
+        return named if isinstance(named, type) and issubclass(named, nn.Module) else nn.Module
 
     def book(
         self,
@@ -365,9 +210,127 @@ class Propagation(NamedCalls):
             )
         )
 
+
+def _without_rule(refused: str, made: Any) -> Any:
+    """Nothing is wrong with it as long as no relevance arrives."""
+
+    def wrapped(t: Any) -> Any:
+        if not (isinstance(t, Tensor) and t.requires_grad):
+            return t
+
+        def back(relevance: Tensor) -> Sequence[Tensor | None]:
+            # made here: an error that the graph holds would hold the graph by its traceback
+            raise UnsupportedModel(refused)
+
+        return noted(node(t.detach(), back, [t]), Mark(None, gate=True, refused=refused))
+
+    if isinstance(made, tuple | list):
+        parts = [wrapped(t) for t in made]
+        return type(made)(parts)  # also of named results, such as those of `cummax`
+    return wrapped(made)
+
+
+@dataclass(eq=False)
+class Step(Call):
+    """One operation of a pass, some of whose arguments are signals.
+
+    Attributes:
+        trace: the pass.
+    """
+
+    trace: Propagation
+
+    @cached_property
+    def signals(self) -> list[Tensor]:
+        """The tensors among the arguments that relevance may come to."""
+        return [t for t in tensors_in(leaves((self.args, self.kwargs))) if t.requires_grad]
+
+    def first_two(self) -> tuple[Any, Any]:
+        """The two arguments of an operation such as a sum."""
+        given = self.args if len(self.args) > 1 else tuple(self.arguments.values())
+        return given[0], given[1]
+
+    def of(self, *exchanged: tuple[Any, Any]) -> Any:
+        """The operation with some of its arguments exchanged for others."""
+
+        def other(leaf: Any) -> Any:
+            return next((new for old, new in exchanged if leaf is old), leaf)
+
+        return self.function(*mapped(self.args, other), **mapped(self.kwargs, other))
+
+    def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Another operation in the place of this one, by its own rule."""
+        op = replace(self.operation, name=plain_name(function)[0], function=function)
+        return self.trace.hand(Step(op, args, kwargs, self.samples, self.trace))
+
+    def place(self, depth: int, *, weighted: bool = False) -> Callable[[], Place]:
+        """Where it is; asked for on the way back, when the whole depth is known."""
+        trace, op = self.trace, self.operation
+        kind, name = trace.type_of_layer(op), _BOOKED.get(op.name, op.name)
+        return lambda: Place(op.layer, kind, name, depth, trace.depth_of_output, weighted)
+
+    def linear(
+        self,
+        signals: Sequence[Tensor],
+        linear: LinearMap,
+        samples: Tensor | None,
+        *,
+        weighted: bool = False,
+        gate: bool = False,
+    ) -> Tensor:
+        """A linear operation: its rule decides."""
+        depth = max(mark_of(s).depth for s in signals)
+        place, trace = self.place(depth, weighted=weighted), self.trace
+        owners = [mark_of(s).samples for s in signals]
+
+        def back(relevance: Tensor) -> Sequence[Tensor | None]:
+            here = place()
+            rule = trace.rules.rule(here)
+            if weighted:
+                trace.met.append((here, rule, _has_negative(rule, linear)))
+            shares = redistributed(rule, linear, relevance, samples)
+            trace.book(
+                here, rule.name, relevance, samples, list(zip(shares.inputs, owners, strict=True)),
+                shares.to_biases, shares.to_epsilon, shares.leaked,
+            )  # fmt: skip
+            return shares.inputs
+
+        made = node(linear.output, back, signals)
+        return noted(made, Mark(samples, gate, depth + weighted))
+
     def entrywise(self, signals: Sequence[Tensor], ndim: int, **known: Any) -> Mark:
         """What is known of the result of an operation that acts entry by entry."""
         marks = [mark_of(s) for s in signals]
         samples = together([m.samples for m in marks], ndim)
         known.setdefault("gate", all(m.gate for m in marks))
         return Mark(samples, depth=max(m.depth for m in marks), **known)
+
+
+#: Operations that the books call otherwise.
+_BOOKED = {"setitem": "assignment", "put": "assignment", "rsub": "sub", "rdiv": "div"}
+
+
+def _has_negative(rule: Rule, linear: LinearMap) -> bool:
+    """Whether a rule for inputs that are not negative met others."""
+    return rule.wants_positive_inputs and any(map(linear.has_negative, range(len(linear.inputs))))
+
+
+def outputs_of(network: Network, layer: str) -> list[Value]:
+    """What a module gives back, at each of its calls; of an archive, what its last operation makes.
+
+    Where it gives back several tensors, the first one that follows the input.
+    """
+    calls = [values for name, values in network.returned if name == layer]
+    if layer and not any(name for name, _ in network.returned):
+        inside = [op for op in network if f"{op.layer}.".startswith(f"{layer}.")]
+        ends = [a for a, b in zip_longest(inside, inside[1:]) if not b or b.number > a.number + 1]
+        calls = [op.outputs for op in ends]
+    found = [next((v for v in values if v.follows), None) for values in calls]
+    return [_before_dropout(network, v) for v in found if v is not None]
+
+
+def _before_dropout(network: Network, value: Value) -> Value:
+    """Dropout in evaluation mode gives back what it is given."""
+    op = network.makers.get(value)
+    dropped = op is not None and op.kind == "random" and not op.draws
+    return _before_dropout(network, op.inputs[0]) if op is not None and dropped else value

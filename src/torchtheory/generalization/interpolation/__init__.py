@@ -1,1 +1,5 @@
 """Beyond the interpolation threshold: bias, variance, double descent."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -432,7 +432,8 @@ def _checked(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         raise ShapeMismatch(f"there are {len(z)} rows of logits but {len(y)} labels")
     if z.shape[1] < 2:
         raise ShapeMismatch(
-            "logits have one column per class, at least two; of one take (0, logit)"
+            f"logits have one column per class, at least two, not {list(z.shape)}; of one take "
+            "(0, logit)"
         )
     if int(y.min()) < 0 or int(y.max()) >= z.shape[1]:
         raise LabelOutOfRange(

@@ -440,6 +440,11 @@ def _indices(prior_data: Sequence[int] | Tensor | None, n: int) -> Tensor:
 
 
 def _refuse_other_parameters(prior: nn.Module, start: Parameters) -> None:
-    shapes = {k: p.shape for k, p in prior.named_parameters()}
-    if shapes != {k: p.shape for k, p in start.items()}:
-        raise ShapeMismatch("the prior must be the same network as the model: other weights only")
+    shapes = {k: list(p.shape) for k, p in prior.named_parameters()}
+    wanted = {k: list(p.shape) for k, p in start.items()}
+    if shapes != wanted:
+        other = next(k for k in (*wanted, *shapes) if shapes.get(k) != wanted.get(k))
+        raise ShapeMismatch(
+            "the prior must be the same network as the model, other weights only: its parameter "
+            f"{other} has the shape {shapes.get(other)}, the model's {wanted.get(other)}"
+        )

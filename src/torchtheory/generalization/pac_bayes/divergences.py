@@ -74,7 +74,11 @@ def gaussian_kl(
         )
     scale = torch.as_tensor(prior_variance, dtype=mean.dtype, device=mean.device)
     if not bool((variance > 0).all()) or not bool((scale > 0).all()):
-        raise InvalidInput("variances must be positive: a Gaussian without spread has no density")
+        least = min(float(variance.min()), float(scale.min()))
+        raise InvalidInput(
+            f"variances must be positive, and one is {least:g}: a Gaussian without spread has no "
+            "density"
+        )
     ratio = variance / scale
     return 0.5 * (ratio - 1 - ratio.log() + (mean - prior_mean).square() / scale).sum()
 

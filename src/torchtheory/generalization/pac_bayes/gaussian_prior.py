@@ -169,7 +169,10 @@ class GaussianPrior:
         self.grids = {k: ScaleGrid.for_size(v.numel()) for k, v in self.center.items()}
         if variances is not None:
             if variances.keys() != self.center.keys():
-                raise ShapeMismatch("there must be one prior variance for every parameter tensor")
+                raise ShapeMismatch(
+                    "there must be one prior variance for every parameter tensor, "
+                    f"{described(list(self.center))}, not for {described(list(variances))}"
+                )
             if not all(0 < v < math.inf for v in variances.values()):
                 raise InvalidInput(
                     "prior variances must be positive numbers, not "

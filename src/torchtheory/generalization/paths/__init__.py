@@ -1,1 +1,5 @@
 """Networks taken apart into paths, and two-phase training."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
 """Growth functions, VC dimension and the bounds that follow."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

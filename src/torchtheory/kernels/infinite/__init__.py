@@ -1,1 +1,5 @@
 """Networks of infinite width: their kernels, and how fast wide ones come near them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -151,7 +151,7 @@ def ntk(
     return theta
 
 
-def limit_kernel(
+def dense_limit_kernel(
     which: Literal["nngp", "ntk"],
     *,
     depth: int,
@@ -162,7 +162,7 @@ def limit_kernel(
 ) -> Kernel:
     """Either kernel as an object, for regression and Gaussian processes.
 
-    >>> k = limit_kernel("ntk", depth=3)
+    >>> k = dense_limit_kernel("ntk", depth=3)
     >>> k(torch.tensor([[1.0, 1.0]])), k
     (tensor([[6.0000]]), ntk(depth=3))
     """

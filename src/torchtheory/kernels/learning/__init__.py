@@ -1,1 +1,5 @@
 """Kernels, and learning with them: regression, Gaussian processes, random features."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -97,8 +97,12 @@ def linear_target_complexity(x: Tensor, beta: Tensor) -> LinearTargetComplexity:
     x, beta = as_points(x), as_vector(beta, "beta")
     if beta.shape != x.shape[1:]:
         raise ShapeMismatch(f"x has {x.shape[1]} features and beta {len(beta)} entries")
-    if float((x.norm(dim=1) - 1).abs().max()) > 1e4 * torch.finfo(x.dtype).eps:
-        raise InvalidInput("the bound is for unit vectors: normalize the rows of x first")
+    lengths = x.norm(dim=1)
+    if float((lengths - 1).abs().max()) > 1e4 * torch.finfo(x.dtype).eps:
+        raise InvalidInput(
+            "the bound is for unit vectors, and the rows of x have lengths "
+            f"{float(lengths.min()):g} to {float(lengths.max()):g}: normalize them first"
+        )
     beta = beta.to(x)
     y = as_targets(x @ beta, x)
     size = float(beta.norm()) / math.sqrt(len(x))

@@ -1,1 +1,5 @@
 """Networks as sums over paths: path features, path norms, path kernels."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -38,7 +38,7 @@ from torchtheory.training.loop.trainer import fit
 def judging_explanations(
     run: Run, features: int = 6, samples: int = 30, draws: int = 4000, epochs: int = 8, judged: int = 40
 ) -> None:
-    """A linear model has a true explanation, w_i x_i, so what judges explanations can be judged by it.
+    """A linear model has a true explanation, $w_ix_i$, so what judges explanations can be judged by it.
 
     Its contributions add up, have the sign of their removal, and no other order of the features takes
     the score down faster; a bent network breaks each of these. Relevance that knows nothing lies in a

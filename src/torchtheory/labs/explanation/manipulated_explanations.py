@@ -95,8 +95,7 @@ def similarity(net: nn.Module, x: Tensor, classes: Tensor, shown: Tensor) -> Ten
 
 
 def smoothed_similarity(net: nn.Module, x: Tensor, classes: Tensor, shown: Tensor, sharpness: float) -> Tensor:
-    with Smoothed(sharpness):
-        return similarity(net, x, classes, shown)
+    return similarity(Smoothed(net, sharpness), x, classes, shown)
 
 
 def plot(axes: Any, x: Tensor, own: Tensor, shown: Tensor, found: Manipulated) -> None:

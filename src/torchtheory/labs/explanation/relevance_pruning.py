@@ -26,6 +26,8 @@ from torchtheory.training.pruning.units import largest_units, remove_units
     covers=["C-34"],
     title="Units that no decision needs: pruning by relevance, beside magnitude and chance",
     full={"epochs": 40, "networks": 10, "draws": 20},
+    least={"shares": 0.0},
+    most={"shares": 0.9},
 )
 def relevance_pruning(
     run: Run,

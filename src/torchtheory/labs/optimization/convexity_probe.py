@@ -192,7 +192,9 @@ def characterizations(run: Run, dim: int, pairs: int) -> None:
         agree += len(set(tests)) == 1
         disagree += len({tests[0], bool(g(at[45]) > g(at[15]))}) == 1
     says = run.states("L-142", r"\text{chord, tangent and curvature give the same verdict: functions on which they do}")
-    says.equal(agree, len(LINES), where="x², x⁴, eˣ, log cosh x (convex on [-1.5, 1.5]); sin x, x⁴ - x², x e^(-x²), x³")
+    says.equal(
+        agree, len(LINES), where="x², x⁴, eˣ, log cosh x (convex on [-1.5, 1.5]); sin x, x⁴ - x², x $e^{-x²}$, x³"
+    )
     says.fails("monotonicity in place of the tangent test", disagree)
 
 

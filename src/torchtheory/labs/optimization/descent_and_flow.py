@@ -65,7 +65,7 @@ def descent_and_flow(run: Run, side: int = 4, width: int = 3) -> None:
         axes=(r"step $\eta$", "distance from the flow"),
         log="xy",
         caption="Largest distance between gradient descent and gradient flow up to time 1, by "
-        "step, and the bound ½ηG(e^L - 1).",
+        "step, and the bound ½ηG($e^L$ - 1).",
     )
 
 

@@ -42,7 +42,7 @@ def depth_of_factorization(
 
     Its right side is compared with the gradient of the factors, and its solution with the flow of
     the factors. Where start and target share their singular vectors, every singular value moves on
-    its own, by ṡ = s^(2-2/L)(s* - s): with one factor all modes take the same time, with more the
+    its own, by ṡ = $s^{2-2/L}$(s* - s): with one factor all modes take the same time, with more the
     large ones come first and the others wait. Look at the four panels, where gradient descent on
     the factors lies on the curves of that equation, and a mode is learned only when the one before
     has long been done.

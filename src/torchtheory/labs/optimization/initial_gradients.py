@@ -334,7 +334,7 @@ def wide_limit(run: Run) -> None:
             against=(-2.0, -0.5),
             where=f"L = {depth}, k = {layer}, d = 100 to 100 000",
         )
-        says.fails("σ = d^-0.45", widths, gaps(layer, 0.45))
+        says.fails("σ = $d^{-0.45}$", widths, gaps(layer, 0.45))
 
 
 Fans = dict[float, list[tuple[int, float, Interval, float, Interval]]]

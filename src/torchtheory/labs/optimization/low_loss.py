@@ -264,7 +264,7 @@ def paths(
         r"\,\epsilon)^2\sim n^{-1}: \text{ exponent}",
     )
     says.at_most(
-        made.high, -1, where=f"upper end of the 99% interval around {made.estimate:.2f}; ε falls like n^(-1/2)"
+        made.high, -1, where=f"upper end of the 99% interval around {made.estimate:.2f}; ε falls like $n^{{-1/2}}$"
     )
     says.fails("the straight path", direct.high)
     neighbors(run, widths, repeats)

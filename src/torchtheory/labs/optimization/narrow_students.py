@@ -28,7 +28,7 @@ def narrow_students(run: Run, teachers: int = 8) -> None:
 
     Descent inside a family of symmetric students comes to points where the gradient of the whole network
     vanishes, its Hessian is positive, and the loss is not 0. Splitting a unit in two changes nothing in
-    the function and makes each of them a saddle. Then units z^k: they span a space of a known dimension,
+    the function and makes each of them a saddle. Then units $z^k$: they span a space of a known dimension,
     and from that width on the outer weights alone, in which the loss is convex, lead down to 0 from every
     start. Look at the least eigenvalues before and after the split.
 

@@ -1,1 +1,5 @@
 """Residual networks: shortcuts, their Jacobians, the networks for images, the flow they follow."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

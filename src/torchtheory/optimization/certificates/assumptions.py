@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import positive_number
+from torchtheory.core.checks import described, positive_number
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, UnknownName
 from torchtheory.optimization.certificates.promises import PROMISES, Kind
 from torchtheory.optimization.certificates.run_constants import Constant
@@ -72,7 +72,9 @@ class Assumptions:
                     f"{SYMBOLS[name]} must be positive and finite, not {float(value)!r}"
                 )
         if self.minimizer is not None and not isinstance(self.minimizer, Tensor):
-            raise InvalidType("the minimizer must be a tensor [p]")
+            raise InvalidType(
+                f"the minimizer must be a tensor [p], not {described(self.minimizer)}"
+            )
         if self.minimizer is not None and not bool(torch.isfinite(self.minimizer).all()):
             raise NonFinite("the minimizer contains NaN or infinity")
         if self.momentum is not None and not 0 <= self.momentum < 1:

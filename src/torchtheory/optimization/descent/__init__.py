@@ -1,1 +1,5 @@
 """Descent and gradient flow: iterates, directions, mini-batches, noise, Newton steps."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -93,7 +93,11 @@ def gradient_flow(
     if any(k not in own or start[k].shape != own[k].shape for k in start) or (
         not problem.trainable.keys() <= start.keys()
     ):
-        raise ShapeMismatch("the starting parameters must have the model's names and shapes")
+        given = {k: list(p.shape) for k, p in start.items()}
+        raise ShapeMismatch(
+            "the starting parameters must have the model's names and shapes, "
+            f"{described({k: list(p.shape) for k, p in own.items()})}, not {described(given)}"
+        )
     start = {k: start[k].detach() for k in own if k in start}
 
     def slope(point: Tensor) -> Tensor:

@@ -1,1 +1,5 @@
 """The loss on parameter space: slices, paths, critical points."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,32 +9,41 @@ Optima and Better Generalization*, section 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+import torch.nn.functional as F
+from torch import Tensor
 
-from torchtheory.core.checks import as_module
-from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.tracing.arguments import bind
+from torchtheory.tracing.network import Operation, Value, called
+from torchtheory.tracing.passes import evaluated, network_of
 
 
-def batch_normalizations(model: nn.Module) -> list[str]:
-    """Names of the layers that carry running means and variances of batches.
+def batch_normalizations(problem: Problem) -> dict[str, Operation]:
+    """The operations that normalize by running means and variances of batches, by their layers.
 
-    >>> batch_normalizations(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    >>> from torch import nn
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    >>> list(batch_normalizations(Problem(net, (torch.randn(4, 2), torch.randn(4, 3)))))
     ['1']
     """
-    as_module(model)
-    return [
-        name
-        for name, layer in model.named_modules()
-        if isinstance(layer, _BatchNorm) and layer.running_mean is not None
-    ]
+    found: dict[str, Operation] = {}
+    for op in network_of(problem.function, problem.train.x):
+        layer = _carrier(op)
+        if layer is not None:
+            found.setdefault(layer, op)
+    return found
+
+
+def _carrier(op: Operation) -> str | None:
+    """The layer whose running statistics an operation normalizes by, if it does."""
+    mean = op.arguments.get("running_mean") if op.name == "batch_norm" else None
+    if not isinstance(mean, Value) or mean.origin != "buffer":
+        return None
+    return mean.name.removesuffix("running_mean").removesuffix(".")
 
 
 def with_renewed_statistics(problem: Problem, samples: Samples | None = None) -> Problem:
@@ -50,64 +59,47 @@ def with_renewed_statistics(problem: Problem, samples: Samples | None = None) ->
 
     Costs a forward pass over the samples.
 
+    >>> from torch import nn
     >>> net = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1))
     >>> x = torch.tensor([[1.0], [3.0]])
     >>> p = with_renewed_statistics(Problem(net, (x, x), task="regression"))
     >>> p.function.buffers["0.running_mean"], net[0].running_mean
     (tensor([2.]), tensor([0.]))
     """
-    names = batch_normalizations(problem.model)
-    if not names:
+    if not batch_normalizations(problem):
         return problem
     samples = problem.train if samples is None else samples
-    seen: dict[str, list[tuple[int, Tensor, Tensor]]] = {name: [] for name in names}
+    seen: dict[str, list[tuple[int, Tensor, Tensor]]] = {}
 
-    def look(name: str, layer: nn.Module, arguments: Any) -> None:
-        (x,) = arguments
-        rows = x.detach().movedim(1, -1).reshape(-1, x.shape[1])
-        variance = rows.var(0, correction=min(1, len(rows) - 1))
-        seen[name].append((len(rows), rows.mean(0), variance))
+    def look(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        layer = _carrier(op)
+        if layer is not None:
+            x = bind(op.function, args, kwargs)["input"]
+            rows = x.movedim(1, -1).reshape(-1, x.shape[1])
+            variance = rows.var(0, correction=min(1, len(rows) - 1))
+            seen.setdefault(layer, []).append((len(rows), rows.mean(0), variance))
+        return normalized_by_batch(op, args, kwargs)
 
-    with batches_normalized(problem.model, look), torch.no_grad(), global_randomness_kept():
+    with torch.no_grad():
         for x, _ in samples.chunks(problem.chunk):
-            problem.function(problem.parameters, x)
+            evaluated(problem.function, network_of(problem.function, x), x, look)
     renewed = problem.at({})
     renewed.function.buffers = dict(problem.function.buffers)
     for name, parts in seen.items():
         total = sum(count for count, _, _ in parts)
         for buffer, place in (("running_mean", 1), ("running_var", 2)):
             mean = sum(part[0] / total * part[place] for part in parts)
-            if isinstance(mean, Tensor):  # a layer that is never run keeps what it has
-                renewed.function.buffers[f"{name}.{buffer}"] = mean
+            if isinstance(mean, Tensor):
+                renewed.function.buffers[f"{name}.{buffer}".lstrip(".")] = mean
     return renewed
 
 
-@contextmanager
-def batches_normalized(
-    model: nn.Module, look: Callable[[str, nn.Module, Any], None] | None = None
-) -> Iterator[None]:
-    """Every batch is normalized by its own mean and variance inside this block.
-
-    Args:
-        model: run through a `PureFunction`, which puts everything else in evaluation mode.
-        look: called with the name, the layer and the arguments before each normalization.
-    """
-
-    def before(name: str) -> Callable[[nn.Module, Any], None]:
-        def hook(layer: nn.Module, arguments: Any) -> None:
-            # a single value has no variance; evaluation mode is back after the pass
-            layer.training = arguments[0].numel() > arguments[0].shape[1]
-            if look is not None:
-                look(name, layer, arguments)
-
-        return hook
-
-    handles = [
-        model.get_submodule(name).register_forward_pre_hook(before(name))
-        for name in batch_normalizations(model)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def normalized_by_batch(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A step of a pass in which every batch is normalized by its own mean and variance."""
+    given = {} if _carrier(op) is None else bind(op.function, args, kwargs)
+    # a single value has no variance
+    if not given or given["input"].numel() == given["input"].shape[1]:
+        return called(op, args, kwargs)
+    return F.batch_norm(
+        given["input"], None, None, given["weight"], given["bias"], training=True, eps=given["eps"]
+    )

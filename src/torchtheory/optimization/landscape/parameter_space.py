@@ -120,7 +120,7 @@ def losses_at(
     if together is not None:
         whole_number(together, "together", least=1)
     samples = problem.train if samples is None else samples
-    if statistics == "renewed" and batch_normalizations(problem.model):
+    if statistics == "renewed" and batch_normalizations(problem):
         return _losses_with_own_statistics(problem, points.to(own), samples)
     if together is None:
         work = min(problem.chunk, len(samples)) * len(own)

@@ -24,10 +24,12 @@ from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import NonFinite
 from torchtheory.core.progress import track
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.models.model import global_randomness_kept, unflatten
+from torchtheory.models.model import Parameters, unflatten
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.landscape.batch_statistics import batches_normalized
+from torchtheory.models.samples import Samples
+from torchtheory.optimization.landscape.batch_statistics import normalized_by_batch
 from torchtheory.optimization.landscape.parameter_space import Point, point_vector
+from torchtheory.tracing.passes import evaluated, network_of
 
 
 def bend_path(
@@ -76,11 +78,11 @@ def bend_path(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = as_generator(generator)
     places = torch.rand(steps, generator=generator).tolist()
-    with torch.enable_grad(), global_randomness_kept(), batches_normalized(problem.model):
+    with torch.enable_grad():
         for t in track(places, "path"):
             part = problem.train.some(batch, generator)
             point = torch.lerp(ends[t > 0.5], corner, 1 - abs(2 * t - 1))
-            loss = problem.objective(part)(unflatten(point, problem.trainable))
+            loss = _loss(problem, part, unflatten(point, problem.trainable))
             if not bool(torch.isfinite(loss)):
                 raise NonFinite(
                     f"the loss on the path is NaN or infinite, {float(loss)}: lower learning_rate"
@@ -89,3 +91,11 @@ def bend_path(
             optimizer.step()
             schedule.step()
     return torch.stack([ends[0], corner.detach(), ends[1]])
+
+
+def _loss(problem: Problem, part: Samples, parameters: Parameters) -> Tensor:
+    """With every batch normalized by its own statistics."""
+    network = network_of(problem.function, part.x)
+    given = {network.parameters[k]: p for k, p in parameters.items() if k in network.parameters}
+    returned = evaluated(problem.function, network, part.x, normalized_by_batch, given)
+    return problem.loss(problem.function.chosen(returned), part.y).reshape(())

@@ -153,7 +153,8 @@ def factorize_with_decay(
         off = gram - scale * torch.eye(len(gram)).to(gram)
         if scale <= 0 or float(off.abs().max()) > 1e3 * torch.finfo(Y.dtype).eps * scale:
             raise InvalidInput(
-                "a closed form needs inputs with X X^T = c I: whiten them, or descend instead"
+                "a closed form needs inputs with X X^T = c I, and this product is off by "
+                f"{float(off.abs().max()):.3g}: whiten them, or descend instead"
             )
         whole = float(Y.square().sum())
         Y = Y @ X.T / scale

@@ -1,1 +1,5 @@
 """Attacks: inputs near the given ones at which a model errs."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

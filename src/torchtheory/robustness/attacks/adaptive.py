@@ -83,8 +83,8 @@ class APGD(Attack):
         super()._refuse(task, probe)
         if self.targets and (task != "multiclass" or probe.shape[1] < 4):
             raise InvalidInput(
-                "the targeted difference of logits ratio needs at least 4 classes: use targets=0 "
-                "and loss='margin'"
+                "the targeted difference of logits ratio needs at least 4 classes, and the model "
+                f"answers with {list(probe.shape[1:])}: use targets=0 and loss='margin'"
             )
 
     def _start(self, victim: Victim, clean: Tensor, fooled: Tensor) -> Best:

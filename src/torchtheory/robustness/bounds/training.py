@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.checks import (
+    as_batch,
     closed_fraction,
     module_with_values,
     nonnegative_number,
@@ -50,6 +51,7 @@ def interval_bounds(
     True
     """
     module_with_values(model)
+    as_batch(x)
     if network is None:
         network = recorded(model, x)
         refuse_mixed_samples(network, x)

@@ -1,1 +1,5 @@
 """Lipschitz constants of layers and networks, as certified upper bounds."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -34,9 +34,17 @@ from torchtheory.core.figure import Figure, draw
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.models.evaluation import called, evaluated, same_twice
 from torchtheory.models.inputs import Rows, as_mapping
-from torchtheory.models.model import PureFunction, global_randomness_kept, main_output
+from torchtheory.models.model import (
+    PureFunction,
+    global_randomness_kept,
+    main_output,
+    one_output,
+)
 from torchtheory.models.samples import TARGET_KEYS
-from torchtheory.sequences.attention.tracing import Leak, Passes
+from torchtheory.sequences.attention.leaks import Leak, Pair, Passes
+from torchtheory.tracing.network import mapped
+from torchtheory.tracing.passes import network_of
+from torchtheory.tracing.recorder import input_tensors
 
 #: Sequences that are tried, at most, and sequences evaluated at once.
 SEEN, AT_ONCE = 4, 128
@@ -65,7 +73,7 @@ class Causality:
             `[P, T]`; None for tokens, and where there is no derivative.
         coupling: largest change of a sample's outputs when the others of its batch are replaced.
         rounding: what rounding can make; changes below it count as 0.
-        leak: the call through which later inputs come in first; None if none does, or if it
+        leak: the operation through which later inputs come in first; None if none does, or if it
             could not be followed.
         sequences: how many were tried.
     """
@@ -332,6 +340,25 @@ class _Sequences:
         made.narrow(self.axis, start, end - start).copy_(piece)
         return made
 
+    def leak(self, one: Tensor, two: Tensor, passes: Passes) -> Leak | None:
+        """The operation through which later positions reach the outputs for `two`, not `one`."""
+        (function, index), (other, again) = self._placed(one), self._placed(two)
+        network = network_of(function, index)
+        inputs = input_tensors(function, index), input_tensors(other, again)
+        returned = passes.outputs(network, *inputs)
+        pairs: dict[int, Pair] = {}
+
+        def second(leaf: Any) -> Any:
+            if isinstance(leaf, Pair):
+                pairs[id(leaf.second)] = leaf
+            return leaf.second if isinstance(leaf, Pair) else leaf
+
+        key = None if isinstance(function.output, tuple) else function.output
+        outputs = one_output(mapped(returned, second), key)
+        if network.decisions and not bool((outputs == other(other.parameters, again)).all()):
+            return None  # its way through the model depends on the inputs
+        return pairs[id(outputs)].leak if id(outputs) in pairs else None
+
     def _placed(self, x: Tensor) -> tuple[PureFunction, Tensor]:
         """The function, and what to call it with for sequences x."""
         if not self.key:
@@ -482,7 +509,7 @@ def _sizes(y: Tensor, x: Tensor, directions: list[Tensor], axis: int) -> Tensor:
 
 
 def _trace(found: Causality, sequences: _Sequences, base: Tensor, other: Tensor) -> Leak | None:
-    """The call through which the strongest effect of a later input comes in."""
+    """The operation through which the strongest effect of a later input comes in."""
     alone, later, slopes = found._forbidden()
     if float(alone.max()) > found.rounding:
         start = int(found.places[int(alone.amax(0).argmax())])
@@ -492,11 +519,9 @@ def _trace(found: Causality, sequences: _Sequences, base: Tensor, other: Tensor)
     else:
         start = int(slopes.amax(0).argmax())
         end = start + 1
-    pair = (base[:AT_ONCE], sequences.joined(base, other, start, end)[:AT_ONCE])
-    passes = Passes(sequences.function.model, found.length, start, found.rounding)
-
-    def run(which: int) -> Tensor:
-        with global_randomness_kept():
-            return sequences.at(pair[which], None, False)
-
-    return passes.leak(run)
+    changed = sequences.joined(base, other, start, end)[:AT_ONCE]
+    try:
+        passes = Passes(found.length, start, found.rounding)
+        return sequences.leak(base[:AT_ONCE], changed, passes)
+    except TorchTheoryError:  # something in it is not made by functions of torch
+        return None

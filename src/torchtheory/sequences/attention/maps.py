@@ -7,8 +7,8 @@ end: after one layer of attention all tokens on all tokens, after one convolutio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,63 +18,118 @@ from torchtheory.core.checks import as_batch, as_module, described
 from torchtheory.core.errors import InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.residual.jacobians import block_jacobian
-from torchtheory.sequences.attention.heads import MultiHeadAttention
+from torchtheory.sequences.attention.cache import KeyValueCache
+from torchtheory.tracing.network import Network, Operation, Value
+from torchtheory.tracing.passes import without_composites
+from torchtheory.tracing.recorder import record_call
 
 
 def attention_maps(model: nn.Module, *inputs: Any, **options: Any) -> dict[str, Tensor]:
-    """The weights `[B, heads, T, S]` of every attention layer, by its name, in the order of use.
+    """The weights `[B, heads, T, S]` of every attention, by its layer's name, in the order of use.
 
-    Layers are `MultiHeadAttention` and torch's `nn.MultiheadAttention`, also inside of torch's
-    transformers. The model runs once, in evaluation mode and without gradients, and is not changed.
-    A layer that is used twice has a second entry, `name (2)`.
+    Attention is a softmax whose result a matrix of values is multiplied by: that of this package
+    and of torch, fused or not, written by hand, or in an exported archive. The model runs in
+    evaluation mode and without gradients, and is not changed. A layer that is used twice has a
+    second entry, `name (2)`.
 
     Args:
-        model: a module that has such layers.
+        model: a module with attention.
         inputs, options: what it is called with.
 
-    Time: a forward pass, with all weights computed and kept.
+    Time: two forward passes, the second up to the last of the weights. Memory: what the first
+    computes.
 
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     >>> maps = attention_maps(nn.TransformerEncoder(layer, 2), torch.ones(3, 5, 8))
     >>> {name: list(a.shape) for name, a in maps.items()}
     {'layers.0.self_attn': [3, 2, 5, 5], 'layers.1.self_attn': [3, 2, 5, 5]}
     """
-    as_module(model)
-    layers = {
-        name: layer
-        for name, layer in model.named_modules()
-        if isinstance(layer, MultiHeadAttention | nn.MultiheadAttention)
-    }
-    if not layers:
+    if any(isinstance(given, KeyValueCache) for given in (*inputs, *options.values())):
+        raise UnsupportedModel("attention maps are of whole sequences: call without a cache")
+    network, given = record_call(as_module(model), inputs, options, known=without_composites)
+    uses = attentions(network)
+    if not uses:
         raise UnsupportedModel(
-            f"{type(model).__name__} has no attention layer: MultiHeadAttention of this package or "
-            "torch's nn.MultiheadAttention"
+            f"{type(model).__name__} has no attention layer: values are multiplied by no softmax"
         )
-    found: dict[str, Tensor] = {}
-    busy = False
+    with torch.no_grad():
+        found = network.until(*(use.weights for use in uses)).replay(*given)
+    maps: dict[str, Tensor] = {}
+    for use, weights in zip(uses, found, strict=True):
+        name = use.softmax.layer
+        times = sum(key == name or key.startswith(f"{name} (") for key in maps)
+        maps[f"{name} ({times + 1})" if times else name] = by_heads(weights)
+    return maps
 
-    def watch(name: str) -> Any:
-        def before(layer: nn.Module, given: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-            nonlocal busy
-            if busy:  # the call below comes here again
-                return
-            busy = True
-            try:
-                weights = _weights(layer, given, keywords)
-            finally:
-                busy = False
-            uses = sum(key == name or key.startswith(f"{name} (") for key in found)
-            found[f"{name} ({uses + 1})" if uses else name] = weights
 
-        return before
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention of a recorded network.
 
-    # the stack is left first: it puts back whether gradients are taken as it found that
-    with torch.no_grad(), ExitStack() as stack:
-        stack.enter_context(evaluation_mode(model))
-        for name, layer in layers.items():
-            stack.enter_context(layer.register_forward_pre_hook(watch(name), with_kwargs=True))
-        model(*inputs, **options)
-    return found
+    Attributes:
+        softmax: the operation that makes the weights.
+        weights: they themselves, by heads where the network looks at them so.
+    """
+
+    softmax: Operation
+    weights: Value
+
+    @property
+    def scores(self) -> Value:
+        """What the softmax is of."""
+        return self.softmax.inputs[0]
+
+
+def attentions(network: Network) -> list[Attention]:
+    """Every softmax over the last axis whose result is the left factor of a product."""
+    return [
+        Attention(op, _with_heads(network, op.outputs[0]))
+        for op in network
+        if op.name == "softmax" and op.follows and _over_keys(op) and _multiplies(network, op)
+    ]
+
+
+def _over_keys(op: Operation) -> bool:
+    ndim = len(op.outputs[0].shape)
+    return ndim > 2 and op.arguments.get("dim") in (-1, ndim - 1)
+
+
+#: What may happen to weights before values are multiplied by them: masks, dropout, another form.
+_PASSING = ("nan_to_num", "masked_fill", "where", "mul")
+
+
+def _passed_on(network: Network, value: Value) -> Iterator[tuple[Operation, Value]]:
+    """The operations that take a value, or what masks, dropout and reshaping make of it."""
+    for op in network.users.get(value, []):
+        yield op, value
+        if op.kind in ("moves", "random") or op.name in _PASSING:
+            for made in op.outputs:
+                yield from _passed_on(network, made)
+
+
+def _multiplies(network: Network, op: Operation) -> bool:
+    """Whether a matrix is multiplied by what an operation makes, from the left."""
+    return any(
+        user.name in ("matmul", "einsum", "baddbmm")
+        and next(v for v in user.inputs if v.follows) is value
+        for user, value in _passed_on(network, op.outputs[0])
+    )
+
+
+def _with_heads(network: Network, weights: Value) -> Value:
+    """The same weights `[B, heads, T, S]`, where a network that joined B and heads parts them."""
+    if len(weights.shape) == 4:
+        return weights
+    for op in network.users.get(weights, []):
+        shape = op.outputs[0].shape if op.kind == "moves" else ()
+        if len(shape) == 4 and shape[-2:] == weights.shape[-2:]:
+            return op.outputs[0]
+    return weights
+
+
+def by_heads(weights: Tensor) -> Tensor:
+    """Weights `[B, heads, T, S]`; without heads of their own they have one."""
+    return weights.unsqueeze(1) if weights.ndim == 3 else weights.flatten(1, -3)
 
 
 def attention_entropy(weights: Tensor) -> Tensor:
@@ -118,23 +173,3 @@ def token_jacobian(model: nn.Module, x: Tensor) -> Tensor:
     full = block_jacobian(model, x).view(len(x), *y.shape[1:], *x.shape[1:])
     made: Tensor = full.square().sum((2, 4)).sqrt()
     return made
-
-
-def _weights(layer: nn.Module, given: tuple[Any, ...], keywords: Mapping[str, Any]) -> Tensor:
-    """The weights for what a layer is about to be called with."""
-    if isinstance(layer, MultiHeadAttention):
-        cache = keywords.get("cache")
-        if cache is not None:
-            raise UnsupportedModel("attention maps are of whole sequences: call without a cache")
-        made = layer(*given, **{**keywords, "weights": True})
-    else:
-        wanted = {"need_weights": True, "average_attn_weights": False}
-        made = layer(*given[:4], **{**_named(given[4:]), **keywords, **wanted})
-    weights: Tensor = made[1]
-    return weights
-
-
-def _named(rest: tuple[Any, ...]) -> dict[str, Any]:
-    """What torch's layer takes by position after queries, keys, values and padding."""
-    names = ("need_weights", "attn_mask", "average_attn_weights", "is_causal")
-    return dict(zip(names, rest, strict=False))

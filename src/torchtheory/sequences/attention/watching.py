@@ -1,9 +1,8 @@
 r"""Attention in a user's network while it runs: what each head looks at, how alike tokens become.
 
-Functions are watched rather than modules: torch's `scaled_dot_product_attention` and
-`multi_head_attention_forward`, which its layers, those of this package and those of other libraries
-call, and a softmax over the last of four axes, which attention written by hand has. A token's
-weights $a$ over the n tokens that it may look at have the relative entropy
+Attention is found among the operations of the network: a softmax by whose result values are
+multiplied, in torch's layers, those of this package and of other libraries, written by hand or in
+an archive. A token's weights $a$ over the n tokens that it may look at have the relative entropy
 $-\sum_ta_t\ln a_t/\ln n$: 0 for one token, 1 for an average of all.
 
 Attention averages, so that without residual connections tokens become alike with depth: their
@@ -13,20 +12,23 @@ all you need*, 2021). How far it is from there is $\|X-1\bar x^\top\|_F/\|X\|_F$
 
 from __future__ import annotations
 
-import inspect
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.models.evaluation import called
-from torchtheory.models.model import PureFunction, global_randomness_kept, tensors_in
-from torchtheory.sequences.attention.maps import attention_entropy
-from torchtheory.sequences.attention.tracing import NamedCalls
+from torchtheory.models.model import PureFunction
+from torchtheory.sequences.attention.maps import (
+    Attention,
+    attention_entropy,
+    attentions,
+    by_heads,
+)
+from torchtheory.tracing.network import BatchSize, Network, Operation, Value, Visit, called
+from torchtheory.tracing.passes import evaluated, network_of, without_composites
+from torchtheory.tracing.recorder import input_tensors
 
 #: A score so far below the largest of its row is that of a mask: its weight is 0 in any precision.
 _MASKED = 500.0
@@ -94,10 +96,12 @@ def watch_attention(
     >>> [s.name for s in spreads]
     ['layers.0 (input)', 'layers.0', 'layers.1']
     """
-    watch = _Attention(function, len(x))
-    with torch.no_grad(), global_randomness_kept(), watch.named(), watch:
-        called(function, lambda t: function.call(function.parameters, t), x)
-    return watch.heads, watch.spreads
+    network = network_of(function, x, without_composites)
+    watch = _Watched(network, len(x))
+    watch.tokens.update(zip(network.inputs, input_tensors(function, x), strict=True))
+    with torch.no_grad():
+        evaluated(function, network, x, watch.step)
+    return watch.heads, watch.spreads()
 
 
 def joined_heads(parts: Sequence[list[WatchedHeads]]) -> list[WatchedHeads]:
@@ -133,142 +137,119 @@ def token_distance(tokens: Tensor) -> Tensor:
     return (apart / x.square().sum((-2, -1)).clamp_min(1e-300)).sqrt()
 
 
-class _Attention(NamedCalls):
-    def __init__(self, function: PureFunction, samples: int) -> None:
-        super().__init__(function.model)
+class _Watched:
+    """Keeps what is asked of the weights of every attention and of the tokens of every block."""
+
+    def __init__(self, network: Network, samples: int) -> None:
         self.samples = samples
+        uses = attentions(network)
+        self.uses = {use.weights: use for use in uses}
+        self.scores = {use.scores for use in uses}
+        self.allowed: dict[Value, Tensor] = {}
         self.heads: list[WatchedHeads] = []
-        self.spreads: list[TokenSpread] = []
-        self.entered: list[tuple[Any, ...]] = [()]
-        self.blocks: dict[str, tuple[int, int]] = {}
+        self.blocks = _blocks(network, uses)
+        self.tokens: dict[Value, Tensor] = {}
+        self.wanted = {v for block in self.blocks for v in (block.input, block.output)}
 
-    def enters(self, name: str, args: tuple[Any, ...]) -> None:
-        self.entered.append(args)
+    def step(self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = called(op, args, kwargs)
+        if op.outputs and isinstance(made, Tensor):
+            value = op.outputs[0]
+            if value in self.scores:
+                self.allowed[value] = _allowed(made)
+            if value in self.uses:
+                self._met(self.uses[value], made)
+            if value in self.wanted:
+                self.tokens[value] = made
+        return made
 
-    def leaves(self, name: str, result: Any) -> None:
-        args = self.entered.pop()
-        sizes = self.blocks.pop(name, None)
-        if sizes is None:
+    def _met(self, use: Attention, made: Tensor) -> None:
+        """Attention with weights `[B, heads, T, S]`, and where these may be positive."""
+        weights = by_heads(made.nan_to_num(0.0))
+        allowed = self.allowed.pop(use.scores).reshape(weights.shape)
+        if len(weights) % self.samples:
             return
-        stack = name.rpartition(".")[0]
-        if not any(s.stack == stack for s in self.spreads):
-            self._spread(f"{name} (input)", stack, args, sizes)
-        self._spread(name, stack, [result], sizes)
-
-    def calls_function(
-        self, func: Any, args: tuple[Any, ...], named: dict[str, Any], result: Any
-    ) -> None:
-        name = getattr(func, "__name__", "")
-        found = None
-        if name == "multi_head_attention_forward":
-            found = _of_layer(args, named)
-        elif name == "scaled_dot_product_attention":
-            found = _of_function(*args, **named)
-        elif name == "softmax":
-            found = _of_softmax(args, named, result)
-        if found is not None:
-            self._met(*found)
-
-    def _met(self, weights: Tensor, allowed: Tensor) -> None:
-        """Attention with weights `[B, heads, T, S]` and where these may be positive."""
-        if weights.ndim != 4 or len(weights) % self.samples:
-            return
-        times = len(weights) // self.samples
         several = allowed.sum(-1)
+        if not bool((several > 1).any()):
+            return
         count = several.clamp_min(2).double().log()
         looks = (several > 1).double()
         tokens = looks.sum(-1).clamp_min(1)
         entropy = (attention_entropy(weights.double()) / count * looks).sum(-1) / tokens
         mean = (weights.double() * looks.unsqueeze(-1)).sum(-2) / tokens.unsqueeze(-1)
+        times = len(weights) // self.samples
 
         def by_sample(values: Tensor) -> Tensor:
             return values.reshape(self.samples, times, -1).mean(1).cpu()
 
-        if bool((several > 1).any()):
-            path, kind = self.path[-1]
-            self.heads.append(
-                WatchedHeads(
-                    path, kind, by_sample(entropy), by_sample(mean.amax(-1)), weights[0].cpu()
-                )
+        self.heads.append(
+            WatchedHeads(
+                use.softmax.layer,
+                use.softmax.layer_kind,
+                by_sample(entropy),
+                by_sample(mean.amax(-1)),
+                weights[0].cpu(),
             )
-        block = next((p for p, _ in reversed(self.path) if p.rpartition(".")[2].isdigit()), None)
-        if block is not None and times == 1:
-            self.blocks[block] = (self.samples, weights.shape[-2])
+        )
 
-    def _spread(self, name: str, stack: str, values: Any, sizes: tuple[int, int]) -> None:
-        tokens = next((t for t in tensors_in(values) if t.ndim == 3), None)
-        if tokens is None:
-            return
-        if tokens.shape[:2] != sizes:
-            tokens = tokens.transpose(0, 1)
-        if tokens.shape[:2] == sizes and sizes[1] > 1:
-            self.spreads.append(TokenSpread(name, stack, token_distance(tokens).cpu()))
-
-
-def _of_layer(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """Weights of torch's layer, asked for once more."""
-    given = inspect.signature(F.multi_head_attention_forward).bind(*args, **named)
-    given.apply_defaults()
-    asked = given.arguments
-    if asked["query"].ndim != 3 or asked["bias_k"] is not None or asked["add_zero_attn"]:
-        return None
-    asked |= {"need_weights": True, "average_attn_weights": False}
-    weights = F.multi_head_attention_forward(*given.args, **given.kwargs)[1]
-    assert weights is not None
-    open_ = torch.ones_like(weights, dtype=torch.bool)
-    mask, padding = asked["attn_mask"], asked["key_padding_mask"]
-    if mask is not None:
-        shape = mask.shape if mask.ndim == 2 else weights.shape
-        open_ = open_ & ~_closed(mask).reshape(shape)
-    if padding is not None:
-        open_ = open_ & ~_closed(padding)[:, None, None]
-    return weights, open_
+    def spreads(self) -> list[TokenSpread]:
+        """How alike tokens are before the first block of a stack and behind every block."""
+        found: list[TokenSpread] = []
+        for block in self.blocks:
+            stack = block.name.rpartition(".")[0]
+            places = [(block.name, block.output)]
+            if not any(s.stack == stack for s in found):
+                places.insert(0, (f"{block.name} (input)", block.input))
+            for name, value in places:
+                tokens = None if value is None else self.tokens.get(value)
+                if tokens is None:
+                    continue
+                sizes = (self.samples, block.length)
+                tokens = tokens if tokens.shape[:2] == sizes else tokens.transpose(0, 1)
+                if tokens.shape[:2] == sizes and block.length > 1:
+                    found.append(TokenSpread(name, stack, token_distance(tokens).cpu()))
+        return found
 
 
-def _closed(mask: Tensor) -> Tensor:
-    return mask if mask.dtype == torch.bool else mask < -_MASKED
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A part of a numbered list of modules: its name, what enters and leaves it, and tokens."""
+
+    name: str
+    input: Value | None
+    output: Value | None
+    length: int
 
 
-def _of_function(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> tuple[Tensor, Tensor] | None:
-    """Weights of `scaled_dot_product_attention`, which does not return them."""
-    if query.ndim == 3:
-        query, key = query.unsqueeze(1), key.unsqueeze(1)
-        if attn_mask is not None and attn_mask.ndim == 3:
-            attn_mask = attn_mask.unsqueeze(1)
-    if enable_gqa:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = factor * query @ key.mT
-    if is_causal:
-        blocked = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(blocked, -math.inf)
-    elif attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attn_mask, -math.inf)
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    return scores.softmax(-1).nan_to_num(0.0), _allowed(scores)
+def _blocks(network: Network, uses: list[Attention]) -> list[_Block]:
+    """The innermost module of a numbered list that each attention belongs to, in order."""
+    found: dict[Visit, _Block] = {}
+    for use in uses:
+        numbered = [v for v in use.softmax.visits if v.layer.rpartition(".")[2].isdigit()]
+        length = use.weights.shape[-2]
+        if not numbered or not isinstance(length, int) or _several_per_sample(network, use):
+            continue
+        own = {op for op in network if numbered[-1] in op.visits}
+        tokens = [op for op in network if op in own and op.follows]
+        entering = [v for op in tokens for v in op.inputs if network.makers.get(v) not in own]
+        leaving = [
+            v
+            for op in tokens
+            for v in op.outputs
+            if v in network.outputs or not own.issuperset(network.users.get(v, ()))
+        ]
+        first = next((v for v in entering if v.follows and len(v.shape) == 3), None)
+        last = next((v for v in reversed(leaving) if len(v.shape) == 3), None)
+        found.setdefault(numbered[-1], _Block(numbered[-1].layer, first, last, length))
+    return list(found.values())
+
+
+def _several_per_sample(network: Network, use: Attention) -> bool:
+    """Whether the first axis of the weights holds more than the samples, windows say."""
+    first = use.weights.shape[0]
+    return first not in (BatchSize(1), network.rows)
 
 
 def _allowed(scores: Tensor) -> Tensor:
     """Where a mask is seen by a score far below the largest of its row."""
     return scores > scores.amax(-1, keepdim=True) - _MASKED
-
-
-def _of_softmax(
-    args: tuple[Any, ...], named: dict[str, Any], result: Any
-) -> tuple[Tensor, Tensor] | None:
-    """Attention written by hand: a softmax over the last axis of scores `[B, heads, T, S]`."""
-    scores = args[0] if args else named.get("input")
-    axis = named.get("dim", args[1] if len(args) > 1 else None)
-    if not isinstance(scores, Tensor) or scores.ndim != 4 or axis not in (-1, 3):
-        return None
-    return (result, _allowed(scores)) if min(scores.shape[-2:]) > 1 else None

@@ -51,7 +51,12 @@ class MarkovText:
             )
         table = transitions.detach().double()
         if not (table > 0).all() or not torch.allclose(table.sum(-1), table.new_ones(())):
-            raise InvalidInput("transitions must be positive, and each context's must sum to 1")
+            sums = table.sum(-1)
+            raise InvalidInput(
+                "transitions must be positive, and each context's must sum to 1; the least is "
+                f"{float(table.min()):g}, and they sum to {float(sums.min()):g} to "
+                f"{float(sums.max()):g}"
+            )
         self.order, self.vocabulary = table.ndim - 1, table.shape[0]
         if self.vocabulary**self.order > MOST_CONTEXTS:
             raise InvalidInput(

@@ -1,1 +1,5 @@
 """Recurrent networks: cells, prefix scans, linear recurrences, gradients through time."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -90,14 +90,18 @@ def backpropagate_through_time(
     if not isinstance(network, Recurrent) or not isinstance(network.cell, ElmanCell):
         raise InvalidType(f"a Recurrent of an ElmanCell is needed, not {described(network)}")
     if network.mode != "every":
-        raise InvalidInput("the loss takes the outputs at every step: use mode='every'")
+        raise InvalidInput(
+            f"the loss takes the outputs at every step, not mode={network.mode!r}: use mode='every'"
+        )
     as_function(loss, "loss")
     cell = network.cell
     with torch.enable_grad():
         hidden = network.hidden(x).detach().requires_grad_()
         value = loss(network.head(hidden))
         if not isinstance(value, Tensor) or value.numel() != 1:
-            raise ShapeMismatch("loss must return one number, a tensor with one entry")
+            raise ShapeMismatch(
+                f"loss must return one number, a tensor with one entry, not {described(value)}"
+            )
         (local,) = torch.autograd.grad(value.reshape(()), hidden)
         before = torch.cat([torch.zeros_like(hidden[..., :1, :]), hidden[..., :-1, :]], -2).detach()
         sums = cell._summed(before, x).detach().requires_grad_()

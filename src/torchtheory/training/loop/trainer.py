@@ -33,9 +33,9 @@ from torchtheory.training.loop.early_stopping import EarlyStopping
 from torchtheory.training.loop.history import History
 from torchtheory.training.loop.seeds import derived_seed
 from torchtheory.training.loop.state import Augment, BatchLoss, Callback, Training
+from torchtheory.training.losses.distillation import Distillation
 from torchtheory.training.losses.objective import training_criterion
 from torchtheory.training.optimizers.named import MakeOptimizer, make_optimizer
-from torchtheory.training.regularizers.distillation import Distillation
 
 MakeSchedule = Callable[[Optimizer], LRScheduler]
 

@@ -1,1 +1,5 @@
 """Losses and risks: for classification, their surrogates, and what they estimate."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -115,7 +115,11 @@ def one_hot_rows(outputs: Tensor, targets: Tensor) -> Tensor:
             )
         total = targets.sum(-1)
         if not (bool((targets >= 0).all()) and bool(((total - 1).abs() <= 1e-5).all())):
-            raise InvalidInput("each row of targets must be non-negative and sum to 1")
+            raise InvalidInput(
+                "each row of targets must be non-negative and sum to 1; the least entry is "
+                f"{float(targets.min()):g}, and rows sum to {float(total.min()):g} to "
+                f"{float(total.max()):g}"
+            )
         return targets.to(outputs)
     if targets.dtype == torch.bool or targets.shape != outputs.shape[:-1]:
         raise ShapeMismatch(

@@ -10,8 +10,8 @@ from torch import Tensor
 from torchtheory.core.checks import closed_fraction
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.models.problem import Loss, Problem, Task
+from torchtheory.training.losses.distillation import Distillation
 from torchtheory.training.losses.label_smoothing import check_confusion, uniform_confusion
-from torchtheory.training.regularizers.distillation import Distillation
 
 Criterion = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Outputs, targets and the teacher's logits (or None) to the mean loss of a batch."""

@@ -1,1 +1,5 @@
 """Optimizers that torch lacks, by name, and schedules of learning rates."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
 """What activations make of two correlated Gaussians: closed forms and expansions."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
