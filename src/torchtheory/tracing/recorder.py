@@ -139,7 +139,7 @@ def input_tensors(function: PureFunction, x: Tensor | Parts) -> list[Tensor]:
     [torch.Size([5, 2])]
     """
     rows = _table(function, x)
-    args, kwargs = rows.arguments(function.model, torch.arange(len(rows)), function.reference())
+    args, kwargs = rows.arguments(function.model, torch.arange(len(rows)), _like(function, rows))
     return [tensor for _, tensor in _inputs(function.model, args, kwargs)]
 
 
@@ -183,7 +183,7 @@ def _refuse_memory(
 def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _Recording:
     """One forward pass, watched."""
     own = Rows(_each(rows.parts, Tensor.clone))
-    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
+    args, kwargs = own.arguments(function.model, torch.arange(len(own)), _like(function, own))
     return _watched(function, args, kwargs, known)
 
 
@@ -216,6 +216,13 @@ def _watched(
         outputs = torch.func.functional_call(function.model, given, args, kwargs)
     mode.returns(outputs)
     return mode
+
+
+def _like(function: PureFunction, rows: Rows) -> Tensor:
+    """What inputs are converted to: the model's own precision, or theirs where it has none."""
+    like = function.reference()
+    own = (t for t in rows.tensors() if t.is_floating_point())
+    return like if like.numel() else next(own, like)
 
 
 def _each(parts: Parts, change: Callable[[Tensor], Tensor]) -> Parts:
@@ -492,7 +499,8 @@ class _Recording(TorchFunctionMode):
                 break  # found stale when it is used
             whole = self._value(parent.tensor, follows=follows or parent.value.follows)
             here = mapped((view.args, view.kwargs), lambda v: _HERE if isinstance(v, Value) else v)
-            change = partial(_put, view.function, one.place)
+            change: Any = partial(_put, view.function, one.place)
+            change.__name__ = "put"
             self._append("put", change, (parent.value, one.value, *here), {}, whole)
             parent.value, parent.version = whole, self._versions[memory]
             one = parent
@@ -506,13 +514,13 @@ class _Recording(TorchFunctionMode):
         """What was recorded."""
         tensors = {v: t.detach().clone() for v, t in self.started.items()}
         title = type(self.model).__name__
-        whole = Network(title, self.inputs, self.operations, self.output, tensors)
         # what a written part belongs to is put together again, also where nobody looks at it
-        kept = [
-            op
-            for op in self.operations
-            if (op.follows and op.name != "put") or not whole.needed.isdisjoint(op.outputs)
-        ]
+        wanted, kept = set(values_in(self.output)), []
+        for op in reversed(self.operations):
+            if (op.follows and op.name != "put") or not wanted.isdisjoint(op.outputs):
+                wanted.update(op.inputs)
+                kept.append(op)
+        kept.reverse()
         for number, op in enumerate(kept):
             op.number = number
         return Network(title, self.inputs, kept, self.output, tensors)
@@ -566,7 +574,7 @@ def _put(
 def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
     """The function that makes a new tensor instead of writing to the one it is given."""
     if name == "setitem":
-        return _with_entries
+        return _SETITEM
     found: Callable[..., Any] | None
     if isinstance(func, torch._ops.OpOverload):
         packet = getattr(torch.ops.aten, name, None)
@@ -574,7 +582,9 @@ def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
     else:
         found = function_named(name)
     if found is None or name in ("copy", "fill", "zero") or KIND_OF.get(name) == "random":
-        return partial(_on_a_copy, func)
+        made: Any = partial(_on_a_copy, func)
+        made.spelling = func
+        return made  # type: ignore[no-any-return]
     return found
 
 
@@ -582,6 +592,10 @@ def _with_entries(whole: Tensor, index: Any, entries: Any) -> Tensor:
     made = whole.clone()
     made[index] = entries
     return made
+
+
+_SETITEM: Any = partial(_with_entries)
+_SETITEM.spelling = Tensor.__setitem__
 
 
 def _on_a_copy(func: Any, target: Tensor, *args: Any, **kwargs: Any) -> Any:
