@@ -559,7 +559,8 @@ class _Recording(TorchFunctionMode):
                 break  # found stale when it is used
             whole = self._value(parent.tensor, follows=follows or parent.value.follows)
             here = mapped((view.args, view.kwargs), lambda v: _HERE if isinstance(v, Value) else v)
-            change = partial(_put, view.function, one.place)
+            change: Any = partial(_put, view.function, one.place)
+            change.__name__ = "put"
             self._append("put", change, (parent.value, one.value, *here), {}, whole)
             parent.value, parent.version = whole, self._versions[memory]
             one = parent
@@ -573,13 +574,13 @@ class _Recording(TorchFunctionMode):
         """What was recorded."""
         tensors = {v: t.detach().clone() for v, t in self.started.items()}
         title = type(self.model).__name__
-        whole = Network(title, self.inputs, self.operations, self.output, tensors)
         # what a written part belongs to is put together again, also where nobody looks at it
-        kept = [
-            op
-            for op in self.operations
-            if (op.follows and op.name != "put") or not whole.needed.isdisjoint(op.outputs)
-        ]
+        wanted, kept = set(values_in(self.output)), []
+        for op in reversed(self.operations):
+            if (op.follows and op.name != "put") or not wanted.isdisjoint(op.outputs):
+                wanted.update(op.inputs)
+                kept.append(op)
+        kept.reverse()
         for number, op in enumerate(kept):
             op.number = number
         return Network(title, self.inputs, kept, self.output, tensors, returned=self.returned)
@@ -627,7 +628,7 @@ def _put(
 def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
     """The function that makes a new tensor instead of writing to the one it is given."""
     if name == "setitem":
-        return _with_entries
+        return _SETITEM
     found: Callable[..., Any] | None
     if isinstance(func, torch._ops.OpOverload):
         packet = getattr(torch.ops.aten, name, None)
@@ -635,7 +636,9 @@ def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
     else:
         found = function_named(name)
     if found is None or name in ("copy", "fill", "zero") or KIND_OF.get(name) == "random":
-        return partial(_on_a_copy, func)
+        made: Any = partial(_on_a_copy, func)
+        made.spelling = func
+        return made  # type: ignore[no-any-return]
     return found
 
 
@@ -643,6 +646,10 @@ def _with_entries(input: Tensor, index: Any, value: Any) -> Tensor:
     made = input.clone()
     made[index] = value
     return made
+
+
+_SETITEM: Callable[..., Any] = partial(_with_entries)
+_SETITEM.spelling = Tensor.__setitem__  # type: ignore[attr-defined]
 
 
 def _on_a_copy(func: Any, *args: Any, **kwargs: Any) -> Any:
